@@ -1,18 +1,19 @@
-//! The word of a page in the tree of words that is its file's cache. What the marks mean: `mapping.rs`.
+//! The word that a page has in the tree of its file's page cache. `mapping.rs` describes the states.
 
 use crate::Pfn;
 
-/// The page is, or was, in the cache.
+/// The cache holds the page, visible or hidden.
 const PRESENT: u64 = 1 << 0;
-/// The page is going away.
+/// The page is leaving the cache or moving.
 pub(in crate::file) const LEAVING: u64 = 1 << 1;
 const FRAME_SHIFT: u32 = 2;
-/// From here on: the order of the block that it came with, see `block.rs`. Frames have smaller numbers.
+/// The bits from here on hold the order of the block that the page came with, see `mthp.rs`. Frame numbers
+/// are smaller.
 const ORDER_SHIFT: u32 = 60;
-/// See the table there.
+/// The page's memory failed; the table in `mapping.rs` describes this value.
 pub(crate) const LOST: u64 = LEAVING;
 
-/// A word as it says where a page is.
+/// A word that says where a page is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(pub(crate) u64);
 
@@ -21,17 +22,17 @@ impl Word {
         Word(pfn.get() << FRAME_SHIFT | PRESENT)
     }
 
-    /// The frame of a page that lookups see.
+    /// Returns the frame, if lookups see the page.
     pub(crate) fn visible(self) -> Option<Pfn> {
         (self.0 & (PRESENT | LEAVING) == PRESENT).then(|| self.frame())
     }
 
-    /// The frame of a page that is leaving, or moving.
+    /// Returns the frame, if the page is leaving or moving.
     pub(super) fn hidden(self) -> Option<Pfn> {
         (self.0 & (PRESENT | LEAVING) == PRESENT | LEAVING).then(|| self.frame())
     }
 
-    /// The frame of a page that the cache holds, visible or not.
+    /// Returns the frame, if the cache holds the page, visible or not.
     pub(crate) fn held(self) -> Option<Pfn> {
         (self.0 & PRESENT != 0).then(|| self.frame())
     }
@@ -40,12 +41,12 @@ impl Word {
         Pfn::new((self.0 & ((1 << ORDER_SHIFT) - 1)) >> FRAME_SHIFT)
     }
 
-    /// The same page as part of a block of this order.
+    /// Returns the word of the same page as part of a block of this order.
     pub(in crate::file) fn in_block(self, order: u32) -> Self {
         Word(self.0 & ((1 << ORDER_SHIFT) - 1) | u64::from(order) << ORDER_SHIFT)
     }
 
-    /// The order of the block that it is part of; 0 for a page alone.
+    /// Returns the order of the block that the page is part of; 0 for a single page.
     pub(in crate::file) fn order(self) -> u32 {
         (self.0 >> ORDER_SHIFT) as u32
     }

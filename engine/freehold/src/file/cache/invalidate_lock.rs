@@ -1,4 +1,4 @@
-//! The lock under which pages come and go, and how many are there.
+//! The lock under which pages enter and leave a file's cache, and the number of pages in the cache.
 
 use crate::platform::Platform;
 use core::ops::Deref;
@@ -9,13 +9,14 @@ use freehold_sync::{
 
 /// A file's invalidate lock. Held for reading while a page enters the cache, for writing while pages leave.
 ///
-/// The count lies in the line of the lock's word, which a page that comes has just written; a fault that
-/// finds its page touches neither.
+/// The count shares a cache line with the lock word, which a task that adds a page has just written. A fault
+/// that finds its page in the cache accesses neither.
 #[repr(C, align(64))]
 pub(crate) struct Invalidate<P: Platform> {
     lock: RwSem<P>,
-    /// Pages that the cache holds. Changed under the lock, held as the page's word needs it; so it is exact
-    /// where nobody has the lock. Relaxed throughout: a number.
+    /// Number of pages that the cache holds. Changes under the lock, held in the mode that the change of the
+    /// page's word needs. The number is therefore exact while no task holds the lock. All accesses are
+    /// Relaxed, because no other data depends on the number.
     pages: AtomicU64,
 }
 
@@ -24,17 +25,17 @@ impl<P: Platform> Invalidate<P> {
         Invalidate { lock: RwSem::new(Rank::Invalidate), pages: AtomicU64::new(0) }
     }
 
-    /// So many pages have come, under the lock.
+    /// Counts pages that entered the cache. The caller holds the lock.
     pub fn came(&self, pages: u64) {
         self.pages.fetch_add(pages, Relaxed);
     }
 
-    /// So many pages have gone, under the lock.
+    /// Uncounts pages that left the cache. The caller holds the lock.
     pub fn went(&self, pages: u64) {
         self.pages.fetch_sub(pages, Relaxed);
     }
 
-    /// How many are there.
+    /// Returns the number of pages in the cache.
     pub fn pages(&self) -> u64 {
         self.pages.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Looking for pages in a file's cache, and keeping what was found.
+//! Looking up pages in a file's cache, and keeping the pages that were found.
 
 use super::{entry::Word, radix::Stay};
 use crate::{
@@ -18,34 +18,36 @@ use freehold_sync::{
 };
 use freehold_vmspace::{Memory, PageIndex, PageRange};
 
-/// A page that was found in a cache, without a lock.
+/// A page that was found in a cache without a lock.
 pub(crate) struct Found<'g> {
     word: &'g AtomicU64,
     pfn: Pfn,
 }
 
 impl<'g> Found<'g> {
-    /// What the word of a page says at this moment.
+    /// Reads the word of a page. Returns `None` if the page is not visible.
     pub(super) fn at(word: &'g AtomicU64) -> Option<Self> {
-        // Acquire pairs with the release that published it: the frame's contents and record are seen.
+        // Acquire pairs with the release that published the page: the frame's contents and record are then
+        // visible.
         let pfn = Word(word.load(Acquire)).visible()?;
         Some(Found { word, pfn })
     }
 
-    /// The frame: this page's, until it is taken away.
+    /// Returns the frame that held the page when it was found.
     pub(crate) fn pfn(&self) -> Pfn {
         self.pfn
     }
 
-    /// The second look: the cache has the page still. For a task that has raised the count of the frame's
-    /// references since the first one, or has locked the table that is to map something in its stead.
+    /// Reads the word again and returns true if the cache still has the page in this frame. To be called
+    /// after the caller raised the frame's reference count, or locked the table in which it maps something in
+    /// the page's place.
     pub(crate) fn is_still(&self) -> bool {
-        // Relaxed: ordered by the count, or by the lock.
+        // Relaxed: the reference count or the lock orders this load.
         Word(self.word.load(Relaxed)).visible() == Some(self.pfn)
     }
 }
 
-/// A page of a file with a reference: its frame stays this page's frame, in or out of the cache.
+/// A page of a file with a reference. The frame remains this page's frame, in or out of the cache.
 pub(crate) struct CachedPage<'m, P: Platform> {
     memory: &'m Memory<P>,
     pfn: Pfn,
@@ -65,8 +67,8 @@ impl<P: Platform> Drop for CachedPage<'_, P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// A page inside the file, if it is in the cache: where it was found, and the frame, which may be another
-    /// page's at the next moment.
+    /// Finds a page inside the file in the cache. Without a reference or a lock, the frame may hold another
+    /// page at the next moment.
     pub(crate) fn find<'g>(&'g self, rcu: &'g P::RcuGuard, index: PageIndex) -> Option<Found<'g>> {
         if index < self.end() { self.find_any(rcu, index) } else { None }
     }
@@ -75,7 +77,8 @@ impl<P: Platform> Mapping<P> {
         Found::at(self.cache.get(Stay::within::<P>(rcu), index)?)
     }
 
-    /// As [`find`](Self::find) for several pages: calls `f` with the index of each that is there.
+    /// Like [`find`](Self::find), for several pages: calls `f` with the index of each page that is in the
+    /// cache.
     pub(crate) fn find_each(
         &self,
         rcu: &P::RcuGuard,
@@ -91,15 +94,15 @@ impl<P: Platform> Mapping<P> {
         });
     }
 
-    /// The frame that a page is moving out of, under the invalidate lock held for reading: its lock is to be
-    /// waited for.
+    /// Returns the frame that a page is moving out of. The caller waits for that frame's lock. Called under
+    /// the invalidate lock held for reading.
     fn moving(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex) -> Option<Pfn> {
-        // Relaxed: nothing is read there but the lock.
+        // Relaxed: the caller uses only the lock of the frame, not its contents.
         Word(self.word(pages_stay, index)?.load(Relaxed)).hidden()
     }
 
-    /// A page inside the file that is in the cache, with a reference: of one that is moving the move is
-    /// waited for.
+    /// Returns a page inside the file, with a reference, if the page is in the cache. Waits if the page is
+    /// moving.
     pub(crate) fn get_after_move(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
@@ -109,8 +112,8 @@ impl<P: Platform> Mapping<P> {
             if let Some(page) = self.get_any(index) {
                 return Some(page);
             }
-            // Relaxed: as in `moving`. In no other way does a page leave the cache under the lock; one that
-            // has moved since the first look is found by the next.
+            // Relaxed: as in `moving`. A move is the only way for a page to leave the cache under the lock.
+            // The next iteration finds a page that has moved since the first look.
             let word = Word(self.word(pages_stay, index)?.load(Relaxed));
             word.held()?;
             word.hidden().into_iter().for_each(|pfn| self.files().memory().wait_out_frame(pfn));
@@ -118,8 +121,8 @@ impl<P: Platform> Mapping<P> {
         None
     }
 
-    /// Keeps pages in the file while one comes; of the page `index`, which may be there, the move was waited
-    /// for, if it was moving.
+    /// Acquires the invalidate lock for reading, to add a page. If the page `index` is moving, waits first
+    /// until the move is over.
     pub(in crate::file) fn stay_to_fill(&self, index: PageIndex) -> Result<RwSemReadGuard<'_, P>, Killed> {
         loop {
             let pages_stay = self.invalidate.read_killable()?;
@@ -129,26 +132,28 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Whether a page inside the file is in the cache at this moment.
+    /// Returns true if a page inside the file is currently in the cache.
     pub fn has_page(&self, index: PageIndex) -> bool {
         self.find(&P::rcu_read(), index).is_some()
     }
 
-    /// Whether the file still goes as far as the page `index`, for a task that is about to map something else
-    /// there, under the lock of the table: a truncation that is not seen here finds the entry.
+    /// Returns true if the file still reaches to the page `index`. A task calls this under the lock of the
+    /// table in which it is about to map something else there. If a truncation is not visible to this check,
+    /// the truncation finds the entry.
     pub(crate) fn is_inside(&self, index: PageIndex) -> bool {
-        // Pairs with the one in `cut`: either the size is seen here, or the table there.
+        // Pairs with the fence in `cut`: either this task sees the new size, or the truncation sees the
+        // table.
         fence(SeqCst);
         index < self.end()
     }
 
-    /// A page inside the file, if it is in the cache, with a reference. Takes no lock.
+    /// Returns a page inside the file, with a reference, if the page is in the cache. Takes no lock.
     pub(crate) fn get_page(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         if index < self.end() { self.get_any(index) } else { None }
     }
 
-    /// A page in the cache, inside the file or not, with a reference. The caller holds `content`, or the
-    /// invalidate lock, so nothing is cut off.
+    /// Returns a page in the cache, inside the file or not, with a reference. The caller holds `content` or
+    /// the invalidate lock, so that no page is cut off.
     pub(in crate::file) fn get_any(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();
         let found = self.find_any(&rcu, index)?;
@@ -157,12 +162,12 @@ impl<P: Platform> Mapping<P> {
         }
         let page = CachedPage { memory: self.files().memory(), pfn: found.pfn() };
         let is_still = found.is_still();
-        // Before the reference may be given back, which may be the last.
+        // The read section ends before `page` can be dropped, because that may drop the last reference.
         drop(rcu);
         is_still.then_some(page)
     }
 
-    /// The word of a page, made if need be.
+    /// Returns the word of a page, and allocates tree nodes if necessary.
     pub(crate) fn cache_word<'m>(
         &'m self,
         lock: &'m impl Locked,
@@ -171,32 +176,32 @@ impl<P: Platform> Mapping<P> {
         Ok(self.cache.make(lock, index)?)
     }
 
-    /// The word of a page that is, or was, in the cache.
+    /// Returns the word of a page, if the tree has nodes for it.
     pub(crate) fn word<'m>(&'m self, lock: &'m impl Locked, index: PageIndex) -> Option<&'m AtomicU64> {
         self.cache.get(Stay::locked(lock), index)
     }
 
-    /// The word of the page `index` if that is in this frame, as it stays under `invalidate` held for
-    /// writing; or held for reading, with the frame locked.
+    /// Returns the word of the page `index`, if the page is in the frame `pfn`. The page stays there while
+    /// the caller holds `invalidate` for writing, or holds it for reading with the frame locked.
     pub(crate) fn word_of<'m>(
         &'m self,
         lock: &'m impl Locked,
         index: PageIndex,
         pfn: Pfn,
     ) -> Option<&'m AtomicU64> {
-        // Acquire pairs with the release of the task that put it there.
+        // Acquire pairs with the release of the task that published the page.
         self.word(lock, index).filter(|word| Word(word.load(Acquire)).visible() == Some(pfn))
     }
 
-    /// Indices of the pages of `range` that are in the cache at this moment, ascending, until `f` breaks.
-    /// Under `invalidate`.
+    /// Calls `f` with the index of each page of `range` that is currently in the cache, in ascending order,
+    /// until `f` breaks. The caller holds `invalidate`.
     pub(in crate::file) fn each_page<B>(
         &self,
         pages_stay: &impl Locked,
         range: PageRange,
         mut f: impl FnMut(PageIndex) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        // Relaxed: hints, to be looked up again.
+        // Relaxed: the indices are hints; the callers look the pages up again.
         self.cache.each(Stay::locked(pages_stay), range, |index, word| {
             match Word(word.load(Relaxed)).held() {
                 Some(_) => f(index),
@@ -205,9 +210,10 @@ impl<P: Platform> Mapping<P> {
         })
     }
 
-    /// Whether nothing is, or was, in the cache of these pages.
+    /// Returns true if none of these pages is in the cache or lost.
     pub(in crate::file) fn is_absent(&self, stay: Stay<'_>, pages: PageRange) -> bool {
-        // Relaxed: a hint, or words change under the lock. One that is lost is there, too.
+        // Relaxed: either the result is a hint, or the caller holds the lock under which words change. A lost
+        // page is not absent.
         let absent = |_, word: &AtomicU64| match word.load(Relaxed) {
             0 => ControlFlow::Continue(()),
             _ => ControlFlow::Break(()),
@@ -215,10 +221,10 @@ impl<P: Platform> Mapping<P> {
         self.cache.each(stay, pages, absent).is_continue()
     }
 
-    /// Whether the memory of a page failed, so that nobody gets it.
+    /// Returns true if the memory of a page failed, so that no task can get the page.
     pub(crate) fn is_lost(&self, index: PageIndex) -> bool {
         let rcu = P::rcu_read();
-        // Relaxed: nothing is followed that the word names.
+        // Relaxed: the word is only compared; no frame is accessed through it.
         self.cache.get(Stay::within::<P>(&rcu), index).is_some_and(|word| word.load(Relaxed) == LOST)
     }
 }

@@ -1,14 +1,14 @@
-//! Blocks of shared memory: pages that come into the cache together, and are mapped together as long as they
-//! are whole.
+//! Blocks of shared memory: pages that enter the cache together and are mapped together while the block is
+//! whole.
 //!
 //! ```text
-//! nothing in the block   -> a frame for each of its pages, as far as the file goes; each word says how many pages the block has
-//! cut off, punched       -> what is left of it: smaller blocks, mapped nowhere until somebody asks for them
+//! no page of the block is cached  -> every page inside the file enters the cache; each word holds the order
+//! part of the block is cut off    -> smaller blocks remain, unmapped until a fault maps them
 //! ```
 //!
-//! Linux has a block in one piece (a large folio). Here each page has a word and a record of its own, and
-//! what takes, copies or moves a page needs to know of no block. What a word says of its block is a hint for
-//! a fault that maps it: pages of it may be missing.
+//! Linux keeps a block in one piece (a large folio). Here each page has its own word and record, and code
+//! that removes, copies or moves a page does not need to know about blocks. The order in a word is a hint for
+//! a fault that maps the block: pages of the block may be missing.
 
 use super::{
     entry::Word,
@@ -29,25 +29,25 @@ use freehold_sync::{
 
 use freehold_vmspace::{PageCount, PageIndex, PageRange, Run};
 
-/// Pages of the largest block.
+/// Number of pages in the largest block.
 const MOST: PageCount = PageCount::of_bytes(SharedBlocks::LARGEST);
 
-/// A page that is to come into its file's cache.
+/// A page that is to be added to its file's cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
-    /// Its number.
+    /// The index of the page.
     pub index: PageIndex,
-    /// The blocks that may come with it.
+    /// The sizes of blocks that are allowed around the page.
     pub sizes: Sizes,
 }
 
 impl Wanted {
-    /// The page alone.
+    /// Requests a single page without a block.
     pub fn alone(index: PageIndex) -> Self {
         Wanted { index, sizes: Sizes::default() }
     }
 
-    /// The blocks, largest first, that may come into a file that ends at `end`.
+    /// Iterates over the blocks that are allowed in a file that ends at `end`, largest first.
     pub fn blocks(self, end: PageIndex) -> impl Iterator<Item = PageRange> {
         let Wanted { index, sizes } = self;
         let huge = block_around(index, MOST).end <= end;
@@ -60,22 +60,23 @@ impl Wanted {
     }
 }
 
-/// The block of so many pages that a page lies in.
+/// Returns the aligned block of `pages` pages that contains the page `index`.
 pub(crate) fn block_around(index: PageIndex, pages: PageCount) -> PageRange {
     PageRange::at(PageIndex::new(index.get() & !(pages.get() - 1)), pages)
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Brings a page inside the file into the cache, unless it is there, and the largest block with it that
-    /// may come and has room.
+    /// Brings a page inside the file into the cache, unless the page is already there. Adds the largest
+    /// allowed block around the page of which no page is in the cache.
     ///
     /// # Errors
     ///
-    /// As [`fill`](Self::fill). Without memory for a block a smaller one comes, or the page alone.
+    /// Fails like [`fill`](Self::fill). Without memory for a block, adds a smaller block or a single page
+    /// instead.
     ///
     /// # Locks
     ///
-    /// As `fill`; where a block may come, the invalidate lock for writing before.
+    /// The locks of `fill`. If a block is allowed, first the invalidate lock for writing.
     pub(crate) fn fill_wanted(&self, wanted: Wanted) -> Result<(), FillError> {
         let might = |block| self.is_absent(Stay::within::<P>(&P::rcu_read()), block);
         if !wanted.blocks(self.end()).any(might) || !self.fill_block(wanted)? {
@@ -84,7 +85,7 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// False: none came.
+    /// Adds the largest allowed block. Returns false if none was added.
     fn fill_block(&self, wanted: Wanted) -> Result<bool, FillError> {
         let pages_stay = self.invalidate.write_killable()?;
         let end = self.end();
@@ -96,12 +97,13 @@ impl<P: Platform> Mapping<P> {
         }))
     }
 
-    /// Puts pages, of which none is there, into the cache, in frames that follow each other, as their store
-    /// has them; as part of a block of this order.
+    /// Reads pages into contiguous frames and adds them to the cache, as part of a block of this order. None
+    /// of the pages may be in the cache.
     ///
     /// # Errors
     ///
-    /// No memory, or none in one piece, or a page could not be read; nothing happened.
+    /// Fails if there is no memory, or no contiguous memory, or if a page cannot be read. The cache is then
+    /// unchanged.
     pub(in crate::file) fn add_run(
         &self,
         pages_go: &RwSemWriteGuard<'_, P>,
@@ -121,35 +123,36 @@ impl<P: Platform> Mapping<P> {
         charge.keep();
         for (pfn, index) in run.into_frames().zip(pages) {
             let word = self.cache_word(pages_go, index);
-            debug_assert!(word.is_ok(), "the word was made above");
+            debug_assert!(word.is_ok(), "no word for a page, although it was made above");
             if let Ok(word) = word {
                 self.invalidate.came(1);
                 self.files().platform().frame(pfn).enter_cache();
-                // Release pairs with the acquire in `find`, as where single pages come. Nobody else changes
-                // the word: the lock is held for writing.
+                // Release pairs with the acquire in `find`, as for single pages. The lock is held for
+                // writing, so no other task changes the word.
                 word.store(Word::present(pfn).in_block(order).0, Release);
             }
         }
         Ok(())
     }
 
-    /// As [`has_page`](Self::has_page), with the block that the page is part of, which may be the page alone.
+    /// Returns the block that a page in the cache is part of, possibly the page alone. Returns `None` if the
+    /// page is not in the cache.
     pub(crate) fn block_of(&self, rcu: &P::RcuGuard, index: PageIndex) -> Option<PageRange> {
-        // Acquire: as in `find`.
+        // Acquire pairs with the release that published the page, as in `find`.
         let word = Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire));
         word.visible().map(|_| block_around(index, PageCount::block(word.order())))
     }
 
-    /// As for all of them, for the block that page `at` is part of, and without a look at the VMAs that map
-    /// it. None: there is nothing to split.
+    /// Splits the block that the page `at` is part of, because the pages `cut` are being removed. Does not
+    /// unmap the block. Returns the block, or `None` if there is nothing to split.
     pub(crate) fn split_block(
         &self,
         pages_go: &impl Locked,
         at: PageIndex,
         cut: PageRange,
     ) -> Option<PageRange> {
-        // Relaxed, here and below: words change under the lock, which is held for writing; a look without it
-        // finds the old block or the new one.
+        // Relaxed, here and below: words change under the lock, which is held for writing. A reader without
+        // the lock sees the old block or the new one.
         let block = block_around(at, PageCount::block(Word(self.word(pages_go, at)?.load(Relaxed)).order()));
         if cut.start <= block.start && block.end <= cut.end {
             return None;
@@ -169,7 +172,7 @@ impl<P: Platform> Mapping<P> {
     }
 }
 
-/// The order of the largest block around `index` that lies in `part`.
+/// Returns the order of the largest block around `index` that lies in `part`.
 fn largest(index: PageIndex, part: PageRange) -> u32 {
     let fits = |order: &u32| {
         let block = block_around(index, PageCount::block(*order));

@@ -1,4 +1,4 @@
-//! A page that is about to become a file's.
+//! A page that is about to be added to a file.
 
 use super::entry::Word;
 use crate::{
@@ -10,8 +10,8 @@ use freehold_sync::atomic::{
     Ordering::{Relaxed, Release},
 };
 
-/// A page that is to become a file's, under its invalidate lock held for reading. Its contents and its record
-/// are there; nobody else knows of it.
+/// A page that is about to be added to a file, under the file's invalidate lock held for reading. The
+/// contents and the record are complete. No other task can find the page.
 pub(crate) struct NewPage<'m> {
     word: &'m AtomicU64,
     pfn: Pfn,
@@ -20,8 +20,8 @@ pub(crate) struct NewPage<'m> {
 }
 
 impl<'m> NewPage<'m> {
-    /// Runs `put` within one read section; returns whether it published the page. If not, that is still the
-    /// caller's.
+    /// Runs `put` within one read section. Returns true if `put` published the page. Otherwise the caller
+    /// still owns the page.
     pub(crate) fn put<P: Platform>(
         platform: &'m P,
         word: &'m AtomicU64,
@@ -38,10 +38,11 @@ impl<'m> NewPage<'m> {
         self.pfn
     }
 
-    /// From here on it is the file's, and lookups find it; false: the file has another.
+    /// Adds the page to the file, so that lookups find it. Returns false if the file has another page at this
+    /// index.
     pub fn publish(&mut self) -> bool {
         self.frame.enter_cache();
-        // Release pairs with the acquire in `find`: contents and record are seen.
+        // Release pairs with the acquire in `find`: contents and record are visible with the word.
         let put = self.word.compare_exchange(0, Word::present(self.pfn).0, Release, Relaxed).is_ok();
         if !put {
             self.frame.leave_cache();

@@ -1,30 +1,33 @@
-//! The index of a page cache: a radix tree, read without any lock.
+//! The index of a page cache: a radix tree that is read without a lock.
 //!
 //! ```text
 //! root -> Node (shift 12) -> Node (shift 6) -> Leaf -> word
 //!           index >> 12 & 63   index >> 6 & 63   index & 63
 //! ```
 //!
-//! What is done under which guard; the lock is the file's invalidate lock:
+//! The operations and the guards that they need. "The lock" is the file's invalidate lock:
 //!
-//! | | under | pointers |
+//! | operation | guard | changes of pointers |
 //! | --- | --- | --- |
-//! | look ([`get`](Radix::get), [`each`](Radix::each)) | RCU, or the lock in either mode | loads |
+//! | look ([`get`](Radix::get), [`each`](Radix::each)) | RCU, or the lock in either mode | none |
 //! | grow ([`make`](Radix::make)) | the lock, in either mode | null to a child, by compare-and-swap; the root to a taller one whose first child is the old root |
-//! | shrink ([`prune`](Radix::prune)) | the lock, for writing | a child all of whose words are zero to null; the root to its first child, where it has no other |
+//! | shrink ([`prune`](Radix::prune)) | the lock, for writing | a child all of whose words are zero to null; the root to its first child, if the root has no other |
 //!
-//! Makers meet each other: a maker that loses the race for a slot frees what it made. A pruner meets readers
-//! under RCU alone, because makers, and tasks that change words, have the lock. It unlinks a node and defers
-//! its end by a grace period: a reader that has found the node keeps it by its guard, and sees zeroes, or a
-//! tree that is as short as the new one and has the same children. A guard that is made after the grace
-//! period began, and not waited for, finds the slot null (contract of [`Host::rcu_defer`]). So a word stays
-//! as long as the guard that it was found under, which is what [`Stay`] says, and no longer. A node that was
-//! unlinked is never linked again, and only its words' zeroes are read from it.
+//! Several makers can run at once. A maker that loses the race for a slot frees the node that it made. A
+//! pruner runs concurrently only with readers under RCU, because makers and tasks that change words hold the
+//! lock. The pruner unlinks a node and frees it after a grace period. A reader that found the node before
+//! keeps the node alive by its RCU guard. Such a reader sees zeroes, or a tree that is as short as the new
+//! one and has the same children. The grace period does not wait for a reader whose guard was created after
+//! its start; such a reader finds the slot null (contract of [`Host::rcu_defer`]).
 //!
-//! An old root that was replaced by its child still names that child. A later prune may end the child: a
-//! reader that came by the old root was inside its guard before either was unlinked, so both wait for it.
+//! A word therefore stays valid exactly as long as the guard that it was found under; [`Stay`] expresses
+//! this. An unlinked node is never linked again, and only zero words are read from it.
 //!
-//! What the words mean, and which tasks may write them, is the caller's business.
+//! An old root that was replaced by its child still points to that child. A later prune may free the child. A
+//! reader that reaches the child through the old root entered its read section before the old root and the
+//! child were unlinked, so both grace periods wait for that reader.
+//!
+//! The caller defines the meaning of the words and which tasks may write them.
 #![expect(unsafe_code, reason = "owns nodes that are linked by atomic pointers")]
 
 use allocator_api2::{alloc::AllocError, boxed::Box};
@@ -42,57 +45,57 @@ use freehold_sync::{
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Few children under a checker of schedules.
+/// Number of index bits per level. Small under a schedule checker, so that trees have few children.
 const BITS: u32 = if CHECKED { 2 } else { 6 };
 const FAN: usize = 1 << BITS;
 
-/// Bits of an index that the tallest tree can hold.
+/// Number of index bits that the tallest tree supports.
 pub(super) const INDEX_BITS: u32 = 60;
 
-/// A word of a leaf that was freed; no caller's word is this.
+/// Value of each word of a freed leaf. Callers never store this value.
 const POISON: u64 = u64::MAX;
 
-/// The invalidate lock of the file whose index it is, held for reading or for writing.
+/// Proof that the invalidate lock of the index's file is held, for reading or for writing.
 pub(crate) trait Locked {}
 
 impl<H: Host> Locked for RwSemReadGuard<'_, H> {}
 impl<H: Host> Locked for RwSemWriteGuard<'_, H> {}
 
-/// Why a word that was found stays: a guard that lives as long.
+/// Proof that a word stays in place: borrows a guard that lives as long.
 #[derive(Clone, Copy)]
 pub(crate) struct Stay<'g>(PhantomData<&'g ()>);
 
 impl<'g> Stay<'g> {
-    /// A read section of RCU.
+    /// Borrows a read section of RCU.
     pub fn within<H: Host>(_: &'g H::RcuGuard) -> Self {
         Stay(PhantomData)
     }
 
-    /// The lock of the tree, or the right of a task that is alone with it.
+    /// Borrows the lock of the tree, or the proof of exclusive access.
     pub fn locked(_: &'g impl Locked) -> Self {
         Stay(PhantomData)
     }
 }
 
-/// Nobody else reaches the tree any more.
+/// Proof of exclusive access: no other task can reach the tree.
 pub(in crate::file) struct Alone;
 
 impl Locked for Alone {}
 
 #[repr(C)]
 struct Node {
-    /// The host's, once the node was unlinked. First, so that it has the node's address.
+    /// Used by the host after the node is unlinked. The first field, so that it has the node's address.
     head: RcuHead,
-    /// How far an index is shifted to find its child here; children of shift `BITS` are leaves. Written
-    /// once.
+    /// Shift that selects the child of an index. The children of a node of shift `BITS` are leaves. Never
+    /// changes.
     shift: u32,
-    /// Null or a child: a `Leaf` where `shift` is `BITS`, else a `Node` of shift `shift - BITS`.
+    /// Null or a child: a `Leaf` if `shift` is `BITS`, otherwise a `Node` of shift `shift - BITS`.
     children: [AtomicPtr<u8>; FAN],
 }
 
 #[repr(C)]
 struct Leaf {
-    /// As in a node.
+    /// Used by the host after the leaf is unlinked. The first field, so that it has the leaf's address.
     head: RcuHead,
     words: [AtomicU64; FAN],
 }
@@ -110,11 +113,11 @@ impl Node {
     }
 
     fn is_empty(&self) -> bool {
-        // Relaxed: the caller keeps out all that change children, or is alone with the tree.
+        // Relaxed: the caller excludes every task that changes children, or has exclusive access to the tree.
         self.children.iter().all(|child| child.load(Relaxed).is_null())
     }
 
-    /// Whether `index` lies below this node when it is the root.
+    /// Returns true if `index` lies below this node when it is the root.
     fn holds(&self, index: u64) -> bool {
         index >> self.shift < FAN as u64
     }
@@ -131,7 +134,7 @@ impl Leaf {
     }
 
     fn is_empty(&self) -> bool {
-        // Relaxed: as in a node.
+        // Relaxed: as in `Node::is_empty`.
         self.words.iter().all(|word| word.load(Relaxed) == 0)
     }
 
@@ -145,10 +148,11 @@ impl Radix {
         Radix { root: AtomicPtr::new(null_mut()) }
     }
 
-    /// The word at `index`, if it was asked for with [`make`](Self::make) and not pruned since.
+    /// Returns the word at `index`, if [`make`](Self::make) created the word and no prune has freed it since.
     pub fn get<'t>(&'t self, _: Stay<'t>, index: PageIndex) -> Option<&'t AtomicU64> {
         let index = index.get();
-        // Acquire, here and below: pairs with the release that linked the node, whose fields are then seen.
+        // Acquire, here and below: pairs with the release that linked the node and makes the node's fields
+        // visible.
         let mut node = self.node(self.root.load(Acquire)).filter(|node| node.holds(index))?;
         loop {
             let child = NonNull::new(node.child(index).load(Acquire))?;
@@ -159,15 +163,15 @@ impl Radix {
         }
     }
 
-    /// The word at `index`; allocates what is missing on the way. What is not used then goes with the next
+    /// Returns the word at `index`, and allocates missing nodes. Nodes that stay unused are freed by the next
     /// [`prune`](Self::prune).
     ///
     /// # Panics
     ///
-    /// When `index` has more than [`INDEX_BITS`] bits.
+    /// Panics if `index` has more than [`INDEX_BITS`] bits.
     pub fn make<'t>(&'t self, _: &'t impl Locked, index: PageIndex) -> Result<&'t AtomicU64, AllocError> {
         let index = index.get();
-        assert!(index >> INDEX_BITS == 0, "a page index of {index:#x}");
+        assert!(index >> INDEX_BITS == 0, "page index {index:#x} is too large");
         let mut node = self.make_root(index)?;
         loop {
             let slot = node.child(index);
@@ -183,7 +187,7 @@ impl Radix {
         }
     }
 
-    /// Calls `f` with every word of `range` that can be other than zero, ascending, until it breaks.
+    /// Calls `f` with every word of `range` that can be non-zero, in ascending order, until `f` breaks.
     pub fn each<B>(
         &self,
         _: Stay<'_>,
@@ -224,17 +228,17 @@ impl Radix {
         ControlFlow::Continue(())
     }
 
-    /// Gives nodes back that have words of `range` and nothing but zeroes, after a grace period. Without them
-    /// the tree is as short as it can be.
+    /// Frees the nodes that have words of `range` and contain only zeroes, after a grace period. Then makes
+    /// the tree as short as possible.
     pub fn prune<H: Host>(&self, _: &RwSemWriteGuard<'_, H>, range: PageRange) {
         self.prune_alone::<H>(range.numbers());
     }
 
-    /// As [`prune`](Self::prune); the caller keeps makers out.
+    /// Like [`prune`](Self::prune), without the lock. The caller excludes makers.
     fn prune_alone<H: Host>(&self, range: Range<u64>) {
-        // Relaxed, here and below: makers come before us by the lock, or after us. Stores that unlink need no
-        // release: a reader that sees the old value is waited for, and one that must not see it is ordered by
-        // `rcu_defer`.
+        // Relaxed, here and below: the lock orders makers before or after this call. Stores that unlink need
+        // no release: `rcu_defer` waits for a reader that sees the old value, and orders a reader that must
+        // not see it.
         let Some(mut root) = self.node(self.root.load(Relaxed)) else { return };
         let end = range.end.min((FAN as u64) << root.shift);
         if range.start < end {
@@ -246,7 +250,7 @@ impl Radix {
                 break;
             }
             self.root.store(first.cast(), Relaxed);
-            // SAFETY: just unlinked.
+            // SAFETY: the node was just unlinked and came from `Box`.
             unsafe { retire::<H, Node>(NonNull::from(root)) };
             match self.node(first.cast()) {
                 Some(below) => root = below,
@@ -266,13 +270,13 @@ impl Radix {
                         self.prune_below::<H>(below, at..next);
                         if below.is_empty() {
                             slot.store(null_mut(), Relaxed);
-                            // SAFETY: just unlinked.
+                            // SAFETY: the node was just unlinked and came from `Box`.
                             unsafe { retire::<H, Node>(child.cast()) };
                         }
                     }
                     Below::Leaf(leaf) if leaf.is_empty() => {
                         slot.store(null_mut(), Relaxed);
-                        // SAFETY: just unlinked.
+                        // SAFETY: the leaf was just unlinked and came from `Box`.
                         unsafe { retire::<H, Leaf>(child.cast()) };
                     }
                     Below::Leaf(_) => {}
@@ -282,7 +286,7 @@ impl Radix {
         }
     }
 
-    /// A root that is tall enough for `index`.
+    /// Returns a root that is tall enough for `index`, and allocates new roots if necessary.
     fn make_root(&self, index: u64) -> Result<&Node, AllocError> {
         loop {
             let old = self.root.load(Acquire);
@@ -294,24 +298,26 @@ impl Radix {
             let mut new = Node::try_new(shift)?;
             new.children[0] = AtomicPtr::new(old.cast());
             let new = Box::leak(new);
-            // Release on success, pairs with the acquire of every walk. Relaxed on failure: we look again.
+            // Release on success pairs with the acquire of every walk. Relaxed on failure: the loop loads the
+            // root again.
             if self.root.compare_exchange(old, new, AcqRel, Relaxed).is_err() {
-                // SAFETY: just leaked from such a box, and nobody else has seen it. Its child is not dropped
-                // with it.
+                // SAFETY: the pointer was just leaked from a box, and no other task has seen it. Dropping a
+                // node does not drop its children.
                 drop(unsafe { Box::from_raw(new) });
             }
         }
     }
 
     fn node(&self, node: *mut Node) -> Option<&Node> {
-        // SAFETY: null or a node of this tree, found under a guard of the caller's, which it outlives.
+        // SAFETY: the pointer is null or a node of this tree. The caller found it under a guard that outlives
+        // the returned reference.
         unsafe { node.as_ref() }
     }
 
     fn below(&self, node: &Node, child: NonNull<u8>) -> Below<'_> {
-        debug_assert!(child != NonNull::dangling(), "a node that was freed is looked at");
-        // SAFETY: a child of this tree, found under a guard of the caller's, which it outlives; the parent's
-        // shift tells what it is.
+        debug_assert!(child != NonNull::dangling(), "a freed node was accessed");
+        // SAFETY: the pointer is a child in this tree. The caller found it under a guard that outlives the
+        // returned reference. The parent's shift determines its type.
         unsafe {
             if node.shift == BITS {
                 Below::Leaf(child.cast::<Leaf>().as_ref())
@@ -327,24 +333,25 @@ enum Below<'t> {
     Leaf(&'t Leaf),
 }
 
-/// Hangs a new child into an empty slot, or frees it when somebody was faster; returns what hangs there.
+/// Links a new child into an empty slot, or frees the new child if another task has filled the slot. Returns
+/// the child that is in the slot.
 fn link<T>(slot: &AtomicPtr<u8>, new: Box<T>) -> NonNull<u8> {
     let new = NonNull::from(Box::leak(new));
-    // Release on success, pairs with the acquire of every walk. Acquire on failure, pairs with the winner's
-    // release.
+    // Release on success pairs with the acquire of every walk. Acquire on failure pairs with the release of
+    // the task that filled the slot.
     match slot.compare_exchange(null_mut(), new.as_ptr().cast(), AcqRel, Acquire) {
         Ok(_) => new.cast(),
         Err(found) => {
-            // SAFETY: just leaked from such a box, and nobody else has seen it.
+            // SAFETY: the pointer was just leaked from a box, and no other task has seen it.
             drop(unsafe { Box::from_raw(new.as_ptr()) });
-            NonNull::new(found).expect("a slot that was not empty")
+            NonNull::new(found).expect("a failed compare-and-swap returns a child")
         }
     }
 }
 
-/// What is freed after a grace period.
+/// An object that is freed after a grace period.
 trait Retired {
-    /// So that a reader that still looks is caught.
+    /// Overwrites the object, so that an access after the grace period is detected.
     fn poison(&self);
 }
 
@@ -368,7 +375,7 @@ impl Retired for Leaf {
 ///
 /// # Safety
 ///
-/// It was made by `Box`, with the record of the grace period first, and was just taken out of its tree.
+/// The node was made by `Box` and has its `RcuHead` as the first field. It was just unlinked from its tree.
 unsafe fn retire<H: Host, T: Retired>(node: NonNull<T>) {
     // SAFETY: the head stays in place until the function frees the node around it.
     unsafe { H::rcu_defer(node.cast(), after_grace::<T>) };
@@ -376,19 +383,19 @@ unsafe fn retire<H: Host, T: Retired>(node: NonNull<T>) {
 
 /// # Safety
 ///
-/// `head` is that of a `T` passed to [`retire`], and a grace period has passed since.
+/// `head` is the head of a `T` that was passed to [`retire`], and a grace period has passed since.
 unsafe fn after_grace<T: Retired>(head: NonNull<RcuHead>) {
-    // SAFETY: the head is the first field of what `Box` made, and came with the provenance of the whole;
-    // nobody looks at it any more.
+    // SAFETY: the head is the first field of a `T` made by `Box` and has the provenance of the whole object.
+    // After the grace period no reader accesses the object.
     let node = unsafe { Box::from_raw(head.cast::<T>().as_ptr()) };
     node.poison();
 }
 
 impl Drop for Radix {
     fn drop(&mut self) {
-        // Relaxed: the last owner is alone with the tree.
+        // Relaxed: the last owner has exclusive access to the tree.
         if let Some(root) = NonNull::new(self.root.load(Relaxed)) {
-            // SAFETY: alone with the tree; the root is owned by it.
+            // SAFETY: the tree owns its root, and the last owner has exclusive access.
             unsafe { free(root) };
         }
     }
@@ -398,13 +405,13 @@ impl Drop for Radix {
 ///
 /// # Safety
 ///
-/// The node is owned by the caller and was made by `Box`, and so was everything below.
+/// The caller owns the node. `Box` made the node and everything below it.
 unsafe fn free(node: NonNull<Node>) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees that it owns the node and that `Box` made it.
     let node = unsafe { Box::from_raw(node.as_ptr()) };
     for child in &node.children {
         let Some(child) = NonNull::new(child.load(Relaxed)) else { continue };
-        // SAFETY: a child belongs to its parent; the shift tells what it is.
+        // SAFETY: a parent owns its children; the shift determines their type.
         unsafe {
             if node.shift == BITS {
                 drop(Box::from_raw(child.cast::<Leaf>().as_ptr()));

@@ -1,12 +1,12 @@
-//! Nodes go beside readers that take no lock. A leaf that is freed is poisoned, and so is a node: a reader
-//! that comes there is found out.
+//! Pruning concurrent with readers that take no lock. Freed leaves and nodes are poisoned, so that an access
+//! after the grace period is detected.
 
 use super::*;
 use freehold_sync::atomic::Ordering::Release;
 use freehold_sync::testing::{LoomHost, model, model_bounded};
 use loom::{sync::Arc, thread};
 
-/// Reads the word at `index` within a read section.
+/// Returns the word at `index`, read within a read section.
 fn look(tree: &Radix, index: u64) -> u64 {
     let rcu = LoomHost::rcu_read();
     let word =
@@ -15,16 +15,17 @@ fn look(tree: &Radix, index: u64) -> u64 {
     word
 }
 
-/// A tree with a page in a leaf beside that of index 0.
+/// Creates a tree with one page, in the leaf after that of index 0.
 fn with_page() -> Arc<Radix> {
     let tree = Arc::new(Radix::new());
     tree.make(&Alone, PageIndex::new(FAN as u64)).unwrap().store(1, Relaxed);
     tree
 }
 
-/// The page goes and another comes, as under the lock, while somebody looks: before, none, or after.
+/// One page is removed and another is added, as under the lock, while a reader looks the page up. The reader
+/// finds the old page, none, or the new page.
 #[test]
-fn a_leaf_goes_and_comes_beside_a_reader() {
+fn reader_finds_old_or_new_word_while_leaf_is_replaced() {
     model(|| {
         let tree = with_page();
         let reader = thread::spawn({
@@ -35,19 +36,19 @@ fn a_leaf_goes_and_comes_beside_a_reader() {
         tree.prune_alone::<LoomHost>(0..u64::MAX);
         tree.make(&Alone, PageIndex::new(FAN as u64)).unwrap().store(2, Release);
         let seen = reader.join().unwrap();
-        assert!(seen <= 2, "a leaf that was freed was read: {seen:#x}");
+        assert!(seen <= 2, "a freed leaf was read: {seen:#x}");
         assert_eq!(look(&tree, FAN as u64), 2);
         LoomHost::rcu_barrier();
     });
 }
 
-/// The tree becomes shorter and then loses what it was shortened to.
+/// The tree becomes shorter, and then its new root is freed as well.
 #[test]
-fn the_root_goes_beside_a_reader() {
+fn reader_is_safe_while_root_is_replaced_and_freed() {
     model_bounded(2, || {
         let tree = Arc::new(Radix::new());
         tree.make(&Alone, PageIndex::new(0)).unwrap().store(1, Relaxed);
-        // Three levels: the second page lies behind all that two have room for.
+        // Three levels: the index of the second page is too large for a tree of two levels.
         tree.make(&Alone, PageIndex::new((FAN * FAN) as u64)).unwrap().store(2, Relaxed);
         let reader = thread::spawn({
             let tree = tree.clone();

@@ -1,4 +1,4 @@
-//! The tree by itself.
+//! Tests of the radix tree alone.
 
 use super::*;
 use alloc::vec::Vec as StdVec;
@@ -16,7 +16,7 @@ fn words(tree: &Radix, range: Range<u64>) -> StdVec<(u64, u64)> {
 }
 
 #[test]
-fn empty() {
+fn new_tree_has_no_words() {
     let tree = Radix::new();
     assert!(tree.get(Stay::locked(&Alone), PageIndex::new(0)).is_none());
     assert!(tree.get(Stay::locked(&Alone), PageIndex::new(u64::MAX)).is_none());
@@ -24,8 +24,8 @@ fn empty() {
 }
 
 #[test]
-fn grows_and_keeps() {
-    // Each needs a taller tree than the one before, and their neighbours share leaves or not.
+fn words_survive_growth() {
+    // Each index needs a taller tree than the one before; neighbouring indices may share a leaf.
     let indices: StdVec<u64> =
         (0..INDEX_BITS / BITS).flat_map(|level| [(1 << (level * BITS)) - 1, 1 << (level * BITS)]).collect();
     let tree = Radix::new();
@@ -48,20 +48,20 @@ fn grows_and_keeps() {
 }
 
 #[test]
-fn highest_index() {
+fn highest_index_has_a_word() {
     let tree = Radix::new();
     let last = (1 << INDEX_BITS) - 1;
     tree.make(&Alone, PageIndex::new(last)).unwrap().store(7, Relaxed);
     assert_eq!(tree.get(Stay::locked(&Alone), PageIndex::new(last)).unwrap().load(Relaxed), 7);
     assert!(
         tree.get(Stay::locked(&Alone), PageIndex::new(0)).is_none(),
-        "nothing but the asked path was made"
+        "only the path to the index was made"
     );
     assert_eq!(words(&tree, last..last + 1), [(last, 7)]);
 }
 
 #[test]
-fn stops_where_told() {
+fn each_stops_when_closure_breaks() {
     let tree = Radix::new();
     for index in [1, 70, 9000] {
         tree.make(&Alone, PageIndex::new(index)).unwrap().store(1, Relaxed);
@@ -74,7 +74,7 @@ fn stops_where_told() {
 }
 
 #[test]
-fn many_makers_one_word() {
+fn concurrent_makers_get_the_same_word() {
     extern crate std;
     let tree = Radix::new();
     std::thread::scope(|scope| {
@@ -88,10 +88,10 @@ fn many_makers_one_word() {
     });
     let found = words(&tree, 0..u64::MAX);
     assert_eq!(found.len(), 20_000_usize.div_ceil(61));
-    assert!(found.iter().all(|&(_, count)| count == 4), "a word was lost when two made its leaf");
+    assert!(found.iter().all(|&(_, count)| count == 4), "a word was lost when two makers raced for a leaf");
 }
 
-/// How many nodes and leaves there are.
+/// Returns the number of nodes and leaves.
 fn nodes(tree: &Radix) -> usize {
     fn below(tree: &Radix, node: &Node) -> usize {
         let children = node.children.iter().filter_map(|child| NonNull::new(child.load(Relaxed)));
@@ -111,7 +111,7 @@ fn prune(tree: &Radix, range: Range<u64>) {
 }
 
 #[test]
-fn pruning_gives_back_what_is_empty() {
+fn prune_frees_empty_nodes_in_range() {
     let tree = Radix::new();
     prune(&tree, 0..u64::MAX);
     let indices = [0, 63, 64, 4096, 1 << 18, (1 << 18) + 1, (1 << INDEX_BITS) - 1];
@@ -119,22 +119,22 @@ fn pruning_gives_back_what_is_empty() {
         tree.make(&Alone, PageIndex::new(index)).unwrap().store(index + 1, Relaxed);
     }
     let before = nodes(&tree);
-    // Nothing is empty.
+    // No node is empty.
     prune(&tree, 0..u64::MAX);
     assert_eq!(nodes(&tree), before);
-    // A part of a leaf, then all of it; with the last index the tree becomes short.
+    // Empty a part of a leaf, then all of it. Without the last index the tree becomes short.
     let take = |index| tree.get(Stay::locked(&Alone), PageIndex::new(index)).unwrap().store(0, Relaxed);
     take(1 << 18);
     prune(&tree, 0..u64::MAX);
     assert_eq!(nodes(&tree), before);
     take((1 << 18) + 1);
     prune(&tree, 0..1 << 18);
-    assert_eq!(nodes(&tree), before, "not what was asked for");
+    assert_eq!(nodes(&tree), before, "nodes outside the range were freed");
     prune(&tree, 1 << 18..(1 << 18) + 1);
     assert_eq!(nodes(&tree), before - 3);
     take((1 << INDEX_BITS) - 1);
     prune(&tree, 1 << 20..u64::MAX);
-    // Root, two below it, and leaves of 0, 64 and 4096.
+    // The root, two nodes below it, and the leaves of 0, 64 and 4096.
     assert_eq!(nodes(&tree), 6);
     assert_eq!(words(&tree, 0..u64::MAX), [(0, 1), (63, 64), (64, 65), (4096, 4097)]);
     [0, 63, 64, 4096].into_iter().for_each(take);
@@ -144,9 +144,9 @@ fn pruning_gives_back_what_is_empty() {
     assert_eq!(words(&tree, 0..u64::MAX), [(70, 7)]);
 }
 
-/// What was made in vain goes as well, wherever the tree has grown to since.
+/// Nodes that were made and never used are freed too, at any height of the tree.
 #[test]
-fn pruning_gives_back_what_was_never_used() {
+fn prune_frees_unused_nodes() {
     let tree = Radix::new();
     for index in [5, 5 << 12, 5 << 30] {
         tree.make(&Alone, PageIndex::new(index)).unwrap();
