@@ -1,19 +1,20 @@
-//! Taking pages out of a cache that nobody uses and that the store behind the file has as well.
+//! Dropping pages from a cache that are unused and that the store behind the file also has.
 //!
 //! ```text
-//! mark      a page that seems unused is marked as leaving: a look from now on does not find it
-//! alone?    the cache gives its reference up, if that is the only one: no lookup raises the count any more
-//! clean?    then it goes. Else it is shown again
+//! mark      a page that seems unused is marked as leaving: later lookups do not find it
+//! unused?   the cache drops its reference if that is the last one: no lookup raises the count any more
+//! clean?    then the page is dropped; otherwise it becomes visible again
 //! ```
 //!
-//! Nothing is zapped, and nothing waited for: an entry that maps a page holds a reference, so such a page
-//! stays, and so does one that is pinned, locked or being written back. A lookup that has just found the page
-//! either has raised the count, or finds by that that the page is gone. The frame says whether the page was
-//! written, and is believed once no other reference is left: a store, by whatever way, has one until the
-//! frame is marked as dirty.
+//! This operation zaps nothing and waits for nothing. An entry that maps a page holds a reference, so mapped
+//! pages stay in the cache, and so do pages that are pinned, locked or being written back. A lookup that has
+//! just found the page either has raised the count, or fails to raise it and learns that the page is gone.
+//! The frame's dirty flag is reliable once no other reference is left: every store holds a reference until
+//! the frame is marked as dirty.
 //!
-//! All under the invalidate lock held for writing, which is tried for: pagers run with it held for reading. A
-//! fault that comes to a page in between waits for it, and then finds the page, or reads it again.
+//! All of this happens under the invalidate lock held for writing. The lock is only tried for, because pagers
+//! run with it held for reading. A fault that reaches a page in between waits for the lock, and then finds
+//! the page or reads it again.
 
 use crate::{
     Pfn,
@@ -37,26 +38,25 @@ use freehold_sync::{
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Pages looked at in one hold of the lock: a fault that wants to fill a page waits no longer than that
-/// takes.
+/// Number of pages checked in one hold of the lock. Bounds the wait of a fault that fills a page.
 const LOOKS: u64 = if CHECKED { 2 } else { 1 << 12 };
 
-/// Frames given back together.
+/// Frames that are freed together.
 type Free = ArrayVec<Pfn, 64>;
 
 impl<P: Platform> Mapping<P> {
-    /// Takes pages of this range out of the cache that need not be there: clean, mapped nowhere, and used by
-    /// nobody. The next access reads them from the store again. Returns how many went. What
-    /// POSIX_FADV_DONTNEED and /proc/sys/vm/drop_caches do.
+    /// Drops pages of this range from the cache that are clean, not mapped, and unused. The next access reads
+    /// them from the store again. Returns the number of dropped pages. Implements POSIX_FADV_DONTNEED and
+    /// /proc/sys/vm/drop_caches.
     ///
-    /// Nothing goes of shared memory, which has no other copy, nor of a file whose pages are the storage
-    /// itself. When somebody is just reading or writing back pages of this file the rest of the range stays:
-    /// nobody waits here for a pager.
+    /// Drops no page of shared memory, which has no other copy, nor of a file whose pages are the storage
+    /// itself. If another task is reading or writing back pages of this file, leaves the rest of the range in
+    /// the cache, because this call never waits for a pager.
     ///
     /// # Locks
     ///
-    /// The invalidate lock for writing, tried, and let go of after some thousand pages. The caller holds no
-    /// lock of the engine and is in no read section.
+    /// The invalidate lock for writing. The lock is only tried for, and is released after a few thousand
+    /// pages. The caller holds no lock of the engine and is in no read section.
     ///
     /// # Examples
     ///
@@ -68,7 +68,7 @@ impl<P: Platform> Mapping<P> {
     /// file.read_at(0, &mut [0; 3 * PAGE_SIZE as usize]).unwrap();
     /// file.write_at(PAGE_SIZE, b"new").unwrap();
     ///
-    /// // What was only read goes; what was written stays until it is written back.
+    /// // Pages that were only read are dropped. A written page stays until it is written back.
     /// assert_eq!(file.drop_clean(PageRange::ALL), 2);
     /// file.write_back(PageRange::ALL).unwrap();
     /// assert_eq!(file.drop_clean(PageRange::ALL), 1);
@@ -77,7 +77,7 @@ impl<P: Platform> Mapping<P> {
         self.drop_clean_up_to(u64::MAX, pages)
     }
 
-    /// As [`drop_clean`](Self::drop_clean), but no more than `most` pages.
+    /// Like [`drop_clean`](Self::drop_clean), but drops at most `most` pages.
     pub(crate) fn drop_clean_up_to(&self, most: u64, pages: PageRange) -> u64 {
         let (mut at, mut dropped) = (pages.start, 0);
         while at < pages.end && dropped < most && self.has_store() {
@@ -91,8 +91,8 @@ impl<P: Platform> Mapping<P> {
         dropped
     }
 
-    /// Drops up to `most` pages that nobody uses; returns how many went, and how far it has looked. Under
-    /// `invalidate` held for writing.
+    /// Drops up to `most` unused pages. Returns the number of dropped pages and the index where the search
+    /// stopped. The caller holds `invalidate` for writing.
     fn drop_some(&self, pages_go: &RwSemWriteGuard<'_, P>, pages: PageRange, most: u64) -> (u64, PageIndex) {
         let (mut count, mut looks, mut free) = (0, 0, Free::new());
         let end = self.cache.each(Stay::locked(pages_go), pages, |index, word| {
@@ -105,7 +105,8 @@ impl<P: Platform> Mapping<P> {
             let Some(pfn) = Word(shown).visible().filter(|pfn| self.seems_unused(*pfn)) else {
                 return ControlFlow::Continue(());
             };
-            // First: a fault that does not get the page waits for the lock, and does not look in vain.
+            // The mark comes first: a fault that does not get the page then waits for the lock instead of
+            // retrying.
             word.store(shown | LEAVING, Relaxed);
             if !self.take_unused(pfn) {
                 // Release pairs with the acquire of lookups.
@@ -127,19 +128,22 @@ impl<P: Platform> Mapping<P> {
         (count, end.break_value().unwrap_or(pages.end))
     }
 
-    /// Whether nobody but the cache has the page, and it is clean. A hint: lookups find it.
+    /// Returns true if only the cache has a reference to the page and the page is clean. A hint, because
+    /// lookups still find the page.
     fn seems_unused(&self, pfn: Pfn) -> bool {
         let frame = self.files().platform().frame(pfn);
         frame.refs() == 1 && !frame.is_dirty()
     }
 
-    /// Takes the cache's reference to a page that nobody else has, and that is clean.
+    /// Drops the cache's reference to a page that is clean and has no other reference. Returns true if
+    /// dropped.
     fn take_unused(&self, pfn: Pfn) -> bool {
         let frame = self.files().platform().frame(pfn);
         if !frame.try_leave_cache() {
             return false;
         }
-        // Earlier holders have marked the page as dirty if they wrote it, and there can be no later ones.
+        // Earlier holders of a reference marked the page as dirty if they wrote to it. There can be no later
+        // holders.
         if frame.is_dirty() {
             frame.enter_cache();
             return false;

@@ -1,4 +1,4 @@
-//! Another frame for a page of a file.
+//! Moving a page of a file to another frame.
 
 use crate::{
     PAGE_SIZE, Pfn,
@@ -16,20 +16,20 @@ use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::PageIndex;
 
 impl<P: Platform> Mapping<P> {
-    /// Moves the page `index` from the frame `old`, to which the caller has a reference, to `new`, which is
-    /// the caller's alone and becomes the cache's. Every entry goes; faults bring those back that are
-    /// needed.
+    /// Moves the page `index` from the frame `old` to the frame `new`. The caller has a reference to `old`.
+    /// The caller also owns `new`, which the cache owns afterwards. All entries for the page are cleared;
+    /// faults map the page again.
     ///
     /// # Errors
     ///
-    /// The page is not there any more, or somebody else has it; nothing has happened, but that entries are
-    /// gone.
+    /// Fails if the page is no longer in `old`, or if another task has a reference to the page. The page then
+    /// stays in `old`, but entries may have been cleared.
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading, so that nothing is cut off; of huge pages, whose tables have to be
-    /// left, for writing. The frame's lock, for which a task waits that wants to fill the page, or write it
-    /// back. The i_mmap lock for reading; tables' locks.
+    /// The invalidate lock for reading, so that nothing is cut off. For huge pages, the invalidate lock for
+    /// writing, because address spaces have to leave shared page tables. The frame's lock, which a task waits
+    /// for that fills the page or writes it back. The i_mmap lock for reading; locks of page tables.
     pub(crate) fn exchange(&self, index: PageIndex, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
         match self.huge {
             Some(_) => self.exchange_under(&self.invalidate.write(), index, old, new),
@@ -44,15 +44,15 @@ impl<P: Platform> Mapping<P> {
         old: Pfn,
         new: Pfn,
     ) -> Result<(), MigrateError> {
-        // With both, nobody else changes the word of a page that is in this frame.
+        // With both locks held, no other task changes the word of a page that is in this frame.
         let _identity = self.files().memory().lock_frame(old);
         let word = self.word_of(lock, index, old).ok_or(MigrateError::NoPage)?;
-        // As for a page that is cut off: hidden, not mapped any more. Relaxed: as in `mark_leaving`.
+        // As for a page that is cut off: hide the page, then unmap it. Relaxed: as in `mark_leaving`.
         word.fetch_or(LEAVING, Relaxed);
         self.unmap_present(index);
         let platform = self.files().platform();
         let frame = platform.frame(old);
-        // The cache's and the caller's. An entry that the walk missed counts as well.
+        // The references of the cache and of the caller. An entry that the walk missed also counts.
         let alone = frame.refs_of_marked() == 2;
         if alone {
             platform.copy_frames(new, old, self.page_bytes() / PAGE_SIZE);
@@ -60,7 +60,7 @@ impl<P: Platform> Mapping<P> {
             platform.frame(new).enter_cache();
             frame.leave_cache();
         }
-        // Release pairs with the acquire of lookups. Relaxed: as above.
+        // Release pairs with the acquire of lookups. Relaxed: this task holds the locks that guard the word.
         let order = Word(word.load(Relaxed)).order();
         word.store(Word::present(if alone { new } else { old }).in_block(order).0, Release);
         if !alone {

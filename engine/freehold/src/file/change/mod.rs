@@ -1,4 +1,4 @@
-//! Changes of a file that reach the entries which map its pages.
+//! Changes of a file that affect the page table entries for its pages.
 
 mod drop_clean;
 mod exchange;

@@ -1,22 +1,25 @@
-//! Taking pages away from under page tables: truncation and hole punching.
+//! Removing pages of a file that may be mapped: truncation and hole punching.
 //!
 //! ```text
-//! publish   the new size is stored; pages to go are marked: a look from now on does not find them
-//! zap       under the i_mmap lock, shared: every entry that maps one goes, and is flushed
-//! count     does anybody but the cache still have a reference? Then zap once more
-//! drop      the cache gives up its references
+//! publish   the new size is stored, and the pages are marked as leaving: later lookups do not find them
+//! zap       under the i_mmap lock, shared: clears and flushes every entry that maps one of the pages
+//! count     zaps again the pages that still have references besides the cache's
+//! drop      the cache drops its references
 //! ```
 //!
-//! A page that a fault wants meanwhile cannot come back: filling waits for the invalidate lock. A fault that
-//! had found one looks again once it has the lock of the table, and a reference (`mapping.rs`). If the zap
-//! has that lock later, it finds the entry; if earlier, the fault finds the mark.
+//! No fault can bring a page back in between, because filling a page waits for the invalidate lock. A fault
+//! that found the page before raises the page's reference count, locks the table, and reads the word again
+//! (`mapping.rs`). If the zap locks that table later, the zap finds the entry. If the zap locked the table
+//! earlier, the fault finds the mark.
 //!
-//! The zap takes the lock of every table that it finds. A fault may use a table that was not there yet when
-//! the zap looked, and not find the mark, on a machine that lets a load pass an earlier store. So those are
-//! counted that have a reference: a fault that has raised the count before that is found by the second zap,
-//! with its table, which was there before; one that raises it later finds the mark. What maps no page of the
-//! file, and so raises no count, asks by [`is_inside`](Mapping::is_inside) under the lock of its table
-//! whether the file still goes that far; a fence there, and one before the zap, are as good.
+//! The zap locks every table that it finds. A fault may use a table that did not exist when the zap passed.
+//! On a CPU that lets a load pass an earlier store, such a fault may miss the mark as well. The truncation
+//! therefore checks the reference counts. If the fault raised the count before the check, the second zap
+//! finds its table, which existed by then. If the fault raises the count later, it finds the mark.
+//!
+//! Code that maps no page of the file raises no count. Such code calls [`is_inside`](Mapping::is_inside)
+//! under the lock of its table, which checks the size of the file. A fence in `is_inside` and one before the
+//! zap give the same guarantee.
 
 use crate::{
     PAGE_SIZE,
@@ -32,18 +35,19 @@ use freehold_sync::RwSemWriteGuard;
 use freehold_vmspace::{PageCount, PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
-    /// Gives the file a new size. What lies beyond is gone, from page tables too, private copies included; an
-    /// access there is a bus error from now on. What a longer file gains reads as zeroes.
+    /// Sets the size of the file. Pages beyond a smaller size are removed, also from page tables, including
+    /// private copies. An access there is then a bus error. The bytes that a larger file gains read as
+    /// zeroes.
     ///
     /// # Errors
     ///
-    /// The page in which the file will end could not be read, or a shared mapping without an MMU has a page
-    /// of which the file would lose bytes, or a seal forbids it; nothing happened.
+    /// Fails if the page that becomes the last one cannot be read, if a shared mapping without an MMU uses a
+    /// page of which the file would lose bytes, or if a seal forbids the change. The file is then unchanged.
     ///
     /// # Locks
     ///
-    /// The file's content and invalidate locks for writing, its i_mmap lock for reading, the tables' locks
-    /// one at a time. The caller holds no lock of an address space.
+    /// The file's content and invalidate locks for writing, its i_mmap lock for reading, and locks of page
+    /// tables one at a time. The caller holds no lock of an address space.
     pub fn truncate(&self, size: u64) -> Result<(), FillError> {
         if size > MAX_BYTES {
             return Err(FillError::BeyondEnd);
@@ -68,11 +72,12 @@ impl<P: Platform> Mapping<P> {
         let gone = PageRange::from(size.div_ceil(unit)..old.div_ceil(unit));
         let cut_within = (!size.is_multiple_of(PAGE_SIZE)).then(|| PageIndex::of_byte(size));
         let (last, pages_go) = loop {
-            // The part of the last page that is cut off must be zeroes when the file grows again.
+            // The part of the last page that is cut off must read as zeroes if the file grows again.
             let Some(index) = cut_within else { break (None, self.invalidate.write()) };
             let last = self.page_to_zero(index)?;
             let pages_go = self.invalidate.write();
-            // One may have come meanwhile; or its memory have failed, and another page have come.
+            // A page may have entered the cache in between, or the page's memory may have failed and another
+            // page entered.
             let is_still = match &last {
                 Some(last) => self.word_of(&pages_go, index, **last).is_some(),
                 None => self.is_absent(Stay::locked(&pages_go), PageRange::one(index)),
@@ -95,18 +100,18 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Replaces the bytes of `range` by zeroes: whole pages leave the cache and all page tables, private
-    /// copies excepted; parts of pages are overwritten. The size stays.
+    /// Replaces the bytes of `range` with zeroes. Whole pages leave the cache and all page tables, except
+    /// private copies. Parts of pages are overwritten. The size does not change.
     ///
     /// # Errors
     ///
-    /// A page at the edge could not be read, a shared mapping without an MMU has one of the whole pages, a
-    /// seal forbids it, or no memory; nothing happened. Only a page at the edge whose memory fails
-    /// meanwhile leaves the hole there in part.
+    /// Fails if a page at the edge cannot be read, if a shared mapping without an MMU uses one of the whole
+    /// pages, if a seal forbids the change, or if there is no memory. The file is then unchanged. The only
+    /// exception is a page at the edge whose memory fails during the call: the hole is then incomplete there.
     ///
     /// # Locks
     ///
-    /// As [`truncate`](Self::truncate).
+    /// The locks of [`truncate`](Self::truncate).
     pub fn punch(&self, range: Range<u64>) -> Result<(), FillError> {
         if self.is_secret() || self.is_zeroes() {
             return Err(FillError::Unsupported);
@@ -125,7 +130,7 @@ impl<P: Platform> Mapping<P> {
         }
         let edges = [start..inner.start, inner.end..end];
         let mut edges = edges.into_iter().filter(|edge| !edge.is_empty());
-        // Whatever can be refused is asked before a byte changes.
+        // All steps that can fail come before the first change.
         if self.huge.is_none() {
             edges.clone().try_for_each(|edge| self.page_to_zero(PageIndex::of_byte(edge.start)).map(drop))?;
         }
@@ -139,8 +144,8 @@ impl<P: Platform> Mapping<P> {
         edges.try_for_each(|edge| self.zero_part(edge))
     }
 
-    /// Pages of `cut` go, in whole or in part: of the blocks of which others stay smaller ones are left, and
-    /// nobody maps these any more, as on Linux. Copies stay.
+    /// Splits the blocks of which some pages are in `cut` and others are not. The smaller blocks that remain
+    /// are unmapped, as on Linux. Private copies stay mapped.
     pub(crate) fn split_blocks(&self, pages_go: &RwSemWriteGuard<'_, P>, cut: PageRange) {
         if !self.is_shmem() || cut.is_empty() {
             return;
@@ -152,7 +157,7 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Bytes of one page are about to become zeroes: a block that it is part of is split.
+    /// Splits the block that a page is part of, because bytes of the page are about to be zeroed.
     pub(in crate::file) fn split_at_bytes(&self, bytes: &Range<u64>) {
         let index = PageIndex::of_byte(bytes.start);
         let alone = |block: PageRange| block.len() == PageCount::ONE;

@@ -9,17 +9,17 @@ use crate::{
 use freehold_vmspace::{PageIndex, PageRange, Zap};
 
 impl<P: Platform> Mapping<P> {
-    /// How entries of `vma` for pages that go are zapped.
+    /// Returns how entries of `vma` for removed pages are zapped.
     fn zap_of(&self, vma: &Vma<P>, copies: Copies) -> Zap {
         match copies {
-            // Of huge pages of a pool Linux forgets it with the end of the file.
+            // Linux drops write protection of huge pages of a pool beyond the end of the file.
             Copies::Go => vma.zap().keep_guards().keep_wp(vma.keeps_wp() && self.huge.is_none()),
             Copies::Stay => vma.zap().file_pages_only().keep_wp(vma.keeps_wp()),
         }
     }
 
-    /// As [`unmap`](Self::unmap) for the page `index`, whose copies stay; but an entry that comes meanwhile
-    /// may be missed. The caller counts references, and so knows.
+    /// Like [`unmap`](Self::unmap) for the page `index`, keeping private copies. May miss an entry that is
+    /// made concurrently; the caller detects that by counting references.
     pub(super) fn unmap_present(&self, index: PageIndex) {
         let page = PageRange::one(index);
         if self.huge.is_some() {
@@ -37,15 +37,15 @@ impl<P: Platform> Mapping<P> {
         let zap = |vma: &Vma<P>| self.zap_of(vma, copies);
         if self.huge.is_some() {
             let shift = self.page_shift() - PAGE_SHIFT;
-            // No page behind this one is of 4 KiB pages that have numbers, and none is mapped.
+            // The last huge page whose 4 KiB pages all have valid indices. No page after this one is mapped.
             let last = PageIndex::END.block(shift);
             let first = |index: PageIndex| index.min(last).first_in_block(shift);
             return self.unmap_huge_pages(PageRange::new(first(pages.start), first(pages.end)), zap);
         }
         self.home().each_mapper(pages, |mapper| {
             let zap = zap(mapper.vma);
-            // Each is flushed before the i_mmap lock is let go of: a munmap that waits to unlink its VMA then
-            // knows that an entry it finds empty is in no TLB either (hazard C-58).
+            // Every entry is flushed before the i_mmap lock is released. A munmap that waits for this lock to
+            // unlink its VMA can then rely on empty entries being in no TLB either (hazard C-58).
             mapper.vm.discard(mapper.range, zap);
         });
     }

@@ -10,31 +10,32 @@ use core::ops::ControlFlow;
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Pages that write-back cleans at a time, from one that is in the cache on.
+/// Number of pages that write-back cleans at a time, starting at a page that is in the cache.
 const TOGETHER: u64 = 1 << 13;
 
 impl<P: Platform> Mapping<P> {
-    /// Writes pages back that were written since the last time, by stores or by [`write_at`](Self::write_at).
-    /// Of a direct file, whose stores are in the storage already, it makes them last.
+    /// Writes back the pages of this range that were written since the last write-back, by stores or by
+    /// [`write_at`](Self::write_at). For a direct file, whose stores are in the storage already, makes them
+    /// durable.
     ///
     /// # Errors
     ///
-    /// Some page could not be written; it stays dirty, and the rest was written. Or a page that had been
-    /// written, of whatever part of the file, was lost with its memory since this was last asked; the first
-    /// caller is told.
+    /// Fails if some page cannot be written. That page stays dirty, and the other pages are written. Also
+    /// fails once after a dirty page anywhere in the file was lost with its memory.
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading, so that no page is written that was cut off; under it the i_mmap lock
-    /// for reading and the tables' locks, which are let go of before the pager is called; and each
-    /// frame's lock while its page is written.
+    /// The invalidate lock for reading, so that no page is written after it was cut off. Under this lock, the
+    /// i_mmap lock for reading and the locks of page tables, which are released before the pager is called.
+    /// Also each frame's lock while its page is written.
     pub fn write_back(&self, pages: PageRange) -> Result<(), IoError> {
         if self.is_shmem() || self.is_secret() {
             return Ok(());
         }
         let pages_stay = self.invalidate.read();
-        // First the rights to write go, so that a store after this makes its page dirty again. What is not in
-        // the cache is not mapped, and a mapping may be far larger than what is.
+        // Entries lose their write permission first, so that a later store makes its page dirty again. Pages
+        // outside the cache are not mapped, and a mapping may be far larger than the cached pages, so only
+        // those are walked.
         let mut at = pages.start;
         while let ControlFlow::Break(first) =
             self.each_page(&pages_stay, PageRange::new(at, pages.end), ControlFlow::Break)
@@ -49,13 +50,13 @@ impl<P: Platform> Mapping<P> {
             }
             ControlFlow::Continue(())
         });
-        // Relaxed: set and asked under the invalidate lock.
+        // Relaxed: the invalidate lock guards the flag.
         if self.lost.swap(false, Relaxed) { Err(IoError) } else { result }
     }
 
     fn write_back_page(&self, index: PageIndex, page: &CachedPage<'_, P>) -> Result<(), IoError> {
-        // A second write-back waits, and finds the page clean when it has been written, not as soon as that
-        // has begun.
+        // A second write-back waits for this lock. It then finds the page clean only after the page is
+        // written.
         let _identity = self.files().memory().lock_frame(**page);
         let platform = self.files().platform();
         let frame = platform.frame(**page);
@@ -70,7 +71,7 @@ impl<P: Platform> Mapping<P> {
     }
 }
 
-/// Takes the right to write, and the dirty bit, from every entry by which stores reach the file.
+/// Clears the write permission and the dirty bit of every entry through which stores reach the file.
 fn clean<P: Platform>(mapper: &Mapper<'_, P, Vma<P>>) {
     if mapper.vma.flags().contains(VmFlags::SHARED) {
         mapper.vm.clean(mapper.range);
