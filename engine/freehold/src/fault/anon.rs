@@ -1,4 +1,4 @@
-//! Faults on private anonymous memory with nothing there yet.
+//! Faults on private anonymous memory at an empty entry.
 
 use super::{Access, FaultOutcome, vma_pte_flags, written};
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
 use freehold_pagetable::PteTable;
 
 impl<P: Platform> AddressSpace<P> {
-    /// A read maps the zero page; a write, a frame of its own, or a [block](super::mthp) of them. `table` is
-    /// the one for `page`.
+    /// Maps the zero page for a read. Maps a new frame, or a [block](super::mthp) of frames, for a write.
+    /// `table` is the table for `page`.
     #[inline]
     pub(super) fn anon_fault(
         &self,
@@ -37,7 +37,7 @@ impl<P: Platform> AddressSpace<P> {
         let Ok(frame) = self.vm.alloc_anon(true, vma.anon_page(page)) else {
             return FaultOutcome::OUT_OF_MEMORY;
         };
-        // If somebody else was faster, the access will show what is there.
+        // If another task has installed an entry first, the retried access uses that entry.
         self.vm.map_anon(table, address, frame, rights | written(vma.flags()));
         FaultOutcome::Done
     }

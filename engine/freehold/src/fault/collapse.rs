@@ -1,16 +1,16 @@
-//! Small pages become a huge one: 2 MiB of anonymous memory at a time, for MADV_COLLAPSE.
+//! Collapsing small pages into a huge page: 2 MiB of anonymous memory at a time, for MADV_COLLAPSE.
 //!
 //! ```text
-//! look     every entry is empty or maps a page that only page tables refer to; else the call says why not
-//! close    nobody reads or writes through the entries any more; flushed
-//! copy     into a huge page; what was empty is zeroes
-//! clear    entries and their table go; flushed
-//! hang     the huge page's one entry
+//! check    every entry is empty or maps a page to which only page tables refer; otherwise the call fails
+//! close    the entries permit no access any more, and are flushed
+//! copy     the pages into a huge page; empty entries become zeroes
+//! clear    the entries and their table, and flush
+//! install  the single entry of the huge page
 //! ```
 //!
-//! Nobody comes to the range meanwhile: the mmap lock is held for writing and the VMA is locked, which keep
-//! faults and looks away, and so is the tree of its anon_vma, which keeps walkers of the reverse map away.
-//! A pin without a lock finds the table locked, or entries closed, or none.
+//! No other task changes the range during this. The mmap lock is held for writing and the VMA is locked,
+//! which excludes faults and lookups. The tree of the VMA's anon_vma is locked, which excludes walks of the
+//! reverse map. A pin that takes no lock finds the table locked, closed entries, or no entries.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
@@ -30,14 +30,14 @@ use freehold_pagetable::{Kind, Level, PreallocatedTable, Pte, PteFlags, PteTable
 use freehold_vmspace::{HugePage, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Makes one huge page of what is mapped in the 2 MiB at `first`, all of them in `vma`, which is
-    /// anonymous. Nothing to do where there is one.
+    /// Collapses the pages mapped in the 2 MiB at `first` into one huge page. The whole range lies in `vma`,
+    /// which is anonymous. Does nothing if a huge page is mapped there already.
     ///
     /// # Errors
     ///
-    /// `Invalid`: nothing is there, or something that cannot be part of a huge page; `InUse`: somebody
-    /// besides page tables refers to a page; `Busy`: a page is missing that a userfaultfd's pager
-    /// supplies; no memory; a fatal signal.
+    /// Fails with `Invalid` if nothing is mapped or an entry cannot be part of a huge page. Fails with
+    /// `InUse` if a page has references besides those of page tables. Fails with `Busy` if a page is missing
+    /// that a userfaultfd's pager supplies. Also fails without memory and after a fatal signal.
     pub(crate) fn collapse(
         &self,
         guard: &WriteGuard<'_, P>,
@@ -51,23 +51,23 @@ impl<P: Platform> AddressSpace<P> {
         };
         let _lock = guard.lock_vma_killable(vma)?;
         let table = self.vm.pte_table(address).ok_or(MadviseError::Invalid)?;
-        // Before memory is taken, and again when nobody can change it any more.
+        // Checked before memory is allocated, and again when no other task can change the table.
         self.may_collapse(vma, table)?;
         let spare = PreallocatedTable::try_new(platform).map_err(|_| MadviseError::OutOfMemory)?;
         let new = HugePage::new(&self.vm, vma.anon_page(first)).ok_or(MadviseError::OutOfMemory)?;
         let _walkers = RmapEdit::of(vma);
         self.vm.close_small(table, |table| self.look(vma, table))?;
         self.vm.copy_small(table, &new);
-        // SAFETY: the range is of a VMA that is locked for writing, under the mmap lock for writing, so that
-        // nobody faults or looks there; walkers of the reverse map are kept away.
+        // SAFETY: the range lies in a VMA that is locked for writing, under the mmap lock held for writing,
+        // so no fault and no lookup can reach the table. `_walkers` excludes walks of the reverse map.
         unsafe { self.vm.clear_small(UserRange::at(first, HUGE), vma.zap()) };
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         let hung = self.vm.map_huge(above, address, new, rights, spare);
-        debug_assert!(hung, "somebody put a table where nobody can come");
+        debug_assert!(hung, "another task installed a table in a locked range");
         Ok(())
     }
 
-    /// Whether what the table maps can become one huge page.
+    /// Checks that the pages that the table maps can become one huge page.
     fn may_collapse(&self, vma: &Vma<P>, table: PteTable<'_, P::Format, P>) -> Result<(), MadviseError> {
         self.look(vma, &mut table.lock())
     }
@@ -80,8 +80,8 @@ impl<P: Platform> AddressSpace<P> {
             if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         result?;
-        // Without an anon_vma there are zeroes alone. A table that is empty, but was not reclaimed, is no
-        // obstacle.
+        // Without an anon_vma the table maps only zero pages. An empty table that was not reclaimed does not
+        // prevent the collapse.
         if !vma.anon().is_some() {
             return Err(MadviseError::Invalid);
         }
@@ -89,7 +89,7 @@ impl<P: Platform> AddressSpace<P> {
         if watched && filled < FRAMES { Err(MadviseError::Busy) } else { Ok(()) }
     }
 
-    /// Whether what an entry maps can be a part of a huge page.
+    /// Checks that the page that an entry maps can be a part of a huge page.
     fn look_at(&self, pte: Pte<P::Format>) -> Result<(), MadviseError> {
         let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return Err(MadviseError::Invalid) };
         if flags.contains(PteFlags::UFFD_WP) {
@@ -100,10 +100,11 @@ impl<P: Platform> AddressSpace<P> {
         if counted && !frame.is_anon() {
             return Err(MadviseError::Invalid);
         }
-        // A pin, a pipe, a transfer: its holder wants to see later stores, or to make some.
+        // The holder of another reference (a pin, a pipe, a transfer) must see later stores, or makes stores
+        // itself.
         if counted && frame.refs() != frame.maps() { Err(MadviseError::InUse) } else { Ok(()) }
     }
 }
 
-/// A locked table of small pages.
+/// The guard of a locked table of small pages.
 type SmallGuard<'a, P> = freehold_pagetable::PteGuard<'a, <P as Platform>::Format, P>;

@@ -1,16 +1,18 @@
-//! Stores to a page that is there but may not be written yet.
+//! Stores to a mapped page that the entry does not permit to write.
 //!
 //! ```text
-//! shared                    the right to write; the page is dirty
-//! private, frame is ours    the right to write       ours: anonymous, and exclusive or with this entry's reference alone
-//! private, anything else    old entry -> nothing -> flush -> entry of a copy, under the table's lock
+//! shared                       grant write permission; the page becomes dirty
+//! private, frame is exclusive  grant write permission
+//! private, any other frame     old entry -> nothing -> flush -> entry of a copy, under the table's lock
 //! ```
 //!
-//! Whether a frame is ours is decided by references, not by how many entries map it: another reader (a pipe,
-//! a pin) holds a reference without an entry (hazard C-56). It is decided anew, from the entry found under
-//! the lock, by every attempt (hazard C-2). The copy is installed only when no processor can read the old
-//! page through this entry any more: otherwise one thread could still read the old page after another has
-//! written the new one (hazard C-21).
+//! A frame counts as exclusive if it is anonymous and either marked exclusive or referenced only by this
+//! entry. The number of references decides, not the number of entries: another reader (a pipe, a pin) holds a
+//! reference without an entry (hazard C-56). Each attempt decides again, from the entry that it finds under
+//! the lock (hazard C-2).
+//!
+//! The copy is installed only after no CPU can read the old page through this entry. Otherwise one thread
+//! could still read the old page after another thread has written to the new one (hazard C-21).
 
 use super::{FaultOutcome, WRITTEN, vma_pte_flags, written};
 use crate::{
@@ -24,8 +26,8 @@ use freehold_pagetable::{Pte, PteTable};
 use freehold_vmspace::{ReadOnly, StoreOutcome};
 
 impl<P: Platform> AddressSpace<P> {
-    /// A store to a page that is mapped without the right to write, in a VMA that allows stores, or by an
-    /// access that needs no such permission.
+    /// Handles a store to a page that is mapped without write permission. Either the VMA allows stores, or
+    /// the access needs no such permission.
     #[inline(never)]
     pub(super) fn write_protect_fault(
         &self,
@@ -55,7 +57,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Where nothing has to be copied.
+    /// Converts the result of an attempt that copied nothing.
     fn looked(found: StoreOutcome) -> FaultOutcome<P> {
         match found {
             StoreOutcome::Allowed => FaultOutcome::Done,
@@ -63,7 +65,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Replaces the entry by one for a copy of `old`, which the caller keeps alive.
+    /// Replaces the entry with an entry for a copy of `old`. The caller keeps `old` alive.
     fn copy(
         &self,
         vma: &Vma<P>,

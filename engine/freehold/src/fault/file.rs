@@ -1,8 +1,8 @@
-//! Faults on a file, with nothing there yet.
+//! Faults on a file at an empty entry.
 //!
-//! A page is looked up, counted, looked at again and mapped under the lock of the table: then a truncation
-//! that comes to the table later finds the entry, and one that came earlier has hidden the page
-//! (`file/change/truncate.rs`).
+//! The fault looks the page up, raises the reference count, checks the page again and maps it, all under the
+//! lock of the table. A truncation that locks the table later finds the entry. A truncation that locked the
+//! table earlier has hidden the page (`file/change/truncate.rs`).
 
 use super::{
     Access, FaultError, FaultOutcome,
@@ -23,12 +23,12 @@ use crate::{
 use freehold_pagetable::{Pte, PteFlags, PteTable};
 use freehold_vmspace::{PageRange, UserRange};
 
-/// Bytes around a read fault in which pages that are in the cache are mapped with it: see [`window`].
+/// Size in bytes of the window of a read fault, in which cached pages are mapped together: see [`window`].
 const AROUND: u64 = 16 * PAGE_SIZE;
 
 impl<P: Platform> AddressSpace<P> {
-    /// A read maps what the cache has around the page; a write maps the page writable if stores are shared,
-    /// and else a copy. `table` is the one for `page`.
+    /// Maps the cached pages around the page for a read. Maps the page writable for a write to a shared
+    /// mapping, and a copy for a write to a private one. `table` is the table for `page`.
     #[inline(never)]
     pub(super) fn file_fault(
         &self,
@@ -40,7 +40,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let Object::File(file) = vma.object() else { return FaultOutcome::Retry };
         let private = access.write && !vma.flags().contains(VmFlags::SHARED) || self.is_probed(vma, page);
-        // Even where there is no page to copy: later merges depend on it.
+        // Allocated even if there is no page to copy, because later merges depend on the anon_vma.
         if private && let Err(step) = self.prepare_anon(vma, held) {
             return step.into();
         }
@@ -58,8 +58,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Maps the page, and every page around it that is in the cache, without the right to write: the first
-    /// store tells that the page is dirty, or has to be copied.
+    /// Maps the page, and every cached page in the window around it, without write permission. The first
+    /// store then faults, and marks the page dirty or copies it.
     fn read_around(
         &self,
         vma: &Vma<P>,
@@ -69,13 +69,13 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let mapping = file.mapping();
         let (index, rights) = (vma.pgoff_of(page), vma_pte_flags(vma.flags()));
-        // As on Linux, nothing is mapped around a page of a direct file, or of secret memory.
-        // Nor where a userfaultfd wants to hear of each page.
+        // As on Linux, direct files and secret memory map no pages around the faulting one. The same holds if
+        // a userfaultfd must be notified of each page.
         let alone =
             mapping.is_mapped_singly() || vma.flags().intersects(VmFlags::UFFD_MINOR | VmFlags::UFFD_WP);
         let window = if alone { UserRange::page(page) } else { window(vma, page, &table) };
         let rcu = P::rcu_read();
-        // Asked first, so that the neighbours are not mapped now and the page in a second round.
+        // Checked first: otherwise the neighbours would be mapped now, and the page only in a second round.
         if mapping.find(&rcu, index).is_none() {
             return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         }
@@ -89,7 +89,7 @@ impl<P: Platform> AddressSpace<P> {
                 return;
             }
             let address = VirtAddr::new(window.start() + (at - indices.start).bytes());
-            // Whatever is there stays: a page, a private copy, a marker.
+            // Existing entries stay: pages, private copies, markers.
             if fill.is_vacant(address) && fill.put(address, found.pfn(), rights, || found.is_still()).is_err()
             {
                 crowded |= at == index;
@@ -104,9 +104,9 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Maps what the cache has for `range`, all of it in one table, without the right to write. False:
-    /// something else is there, a private copy or a marker, and nothing happened; or a frame has too many
-    /// references.
+    /// Maps the cached pages of `range`, which lies in one table, without write permission. Returns false if
+    /// an entry holds a private copy or a marker, and then changes nothing. Also returns false if a frame has
+    /// too many references.
     pub(crate) fn map_window(&self, vma: &Vma<P>, range: UserRange) -> Result<bool, NoMemory> {
         let Object::File(file) = vma.object() else { return Ok(false) };
         let first = VirtAddr::new(range.start());
@@ -116,7 +116,7 @@ impl<P: Platform> AddressSpace<P> {
         let (rcu, mut fill) = loop {
             let table = self.vm.pte_table_alloc(first).map_err(|_| NoMemory)?;
             let rcu = P::rcu_read();
-            // If the table was reclaimed since it was found, another one is made.
+            // If the table was reclaimed since the lookup, the loop allocates a new one.
             if let Some(fill) = self.vm.fill_cached(table) {
                 break (rcu, fill);
             }
@@ -135,7 +135,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(all)
     }
 
-    /// Maps the page with the right to write; it counts as written from now on.
+    /// Maps the page with write permission and marks it dirty.
     fn shared_write(
         &self,
         vma: &Vma<P>,
@@ -168,7 +168,8 @@ impl<P: Platform> AddressSpace<P> {
             file.mapping().find_each(&rcu, indices, |at, found| {
                 if at != index {
                     let address = VirtAddr::new(block.start() + (at - first).bytes());
-                    // What cannot be counted, or has just gone, comes when it is asked for.
+                    // A page that cannot be counted, or that has just been removed, is mapped by a later
+                    // fault.
                     let _ = fill.put(address, found.pfn(), rights, || found.is_still());
                 }
             });
@@ -177,13 +178,13 @@ impl<P: Platform> AddressSpace<P> {
         outcome
     }
 
-    /// Whether the page is to show breakpoints, and so has to be a copy whatever the access. A hint.
+    /// Returns true if the page must show breakpoints, and is therefore copied for any access. A hint.
     pub(super) fn is_probed(&self, vma: &Vma<P>, page: u64) -> bool {
         let Object::File(file) = vma.object() else { return false };
         probe_state::are_put(vma.flags()) && file.mapping().probes().wants::<P>(vma.pgoff_of(page))
     }
 
-    /// Maps a copy of the page, without ever mapping the page itself. The VMA has an anon_vma.
+    /// Maps a copy of the page and never the page itself. The VMA has an anon_vma.
     fn private_write(
         &self,
         vma: &Vma<P>,
@@ -203,7 +204,7 @@ impl<P: Platform> AddressSpace<P> {
         step
     }
 
-    /// Fills `copy` and maps it; anything but `Done`: it was not mapped.
+    /// Fills `copy` and maps it. Any outcome except `Done` means that `copy` was not mapped.
     fn map_copy(
         &self,
         vma: &Vma<P>,
@@ -213,7 +214,7 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
-        // Given back after the guard: it may be the last reference.
+        // Declared before the guard, so that it is dropped after it: this may be the last reference.
         let Some(original) = mapping.get_page(index) else { return FaultOutcome::Retry };
         let rcu = P::rcu_read();
         let found = mapping.find(&rcu, index).filter(|found| found.pfn() == *original);
@@ -224,7 +225,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         let Some(mut guard) = table.lock_linked() else { return FaultOutcome::Retry };
-        // A truncation takes copies away as well: one that came to this table earlier has hidden the page.
+        // A truncation also removes copies. If a truncation locked this table earlier, it has hidden the
+        // page.
         match found.is_still() && guard.install(VirtAddr::new(page), Pte::page(copy, rights)).is_ok() {
             true => FaultOutcome::Done,
             false => FaultOutcome::Retry,
@@ -232,7 +234,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// The probes that pages of `vma` are to show. A task that adds others meets what is mapped within the guard.
+/// Returns the probes that pages of `vma` must show. A task that adds probes later finds the pages that were
+/// mapped within the read section `rcu`.
 fn shown_probes<'f, P: Platform>(
     vma: &Vma<P>,
     file: &'f File<P>,
@@ -241,10 +244,11 @@ fn shown_probes<'f, P: Platform>(
     probe_state::are_put(vma.flags()).then(|| file.mapping().probes().read::<P>(rcu))?
 }
 
-/// What is mapped together with `page`: as many bytes from the multiple before it on, or from where the VMA
-/// starts if that comes later, as far as the VMA and the table go.
+/// Returns the range that a read fault maps together with `page`. The range starts at the multiple of
+/// `AROUND` before `page`, or at the start of the VMA if that is higher. It has `AROUND` bytes, limited by
+/// the end of the VMA and of the table.
 fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, P>) -> UserRange {
-    // A table's span is a multiple, so the window does not start before it.
+    // A table's span is a multiple of `AROUND`, so the window does not start before the table.
     let start = (page - page % AROUND).max(vma.start());
     UserRange::new(start, (start + AROUND).min(vma.end()).min(table.span().end().get()))
 }

@@ -1,18 +1,20 @@
-//! Huge pages of anonymous memory: 2 MiB behind one entry of the table above.
+//! Huge pages of anonymous memory: 2 MiB mapped by one entry of the upper table.
 //!
 //! ```text
-//! nothing       read  -> the huge page of zeroes          write -> a huge page
-//! zeroes        write -> a huge page in their place, after a flush
-//! a huge page   write without the right: all frames ours -> the right; else split, and the small page is copied
+//! nothing       read  -> the huge zero page               write -> a huge page
+//! zeroes        write -> a huge page in its place, after a flush
+//! a huge page   write without permission: all frames exclusive -> write permission;
+//!                                         otherwise split, and copy the small page
 //! ```
 //!
-//! Only where the VMA asks for it ([`HugePages`](crate::engine::HugePages)), spans all of the 2 MiB, and no
-//! table hangs there. Without memory in one piece small pages do.
+//! A huge page is used only if the VMA allows it ([`HugePages`](crate::engine::HugePages)) and contains the
+//! whole 2 MiB, and if no table is linked there. If there is no contiguous memory, the fault maps a small
+//! page.
 //!
-//! Each of its 512 frames has a record of its own, counted as a small page's is: so a huge page is split by
-//! replacing one entry by 512, also if others share it, and nothing else changes. Counting costs less than
-//! zeroing by far. With each huge page comes a table, kept with the table above for the split, which
-//! therefore cannot fail.
+//! Each of the 512 frames has its own record, which counts references like the record of a small page.
+//! Splitting a huge page therefore replaces one entry by 512 and changes nothing else, even if the page is
+//! shared. Counting costs far less than zeroing. Each huge page comes with a preallocated table, which is
+//! kept with the upper table. A split uses that table and therefore cannot fail.
 
 use super::{Access, FaultOutcome, WRITTEN, present::bits_of, vma_pte_flags, written};
 use crate::{
@@ -25,13 +27,14 @@ use crate::{
 use freehold_pagetable::{Kind, Level, PmdTable, PreallocatedTable, PteFlags, TableError};
 use freehold_vmspace::HugePage;
 
-/// Bytes of a huge page.
+/// Size of a huge page in bytes.
 pub(crate) const HUGE: u64 = Level::Pmd.span();
-/// Frames of one.
+/// Number of frames in a huge page.
 pub(super) const FRAMES: u64 = Level::Pmd.frames();
 
 impl<P: Platform> AddressSpace<P> {
-    /// A fault where no table hangs yet: fills the whole 2 MiB if it may. `None`: small pages do.
+    /// Handles a fault where no table is linked yet: fills the whole 2 MiB if that is allowed. Returns `None`
+    /// if small pages must serve the fault.
     #[inline(never)]
     pub(super) fn huge_fault(
         &self,
@@ -53,7 +56,7 @@ impl<P: Platform> AddressSpace<P> {
         if !table.peek(address).is_none() {
             return None;
         }
-        // For zeroes, too: the first write is to find an anon_vma.
+        // Also for the zero page, so that the first write finds an anon_vma.
         if let Err(step) = self.prepare_anon(vma, held) {
             return Some(step.into());
         }
@@ -64,12 +67,12 @@ impl<P: Platform> AddressSpace<P> {
             return Some(FaultOutcome::Done);
         }
         let new = HugePage::new(&self.vm, vma.anon_page(first))?;
-        // If something is there by now, the access will show what.
+        // If another task has installed an entry first, the retried access uses that entry.
         self.vm.map_huge(table, address, new, rights | written(vma.flags()), spare);
         Some(FaultOutcome::Done)
     }
 
-    /// Whether a fault at `page` may fill all of 2 MiB, if no table hangs there.
+    /// Returns true if a fault at `page` may fill the whole 2 MiB, provided that no table is linked there.
     pub(super) fn wants_huge(&self, vma: &Vma<P>, page: u64) -> bool {
         let (first, flags) = (page & !(HUGE - 1), vma.flags());
         let fits = first >= vma.start() && page < vma.end() && vma.end() - first >= HUGE;
@@ -83,14 +86,14 @@ impl<P: Platform> AddressSpace<P> {
             && !self.disables_thp(vma)
     }
 
-    /// Whether huge pages, or [blocks](super::mthp), may come anywhere in `vma`.
+    /// Returns true if `vma` may contain huge pages or [blocks](super::mthp).
     pub(crate) fn may_hold_huge(&self, vma: &Vma<P>) -> bool {
-        // If one fits anywhere, then at the end.
+        // If a huge page fits anywhere in the VMA, one fits at its end.
         let huge = vma.end().checked_sub(HUGE).is_some_and(|page| self.wants_huge(vma, page));
         huge || self.may_hold_block(vma) || self.may_hold_shared_block(vma)
     }
 
-    /// A fault at an entry that stands for 2 MiB.
+    /// Handles a fault at an entry that maps 2 MiB.
     #[inline(never)]
     pub(super) fn huge_entry_fault(&self, vma: &Vma<P>, page: u64, access: Access) -> FaultOutcome<P> {
         let address = VirtAddr::new(page & !(HUGE - 1));
@@ -101,7 +104,7 @@ impl<P: Platform> AddressSpace<P> {
             Kind::None | Kind::Table { .. } | Kind::Marker { .. } => return FaultOutcome::Retry,
         };
         if !access.write || flags.contains(PteFlags::WRITE) {
-            // As in `present_fault`.
+            // Sets missing bits, as in `present_fault`.
             guard.grant(address, bits_of(access));
             return FaultOutcome::Done;
         }
@@ -124,7 +127,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Puts a huge page in place of the huge page of zeroes. `None`: there is none to be had.
+    /// Replaces the huge zero page with a huge page. Returns `None` if no huge page can be allocated.
     fn replace_zeroes(
         &self,
         vma: &Vma<P>,

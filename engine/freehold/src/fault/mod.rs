@@ -1,22 +1,23 @@
-//! Page faults: the ladder, and what to do once a rung holds.
+//! Page faults: the ladder of locks, and the work of a fault under a lock.
 //!
 //! ```text
 //! handle_fault
-//!   (a rung that holds no lock at all and validates under the table's lock belongs here)
-//!   1  the VMA's own lock, found without any other           nearly every fault
-//!   2  the mmap lock for reading; where changes run side     holes, busy VMAs, first touch beside a writer
-//!      by side, a claim of the VMA
-//!   3  the mmap lock for writing; where changes run side     a stack that grows
-//!      by side, a claim of the hole below
+//!   (a rung that holds no lock and validates under the table's lock would belong here)
+//!   1  the VMA's own lock, found without any other lock      nearly every fault
+//!   2  the mmap lock for reading; or, if range writers are   holes, busy VMAs, first anonymous page
+//!      active, a claim of the VMA                            during a change
+//!   3  the mmap lock for writing; or, if range writers are   a stack that grows
+//!      active, a claim of the hole below
 //! ```
 //!
-//! Each rung looks everything up again; each may say "climb". What a fault does to the page tables is the
-//! same on every rung and needs only that the VMA stands still, so it takes the VMA and does not ask how it
-//! is held, except for the first anonymous page of a VMA, which looks at the neighbours.
+//! A rung is one way to keep a VMA unchanged during a fault. Each rung looks everything up again, and each
+//! may report that the fault needs the next one. The work on the page tables is the same on every rung: it
+//! only needs an unchanged VMA and does not depend on the lock. The one exception is the first anonymous page
+//! of a VMA, because the choice of an anon_vma reads the neighbouring VMAs.
 //!
-//! What the commonest fault, the first store to anonymous memory, does not need is kept out of line
-//! (`inline(never)`): the stack frames of gathers would else be every fault's, and cost it a third of its
-//! time.
+//! Code that the most common fault does not need, the first store to anonymous memory, is kept out of line
+//! (`inline(never)`). Otherwise every fault would pay for the stack frames of gathers, which cost this fault
+//! a third of its time.
 
 mod anon;
 mod collapse;
@@ -58,19 +59,22 @@ use freehold_sync::Killed;
 use freehold_vmspace::MigrationEntry;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Resolves a page fault at `addr`: after `Ok`, which says what that took, the access can be tried again.
+    /// Resolves a page fault at `addr`. After `Ok`, the access can be retried; the result says what the fault
+    /// did.
     ///
-    /// Also sets accessed and dirty bits, where hardware faults for the lack of them. On hardware that may
-    /// remember the entry at which it faulted (RISC-V), the caller flushes the address on this processor
-    /// before the access is tried again.
+    /// Also sets accessed and dirty bits on hardware that faults if they are missing. On hardware that may
+    /// cache the entry at which it faulted (RISC-V), the caller flushes the address on this CPU before the
+    /// access is retried.
     ///
     /// # Errors
     ///
-    /// The signal that the access deserves, or no memory, or a fatal signal; see [`FaultError`].
+    /// Fails with the signal that the access raises, without memory, or after a fatal signal; see
+    /// [`FaultError`].
     ///
     /// # Locks
     ///
-    /// By the ladder of the module's documentation. Waits for the mmap lock only where it has to, killably.
+    /// The locks of the ladder in the module's documentation. Waits for the mmap lock only where necessary,
+    /// killably.
     ///
     /// # Examples
     ///
@@ -126,7 +130,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 FaultOutcome::Failed(error) => break Err(error.at(addr)),
             }
-            // A task that takes away what each round brings keeps this going, but not for ever.
+            // A task that removes each page that a round brings can prolong this loop, but not forever.
             if let Err(killed) = rounds.again::<P>() {
                 break Err(killed.into());
             }
@@ -159,8 +163,8 @@ impl<P: Platform> AddressSpace<P> {
             if !self.tries_vma_lock() || !permits(vma.flags(), access) {
                 return self.fault_in(vma, page, access, HeldLock::Mmap(&guard));
             }
-            // The mmap lock is needed for the look-up, and to choose an anon_vma; what remains does with the
-            // VMA's own.
+            // The lookup and the choice of an anon_vma need the mmap lock. The rest needs only the VMA's own
+            // lock.
             if self.wants_anon_vma(vma, page, access) {
                 let _ = self.prepare_anon(vma, HeldLock::Mmap(&guard));
             }
@@ -173,15 +177,16 @@ impl<P: Platform> AddressSpace<P> {
             };
         }
         drop(guard);
-        // Growing needs the write lock, and everything is looked up again under it.
+        // A growing stack needs the write lock, under which everything is looked up again.
         match page < Self::TASK_SIZE {
             true => self.grow_stack(page).map_or_else(FaultOutcome::Failed, |()| FaultOutcome::Retry),
             false => FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Maperr }),
         }
     }
 
-    /// The second rung beside range writers: a claim of the VMA, which waits for the task that changes it,
-    /// in place of the mmap lock. `None`: it takes that all the same.
+    /// Serves the second rung while range writers are active. A claim of the VMA, which waits for the task
+    /// that changes the VMA, takes the place of the mmap lock. Returns `None` if the fault needs the mmap
+    /// lock nevertheless.
     fn fault_under_claim(&self, page: u64, access: Access) -> Option<FaultOutcome<P>> {
         let state = RangeWriterState::default();
         let claimed = match self.claim_vma(&state, page) {
@@ -200,7 +205,7 @@ impl<P: Platform> AddressSpace<P> {
             return Some(FaultOutcome::Failed(FaultError::Segv { addr: page, code }));
         }
         if self.wants_anon_vma(vma, page, access) {
-            // Without memory the attempt says so.
+            // A failure is reported by the attempt below.
             let _ = self.prepare_anon_exclusive(guard, vma);
         }
         let vma = guard.read_lock_claimed(vma).ok()?;
@@ -208,8 +213,8 @@ impl<P: Platform> AddressSpace<P> {
         Some(self.fault_in(&vma, page, access, HeldLock::Vma))
     }
 
-    /// Whether the fault will make an anonymous page, a probed one too, or huge zeroes, whose first write is
-    /// to find an anon_vma.
+    /// Returns true if the fault will make an anonymous page, including a page with breakpoints, or will map
+    /// the huge zero page, whose first write needs an anon_vma.
     fn wants_anon_vma(&self, vma: &Vma<P>, page: u64, access: Access) -> bool {
         let huge = || self.wants_huge(vma, page) && self.vm.pte_table(VirtAddr::new(page)).is_none();
         let hugetlb = vma.flags().contains(VmFlags::HUGETLB);
@@ -217,7 +222,7 @@ impl<P: Platform> AddressSpace<P> {
             && (access.write || hugetlb || huge() || self.is_probed(vma, page))
     }
 
-    /// One attempt at a fault on `page`, which lies in `vma`, while `held` keeps the VMA still.
+    /// Attempts once to resolve a fault on `page`, which lies in `vma`. `held` keeps the VMA unchanged.
     pub(crate) fn fault_in(
         &self,
         vma: &Vma<P>,
@@ -231,9 +236,9 @@ impl<P: Platform> AddressSpace<P> {
         self.resolve(vma, page, access, held)
     }
 
-    /// As [`fault_in`](Self::fault_in), whatever the VMA permits: for a caller that was found to be entitled
-    /// in another way. It may ask to write where the VMA does not permit it only if a page is there, and gets
-    /// a private copy that stays read-only.
+    /// Like [`fault_in`](Self::fault_in), but ignores the permissions of the VMA, for a caller whose access
+    /// was permitted in another way. Such a caller may request a write that the VMA does not permit only if
+    /// the page is present, and gets a private copy that stays read-only.
     pub(crate) fn resolve(
         &self,
         vma: &Vma<P>,
@@ -257,13 +262,13 @@ impl<P: Platform> AddressSpace<P> {
         {
             return step;
         }
-        // Read without the table's lock: a hint, to be checked under the lock.
+        // Read without the table's lock: a hint, which is checked again under the lock.
         let found = table.peek(address);
         match found.kind(Level::Pte) {
             Kind::None => match vma.object() {
                 Object::Anonymous | Object::Zeroes(_) => self.anon_fault(vma, page, access, held, table),
                 Object::File(_) => match self.file_fault(vma, page, access, held, table) {
-                    // Gone from the cache since the pager was thought of, but for what is lost.
+                    // The page left the cache after `ask_pager` found it, or its memory failed.
                     FaultOutcome::Fill(file, wanted)
                         if vma.flags().contains(VmFlags::UFFD_MISSING)
                             && !file.mapping().is_lost(wanted.index) =>
@@ -281,7 +286,7 @@ impl<P: Platform> AddressSpace<P> {
                 let closed = flags.contains(PteFlags::NO_ACCESS) && permits(vma.flags(), access);
                 debug_assert!(
                     !closed || table.lock_linked().is_none_or(|table| table.get(address) != found),
-                    "a page that its VMA allows is closed"
+                    "an entry is closed although its VMA permits access"
                 );
                 self.present_fault(address, Level::Pte, flags, access)
             }
@@ -291,9 +296,9 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The table for `page`, where there was none: nearly every fault installs something, so it is made
-    /// before anything else is known, unless a huge page serves the fault, or something else stands
-    /// there.
+    /// Allocates the missing table for `page`. Nearly every fault installs an entry, so the table is
+    /// allocated before anything else is checked. Exceptions: a huge page serves the fault, or an entry of
+    /// the upper table is in the way.
     #[inline(never)]
     fn make_table(
         &self,
@@ -312,7 +317,7 @@ impl<P: Platform> AddressSpace<P> {
         })
     }
 
-    /// A fault where a marker was found without the table's lock.
+    /// Handles a fault at a marker that was found without the table's lock.
     #[inline(never)]
     fn marker_fault(&self, vma: &Vma<P>, page: u64, table: PteTable<'_, P::Format, P>) -> FaultOutcome<P> {
         let address = VirtAddr::new(page);

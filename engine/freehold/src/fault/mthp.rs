@@ -1,14 +1,14 @@
-//! Blocks of anonymous memory: one store brings several small pages, all there at once.
+//! Blocks of anonymous memory: one store allocates and maps several small pages at once.
 //!
 //! ```text
-//! nothing in the block   write -> a frame for each of its pages
-//! anything in it         write -> the next smaller block around the page; in the end the page alone
+//! all entries of the block are empty   write -> a frame for each of its pages
+//! any entry is in use                  write -> the next smaller block; finally the single page
 //! ```
 //!
-//! Linux takes a block from memory in one piece (a folio of multi-size THP), and maps it by an entry for each
-//! of its small pages. Programs see those entries alone, so here each page has a frame of its own: what
-//! takes, copies or shares a page needs to know of no block. A read brings one page of zeroes, and a copy is
-//! one page, as where there are no blocks.
+//! Linux allocates a block as contiguous memory (a folio of multi-size THP) and maps it by one entry for each
+//! small page. Programs can observe only those entries. Here each page therefore has its own frame, and code
+//! that removes, copies or shares a page does not need to know about blocks. As without blocks, a read maps
+//! one zero page, and a copy is one page.
 
 use super::{FaultOutcome, vma_pte_flags, written};
 use crate::{
@@ -23,12 +23,12 @@ use arrayvec::ArrayVec;
 use freehold_pagetable::PteTable;
 use freehold_vmspace::{UserRange, VmSpace};
 
-/// Frames of the largest block.
+/// Number of frames in the largest block.
 const MOST: usize = (Blocks::LARGEST / PAGE_SIZE) as usize;
 
 impl<P: Platform> AddressSpace<P> {
-    /// A store to `page`, where nothing is, fills the largest block around it that may come. `None`: the page
-    /// comes alone.
+    /// Fills the largest allowed block around `page`, for a store to an empty entry. Returns `None` if the
+    /// store must allocate a single page.
     #[inline(never)]
     pub(super) fn block_fault(
         &self,
@@ -48,22 +48,22 @@ impl<P: Platform> AddressSpace<P> {
         if !self.vm.map_block(table, VirtAddr::new(block.start()), &new.frames, rights) {
             return Some(FaultOutcome::Retry);
         }
-        // They are mapped.
+        // The frames are mapped now, so dropping `new` must not free them.
         new.frames.clear();
         Some(FaultOutcome::Done)
     }
 
-    /// Whether a block may come anywhere in `vma`.
+    /// Returns true if `vma` may contain a block.
     pub(super) fn may_hold_block(&self, vma: &Vma<P>) -> bool {
         let mut sizes = largest_first(if vma.is_anonymous() { self.block_sizes(vma) } else { 0 });
-        // If one fits anywhere, then at the end.
+        // If a block fits anywhere in the VMA, one fits at its end.
         sizes.any(|bytes| {
             let last = vma.end().checked_sub(bytes);
             last.is_some_and(|last| block_around(vma, last, bytes).is_some())
         })
     }
 
-    /// The sizes of blocks that may come in `vma`, added up.
+    /// Returns the sum of the sizes of blocks that are allowed in `vma`.
     fn block_sizes(&self, vma: &Vma<P>) -> u64 {
         let (blocks, flags) = (self.engine.blocks(), vma.flags());
         if flags.intersects(VmFlags::NOHUGEPAGE | VmFlags::UFFD) || self.disables_thp(vma) {
@@ -73,27 +73,27 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// The block of so many bytes that `page` lies in, if all of it lies in `vma`.
+/// Returns the aligned block of `bytes` bytes that contains `page`, if the whole block lies in `vma`.
 fn block_around<P: Platform>(vma: &Vma<P>, page: u64, bytes: u64) -> Option<UserRange> {
     let first = page & !(bytes - 1);
     let fits = first >= vma.start() && first < vma.end() && vma.end() - first >= bytes;
     fits.then(|| UserRange::at(first, bytes))
 }
 
-/// The pages of a block.
+/// Iterates over the addresses of the pages of a block.
 pub(super) fn addresses(block: UserRange) -> impl Iterator<Item = VirtAddr> + use<> {
     block.iter().map(VirtAddr::new)
 }
 
-/// The frames of a block that is not mapped yet; they go back if it never is.
+/// The frames of a block that is not mapped yet. Dropping the value frees them.
 struct BlockFrames<'e, P: Platform> {
     vm: &'e VmSpace<P>,
     frames: ArrayVec<Pfn, MOST>,
 }
 
 impl<P: Platform> BlockFrames<'_, P> {
-    /// Takes frames of zeroes for `block`, each counted as mapped once. False: there are not so many, and it
-    /// has none.
+    /// Allocates zeroed frames for `block`, each counted as mapped once. Returns false, and keeps no frame,
+    /// if there are too few.
     fn fill(&mut self, vma: &Vma<P>, block: UserRange) -> bool {
         for address in addresses(block) {
             let Ok(frame) = self.vm.alloc_anon(true, vma.anon_page(address.get())) else {

@@ -1,4 +1,4 @@
-//! How a fault ends, and how far one attempt at it comes.
+//! The result of a fault, and the result of one attempt at it.
 
 use crate::{
     Pfn,
@@ -15,45 +15,45 @@ use freehold_pagetable::Access;
 use freehold_sync::Killed;
 use freehold_vmspace::HugePageSize;
 
-/// What a SIGSEGV says.
+/// The `si_code` of a SIGSEGV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegvCode {
-    /// SEGV_MAPERR: nothing is mapped there.
+    /// SEGV_MAPERR: the address is not mapped.
     Maperr,
-    /// SEGV_ACCERR: what is mapped there does not allow this.
+    /// SEGV_ACCERR: the mapping does not allow the access.
     Accerr,
-    /// SEGV_PKUERR: the thread's rights for this protection key, which the pages there have, do not allow
-    /// this.
+    /// SEGV_PKUERR: the thread's rights for the pages' protection key, which is given, do not allow the
+    /// access.
     Pkuerr(u8),
 }
 
-/// How a fault ends that cannot be resolved.
+/// Errors of a fault that cannot be resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultError {
     /// SIGSEGV.
     Segv {
-        /// The address.
+        /// The address of the access.
         addr: u64,
-        /// Why.
+        /// The reason for the signal.
         code: SegvCode,
     },
-    /// SIGBUS: beyond the end of the file, or the file could not be read.
+    /// SIGBUS: the address lies beyond the end of the file, or the file could not be read.
     Bus {
-        /// The address.
+        /// The address of the access.
         addr: u64,
     },
-    /// SIGBUS with BUS_MCEERR_AR, of a page: the memory failed, and what was there is lost.
+    /// SIGBUS with BUS_MCEERR_AR: the memory of a page failed, and its contents are lost.
     MemoryFailed {
-        /// The address.
+        /// The address of the access.
         addr: u64,
     },
-    /// No frame, no table: the caller decides which process has to go.
+    /// No memory for a page or page table. The caller decides which process to kill.
     OutOfMemory,
     /// A fatal signal arrived while waiting for a lock.
     Killed,
-    /// A signal arrived while a userfaultfd's pager was waited for, of an access by the program itself: it is
-    /// to be tried again once the signal was handled.
+    /// A signal arrived while an access of the program itself waited for a userfaultfd's pager. The access
+    /// must be retried after the signal was handled.
     Interrupted,
 }
 
@@ -90,50 +90,51 @@ impl From<Killed> for FaultError {
     }
 }
 
-/// What a fault did that was resolved: what kernels count by task (getrusage's minor and major faults).
+/// Effects of a resolved fault, which kernels count per task (getrusage's minor and major faults).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Resolved {
-    /// A page came from the store behind its file: a *major* fault. All others are minor.
+    /// A page was read from the store behind its file: a *major* fault. All other faults are minor.
     pub major: bool,
-    /// It waited with no lock held: for a page of a file or of a pool, for a page that moves, or for a
-    /// userfaultfd's monitor.
+    /// The fault waited with no lock held: for a page of a file or of a pool, for a page that moves, or for a
+    /// userfaultfd's pager.
     pub waited: bool,
 }
 
-/// How far one attempt came.
+/// Result of one attempt at a fault.
 pub(crate) enum FaultOutcome<P: Platform> {
-    /// The entry is there.
+    /// The entry is installed.
     Done,
-    /// Something changed meanwhile: start over.
+    /// Another task has changed something: start over.
     Retry,
-    /// This needs the mmap lock.
+    /// The fault needs the mmap lock.
     NeedMmapLock,
-    /// The page is not in the file's cache: drop every lock, fill it, start over.
+    /// The page is not in the file's cache: drop all locks, bring the page into the cache, start over.
     Fill(Counted<File<P>>, Wanted),
-    /// Somebody else has to get on first: drop every lock, wait for it, start over.
+    /// Another task must finish first: drop all locks, wait, start over.
     Wait(WaitFor),
-    /// It is for a userfaultfd's pager to serve: drop every lock, wait for it, start over.
+    /// A userfaultfd's pager must serve the fault: drop all locks, wait for the pager, start over.
     Userfault(Userfault<P>),
-    /// It cannot be resolved.
+    /// The fault cannot be resolved.
     Failed(FaultError),
 }
 
-/// What a fault waits for, with no lock held.
+/// An event that a fault waits for with no lock held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitFor {
-    /// The page is being moved out of this frame, or its memory is failing.
+    /// The unlock of a frame: the page is being moved out of it, or its memory is failing.
     Frame(Pfn),
-    /// A huge page of a pool that was reserved, and that somebody still looks at.
+    /// A huge page of a pool that is reserved and on its way back to the pool, while another task still has a
+    /// reference.
     HugePage(HugePageSize, u32),
 }
 
 impl<P: Platform> Engine<P> {
-    /// Waits for it, perhaps in vain.
+    /// Waits for the event. The caller must then check again, because the wait may end without the event.
     ///
     /// # Errors
     ///
-    /// A fatal signal ended the wait.
+    /// Fails with `Killed` if a fatal signal ends the wait.
     pub(crate) fn wait_for(&self, what: WaitFor) -> Result<(), Killed> {
         match what {
             WaitFor::Frame(pfn) => self.memory().wait_for_frame(pfn),
@@ -152,12 +153,12 @@ impl<P: Platform> From<AnonVmaError> for FaultOutcome<P> {
 }
 
 impl<P: Platform> FaultOutcome<P> {
-    /// No memory.
+    /// Failure without memory.
     pub const OUT_OF_MEMORY: Self = FaultOutcome::Failed(FaultError::OutOfMemory);
 }
 
 impl FaultError {
-    /// Signals report the address of the access, not of its page.
+    /// Replaces the address of the page with the address of the access, which signals report.
     pub(super) fn at(self, addr: u64) -> Self {
         match self {
             FaultError::Segv { code, .. } => FaultError::Segv { addr, code },
@@ -168,9 +169,9 @@ impl FaultError {
     }
 }
 
-/// Whether VMA and protection key allow the access; the key is asked first, as on Linux, and not about
-/// fetches. An access to the memory of another process has no register of rights, and so all rights
-/// ([`Access::pkru`] is zero).
+/// Checks that the VMA and its protection key allow the access. The key is checked first, as on Linux, but
+/// not for instruction fetches. An access to the memory of another process has no rights register and
+/// therefore all rights ([`Access::pkru`] is zero).
 pub(crate) fn check_access(flags: VmFlags, access: Access) -> Result<(), SegvCode> {
     let pkey = flags.pkey();
     if !access.exec && access.key_denies(pkey) {
@@ -179,7 +180,8 @@ pub(crate) fn check_access(flags: VmFlags, access: Access) -> Result<(), SegvCod
     if permits(flags, access) { Ok(()) } else { Err(SegvCode::Accerr) }
 }
 
-/// Whether a VMA's flags allow the access. Reading is allowed where anything is: the hardware cannot tell.
+/// Returns true if a VMA's flags allow the access. A VMA that allows any access also allows reads, because
+/// hardware cannot distinguish them.
 pub(crate) fn permits(flags: VmFlags, access: Access) -> bool {
     if access.write {
         flags.contains(VmFlags::WRITE)

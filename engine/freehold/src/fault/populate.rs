@@ -1,8 +1,8 @@
-//! Faulting pages in before anybody touches them: for MAP_POPULATE, locked memory and MADV_POPULATE.
+//! Populating memory before its first access: for MAP_POPULATE, locked memory and MADV_POPULATE.
 //!
-//! A batch of pages at a time is done under the lock of their VMA, or the mmap lock held for reading; between
-//! batches others get their turn, so everything is looked up again, and what was unmapped meanwhile is passed
-//! over.
+//! Pages are populated in batches, under the lock of their VMA or under the mmap lock held for reading.
+//! Between batches the lock is released so that other tasks can take it. Each batch therefore looks
+//! everything up again, and skips ranges that were unmapped in between.
 
 use super::{Access, FaultError, FaultOutcome, WaitFor, present::bits_of};
 use crate::uffd::state::Userfault;
@@ -19,10 +19,10 @@ use crate::{
 use freehold_pagetable::{Kind, PteFlags};
 use freehold_vmspace::{HugePageSize, UserRange};
 
-/// Pages that are looked at under one hold of the lock.
+/// Number of pages that are checked in one hold of the lock.
 const BATCH: u64 = 128;
 
-/// Mappings of frames that the engine does not own: all there from the start, or never.
+/// Mappings of frames that the engine does not own. They are never populated.
 const NOT_OURS: VmFlags = VmFlags::IO.union(VmFlags::PFNMAP);
 
 impl From<FaultError> for PopulateError {
@@ -36,21 +36,22 @@ impl From<FaultError> for PopulateError {
     }
 }
 
-/// Which VMAs of a range are populated, with which access, and what stops it.
+/// Rule that selects the VMAs of a range to populate, the access, and the failures that end the call.
 #[derive(Clone, Copy)]
 enum Policy {
-    /// All that allow anything, as far as they want it; holes are passed over. The first failure ends it.
+    /// All VMAs that allow any access, except those that request no population; holes are skipped. The first
+    /// failure ends the call.
     All,
-    /// As `All`, but a VMA that fails is left behind and the next one tried.
+    /// Like `All`, but a failure skips the rest of the VMA and continues with the next one.
     Leniently,
-    /// As `All`, of locked VMAs only.
+    /// Like `Leniently`, for locked VMAs only.
     Locked,
-    /// All, with this access; a hole or a VMA that does not allow it is an error.
+    /// All VMAs, with this access. A hole or a VMA that does not allow the access is an error.
     Exactly(Access),
 }
 
 impl Policy {
-    /// How `vma` is to be touched; `None`: not at all.
+    /// Returns the access by which `vma` is populated, or `None` if the VMA is skipped.
     fn access<P: Platform>(self, vma: &Vma<P>) -> Result<Option<Access>, PopulateError> {
         let flags = vma.flags();
         if let Policy::Exactly(access) = self {
@@ -66,51 +67,52 @@ impl Policy {
         if !flags.intersects(VmFlags::ACCESS) || vma.object().is_secret() {
             return Err(PopulateError::BadAccess);
         }
-        // Private writable memory gets its own copies now; a shared page is not dirtied before somebody
-        // writes.
+        // Private writable memory gets its own copies now. Shared pages are not dirtied before a program
+        // writes to them.
         let write = flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
         Ok(Some(if write { Access::WRITE } else { Access::READ }))
     }
 }
 
-/// How a batch ended.
+/// Result of a batch.
 enum Batch<P: Platform> {
-    /// Up to this address everything is there.
+    /// All pages up to this address are present.
     To(u64),
-    /// The page is to be brought into its file's cache first, without the lock.
+    /// The page must first be brought into its file's cache, without the lock.
     Fill { page: u64, part_end: u64, file: Counted<File<P>>, wanted: Wanted },
-    /// The page is being moved out of this frame: to be waited for without the lock.
+    /// The page is being moved, or a huge page is returning to its pool. The caller waits without the lock.
     Wait { page: u64, what: WaitFor },
-    /// The page is for a userfaultfd's pager to supply: to be waited for without the lock.
+    /// A userfaultfd's pager must supply the page. The caller waits without the lock.
     Userfault { page: u64, fault: Userfault<P> },
     /// The part up to this address cannot be populated.
     Refused { part_end: u64, error: PopulateError },
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Brings in every page of `range` that is mapped and accessible: for writing where the memory is private
-    /// and writable. The first failure ends it. Memory that is locked only as it comes is left alone.
+    /// Populates every page of `range` that is mapped and accessible. Private writable memory is populated
+    /// for writing. The first failure ends the call. Memory that is locked on fault is skipped.
     ///
     /// # Locks
     ///
-    /// The VMA's own, or the mmap lock for reading, killably, again and again; none on entry.
+    /// The VMA's own lock, or the mmap lock for reading, killably, once per batch. None on entry.
     pub(crate) fn populate(&self, range: UserRange) -> Result<(), PopulateError> {
         self.populate_by(range, Policy::All)
     }
 
-    /// As [`populate`](Self::populate), but a VMA that fails does not keep the next ones from their turn.
+    /// Like [`populate`](Self::populate), but a failure in one VMA does not prevent the others from being
+    /// populated.
     pub(crate) fn populate_leniently(&self, range: UserRange) {
-        // Only a fatal signal ends it early, and then nobody asks.
+        // Only a fatal signal ends the call early, and then the result is not needed.
         let _ = self.populate_by(range, Policy::Leniently);
     }
 
-    /// As [`populate_leniently`](Self::populate_leniently), of locked memory only.
+    /// Like [`populate_leniently`](Self::populate_leniently), for locked memory only.
     pub(crate) fn populate_locked(&self, range: UserRange) {
         let _ = self.populate_by(range, Policy::Locked);
     }
 
-    /// MADV_POPULATE_READ and MADV_POPULATE_WRITE: makes every page of `range` readable, or writable, without
-    /// a fault.
+    /// Makes every page of `range` readable, or writable, without a further fault: MADV_POPULATE_READ and
+    /// MADV_POPULATE_WRITE.
     pub(crate) fn populate_with(&self, range: UserRange, write: bool) -> Result<(), PopulateError> {
         self.populate_by(range, Policy::Exactly(if write { Access::WRITE } else { Access::READ }))
     }
@@ -155,14 +157,14 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// The same as [`populate_batch`](Self::populate_batch) under the VMA's own lock. `None`: it takes the
-    /// mmap lock.
+    /// Like [`populate_batch`](Self::populate_batch), but under the VMA's own lock. Returns `None` if the
+    /// batch needs the mmap lock.
     fn populate_in_vma(&self, range: UserRange, policy: Policy) -> Option<Batch<P>> {
         let vma = self.tries_vma_lock().then(|| self.lock_vma(range.start()).ok())??;
         self.populate_part(&vma, range.with_end(range.end().min(vma.end())), policy, HeldLock::Vma)
     }
 
-    /// The start of `range`: at most a batch of pages, of at most one VMA.
+    /// Populates the start of `range`: at most one batch of pages, of at most one VMA.
     fn populate_batch(&self, guard: &ReadGuard<'_, P>, range: UserRange, policy: Policy) -> Batch<P> {
         let exact = matches!(policy, Policy::Exactly(_));
         let (vma, part) = match guard.first_range(range) {
@@ -176,10 +178,11 @@ impl<P: Platform> AddressSpace<P> {
             Some(found) => found,
         };
         let batch = self.populate_part(vma, part, policy, HeldLock::Mmap(guard));
-        batch.expect("with the mmap lock nothing more is needed")
+        batch.expect("a batch under the mmap lock needs no other lock")
     }
 
-    /// The pages of `part`, which lies in `vma`. `None`: the first of them takes the mmap lock.
+    /// Populates the pages of `part`, which lies in `vma`. Returns `None` if the first page needs the mmap
+    /// lock.
     fn populate_part(
         &self,
         vma: &Vma<P>,
@@ -202,11 +205,11 @@ impl<P: Platform> AddressSpace<P> {
             }
             faults += 1;
             if faults > 2 * BATCH {
-                // Somebody takes away what comes.
+                // Another task removes pages as soon as they are populated.
                 return Some(Batch::To(page));
             }
             match self.fault_in(vma, page, access, held) {
-                // Somebody else may have been faster, with less than we need.
+                // The loop checks again: another task may have installed an entry first, with fewer rights.
                 FaultOutcome::Done => {}
                 FaultOutcome::NeedMmapLock if page == part.start() => return None,
                 FaultOutcome::Retry | FaultOutcome::NeedMmapLock => return Some(Batch::To(page)),
@@ -223,8 +226,9 @@ impl<P: Platform> AddressSpace<P> {
         Some(Batch::To(page.max(end).min(part.end())))
     }
 
-    /// Returns true if the hardware lets the access pass, also where it leaves bits to software. Reads the
-    /// entry without its table's lock: a page that is discarded while this runs may count as there.
+    /// Returns true if the hardware permits the access without a fault, also where software manages the
+    /// accessed and dirty bits. Reads the entry without its table's lock, so a page that is being discarded
+    /// may count as present.
     fn is_there(&self, page: u64, access: Access) -> bool {
         let (pte, level) = self.vm.peek(VirtAddr::new(page));
         let Kind::Leaf { flags, .. } = pte.kind(level) else { return false };

@@ -1,13 +1,14 @@
 //! Faults at an entry that permits the access.
 //!
-//! | why the hardware faulted | what the fault does |
+//! | cause of the fault | action |
 //! | --- | --- |
-//! | another task installed the entry first, or a TLB remembered an entry with fewer rights | nothing: the access is tried again |
-//! | the entry lacks ACCESSED, or DIRTY at a store, and the hardware leaves these bits to software | it sets them, under the table's lock |
+//! | another task installed the entry first, or a TLB cached an entry with fewer rights | none: the access is retried |
+//! | the entry lacks ACCESSED, or DIRTY for a store, and the hardware leaves these bits to software | the bits are set, under the table's lock |
 //!
-//! Examples of the second are RISC-V with Svade and arm64 without FEAT_HAFDBS. A [`Format`] does not say
-//! which hardware it is: some kernels know that only when they boot. Where the hardware sets the bits, a
-//! fault finds them missing in the first case only, and sets what the access is about to set.
+//! Examples of such hardware are RISC-V with Svade and arm64 without FEAT_HAFDBS. A [`Format`] does not say
+//! whether the hardware sets the bits, because some kernels learn that only at boot. On hardware that sets
+//! the bits, a fault finds them missing only in the first case, and then sets bits that the access is about
+//! to set anyway.
 //!
 //! [`Format`]: crate::platform::Format
 
@@ -15,13 +16,13 @@ use super::outcome::FaultOutcome;
 use crate::{VirtAddr, platform::Platform, space::AddressSpace};
 use freehold_pagetable::{Access, Kind, Level, PteFlags};
 
-/// The bits that an access sets in the entry it goes through.
+/// Returns the bits that an access sets in its entry.
 pub(super) fn bits_of(access: Access) -> PteFlags {
     if access.write { PteFlags::ACCESSED | PteFlags::DIRTY } else { PteFlags::ACCESSED }
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// A fault at a leaf of `level` that had these flags a moment ago, and permits `access`.
+    /// Handles a fault at a leaf of `level` that had these flags at the lookup, and that permits `access`.
     ///
     /// # Locks
     ///

@@ -1,12 +1,14 @@
-//! Blocks of shared memory, as faults see them: which may come, and which are mapped at once.
+//! Blocks of shared memory in faults: the sizes that are allowed, and the pages that are mapped together.
 //!
 //! ```text
-//! not in the cache   the largest block comes that lies in the VMA, of which nothing is in the cache yet; else the page alone
-//! in the cache       read  -> mapped with it: each block around it that lies in the VMA and the table, as far as entries are free
-//!                    write -> the whole block, if all its entries are free and it lies in the VMA and the table; else the page alone
+//! not cached   the largest block that lies in the VMA and has no cached page enters the cache,
+//!              otherwise the single page
+//! cached       read  -> maps each block around the page that lies in the VMA and the table, at free entries
+//!              write -> maps the whole block if it lies in the VMA and the table and all entries are free,
+//!                       otherwise the single page
 //! ```
 //!
-//! So it is on Linux 6.18. The blocks themselves: [`object`](crate::file), `block.rs`.
+//! Linux 6.18 does the same. `file/cache/mthp.rs` implements the blocks themselves.
 
 use crate::{
     PAGE_SIZE,
@@ -20,7 +22,7 @@ use freehold_pagetable::PteTable;
 use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// What a fault asks for that does not find `page` in the cache of `file`.
+    /// Returns the request of a fault that does not find `page` in the cache of `file`.
     pub(super) fn wanted(&self, vma: &Vma<P>, file: &File<P>, page: u64) -> Wanted {
         let (index, sizes) = (vma.pgoff_of(page), self.shared_sizes(vma, file));
         let fitting = largest_first(sizes.all())
@@ -32,23 +34,23 @@ impl<P: Platform> AddressSpace<P> {
         Wanted { index, sizes }
     }
 
-    /// Whether a block may come anywhere in `vma`, as smaps says it.
+    /// Returns true if `vma` may contain a block, as smaps reports it.
     pub(super) fn may_hold_shared_block(&self, vma: &Vma<P>) -> bool {
         let Object::File(file) = vma.object() else { return false };
         let Sizes { always, within, within_huge } = self.shared_sizes(vma, file);
-        // If one fits anywhere, then at the end.
+        // If a block fits anywhere in the VMA, one fits at its end.
         let fitting = largest_first(always | within | within_huge).filter(|bytes| {
             let last = vma.end().checked_sub(*bytes).filter(|last| *last >= vma.start());
             last.is_some_and(|last| lies_in(vma, vma.pgoff_of(last), last, *bytes))
         });
-        // Whether it fits into the file is asked of the VMA's first page.
+        // The first page of the VMA decides whether the block fits into the file.
         let sum = fitting.fold(0, |sum, bytes| sum | bytes);
         let sizes = Sizes { always: always & sum, within: within & sum, within_huge: within_huge & sum };
         let first = Wanted { index: vma.pgoff_of(vma.start()), sizes };
         first.blocks(file.mapping().end()).next().is_some()
     }
 
-    /// The sizes of blocks that may come in `vma`, which maps `file`.
+    /// Returns the sizes of blocks that are allowed in `vma`, which maps `file`.
     fn shared_sizes(&self, vma: &Vma<P>, file: &File<P>) -> Sizes {
         let (mapping, flags) = (file.mapping(), vma.flags());
         if !mapping.is_shmem()
@@ -65,8 +67,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Whether the block of so many bytes around `page`, which is page `index` of the file, lies in `vma` at a
-/// multiple of its size.
+/// Returns true if the block of `bytes` bytes around `page` lies in `vma` at a multiple of its size. `page`
+/// maps the page `index` of the file.
 fn lies_in<P: Platform>(vma: &Vma<P>, index: PageIndex, page: u64, bytes: u64) -> bool {
     let before = (index - block_around(index, PageCount::of_bytes(bytes)).start).bytes();
     page.checked_sub(before).is_some_and(|first| {
@@ -74,9 +76,9 @@ fn lies_in<P: Platform>(vma: &Vma<P>, index: PageIndex, page: u64, bytes: u64) -
     })
 }
 
-/// The addresses of the block that `page` is part of, if it is in the cache, and all of it lies in `vma` and
-/// in the table. `None` where it is a page alone, and where a userfaultfd watches: each page is a fault of
-/// its own then.
+/// Returns the addresses of the block that `page` is part of, if the page is cached and the whole block lies
+/// in `vma` and in the table. Returns `None` for a single page, and if a userfaultfd watches the VMA, because
+/// each page then needs its own fault.
 pub(super) fn whole_block<P: Platform>(
     vma: &Vma<P>,
     file: &File<P>,
@@ -95,8 +97,8 @@ pub(super) fn whole_block<P: Platform>(
     lies.then_some(UserRange::new(first, end))
 }
 
-/// What a read fault maps that would map `window`: all of a [whole block](whole_block), too, that this begins
-/// or ends in.
+/// Extends `window`, the range that a read fault maps, to the [whole blocks](whole_block) at its start and
+/// its end.
 pub(super) fn with_blocks<P: Platform>(
     vma: &Vma<P>,
     file: &File<P>,

@@ -1,7 +1,7 @@
-//! Faults on special mappings: a hook is asked for the frame, and then for the right to write to it.
+//! Faults on special mappings. The hooks supply the frame, and then permit the first write to it.
 //!
-//! Between the hook's answer and the entry the frame may have been taken back; see `file/change/revoke.rs`
-//! for why that cannot be missed.
+//! The frame may be revoked between the hook's answer and the installation of the entry.
+//! `file/change/revoke.rs` describes why a fault detects every such revocation.
 
 use super::{FaultError, FaultOutcome, SegvCode, WRITTEN, vma_pte_flags};
 use crate::{
@@ -24,8 +24,8 @@ impl HookFault {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Maps the frame that the hook names: for writing where stores are shared and nobody wants to hear of
-    /// the first one. A private store copies it. `table` is the one for `page`.
+    /// Maps the frame that the hook returns. The entry is writable if stores are shared and the hooks do not
+    /// request `mkwrite` calls. A private store makes a copy later. `table` is the table for `page`.
     #[inline(never)]
     pub(super) fn special_fault(
         &self,
@@ -42,18 +42,19 @@ impl<P: Platform> AddressSpace<P> {
             Err(error) => return error.at(page),
         };
         let mut rights = vma_pte_flags(vma.flags()) | special.entry_flags(vma.flags());
-        // Of a store that comes through now; any other finds no right to write, and faults again.
+        // Dirty only if this store succeeds with the new entry. Any other store finds no write permission and
+        // faults again.
         rights.set(PteFlags::DIRTY, write && rights.contains(PteFlags::WRITE));
         let rcu = P::rcu_read();
         if !asked.holds(&rcu) {
             return FaultOutcome::Retry;
         }
-        // If the slot is not empty any more, or the table was reclaimed, the access will show what is there.
+        // If the entry is no longer empty, or the table was reclaimed, the retried access uses what it finds.
         self.vm.map_foreign(table, VirtAddr::new(page), core::iter::once(pfn), rights);
         FaultOutcome::Done
     }
 
-    /// The first store through an entry of a shared special mapping.
+    /// Handles the first store through an entry of a shared special mapping.
     pub(super) fn special_mkwrite(
         &self,
         vma: &Vma<P>,
@@ -68,7 +69,7 @@ impl<P: Platform> AddressSpace<P> {
         let (rcu, address) = (P::rcu_read(), VirtAddr::new(page));
         let Some(mut guard) = table.lock_linked() else { return FaultOutcome::Retry };
         match guard.get(address).kind(Level::Pte) {
-            // The frame is the one that it was: another would have been revoked before.
+            // The frame is unchanged: a different frame would imply a revocation, which `asked` excludes.
             Kind::Leaf { flags, .. } if flags.contains(PteFlags::SPECIAL) && asked.holds(&rcu) => {
                 guard.grant(address, WRITTEN);
                 FaultOutcome::Done

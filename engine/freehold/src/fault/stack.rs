@@ -1,4 +1,4 @@
-//! Stacks: VMAs that grow downwards when somebody touches what lies below them.
+//! Stacks: VMAs that grow downwards on an access below them.
 
 use super::{FaultError, SegvCode};
 use crate::{
@@ -15,29 +15,30 @@ use crate::{
 use freehold_range::ClaimError;
 use freehold_vmspace::{PageCount, UserRange};
 
-/// The signal for an access that nothing grows down to.
+/// Returns the error of an access to an unmapped address to which no stack grows.
 fn not_mapped(addr: u64) -> FaultError {
     FaultError::Segv { addr, code: SegvCode::Maperr }
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Grows the stack above `addr`, which is the start of a page that nothing maps, down to it. `Ok` as well
-    /// when something maps it by now: look again.
+    /// Grows the stack above `addr` down to `addr`, the start of an unmapped page. Also returns `Ok` if the
+    /// address is mapped by now; the caller then looks it up again.
     ///
-    /// The set of VMAs changes, so a lock for reading will not do, not even beside a munmap that has
-    /// downgraded its own: the stack could grow into tables that are about to be freed (hazard C-3). What
-    /// was seen under the lock for reading is looked up again under the one for writing, which is had
-    /// only once no munmap of that range is under way. A range writer claims the range: what is being
-    /// unmapped is not claimed.
+    /// Growth changes the set of VMAs, so a read lock is not sufficient, not even next to a munmap that has
+    /// downgraded its lock: the stack could grow into page tables that are about to be freed (hazard C-3).
+    /// The state that was seen under the read lock is therefore checked again under the write lock, which is
+    /// granted only after every munmap of the range has ended. A range writer claims the range instead; a
+    /// range that is being unmapped cannot be claimed.
     ///
     /// # Errors
     ///
-    /// No stack above, or it may not grow that far: SIGSEGV. A fatal signal.
+    /// Fails with SIGSEGV if there is no stack above or it may not grow that far. Also fails after a fatal
+    /// signal and without memory.
     ///
     /// # Locks
     ///
-    /// The mmap lock, for reading and then for writing, killably; where changes run side by side, the gate,
-    /// and a claim of the range and of the gap below it. None on entry.
+    /// The mmap lock for reading and then for writing, killably. A range writer instead takes the gate, and
+    /// claims the range and the gap below it. None on entry.
     pub(crate) fn grow_stack(&self, addr: u64) -> Result<(), FaultError> {
         if self.has_range_writers()
             && self.tries_vma_lock()
@@ -57,7 +58,8 @@ impl<P: Platform> AddressSpace<P> {
             if !vma.flags().contains(VmFlags::GROWSDOWN) || !self.may_begin_at(addr, guard.prev(addr)) {
                 return Err(not_mapped(addr));
             }
-            // Whatever page comes will be anonymous, and choosing its anon_vma needs only this lock.
+            // The page that the fault brings will be anonymous. Choosing an anon_vma needs only the read
+            // lock.
             if let Err(AnonVmaError::NoMemory) = self.prepare_anon(vma, HeldLock::Mmap(&guard)) {
                 return Err(FaultError::OutOfMemory);
             }
@@ -67,7 +69,8 @@ impl<P: Platform> AddressSpace<P> {
             if vma.start() <= addr {
                 return Ok(());
             }
-            // Another VMA, or it was cut meanwhile: what was waited for is not what is to be grown into.
+            // A different VMA, or the VMA was cut in between: the range that this task waited for is not the
+            // one to grow into.
             if vma.start() > start {
                 continue;
             }
@@ -75,10 +78,11 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The same as a range writer. `None`: it takes the mmap lock.
+    /// Grows the stack as a range writer. Returns `None` if the call needs the mmap lock.
     ///
-    /// The gap that stays below the stack is claimed with the range that it grows into. What is mapped there
-    /// beside it has come before, and the claim is refused; or comes afterwards, and finds the gap kept.
+    /// The gap that remains below the stack is claimed together with the range that the stack grows into. A
+    /// concurrent mapping in the gap either comes first, and the claim fails; or it comes later and respects
+    /// the gap.
     fn grow_stack_beside(&self, addr: u64) -> Option<Result<(), FaultError>> {
         let start = match self.address_state(addr) {
             AddressState::Mapped => return Some(Ok(())),
@@ -90,7 +94,7 @@ impl<P: Platform> AddressSpace<P> {
         let state = RangeWriterState::default();
         match self.try_claim(&state, || needs, |guard| guard.claim_below_stack(addr, start)) {
             RangeClaim::Granted(guard, ()) => Some(guard.grow_claimed(addr)),
-            // Another task may have grown it.
+            // Another task may have grown the stack.
             RangeClaim::NeedsExclusive => {
                 (self.address_state(addr) == AddressState::Mapped).then_some(Ok(()))
             }
@@ -98,9 +102,10 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Whether a stack may begin at `addr` with `below` the next VMA below it. No stack may have the lowest
-    /// addresses, whatever privileges the space has (hazard C-67). A gap stays between a stack and what lies
-    /// below it, unless that is another stack, or cannot be accessed and so is a gap by itself.
+    /// Returns true if a stack may begin at `addr`. `below` is the next VMA below. A stack may never use the
+    /// lowest addresses, whatever the privileges of the process (hazard C-67). A gap must remain between a
+    /// stack and the VMA below, unless that VMA is another stack, or permits no access and therefore acts as
+    /// a gap.
     fn may_begin_at(&self, addr: u64, below: Option<&Vma<P>>) -> bool {
         let config = self.engine.config();
         let clear = below.is_none_or(|below| {
@@ -114,11 +119,12 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Claims the hole below the stack that starts at `start` down to `addr`, and its gap below that.
+    /// Claims the hole from `addr` up to the stack that starts at `start`, and the stack gap below `addr`.
     fn claim_below_stack(&self, addr: u64, start: u64) -> Result<(), ClaimError> {
         let gap = self.space.engine.config().stack_gap;
         let from = addr.saturating_sub(gap) & !(PAGE_SIZE - 1);
-        // What lies in the gap, and may, is for the exclusive writer to look at.
+        // The claim fails if a VMA lies in the gap. The exclusive writer decides whether that VMA permits the
+        // growth.
         self.claim_hole(UserRange::new(from, start), |_| 0)?;
         match self.next(addr).map(Vma::flags).filter(|flags| flags.contains(VmFlags::GROWSDOWN)) {
             Some(flags) => self.reserve_locked_limit(flags, PageCount::of_bytes(start - addr)),
@@ -126,9 +132,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Lets the stack begin at `addr`, if it may, which [was claimed](Self::claim_below_stack).
+    /// Grows the stack to `addr`, if permitted. The range [was claimed](Self::claim_below_stack).
     fn grow_claimed(&self, addr: u64) -> Result<(), FaultError> {
-        let vma = self.next(addr).expect("it was claimed");
+        let vma = self.next(addr).expect("the stack above was claimed");
         if !self.space.may_begin_at(addr, self.prev(addr)) {
             return Err(not_mapped(addr));
         }
@@ -136,7 +142,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.grow_down(vma, addr)
     }
 
-    /// Lets `vma` begin at `addr`, which lies below it with nothing in between.
+    /// Extends `vma` down to `addr`. There is no VMA in between.
     fn grow_down(&self, vma: &Vma<P>, addr: u64) -> Result<(), FaultError> {
         let (flags, end) = (vma.flags(), vma.end());
         let grow = PageCount::of_bytes(vma.start() - addr);
@@ -157,8 +163,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(())
     }
 
-    /// The limits: on the stack's size in bytes, and on the address space and locked memory for the pages
-    /// that come.
+    /// Checks the limits: the stack's size in bytes, and the address space and locked memory for the new
+    /// pages.
     fn may_grow(&self, flags: VmFlags, size: u64, grow: PageCount) -> bool {
         let space = self.space;
         self.may_expand(flags, grow, ReplacedPages::default())

@@ -1,4 +1,4 @@
-//! Steps that every kind of fault has in common.
+//! Steps that all kinds of faults share.
 
 use crate::{
     VirtAddr,
@@ -11,7 +11,7 @@ use crate::{
 use freehold_pagetable::{MarkerKind, Pte, PteTable};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Brings a page of a file into its cache; no lock is held.
+    /// Brings a page of a file into its cache. The caller holds no lock.
     pub(crate) fn fill(&self, file: &File<P>, wanted: Wanted, addr: u64) -> Result<(), FaultError> {
         file.mapping().fill_wanted(wanted).map_err(|error| match error {
             FillError::NoMemory => FaultError::OutOfMemory,
@@ -28,7 +28,7 @@ impl<P: Platform> AddressSpace<P> {
         })
     }
 
-    /// A fault at the marker of a frame that failed.
+    /// Handles a fault at the marker of a frame whose memory failed.
     #[inline(never)]
     pub(super) fn poison_fault(
         &self,
@@ -40,8 +40,9 @@ impl<P: Platform> AddressSpace<P> {
             if self.platform().frame(pfn).is_locked() {
                 return FaultOutcome::Wait(WaitFor::Frame(pfn));
             }
-            // The marker is there only while the frame is locked, or for good. If it was unlocked before we
-            // looked, its holder is done with this table, and that shows under the table's lock.
+            // The marker exists either while the frame is locked or permanently. If the frame was unlocked
+            // before the check above, the task that held it has finished with this table, and its result is
+            // visible under the table's lock.
             let marker = Pte::marker(MarkerKind::Poison, payload);
             if table.lock_linked().is_none_or(|table| table.get(address) != marker) {
                 return FaultOutcome::Retry;
