@@ -1,30 +1,38 @@
-//! Huge pages that programs ask for by name (hugetlb): 2 MiB or 1 GiB behind one entry, from pools that are
-//! set aside, with reservations, so that a process that was given a mapping is given its pages.
+//! Huge pages that programs request explicitly (hugetlb): 2 MiB or 1 GiB mapped by one entry. They come from
+//! preallocated pools. Reservations guarantee that a process that got a mapping also gets its pages.
 //!
-//! Reading order: this file, `freehold-vmspace/src/memory/pool.rs` (pages and reservations of pages), then
-//! `state/reserves.rs` (whose reservations they are), `file/kinds/huge.rs` (files of huge pages),
-//! `sharing.rs` (tables that address spaces share, and the lock of each VMA that this calls for),
-//! `unmap_file.rs`; then what address spaces do with them: `tables.rs`, `zap.rs`, `moves.rs`, `fault/`.
-//! Everything else is done by the code for all pages: a VMA of huge pages is one of a file, with the flag
-//! `HUGETLB`; the page's one counted record is that of its first frame.
+//! Reading order:
 //!
-//! # Locks, and what they keep out
+//! 1. this file;
+//! 2. `freehold-vmspace/src/memory/pool.rs`: the pools and the counts of reserved pages;
+//! 3. `state/reserves.rs`: the owners of reservations;
+//! 4. `file/kinds/huge.rs`: files of huge pages;
+//! 5. `sharing.rs`: page tables that address spaces share, and the lock that this requires in each VMA;
+//! 6. `unmap_file.rs`: unmapping pages of a file;
+//! 7. `tables.rs`, `zap.rs`, `moves.rs`, `fault/`: operations of address spaces.
 //!
-//! | lock | held by | against |
+//! The code for all pages does the rest. A VMA of huge pages is a VMA of a file with the flag `HUGETLB`. The
+//! record of a page's first frame holds the page's reference count.
+//!
+//! # Locks
+//!
+//! | lock | held by | excludes |
 //! | --- | --- | --- |
-//! | content, exclusive | mmap that reserves a file's pages, until the mapping stands; fallocate | another size of the file, and other reservations, while a call can still fail |
+//! | content, exclusive | mmap that reserves pages of a file, until the mapping is complete; fallocate | changes of the file's size and other reservations, while a call can still fail |
 //! | invalidate, shared | a fault or a call that brings a page into a file | truncation, hole punch, migration |
-//! | fault mutex, hashed by file and page offset | a fault, or the pager of a userfaultfd, that makes a page or a private copy | a second one that would take a page in vain, and perhaps the last |
-//! | hugetlb VMA lock, shared | a fault, from before it looks for a table until it is done; a reader of entries | calls that take a shared table away from this VMA |
-//! | hugetlb VMA lock, exclusive | DONTNEED, mprotect, registration with a userfaultfd; truncation and migration, of each VMA whose table they take away | faults of this VMA |
-//! | i_mmap, shared | a fault that looks for a table to share, until it hangs | unsharing: a table that was found stays with the VMA that it was found in |
-//! | i_mmap, exclusive | a call that unshares, until the flush | faults that share; other sharers that would see themselves alone too early |
+//! | fault mutex, hashed by file and page offset | a fault, or the pager of a userfaultfd, that makes a page or a private copy | a second task that would take an unneeded page, perhaps the last one |
+//! | hugetlb VMA lock, shared | a fault, from before it looks up a table until it ends; a reader of entries | calls that remove a shared table from this VMA |
+//! | hugetlb VMA lock, exclusive | DONTNEED, mprotect, registration with a userfaultfd; truncation and migration, for each VMA whose table they remove | faults in this VMA |
+//! | i_mmap, shared | a fault that looks for a table to share, until the table is linked | unsharing: a table that was found stays with the VMA in which it was found |
+//! | i_mmap, exclusive | a call that unshares, until the flush | faults that share; other calls that unshare, which could otherwise take a table for unshared too early |
 //!
-//! In this order, all but the first between the VMA's own lock and the tables' locks; the first comes before
-//! the mmap lock. A file's page is made with no lock of an address space held: the fault lets go of all it
-//! has, brings the page in, and starts over. Pages are found, counted, and looked at again under the
-//! table's lock, as those of every file (see [`object`](crate::file)), so neither truncation nor migration
-//! needs a fault's mutex.
+//! The table lists the locks in locking order. All except the first come between the VMA's own lock and the
+//! locks of page tables. The first comes before the mmap lock.
+//!
+//! A file's page is allocated with no lock of an address space held: the fault drops all its locks, brings
+//! the page in, and starts over. As for every file (see [`file`](crate::file)), pages are looked up, counted,
+//! and checked again under the lock of the table. Neither truncation nor migration therefore needs the fault
+//! mutex.
 
 pub(crate) mod fault;
 mod moves;

@@ -1,5 +1,5 @@
-//! Moving huge pages to other addresses (mremap), and into a child (fork). Which tasks can meet a move, and
-//! what keeps them out: `hugetlb/sharing.rs`.
+//! Moving huge pages to other addresses (mremap), and copying them into a child (fork). `hugetlb/sharing.rs`
+//! lists the tasks that can meet a move, and the locks that exclude them.
 
 use super::HugePageSize;
 use super::sharing::{HugeMove, SPAN};
@@ -13,21 +13,21 @@ use crate::{
 use freehold_pagetable::PteFlags;
 use freehold_vmspace::{Fork, LargeFork, UserRange, VmGather};
 
-/// A gather that no frame goes through.
+/// A gather that frees no frames.
 type Still<'g, P> = VmGather<'g, P, 1>;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Makes the tables into which [`move_huge_pages`](Self::move_huge_pages) will put what is mapped in
-    /// `from`, in `source`; `landing` is the target's VMA.
+    /// Allocates the tables into which [`move_huge_pages`](Self::move_huge_pages) will put the entries of
+    /// `from`, in `source`. `landing` is the target's VMA.
     ///
     /// # Locks
     ///
-    /// The i_mmap lock for writing, twice, if tables may be shared. The caller has the source locked for
-    /// writing, and nobody knows the target.
+    /// The i_mmap lock for writing, twice, if tables may be shared. The caller has write-locked the source.
+    /// No other task can find the target.
     ///
     /// # Errors
     ///
-    /// No memory; some tables may have been made.
+    /// Fails if there is no memory; some tables may then exist.
     pub(crate) fn prepare_huge_pages(
         &self,
         size: HugePageSize,
@@ -36,18 +36,18 @@ impl<P: Platform> AddressSpace<P> {
         from: UserRange,
         to: UserRange,
     ) -> Result<HugeMove<P>, NoMemory> {
-        // First: nothing more may come into the source once the target's tables are made.
+        // Closed first: no entry may be added to the source once the target's tables are prepared.
         let closed = [source.close_tables(&self.vm, from), landing.close_tables(&self.vm, to)];
         self.vm.prepare_large(size.level(), from, to.start())?;
         Ok(HugeMove { size, _closed: closed })
     }
 
-    /// Moves the entries of `from`, in `source`, to the same places of the range that starts at `to`. What
-    /// was mapped in tables of others was left to them; faults will find it again. The target has reserved
-    /// from now on what the source was.
+    /// Moves the entries of `from`, in `source`, to the same offsets in the range that starts at `to`.
+    /// Entries in tables that were shared stay in those tables; faults find their pages again. The target
+    /// takes over the source's reservations.
     ///
-    /// Walkers of the reverse map are kept out, a thing of one table at a time, so that none can miss an
-    /// entry at both places. The caller has both VMAs locked for writing.
+    /// Excludes walkers of the reverse map, at most for the time that the entries of one table take. No
+    /// walker can therefore miss an entry at both places. The caller has write-locked both VMAs.
     pub(crate) fn move_huge_pages(
         &self,
         HugeMove { size, _closed }: HugeMove<P>,
@@ -61,7 +61,7 @@ impl<P: Platform> AddressSpace<P> {
             let end = from.end().min(at - at % SPAN + SPAN);
             let excluded = RmapEdit::of(source);
             self.vm.move_large(size.level(), UserRange::new(at, end), to + (at - from.start()), gather);
-            // Before anybody finds the pages at their new place, to take them away there.
+            // Flushed before another task can find the pages at the new place and unmap them there.
             gather.flush();
             drop(excluded);
             at = end;
@@ -71,16 +71,17 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Copies what is mapped in `vma` to `child`, at the same addresses: of a private one everything, and
-    /// both may write a page only after copying it; of a shared one what is write-protected by a userfaultfd,
-    /// which is to hear of stores in the child, too. The rest the child's faults find.
+    /// Copies entries of `vma` to `child`, at the same addresses. Of a private VMA, copies all entries;
+    /// afterwards both spaces copy a page before they write to it. Of a shared VMA, copies only the entries
+    /// that a userfaultfd has write-protected, because the userfaultfd must be notified of stores in the
+    /// child, too. Faults of the child find the other pages.
     ///
-    /// The caller has the VMA locked for writing, and nobody knows the child's.
+    /// The caller has write-locked the VMA. No other task can find the child's VMA.
     ///
     /// # Errors
     ///
-    /// No memory for the child's tables, or no page in the pool, that is not reserved to somebody, for a copy
-    /// of one that is pinned; some entries were copied.
+    /// Fails if there is no memory for the child's tables, or if the pool has no unreserved page for a copy
+    /// of a pinned page. Some entries may then have been copied.
     pub(crate) fn copy_huge_pages(
         &self,
         vma: &Vma<P>,

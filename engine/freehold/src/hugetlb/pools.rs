@@ -1,4 +1,4 @@
-//! Pools of huge pages, as an engine has them.
+//! The pools of huge pages of an engine.
 
 use super::{HugePageSize, HugePool, state::vma_lock::HugetlbVma};
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl<P: Platform> Engine<P> {
-    /// What a VMA of huge pages has besides. None does without: where a VMA is cut, both parts may have
-    /// shared tables, which a change leaves by this.
+    /// Creates the additional state of a VMA of huge pages. Every such VMA needs this state: after a split,
+    /// both parts may have shared tables, and changes use the state to unshare them.
     #[inline(always)]
     pub(crate) fn hugetlb_part(
         &self,
@@ -24,18 +24,18 @@ impl<P: Platform> Engine<P> {
         Ok(Some(Counted::try_new(own)?))
     }
 
-    /// The pool of this size.
+    /// Returns the pool of this page size.
     pub fn huge_pool(&self, size: HugePageSize) -> &HugePool<P> {
         self.memory().huge_pool(size)
     }
 
-    /// Sets how many pages the pool of this size has, on `node` or spread over all (nr_hugepages); returns
-    /// how many it has then. Fewer than asked for: no memory in one piece. Pages in use, or reserved,
-    /// stay as surplus until they are not.
+    /// Sets the number of pages in the pool of this size, on `node` or spread over all nodes (nr_hugepages).
+    /// Returns the new number, which is smaller than requested if there is no contiguous memory. Pages that
+    /// are in use or reserved remain as surplus pages until they are free.
     ///
     /// # Locks
     ///
-    /// The pool's, not held while the platform allocates or takes back.
+    /// The pool's lock, which is not held while the platform allocates or frees memory.
     pub fn resize_huge_pool(&self, size: HugePageSize, huge_pages: u64, node: Option<usize>) -> u64 {
         self.memory().resize_huge_pool(size, huge_pages, node)
     }

@@ -1,56 +1,58 @@
-//! PMD tables that address spaces share, and the lock of a VMA that keeps them where a fault has found them.
+//! PMD tables that address spaces share, and the lock that keeps them in place for a fault.
 //!
-//! Two VMAs that map the same part of a file alike, 1 GiB of it at least and at such addresses that one table
-//! serves both, use one table. The first fault in such a span looks among the file's VMAs for one that has a
-//! table already.
+//! Two VMAs share one table if they map the same part of a file with the same flags, at least 1 GiB of it, at
+//! addresses for which one table can serve both. The first fault in such a span searches the file's VMAs for
+//! one that already has a table.
 //!
 //! ```text
-//! share      i_mmap shared      find a table; hang it in; both from then on see each other's entries
-//! unshare    i_mmap exclusive   take it out; flush all that it translates, and wait for walks without locks
+//! share      i_mmap shared      find a table and link it; from then on both VMAs see each other's entries
+//! unshare    i_mmap exclusive   unlink the table; flush all its translations; wait for walks without locks
 //! ```
 //!
-//! What hangs in two places is changed for both: so a call that changes entries for one address space alone,
-//! or takes one away and flushes its own processors alone, unshares first, and must then stay alone until
-//! done ([`ClosedTables`]). As long as a VMA [allows sharing](HugetlbVma) others may share its tables, and
-//! it theirs; but in no VMA of a file while a walk over all of them waits for one that is busy
+//! An entry in a shared table changes for all spaces that share it. A call must therefore unshare first if it
+//! changes entries for one address space only, or removes an entry and flushes only its own CPUs. The tables
+//! must then stay unshared until the call ends ([`ClosedTables`]). While a VMA [allows sharing](HugetlbVma),
+//! other VMAs may share its tables and it may share theirs. The exception is a file in which a walk over all
+//! VMAs waits for a busy one: no VMA of such a file starts to share a table
 //! ([`apart`](crate::hugetlb::state::huge_file::HugeFile)).
 //!
-//! | call | is alone because |
+//! | call | its tables stay unshared because |
 //! | --- | --- |
-//! | munmap, exit | its VMA does not allow sharing any more |
-//! | mprotect, DONTNEED, registration | its VMA does not allow sharing for the time ([`UnsharedTables`]) |
-//! | mremap | neither of its two VMAs does, for the time |
-//! | a userfaultfd that fills, protects, poisons | its VMA is registered: none that is shares a table |
-//! | truncation, hole punch, migration | it holds i_mmap exclusively, VMA after VMA |
-//! | a split inside a span | it holds i_mmap exclusively (hazard C-12), and no fault can be under way |
+//! | munmap, exit | the VMA never allows sharing again |
+//! | mprotect, DONTNEED, registration | the VMA does not allow sharing during the call ([`UnsharedTables`]) |
+//! | mremap | neither of the two VMAs allows sharing during the call |
+//! | a userfaultfd that fills, protects, poisons | the VMA is registered, and registered VMAs share no tables |
+//! | truncation, hole punch, migration | the call holds i_mmap exclusively, VMA by VMA |
+//! | a split inside a span | the call holds i_mmap exclusively (hazard C-12), and no fault can be running |
 //!
-//! Filling an empty slot needs none of that: the page at that offset of the file is the same for all.
+//! A task may fill an empty slot without unsharing, because the page at that offset of the file is the same
+//! for all VMAs.
 //!
 //! # mremap
 //!
-//! A move has two VMAs with the same pages of the file, and others can find both:
+//! A move involves two VMAs that map the same pages of the file. Other tasks can find both:
 //!
 //! | step of the move | source | target |
 //! | --- | --- | --- |
-//! | before | open; its tables may be shared | made, known to nobody: VMAs of huge pages do not join |
-//! | closed | closed, and its tables its own: what is mapped there stays or goes, and no more comes | closed |
-//! | prepared | as it was | has tables, empty, for what is mapped in the source |
-//! | linked | as it was | found by faults of others, and passed over by them |
-//! | moved | as it was, empty | has what the source had; what a userfaultfd has put there is for nobody else |
-//! | after | open again, and unmapped next, which closes it for good | open; a fault that shares sees all that was moved |
+//! | before | open: its tables may be shared | created, not visible to other tasks: VMAs of huge pages do not merge |
+//! | closed | closed, with unshared tables: entries may be removed but not added | closed |
+//! | prepared | unchanged | has empty tables for the entries of the source |
+//! | linked | unchanged | found and skipped by faults of other VMAs |
+//! | moved | empty | has the entries of the source; entries made by a userfaultfd are visible only here |
+//! | after | open again, but unmapped next, which closes it for good | open: a fault that shares sees all moved entries |
 //!
-//! Were the source open while the target is prepared, a task could share a table of it, fill it and leave it,
-//! and the target would have no table for that. Were the target open before all is moved, a task could
-//! share its empty table and fill a slot that the move is about to fill.
+//! If the source were open while the target is prepared, a task could share one of its tables, fill it and
+//! unshare it, and the target would have no table for the new entries. If the target were open before the
+//! move is complete, a task could share its empty table and fill a slot that the move is about to fill.
 //!
-//! A fault of another VMA looks at `sharing_allowed` under i_mmap shared. It is cleared under i_mmap
-//! exclusively before the target is linked under i_mmap exclusively, so a fault that finds the target finds
-//! it closed. Faults of the two VMAs themselves wait: the source is write-locked until the call
-//! ends, and so is the target from before it is found. So the hugetlb VMA locks, two of one rank, are not
-//! needed.
+//! A fault of another VMA reads `sharing_allowed` under i_mmap shared. The flag is cleared under i_mmap
+//! exclusive before the target is linked under i_mmap exclusive. A fault that finds the target therefore
+//! finds it closed. Faults of the two VMAs themselves wait: the source is write-locked until the call ends,
+//! and the target is write-locked from before it can be found. The move therefore does not need the two
+//! hugetlb VMA locks, which have the same rank.
 //!
-//! With [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock) a fault holds i_mmap shared all the
-//! way instead of the VMA's lock, and a zap holds it exclusively: Linux 5.7 to 6.0.
+//! With [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock) a fault holds i_mmap shared for its
+//! whole duration instead of the VMA's lock, and a zap holds i_mmap exclusively: Linux 5.7 to 6.0.
 
 use super::state::HugePageSize;
 use crate::{
@@ -68,55 +70,56 @@ use freehold_sync::{
 };
 use freehold_vmspace::{PageRange, UserRange, VmGather, VmSpace};
 
-/// What one shared table spans.
+/// Bytes that one shared table spans.
 pub(crate) const SPAN: u64 = Level::Pmd.table_span();
 
-/// What keeps the tables of a VMA of huge pages where they are.
+/// A lock that keeps the tables of a VMA of huge pages in place.
 pub(crate) enum SharedTablesGuard<'v, P: Platform> {
-    /// They cannot be taken away.
+    /// No lock: the tables cannot be unshared.
     Own,
     /// The VMA's lock.
-    #[expect(dead_code, reason = "kept for its end")]
+    #[expect(dead_code, reason = "held until dropped")]
     Vma(RwSemReadGuard<'v, P>),
-    /// The file's.
+    /// The file's i_mmap lock.
     File(RmapReadGuard<'v, P, IMmap>),
 }
 
-/// Nobody shares a table with a VMA until this is dropped.
-#[must_use = "others may share again when this is dropped"]
+/// Prevents sharing of tables with a VMA until dropped.
+#[must_use = "sharing is allowed again when this is dropped"]
 pub(crate) struct ClosedTables<P: Platform> {
-    /// `None`: it is one with which nobody shares anyway.
+    /// State of the VMA. `None` if the VMA never shares tables.
     own: Option<Counted<HugetlbVma<P>>>,
 }
 
 impl<P: Platform> Drop for ClosedTables<P> {
     fn drop(&mut self) {
         if let Some(own) = &self.own {
-            // Release pairs with the acquire in `share_table`: a fault that shares sees what was done alone.
+            // Release pairs with the acquire in `share_table`: a fault that shares a table sees all changes
+            // made while sharing was not allowed.
             own.sharing_allowed.store(true, Release);
         }
     }
 }
 
-/// A move of huge pages that has its tables, in two VMAs with which nobody shares a table until this is
+/// A move of huge pages whose tables are prepared. The tables of the two VMAs cannot be shared until this is
 /// dropped.
-#[must_use = "others may share again when this is dropped"]
+#[must_use = "sharing is allowed again when this is dropped"]
 pub(crate) struct HugeMove<P: Platform> {
     pub size: HugePageSize,
-    /// The source, and the target.
+    /// Closed tables of the source and of the target.
     pub _closed: [ClosedTables<P>; 2],
 }
 
-/// The tables of a part of a VMA are its own, and stay so until this is dropped.
-#[must_use = "others may share again when this is dropped"]
+/// Keeps the tables of a part of a VMA unshared until dropped.
+#[must_use = "sharing is allowed again when this is dropped"]
 pub(crate) struct UnsharedTables<'v, P: Platform> {
-    /// Open again before the lock ends: dropped first.
+    /// The first field, so that sharing is allowed again before the lock is released.
     _closed: Option<ClosedTables<P>>,
     _lock: Option<RwSemWriteGuard<'v, P>>,
 }
 
 impl<P: Platform> Vma<P> {
-    /// The size of its pages, if they are huge ones of a pool.
+    /// Returns the size of the VMA's pages, if they are huge pages of a pool.
     pub fn huge_page_size(&self) -> Option<HugePageSize> {
         match self.flags().contains(VmFlags::HUGETLB) {
             true => self.object().file()?.mapping().huge_page_size(),
@@ -124,29 +127,31 @@ impl<P: Platform> Vma<P> {
         }
     }
 
-    /// Whether a table over `range`, or a part of it, may be shared. None while a userfaultfd has the VMA:
-    /// its faults, and what its pager puts into entries, are this space's alone.
+    /// Returns true if a table over `range`, or over a part of it, may be shared. A VMA that is registered
+    /// with a userfaultfd shares none, because its faults and the entries that its pager makes belong to this
+    /// space only.
     pub(crate) fn shares(&self, range: UserRange) -> bool {
         let first = self.start().next_multiple_of(SPAN);
         let whole = first..self.end() - self.end() % SPAN;
         self.shares_somewhere() && whole.start.max(range.start()) < whole.end.min(range.end())
     }
 
-    /// Whether tables of it may be shared where it spans all of one.
+    /// Returns true if the VMA may share every table whose whole span it covers.
     fn shares_somewhere(&self) -> bool {
         self.flags() & (VmFlags::MAYSHARE | VmFlags::UFFD) == VmFlags::MAYSHARE
             && self.hugetlb().is_some()
             && self.huge_page_size() == Some(HugePageSize::Mib2)
     }
 
-    /// Whether two VMAs may use one table, as far as what they allow goes: locked memory is always there.
+    /// Returns true if the permissions of two VMAs allow them to use one table. The lock flags may differ,
+    /// because huge pages of a pool are always resident.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.flags() - VmFlags::LOCK_MASK == other.flags() - VmFlags::LOCK_MASK
     }
 }
 
-/// Takes the tables over `range` out of `vm` that others use as well. They are gone for its processors when
-/// `gather` has flushed, which has to be before `_edit` ends.
+/// Unlinks the tables over `range` that other spaces also use from `vm`. The CPUs of `vm` can use the tables
+/// until `gather` is flushed. The caller must flush before it drops `_edit`.
 pub(crate) fn leave_tables<P: Platform, const N: usize>(
     vm: &VmSpace<P>,
     range: UserRange,
@@ -156,7 +161,7 @@ pub(crate) fn leave_tables<P: Platform, const N: usize>(
     vm.unshare_tables(range, gather);
 }
 
-/// Leaves the shared tables over `range` and flushes.
+/// Unshares the tables over `range` and flushes.
 pub(crate) fn unshare<P: Platform>(vm: &VmSpace<P>, range: UserRange, edit: &RmapWriteGuard<'_, P, IMmap>) {
     let mut gather: VmGather<'_, _, 1> = vm.gather();
     leave_tables(vm, range, edit, &mut gather);
@@ -164,30 +169,31 @@ pub(crate) fn unshare<P: Platform>(vm: &VmSpace<P>, range: UserRange, edit: &Rma
 }
 
 impl<P: Platform> Vma<P> {
-    /// Makes the tables of `range`, in this VMA, the own ones of its space, `vm`, for as long as the result
-    /// lives; faults of this VMA wait.
+    /// Unshares the tables over `range` in this VMA of the space `vm`, for as long as the result lives.
+    /// Faults of this VMA wait during that time.
     ///
     /// # Locks
     ///
-    /// The hugetlb VMA lock for writing, kept; if tables may be shared the i_mmap lock for writing, not kept.
+    /// The hugetlb VMA lock for writing, kept. If tables may be shared, also the i_mmap lock for writing, not
+    /// kept.
     pub(crate) fn unshare_tables(&self, vm: &VmSpace<P>, range: UserRange) -> UnsharedTables<'_, P> {
         let lock = self.hugetlb().map(|own| own.lock.write());
         UnsharedTables { _closed: self.shares(range).then(|| self.close_tables(vm, range)), _lock: lock }
     }
 
-    /// Lets nobody share a table with this VMA for as long as the result lives; those over `range` are the
-    /// own ones of its space, `vm`, then.
+    /// Prevents sharing of tables with this VMA of the space `vm` for as long as the result lives. Unshares
+    /// the tables over `range`.
     ///
     /// # Locks
     ///
-    /// The i_mmap lock for writing, not kept, if tables may be shared. The caller keeps faults of this VMA
-    /// out, and other callers: by the hugetlb VMA lock, or by the VMA's own, for writing, or because nobody
-    /// knows it yet.
+    /// The i_mmap lock for writing, not kept, if tables may be shared. The caller excludes faults of this VMA
+    /// and concurrent callers. It holds the hugetlb VMA lock or the VMA's own lock for writing, or no other
+    /// task can find the VMA.
     pub(crate) fn close_tables(&self, vm: &VmSpace<P>, range: UserRange) -> ClosedTables<P> {
         let own = self.hugetlb().filter(|_| self.shares_somewhere());
         if let Some((own, file)) = own.zip(self.object().file()) {
             let edit = file.mapping().edit();
-            // Relaxed: readers have the lock that we hold.
+            // Relaxed: readers hold the i_mmap lock, which this task holds for writing.
             own.sharing_allowed.store(false, Relaxed);
             unshare(vm, range, &edit);
         }
@@ -196,18 +202,19 @@ impl<P: Platform> Vma<P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Does `f` to every VMA that maps any page of `pages`, page offsets of 4 KiB, with what it maps of them,
-    /// the tables of which are that VMA's own, and nobody shares meanwhile. What `f` removes is flushed
-    /// when it returns.
+    /// Calls `f` for every VMA that maps a page of `pages`, in page offsets of 4 KiB, with the range that the
+    /// VMA maps of them. The tables of the range are unshared and stay so during the call. `f` must flush
+    /// every entry that it removes before it returns.
     ///
-    /// Faults take the VMA's lock before i_mmap, and this comes the other way round: so it only tries for a
-    /// VMA's lock. Where it fails it lets go of i_mmap, waits for that one lock, and does this part of
-    /// the file again with the lock in hand. From then on no VMA of the file shares a table until all is
-    /// done: each is waited for once, however much it faults.
+    /// A fault takes the VMA's lock before i_mmap, and this function takes them in the opposite order. It
+    /// therefore only tries for a VMA's lock. If that fails, it releases i_mmap, waits for the one VMA lock,
+    /// and repeats this part of the file with the lock held. From then on no VMA of the file starts to share
+    /// a table until the function ends, so it waits at most once for each VMA.
     ///
     /// # Locks
     ///
-    /// The i_mmap lock for writing, again and again; under it the lock of each VMA that leaves a table.
+    /// The i_mmap lock for writing, once per part of the file. Under it, the lock of each VMA whose tables
+    /// are unshared.
     pub(super) fn each_alone(&self, pages: PageRange, mut f: impl FnMut(&VmSpace<P>, &Vma<P>, UserRange)) {
         let Some(huge) = &self.huge else { return };
         let unit = huge.size.level().frames();
@@ -218,7 +225,7 @@ impl<P: Platform> Mapping<P> {
             let lock = awaited.as_ref().map(|own| own.lock.write());
             let edit = self.edit();
             let Some(first) = edit.mappers(PageRange::new(at, pages.end)).next() else {
-                // Relaxed, here and below: readers have the lock that we hold.
+                // Relaxed, here and below: readers hold the i_mmap lock, which this task holds for writing.
                 huge.apart.fetch_sub(u32::from(apart), Relaxed);
                 return;
             };

@@ -1,5 +1,5 @@
-//! Tables that address spaces share: keeping them, filling them, leaving them. What is shared, and when:
-//! `hugetlb/sharing.rs`.
+//! Tables that address spaces share: keeping them in place, filling them, unsharing them.
+//! `hugetlb/sharing.rs` describes when tables are shared.
 
 use super::sharing::{SPAN, SharedTablesGuard, unshare};
 use crate::{
@@ -15,19 +15,19 @@ use freehold_sync::atomic::Ordering::{Acquire, Relaxed};
 use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// The file whose i_mmap lock keeps the tables of `vma`; none: a lock of the VMA's own does. This alone
-    /// asks which design it is.
+    /// Returns the file whose i_mmap lock keeps the tables of `vma` in place. Returns `None` if a lock of the
+    /// VMA does so. Only this function reads the setting that decides this.
     pub(super) fn kept_by_file<'v>(&self, vma: &'v Vma<P>) -> Option<&'v File<P>> {
         let file = vma.object().file().map(|file| &**file);
         file.filter(|_| self.locking().hugetlb == HugetlbLock::FileLock)
     }
 
-    /// Keeps the tables of `vma` as long as entries of it are looked at or filled. Of VMAs of other pages
-    /// nothing is kept: nobody takes their tables away.
+    /// Keeps the tables of `vma` in place while entries are read or filled. Takes no lock for a VMA of other
+    /// pages, whose tables are never unshared.
     ///
     /// # Locks
     ///
-    /// The hugetlb VMA lock for reading, or by the design the i_mmap lock.
+    /// The hugetlb VMA lock for reading, or the i_mmap lock for reading with `HugetlbLock::FileLock`.
     pub(crate) fn keep_tables<'v>(&self, vma: &'v Vma<P>) -> SharedTablesGuard<'v, P> {
         if !vma.flags().contains(VmFlags::HUGETLB) {
             return SharedTablesGuard::Own;
@@ -36,13 +36,13 @@ impl<P: Platform> AddressSpace<P> {
             Some(file) if vma.flags().contains(VmFlags::MAYSHARE) => {
                 SharedTablesGuard::File(file.mapping().mappers())
             }
-            // Without a lock nothing is shared, so nothing is taken away.
+            // A VMA without a lock shares no tables, so none can be unshared.
             _ => vma.hugetlb().map_or(SharedTablesGuard::Own, |own| SharedTablesGuard::Vma(own.lock.read())),
         }
     }
 
-    /// The table of 2 MiB entries for `address` in `vma`: that of another VMA, if one can be shared, or its
-    /// own.
+    /// Returns the table of 2 MiB entries for `address` in `vma`: the table of another VMA, if one can be
+    /// shared, or a table of its own.
     pub(crate) fn pmd_table_to_fill<'s>(
         &'s self,
         vma: &Vma<P>,
@@ -58,7 +58,8 @@ impl<P: Platform> AddressSpace<P> {
         if whole && vma.shares(UserRange::at(span, SPAN)) {
             match kept {
                 SharedTablesGuard::File(lookups) => self.share_table(vma, file, span, lookups)?,
-                // It hangs before this is let go of, or is one of ours that others find.
+                // The table is linked before this lock is released. Or the space has its own table, which
+                // others can find.
                 SharedTablesGuard::Vma(_) | SharedTablesGuard::Own => {
                     self.share_table(vma, file, span, &file.mapping().mappers())?
                 }
@@ -67,7 +68,7 @@ impl<P: Platform> AddressSpace<P> {
         self.vm.pmd_table_alloc(address)
     }
 
-    /// Hangs in a table of another VMA, if there is one for `span` of `vma`.
+    /// Links a table of another VMA, if there is one for `span` of `vma`.
     fn share_table(
         &self,
         vma: &Vma<P>,
@@ -76,7 +77,7 @@ impl<P: Platform> AddressSpace<P> {
         lookups: &RmapReadGuard<'_, P, IMmap>,
     ) -> Result<(), TableError> {
         let allows = |vma: &Vma<P>| vma.hugetlb().is_some_and(|own| own.sharing_allowed.load(Acquire));
-        // Relaxed: changed with the lock that we hold.
+        // Relaxed: changes are made with the i_mmap lock held exclusively, and this task holds it shared.
         let apart = file.mapping().huge.as_ref().is_some_and(|huge| huge.apart.load(Relaxed) != 0);
         if apart || !allows(vma) {
             return Ok(());
@@ -97,12 +98,12 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// Verifies that no VMA has a part of a shared table only (hazard C-12), and none that must share
-    /// nothing.
+    /// Verifies that no VMA covers only a part of a shared table (hazard C-12), and that VMAs that must not
+    /// share have no shared table.
     ///
     /// # Panics
     ///
-    /// When it has.
+    /// Panics if a check fails.
     pub(crate) fn check_shared_tables(&self, vma: &Vma<P>) {
         if vma.huge_page_size().is_none() {
             return;
@@ -113,14 +114,15 @@ impl<P: Platform> AddressSpace<P> {
                 let shared = self.vm.has_shared_tables(UserRange::page(span));
                 assert!(
                     !shared,
-                    "a part of a VMA, or one that shares nothing, has a shared table at {span:#x}"
+                    "shared table at {span:#x} in a VMA that covers only a part of it or must not share"
                 );
             }
         }
     }
 
-    /// Leaves the shared table that `at`, inside `vma`, lies in the middle of: a VMA is about to end there.
-    /// The VMA is write-locked, so it has no fault under way (hazard C-12).
+    /// Unshares the table around `at`, which lies inside `vma`, because the VMA will be split there. Does
+    /// nothing at a boundary between two tables. The VMA is write-locked, so no fault is running in it
+    /// (hazard C-12).
     pub(crate) fn unshare_at(&self, vma: &Vma<P>, at: u64, edit: Option<&RmapWriteGuard<'_, P, IMmap>>) {
         if let Some(edit) = edit
             && !at.is_multiple_of(SPAN)
@@ -131,8 +133,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Whether a userfaultfd has declared pages lost that the table has entries for: lost to the space that the
-/// userfaultfd was of. The VMA is registered no more, so there will be no others.
+/// Returns true if the table has poison markers of a userfaultfd. Those pages are lost only to the space of
+/// that userfaultfd. The VMA is no longer registered, so the table gets no further markers.
 fn is_poisoned<P: Platform>(table: &PmdTable<'_, P::Format, P>, at: u64) -> bool {
     let guard = table.lock();
     (at..at + SPAN).step_by(Level::Pmd.span() as usize).any(|at| {

@@ -1,4 +1,4 @@
-//! Taking huge pages out of page tables that are one space's own.
+//! Unmapping huge pages from unshared page tables.
 
 use super::state::{HugePageSize, reserves::Reserves};
 use crate::{PAGE_SHIFT, Pfn, file::Mapping, platform::Platform, vma::Vma};
@@ -13,12 +13,12 @@ struct Zapper<'z, 'g, P: Platform> {
     zap: Zap,
     memory: &'z Memory<P>,
     gather: &'z mut VmGather<'g, P>,
-    /// Whose reservations stand again when a page of theirs becomes free, and in which VMA.
+    /// Reservations to restore when one of their pages becomes free, and the VMA that owns them.
     renew: Option<(&'z Reserves, &'z Vma<P>, HugePageSize)>,
 }
 
-/// Clears the entries of `range`, whose tables are this space's own. `renew`: whose reservations stand again
-/// when a page of theirs becomes free, and in which VMA.
+/// Clears the entries of `range`, whose tables are unshared. `renew` holds the reservations to restore when
+/// one of their pages becomes free, and the VMA that owns them.
 pub(crate) fn zap_own<P: Platform>(
     vm: &VmSpace<P>,
     range: UserRange,
@@ -28,11 +28,11 @@ pub(crate) fn zap_own<P: Platform>(
 ) {
     let mut zapper = Zapper { zap, memory: vm.memory(), gather, renew };
     let walked = vm.walk(range.va(), &mut zapper);
-    debug_assert!(walked.is_ok(), "a zap ran out of memory");
+    debug_assert!(walked.is_ok(), "a zap needs no memory");
 }
 
-/// Takes the lock of each table over `range`, and lets go of it: what a fault was about to put there, having
-/// looked before this whether it may, is there. The walk itself takes no lock for an empty entry.
+/// Locks and unlocks each table over `range`. A fault that checked the file before this, and was about to
+/// fill an entry, has then filled it. The walk itself takes no lock for an empty entry.
 fn wait_for_tables<P: Platform>(vm: &VmSpace<P>, range: UserRange, size: HugePageSize) {
     let (level, mut at) = (size.level(), range.start());
     while at < range.end() {
@@ -42,11 +42,11 @@ fn wait_for_tables<P: Platform>(vm: &VmSpace<P>, range: UserRange, size: HugePag
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Takes every entry away that maps one of `pages`, page offsets of 4 KiB.
+    /// Clears every entry that maps one of `pages`, in page offsets of 4 KiB.
     ///
     /// # Locks
     ///
-    /// As [`each_alone`](Self::each_alone).
+    /// The locks of [`each_alone`](Self::each_alone).
     pub(crate) fn unmap_huge_pages(&self, pages: PageRange, zap: impl Fn(&Vma<P>) -> Zap) {
         let Some(size) = self.huge_page_size() else { return };
         self.each_alone(pages, |vm, vma, range| {
@@ -59,13 +59,14 @@ impl<P: Platform> Mapping<P> {
 }
 
 impl<P: Platform> Zapper<'_, '_, P> {
-    /// The page `pfn`, which was mapped at `range` and is mapped nowhere now, goes back with the reservation
-    /// that it came in place of, if it is one of an owner whose reservations are to stand again. Somebody
-    /// has a reference to it.
+    /// Restores the reservation that the page `pfn` used, if the page's owner gets its reservations back. The
+    /// page was mapped at `range` and is no longer mapped. Some task still holds a reference, whose release
+    /// frees the page together with the reservation.
     fn renew(&self, pfn: Pfn, range: VaRange) {
         let Some((reserves, vma, size)) = self.renew else { return };
         let index = vma.pgoff_of(range.start().get()).block(size.level().shift() - PAGE_SHIFT);
-        // Without memory the reservation is gone; the page goes back without it, so nothing is lost.
+        // Without memory for the record, the reservation is lost, but the page returns to the pool
+        // unreserved.
         if reserves.renew::<P>(index).is_ok() {
             self.memory.restore_reservation(pfn, size);
         }
@@ -80,20 +81,20 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     }
 
     fn table(&mut self, _: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        debug_assert!(false, "small pages at {range:?}, in a VMA of huge ones");
+        debug_assert!(false, "small pages at {range:?} in a VMA of huge pages");
         ControlFlow::Continue(())
     }
 
     fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        debug_assert_eq!(leaf.span(), range, "a VMA holds huge pages whole");
-        debug_assert!(!leaf.is_shared(), "an entry of others is being cleared at {range:?}");
+        debug_assert_eq!(leaf.span(), range, "a part of a huge page is being zapped");
+        debug_assert!(!leaf.is_shared(), "an entry of a shared table is being cleared at {range:?}");
         match leaf.kind() {
             Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
                 if self.zap.keeps_private_copies() => {}
             Kind::Marker { kind: MarkerKind::UffdWp, .. } if self.zap.keeps_wp() => {}
             Kind::Marker { kind, payload } => {
-                // It is on the move: the migration has a reference. Others may have it as well if it was not
-                // exclusive.
+                // The page is moving, so the migration holds a reference. If the page was not exclusive,
+                // other spaces may map it as well.
                 let moving = Some(MigrationEntry::of(payload)).filter(|_| kind == MarkerKind::Migration);
                 let marked = self.zap.keeps_wp() && moving.is_some_and(|moving| moving.uffd_wp);
                 leaf.replace(instead(marked), self.gather);
@@ -109,8 +110,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                 let marked = self.zap.keeps_wp() && flags.contains(PteFlags::UFFD_WP);
                 leaf.replace(instead(marked), self.gather);
                 frame.sub_map();
-                // The last task that still looks at it gives it back with the reservation. One that is just
-                // coming back from a move may be mapped again elsewhere, if it was not exclusive.
+                // The task that drops the last reference frees the page together with the reservation. A
+                // locked page that is not exclusive may be ending a move, and may be mapped again elsewhere.
                 if frame.is_anon() && frame.maps() == 0 && (frame.is_exclusive() || !frame.is_locked()) {
                     self.renew(pfn, range);
                 }
@@ -122,7 +123,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     }
 }
 
-/// What takes the place of an entry; `marked`: its write protection stays.
+/// Returns the entry that replaces a cleared one. With `marked`, a marker keeps the write protection.
 fn instead<F: Format>(marked: bool) -> Pte<F> {
     if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { Pte::NONE }
 }

@@ -1,18 +1,17 @@
-//! What a VMA of huge pages has reserved: where it lies in the file, and what goes back when the VMA ends.
+//! The reservations of a VMA of huge pages: their offsets in the file, and their release when the VMA ends.
 
 use super::{HugePageSize, state::vma_lock::HugetlbVma};
 use crate::{PAGE_SHIFT, platform::Platform, vma::Vma};
 use freehold_vmspace::{Memory, PageRange};
 
-/// Offsets of the file, in its pages, that `vma` maps, one of huge pages.
+/// Returns the range of pages of the file that `vma` maps, in huge pages.
 fn indices<P: Platform>(vma: &Vma<P>, size: HugePageSize) -> PageRange {
     let shift = size.level().shift() - PAGE_SHIFT;
     PageRange::new(vma.pgoff().block(shift), (vma.pgoff() + vma.pages()).block(shift))
 }
 
 impl<P: Platform> Vma<P> {
-    /// The VMA is out of the tree and its pages are gone: gives back what it had reserved and has not used
-    /// up.
+    /// Releases the reservations that the VMA has not used. The VMA is detached, and its pages are unmapped.
     #[inline(always)]
     pub(crate) fn end_reservations(&self, memory: &Memory<P>) {
         if let Some(own) = self.hugetlb() {

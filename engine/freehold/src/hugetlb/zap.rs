@@ -1,4 +1,4 @@
-//! Taking the huge pages of a VMA away.
+//! Unmapping the huge pages of a VMA.
 
 use super::{sharing::leave_tables, unmap_file::zap_own};
 use crate::{
@@ -9,17 +9,17 @@ use crate::{
 use freehold_vmspace::{UserRange, VmGather};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Takes away what `vma`, which is detached, maps: first its part in tables that others use as well, then
-    /// the entries of its own.
+    /// Unmaps all pages of `vma`, which is detached. First unshares its tables, then clears the entries of
+    /// its own tables.
     ///
-    /// Nobody faults here, and nobody shares a table with this VMA again: once it has left the tables of
-    /// others, all tables are its own. So others wait, at i_mmap, for as long as that takes, a thing of
-    /// 512 pages at a time, and not for the zap.
+    /// No fault can occur in this VMA, and its tables are never shared again. After the first step all its
+    /// tables are unshared, so other tasks wait at i_mmap only for the first step, which handles 512 pages at
+    /// a time, and not for the zap.
     pub(crate) fn zap_huge_pages(&self, vma: &Vma<P>, gather: &mut VmGather<'_, P>) {
         let Some(file) = vma.object().file() else { return };
         let kept_by_file = self.kept_by_file(vma).is_some();
         if !kept_by_file && !vma.flags().contains(VmFlags::MAYSHARE) {
-            // It shares nothing, and others need not wait.
+            // The VMA shares no tables, so i_mmap is not needed.
             return zap_own(&self.vm, vma.range(), vma.zap(), None, gather);
         }
         let edit = file.mapping().edit();
@@ -37,8 +37,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// DONTNEED: the pages of `part` go; a private owner's are reserved again, if they are free then. Done
-    /// before a fault of this VMA can ask the pool for a page.
+    /// Unmaps the pages of `part`, for DONTNEED. Pages of a private owner that become free are reserved
+    /// again. Both is complete before a fault of this VMA can take a page from the pool.
     pub(crate) fn discard_huge_pages(&self, vma: &Vma<P>, part: UserRange) {
         let Some(size) = vma.huge_page_size() else { return };
         let _alone = vma.unshare_tables(&self.vm, part);

@@ -28,8 +28,8 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The invalidate lock for reading, so that nothing is cut off. For huge pages, the invalidate lock for
-    /// writing, because address spaces have to leave shared page tables. The frame's lock, which a task waits
-    /// for that fills the page or writes it back. The i_mmap lock for reading; locks of page tables.
+    /// writing, because shared page tables must be unshared. The frame's lock, which a task waits for that
+    /// fills the page or writes it back. The i_mmap lock for reading; locks of page tables.
     pub(crate) fn exchange(&self, index: PageIndex, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
         match self.huge {
             Some(_) => self.exchange_under(&self.invalidate.write(), index, old, new),

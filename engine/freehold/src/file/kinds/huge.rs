@@ -1,8 +1,8 @@
 //! Files of huge pages: hugetlbfs, memfd_create(MFD_HUGETLB), and the files that MAP_HUGETLB maps.
 //!
 //! The rules of every file ([`file`](crate::file)) apply to their pages, in units of huge pages. Three things
-//! differ: the source of a page, the reservations, and the removal of a page, for which an address space
-//! leaves a shared page table instead of only clearing its entries.
+//! differ: the source of a page, the reservations, and the removal of a page, which also unshares page
+//! tables.
 
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,

@@ -1,21 +1,22 @@
 //! Faults on huge pages of a pool.
 //!
 //! ```text
-//! shared, nothing   the file's page: mapped, with the right to write if the VMA has it. Not there: every lock is let go of, the file
-//!                   brings it in, and the fault starts over
-//! private, nothing  the file's page, without the right to write; else a page of one's own
-//! private, a store  the page is ours alone: the right to write. Else a copy
+//! shared, empty    maps the file's page, writable if the VMA is; if the file has no page: drops all locks,
+//!                  lets the file allocate the page, and starts over
+//! private, empty   maps the file's page without write permission; if the file has no page, maps a new
+//!                  private page
+//! private, store   grants write permission if the page is exclusive; otherwise maps a copy
 //! ```
 //!
-//! Where a userfaultfd has write-protected a page that is not there, the marker's protection goes to the
-//! entry.
+//! If a userfaultfd has write-protected an absent page, the new entry takes the write protection over from
+//! the marker.
 //!
-//! A private page is made, and copied, under the fault mutex of its place in the file; a shared one, too, but
-//! by the file.
+//! A private page is allocated and copied under the fault mutex of its offset in the file. For a shared page
+//! the file takes the same mutex.
 //!
-//! Where the pool is empty, an access is a bus error. But the process that made a private mapping has
-//! reservations for its pages: if another process has one in common with it since a fork, and there is none
-//! left for a copy, it is the other that loses the page.
+//! If the pool is empty, an access is a bus error. There is one exception: the process that made a private
+//! mapping has reservations for its pages. If such a process shares a page with another process since a fork,
+//! and the pool has no page left for a copy, the other process loses the page.
 
 pub(crate) mod place;
 
@@ -38,8 +39,8 @@ use freehold_vmspace::{MigrationEntry, PageRange, frame::NotMapped};
 use place::{HugePlace, Lacking, OwnPage, fill_slot, has_room};
 
 impl<P: Platform> AddressSpace<P> {
-    /// One attempt at a fault on `page` of a VMA of huge pages; as [`resolve`](Self::resolve).
-    // Out of the way of faults on small pages.
+    /// Attempts once to resolve a fault on `page` of a VMA of huge pages; see [`resolve`](Self::resolve).
+    // Kept out of line, so that faults on small pages do not pay for its stack frame.
     #[inline(never)]
     pub(crate) fn hugetlb_fault(
         &self,
@@ -57,7 +58,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let _maker = place.is_private().then(|| self.fault_mutex(&place));
         let kept = self.keep_tables(vma);
-        // The table is there from here on, and stays as long as `kept`.
+        // The table exists from here on and stays in place as long as `kept` lives.
         if let Err(error) = self.hugetlb_table(&place, &kept) {
             return match error {
                 TableError::OutOfTables => FaultOutcome::OUT_OF_MEMORY,
@@ -71,7 +72,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let (found, level) = self.vm.peek(address);
         if level != size.level() {
-            debug_assert!(false, "something of level {level:?} at {address:?}, in a VMA of huge pages");
+            debug_assert!(false, "an entry of level {level:?} at {address:?} in a VMA of huge pages");
             return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
         if vma.flags().intersects(VmFlags::UFFD)
@@ -83,11 +84,11 @@ impl<P: Platform> AddressSpace<P> {
             Kind::None | Kind::Marker { kind: MarkerKind::UffdWp, .. } => {
                 match self.map_cached(&place, access) {
                     Some(step) => step,
-                    // To fill says that it is lost.
+                    // The fill reports that the page is lost.
                     None if place.mapping().is_lost(index) => {
                         FaultOutcome::Fill(place.file.clone(), Wanted::alone(index))
                     }
-                    // Gone from the file since the pager was thought of.
+                    // The file lost the page after `ask_pager` found it.
                     None if vma.flags().contains(VmFlags::UFFD_MISSING) => FaultOutcome::Retry,
                     None if place.is_private() => self.map_own(&place, access),
                     None => FaultOutcome::Fill(place.file.clone(), Wanted::alone(index)),
@@ -113,27 +114,28 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Maps the file's page, if it has it. A private mapping cannot write it: a store comes back for a copy.
+    /// Maps the file's page, if the file has it. In a private mapping the entry is read-only, and a store
+    /// faults again for a copy.
     fn map_cached(&self, place: &HugePlace<'_, P>, access: Access) -> Option<FaultOutcome<P>> {
         let flags = place.vma.flags();
         let mut rights = vma_pte_flags(flags);
         if flags.contains(VmFlags::SHARED | VmFlags::WRITE) {
-            // At once: nothing is ever written back, so nobody has to hear of the first store.
+            // At once: pages are never written back, so the first store need not be detected.
             rights |= WRITTEN;
         }
         let rcu = P::rcu_read();
         let found = place.mapping().find(&rcu, place.index)?;
         let (pfn, mut leaf) = (found.pfn(), self.lock_place(place)?);
         if !has_room(&leaf) {
-            // Somebody else was faster, as mostly where many share the table.
+            // Another task has installed an entry first, which is common if many processes share the table.
             return Some(FaultOutcome::Retry);
         }
         let frame = self.platform().frame(pfn);
-        // Before the entry is seen: a call that takes the entry away takes these.
+        // Counted before the entry is visible, because a call that removes the entry drops these counts.
         let stale = match frame.try_map_cached(|| found.is_still()) {
             Ok(()) if fill_slot(&mut leaf, Pte::leaf(place.level(), pfn, rights)) => false,
             Ok(()) => {
-                // A table came to be there.
+                // The slot now holds a table.
                 frame.sub_map();
                 true
             }
@@ -150,7 +152,7 @@ impl<P: Platform> AddressSpace<P> {
         Some(if place.is_private() && access.write { FaultOutcome::Retry } else { FaultOutcome::Done })
     }
 
-    /// Maps a fresh private page. The caller has the fault mutex.
+    /// Maps a new private page. The caller holds the fault mutex.
     fn map_own(&self, place: &HugePlace<'_, P>, access: Access) -> FaultOutcome<P> {
         if place.vma.hugetlb().is_some_and(|own| own.is_resv_unmapped()) {
             return FaultOutcome::Failed(FaultError::Bus { addr: place.address.get() });
@@ -182,11 +184,11 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// A store to a page of a shared VMA, which allows it.
+    /// Handles a store to a page of a shared VMA that allows the store.
     fn write_shared_huge(&self, place: &HugePlace<'_, P>) -> FaultOutcome<P> {
         let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
         match leaf.kind() {
-            // Write-protected since the pager was thought of.
+            // The page was write-protected after `ask_pager` checked it.
             Kind::Leaf { flags, .. } if flags.contains(PteFlags::UFFD_WP) => FaultOutcome::Retry,
             Kind::Leaf { .. } => {
                 leaf.grant(WRITTEN);
@@ -196,7 +198,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// A store to a page that is mapped without the right to write. The caller has the fault mutex.
+    /// Handles a store to a private page that is mapped without write permission. The caller holds the fault
+    /// mutex.
     fn write_private_huge(&self, place: &HugePlace<'_, P>) -> FaultOutcome<P> {
         let old = {
             let Some(mut leaf) = self.lock_place(place) else { return FaultOutcome::Retry };
@@ -226,7 +229,8 @@ impl<P: Platform> AddressSpace<P> {
         step
     }
 
-    /// Puts an entry of `own`, filled from `old`, which the caller keeps, in place of that of `old`.
+    /// Fills `own` with a copy of `old`, and replaces the entry of `old` with an entry of `own`. The caller
+    /// has a reference to `old`.
     fn map_huge_copy(&self, place: &HugePlace<'_, P>, old: Pfn, own: OwnPage<'_>) -> FaultOutcome<P> {
         let new = own.pfn;
         self.platform().copy_frames(new, old, place.level().frames());
@@ -237,13 +241,14 @@ impl<P: Platform> AddressSpace<P> {
             self.discard_own(place, own);
             return FaultOutcome::Retry;
         };
-        // The reference keeps the frame from becoming another page: the same number is the same page.
+        // The reference keeps the frame from being reused: the same frame number means the same page.
         let kept_out = PteFlags::WRITE | PteFlags::UFFD_WP;
         let same =
             matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !flags.intersects(kept_out));
         if same {
-            // Nobody reads the old page any more when the first can write. The slot must not be seen empty:
-            // it would be filled.
+            // No CPU may read the old page after the first CPU can write to the new one, so the entry is
+            // closed and flushed first. The entry must not become empty in between, because another fault
+            // would fill an empty slot.
             let closed = pte.with_flags(place.level(), (pte.flags() - PteFlags::WRITE) | PteFlags::NO_ACCESS);
             leaf.replace(closed, &mut gather);
             gather.flush();
@@ -260,14 +265,15 @@ impl<P: Platform> AddressSpace<P> {
         FaultOutcome::Retry
     }
 
-    /// The pool has no page for a copy of `old`, which this VMA has in common with children of fork. If this
-    /// process made the mapping, it has reservations for its pages: then the others lose theirs, and this VMA
-    /// may write to the page, as soon as nobody looks at it any more (hazard C-56). Nobody does for long:
-    /// what can be held is a pin, and a page that a child has too has none.
+    /// Handles a store to `old`, a page that this VMA shares with children of fork, while the pool has no
+    /// page for a copy. If this process made the mapping, it has reservations for its pages. The other
+    /// processes then lose the page, and this VMA may write to it as soon as there are no other references
+    /// (hazard C-56). The wait is short: only a pin could hold a reference for long, and a page that a child
+    /// maps cannot be pinned.
     ///
     /// # Locks
     ///
-    /// The caller has the fault mutex, which all faults on this page of the file take.
+    /// The caller holds the fault mutex, which all faults on this page of the file take.
     fn take_from_others(&self, place: &HugePlace<'_, P>, old: Pfn) -> FaultOutcome<P> {
         let owner = place.vma.hugetlb().is_some_and(|own| own.reserves().is_some());
         if !owner || !self.platform().frame(old).is_anon() {
@@ -293,14 +299,15 @@ impl<P: Platform> AddressSpace<P> {
         if !matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !protected(flags)) {
             return FaultOutcome::Retry;
         }
-        // While it is being moved, or its memory is failing, a marker may stand for another's entry. A task
-        // that locks it from now on finds no other entry but ours: children cannot get it again.
+        // While the page is being moved, or its memory is failing, a marker may stand in the place of another
+        // space's entry. A task that locks the frame from now on finds only this entry, because children
+        // cannot map the page again.
         if frame.is_locked() {
             return FaultOutcome::Wait(WaitFor::Frame(old));
         }
         if frame.maps() > 1 || frame.refs() > 2 {
-            // A fork was under way and has given it to somebody else meanwhile; or a reader, which had found
-            // it in a child, is copying from it. The entry's reference and the caller's are those that count.
+            // A concurrent fork has given the page to another process. Or a task that found the page in a
+            // child is copying from it. The two expected references are those of the entry and of the caller.
             P::relax();
             return FaultOutcome::Retry;
         }

@@ -1,5 +1,5 @@
-//! Where a huge page of a pool goes: its table, its entry, and the page that a private mapping takes for it.
-//! For faults, and for the pager of a userfaultfd.
+//! The place of a huge page of a pool: its table, its entry, and the page that a private mapping allocates
+//! for it. Used by faults and by the pager of a userfaultfd.
 
 use crate::{
     Pfn, VirtAddr,
@@ -16,19 +16,19 @@ use freehold_pagetable::{Format, Kind, LeafGuard, Level, MarkerKind, NotCached, 
 use freehold_sync::RwSemWriteGuard;
 use freehold_vmspace::{HugePageSize, PageIndex, TakeError};
 
-/// A place for a huge page.
+/// A place for a huge page in a VMA.
 pub(crate) struct HugePlace<'v, P: Platform> {
     pub vma: &'v Vma<P>,
     pub file: &'v Counted<File<P>>,
-    /// Where the page starts.
+    /// Address of the page's first byte.
     pub address: VirtAddr,
     pub size: HugePageSize,
-    /// Its number in the file.
+    /// Index of the page in the file, in huge pages.
     pub index: PageIndex,
 }
 
 impl<'v, P: Platform> HugePlace<'v, P> {
-    /// The place around `page`; `None`: the VMA has no huge pages.
+    /// Returns the place that contains `page`. Returns `None` if the VMA has no huge pages.
     pub fn new(vma: &'v Vma<P>, page: u64) -> Option<Self> {
         let (file, size) = (vma.object().file()?, vma.huge_page_size()?);
         let address = VirtAddr::new(page).span_down(size.level());
@@ -49,13 +49,13 @@ impl<'v, P: Platform> HugePlace<'v, P> {
     }
 }
 
-/// Why there is no page of one's own.
+/// Reasons for the lack of a private page.
 pub(crate) enum Lacking {
     /// The pool is empty.
     Pages,
-    /// It is, but a page that was reserved is on its way back.
+    /// The pool is empty, but a reserved page is about to return to it.
     Yet(WaitFor),
-    /// No memory for the books.
+    /// There is no memory to record the use of a reservation.
     Memory,
 }
 
@@ -65,20 +65,20 @@ impl From<NoMemory> for Lacking {
     }
 }
 
-/// A page of a private mapping that nobody has seen yet, taken from the pool.
+/// A page taken from the pool for a private mapping. No other task can find the page yet.
 pub(crate) struct OwnPage<'v> {
     pub pfn: Pfn,
-    /// Whose reservation it was taken in place of.
+    /// The owner of the reservation that the page used.
     reservation: Option<&'v Counted<Reserves>>,
 }
 
-/// Whether [`fill_slot`] would fill it at this moment.
+/// Returns true if [`fill_slot`] would currently fill the slot.
 pub(crate) fn has_room<F: Format, M: freehold_pagetable::TableMemory>(leaf: &LeafGuard<'_, F, M>) -> bool {
     matches!(leaf.kind(), Kind::None | Kind::Marker { kind: MarkerKind::UffdWp, .. })
 }
 
-/// Fills a slot that is empty, or has the marker of a write-protected page: that one's entry is
-/// write-protected, too. Whether it did.
+/// Fills a slot that is empty or holds the marker of a write-protected page. In the second case the new entry
+/// is write-protected too. Returns true if the slot was filled.
 pub(crate) fn fill_slot<F: Format, M: freehold_pagetable::TableMemory>(
     leaf: &mut LeafGuard<'_, F, M>,
     pte: Pte<F>,
@@ -87,7 +87,7 @@ pub(crate) fn fill_slot<F: Format, M: freehold_pagetable::TableMemory>(
         Kind::None => leaf.install(pte).is_ok(),
         Kind::Marker { kind: MarkerKind::UffdWp, .. } => {
             let flags = (pte.flags() - PteFlags::WRITE) | PteFlags::UFFD_WP;
-            // No processor remembers a marker.
+            // CPUs do not cache markers.
             leaf.replace(pte.with_flags(leaf.level(), flags), &mut NotCached);
             true
         }
@@ -96,12 +96,12 @@ pub(crate) fn fill_slot<F: Format, M: freehold_pagetable::TableMemory>(
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Keeps everybody else from making a page for this place of the file.
+    /// Keeps other tasks from making a page for this place of the file.
     pub(crate) fn fault_mutex(&self, place: &HugePlace<'_, P>) -> RwSemWriteGuard<'_, P> {
         self.engine.files().hugetlb.fault_mutex(place.mapping().key(), place.index)
     }
 
-    /// Makes sure that there is a table for the entry.
+    /// Makes sure that the table for the entry exists.
     pub(crate) fn hugetlb_table(
         &self,
         place: &HugePlace<'_, P>,
@@ -115,13 +115,13 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// The table of the place, locked.
+    /// Locks the table of the place.
     pub(crate) fn lock_place(&self, place: &HugePlace<'_, P>) -> Option<LeafGuard<'_, P::Format, P>> {
         self.vm.lock_leaf(place.address, place.level())
     }
 
-    /// A page of the pool for this place, counted as mapped once: the reserved one if there is one. The
-    /// caller has the fault mutex.
+    /// Takes a page from the pool for this place and counts it as mapped once. Uses the place's reservation
+    /// if there is one. The caller holds the fault mutex.
     pub(crate) fn own_page<'v>(&self, place: &HugePlace<'v, P>) -> Result<OwnPage<'v>, Lacking> {
         let reserves = place.vma.hugetlb().and_then(|own| own.reserves());
         let reservation = reserves.filter(|reserves| reserves.is_reserved::<P>(place.index));
@@ -144,13 +144,13 @@ impl<P: Platform> AddressSpace<P> {
         Ok(OwnPage { pfn, reservation })
     }
 
-    /// A page that was never mapped goes back, with the reservation that it was taken in place of. The caller
-    /// has the fault mutex since it took the page, and keeps the VMA's tables: so nobody else has used the
-    /// reservation up, or renewed it.
+    /// Frees a page that was never mapped, and restores the reservation that the page used. The caller has
+    /// held the fault mutex since it took the page, and keeps the VMA's tables in place. No other task has
+    /// therefore used or renewed the reservation.
     pub(crate) fn discard_own(&self, place: &HugePlace<'_, P>, own: OwnPage<'_>) {
         self.platform().frame(own.pfn).sub_map();
         if let Some(reserves) = own.reservation
-            // Without memory it goes back to all.
+            // Without memory for the record, the page returns to the pool unreserved.
             && reserves.renew::<P>(place.index).is_ok()
         {
             self.vm.memory().restore_reservation(own.pfn, place.size);

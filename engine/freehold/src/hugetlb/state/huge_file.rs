@@ -1,4 +1,4 @@
-//! What a file of huge pages has besides its pages.
+//! The additional state of a file of huge pages.
 
 use super::{HugePageSize, reserves::FileReserves};
 use crate::{
@@ -8,12 +8,12 @@ use crate::{
 use freehold_sync::atomic::AtomicU32;
 use freehold_vmspace::{Memory, PageRange};
 
-/// What a file of huge pages has besides.
+/// The additional state of a file of huge pages.
 pub(crate) struct HugeFile {
     pub(crate) size: HugePageSize,
     pub(crate) reserves: FileReserves,
-    /// How many walks need VMAs without shared tables: no VMA shares another while there is one. Changed
-    /// under i_mmap exclusively.
+    /// Number of walks that need VMAs without shared tables. While the number is not zero, no VMA of the file
+    /// starts to share a table. Changed under i_mmap held exclusively.
     pub(crate) apart: AtomicU32,
 }
 
@@ -22,26 +22,28 @@ impl HugeFile {
         HugeFile { size, reserves: FileReserves::new(), apart: AtomicU32::new(0) }
     }
 
-    /// Bytes of a page.
+    /// Returns the size of a page in bytes.
     pub fn page_bytes(&self) -> u64 {
         self.size.bytes()
     }
 
-    /// See [`FileReserves::cut`]. Of a file that nobody has any more that needs no memory either.
+    /// Like [`FileReserves::cut`]. At the end of a file, `range` covers all offsets, so the cut needs no
+    /// memory.
     pub fn cut<P: Platform>(&self, memory: &Memory<P>, range: PageRange, pages: u64) {
         self.reserves.cut(memory, self.size, range, pages);
     }
 
-    /// See [`FileReserves::prepare_cut`].
+    /// Like [`FileReserves::prepare_cut`].
     pub fn prepare_cut<P: Platform>(&self) -> Result<(), NoMemory> {
         self.reserves.prepare_cut::<P>()
     }
 }
 
-/// Why a file did not get a page.
+/// Reasons for which a file did not get a page.
 pub(crate) enum NotMade {
     Failed(FillError),
-    /// One is returning that the file has reserved: see [`HugePool::wait`](freehold_vmspace::HugePool::wait).
+    /// The pool is empty, but a page that the file has reserved is returning: see
+    /// [`HugePool::wait`](freehold_vmspace::HugePool::wait).
     Returning(u32),
 }
 
@@ -52,11 +54,12 @@ impl From<FillError> for NotMade {
 }
 
 impl HugeFile {
-    /// What follows when a page could not be had, with no lock held.
+    /// Handles the lack of a page. Waits if a reserved page is returning to the pool. The caller holds no
+    /// lock. After `Ok`, the caller tries again.
     ///
     /// # Errors
     ///
-    /// It cannot be, or a fatal signal ended the wait; otherwise it is worth another try.
+    /// Fails if there is no page to wait for, or if a fatal signal ends the wait.
     pub fn after<P: Platform>(&self, memory: &Memory<P>, not_made: NotMade) -> Result<(), FillError> {
         match not_made {
             NotMade::Failed(error) => Err(error),

@@ -1,50 +1,50 @@
-//! A set of page offsets, kept as runs: what a reserve map needs, where nearly always all pages of a mapping
-//! are in or out.
+//! A set of page offsets, stored as runs. Suits reserve maps, in which nearly always all pages of a mapping
+//! or none are members.
 
 use crate::{error::NoMemory, platform::Platform};
 use allocator_api2::vec::Vec;
 use freehold_sync::{Rank, SpinGuard, SpinLock};
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// The set. Each call is one step for all others.
+/// A set of page offsets. Each call is atomic for other tasks.
 pub(crate) struct IndexSet {
-    /// Ascending, none empty, none touching the next.
+    /// Runs in ascending order. No run is empty, and no run touches the next.
     runs: SpinLock<Vec<PageRange>>,
 }
 
 type Runs<'s, P> = SpinGuard<'s, Vec<PageRange>, P>;
 
-/// The runs, locked, with room for one more.
+/// The runs, locked, with capacity for one more.
 struct Roomy<'s, P: Platform> {
     runs: Runs<'s, P>,
-    /// What they lay in before, or room that was not needed: freed after the lock, in the order of these
-    /// fields.
+    /// The replaced buffer of the runs, or an unused one. Freed after the lock is released, because fields
+    /// are dropped in this order.
     _spent: Vec<PageRange>,
 }
 
 impl IndexSet {
-    /// The empty set.
+    /// Creates an empty set.
     pub fn new() -> Self {
         IndexSet { runs: SpinLock::new(Vec::new(), Rank::FileIndex) }
     }
 
-    /// Whether `index` is in it.
+    /// Returns true if the set contains `index`.
     pub fn contains<P: Platform>(&self, index: PageIndex) -> bool {
         let runs = self.runs.lock::<P>();
         let at = runs.partition_point(|run| run.end <= index);
         runs.get(at).is_some_and(|run| run.start <= index)
     }
 
-    /// How many offsets of `range` are in it.
+    /// Returns the number of offsets of `range` that are in the set.
     pub fn count<P: Platform>(&self, range: PageRange) -> u64 {
         count(&self.runs.lock::<P>(), &range)
     }
 
-    /// Adds a range; returns how many offsets of it were not in the set.
+    /// Adds a range. Returns the number of its offsets that were not in the set.
     ///
     /// # Errors
     ///
-    /// No memory; nothing was added.
+    /// Fails if there is no memory; the set is then unchanged.
     pub fn insert<P: Platform>(&self, range: PageRange) -> Result<u64, NoMemory> {
         let mut roomy = self.with_room::<P>()?;
         let runs = &mut *roomy.runs;
@@ -62,11 +62,11 @@ impl IndexSet {
         Ok(new)
     }
 
-    /// Takes a range out; returns how many offsets of it were in the set.
+    /// Removes a range. Returns the number of its offsets that were in the set.
     ///
     /// # Errors
     ///
-    /// No memory to cut a run in two; nothing was taken out.
+    /// Fails if a run must be split and there is no memory; the set is then unchanged.
     pub fn remove<P: Platform>(&self, range: PageRange) -> Result<u64, NoMemory> {
         let mut roomy = Roomy { runs: self.runs.lock::<P>(), _spent: Vec::new() };
         if around(&roomy.runs, &range).is_some() && roomy.runs.len() == roomy.runs.capacity() {
@@ -96,12 +96,12 @@ impl IndexSet {
         Ok(gone)
     }
 
-    /// Makes sure that the next change needs no memory, if nobody else makes one before.
+    /// Makes sure that the next change needs no memory, provided that no other task makes a change before it.
     pub fn prepare<P: Platform>(&self) -> Result<(), NoMemory> {
         self.with_room::<P>().map(drop)
     }
 
-    /// The runs, locked, with room for one more. Memory is asked for without the lock.
+    /// Locks the runs, with capacity for one more. Allocates without the lock.
     fn with_room<P: Platform>(&self) -> Result<Roomy<'_, P>, NoMemory> {
         let mut larger: Vec<PageRange> = Vec::new();
         loop {
@@ -121,7 +121,7 @@ impl IndexSet {
     }
 }
 
-/// The run that reaches beyond both ends of `range`, and would be two without it.
+/// Returns the run that extends beyond both ends of `range`, and that removing `range` would split.
 fn around(runs: &[PageRange], range: &PageRange) -> Option<usize> {
     let at = runs.partition_point(|run| run.end <= range.start);
     runs.get(at).is_some_and(|run| run.start < range.start && range.end < run.end).then_some(at)

@@ -1,4 +1,4 @@
-//! What files of huge pages, VMAs of them, and engines keep. The whole of it: [`hugetlb`](crate::hugetlb).
+//! State of huge pages in files, VMAs and engines. [`hugetlb`](crate::hugetlb) describes the whole.
 
 pub(crate) mod huge_file;
 pub(crate) mod index_set;
@@ -12,19 +12,19 @@ use allocator_api2::vec::Vec;
 use freehold_sync::{Rank, RwSem, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
 use freehold_vmspace::PageIndex;
 
-/// Fault mutexes. Few under a checker of schedules, so that different pages meet.
+/// Number of fault mutexes. Small under a schedule checker, so that different pages share a mutex.
 const MUTEXES: usize = if CHECKED { 2 } else { 256 };
 
-/// One in a cache line.
+/// A fault mutex in its own cache line.
 #[repr(align(64))]
 struct FaultMutex<P: Platform>(RwSem<P>);
 
-/// What an engine keeps for huge pages.
+/// State that an engine keeps for huge pages.
 pub(crate) struct Hugetlb<P: Platform> {
     mutexes: Vec<FaultMutex<P>>,
-    /// Statistics of the VMA locks, if locks keep any.
+    /// Statistics of the VMA locks, if statistics are enabled.
     pub(crate) stats: Option<Counted<LockStats<P>>>,
-    /// The same of the fault mutexes.
+    /// Statistics of the fault mutexes, if statistics are enabled.
     pub(crate) fault_stats: Option<Counted<LockStats<P>>>,
 }
 
@@ -43,15 +43,16 @@ impl<P: Platform> Hugetlb<P> {
         Ok(Hugetlb { mutexes, stats, fault_stats })
     }
 
-    /// Keeps everybody else from making the page `index` of the file with this key, in units of its pages, or
-    /// a private copy of it.
+    /// Keeps other tasks from making a page of a file, or a private copy of it. `key` identifies the file;
+    /// `index` counts in pages of the file.
     #[inline]
     pub fn fault_mutex(&self, key: usize, index: PageIndex) -> RwSemWriteGuard<'_, P> {
         self.mutexes[mutex_of(key, index)].0.write()
     }
 }
 
-/// The one hash (hazard C-28), by Fibonacci's number.
+/// The only hash function for fault mutexes (hazard C-28): multiplicative, by 2^64 divided by the golden
+/// ratio.
 fn mutex_of(mapping: usize, index: PageIndex) -> usize {
     let key = (mapping as u64 >> 6).wrapping_add(index.get());
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % MUTEXES

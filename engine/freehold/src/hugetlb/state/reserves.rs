@@ -1,16 +1,19 @@
-//! Whose reservations of pages they are: what Linux calls reserve maps.
+//! Owners of reserved pages: the counterpart of Linux's reserve maps.
 //!
 //! ```text
-//! shared    the file has the reservations. Reserved offsets: those of its set that have no page yet.
-//!           mmap puts its range into the set, a fault without reservation its page; truncation and hole punch take theirs out.
-//! private   the VMA that mmap made has them, for each of its pages; copies that fork makes have none.
-//!           Used up: the offsets of the set. A fault puts its page in; DONTNEED takes it out, if that made the page free.
+//! shared    The file owns the reservations. Its set holds the reserved offsets and those that have a page.
+//!           mmap adds its range to the set; a fault without a reservation adds its page;
+//!           truncation and hole punch remove their range.
+//! private   The VMA that mmap made owns reservations for all its pages. Copies made by fork own none.
+//!           The set holds the used offsets. A fault adds its page;
+//!           DONTNEED removes a page if that frees the page.
 //! ```
 //!
-//! The parts into which such a VMA is cut share its set, by offsets in the file, and mremap hands it on.
+//! The parts of a split VMA share one set, indexed by offsets in the file. mremap passes the set on.
 //!
-//! The pool knows numbers alone. In quiet moments they agree: reserved = reserved offsets of all files
-//! without a page, and of all owners not used up.
+//! The pool only counts. While no operation is running, the numbers agree: the pool's reserved count is the
+//! number of reserved offsets without a page in all files, plus the number of unused reservations of all
+//! private owners.
 
 use super::{HugePageSize, index_set::IndexSet};
 use crate::{
@@ -20,7 +23,7 @@ use crate::{
 };
 use freehold_vmspace::{Memory, PageIndex, PageRange};
 
-/// What of a private owner's reservations is used up.
+/// The used reservations of a private owner.
 pub(crate) struct Reserves {
     used: IndexSet,
 }
@@ -32,51 +35,54 @@ impl Reserves {
         Ok(Counted::try_new(Reserves { used: IndexSet::new() })?)
     }
 
-    /// How many of these offsets are used up.
+    /// Returns the number of these offsets whose reservation is used.
     pub fn used_in<P: Platform>(&self, range: PageRange) -> u64 {
         self.used.count::<P>(range)
     }
 
-    /// Whether a page is reserved for this offset. Under the page's fault mutex, or the VMA's lock for
-    /// writing.
+    /// Returns true if a page is reserved for this offset. The caller holds the page's fault mutex, or the
+    /// VMA's lock for writing.
     pub fn is_reserved<P: Platform>(&self, index: PageIndex) -> bool {
         !self.used.contains::<P>(index)
     }
 
-    /// The reservation of a page is used up, or that of one without reservation is not to be looked for any
-    /// more.
+    /// Marks the reservation of a page as used. Also called for a page without a reservation, so that a
+    /// reservation is not assumed later.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn use_up<P: Platform>(&self, index: PageIndex) -> Result<(), NoMemory> {
         self.used.insert::<P>(PageRange::one(index)).map(drop)
     }
 
-    /// The reservation stands again.
+    /// Marks the reservation of a page as unused again.
     ///
     /// # Errors
     ///
-    /// No memory; it does not.
+    /// Fails if there is no memory; the reservation then stays used.
     pub fn renew<P: Platform>(&self, index: PageIndex) -> Result<(), NoMemory> {
         self.used.remove::<P>(PageRange::one(index)).map(drop)
     }
 }
 
-/// Reservations of pages for a private mapping that is being made; they go back unless they are handed over.
-#[must_use = "reservations go back when this is dropped"]
+/// Reservations for a private mapping that is being made. They are released when dropped, unless they are
+/// handed over.
+#[must_use = "the reservations are released when this is dropped"]
 pub(crate) struct PendingReservation<P: Platform> {
     memory: Counted<Memory<P>>,
     size: HugePageSize,
     pages: u64,
-    /// What the VMA will keep of them.
+    /// The set that the VMA will own.
     pub reserves: Counted<Reserves>,
 }
 
 impl<P: Platform> PendingReservation<P> {
+    /// Reserves `pages` pages. Returns `None` if the pool has too few.
+    ///
     /// # Errors
     ///
-    /// `None`: the pool has not so many; or no memory.
+    /// Fails if there is no memory.
     pub fn new(
         memory: &Counted<Memory<P>>,
         size: HugePageSize,
@@ -87,7 +93,7 @@ impl<P: Platform> PendingReservation<P> {
         Ok(reserved.then(|| PendingReservation { memory: memory.clone(), size, pages, reserves }))
     }
 
-    /// The VMA has them from now on.
+    /// Passes the reservations on to the VMA.
     pub fn hand_over(mut self) {
         self.pages = 0;
     }
@@ -103,7 +109,7 @@ impl<P: Platform> Drop for PendingReservation<P> {
 
 /// The reservations of a file, for its shared mappings.
 pub(crate) struct FileReserves {
-    /// See the module.
+    /// The reserved offsets and those that have a page; see the module's documentation.
     offsets: IndexSet,
 }
 
@@ -112,35 +118,36 @@ impl FileReserves {
         FileReserves { offsets: IndexSet::new() }
     }
 
-    /// Whether a page is reserved for this offset, which has none. With the fault mutex of the page.
+    /// Returns true if a page is reserved for this offset, which has no page. The caller holds the page's
+    /// fault mutex.
     pub fn is_reserved<P: Platform>(&self, index: PageIndex) -> bool {
         self.offsets.contains::<P>(index)
     }
 
-    /// A page without reservation has come.
+    /// Records a page that was made without a reservation.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn add_page<P: Platform>(&self, index: PageIndex) -> Result<(), NoMemory> {
         self.offsets.insert::<P>(PageRange::one(index)).map(drop)
     }
 
-    /// The offset has no page any more, and no reservation.
+    /// Records that the offset has neither a page nor a reservation any more.
     ///
     /// # Errors
     ///
-    /// No memory; it counts as reserved.
+    /// Fails if there is no memory; the offset then counts as reserved.
     pub fn forget<P: Platform>(&self, index: PageIndex) -> Result<(), NoMemory> {
         self.offsets.remove::<P>(PageRange::one(index)).map(drop)
     }
 
-    /// Reserves every page of `range` that is not, or has not come. Under the file's content lock for
-    /// writing.
+    /// Reserves every page of `range` that is neither reserved nor present. Returns false if the pool has too
+    /// few. The caller holds the file's content lock for writing.
     ///
     /// # Errors
     ///
-    /// `Ok(false)`: the pool has not so many; or no memory. Nothing was reserved.
+    /// Fails if there is no memory. Nothing is reserved unless the result is `Ok(true)`.
     pub fn reserve<P: Platform>(
         &self,
         memory: &Memory<P>,
@@ -153,7 +160,7 @@ impl FileReserves {
             return Ok(false);
         }
         let added = self.offsets.insert::<P>(range);
-        // Faults without reservation may have come in between.
+        // Concurrent faults without a reservation may have added pages since the count.
         let surplus = missing - added.as_ref().map_or(0, |added| *added);
         if surplus > 0 {
             pool.unreserve(platform, surplus);
@@ -161,19 +168,19 @@ impl FileReserves {
         added.map(|_| true)
     }
 
-    /// Makes sure that the next [`cut`](Self::cut) needs no memory. Like that, with the file's invalidate
-    /// lock for writing.
+    /// Makes sure that the next [`cut`](Self::cut) needs no memory. The caller holds the file's invalidate
+    /// lock for writing, here and in `cut`.
     pub fn prepare_cut<P: Platform>(&self) -> Result<(), NoMemory> {
         self.offsets.prepare::<P>()
     }
 
-    /// `range` is cut off; `pages` of it had come.
+    /// Removes `range`, of which `pages` offsets had a page, and releases the other reservations.
     pub fn cut<P: Platform>(&self, memory: &Memory<P>, size: HugePageSize, range: PageRange, pages: u64) {
         let Ok(gone) = self.offsets.remove::<P>(range) else {
-            debug_assert!(false, "memory was asked for before");
+            debug_assert!(false, "a cut without prepared memory");
             return;
         };
-        debug_assert!(gone >= pages, "a page came without being noted");
+        debug_assert!(gone >= pages, "a page is not recorded in the reserve map");
         memory.huge_pool(size).unreserve(memory.platform(), gone - pages);
     }
 }

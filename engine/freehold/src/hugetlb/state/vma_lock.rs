@@ -1,4 +1,4 @@
-//! What a VMA of huge pages has besides: the hugetlb VMA lock, and its reservations.
+//! The additional state of a VMA of huge pages: the hugetlb VMA lock and the reservations.
 
 use super::reserves::Reserves;
 use crate::{
@@ -12,21 +12,22 @@ use freehold_sync::{
     stats::LockStats,
 };
 
-/// What a VMA of huge pages has besides, counted, so that a truncation can wait for its lock without any
-/// other.
+/// The additional state of a VMA of huge pages. Reference-counted, so that a truncation can wait for its lock
+/// without holding another.
 pub(crate) struct HugetlbVma<P: Platform> {
-    /// The hugetlb VMA lock: see the [module](super).
+    /// The hugetlb VMA lock; [`hugetlb`](crate::hugetlb) describes its use.
     pub(crate) lock: RwSem<P>,
-    /// Whether tables may be shared with this VMA. Cleared under i_mmap exclusively: for a time by the holder
-    /// of `lock` for writing, or of the VMA's own lock for writing, which also sets it again; for good by the
-    /// call that has detached the VMA.
+    /// True if tables may be shared with this VMA. Cleared under i_mmap held exclusively. The holder of
+    /// `lock` for writing, or of the VMA's own lock for writing, clears the flag for a time and sets it
+    /// again. The call that detached the VMA clears the flag for good.
     pub(crate) sharing_allowed: AtomicBool,
-    /// Of a private VMA that mmap made, not fork. Fixed.
+    /// Reservations of a private VMA that mmap made and not fork. Never changes.
     reserves: Option<Counted<Reserves>>,
-    /// Its reservations are another VMA's: mremap moved it. Written with the mmap lock for writing.
+    /// True if mremap has passed the reservations on to another VMA. Written with the mmap lock held for
+    /// writing.
     moved: AtomicBool,
-    /// The owner of the reservations took a page away that both had, for want of another: accesses to what
-    /// is missing fail. Written under the page's fault mutex.
+    /// True if the owner of the reservations has taken a shared page from this VMA because the pool had no
+    /// other. Accesses to absent pages then fail. Written under the page's fault mutex.
     resv_unmapped: AtomicBool,
 }
 
@@ -48,35 +49,35 @@ impl<P: Platform> HugetlbVma<P> {
         }
     }
 
-    /// What its pages are taken from first.
+    /// Returns the reservations that the VMA's pages use first.
     pub fn reserves(&self) -> Option<&Counted<Reserves>> {
         self.reserves.as_ref()
     }
 
-    /// The reserves, if their rest is this VMA's to give back.
+    /// Returns the reservations, if this VMA must release the unused ones.
     pub fn own_reservations(&self) -> Option<&Counted<Reserves>> {
-        // Relaxed, here and below: ordered by the locks that guard the fields.
+        // Relaxed, here and below: the locks that guard the fields order the accesses.
         self.reserves().filter(|_| !self.moved.load(Relaxed))
     }
 
-    /// mremap has given the reserves to another VMA.
+    /// Records that mremap has passed the reservations on to another VMA.
     pub fn transfer_reservation(&self) {
         self.moved.store(true, Relaxed);
     }
 
-    /// No table is shared with this VMA any more. It is detached: no fault is under way in it, and nobody has
-    /// [`ClosedTables`] of it.
+    /// Ends sharing of tables with this VMA for good. The VMA is detached: no fault is running in it, and no
+    /// task holds [`ClosedTables`] of it.
     pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
-        // Relaxed: readers have the lock that we hold.
+        // Relaxed: readers hold the i_mmap lock, which this task holds for writing.
         self.sharing_allowed.store(false, Relaxed);
     }
 
-    /// See the field.
+    /// Returns the field `resv_unmapped`.
     pub fn is_resv_unmapped(&self) -> bool {
         self.resv_unmapped.load(Relaxed)
     }
 
-    /// See the field.
+    /// Sets the field `resv_unmapped`.
     pub fn set_resv_unmapped(&self) {
         self.resv_unmapped.store(true, Relaxed);
     }
