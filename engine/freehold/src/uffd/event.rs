@@ -1,4 +1,4 @@
-//! Word of changes: prepared with the locks held, sent when they are gone.
+//! Messages about changes: prepared with the locks held, sent after they are released.
 
 use super::state::{Change, Context, Features, Message, Userfaultfd, queue::Waiter};
 use crate::{
@@ -7,16 +7,16 @@ use crate::{
 use allocator_api2::boxed::Box;
 use freehold_vmspace::UserRange;
 
-/// A message to come. Until it was read, or is not to be, its context's pager fills nothing.
-#[must_use = "the pager is not told"]
+/// A message to be sent. The pager of its context cannot fill pages until the message is read or dropped.
+#[must_use = "the pager is not notified"]
 pub(crate) struct Notice<P: Platform> {
     change: Change<P>,
     message: Message<P>,
 }
 
 impl<P: Platform> Notice<P> {
-    /// About `vma`, which is locked: for writing, or, where pages go, for reading. `None`: the pager does not
-    /// want to hear of it.
+    /// Prepares a message about `vma`. The VMA is write-locked; for a removal of pages a read lock suffices.
+    /// Returns `None` if the pager did not request such messages.
     fn about(vma: &Vma<P>, wanted: Features, message: impl FnOnce() -> Message<P>) -> Option<Self> {
         let context = vma.uffd().filter(|context| context.wants(wanted))?;
         Some(Self::to(context, message()))
@@ -26,18 +26,18 @@ impl<P: Platform> Notice<P> {
         Notice { change: Change::begin(context), message }
     }
 
-    /// Pages of `part` are about to go.
+    /// Prepares the message that pages of `part` are about to be removed.
     pub fn remove(vma: &Vma<P>, part: UserRange) -> Option<Self> {
         Self::about(vma, Features::EVENT_REMOVE, || Message::Remove(part))
     }
 
-    /// What is mapped at `from` is moved to `to`.
+    /// Prepares the message that the memory at `from` moves to `to`.
     pub fn remap(vma: &Vma<P>, from: u64, to: u64, len: u64) -> Option<Self> {
         Self::about(vma, Features::EVENT_REMAP, || Message::Remap { from, to, len })
     }
 
-    /// Sends it, and waits until it was read, or is not to be: the context is closed, or a fatal signal has
-    /// arrived.
+    /// Sends the message and waits until it is read. The wait also ends if the context is closed or a fatal
+    /// signal arrives.
     ///
     /// # Locks
     ///
@@ -46,21 +46,22 @@ impl<P: Platform> Notice<P> {
         let Notice { change, message } = self;
         let context = change.context().clone();
         if matches!(message, Message::Remove(_)) {
-            // Fills that began before `changing` was raised are over then. All other changes keep them out by
-            // the VMA's lock.
+            // Fills that began before `changing` was raised are complete after the grace period. All other
+            // changes exclude fills by the VMA's lock.
             grace_period::<P>();
         }
-        // The change ends with its message: a pager that has read it may fill at once.
+        // The change ends when its message is read, so that the pager may fill pages at once.
         let waiter = Waiter::for_event(message, change);
         if let Some(queued) = context.queue.enter(&waiter) {
-            // Killed: the pager will not hear of it. As on Linux nobody is told.
+            // If the wait is killed, the pager does not get the message. As on Linux, no error is reported.
             let _ = queued.wait(P::wait_killable);
         }
-        // A child's handle that nobody took goes with the waiter, and the child's memory is free of it.
+        // If no reader took a child's handle, dropping the waiter closes it and unregisters the child's
+        // memory.
     }
 }
 
-/// Several, in order. As many as there are VMAs, so none is looked for from the other end.
+/// A list of messages in order. Has at most one message per VMA, so one direction of links is enough.
 pub(crate) struct Notices<P: Platform> {
     last: Option<Box<Link<P>>>,
 }
@@ -86,11 +87,11 @@ impl<P: Platform> Notices<P> {
         self.last = Some(link);
     }
 
-    /// `vma` is about to be unmapped, as far as it lies in `range`.
+    /// Adds the message that the part of `vma` in `range` is about to be unmapped.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     #[inline(always)]
     pub fn note_unmap(&mut self, vma: &Vma<P>, range: UserRange) -> Result<(), NoMemory> {
         let part = || vma.range().intersection(range);
@@ -100,12 +101,12 @@ impl<P: Platform> Notices<P> {
         }
     }
 
-    /// The context for `child`'s copy of `vma`, which is write-locked: each context of the parent's gets one
-    /// for the child. `None`: the copy is not registered.
+    /// Returns the context for `child`'s copy of `vma`, which is write-locked. Creates one context for the
+    /// child per context of the parent. Returns `None` if the copy is not registered.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn note_fork(
         &mut self,
         vma: &Vma<P>,
@@ -123,7 +124,7 @@ impl<P: Platform> Notices<P> {
             }
             at = &link.before;
         }
-        // First: a handle cannot be dropped here, where locks are held.
+        // Allocated first: a handle must not be dropped here, where locks are held.
         let room = Box::try_new_uninit()?;
         let handle = Userfaultfd::new(child, parent.config)?;
         let context = handle.context.clone();
@@ -132,7 +133,7 @@ impl<P: Platform> Notices<P> {
         Ok(Some(context))
     }
 
-    /// Both, these first. Takes as long as there are others.
+    /// Appends the messages of `other`. Takes time proportional to their number.
     pub fn append(&mut self, other: Self) {
         let mut others = other.reversed();
         while let Some(link) = others.pop() {
@@ -140,7 +141,7 @@ impl<P: Platform> Notices<P> {
         }
     }
 
-    /// Sends all, one after the other.
+    /// Sends all messages, one after the other.
     ///
     /// # Locks
     ///
@@ -160,7 +161,7 @@ impl<P: Platform> Notices<P> {
         }
     }
 
-    /// The last first.
+    /// Returns the messages in reverse order.
     fn reversed(mut self) -> Self {
         let mut reversed = Self::new();
         while let Some(link) = self.pop() {
@@ -169,7 +170,7 @@ impl<P: Platform> Notices<P> {
         reversed
     }
 
-    /// One by one: a long list does not need a deep stack.
+    /// Drops the messages one by one, so that a long list does not need a deep stack.
     #[cold]
     fn clear(&mut self) {
         while self.pop().is_some() {}

@@ -1,4 +1,4 @@
-//! A fault that the pager is to serve: which those are, and waiting for it.
+//! Faults that a userfaultfd's pager must serve: detecting them, and waiting for the pager.
 
 use super::state::{FaultReason, Features, Userfault, queue::Waiter};
 use crate::{
@@ -18,8 +18,9 @@ use freehold_sync::{Interrupted, Killed, atomic::AtomicU32, check_killed};
 use freehold_vmspace::{NoMemory, is_wp_marker};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Hands a fault in a registered VMA to the pager, if it is one for it. `page`: where the page of memory
-    /// starts, a huge one of a pool whose tables the caller keeps, or a small one.
+    /// Decides whether the pager must serve a fault in a registered VMA, and returns the outcome if so.
+    /// `page` is the start of a small page, or of a huge page of a pool whose tables the caller keeps in
+    /// place.
     #[inline(never)]
     pub(crate) fn ask_pager(&self, vma: &Vma<P>, page: u64, access: Access) -> Option<FaultOutcome<P>> {
         let context = vma.uffd()?;
@@ -31,9 +32,9 @@ impl<P: Platform> AddressSpace<P> {
         Some(FaultOutcome::Userfault(Userfault { context, page, write: access.write, reason }))
     }
 
-    /// Why the pager is to deal with an access to a page of a registered VMA, as things are. The VMA is kept
-    /// still; the table is unlocked when this returns. A fault that finds less there than there is now is in
-    /// the queue already, and is woken.
+    /// Returns the reason for which the pager must serve an access to a page of a registered VMA, or `None`.
+    /// The caller keeps the VMA unchanged. The table's lock is released before this returns. A task that then
+    /// makes the entry also wakes the faults that are queued by that time.
     fn fault_reason(&self, vma: &Vma<P>, page: u64, write: bool) -> Option<FaultReason> {
         let flags = vma.flags();
         let (pte, level) = self.vm.read_entry(VirtAddr::new(page));
@@ -51,22 +52,23 @@ impl<P: Platform> AddressSpace<P> {
         (protected && write && flags.contains(VmFlags::UFFD_WP)).then_some(FaultReason::WriteProtect)
     }
 
-    /// Waits until the fault is worth another try: the pager was told of it and has woken it, or something
-    /// has changed already.
+    /// Waits until the fault can be retried: the pager got the message and woke the fault, or the entry has
+    /// changed already.
     ///
     /// # Errors
     ///
-    /// A fatal signal arrived first.
+    /// Fails if a fatal signal arrives first.
     ///
     /// # Locks
     ///
-    /// The VMA's lock or the mmap lock for reading, for a look; none while it sleeps. The caller holds none.
+    /// The VMA's lock or the mmap lock for reading, while it checks the entry; none while it sleeps. The
+    /// caller holds none.
     pub(crate) fn wait_for_pager(&self, fault: &Userfault<P>, addr: u64) -> Result<(), Killed> {
         self.sleep_for_pager(fault, addr, P::wait_killable)
     }
 
-    /// As [`wait_for_pager`](Self::wait_for_pager), for an access by the program itself: the program makes it
-    /// again after a signal's handler, so any signal ends the wait.
+    /// Like [`wait_for_pager`](Self::wait_for_pager), for an access of the program itself. The program
+    /// retries the access after it has handled a signal, so any signal ends the wait.
     pub(crate) fn wait_for_pager_or_signal(&self, fault: &Userfault<P>, addr: u64) -> Result<(), FaultError> {
         self.sleep_for_pager(fault, addr, |word, seen| {
             P::wait_interruptible(word, seen).map_err(|Interrupted| match check_killed::<P>() {
@@ -86,8 +88,8 @@ impl<P: Platform> AddressSpace<P> {
         let told = if context.wants(Features::EXACT_ADDRESS) { addr } else { fault.page };
         let waiter = Waiter::for_page(told, fault.reason, fault.write);
         let Some(queued) = context.queue.enter(&waiter) else { return Ok(()) };
-        // Only now: a pager that fills the page, or a call that clears the VMA, from here on finds us in the
-        // queue.
+        // Checked only after queueing: a pager that fills the page, or a call that unregisters the VMA, from
+        // now on finds this waiter in the queue.
         if self.still_waits(fault)? { queued.wait(sleep) } else { Ok(()) }
     }
 
@@ -106,8 +108,8 @@ impl<P: Platform> AddressSpace<P> {
         Ok(guard.find(fault.page).is_some_and(waits))
     }
 
-    /// A fault at the marker of a write-protected page that is not there, and that the pager has no business
-    /// with: to read. The page comes, and stays write-protected. `table` is the one for `page`.
+    /// Handles a read fault at the marker of a write-protected absent page, which the pager need not serve.
+    /// Maps the page and keeps it write-protected. `table` is the table for `page`.
     #[inline(never)]
     pub(crate) fn marked_fault(
         &self,
@@ -145,7 +147,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Why the pager is to deal with a page that is not mapped.
+/// Returns the reason for which the pager must serve an access to a page that is not mapped, or `None`.
 fn absent_reason<P: Platform>(vma: &Vma<P>, page: u64) -> Option<FaultReason> {
     let flags = vma.flags();
     let missing = flags.contains(VmFlags::UFFD_MISSING).then_some(FaultReason::Missing);
@@ -156,7 +158,7 @@ fn absent_reason<P: Platform>(vma: &Vma<P>, page: u64) -> Option<FaultReason> {
             let index = mapping.index_of(vma.pgoff_of(page));
             match mapping.has_page(index) {
                 true => flags.contains(VmFlags::UFFD_MINOR).then_some(FaultReason::Minor),
-                // Beyond the end of the file, or what is lost, cannot be had from anybody.
+                // A page beyond the end of the file, or a lost one, cannot be supplied by the pager.
                 false => missing.filter(|_| index < mapping.end() && !mapping.is_lost(index)),
             }
         }

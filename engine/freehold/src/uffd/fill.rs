@@ -1,12 +1,13 @@
 //! Pages that the pager supplies: COPY, ZEROPAGE, CONTINUE, POISON.
 //!
-//! Each needs the lock of one VMA for reading, found without the mmap lock where possible (step 4), and holds
-//! it for some pages at a time. A page is put where nothing is, and what has contents also in place of a
-//! marker; faults that wait for it are woken when all are there. Huge pages of pools: `fill_huge.rs`.
+//! Each operation read-locks one VMA, without the mmap lock where possible, and holds the lock for a batch of
+//! pages. A page is put only at an empty entry; a page with contents may also replace a marker. Faults that
+//! wait for the pages are woken when all pages are mapped. `fill_huge.rs` handles huge pages of pools.
 //!
-//! A new page of shared memory is published in its file's cache and mapped under one hold of the table's
-//! lock. A fault that finds the page takes that lock next, and meets the entry, so no store gets in before
-//! the write protection that the page comes with (hazard C-53). Linux has the page locked meanwhile.
+//! A new page of shared memory is published in its file's cache and mapped while the table's lock is held. A
+//! fault that finds the page in the cache then waits for that lock and finds the entry. No store can
+//! therefore occur before the page's write protection is in place (hazard C-53). Linux keeps the page locked
+//! instead.
 
 use super::{Context, Userfaultfd, decode, fill_huge::Obstacle};
 use crate::{
@@ -36,28 +37,28 @@ use bitflags::bitflags;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, TableError};
 use freehold_vmspace::{CacheFill, UserRange};
 
-/// Pages between two looks for writers that want the VMA.
+/// Number of pages after which the VMA's lock is released, so that a waiting writer can take it.
 const BATCH: u64 = 32;
 
 bitflags! {
-    /// How pages are supplied, with Linux's numbers.
+    /// Options for supplying pages, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct FillMode: u64 {
-        /// UFFDIO_COPY_MODE_DONTWAKE and the like: faults that wait go on waiting.
+        /// UFFDIO_COPY_MODE_DONTWAKE and its counterparts: waiting faults are not woken.
         const DONTWAKE = 1;
-        /// UFFDIO_COPY_MODE_WP, UFFDIO_CONTINUE_MODE_WP: write-protected.
+        /// UFFDIO_COPY_MODE_WP, UFFDIO_CONTINUE_MODE_WP: the new entries are write-protected.
         const WP = 2;
     }
 }
 
-/// What pages are made of.
+/// Source of the pages' contents.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'b> {
     Bytes(&'b [u8]),
     Zeroes,
-    /// What the file has already.
+    /// The page that the file's cache has.
     Cached,
-    /// Nothing: they are lost.
+    /// No contents: the pages are lost.
     Poison,
 }
 
@@ -71,64 +72,65 @@ impl From<TableError> for UffdError {
 }
 
 impl<P: Platform> Userfaultfd<P> {
-    /// UFFDIO_COPY: puts copies of `bytes`, whole pages, at `start` on. Returns how many bytes were put:
-    /// fewer than there are where Linux says EAGAIN and a number, because something was in the way after
-    /// the first page.
+    /// Puts copies of `bytes`, which are whole pages, at `start` (UFFDIO_COPY). Returns the number of bytes
+    /// put. The number is smaller than requested if an obstacle appears after the first page, where Linux
+    /// returns EAGAIN with a number.
     ///
-    /// In a private mapping of shared memory the copy is private; in a shared one it becomes the file's page.
-    /// A huge page of a pool is taken in place of its reservation, or from what nobody has reserved; if there
-    /// is none, that is [`UffdError::OutOfMemory`].
+    /// In a private mapping of shared memory the copy is private; in a shared mapping it becomes the file's
+    /// page. A huge page of a pool uses its reservation or an unreserved page. If the pool has none, fails
+    /// with [`UffdError::OutOfMemory`].
     ///
     /// # Errors
     ///
-    /// See [`UffdError`]; nothing was put.
+    /// Fails with a [`UffdError`] if no page was put.
     ///
     /// # Locks
     ///
-    /// The VMA's lock for reading, taken without the mmap lock where possible; of shared memory the
-    /// invalidate lock for reading; of huge pages of a pool a fault mutex and the hugetlb VMA lock; tables'
-    /// locks.
+    /// The VMA's lock for reading, taken without the mmap lock where possible. For shared memory, the
+    /// invalidate lock for reading. For huge pages of a pool, a fault mutex and the hugetlb VMA lock. Locks
+    /// of page tables.
     pub fn copy(&self, start: u64, bytes: &[u8], mode: FillMode) -> Result<u64, UffdError> {
         self.fill(start, bytes.len() as u64, Source::Bytes(bytes), mode, FillMode::all())
     }
 
-    /// UFFDIO_ZEROPAGE: as [`copy`](Self::copy), of zeroes. In a private mapping a marker, such as that of a
-    /// write-protected page that is not there, is in the way. Huge pages of a pool do not come like this.
+    /// Puts pages of zeroes (UFFDIO_ZEROPAGE), like [`copy`](Self::copy). In a private mapping any marker is
+    /// an obstacle, including the marker of a write-protected absent page. Not available for huge pages of a
+    /// pool.
     ///
     /// # Errors
     ///
-    /// As [`copy`](Self::copy).
+    /// Fails like [`copy`](Self::copy).
     ///
     /// # Locks
     ///
-    /// As [`copy`](Self::copy).
+    /// The locks of [`copy`](Self::copy).
     pub fn zeropage(&self, start: u64, len: u64, mode: FillMode) -> Result<u64, UffdError> {
         self.fill(start, len, Source::Zeroes, mode, FillMode::DONTWAKE)
     }
 
-    /// UFFDIO_CONTINUE: maps pages of shared memory, or huge ones of a pool, that are in their file. A
-    /// private mapping may read them, and copies what it writes.
+    /// Maps pages of shared memory, or huge pages of a pool, that are in their file (UFFDIO_CONTINUE). A
+    /// private mapping may read them, and copies a page when it writes.
     ///
     /// # Errors
     ///
-    /// As [`copy`](Self::copy); [`UffdError::BadAddress`] where the cache has none.
+    /// Fails like [`copy`](Self::copy), and with [`UffdError::BadAddress`] if the cache does not have a page.
     ///
     /// # Locks
     ///
-    /// The VMA's lock for reading, as [`copy`](Self::copy); tables' locks.
+    /// The VMA's lock for reading, as for [`copy`](Self::copy); locks of page tables.
     pub fn continue_with(&self, start: u64, len: u64, mode: FillMode) -> Result<u64, UffdError> {
         self.fill(start, len, Source::Cached, mode, FillMode::all())
     }
 
-    /// UFFDIO_POISON: an access to these pages is SIGBUS with BUS_MCEERR_AR from now on.
+    /// Declares pages lost (UFFDIO_POISON): an access to them is then SIGBUS with BUS_MCEERR_AR.
     ///
     /// # Errors
     ///
-    /// As [`copy`](Self::copy).
+    /// Fails like [`copy`](Self::copy).
     ///
     /// # Locks
     ///
-    /// As [`continue_with`](Self::continue_with).
+    /// The locks of [`continue_with`](Self::continue_with).
     pub fn poison(&self, start: u64, len: u64, mode: FillMode) -> Result<u64, UffdError> {
         self.fill(start, len, Source::Poison, mode, FillMode::DONTWAKE)
     }
@@ -163,7 +165,7 @@ impl<P: Platform> Userfaultfd<P> {
     }
 }
 
-/// One call under way.
+/// A running fill operation.
 pub(super) struct Filler<'f, P: Platform> {
     context: &'f Counted<Context<P>>,
     pub space: &'f AddressSpace<P>,
@@ -172,7 +174,7 @@ pub(super) struct Filler<'f, P: Platform> {
 }
 
 impl<P: Platform> Filler<'_, P> {
-    /// Some pages from `at` on, which is moved behind each that was put.
+    /// Puts a batch of pages, starting at `at`. Advances `at` past each page that was put.
     fn batch(&self, range: UserRange, at: &mut u64) -> Result<(), UffdError> {
         let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::ptr_eq(other, self.context)) {
             true if range.end() <= vma.end() => Ok(()),
@@ -228,8 +230,8 @@ impl<P: Platform> Filler<'_, P> {
         Ok(())
     }
 
-    /// Pages for which nothing has to be allocated, of one table, under one hold of its lock. None if the
-    /// table was reclaimed.
+    /// Puts pages that need no allocation, in one table, in one hold of its lock. Puts none if the table was
+    /// reclaimed.
     fn put_many(
         &self,
         vma: &Vma<P>,
@@ -240,7 +242,8 @@ impl<P: Platform> Filler<'_, P> {
         let rights = vma_pte_flags(vma.flags());
         let zero = Pte::page(self.space.engine.memory().zero(), rights | PteFlags::SPECIAL);
         let rcu = P::rcu_read();
-        // Within the guard, so that a change which waits for its end finds what is put here.
+        // Checked within the read section, so that a change that waits for a grace period finds the pages put
+        // here.
         let mut done = self.still_fills();
         let Some(mut fill) = self.space.vm.fill_cached(table) else { return done };
         while *at < end && done.is_ok() {
@@ -284,8 +287,8 @@ impl<P: Platform> Filler<'_, P> {
         if put { Ok(()) } else { Err(UffdError::BadAddress) }
     }
 
-    /// The rights of an entry for the file's own page. Without the right to write it is not dirty either:
-    /// whether a page may be written is never read off that (hazard C-52).
+    /// Returns the flags of an entry for the file's own page. An entry without write permission is not dirty
+    /// either, because write permission is never derived from the dirty bit (hazard C-52).
     pub(super) fn file_rights(&self, vma: &Vma<P>) -> PteFlags {
         let rights = vma_pte_flags(vma.flags());
         match self.wp {
@@ -297,15 +300,16 @@ impl<P: Platform> Filler<'_, P> {
         }
     }
 
-    /// The rights of an entry for a private page.
+    /// Returns the flags of an entry for a private page.
     pub(super) fn own_rights(&self, vma: &Vma<P>) -> PteFlags {
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         if self.wp { (rights - PteFlags::WRITE) | PteFlags::UFFD_WP } else { rights }
     }
 
-    /// Whether nothing is in the way of a page where `found` is. What has contents also takes the place of a
-    /// marker: of a write-protected page, a guard, or a page that was declared lost; zeroes that are
-    /// nobody's own, and the declaration, do not. A page that moves, or whose memory has failed, is there.
+    /// Returns true if a page may be put where the entry `found` is. A page with contents may replace a
+    /// marker: of a write-protected page, a guard, or a page that was declared lost. The zero page and a
+    /// declaration of loss may not replace one. A page that is moving, or whose memory failed, counts as
+    /// present.
     pub(super) fn is_vacant(&self, vma: &Vma<P>, found: Pte<P::Format>, level: Level) -> bool {
         let has_contents = match self.source {
             Source::Bytes(_) | Source::Cached => true,
@@ -322,8 +326,8 @@ impl<P: Platform> Filler<'_, P> {
         }
     }
 
-    /// A page with these bytes, or with zeroes. False, here and below: the table was reclaimed, and nothing
-    /// was put.
+    /// Puts a page with these bytes, or with zeroes. Here and in the functions below, false means that the
+    /// table was reclaimed and nothing was put.
     fn put_new(
         &self,
         vma: &Vma<P>,
@@ -363,7 +367,7 @@ impl<P: Platform> Filler<'_, P> {
         put
     }
 
-    /// The page becomes the file's, and is mapped.
+    /// Makes the page the file's page and maps it.
     fn put_shared(
         &self,
         vma: &Vma<P>,
@@ -377,14 +381,14 @@ impl<P: Platform> Filler<'_, P> {
             Some(bytes) => platform.write_frame(pfn, 0, bytes),
             None => platform.zero_frame(pfn),
         };
-        // What the file has already is in the way.
+        // Stays the result if the file already has a page.
         let mut put = Err(UffdError::Present);
         mapping.insert_page(index, contents, |new| put = self.publish(vma, page, table, new))?;
         put
     }
 
-    /// Publishes the file's new page and maps it, both under the table's lock: a fault that finds the page
-    /// finds its entry, and so does a change that waits for the read section in which this runs.
+    /// Publishes the file's new page and maps it, both under the table's lock. A fault that finds the page
+    /// then finds its entry, and so does a change that waits for the end of the caller's read section.
     fn publish(
         &self,
         vma: &Vma<P>,
@@ -397,7 +401,8 @@ impl<P: Platform> Filler<'_, P> {
         let Some(mut fill) = self.space.vm.fill_cached(table) else { return Ok(false) };
         let is_ours = self.is_vacant(vma, fill.get(address), Level::Pte) && new.publish();
         let put = match is_ours {
-            // The invalidate lock keeps it in the cache, and its own in its frame.
+            // The invalidate lock keeps the page in the cache, and the lock of its frame keeps it in the
+            // frame.
             true => match fill.put(address, new.pfn(), self.file_rights(vma), || true) {
                 Ok(_) => Ok(true),
                 Err(NoMemory) => Err(UffdError::OutOfMemory),
@@ -408,13 +413,13 @@ impl<P: Platform> Filler<'_, P> {
         put
     }
 
-    /// Whether no change is under way; asked in the read section in which a page is put, so that a change
-    /// which waits for its end finds the page.
+    /// Checks that no change is in progress. Called in the read section in which a page is put, so that a
+    /// change that waits for a grace period finds the page.
     pub(super) fn still_fills(&self) -> Result<(), UffdError> {
         if self.context.is_changing() { Err(UffdError::Changing) } else { Ok(()) }
     }
 
-    /// Fills a slot in which nothing is in the way.
+    /// Sets the entry of a page, if a page may be put there.
     fn put(
         &self,
         vma: &Vma<P>,
@@ -423,7 +428,7 @@ impl<P: Platform> Filler<'_, P> {
         pte: Pte<P::Format>,
     ) -> Result<bool, UffdError> {
         let address = VirtAddr::new(page);
-        // As in `put_many`.
+        // In a read section, as in `put_many`.
         let _rcu = P::rcu_read();
         self.still_fills()?;
         let Some(mut guard) = table.lock_linked() else { return Ok(false) };
@@ -436,8 +441,8 @@ impl<P: Platform> Filler<'_, P> {
     }
 }
 
-/// Beyond the end of a file no page is put, not even a private one; and a device of zeroes has ended where it
-/// begins.
+/// Checks that a page may be put at this offset of the VMA's file. No page may be put beyond the end of a
+/// file, not even a private one, nor anywhere in a device of zeroes.
 pub(super) fn within_file<P: Platform>(vma: &Vma<P>, page: u64) -> Result<(), UffdError> {
     let ends_before = |mapping: &Mapping<P>| !mapping.is_inside(mapping.index_of(vma.pgoff_of(page)));
     match vma.object() {
@@ -460,13 +465,13 @@ pub(super) fn prepare<P: Platform>(
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The VMA at `at`, locked for reading, if it is as `fits` demands; with an anon_vma, if `anon_vma` and
-    /// it can have private pages.
+    /// Read-locks the VMA at `at`, if `fits` accepts it. With `anon_vma`, also makes sure that a VMA with
+    /// private pages has an anon_vma.
     ///
     /// # Locks
     ///
-    /// The VMA's for reading, without any other where possible; else the mmap lock for reading, for the
-    /// look-up and to choose an anon_vma.
+    /// The VMA's lock for reading, if possible without another lock. Otherwise also the mmap lock for
+    /// reading, for the lookup and the choice of an anon_vma.
     pub(super) fn lock_for_pager(
         &self,
         at: u64,
@@ -492,7 +497,7 @@ impl<P: Platform> AddressSpace<P> {
             if let Ok(vma) = guard.lock_vma(vma) {
                 return Ok(vma);
             }
-            // It has as many readers as can be counted; that passes.
+            // The VMA temporarily has the largest number of readers.
             drop(guard);
             P::relax();
         }

@@ -1,12 +1,12 @@
-//! Huge pages of pools that the pager supplies, whole, one under each hold of the VMA's lock.
+//! Huge pages of pools that the pager supplies. Each hold of the VMA's lock puts one whole page.
 //!
-//! What a fault would do to the page is done by the fault's own steps (`hugetlb/fault/place.rs`,
-//! `file/kinds/huge.rs`): a page of a mapping of one's own is taken under the fault mutex of its place,
-//! in place of its reservation, and copied to before anything is locked that processors wait for; a page of
-//! the file becomes the file's under the lock of the table that maps it, as a small one does. If the pool has
-//! to wait for a page that is coming back, every lock is let go of before.
+//! The steps are those of a fault (`hugetlb/fault/place.rs`, `file/kinds/huge.rs`). A page of a private
+//! mapping is taken from the pool under the fault mutex of its place, with the place's reservation. It is
+//! filled before any spin lock is taken. A shared page is added to the file under the lock of the table that
+//! maps it, like a small page. If the operation must wait until a page returns to the pool, it releases all
+//! locks first.
 //!
-//! A VMA that is registered shares no tables, so what is put is seen by its own space alone.
+//! A registered VMA shares no tables, so only its own space sees the new entries.
 
 use super::{
     fill::{Filler, Source, within_file},
@@ -27,10 +27,10 @@ use crate::{
 use freehold_pagetable::{LeafGuard, MarkerKind, NotCached, Pte};
 use freehold_vmspace::{UserRange, frame::NotMapped};
 
-/// Why a page was not put.
+/// Reason for which a page was not put.
 pub(super) enum Obstacle {
     Error(UffdError),
-    /// It is worth another try afterwards.
+    /// The operation can be retried after this event.
     Wait(WaitFor),
 }
 
@@ -50,7 +50,7 @@ impl From<Lacking> for Obstacle {
 }
 
 impl<P: Platform> Filler<'_, P> {
-    /// Puts the page at `place`, of the call's range.
+    /// Puts the page at `place`. `range` is the whole range of the call.
     pub(super) fn put_huge(&self, place: &HugePlace<'_, P>, range: UserRange) -> Result<(), Obstacle> {
         if !is_whole(place.vma, range) {
             return Err(UffdError::Invalid.into());
@@ -74,12 +74,12 @@ impl<P: Platform> Filler<'_, P> {
                 self.find_vacant(place, &kept)?;
                 Ok(self.put_leaf(place, Pte::marker(MarkerKind::Poison, 0))?)
             }
-            // As on Linux: a pager that wants zeroes copies them.
+            // As on Linux: a pager that needs zeroes copies them.
             Source::Zeroes => Err(UffdError::Invalid.into()),
         }
     }
 
-    /// Nothing is in the way; and there is a table for the entry.
+    /// Checks that a page may be put at `place`, and makes sure that the table for its entry exists.
     fn find_vacant(
         &self,
         place: &HugePlace<'_, P>,
@@ -93,10 +93,10 @@ impl<P: Platform> Filler<'_, P> {
         }
     }
 
-    /// A page of a private mapping.
+    /// Puts a page of a private mapping.
     fn put_own_huge(&self, place: &HugePlace<'_, P>, bytes: &[u8]) -> Result<(), Obstacle> {
-        // Both until the page is mapped or has gone back: nobody else makes one for this place, nor renews
-        // its reservation.
+        // Both are held until the page is mapped or freed. No other task can make a page for this place or
+        // renew its reservation during that time.
         let _maker = self.space.fault_mutex(place);
         let kept = self.space.keep_tables(place.vma);
         self.find_vacant(place, &kept)?;
@@ -109,11 +109,11 @@ impl<P: Platform> Filler<'_, P> {
         Ok(put?)
     }
 
-    /// The page becomes the file's, and is mapped.
+    /// Makes the page the file's page and maps it.
     fn put_shared_huge(&self, place: &HugePlace<'_, P>, bytes: &[u8]) -> Result<(), Obstacle> {
         self.find_vacant(place, &self.space.keep_tables(place.vma))?;
         let contents = |platform: &P, pfn| write_frames(platform, pfn, bytes);
-        // What the file has already is in the way.
+        // Stays the result if the file already has a page.
         let mut put = Err(UffdError::Present);
         let publish = |new: &mut NewPage<'_>| put = self.publish_huge(place, new);
         match place.mapping().insert_huge_page(place.index, contents, publish) {
@@ -123,25 +123,26 @@ impl<P: Platform> Filler<'_, P> {
         }
     }
 
-    /// As `publish` for small pages. There is a table: it is this VMA's own, which nobody takes away while
-    /// the VMA is locked.
+    /// Like `publish` for small pages. The table exists: it belongs to this VMA alone and stays while the VMA
+    /// is locked.
     fn publish_huge(&self, place: &HugePlace<'_, P>, new: &mut NewPage<'_>) -> Result<(), UffdError> {
         self.still_fills()?;
         let leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
         if !self.is_vacant(place.vma, leaf.pte(), place.level()) || !new.publish() {
             return Err(UffdError::Present);
         }
-        // The invalidate lock keeps it there.
+        // The invalidate lock keeps the page in the cache.
         self.map_cached_huge(place, leaf, new.pfn(), || true).map_err(|_| UffdError::OutOfMemory)
     }
 
-    /// Maps the page that the file has; that it has none comes before what is in the way, as on Linux.
+    /// Maps the page that the file has. As on Linux, a missing page is reported before an obstacle at the
+    /// entry.
     fn put_cached_huge(&self, place: &HugePlace<'_, P>) -> Result<(), UffdError> {
-        // As in `put_many`.
+        // In a read section, as in `put_many`.
         let rcu = P::rcu_read();
         self.still_fills()?;
         let found = place.mapping().find(&rcu, place.index).ok_or(UffdError::BadAddress)?;
-        // The table is kept, so it is there.
+        // The caller keeps the table in place, so it exists.
         let leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
         if !self.is_vacant(place.vma, leaf.pte(), place.level()) {
             return Err(UffdError::Present);
@@ -167,14 +168,14 @@ impl<P: Platform> Filler<'_, P> {
         is_still: impl FnOnce() -> bool,
     ) -> Result<(), NotMapped> {
         self.space.platform().frame(pfn).try_map_cached(is_still)?;
-        // No processor remembers a marker.
+        // CPUs do not cache markers.
         leaf.replace(Pte::leaf(place.level(), pfn, self.file_rights(place.vma)), &mut NotCached);
         Ok(())
     }
 
-    /// Fills a slot in which nothing is in the way.
+    /// Sets the entry of `place`, if a page may be put there.
     fn put_leaf(&self, place: &HugePlace<'_, P>, pte: Pte<P::Format>) -> Result<(), UffdError> {
-        // As in `put_many`.
+        // In a read section, as in `put_many`.
         let _rcu = P::rcu_read();
         self.still_fills()?;
         let mut leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;
@@ -197,7 +198,7 @@ impl From<FillError> for UffdError {
     }
 }
 
-/// Fills the frames from `first` on.
+/// Writes `bytes` to the frames from `first` on.
 fn write_frames<P: Platform>(platform: &P, first: Pfn, bytes: &[u8]) {
     let pages = bytes.chunks_exact(PAGE_SIZE as usize);
     pages.zip(0..).for_each(|(page, n)| platform.write_frame(first.add(n), 0, page));

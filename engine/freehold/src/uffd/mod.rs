@@ -1,55 +1,60 @@
-//! userfaultfd: page faults that are served by a program of the embedder's, and word of what becomes of the
-//! memory.
+//! userfaultfd: a program of the embedder's, the *pager*, serves page faults and gets messages about changes
+//! of the memory.
 //!
-//! Reading order: this file, `state/` (the context, its waiters, what has not been read), `event.rs` (what
-//! the pager is told), `uffd/fault.rs` (the fault's side), `register.rs`, `fill.rs`, `fill_huge.rs`,
-//! `protect.rs`, `move_pages.rs` (what the pager does).
+//! Reading order:
+//!
+//! 1. this file;
+//! 2. `state/`: the context, its waiters, and its unread messages;
+//! 3. `event.rs`: messages about changes;
+//! 4. `uffd/fault.rs`: the faulting side;
+//! 5. `register.rs`, `fill.rs`, `fill_huge.rs`, `protect.rs`, `move_pages.rs`: the operations of the pager.
 //!
 //! # The protocol
 //!
-//! A *context* is known to the VMAs that are registered with it, each by a counted reference, and to the
-//! pager by its handle, [`Userfaultfd`]. It knows its address space by a reference that does not keep the
-//! space alive.
+//! Each VMA that is registered with a *context* holds a counted reference to it. The pager has a handle,
+//! [`Userfaultfd`]. The context has a weak reference to its address space.
 //!
-//! | of a context | states | leaves it by |
+//! | part of a context | state | leaves it by |
 //! | --- | --- | --- |
-//! | itself | open | closed: the handle's end, under the mmap lock held for writing, in the hold that takes it from every VMA |
-//! | a waiter | pending: not read yet | delivered: read. An event is over then, and its sender goes on |
-//! | | delivered | woken: [`wake`](Userfaultfd::wake), or a call that filled its page |
-//! | | either | woken: the context is closed. Gone: a signal, of a program's own fault; else a fatal one |
-//! | `changing` | above 0: what is mapped is about to change, and the pager has not read of it; it fills nothing | reading; else the sender, which goes on |
+//! | the context | open | closing: dropping the handle, under the mmap lock held for writing, in the hold that unregisters every VMA |
+//! | a waiter | pending: not read yet | being read. A fault is then delivered. An event is complete, and its sender continues |
+//! | | delivered | being woken: [`wake`](Userfaultfd::wake), or a call that filled its page |
+//! | | either | being woken because the context is closed; or a signal: any signal for a program's own access, otherwise a fatal one |
+//! | `changing` | above 0: the mappings are about to change and the pager has not read the message, so it cannot fill pages | reading the message; or the sender, when it stops waiting |
 //!
-//! **A fault waits** as `FaultOutcome::Userfault`: all locks are dropped. It is queued first; then it looks
-//! at VMA and entry again, under the VMA's lock; then it sleeps, if it still has to. A filler installs first,
-//! and looks at the queue then. Both take the queue's lock in between, so one comes second: either the filler
-//! finds the waiter, or the waiter finds the entry. Closing is the same: VMAs are cleared first, waiters
-//! woken then, and a fault that is queued later finds its VMA cleared. A woken fault is told no more than to
-//! look again. Nothing borrowed from the address space survives the drop of its locks (hazard C-25): a waiter
-//! has an address.
+//! **A fault waits** as `FaultOutcome::Userfault`, with all locks dropped. The fault first queues a waiter,
+//! then checks VMA and entry again under the VMA's lock, and then sleeps if it still has to. A filler first
+//! installs the entry and then searches the queue. Both take the queue's lock in between. Either the filler
+//! finds the waiter, or the waiter finds the entry. Closing works in the same way: it first unregisters the
+//! VMAs and then wakes the waiters, so a fault that is queued later finds its VMA unregistered. A woken fault
+//! only looks again. It keeps no reference into the address space after its locks are dropped (hazard C-25);
+//! a waiter only holds an address.
 //!
-//! **A change** (fork, mremap, munmap, MADV_DONTNEED) raises `changing` with the VMA's write lock in hand,
-//! which keeps fills out; the one that has only a lock for reading, MADV_DONTNEED and its like, then waits
-//! for a grace period: a fill asks for `changing` and installs within one RCU guard. The message is sent, and
-//! waited for, after the locks are let go of. So a fill before the change is part of what changes, one after
-//! it is refused until the message was read, and no fill takes a lock that all fills share.
+//! **A change** (fork, mremap, munmap, MADV_DONTNEED) raises `changing` while it holds the VMA's write lock,
+//! which excludes fills. MADV_DONTNEED and similar calls hold only a read lock, and therefore wait for a
+//! grace period after raising `changing`: a fill reads `changing` and installs its entry within one RCU read
+//! section. The change sends its message and waits for it after its locks are released. A fill before the
+//! change is therefore part of the changed memory, and a later fill is refused until the message was read.
+//! Fills share no lock.
 //!
-//! **`UFFD_WP`** of an entry, and markers that stand for it where nothing is mapped, exist only in VMAs with
-//! the flag of that name: a call that takes the flag away clears them in the same hold of the write locks.
+//! **The flag `UFFD_WP`** of an entry, and the markers that stand for it where no page is mapped, exist only
+//! in VMAs with the flag of that name. A call that clears the VMA flag clears the entries and markers in the
+//! same hold of the write locks.
 //!
 //! # Huge pages of pools
 //!
-//! The same, a huge page at a time. A fault asks the pager inside its fault mutex and the hugetlb VMA lock,
-//! and drops both to wait.
+//! The protocol is the same, for one huge page at a time. A fault calls for the pager while it holds its
+//! fault mutex and the hugetlb VMA lock, and drops both before it waits.
 //!
-//! | what is at a page | is filled by | against |
+//! | entry of a page | task that changes it | excluded tasks |
 //! | --- | --- | --- |
-//! | nothing; a marker | a fault, where the pager is not to be asked: a page of zeroes, or the file's; a marker of protection stays in the entry | a fill of the same page: the fault mutex for a page of one's own, the file's word for a shared one; else the table's lock. The second finds it taken |
-//! | | COPY, CONTINUE, POISON | a change: within one RCU guard with the look at `changing`. DONTNEED: the hugetlb VMA lock, so that a reservation is used up, or renewed, once |
-//! | an entry | WRITEPROTECT: a flag of it | a store's fault, which looks at the flag under the table's lock before it gives the right to write |
+//! | empty, or a marker | a fault that the pager need not serve: maps a page of zeroes, or the file's page; the write protection of a marker stays in the entry | a fill of the same page: by the fault mutex for a private page, by the file's word for a shared page, otherwise by the table's lock. The second task finds the entry in use |
+//! | | COPY, CONTINUE, POISON | a change: by checking `changing` within the same RCU read section. DONTNEED: by the hugetlb VMA lock, so that a reservation is used or renewed once |
+//! | a page | WRITEPROTECT: changes a flag of the entry | the fault of a store, which checks the flag under the table's lock before it grants write permission |
 //!
-//! A page that COPY has taken from the pool, and cannot put, goes back with its reservation before the fault
-//! mutex ends. While a VMA is registered its tables are its space's own: registering leaves shared ones with
-//! i_mmap held exclusively, and a fault that shares looks at the flags with i_mmap held
+//! A page that COPY took from the pool and cannot map is freed, and its reservation restored, before the
+//! fault mutex is released. The tables of a registered VMA belong to its space alone: registration unshares
+//! them with i_mmap held exclusively, and a fault that shares a table checks the VMA's flags with i_mmap held
 //! (`hugetlb/sharing.rs`).
 
 pub(crate) mod event;
@@ -71,17 +76,17 @@ pub use register::{RangeIoctls, RegisterMode};
 pub use state::{FaultReason, Features, Message, Poll, UffdConfig, Userfaultfd};
 
 impl<P: Platform> Userfaultfd<P> {
-    /// Takes the context from all memory; tasks that wait for a page, for a message, or for one to be read go
-    /// on.
+    /// Unregisters all memory of the context, and wakes the tasks that wait for a page, for a message, or for
+    /// a message to be read.
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing, if the address space still lives; the caller holds none.
+    /// The mmap lock for writing, if the address space still exists. The caller holds no lock.
     pub fn close(&self) {
         if let Some(space) = self.context.space.upgrade() {
             let guard = space.write();
             guard.clear_uffd(&self.context);
-            // In the same hold: nobody registers with it afterwards.
+            // In the same hold of the mmap lock, so that no later call registers memory with the context.
             self.context.queue.close();
         } else {
             self.context.queue.close();

@@ -1,13 +1,20 @@
-//! UFFDIO_MOVE: pages go from one place of an address space to another, and nothing is copied.
+//! UFFDIO_MOVE: pages move from one place of an address space to another without being copied.
 //!
-//! Both VMAs are locked for reading: the second by trying, and if that fails both under the mmap lock, which
-//! is let go of then (hazard C-50). For each pair of tables both locks are taken, in the order of addresses.
-//! Under them a page's frame is locked, by trying; the entry is taken; then it is asked whether anybody else
-//! has the page (hazard C-48); then the page is given its new home, and its new entry. Old translations are
-//! flushed before the tables' locks are let go of. A task that works on the page (another frame for it, its
-//! failure) has its frame locked, and is waited for without any lock.
+//! Both VMAs are read-locked. The second lock is only tried for; if that fails, both are taken under the mmap
+//! lock, which is released afterwards (hazard C-50). For each pair of tables both locks are taken, in address
+//! order. Under them, for each page:
 //!
-//! Forks, moves and unmaps of either VMA wait for its lock, so no page is in two places or in none for them.
+//! 1. lock the page's frame, by trying;
+//! 2. take the entry;
+//! 3. check that there is no other reference to the page (hazard C-48);
+//! 4. give the page its new home and its new entry.
+//!
+//! Old translations are flushed before the locks of the tables are released. A task that is working on the
+//! page (a migration, a memory failure) holds the lock of the frame; the move waits for that task without any
+//! lock.
+//!
+//! Forks, moves and unmaps of either VMA wait for its lock. They therefore find every page at exactly one
+//! place.
 
 use super::{Context, Userfaultfd, decode, fill};
 use crate::{
@@ -33,21 +40,21 @@ use freehold_sync::{
 };
 use freehold_vmspace::{AnonPage, MigrationEntry, UserRange, VmGather};
 
-/// Pages moved under one hold of the locks.
+/// Number of pages moved in one hold of the locks.
 const BATCH: u64 = 64;
 
 bitflags! {
-    /// How pages are moved, with Linux's numbers.
+    /// Options for moving pages, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct MoveMode: u64 {
-        /// UFFDIO_MOVE_MODE_DONTWAKE: faults that wait go on waiting.
+        /// UFFDIO_MOVE_MODE_DONTWAKE: waiting faults are not woken.
         const DONTWAKE = 1;
-        /// UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES: where nothing is, nothing is moved, and that counts.
+        /// UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES: a hole in the source counts as moved.
         const ALLOW_SRC_HOLES = 2;
     }
 }
 
-/// VMAs of which nothing is moved.
+/// Flags of VMAs whose pages cannot be moved.
 const NEVER: VmFlags = VmFlags::SHARED
     .union(VmFlags::PFNMAP)
     .union(VmFlags::IO)
@@ -55,18 +62,19 @@ const NEVER: VmFlags = VmFlags::SHARED
     .union(VmFlags::MIXEDMAP);
 
 impl<P: Platform> Userfaultfd<P> {
-    /// UFFDIO_MOVE: moves the pages of `len` bytes at `from` to `to`, where nothing is. Returns how many
-    /// bytes were moved, as [`copy`](Self::copy) does.
+    /// Moves the pages of `len` bytes at `from` to `to`, where no page may be (UFFDIO_MOVE). Returns the
+    /// number of bytes moved, like [`copy`](Self::copy).
     ///
     /// # Errors
     ///
-    /// See [`UffdError`]; nothing was moved. [`UffdError::Busy`]: a page that somebody else can reach, too: a
-    /// forked process, or a task that has borrowed it, if only for a moment. It can be copied.
+    /// Fails with a [`UffdError`] if nothing was moved. Fails with [`UffdError::Busy`] if a page has another
+    /// user: a forked process, or a task that holds a reference, if only for a moment. Such a page can be
+    /// copied.
     ///
     /// # Locks
     ///
-    /// Those of the two VMAs for reading, taken without the mmap lock where possible; two tables' locks;
-    /// frames' locks, tried for.
+    /// The locks of the two VMAs for reading, taken without the mmap lock where possible; the locks of two
+    /// page tables; locks of frames, by trying.
     pub fn move_pages(&self, to: u64, from: u64, len: u64, mode: MoveMode) -> Result<u64, UffdError> {
         if self.context.is_changing() {
             return Err(UffdError::Changing);
@@ -82,7 +90,7 @@ impl<P: Platform> Userfaultfd<P> {
         let (mut moved, mut rounds) = (0, Rounds::new());
         let mut failed = Ok(());
         while moved < len && failed.is_ok() {
-            // Not all of them move a page: frames are waited for.
+            // A round may move no page: it may wait for a frame.
             failed = rounds.again::<P>().map_err(UffdError::from).and_then(|()| mover.batch(&mut moved));
         }
         if moved > 0 && !mode.contains(MoveMode::DONTWAKE) {
@@ -92,7 +100,7 @@ impl<P: Platform> Userfaultfd<P> {
     }
 }
 
-/// One call under way.
+/// A running move operation.
 struct Mover<'m, P: Platform> {
     context: &'m Counted<Context<P>>,
     space: &'m AddressSpace<P>,
@@ -101,7 +109,7 @@ struct Mover<'m, P: Platform> {
     holes: bool,
 }
 
-/// Both VMAs, locked; one lock if they are one.
+/// Both VMAs, locked. `target` is `None` if they are the same VMA.
 struct Both<'s, P: Platform> {
     source: VmaRead<'s, P>,
     target: Option<VmaRead<'s, P>>,
@@ -113,9 +121,9 @@ impl<P: Platform> Both<'_, P> {
     }
 }
 
-/// Why a part was not moved.
+/// Reason for which a page was not moved.
 enum Obstacle {
-    /// Somebody works on the page in this frame.
+    /// Another task is working on the page in this frame.
     Wait(Pfn),
     Error(UffdError),
 }
@@ -127,7 +135,7 @@ impl From<UffdError> for Obstacle {
 }
 
 impl<'m, P: Platform> Mover<'m, P> {
-    /// Some pages behind the first `moved` bytes, which grow.
+    /// Moves a batch of pages after the first `moved` bytes, and advances `moved`.
     fn batch(&self, moved: &mut u64) -> Result<(), UffdError> {
         let both = self.lock_both(self.source.start() + *moved, self.target.start() + *moved)?;
         if self.context.is_changing() {
@@ -145,7 +153,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         }
     }
 
-    /// Locks the two VMAs. None waits for the second with the first locked.
+    /// Locks the two VMAs. Never waits for the second lock while it holds the first.
     fn lock_both(&self, from: u64, to: u64) -> Result<Both<'_, P>, UffdError> {
         let space = self.space;
         let mut rounds = Rounds::new();
@@ -174,13 +182,13 @@ impl<'m, P: Platform> Mover<'m, P> {
                     return Ok(Both { source: locked, target: second });
                 }
             }
-            // One has as many readers as can be counted; that passes.
+            // One of the VMAs temporarily has the largest number of readers.
             drop(guard);
             P::relax();
         }
     }
 
-    /// Whether pages may move between these two.
+    /// Checks that pages may move between these two VMAs.
     fn fits(&self, source: &Vma<P>, target: &Vma<P>) -> Result<(), UffdError> {
         let (a, b) = (source.flags(), target.flags());
         let alike = VmFlags::ACCESS | VmFlags::LOCKED;
@@ -195,7 +203,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         if fits { Ok(()) } else { Err(UffdError::Invalid) }
     }
 
-    /// What lies in one table at either end.
+    /// Moves pages of one source table to one target table.
     fn part(&self, both: &Both<'_, P>, moved: &mut u64) -> Result<(), Obstacle> {
         let space = self.space;
         let from = VirtAddr::new(self.source.start() + *moved);
@@ -212,8 +220,8 @@ impl<'m, P: Platform> Mover<'m, P> {
             return self.pass_hole(moved, len).map_err(Obstacle::Error);
         };
         let mut gather: VmGather<'_, _, 1> = space.vm.gather();
-        // In one read section with the moves, so that a change which waits for its end finds the pages where
-        // they are then.
+        // In one read section with the moves, so that a change that waits for a grace period finds the pages
+        // at their new place.
         let rcu = P::rcu_read();
         if self.context.is_changing() {
             return Err(UffdError::Changing.into());
@@ -230,7 +238,8 @@ impl<'m, P: Platform> Mover<'m, P> {
             done = self.one(both, &mut tables, *moved, &mut gather);
             *moved += if done.is_ok() { PAGE_SIZE } else { 0 };
         }
-        // With both locks held: from then on others may find the page at its new place, and take it away.
+        // With both locks held: after their release, other tasks may find the page at its new place and unmap
+        // it.
         gather.flush();
         drop(tables);
         drop(rcu);
@@ -238,7 +247,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         done
     }
 
-    /// Nothing is mapped in `len` bytes of the source.
+    /// Skips `len` bytes of the source in which nothing is mapped.
     fn pass_hole(&self, moved: &mut u64, len: u64) -> Result<(), UffdError> {
         if !self.holes {
             return Err(UffdError::SourceHole);
@@ -254,7 +263,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         Ok(())
     }
 
-    /// The page behind the first `moved` bytes.
+    /// Moves the page after the first `moved` bytes.
     fn one(
         &self,
         both: &Both<'_, P>,
@@ -289,8 +298,8 @@ impl<'m, P: Platform> Mover<'m, P> {
         Ok(())
     }
 
-    /// Takes the entry of a page that is this address space's alone, and nobody else's in any way; it is
-    /// known as `page` then.
+    /// Takes the entry of a page that only this address space uses and to which there is no other reference.
+    /// Sets the page's identity to `page`.
     fn take(
         &self,
         tables: &mut Tables<'m, P>,
@@ -303,14 +312,14 @@ impl<'m, P: Platform> Mover<'m, P> {
         if !frame.is_anon() || !frame.is_exclusive() {
             return Err(UffdError::Busy.into());
         }
-        // A task that works on the page goes first, and is waited for. A walk by the home that the page has
-        // now comes too late for the old entry. See `rmap`.
+        // A task that is working on the page comes first, and this task waits for it. A walk that starts from
+        // the page's current home may come too late for the old entry. See `rmap`.
         let Some(identity) = self.space.vm.memory().try_lock_frame(pfn) else {
             return Err(Obstacle::Wait(pfn));
         };
         let old = tables.source.take(from, gather);
-        // A borrower that takes no lock raises the count, then looks whether the entry is still the same:
-        // with the fences on both sides one of us notices.
+        // A task that takes a reference without a lock raises the count and then checks that the entry is
+        // unchanged. With the fences on both sides, at least one of the two tasks notices the other.
         fence(SeqCst);
         let alone = frame.refs() == 1;
         if alone {
@@ -318,18 +327,18 @@ impl<'m, P: Platform> Mover<'m, P> {
         } else {
             tables.source.set(from, old);
         }
-        // Nobody is woken under the tables' locks.
+        // No task is woken under the locks of the tables.
         tables.sleepers = identity.release_quietly();
         if alone { Ok(()) } else { Err(UffdError::Busy.into()) }
     }
 }
 
-/// Both tables, locked; one lock if they are one.
+/// Both tables, locked. `target` is `None` if they are the same table.
 struct Tables<'t, P: Platform> {
     source: PteGuard<'t, P::Format, P>,
     target: Option<PteGuard<'t, P::Format, P>>,
-    /// The sleepers on the frame that was looked at last; woken after the locks, in the order of these
-    /// fields.
+    /// The sleepers on the frame of the last page. Fields are dropped in this order, so the sleepers are
+    /// woken after the locks are released.
     sleepers: Option<Sleepers<'t, P>>,
 }
 

@@ -1,8 +1,8 @@
-//! Write protection by the pager: a bit of entries, and markers where nothing is mapped.
+//! Write protection by the pager: a bit of entries, and markers where no page is mapped.
 //!
-//! An entry that has [`UFFD_WP`](PteFlags::UFFD_WP) never has the right to write; code that gives that right,
-//! under the table's lock, looks for the bit there. Right and bit change by one exchange, and the old right
-//! is gone from all TLBs when the call returns, even if another call took it away (hazard C-53).
+//! An entry with [`UFFD_WP`](PteFlags::UFFD_WP) never has write permission. Code that grants this permission
+//! checks the bit under the table's lock. The permission and the bit change in one exchange. When the call
+//! returns, no TLB holds the old permission, even if another call removed it (hazard C-53).
 
 use super::{Features, Userfaultfd, decode};
 use crate::{
@@ -17,32 +17,33 @@ use crate::{
 use bitflags::bitflags;
 use freehold_vmspace::{HugePageSize, UserRange};
 
-/// Pages between two looks for writers that want the VMA.
+/// Number of pages after which the VMA's lock is released, so that a waiting writer can take it.
 const BATCH: u64 = 512;
 
 bitflags! {
-    /// What UFFDIO_WRITEPROTECT does, with Linux's numbers.
+    /// Options of UFFDIO_WRITEPROTECT, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct ProtectMode: u64 {
-        /// UFFDIO_WRITEPROTECT_MODE_WP: stores wait from now on; else they do not any more.
+        /// UFFDIO_WRITEPROTECT_MODE_WP: stores to the pages wait from now on. Without it, they no longer
+        /// wait.
         const WP = 1;
-        /// UFFDIO_WRITEPROTECT_MODE_DONTWAKE: faults that wait go on waiting.
+        /// UFFDIO_WRITEPROTECT_MODE_DONTWAKE: waiting faults are not woken.
         const DONTWAKE = 2;
     }
 }
 
 impl<P: Platform> Userfaultfd<P> {
-    /// UFFDIO_WRITEPROTECT: stores to these pages wait for the pager, or do not any more, and faults that
-    /// wait for one go on.
+    /// Write-protects pages, so that stores to them wait for the pager, or removes the protection and wakes
+    /// waiting faults (UFFDIO_WRITEPROTECT).
     ///
     /// # Errors
     ///
-    /// See [`UffdError`]; what lies left of the cause is done. Holes are passed over, if anything is mapped
-    /// at all.
+    /// Fails with a [`UffdError`]; the part of the range before the cause is then changed. Holes are skipped,
+    /// but the call fails if nothing is mapped at all.
     ///
     /// # Locks
     ///
-    /// The lock of each VMA for reading, some pages long; tables' locks.
+    /// The lock of each VMA for reading, for one batch of pages at a time; locks of page tables.
     pub fn write_protect(&self, start: u64, len: u64, mode: ProtectMode) -> Result<(), UffdError> {
         let context = &self.context;
         if context.is_changing() {
@@ -59,7 +60,7 @@ impl<P: Platform> Userfaultfd<P> {
         while at < range.end() {
             rounds.again::<P>()?;
             let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::ptr_eq(other, context)) {
-                // Whole huge pages, or none, wherever in the range they lie.
+                // Huge pages only as a whole, wherever in the range the VMA is.
                 true if vma.flags().contains(VmFlags::UFFD_WP) => match is_whole(vma, range) {
                     true => Ok(()),
                     false => Err(UffdError::Invalid),
@@ -99,11 +100,11 @@ impl<P: Platform> Userfaultfd<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Where something is mapped behind `at`, where nothing is.
+    /// Returns the start of the first VMA after the hole at `at`.
     ///
     /// # Errors
     ///
-    /// Something is mapped there.
+    /// Fails with `NotRegistered` if `at` is mapped.
     fn behind_hole(&self, at: u64) -> Result<u64, UffdError> {
         let guard = self.read_killable()?;
         match guard.next(at).map_or(u64::MAX, Vma::start) {
@@ -112,8 +113,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Takes the right to write from the pages of `part`. What is not there, and could come otherwise, is
-    /// marked: pages of files, and with `unpopulated` anonymous ones.
+    /// Removes the write permission from the pages of `part`. Marks absent pages that could be mapped later
+    /// without a message: pages of files, and with `unpopulated` also anonymous pages.
     fn protect_part(&self, vma: &Vma<P>, part: UserRange, unpopulated: bool) -> Result<(), UffdError> {
         if let Some(size) = vma.huge_page_size() {
             let _kept = self.keep_tables(vma);
@@ -122,8 +123,8 @@ impl<P: Platform> AddressSpace<P> {
         Ok(self.vm.write_protect(part, unpopulated || !vma.is_anonymous())?)
     }
 
-    /// The pages of `part`, in `vma`, are write-protected no more. The next store to one finds out whether it
-    /// may be written. The caller has the VMA locked for writing, or keeps its tables.
+    /// Removes the write protection from the pages of `part`, in `vma`. The next store to a page decides
+    /// whether the page may be written. The caller has write-locked the VMA, or keeps its tables in place.
     pub(crate) fn unprotect(&self, vma: &Vma<P>, part: UserRange) {
         match vma.huge_page_size() {
             Some(size) => self.vm.write_unprotect_large(size.level(), part),
@@ -132,7 +133,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Whether a range consists of whole pages of a VMA's size.
+/// Returns true if a range consists of whole pages of the VMA's page size.
 pub(super) fn is_whole<P: Platform>(vma: &Vma<P>, range: UserRange) -> bool {
     let bytes = vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes);
     range.start().is_multiple_of(bytes) && range.end().is_multiple_of(bytes)

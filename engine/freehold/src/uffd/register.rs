@@ -1,4 +1,4 @@
-//! Registering memory with a context, and taking it back.
+//! Registering memory with a context, and unregistering it.
 
 use super::{Context, Userfaultfd, decode};
 use crate::{
@@ -18,34 +18,35 @@ use bitflags::bitflags;
 use freehold_vmspace::UserRange;
 
 bitflags! {
-    /// Of what the pager wants to hear, with Linux's numbers; at least one.
+    /// Kinds of faults that the pager serves, with Linux's numbers. At least one is required.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct RegisterMode: u64 {
-        /// UFFDIO_REGISTER_MODE_MISSING: accesses where no page is.
+        /// UFFDIO_REGISTER_MODE_MISSING: accesses to absent pages.
         const MISSING = 1;
-        /// UFFDIO_REGISTER_MODE_WP: stores to pages that it write-protects.
+        /// UFFDIO_REGISTER_MODE_WP: stores to pages that the pager has write-protected.
         const WP = 2;
-        /// UFFDIO_REGISTER_MODE_MINOR: accesses to pages of shared memory that are in the cache and not
-        /// mapped.
+        /// UFFDIO_REGISTER_MODE_MINOR: accesses to pages that are in their file's cache but not mapped. For
+        /// shared memory and huge pages of a pool.
         const MINOR = 4;
     }
 }
 
 bitflags! {
-    /// What a pager can do to registered memory, with Linux's numbers: what UFFDIO_REGISTER answers.
+    /// Operations that a pager can apply to registered memory, with Linux's numbers: the result of
+    /// UFFDIO_REGISTER.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct RangeIoctls: u64 {
         /// [`Userfaultfd::wake`].
         const WAKE = 1 << 2;
         /// [`Userfaultfd::copy`].
         const COPY = 1 << 3;
-        /// [`Userfaultfd::zeropage`]: not to huge pages of a pool.
+        /// [`Userfaultfd::zeropage`]; not for huge pages of a pool.
         const ZEROPAGE = 1 << 4;
-        /// [`Userfaultfd::move_pages`]: no huge pages of a pool.
+        /// [`Userfaultfd::move_pages`]; not for huge pages of a pool.
         const MOVE = 1 << 5;
-        /// [`Userfaultfd::write_protect`], of what is registered for it.
+        /// [`Userfaultfd::write_protect`]; for memory that is registered for write protection.
         const WRITEPROTECT = 1 << 6;
-        /// [`Userfaultfd::continue_with`], of what is registered for minor faults.
+        /// [`Userfaultfd::continue_with`]; for memory that is registered for minor faults.
         const CONTINUE = 1 << 7;
         /// [`Userfaultfd::poison`].
         const POISON = 1 << 8;
@@ -84,11 +85,11 @@ impl From<SplitMergeError> for UffdRegisterError {
     }
 }
 
-/// Memory that is never registered, whatever is asked (hazard C-51).
+/// Flags of memory that can never be registered (hazard C-51).
 const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::DROPPABLE);
 
-/// Whether a VMA may be registered like this: anonymous memory, and what shows shared memory or has huge
-/// pages of a pool, which alone have minor faults.
+/// Returns true if a VMA may be registered with these flags: anonymous memory, mappings of shared memory, and
+/// huge pages of a pool. Anonymous memory has no minor faults.
 fn may_register<P: Platform>(vma: &Vma<P>, flags: VmFlags) -> bool {
     if vma.huge_page_size().is_some() {
         return true;
@@ -102,36 +103,38 @@ fn may_register<P: Platform>(vma: &Vma<P>, flags: VmFlags) -> bool {
     kind && !vma.flags().intersects(NEVER)
 }
 
-/// Whether `at` lies inside no huge page of `vma`.
+/// Returns true if `at` is not inside a huge page of `vma`.
 fn is_border<P: Platform>(vma: &Vma<P>, at: u64) -> bool {
     vma.huge_page_size().is_none_or(|size| at.is_multiple_of(size.bytes()))
 }
 
-/// Whether `range` does not start inside a huge page: the first VMA in it decides, also if there is a hole
-/// before that.
+/// Returns true if `range` does not start inside a huge page. The first VMA in the range decides, even after
+/// a hole.
 fn starts_at_border<'v, P: Platform>(mut vmas: impl Iterator<Item = &'v Vma<P>>, range: UserRange) -> bool {
     vmas.next().is_none_or(|first| is_border(first, range.start()))
 }
 
-/// Whether `range` does not end inside a huge page of `vma`.
+/// Returns true if `range` does not end inside a huge page of `vma`.
 fn ends_at_border<P: Platform>(vma: &Vma<P>, range: UserRange) -> bool {
     vma.end() < range.end() || is_border(vma, range.end())
 }
 
 impl<P: Platform> Userfaultfd<P> {
-    /// UFFDIO_REGISTER: what is mapped in the range is the pager's business from now on, as `mode` says. VMAs
-    /// are cut and merged; holes are passed over. What is registered with this context for more stays so;
-    /// else it gets the new mode. Returns what the pager can do to all of it. Huge pages of a pool are
-    /// registered whole, and share no page tables then.
+    /// Registers the memory mapped in the range, so that the pager serves the faults that `mode` selects
+    /// (UFFDIO_REGISTER). Splits and merges VMAs; skips holes. Memory that this context already has
+    /// registered for at least `mode` keeps its registration; other memory gets the new mode. Returns the
+    /// operations that the pager can apply to the whole range. Huge pages of a pool are registered as a
+    /// whole, and then share no page tables.
     ///
     /// # Errors
     ///
-    /// See [`UffdRegisterError`], in Linux's order. If memory runs out, what lies left of that is registered.
+    /// Fails with a [`UffdRegisterError`], checked in Linux's order. If memory runs out, the part of the
+    /// range before that point is registered.
     ///
     /// # Locks
     ///
-    /// Those of a [range writer](crate::space::locking#writers), killably; of huge pages of a pool the
-    /// hugetlb VMA lock and i_mmap, for writing; tables' locks.
+    /// The locks of a [range writer](crate::space::locking#writers), killably. For huge pages of a pool, also
+    /// the hugetlb VMA lock and i_mmap, for writing. Locks of page tables.
     pub fn register(
         &self,
         start: u64,
@@ -149,7 +152,7 @@ impl<P: Platform> Userfaultfd<P> {
             return Err(UffdRegisterError::Closed);
         }
         let flags = mode.flags();
-        // Before everything else about VMAs, as on Linux.
+        // Before all other checks of VMAs, as on Linux.
         if !starts_at_border(guard.vmas(range), range) {
             return Err(UffdRegisterError::Invalid);
         }
@@ -176,16 +179,17 @@ impl<P: Platform> Userfaultfd<P> {
         Ok(RangeIoctls::of(mode, huge))
     }
 
-    /// UFFDIO_UNREGISTER: what is mapped in the range is nobody's business any more. Faults that wait for one
-    /// of its pages go on. Memory that is not registered is passed over.
+    /// Unregisters the memory mapped in the range (UFFDIO_UNREGISTER), and wakes the faults that wait for its
+    /// pages. Skips memory that is not registered.
     ///
     /// # Errors
     ///
-    /// See [`UffdRegisterError`]; also if some of it could not be registered, or belongs to another context.
+    /// Fails with a [`UffdRegisterError`]; also if a part of the range could not be registered, or belongs to
+    /// another context.
     ///
     /// # Locks
     ///
-    /// As [`register`](Self::register).
+    /// The locks of [`register`](Self::register).
     pub fn unregister(&self, start: u64, len: u64) -> Result<(), UffdRegisterError> {
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
@@ -207,7 +211,7 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let done = guard.set_uffd(range, VmFlags::empty(), None);
         drop(guard);
-        // Also after a failure: part of it may be free of the context. A fault that still has to wait queues
+        // Also after a failure, because a part may be unregistered. A fault that still has to wait queues
         // again.
         self.context.wake(range);
         done
@@ -215,7 +219,7 @@ impl<P: Platform> Userfaultfd<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Registers everything in `range` with `context`, or with none; VMA by VMA, cut and merged as needed.
+    /// Registers all memory in `range` with `context`, or unregisters it. Splits and merges VMAs as needed.
     fn set_uffd(
         &self,
         range: UserRange,
@@ -227,7 +231,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             let part = vma.range().intersection(range);
             at = part.end();
             let (old, new) = (vma.flags(), (vma.flags() - VmFlags::UFFD) | flags);
-            // Registered for that and more, or not at all: there is nothing to do.
+            // The VMA is registered for these flags already, or is not registered and need not be: there is
+            // nothing to do.
             let enough = !flags.is_empty() && old.contains(flags);
             if enough || (flags.is_empty() && !old.intersects(VmFlags::UFFD)) {
                 continue;
@@ -244,8 +249,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(())
     }
 
-    /// As for other memory; VMAs of huge pages never merge. A registered one shares no tables: it leaves them
-    /// before its flags say so. What is not registered may share its own again: marks are gone before.
+    /// Registers or unregisters huge pages. VMAs of huge pages never merge. A registered VMA shares no
+    /// tables, so the tables are unshared before the flags are set. An unregistered VMA may share its tables
+    /// again, so the marks are cleared before.
     fn set_uffd_of_huge(
         &self,
         vma: &Vma<P>,
@@ -265,8 +271,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(())
     }
 
-    /// Takes a context that is about to end from every VMA. Merging what becomes alike needs memory, and is
-    /// left out where there is none (hazard C-55).
+    /// Removes a context that is about to close from every VMA. A merge of VMAs that become alike needs
+    /// memory, and is skipped if there is none (hazard C-55).
     pub(crate) fn clear_uffd(&self, context: &Counted<Context<P>>) {
         let mut at = 0;
         while let Some(vma) = self.next(at) {

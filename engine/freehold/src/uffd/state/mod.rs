@@ -1,5 +1,5 @@
-//! What VMAs, the pager and its waiters share of a userfaultfd: the context, its queue, and its messages. The
-//! protocol: [`uffd`](crate::uffd).
+//! State of a userfaultfd that VMAs, the pager and its waiters share: the context, its queue, and its
+//! messages. [`uffd`](crate::uffd) describes the protocol.
 
 pub(crate) mod queue;
 
@@ -20,103 +20,105 @@ pub use queue::Poll;
 use queue::Queue;
 
 bitflags! {
-    /// What a context does beyond serving faults, with Linux's numbers. Those that only say what there is are
-    /// accepted and mean nothing.
-    /// A program's word goes through `from_bits`, which refuses what has no name here (EINVAL).
+    /// Behaviour of a context beyond serving faults, with Linux's numbers. Flags that only announce a
+    /// capability are accepted and have no effect. To convert a program's word, use `from_bits`, which
+    /// refuses unknown flags (EINVAL).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Features: u64 {
-        /// UFFD_FEATURE_PAGEFAULT_FLAG_WP: there is write protection.
+        /// UFFD_FEATURE_PAGEFAULT_FLAG_WP: announces write protection.
         const PAGEFAULT_FLAG_WP = 1 << 0;
-        /// UFFD_FEATURE_EVENT_FORK: a forked child's memory stays registered, with a context of its own.
+        /// UFFD_FEATURE_EVENT_FORK: the memory of a forked child stays registered, with its own context.
         const EVENT_FORK = 1 << 1;
         /// UFFD_FEATURE_EVENT_REMAP: memory that mremap moves stays registered.
         const EVENT_REMAP = 1 << 2;
-        /// UFFD_FEATURE_EVENT_REMOVE: word of MADV_DONTNEED, MADV_FREE and MADV_REMOVE.
+        /// UFFD_FEATURE_EVENT_REMOVE: messages about MADV_DONTNEED, MADV_FREE and MADV_REMOVE.
         const EVENT_REMOVE = 1 << 3;
-        /// UFFD_FEATURE_MISSING_HUGETLBFS: huge pages of pools can be registered.
+        /// UFFD_FEATURE_MISSING_HUGETLBFS: announces that huge pages of pools can be registered.
         const MISSING_HUGETLBFS = 1 << 4;
-        /// UFFD_FEATURE_MISSING_SHMEM: shared memory can be registered.
+        /// UFFD_FEATURE_MISSING_SHMEM: announces that shared memory can be registered.
         const MISSING_SHMEM = 1 << 5;
-        /// UFFD_FEATURE_EVENT_UNMAP: word of munmap.
+        /// UFFD_FEATURE_EVENT_UNMAP: messages about munmap.
         const EVENT_UNMAP = 1 << 6;
-        /// UFFD_FEATURE_SIGBUS: nobody waits; a fault is a bus error.
+        /// UFFD_FEATURE_SIGBUS: a fault is a bus error instead of waiting.
         const SIGBUS = 1 << 7;
-        /// UFFD_FEATURE_MINOR_HUGETLBFS: these have minor faults.
+        /// UFFD_FEATURE_MINOR_HUGETLBFS: announces minor faults of huge pages of pools.
         const MINOR_HUGETLBFS = 1 << 9;
-        /// UFFD_FEATURE_MINOR_SHMEM: there are minor faults.
+        /// UFFD_FEATURE_MINOR_SHMEM: announces minor faults of shared memory.
         const MINOR_SHMEM = 1 << 10;
-        /// UFFD_FEATURE_EXACT_ADDRESS: messages tell the address, and not only its page.
+        /// UFFD_FEATURE_EXACT_ADDRESS: messages contain the exact address instead of the page's.
         const EXACT_ADDRESS = 1 << 11;
-        /// UFFD_FEATURE_WP_HUGETLBFS_SHMEM: pages of shared memory and of pools can be write-protected.
+        /// UFFD_FEATURE_WP_HUGETLBFS_SHMEM: announces write protection of shared memory and of huge pages of
+        /// pools.
         const WP_HUGETLBFS_SHMEM = 1 << 12;
-        /// UFFD_FEATURE_WP_UNPOPULATED: so can anonymous pages that are not there.
+        /// UFFD_FEATURE_WP_UNPOPULATED: write protection also applies to absent anonymous pages.
         const WP_UNPOPULATED = 1 << 13;
-        /// UFFD_FEATURE_POISON: pages can be declared lost.
+        /// UFFD_FEATURE_POISON: announces that pages can be declared lost.
         const POISON = 1 << 14;
-        /// UFFD_FEATURE_MOVE: pages can be moved.
+        /// UFFD_FEATURE_MOVE: announces that pages can be moved.
         const MOVE = 1 << 16;
     }
 }
 
-/// What a context is to be.
+/// Settings of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UffdConfig {
-    /// What it does.
+    /// The features.
     pub features: Features,
-    /// Only accesses by the program itself wait (UFFD_USER_MODE_ONLY); those on its behalf fail as on a bus
-    /// error.
+    /// True if only accesses by the program itself wait (UFFD_USER_MODE_ONLY). Accesses on its behalf then
+    /// fail as on a bus error.
     pub user_mode_only: bool,
 }
 
-/// Why a fault is handed to the pager.
+/// Reasons for which a fault waits for the pager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultReason {
-    /// Nothing is there.
+    /// The page is absent.
     Missing,
-    /// The page is in its file's cache, and not mapped (UFFD_PAGEFAULT_FLAG_MINOR).
+    /// The page is in its file's cache but not mapped (UFFD_PAGEFAULT_FLAG_MINOR).
     Minor,
     /// A store to a page that the pager has write-protected (UFFD_PAGEFAULT_FLAG_WP).
     WriteProtect,
 }
 
-/// What the pager reads.
+/// A message to the pager.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Message<P: Platform> {
-    /// UFFD_EVENT_PAGEFAULT: somebody waits for a page.
+    /// UFFD_EVENT_PAGEFAULT: a fault waits for a page.
     Fault {
-        /// The page, or the address with [`Features::EXACT_ADDRESS`].
+        /// The address of the page, or of the access with [`Features::EXACT_ADDRESS`].
         addr: u64,
-        /// Why.
+        /// The reason for the fault.
         reason: FaultReason,
-        /// Whether the access was a store (UFFD_PAGEFAULT_FLAG_WRITE).
+        /// True if the access was a store (UFFD_PAGEFAULT_FLAG_WRITE).
         write: bool,
     },
-    /// UFFD_EVENT_FORK: a child has a copy of the registered memory; this is the child's context. If it is
-    /// dropped the child's memory is registered no more.
+    /// UFFD_EVENT_FORK: a child has a copy of the registered memory. This is the child's context. Dropping it
+    /// unregisters the child's memory.
     Fork(Userfaultfd<P>),
-    /// UFFD_EVENT_REMAP: memory has moved.
+    /// UFFD_EVENT_REMAP: memory was moved by mremap.
     Remap {
-        /// From there.
+        /// The old address.
         from: u64,
-        /// To there.
+        /// The new address.
         to: u64,
-        /// Bytes.
+        /// The length in bytes.
         len: u64,
     },
-    /// UFFD_EVENT_REMOVE: these pages are about to go; the memory stays registered.
+    /// UFFD_EVENT_REMOVE: these pages are about to be removed. The memory stays registered.
     Remove(UserRange),
     /// UFFD_EVENT_UNMAP: these addresses were unmapped.
     Unmap(UserRange),
 }
 
-/// What VMAs and the handle share; see the module.
+/// State that VMAs and the handle share; the module's documentation has an overview.
 pub(crate) struct Context<P: Platform> {
     pub(crate) space: Weak<AddressSpace<P>>,
-    /// Fixed.
+    /// Settings. Never change.
     pub(crate) config: UffdConfig,
-    /// Changes of what is mapped that the pager has not read of. Raised under the write lock of the VMA
-    /// concerned, or with a grace period behind it; read within an RCU guard, under that VMA's lock.
+    /// Number of changes of the mappings whose message the pager has not read. Incremented under the write
+    /// lock of the VMA concerned, or followed by a grace period. Read within an RCU read section, under that
+    /// VMA's lock.
     changing: AtomicU32,
     pub(crate) queue: Queue<P>,
 }
@@ -133,20 +135,20 @@ impl<P: Platform> Context<P> {
         })?)
     }
 
-    /// Whether it was asked for one of these.
+    /// Returns true if one of these features is enabled.
     pub fn wants(&self, features: Features) -> bool {
         self.config.features.intersects(features)
     }
 
-    /// Whether fills are refused for now.
+    /// Returns true if fills are currently refused.
     pub(crate) fn is_changing(&self) -> bool {
-        // Acquire pairs with the release of a sender's end: what follows sees the mapping as the message
-        // said.
+        // Acquire pairs with the release in `end_change`: a fill that follows sees the mappings as the
+        // message describes them.
         self.changing.load(Acquire) != 0
     }
 
     fn begin_change(&self) {
-        // Release is not needed to be seen in time: that is the locks' doing, or the grace period's.
+        // The VMA's lock or the grace period makes the change visible in time, not this release.
         self.changing.fetch_add(1, Release);
     }
 
@@ -154,23 +156,23 @@ impl<P: Platform> Context<P> {
         self.changing.fetch_sub(1, Release);
     }
 
-    /// All faults that wait for a page in `range` look again.
+    /// Wakes all faults that wait for a page in `range`, so that they look again.
     pub(crate) fn wake(&self, range: UserRange) {
         self.queue.wake(range);
     }
 }
 
-/// One of a context's changes under way.
+/// A change in progress, which a context counts.
 pub(crate) struct Change<P: Platform>(Counted<Context<P>>);
 
 impl<P: Platform> Change<P> {
-    /// Begins a change of what is mapped; it ends when this is dropped.
+    /// Begins a change of the mappings. The change ends when the value is dropped.
     pub(crate) fn begin(context: &Counted<Context<P>>) -> Self {
         context.begin_change();
         Change(context.clone())
     }
 
-    /// Whose change it is.
+    /// Returns the context that counts the change.
     pub(crate) fn context(&self) -> &Counted<Context<P>> {
         &self.0
     }
@@ -182,7 +184,7 @@ impl<P: Platform> Drop for Change<P> {
     }
 }
 
-/// A userfaultfd: the pager's handle, which several threads may use. Dropping it closes it.
+/// A userfaultfd: the pager's handle, which several threads may use. Dropping the handle closes it.
 pub struct Userfaultfd<P: Platform> {
     pub(crate) context: Counted<Context<P>>,
 }
@@ -193,7 +195,7 @@ impl<P: Platform> core::fmt::Debug for Userfaultfd<P> {
     }
 }
 
-/// Whole pages of user space; at least one.
+/// Converts arguments to a non-empty range of whole pages of user space.
 pub(crate) fn decode<P: Platform>(start: u64, len: u64) -> Option<UserRange> {
     let aligned = start.is_multiple_of(PAGE_SIZE) && len.is_multiple_of(PAGE_SIZE) && len != 0;
     let end = start.checked_add(len).filter(|end| aligned && *end <= VmSpace::<P>::USER_END)?;
@@ -201,36 +203,36 @@ pub(crate) fn decode<P: Platform>(start: u64, len: u64) -> Option<UserRange> {
 }
 
 impl<P: Platform> Userfaultfd<P> {
-    /// A context for the memory of `space`, of which nothing is registered yet.
+    /// Creates a context for the memory of `space`. Nothing is registered yet.
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn new(space: &Counted<AddressSpace<P>>, config: UffdConfig) -> Result<Self, NoMemory> {
         Ok(Userfaultfd { context: Context::try_new(space, config)? })
     }
 
-    /// What it was made to be.
+    /// Returns the settings.
     pub fn config(&self) -> UffdConfig {
         self.context.config
     }
 
-    /// The next message, waited for. Faults come before events.
+    /// Waits for the next message and returns it. Faults come before events.
     ///
     /// # Errors
     ///
-    /// The context is closed, or a signal arrived.
+    /// Fails if the context is closed or a signal arrives.
     ///
     /// # Locks
     ///
-    /// None; the caller holds none.
+    /// The caller holds no lock.
     pub fn read(&self) -> Result<Message<P>, UffdReadError> {
         self.context.queue.read()
     }
 
-    /// What poll(2) asks: whether a message is there. It stays there, so a task that reads next may find that
-    /// another has taken it. The [bell](Poll::bell) rings for the next message, and not for those after it
-    /// unless this is asked again.
+    /// Returns whether a message can be read, for poll(2). The message stays in the queue, so another task
+    /// may read it first. The [bell](Poll::bell) rings for the next message. It does not ring for later
+    /// messages unless this is called again.
     ///
     /// # Examples
     ///
@@ -254,29 +256,29 @@ impl<P: Platform> Userfaultfd<P> {
         self.context.queue.poll()
     }
 
-    /// The next message, if there is one.
+    /// Returns the next message, if there is one.
     pub fn try_read(&self) -> Option<Message<P>> {
         self.context.queue.take()
     }
 
-    /// UFFDIO_WAKE: faults that wait for a page in this range look again.
+    /// Wakes the faults that wait for a page in this range, so that they look again (UFFDIO_WAKE).
     ///
     /// # Errors
     ///
-    /// [`UffdError::Invalid`]: not whole pages of user space.
+    /// Fails with [`UffdError::Invalid`] if the range does not consist of whole pages of user space.
     pub fn wake(&self, start: u64, len: u64) -> Result<(), UffdError> {
         let range = decode::<P>(start, len).ok_or(UffdError::Invalid)?;
         self.context.wake(range);
         Ok(())
     }
 
-    /// The address space, if it still lives.
+    /// Returns the address space, if it still exists.
     pub(crate) fn space(&self) -> Result<Counted<AddressSpace<P>>, UffdError> {
         self.context.space.upgrade().ok_or(UffdError::SpaceGone)
     }
 }
 
-/// A fault that has to wait, with no lock held and nothing borrowed.
+/// A fault that must wait for the pager. Holds no lock and borrows nothing from the address space.
 pub(crate) struct Userfault<P: Platform> {
     pub context: Counted<Context<P>>,
     pub page: u64,

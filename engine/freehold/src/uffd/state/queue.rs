@@ -1,30 +1,30 @@
-//! The waiters of a context: tasks whose faults or events it has, and its readers.
+//! The waiters of a context, which are tasks with a fault or an event, and the readers of its messages.
 //!
-//! A waiter lies on its task's stack and hangs in one of three lists. Lists and links are guarded by one spin
-//! lock, of the context.
+//! A waiter is a value on its task's stack and is linked into one of three lists. One spin lock of the
+//! context guards the lists and their links.
 //!
-//! | list | holds | leaves it by |
+//! | list | contents | leaves it by |
 //! | --- | --- | --- |
-//! | pending | faults that were not read | reading: delivered; a wake; the task itself |
-//! | delivered | faults that were | a wake; the task itself |
-//! | events | events that were not read | reading, which is a wake as well; the task itself |
+//! | pending | unread faults | being read: moves to delivered; a wake; the task itself |
+//! | delivered | read faults | a wake; the task itself |
+//! | events | unread events | being read, which also wakes the sender; the task itself |
 //!
-//! | word of a waiter | meaning | leaves it by |
+//! | word of a waiter | meaning | becomes |
 //! | --- | --- | --- |
-//! | 0 | it sleeps, or is about to | 1: the task that takes it out of its list, still under the lock |
-//! | 1 | woken | the task takes the lock once more before its waiter ends, so its waker has let go of it |
+//! | 0 | the task sleeps or is about to sleep | 1, by the task that unlinks the waiter, under the lock |
+//! | 1 | woken | the waiter ends; its task takes the lock once more before, so the waker no longer uses the waiter |
 //!
-//! Nobody is woken under the lock, and without it a waiter may be gone. So waiters sleep on words of the
-//! queue, its *turns*, which the context keeps for waker and waiter: each on that of its page. A turn counts.
-//! The waiter reads it, then its own word, and sleeps while the turn is the same; a waker has set the word,
-//! moves the turn once the lock is gone, and wakes all that sleep on it. Those that were not meant find their
-//! own word as it was, and sleep again.
+//! No task is woken under the lock, and after the lock is released a waiter may no longer exist. Waiters
+//! therefore sleep on counters in the queue, its `turns`, which exist as long as the context. The page of a
+//! fault selects the counter. A waiter reads the counter, then its own word, and sleeps while the counter is
+//! unchanged. A waker sets the word, releases the lock, increments the counter, and wakes all tasks that
+//! sleep on it. A task whose own word is unchanged sleeps again.
 //!
-//! Readers sleep on the `bell`, which counts, and so do tasks that poll. Such a task looks at the lists, and
-//! reads the bell and arms it, under the lock. A task rings after it has queued its waiter: an armed bell
-//! moves, and all that sleep on it look again. So either the reader finds the waiter, or the bell has moved,
-//! or rings.
-#![expect(unsafe_code, reason = "lists of waiters that lie on the stacks of their tasks")]
+//! Readers, and tasks that poll, sleep on another counter, the `bell`. Such a task takes the lock, checks the
+//! lists, reads the bell and arms it. A task that has queued its waiter increments the bell if it is armed,
+//! and wakes all tasks that sleep on it. Either the reader finds the waiter, or the bell has changed or
+//! changes while the reader sleeps.
+#![expect(unsafe_code, reason = "lists of waiters on the stacks of their tasks")]
 
 use super::{Change, FaultReason, Message};
 use crate::{PAGE_SIZE, error::UffdReadError, platform::Platform};
@@ -44,15 +44,15 @@ use freehold_vmspace::UserRange;
 const ASLEEP: u32 = 0;
 const WOKEN: u32 = 1;
 
-/// Words that waiters sleep on.
+/// Number of counters that waiters sleep on.
 const TURNS: usize = if CHECKED { 2 } else { 16 };
 
-/// Turns with sleepers that were woken under the lock: a bit each.
+/// Set of `turns` that must be incremented because waiters were woken under the lock: one bit each.
 #[derive(Clone, Copy, Default)]
-#[must_use = "they sleep on until the turns move"]
+#[must_use = "the waiters sleep until their counters are incremented"]
 struct Woken(u32);
 
-/// Which list a waiter hangs in.
+/// The list that a waiter is linked into.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaiterState {
     Nowhere,
@@ -61,26 +61,26 @@ enum WaiterState {
     Events,
 }
 
-/// What a waiter waits with.
+/// The fault or event of a waiter.
 enum What<P: Platform> {
     Fault {
         addr: u64,
         reason: FaultReason,
         write: bool,
     },
-    /// Gone when it was read, and the change with it.
+    /// `None` after the message was read; reading also ends the change.
     Event(Option<(Message<P>, Change<P>)>),
 }
 
-/// A task that waits.
+/// A waiting task.
 ///
 /// # Invariants
 ///
-/// While `place` is not `Nowhere` it hangs in that list of one queue, and links and `what` are that queue's
-/// lock's.
+/// While `place` is not `Nowhere`, the waiter is linked into that list of one queue, and the lock of that
+/// queue guards the links and `what`.
 pub(crate) struct Waiter<P: Platform> {
     word: AtomicU32,
-    /// Which of the queue's turns its task sleeps on.
+    /// Index of the counter in `turns` that the task sleeps on.
     turn: usize,
     place: Cell<WaiterState>,
     prev: Cell<*const Waiter<P>>,
@@ -100,22 +100,22 @@ impl<P: Platform> Waiter<P> {
         }
     }
 
-    /// One that waits for the page at `addr`.
+    /// Creates a waiter for the page at `addr`.
     pub fn for_page(addr: u64, reason: FaultReason, write: bool) -> Self {
         Self::new(What::Fault { addr, reason, write }, (addr / PAGE_SIZE) as usize % TURNS)
     }
 
-    /// One that waits until its event was read.
+    /// Creates a waiter that waits until its event is read.
     pub fn for_event(event: Message<P>, change: Change<P>) -> Self {
         Self::new(What::Event(Some((event, change))), 0)
     }
 }
 
-/// One list, oldest first.
+/// A list of waiters, oldest first.
 ///
 /// # Invariants
 ///
-/// Members are alive, and have the list's `WaiterState`.
+/// All members are alive and have the list's `WaiterState`.
 struct List<P: Platform> {
     first: *const Waiter<P>,
     last: *const Waiter<P>,
@@ -130,7 +130,7 @@ impl<P: Platform> List<P> {
         waiter.place.set(place);
         waiter.prev.set(self.last);
         waiter.next.set(null());
-        // SAFETY: null or a member.
+        // SAFETY: the pointer is null or refers to a member of the list, which is alive.
         match unsafe { self.last.as_ref() } {
             Some(last) => last.next.set(waiter),
             None => self.first = waiter,
@@ -140,7 +140,7 @@ impl<P: Platform> List<P> {
 
     fn unlink(&mut self, waiter: &Waiter<P>) {
         waiter.place.set(WaiterState::Nowhere);
-        // SAFETY: null or members, here and below.
+        // SAFETY: here and below, the pointers are null or refer to members of the list, which are alive.
         match unsafe { waiter.prev.get().as_ref() } {
             Some(prev) => prev.next.set(waiter.next.get()),
             None => self.first = waiter.next.get(),
@@ -155,15 +155,15 @@ impl<P: Platform> List<P> {
 
 struct Lists<P: Platform> {
     closed: bool,
-    /// Tasks sleep on the bell, or may: it rings at the next message.
+    /// True if tasks sleep on the bell or are about to: it rings for the next message.
     armed: bool,
     pending: List<P>,
     delivered: List<P>,
     events: List<P>,
 }
 
-// SAFETY: the pointers lead to waiters, which are made to be reached from any thread under the lock; events
-// may be sent.
+// SAFETY: the pointers refer to waiters, which any thread may access under the lock. Messages and changes are
+// `Send`.
 unsafe impl<P: Platform> Send for Lists<P> {}
 
 impl<P: Platform> Lists<P> {
@@ -176,23 +176,24 @@ impl<P: Platform> Lists<P> {
         }
     }
 
-    /// Takes a waiter out of its list, whose task is to be woken; under the lock.
+    /// Unlinks a waiter whose task is to be woken. Called under the lock.
     fn release(&mut self, waiter: &Waiter<P>, woken: &mut Woken) {
         if let Some(list) = self.list(waiter.place.get()) {
             list.unlink(waiter);
         }
         woken.0 |= 1 << waiter.turn;
-        // Release pairs with the acquire in `Queued::wait`: the task goes on with what the waker did.
+        // Release pairs with the acquire in `Queued::wait`: the woken task sees the waker's changes.
         waiter.word.store(WOKEN, Release);
     }
 
-    /// Releases all in a list whose fault lies in `range`.
+    /// Releases all waiters of a list whose fault is in `range`, and all events.
     fn release_in(&mut self, place: WaiterState, range: UserRange, woken: &mut Woken) {
         let mut at = self.list(place).map_or(null(), |list| list.first);
-        // SAFETY: null or a member, whose task waits for the lock before it ends.
+        // SAFETY: the pointer is null or refers to a member. The member's task takes the lock before the
+        // member ends.
         while let Some(waiter) = unsafe { at.as_ref() } {
             at = waiter.next.get();
-            // SAFETY: a member's `what` is the lock's.
+            // SAFETY: the lock, which is held, guards a member's `what`.
             let meant = match unsafe { &*waiter.what.get() } {
                 What::Fault { addr, .. } => range.contains(addr & !(PAGE_SIZE - 1)),
                 What::Event(_) => true,
@@ -203,23 +204,23 @@ impl<P: Platform> Lists<P> {
         }
     }
 
-    /// The oldest fault that was not read, or else the oldest event.
+    /// Takes the oldest unread fault. If there is none, takes the oldest event.
     fn take(&mut self, woken: &mut Woken) -> Option<Message<P>> {
-        // SAFETY: null or a member.
+        // SAFETY: the pointer is null or refers to a member of the list, which is alive.
         if let Some(waiter) = unsafe { self.pending.first.as_ref() } {
             self.pending.unlink(waiter);
             self.delivered.push(waiter, WaiterState::Delivered);
-            // SAFETY: a member's `what` is the lock's.
+            // SAFETY: the lock, which is held, guards a member's `what`.
             if let What::Fault { addr, reason, write } = unsafe { &*waiter.what.get() } {
                 return Some(Message::Fault { addr: *addr, reason: *reason, write: *write });
             }
         }
         // SAFETY: as above.
         let waiter = unsafe { self.events.first.as_ref() }?;
-        // SAFETY: a member's `what` is the lock's, and its task does not look at it while it hangs in the
-        // list.
+        // SAFETY: the lock, which is held, guards a member's `what`. The member's task does not access it
+        // while the waiter is linked.
         let message = match unsafe { &mut *waiter.what.get() } {
-            // The reader has a reference to the context, so the change does not let go of the last one.
+            // The reader holds a reference to the context, so ending the change does not drop the last one.
             What::Event(event) => event.take().map(|(message, _change)| message),
             What::Fault { .. } => None,
         };
@@ -241,9 +242,9 @@ enum ReadAttempt<P: Platform> {
     Read(Message<P>),
     /// The userfaultfd is closed.
     Closed,
-    /// There is no message. The reader sleeps while the bell is as it was seen.
+    /// There is no message. The reader sleeps while the bell has the value `seen`.
     Sleep {
-        /// The bell.
+        /// The value of the bell.
         seen: u32,
     },
 }
@@ -268,13 +269,14 @@ impl<P: Platform> Queue<P> {
         self.lists.lock::<P>()
     }
 
-    /// Hangs a waiter in. `None`: the context is closed, and nobody would ever wake it.
+    /// Links a waiter into its list. Returns `None` if the context is closed, because no task would wake the
+    /// waiter.
     pub fn enter<'q>(&'q self, waiter: &'q Waiter<P>) -> Option<Queued<'q, P>> {
         let mut lists = self.lock();
         if lists.closed {
             return None;
         }
-        // SAFETY: it hangs nowhere yet, so it is the caller's alone.
+        // SAFETY: the waiter is not linked yet, so only the caller accesses it.
         match unsafe { &*waiter.what.get() } {
             What::Fault { .. } => lists.pending.push(waiter, WaiterState::Pending),
             What::Event(_) => lists.events.push(waiter, WaiterState::Events),
@@ -283,12 +285,12 @@ impl<P: Platform> Queue<P> {
         Some(Queued { queue: self, waiter })
     }
 
-    /// Tells readers that there is something.
+    /// Notifies readers that there is a message.
     fn ring(&self) {
         let mut lists = self.lock();
         let armed = core::mem::take(&mut lists.armed);
         if armed {
-            // Relaxed: under the lock; what sleepers compare it with they read under it, too.
+            // Relaxed: accessed under the lock. Sleepers read the value to compare under the lock, too.
             self.bell.store(self.bell.load(Relaxed).wrapping_add(1), Relaxed);
         }
         drop(lists);
@@ -297,19 +299,20 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Moves the turns of those that were woken; without the lock.
+    /// Increments the counters of the woken waiters, and wakes the tasks that sleep on them. Called without
+    /// the lock.
     fn move_turns(&self, woken: Woken) {
         for (n, turn) in self.turns.iter().enumerate() {
             if woken.0 & 1 << n != 0 {
-                // Release pairs with the acquire in `Queued::wait`: a waiter that reads the new count reads
-                // its own word as it is now.
+                // Release pairs with the acquire in `Queued::wait`: a waiter that reads the new count also
+                // sees its own word set.
                 turn.fetch_add(1, Release);
                 P::wake_all(turn);
             }
         }
     }
 
-    /// Does something under the lock that may wake.
+    /// Runs `f` under the lock, then wakes the waiters that `f` released.
     fn waking<R>(&self, f: impl FnOnce(&mut Lists<P>, &mut Woken) -> R) -> R {
         let mut woken = Woken::default();
         let result = f(&mut self.lock(), &mut woken);
@@ -354,7 +357,7 @@ impl<P: Platform> Queue<P> {
         ReadAttempt::Sleep { seen: self.bell.load(Relaxed) }
     }
 
-    /// Wakes those that wait for a page in `range`, read or not.
+    /// Wakes the faults that wait for a page in `range`, read or unread.
     pub fn wake(&self, range: UserRange) {
         self.waking(|lists, woken| {
             lists.release_in(WaiterState::Pending, range, woken);
@@ -362,7 +365,7 @@ impl<P: Platform> Queue<P> {
         });
     }
 
-    /// Nobody queues any more.
+    /// Closes the queue: no waiter can enter any more.
     pub fn close(&self) {
         self.lock().closed = true;
     }
@@ -371,7 +374,7 @@ impl<P: Platform> Queue<P> {
         self.lock().closed
     }
 
-    /// Wakes everybody; after [`close`](Self::close).
+    /// Wakes all waiters and readers. Called after [`close`](Self::close).
     pub fn wake_everybody(&self) {
         self.waking(|lists, woken| {
             for place in [WaiterState::Pending, WaiterState::Delivered, WaiterState::Events] {
@@ -382,22 +385,22 @@ impl<P: Platform> Queue<P> {
     }
 }
 
-/// What poll(2) says of a userfaultfd, and what to sleep on.
+/// The state of a userfaultfd for poll(2), and the counter to sleep on.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Poll<'u> {
-    /// A message is there (POLLIN).
+    /// A message can be read (POLLIN).
     pub readable: bool,
     /// The userfaultfd is closed.
     pub closed: bool,
-    /// Moves with the next message, and when the userfaultfd is closed; those that sleep on it are woken, as
-    /// by [`Host::wake_all`](crate::platform::Host::wake_all).
+    /// Changes with the next message, and when the userfaultfd is closed. Tasks that sleep on it are then
+    /// woken by [`Host::wake_all`](crate::platform::Host::wake_all).
     pub bell: &'u AtomicU32,
-    /// Its value before that: what to wait with.
+    /// The bell's value at the time of the call, to be passed to the wait.
     pub seen: u32,
 }
 
-/// A waiter in its queue; dropping this takes it out.
+/// A waiter in its queue. Dropping this unlinks the waiter.
 #[must_use]
 pub(crate) struct Queued<'q, P: Platform> {
     queue: &'q Queue<P>,
@@ -405,16 +408,17 @@ pub(crate) struct Queued<'q, P: Platform> {
 }
 
 impl<P: Platform> Queued<'_, P> {
-    /// Tells readers, and sleeps until the waiter is woken.
+    /// Notifies readers, and sleeps until the waiter is woken.
     ///
     /// # Errors
     ///
-    /// A signal arrived first by which `sleep` ends: a wait of the host's.
+    /// Fails if `sleep`, a wait of the host, fails because a signal arrived first.
     pub fn wait<E>(&self, sleep: impl Fn(&AtomicU32, u32) -> Result<(), E>) -> Result<(), E> {
         self.queue.ring();
         let turn = &self.queue.turns[self.waiter.turn];
         loop {
-            // Acquire, first the turn: as `Queue::move_turns` and `Lists::release` say.
+            // Acquire pairs with the releases in `Queue::move_turns` and `Lists::release`. The counter is
+            // read first.
             let seen = turn.load(Acquire);
             if self.waiter.word.load(Acquire) == WOKEN {
                 return Ok(());
