@@ -37,7 +37,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// Fails with `Invalid` if nothing is mapped or an entry cannot be part of a huge page. Fails with
     /// `InUse` if a page has references besides those of page tables. Fails with `Busy` if a page is missing
-    /// that a userfaultfd's pager supplies. Also fails without memory and after a fatal signal.
+    /// that a userfaultfd's pager supplies. Also fails if there is no memory, or if a fatal signal arrives.
     pub(crate) fn collapse(
         &self,
         guard: &WriteGuard<'_, P>,

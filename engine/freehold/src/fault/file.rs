@@ -1,8 +1,8 @@
 //! Faults on a file at an empty entry.
 //!
-//! The fault looks the page up, raises the reference count, checks the page again and maps it, all under the
-//! lock of the table. A truncation that locks the table later finds the entry. A truncation that locked the
-//! table earlier has hidden the page (`file/change/truncate.rs`).
+//! The fault looks the page up. Under the lock of the table it then raises the reference count, checks the
+//! page again, and maps it. A truncation that locks the table later finds the entry. A truncation that locked
+//! the table earlier has hidden the page (`file/change/truncate.rs`).
 
 use super::{
     Access, FaultError, FaultOutcome,
@@ -245,8 +245,8 @@ fn shown_probes<'f, P: Platform>(
 }
 
 /// Returns the range that a read fault maps together with `page`. The range starts at the multiple of
-/// `AROUND` before `page`, or at the start of the VMA if that is higher. It has `AROUND` bytes, limited by
-/// the end of the VMA and of the table.
+/// `AROUND` before `page`, or at the start of the VMA if that is higher. The range has `AROUND` bytes,
+/// limited by the end of the VMA and of the table.
 fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, P>) -> UserRange {
     // A table's span is a multiple of `AROUND`, so the window does not start before the table.
     let start = (page - page % AROUND).max(vma.start());

@@ -68,7 +68,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails with the signal that the access raises, without memory, or after a fatal signal; see
+    /// Fails if the access raises a signal, if there is no memory, or if a fatal signal arrives; see
     /// [`FaultError`].
     ///
     /// # Locks
@@ -268,7 +268,8 @@ impl<P: Platform> AddressSpace<P> {
             Kind::None => match vma.object() {
                 Object::Anonymous | Object::Zeroes(_) => self.anon_fault(vma, page, access, held, table),
                 Object::File(_) => match self.file_fault(vma, page, access, held, table) {
-                    // The page left the cache after `ask_pager` found it, or its memory failed.
+                    // The page left the cache after `ask_pager` found it: retry, so that the pager supplies
+                    // the page. A lost page is not retried.
                     FaultOutcome::Fill(file, wanted)
                         if vma.flags().contains(VmFlags::UFFD_MISSING)
                             && !file.mapping().is_lost(wanted.index) =>

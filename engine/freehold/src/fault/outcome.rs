@@ -22,8 +22,7 @@ pub enum SegvCode {
     Maperr,
     /// SEGV_ACCERR: the mapping does not allow the access.
     Accerr,
-    /// SEGV_PKUERR: the thread's rights for the pages' protection key, which is given, do not allow the
-    /// access.
+    /// SEGV_PKUERR: the thread's rights do not allow the access to pages with this protection key.
     Pkuerr(u8),
 }
 

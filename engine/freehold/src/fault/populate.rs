@@ -22,7 +22,7 @@ use freehold_vmspace::{HugePageSize, UserRange};
 /// Number of pages that are checked in one hold of the lock.
 const BATCH: u64 = 128;
 
-/// Mappings of frames that the engine does not own. They are never populated.
+/// Mappings of frames that the engine does not own. Such mappings are never populated.
 const NOT_OURS: VmFlags = VmFlags::IO.union(VmFlags::PFNMAP);
 
 impl From<FaultError> for PopulateError {
@@ -39,8 +39,8 @@ impl From<FaultError> for PopulateError {
 /// Rule that selects the VMAs of a range to populate, the access, and the failures that end the call.
 #[derive(Clone, Copy)]
 enum Policy {
-    /// All VMAs that allow any access, except those that request no population; holes are skipped. The first
-    /// failure ends the call.
+    /// All VMAs except those that are locked on fault; holes are skipped. A VMA that allows no access is a
+    /// failure. The first failure ends the call.
     All,
     /// Like `All`, but a failure skips the rest of the VMA and continues with the next one.
     Leniently,

@@ -32,8 +32,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails with SIGSEGV if there is no stack above or it may not grow that far. Also fails after a fatal
-    /// signal and without memory.
+    /// Fails with SIGSEGV if there is no stack above or it may not grow that far. Also fails if a fatal
+    /// signal arrives, or if there is no memory.
     ///
     /// # Locks
     ///

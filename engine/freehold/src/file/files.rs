@@ -25,7 +25,7 @@ pub struct Files<P: Platform> {
     pub(crate) committed: CommittedMemory<P>,
     /// The sizes of [`SharedBlocks`], packed into one word. Read and written atomically, without a lock.
     shared_blocks: AtomicU64,
-    /// Kind of lock that each file's i_mmap lock is.
+    /// Kind of lock that the i_mmap lock of each file uses.
     pub(crate) file_rmap: FileRmap,
     /// Statistics of the i_mmap locks, if statistics are enabled.
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,

@@ -113,7 +113,7 @@ pub(crate) const MAX_BYTES: u64 = i64::MAX as u64;
 /// Value of `mount_huge` if no mount has set an option.
 pub(in crate::file) const NO_MOUNT: u8 = u8::MAX;
 
-/// Which memory of a file counts as committed ([`committed`](crate::committed)).
+/// The memory of a file that counts as committed ([`committed`](crate::committed)).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Committed {
     /// No memory: the file has a backing store, or its pages come from a pool.
@@ -146,7 +146,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn new(
         files: &impl HasFiles<P>,
         pager: impl Pager<P>,
@@ -167,7 +167,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn memfd(files: &impl HasFiles<P>, size: u64) -> Result<Counted<Self>, NoMemory> {
         Self::of_kind(files.files(), Zeroes, size, Kind::Memory, None, true)
     }

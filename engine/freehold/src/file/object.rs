@@ -27,8 +27,8 @@ impl<P: Platform> Clone for Object<P> {
 }
 
 impl<P: Platform> Object<P> {
-    /// Returns true if adjacent VMAs that map these two objects can merge. That holds if both are anonymous
-    /// without a file, if both map the same open file, or if both have the same private data.
+    /// Returns true if adjacent VMAs that map these two objects can merge. They can merge if both are
+    /// anonymous without a file, if both map the same open file, or if both have the same private data.
     pub fn same(&self, other: &Self) -> bool {
         match (self, other) {
             (Object::Anonymous, Object::Anonymous) => true,
@@ -98,7 +98,7 @@ impl<P: Platform> Object<P> {
         self.file().is_some_and(|file| file.mapping().is_direct())
     }
 
-    /// Returns true if mlock applies to the object's pages. It does not apply to direct files, whose pages
+    /// Returns true if mlock applies to the object's pages. mlock does not apply to direct files, whose pages
     /// are always present, or to secret memory, which is always locked.
     pub(crate) fn may_lock(&self) -> bool {
         self.file().is_none_or(|file| !file.mapping().is_mapped_singly())

@@ -55,7 +55,7 @@ impl<P: Platform> File<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn new(
         mapping: &Counted<Mapping<P>>,
         access: FileAccess,
@@ -69,7 +69,7 @@ impl<P: Platform> File<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn with_driver(
         mapping: &Counted<Mapping<P>>,
         driver: impl Driver<P>,
@@ -170,7 +170,7 @@ impl<P: Platform> File<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub(crate) fn anonymous_huge(
         files: &impl HasFiles<P>,
         page: HugePageSize,

@@ -44,8 +44,8 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
 
     /// Returns the contiguous frames that hold these pages, if the store is memory that programs can read in
     /// place, such as a ROM. Called for read-only mappings without an MMU; other mappings get copies made by
-    /// [`read_page`](Self::read_page). The frames stay valid as long as the pager lives. The file is not
-    /// written.
+    /// [`read_page`](Self::read_page). The frames must stay valid as long as the pager lives, and the file
+    /// must not be written.
     fn in_memory(&self, pages: PageRange) -> Option<ForeignFrames> {
         let _ = pages;
         None

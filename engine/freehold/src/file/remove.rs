@@ -158,7 +158,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Panics
     ///
-    /// Panics if a check fails, with a description of the fault.
+    /// Panics if a check fails, with a description of the error.
     pub fn check(&self) {
         if let Some(lock) = self.invalidate.try_write() {
             let mut pages = 0;

@@ -50,7 +50,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails with a [`SealError`]; no seal was then added.
+    /// Fails with a [`SealError`]; no seal is then added.
     ///
     /// # Locks
     ///

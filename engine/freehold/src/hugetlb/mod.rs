@@ -1,5 +1,5 @@
-//! Huge pages that programs request explicitly (hugetlb): 2 MiB or 1 GiB mapped by one entry. They come from
-//! preallocated pools. Reservations guarantee that a process that got a mapping also gets its pages.
+//! Huge pages that programs request explicitly (hugetlb): 2 MiB or 1 GiB mapped by one entry. The pages come
+//! from preallocated pools. Reservations guarantee that a process that got a mapping also gets its pages.
 //!
 //! Reading order:
 //!

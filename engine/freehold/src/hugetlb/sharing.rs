@@ -1,8 +1,8 @@
 //! PMD tables that address spaces share, and the lock that keeps them in place for a fault.
 //!
-//! Two VMAs share one table if they map the same part of a file with the same flags, at least 1 GiB of it, at
-//! addresses for which one table can serve both. The first fault in such a span searches the file's VMAs for
-//! one that already has a table.
+//! Two VMAs share one table if they map the same part of a file with the same flags. The part must be at
+//! least 1 GiB long, and its addresses must allow one table to serve both. The first fault in such a span
+//! searches the file's VMAs for one that already has a table.
 //!
 //! ```text
 //! share      i_mmap shared      find a table and link it; from then on both VMAs see each other's entries
@@ -187,8 +187,8 @@ impl<P: Platform> Vma<P> {
     /// # Locks
     ///
     /// The i_mmap lock for writing, not kept, if tables may be shared. The caller excludes faults of this VMA
-    /// and concurrent callers. It holds the hugetlb VMA lock or the VMA's own lock for writing, or no other
-    /// task can find the VMA.
+    /// and concurrent callers. The caller holds the hugetlb VMA lock or the VMA's own lock for writing, or no
+    /// other task can find the VMA.
     pub(crate) fn close_tables(&self, vm: &VmSpace<P>, range: UserRange) -> ClosedTables<P> {
         let own = self.hugetlb().filter(|_| self.shares_somewhere());
         if let Some((own, file)) = own.zip(self.object().file()) {
@@ -206,10 +206,11 @@ impl<P: Platform> Mapping<P> {
     /// VMA maps of them. The tables of the range are unshared and stay so during the call. `f` must flush
     /// every entry that it removes before it returns.
     ///
-    /// A fault takes the VMA's lock before i_mmap, and this function takes them in the opposite order. It
-    /// therefore only tries for a VMA's lock. If that fails, it releases i_mmap, waits for the one VMA lock,
-    /// and repeats this part of the file with the lock held. From then on no VMA of the file starts to share
-    /// a table until the function ends, so it waits at most once for each VMA.
+    /// A fault takes the VMA's lock before i_mmap, and this function takes them in the opposite order. This
+    /// function therefore only tries for a VMA's lock. If a try fails, the function releases i_mmap, waits
+    /// for the one VMA lock, and repeats this part of the file with the lock held. From then on no VMA of the
+    /// file starts to share a table until the function ends. The function therefore waits at most once for
+    /// each VMA.
     ///
     /// # Locks
     ///

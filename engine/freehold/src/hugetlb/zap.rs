@@ -9,8 +9,8 @@ use crate::{
 use freehold_vmspace::{UserRange, VmGather};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Unmaps all pages of `vma`, which is detached. First unshares its tables, then clears the entries of
-    /// its own tables.
+    /// Unmaps all pages of `vma`, which is detached. First unshares the VMA's tables, then clears the entries
+    /// of the tables that remain.
     ///
     /// No fault can occur in this VMA, and its tables are never shared again. After the first step all its
     /// tables are unshared, so other tasks wait at i_mmap only for the first step, which handles 512 pages at
@@ -38,7 +38,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Unmaps the pages of `part`, for DONTNEED. Pages of a private owner that become free are reserved
-    /// again. Both is complete before a fault of this VMA can take a page from the pool.
+    /// again. Both steps are complete before a fault of this VMA can take a page from the pool.
     pub(crate) fn discard_huge_pages(&self, vma: &Vma<P>, part: UserRange) {
         let Some(size) = vma.huge_page_size() else { return };
         let _alone = vma.unshare_tables(&self.vm, part);

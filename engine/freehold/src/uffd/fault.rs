@@ -33,8 +33,9 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Returns the reason for which the pager must serve an access to a page of a registered VMA, or `None`.
-    /// The caller keeps the VMA unchanged. The table's lock is released before this returns. A task that then
-    /// makes the entry also wakes the faults that are queued by that time.
+    /// The caller keeps the VMA unchanged. The table's lock is released before this returns, so the entry may
+    /// change then. A task that changes the entry wakes every fault that is queued by that time. A fault that
+    /// queues first and checks then therefore misses no change.
     fn fault_reason(&self, vma: &Vma<P>, page: u64, write: bool) -> Option<FaultReason> {
         let flags = vma.flags();
         let (pte, level) = self.vm.read_entry(VirtAddr::new(page));

@@ -497,7 +497,7 @@ impl<P: Platform> AddressSpace<P> {
             if let Ok(vma) = guard.lock_vma(vma) {
                 return Ok(vma);
             }
-            // The VMA temporarily has the largest number of readers.
+            // The reader count of the VMA is temporarily at its maximum.
             drop(guard);
             P::relax();
         }

@@ -1,10 +1,10 @@
 //! Huge pages of pools that the pager supplies. Each hold of the VMA's lock puts one whole page.
 //!
 //! The steps are those of a fault (`hugetlb/fault/place.rs`, `file/kinds/huge.rs`). A page of a private
-//! mapping is taken from the pool under the fault mutex of its place, with the place's reservation. It is
-//! filled before any spin lock is taken. A shared page is added to the file under the lock of the table that
-//! maps it, like a small page. If the operation must wait until a page returns to the pool, it releases all
-//! locks first.
+//! mapping is taken from the pool under the fault mutex of its place, with the place's reservation. The page
+//! is filled before any spin lock is taken. A shared page is added to the file under the lock of the table
+//! that maps it, like a small page. If the operation must wait until a page returns to the pool, it releases
+//! all locks first.
 //!
 //! A registered VMA shares no tables, so only its own space sees the new entries.
 
@@ -95,8 +95,8 @@ impl<P: Platform> Filler<'_, P> {
 
     /// Puts a page of a private mapping.
     fn put_own_huge(&self, place: &HugePlace<'_, P>, bytes: &[u8]) -> Result<(), Obstacle> {
-        // Both are held until the page is mapped or freed. No other task can make a page for this place or
-        // renew its reservation during that time.
+        // The mutex and the tables are held until the page is mapped or freed. No other task can make a page
+        // for this place or renew its reservation during that time.
         let _maker = self.space.fault_mutex(place);
         let kept = self.space.keep_tables(place.vma);
         self.find_vacant(place, &kept)?;

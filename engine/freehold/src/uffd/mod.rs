@@ -1,5 +1,5 @@
-//! userfaultfd: a program of the embedder's, the *pager*, serves page faults and gets messages about changes
-//! of the memory.
+//! userfaultfd: a program, called the *pager*, serves page faults and gets messages about changes of the
+//! memory.
 //!
 //! Reading order:
 //!
@@ -24,11 +24,11 @@
 //!
 //! **A fault waits** as `FaultOutcome::Userfault`, with all locks dropped. The fault first queues a waiter,
 //! then checks VMA and entry again under the VMA's lock, and then sleeps if it still has to. A filler first
-//! installs the entry and then searches the queue. Both take the queue's lock in between. Either the filler
-//! finds the waiter, or the waiter finds the entry. Closing works in the same way: it first unregisters the
-//! VMAs and then wakes the waiters, so a fault that is queued later finds its VMA unregistered. A woken fault
-//! only looks again. It keeps no reference into the address space after its locks are dropped (hazard C-25);
-//! a waiter only holds an address.
+//! installs the entry and then searches the queue. The fault and the filler both take the queue's lock in
+//! between. Either the filler finds the waiter, or the waiter finds the entry. Closing works in the same way:
+//! it first unregisters the VMAs and then wakes the waiters, so a fault that is queued later finds its VMA
+//! unregistered. A woken fault only looks again. A waiting fault keeps no reference into the address space
+//! (hazard C-25); its waiter only holds an address.
 //!
 //! **A change** (fork, mremap, munmap, MADV_DONTNEED) raises `changing` while it holds the VMA's write lock,
 //! which excludes fills. MADV_DONTNEED and similar calls hold only a read lock, and therefore wait for a
@@ -37,14 +37,14 @@
 //! change is therefore part of the changed memory, and a later fill is refused until the message was read.
 //! Fills share no lock.
 //!
-//! **The flag `UFFD_WP`** of an entry, and the markers that stand for it where no page is mapped, exist only
-//! in VMAs with the flag of that name. A call that clears the VMA flag clears the entries and markers in the
-//! same hold of the write locks.
+//! **The flag `UFFD_WP`** of an entry, and the markers that replace such entries where no page is mapped,
+//! exist only in VMAs with the flag of that name. A call that clears the VMA flag clears the entries and
+//! markers in the same hold of the write locks.
 //!
 //! # Huge pages of pools
 //!
-//! The protocol is the same, for one huge page at a time. A fault calls for the pager while it holds its
-//! fault mutex and the hugetlb VMA lock, and drops both before it waits.
+//! The protocol is the same, for one huge page at a time. A fault checks whether it needs the pager while it
+//! holds its fault mutex and the hugetlb VMA lock, and drops both before it waits.
 //!
 //! | entry of a page | task that changes it | excluded tasks |
 //! | --- | --- | --- |

@@ -13,8 +13,8 @@
 //! page (a migration, a memory failure) holds the lock of the frame; the move waits for that task without any
 //! lock.
 //!
-//! Forks, moves and unmaps of either VMA wait for its lock. They therefore find every page at exactly one
-//! place.
+//! Forks, moves and unmaps of either VMA wait for its lock. Such an operation therefore finds every page at
+//! exactly one place.
 
 use super::{Context, Userfaultfd, decode, fill};
 use crate::{
@@ -62,8 +62,8 @@ const NEVER: VmFlags = VmFlags::SHARED
     .union(VmFlags::MIXEDMAP);
 
 impl<P: Platform> Userfaultfd<P> {
-    /// Moves the pages of `len` bytes at `from` to `to`, where no page may be (UFFDIO_MOVE). Returns the
-    /// number of bytes moved, like [`copy`](Self::copy).
+    /// Moves the pages of `len` bytes at `from` to the empty range at `to` (UFFDIO_MOVE). Returns the number
+    /// of bytes moved, like [`copy`](Self::copy).
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         }
     }
 
-    /// Locks the two VMAs. Never waits for the second lock while it holds the first.
+    /// Locks the two VMAs. Never waits for the second lock with the first one held.
     fn lock_both(&self, from: u64, to: u64) -> Result<Both<'_, P>, UffdError> {
         let space = self.space;
         let mut rounds = Rounds::new();
@@ -182,7 +182,7 @@ impl<'m, P: Platform> Mover<'m, P> {
                     return Ok(Both { source: locked, target: second });
                 }
             }
-            // One of the VMAs temporarily has the largest number of readers.
+            // The reader count of one of the VMAs is temporarily at its maximum.
             drop(guard);
             P::relax();
         }

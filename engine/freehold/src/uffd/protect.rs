@@ -60,7 +60,8 @@ impl<P: Platform> Userfaultfd<P> {
         while at < range.end() {
             rounds.again::<P>()?;
             let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::ptr_eq(other, context)) {
-                // Huge pages only as a whole, wherever in the range the VMA is.
+                // If any VMA in the range has huge pages, both ends of the range must be multiples of their
+                // size.
                 true if vma.flags().contains(VmFlags::UFFD_WP) => match is_whole(vma, range) {
                     true => Ok(()),
                     false => Err(UffdError::Invalid),

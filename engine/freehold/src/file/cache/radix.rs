@@ -375,7 +375,8 @@ impl Retired for Leaf {
 ///
 /// # Safety
 ///
-/// The node was made by `Box` and has its `RcuHead` as the first field. It was just unlinked from its tree.
+/// The node was made by `Box` and has its `RcuHead` as the first field. The node was just unlinked from its
+/// tree.
 unsafe fn retire<H: Host, T: Retired>(node: NonNull<T>) {
     // SAFETY: the head stays in place until the function frees the node around it.
     unsafe { H::rcu_defer(node.cast(), after_grace::<T>) };

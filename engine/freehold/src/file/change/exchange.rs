@@ -28,8 +28,8 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The invalidate lock for reading, so that nothing is cut off. For huge pages, the invalidate lock for
-    /// writing, because shared page tables must be unshared. The frame's lock, which a task waits for that
-    /// fills the page or writes it back. The i_mmap lock for reading; locks of page tables.
+    /// writing, because shared page tables must be unshared. The frame's lock; a task that fills the page or
+    /// writes it back waits for this lock. The i_mmap lock for reading; locks of page tables.
     pub(crate) fn exchange(&self, index: PageIndex, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
         match self.huge {
             Some(_) => self.exchange_under(&self.invalidate.write(), index, old, new),
@@ -47,7 +47,7 @@ impl<P: Platform> Mapping<P> {
         // With both locks held, no other task changes the word of a page that is in this frame.
         let _identity = self.files().memory().lock_frame(old);
         let word = self.word_of(lock, index, old).ok_or(MigrateError::NoPage)?;
-        // As for a page that is cut off: hide the page, then unmap it. Relaxed: as in `mark_leaving`.
+        // Hide the page and then unmap it, as for a page that is cut off. Relaxed: as in `mark_leaving`.
         word.fetch_or(LEAVING, Relaxed);
         self.unmap_present(index);
         let platform = self.files().platform();

@@ -41,8 +41,9 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails if the page that becomes the last one cannot be read, if a shared mapping without an MMU uses a
-    /// page of which the file would lose bytes, or if a seal forbids the change. The file is then unchanged.
+    /// Fails if the page that becomes the last one cannot be read, or if a seal forbids the change. Fails
+    /// with `Busy` if a shared mapping without an MMU uses a page of which the file would lose bytes. The
+    /// file is then unchanged.
     ///
     /// # Locks
     ///
@@ -105,9 +106,10 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails if a page at the edge cannot be read, if a shared mapping without an MMU uses one of the whole
-    /// pages, if a seal forbids the change, or if there is no memory. The file is then unchanged. The only
-    /// exception is a page at the edge whose memory fails during the call: the hole is then incomplete there.
+    /// Fails if a page at the edge cannot be read, if a seal forbids the change, or if there is no memory.
+    /// Fails with `Busy` if a shared mapping without an MMU uses one of the whole pages. The file is then
+    /// unchanged. The only exception is a page at the edge whose memory fails during the call: the hole is
+    /// then incomplete there.
     ///
     /// # Locks
     ///

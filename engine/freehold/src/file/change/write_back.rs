@@ -55,8 +55,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     fn write_back_page(&self, index: PageIndex, page: &CachedPage<'_, P>) -> Result<(), IoError> {
-        // A second write-back waits for this lock. It then finds the page clean only after the page is
-        // written.
+        // A second write-back waits for this lock. The second write-back then finds the page clean only after
+        // the page is written.
         let _identity = self.files().memory().lock_frame(**page);
         let platform = self.files().platform();
         let frame = platform.frame(**page);

@@ -48,7 +48,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn direct(
         files: &impl HasFiles<P>,
         pager: impl Pager<P>,

@@ -25,12 +25,13 @@ impl ForeignFrames {
     ///
     /// # Safety
     ///
-    /// The promise holds as long as a hook, a driver or a pager names the frames, and until every mapping of
-    /// them is unmapped or revoked. During that time none of the frames is on a free list of the platform or
-    /// of an engine, is a page table, or is memory whose contents any code relies on. The frames are either
-    /// memory of the platform that [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames)
-    /// allocated to their owner, or not memory of the platform at all. Any program that they are mapped for
-    /// may read them, and may write them where its rights allow.
+    /// The caller must guarantee the following as long as a hook, a driver or a pager names the frames, and
+    /// until every mapping of them is unmapped or revoked. None of the frames is on a free list of the
+    /// platform or of an engine, is a page table, or is memory whose contents any code relies on. The frames
+    /// are either memory of the platform that
+    /// [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames) allocated to their owner, or not
+    /// memory of the platform at all. Any program that they are mapped for may read them, and may write them
+    /// where its rights allow.
     pub const unsafe fn new(first: Pfn, count: u64) -> Self {
         assert!(
             count > 0 && first.get().checked_add(count).is_some(),

@@ -18,7 +18,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn secret(files: &impl HasFiles<P>) -> Result<Counted<Self>, NoMemory> {
         Self::of_kind(files.files(), Zeroes, 0, Kind::Secret, None, false)
     }

@@ -168,12 +168,12 @@ impl<P: Platform> Segment<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub(crate) fn open(this: &Counted<Self>, access: FileAccess) -> Result<Counted<File<P>>, NoMemory> {
         File::of_segment(this, access, &name(this.key))
     }
 
-    /// Counts a new VMA. Another attachment exists during this call, so the segment is already counted.
+    /// Counts a new VMA. Another attachment exists during this call, so the count is not 0.
     pub(in crate::file) fn opened(&self) {
         self.state.fetch_add(ATTACH, Relaxed);
     }
@@ -188,7 +188,7 @@ impl<P: Platform> Segment<P> {
     }
 
     /// Frees the memory, although tasks may still hold references to the segment. Runs once, because the
-    /// state does not change after it.
+    /// state no longer changes afterwards.
     fn destroy(&self) {
         let emptied = self.memory.clear();
         debug_assert!(emptied.is_ok(), "failed to free the memory of a segment");

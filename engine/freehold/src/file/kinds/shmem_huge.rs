@@ -18,9 +18,10 @@ pub enum SharedHuge {
     WithinSize = 2,
     /// Huge pages where MADV_HUGEPAGE requests them.
     Advise = 3,
-    /// Neither huge pages nor smaller blocks, regardless of all other settings. Only valid for the engine.
+    /// Neither huge pages nor smaller blocks, regardless of all other settings. Valid for the engine, not for
+    /// a mount.
     Deny = 4,
-    /// Like `Always`, regardless of the mount. Only valid for the engine.
+    /// Like `Always`, regardless of the mount. Valid for the engine, not for a mount.
     Force = 5,
 }
 

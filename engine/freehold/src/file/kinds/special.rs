@@ -1,9 +1,9 @@
 //! Mappings with an embedder's own rules: device memory, a crash dump, the vdso.
 //!
-//! Such a VMA maps a [`Special`]. It consists of hooks, whose fields are the mapping's private data, and
-//! optionally of a file, whose reverse map then lists the VMA. All VMAs that come from one mapping (by split,
-//! fork, mremap) share the `Special` and count references to it. The `Special` is dropped once, after the
-//! last of them (hazard C-30). The embedder owns the frames: the engine neither counts nor frees them.
+//! Such a VMA maps a [`Special`]. A `Special` consists of hooks, whose fields are the mapping's private data,
+//! and optionally of a file, whose reverse map then lists the VMA. All VMAs that come from one mapping (by
+//! split, fork, mremap) share the `Special` and count references to it. The `Special` is dropped once, after
+//! the last of them (hazard C-30). The embedder owns the frames: the engine neither counts nor frees them.
 //!
 //! A hook gets a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space. A hook
 //! that has its own handle must not use it: most hooks run with locks of the address space held, and the
@@ -77,14 +77,14 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         ""
     }
 
-    /// Records a new VMA, including the first one.
+    /// Notifies the driver of a new VMA, including the first one.
     fn open(&self, mmu: &P::Mmu, vma: &VmaInfo) {
         let _ = (mmu, vma);
     }
 
-    /// Records the end of a VMA that was opened. The VMA's pages are unmapped, and another VMA may already
-    /// use the addresses. `vma` describes the VMA's last state, which splits and merges may have changed
-    /// since `open`.
+    /// Notifies the driver of the end of a VMA that was opened. The VMA's pages are unmapped, and another VMA
+    /// may already use the addresses. `vma` describes the VMA's last state, which splits and merges may have
+    /// changed since `open`.
     fn close(&self, mmu: &P::Mmu, vma: &VmaInfo) {
         let _ = (mmu, vma);
     }
@@ -107,8 +107,8 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
     }
 
     /// Returns the frame of the page at offset `pgoff`, for an access that finds no entry. Only the first of
-    /// the returned frames is used. The frame stays the page's frame until it is revoked, or as long as this
-    /// object lives.
+    /// the returned frames is used. The frame must remain the page's frame until it is revoked, or as long as
+    /// this object lives.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl<P: Platform> Special<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn new(files: &impl HasFiles<P>, ops: impl VmOps<P>) -> Result<Counted<Self>, NoMemory> {
         let ops: Box<dyn VmOps<P>> = unsize_box!(Box::try_new(ops)?);
         Ok(Counted::try_new(Special { files: files.files().clone(), ops, mapping: None })?)
@@ -174,7 +174,7 @@ impl<P: Platform> Special<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn of_file(ops: impl VmOps<P>, mapping: &Counted<Mapping<P>>) -> Result<Counted<Self>, NoMemory> {
         let ops: Box<dyn VmOps<P>> = unsize_box!(Box::try_new(ops)?);
         let files = mapping.files().clone();

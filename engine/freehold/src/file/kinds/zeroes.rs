@@ -2,8 +2,8 @@
 //!
 //! A private mapping is anonymous memory that shows the open file in two ways: by name and offset in reports,
 //! and in merges, for which adjacent VMAs need the same file and consecutive offsets. A shared mapping of a
-//! file that was not opened for writing is the same, since no task can store to it. Every other shared
-//! mapping is its own shared memory, as if there were no file.
+//! file that was not opened for writing is treated in the same way, because no task can store to such a
+//! mapping. Every other shared mapping is its own shared memory, as if there were no file.
 
 use crate::{
     counted::Counted,
@@ -22,7 +22,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// No memory.
+    /// Fails if there is no memory.
     pub fn zeroes(files: &impl HasFiles<P>) -> Result<Counted<Self>, NoMemory> {
         let device = Self::of_kind(files.files(), Zeroes, 0, Kind::Zeroes, None, false)?;
         device.align_to_huge_pages(true);

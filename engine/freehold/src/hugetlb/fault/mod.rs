@@ -88,7 +88,8 @@ impl<P: Platform> AddressSpace<P> {
                     None if place.mapping().is_lost(index) => {
                         FaultOutcome::Fill(place.file.clone(), Wanted::alone(index))
                     }
-                    // The file lost the page after `ask_pager` found it.
+                    // The page left the file after `ask_pager` found it: retry, so that the pager supplies
+                    // the page.
                     None if vma.flags().contains(VmFlags::UFFD_MISSING) => FaultOutcome::Retry,
                     None if place.is_private() => self.map_own(&place, access),
                     None => FaultOutcome::Fill(place.file.clone(), Wanted::alone(index)),
@@ -299,9 +300,9 @@ impl<P: Platform> AddressSpace<P> {
         if !matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !protected(flags)) {
             return FaultOutcome::Retry;
         }
-        // While the page is being moved, or its memory is failing, a marker may stand in the place of another
-        // space's entry. A task that locks the frame from now on finds only this entry, because children
-        // cannot map the page again.
+        // While the page is being moved, or its memory is failing, a marker may replace another space's
+        // entry. A task that locks the frame from now on finds only this entry, because children cannot map
+        // the page again.
         if frame.is_locked() {
             return FaultOutcome::Wait(WaitFor::Frame(old));
         }

@@ -53,7 +53,7 @@ impl<'v, P: Platform> HugePlace<'v, P> {
 pub(crate) enum Lacking {
     /// The pool is empty.
     Pages,
-    /// The pool is empty, but a reserved page is about to return to it.
+    /// The pool is empty, but a reserved page is returning to it.
     Yet(WaitFor),
     /// There is no memory to record the use of a reservation.
     Memory,
@@ -96,7 +96,7 @@ pub(crate) fn fill_slot<F: Format, M: freehold_pagetable::TableMemory>(
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Keeps other tasks from making a page for this place of the file.
+    /// Locks the fault mutex of this place, so that no other task makes a page for the place.
     pub(crate) fn fault_mutex(&self, place: &HugePlace<'_, P>) -> RwSemWriteGuard<'_, P> {
         self.engine.files().hugetlb.fault_mutex(place.mapping().key(), place.index)
     }

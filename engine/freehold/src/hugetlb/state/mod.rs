@@ -43,8 +43,8 @@ impl<P: Platform> Hugetlb<P> {
         Ok(Hugetlb { mutexes, stats, fault_stats })
     }
 
-    /// Keeps other tasks from making a page of a file, or a private copy of it. `key` identifies the file;
-    /// `index` counts in pages of the file.
+    /// Locks the fault mutex of a page, so that no other task makes the page or a private copy of it. `key`
+    /// identifies the file; `index` counts in pages of the file.
     #[inline]
     pub fn fault_mutex(&self, key: usize, index: PageIndex) -> RwSemWriteGuard<'_, P> {
         self.mutexes[mutex_of(key, index)].0.write()

@@ -66,7 +66,7 @@ impl Reserves {
     }
 }
 
-/// Reservations for a private mapping that is being made. They are released when dropped, unless they are
+/// Reservations for a private mapping that is being made. Dropping this value releases them, unless they were
 /// handed over.
 #[must_use = "the reservations are released when this is dropped"]
 pub(crate) struct PendingReservation<P: Platform> {

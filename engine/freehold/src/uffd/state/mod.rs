@@ -93,10 +93,10 @@ pub enum Message<P: Platform> {
         /// True if the access was a store (UFFD_PAGEFAULT_FLAG_WRITE).
         write: bool,
     },
-    /// UFFD_EVENT_FORK: a child has a copy of the registered memory. This is the child's context. Dropping it
-    /// unregisters the child's memory.
+    /// UFFD_EVENT_FORK: a child has a copy of the registered memory. The value is the child's context;
+    /// dropping it unregisters the child's memory.
     Fork(Userfaultfd<P>),
-    /// UFFD_EVENT_REMAP: memory was moved by mremap.
+    /// UFFD_EVENT_REMAP: mremap moved memory.
     Remap {
         /// The old address.
         from: u64,
@@ -231,7 +231,7 @@ impl<P: Platform> Userfaultfd<P> {
     }
 
     /// Returns whether a message can be read, for poll(2). The message stays in the queue, so another task
-    /// may read it first. The [bell](Poll::bell) rings for the next message. It does not ring for later
+    /// may read it first. The [bell](Poll::bell) rings for the next message. The bell does not ring for later
     /// messages unless this is called again.
     ///
     /// # Examples
