@@ -1,8 +1,9 @@
 //! Write protection by the pager: a bit of entries, and markers where no page is mapped.
 //!
-//! An entry with [`UFFD_WP`](PteFlags::UFFD_WP) never has write permission. Code that grants this permission
-//! checks the bit under the table's lock. The permission and the bit change in one exchange. When the call
-//! returns, no TLB holds the old permission, even if another call removed it (hazard C-53).
+//! An entry with [`UFFD_WP`](freehold_pagetable::PteFlags::UFFD_WP) never has write permission. Code that
+//! grants this permission checks the bit under the table's lock. The permission and the bit change in one
+//! exchange. When the call returns, no TLB holds the old permission, even if another call removed it (hazard
+//! C-53).
 
 use super::{Features, Userfaultfd, decode};
 use crate::{

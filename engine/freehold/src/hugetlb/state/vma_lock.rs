@@ -66,7 +66,7 @@ impl<P: Platform> HugetlbVma<P> {
     }
 
     /// Ends sharing of tables with this VMA for good. The VMA is detached: no fault is running in it, and no
-    /// task holds [`ClosedTables`] of it.
+    /// task holds [`ClosedTables`](crate::hugetlb::sharing::ClosedTables) of it.
     pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
         // Relaxed: readers hold the i_mmap lock, which this task holds for writing.
         self.sharing_allowed.store(false, Relaxed);
