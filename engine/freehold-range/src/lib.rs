@@ -2,16 +2,15 @@
 #![deny(unsafe_code)]
 //! Ordered ranges for an address space engine.
 //!
-//! Two containers, neither of which knows what a VMA is:
+//! The crate has two containers. Neither knows what a VMA is:
 //!
 //! * [`RangeMap`]: disjoint ranges `[start, end)`, each with an opaque non-zero value. Lookups take no lock
-//!   and write nothing shared; one writer at a time replaces a range of addresses as one step; gaps are
-//!   searched from the top or from the bottom. The map of an address space's VMAs.
-//! * [`IntervalTree`]: overlapping intervals `first..=last`, linked through the objects themselves, so that
-//!   it never allocates. The reverse map of a file: which VMAs map this page?
+//!   and write nothing shared. A writer replaces a range of addresses in one step. Gaps are searched from the
+//!   top or from the bottom. An address space keeps its VMAs in such a map.
+//! * [`IntervalTree`]: overlapping intervals `first..=last`. The tree is linked through the objects
+//!   themselves, so it never allocates. The reverse map of a file uses it to find the VMAs that map a page.
 //!
-//! Start at [`RangeMap`] for the calls and at the module [`map`] for the protocol between the writer and the
-//! readers.
+//! [`RangeMap`] documents the calls. The module [`map`] documents the protocol between writers and readers.
 
 extern crate alloc;
 

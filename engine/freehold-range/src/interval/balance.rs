@@ -1,15 +1,17 @@
 //! The balance of the interval tree: weak AVL.
 //!
-//! Every link has a rank. A missing child has rank -1, a leaf has rank 0, and a child's rank lies one or two
-//! below its parent's. So a link of rank `r` has at least `2^(r/2)` links at and below it, and the tree is
-//! never deeper than twice the logarithm of its size, whatever is inserted and removed, where and in which
-//! order. Without removals it is an AVL tree.
+//! Every link has a rank. A missing child has rank -1, and a leaf has rank 0. A child's rank is one or two
+//! below its parent's. So a link of rank `r` has at least `2^(r/2)` links at and below it. The tree is never
+//! deeper than twice the logarithm of its size, for any sequence of insertions and removals. A tree without
+//! removals is an AVL tree.
 //!
-//! Of a rank only the parity is kept, in the parent's address: with the rules kept everywhere else, it tells
-//! a child one below its parent (parities differ) from one two below (equal), and after an insertion or a
-//! removal the one at the place of the change that is none below, or three.
+//! Only the parity of a rank is kept, in the lowest bit of the parent's address. The ranks of all links obey
+//! the rules, except for one link at the place of a change. So the parity tells a child that is one below its
+//! parent (parities differ) from a child that is two below (parities are equal). At the place of a change, it
+//! tells the child that is no rank below its parent after an insertion, or three ranks below after a removal.
 //!
-//! An insertion rotates twice at most, a removal too; on average both change a constant number of ranks.
+//! An insertion rotates at most twice, and so does a removal. On average, both change a constant number of
+//! ranks.
 //!
 //! # Sources
 //!
@@ -18,27 +20,27 @@
 use super::link::{Ptr, get};
 use super::{IntervalAdapter, IntervalTree};
 
-/// Whether the rank of a child, or of a missing one, is odd.
+/// Returns true if the rank of `child` is odd. A missing child has rank -1, which is odd.
 #[inline]
 fn is_rank_odd(child: Option<Ptr>) -> bool {
     child.is_none_or(|child| get(child).is_rank_odd())
 }
 
 impl<A: IntervalAdapter> IntervalTree<A> {
-    /// `at` was inserted as a leaf: until its rank lies below its parent's, the parent's rises, or a rotation
-    /// ends it.
+    /// Restores the balance after `at` was inserted as a leaf. Raises the parent's rank until the rank of the
+    /// child lies below it, or ends with a rotation.
     pub(super) fn rebalance_after_insert(&mut self, mut at: Ptr) {
         while let Some(above) = get(at).parent() {
             let (link, parent) = (get(at), get(above));
             if link.is_rank_odd() != parent.is_rank_odd() {
-                // One below.
+                // The rank of `at` is one below the parent's.
                 return;
             }
             let is_left = parent.left.get() == Some(at);
             let (sibling, inner) =
                 if is_left { (&parent.right, &link.right) } else { (&parent.left, &link.left) };
             if is_rank_odd(sibling.get()) == parent.is_rank_odd() {
-                // The sibling is two below: the parent goes down to it.
+                // The sibling is two below the parent: lower the parent to the sibling's level by a rotation.
                 self.rotate_after_insert(at, above, inner.get());
                 return;
             }
@@ -47,7 +49,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// `at` has its parent's rank, and its sibling one two below. Its two children are one and two below it.
+    /// Rotates after an insertion. The rank of `at` equals its parent's, and the rank of its sibling is two
+    /// below the parent's. One child of `at` is one rank below it, the other two.
     fn rotate_after_insert(&mut self, at: Ptr, above: Ptr, inner: Option<Ptr>) {
         get(above).flip_rank();
         match inner.filter(|&inner| get(inner).is_rank_odd() != get(at).is_rank_odd()) {
@@ -61,24 +64,25 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// What hangs below `above` where `child` hangs has lost a rank. Until that is no more than two below its
-    /// parent's, the parent's falls, or a rotation ends it.
+    /// Restores the balance after a removal. The subtree `child` of `above` has lost a rank. Lowers the rank
+    /// of each parent until the child's rank is at most two below it, or ends with a rotation.
     pub(super) fn rebalance_after_remove(&mut self, mut above: Option<Ptr>, mut child: Option<Ptr>) {
         while let Some(at) = above {
             let parent = get(at);
             let (left, right) = (parent.left.get(), parent.right.get());
             if is_rank_odd(child) == parent.is_rank_odd() {
-                // Two below. That is well, unless it makes a leaf of rank 1.
+                // The child is two below the parent, which is allowed unless the parent is now a leaf of rank
+                // 1.
                 if left.is_some() || right.is_some() {
                     return;
                 }
             } else {
-                // Three below, so there is a sibling.
+                // The child is three below the parent, so the parent has another child.
                 let is_left = left == child;
                 let Some(sibling) = (if is_left { right } else { left }) else { return };
                 let link = get(sibling);
                 if link.is_rank_odd() != parent.is_rank_odd() {
-                    // One below.
+                    // The sibling is one below the parent.
                     let (inner, outer) = (link.left.get(), link.right.get());
                     let (inner, outer) = if is_left { (inner, outer) } else { (outer, inner) };
                     if is_rank_odd(inner) != link.is_rank_odd() || is_rank_odd(outer) != link.is_rank_odd() {
@@ -92,21 +96,21 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// A child of `above` is three below it, the other, `sibling`, one; of whose children one at least is one
-    /// below.
+    /// Rotates after a removal. One child of `above` is three ranks below it. The other child, `sibling`, is
+    /// one rank below it. At least one child of `sibling` is one rank below `sibling`.
     fn rotate_after_remove(&mut self, above: Ptr, sibling: Ptr, inner: Option<Ptr>, outer: Option<Ptr>) {
         let (parent, link) = (get(above), get(sibling));
         match inner.filter(|_| is_rank_odd(outer) == link.is_rank_odd()) {
             None => {
                 self.rotate_up(sibling);
                 link.flip_rank();
-                // A leaf falls by two.
+                // If the parent is a leaf now, its rank falls by two, so the parity stays.
                 if parent.left.get().is_some() || parent.right.get().is_some() {
                     parent.flip_rank();
                 }
             }
             Some(inner) => {
-                // It rises by two, and the parent falls by two.
+                // The inner link rises by two ranks, and the parent falls by two: their parities stay.
                 self.rotate_up(inner);
                 self.rotate_up(inner);
                 link.flip_rank();
@@ -114,7 +118,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// Exchanges a link with its parent, keeping the order; ranks stay with their links.
+    /// Exchanges a link with its parent and keeps the order. Ranks stay with their links.
     fn rotate_up(&mut self, at: Ptr) {
         let link = get(at);
         let Some(parent) = link.parent() else { return };

@@ -1,15 +1,15 @@
-//! What must hold of a tree.
+//! Checks of the invariants of a tree.
 
 use super::link::{Ptr, get};
 use super::{IntervalAdapter, IntervalTree};
 
 impl<A: IntervalAdapter> IntervalTree<A> {
-    /// Verifies the whole tree: order, largest ends, parents, ranks, and that it is no deeper than twice the
-    /// logarithm of its size.
+    /// Verifies the whole tree: the order, the largest ends, the parents, the ranks, and that the depth is at
+    /// most twice the logarithm of the size.
     ///
     /// # Panics
     ///
-    /// If something is wrong, with a description of it.
+    /// Panics with a description if an invariant does not hold.
     pub fn check(&self) {
         let Some(root) = self.root.get() else { return };
         assert!(get(root).parent().is_none(), "the root has a parent");
@@ -22,20 +22,20 @@ impl<A: IntervalAdapter> IntervalTree<A> {
 struct Shape {
     rank: i32,
     links: u64,
-    /// Links on the longest way down.
+    /// Number of links on the longest path down.
     depth: u32,
 }
 
-/// Verifies a subtree whose firsts must lie in `low..=high`.
+/// Verifies a subtree. The `first` of each link must lie in `low..=high`.
 fn check(at: Ptr, low: u64, high: u64) -> Shape {
     let link = get(at);
     let (first, last) = (link.first.get(), link.last.get());
     assert!(first <= last && low <= first && first <= high, "out of order: {first}..={last}");
-    assert_eq!(link.max.get(), link.subtree_max(), "the largest last is wrong at {first}..={last}");
+    assert_eq!(link.max.get(), link.subtree_max(), "wrong largest end at {first}..={last}");
     let shapes =
         [(link.left.get(), low, first), (link.right.get(), first, high)].map(|(child, low, high)| {
             let Some(child) = child else { return Shape { rank: -1, links: 0, depth: 0 } };
-            assert_eq!(get(child).parent(), Some(at), "a parent is wrong");
+            assert_eq!(get(child).parent(), Some(at), "a child has a wrong parent");
             check(child, low, high)
         });
     let [left, right] = &shapes;

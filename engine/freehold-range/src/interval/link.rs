@@ -1,4 +1,4 @@
-//! What an object embeds.
+//! The link that an object embeds.
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 use core::ptr::{NonNull, null_mut};
@@ -6,27 +6,27 @@ use freehold_sync::atomic::PlainCell;
 
 pub(super) type Ptr = NonNull<IntervalLink>;
 
-/// What an object embeds to be held by an [`IntervalTree`](super::IntervalTree).
+/// The link that an object embeds so that an [`IntervalTree`](super::IntervalTree) can hold the object.
 pub struct IntervalLink {
-    /// The parent; in the lowest bit of its address whether the rank of this link is odd, see
+    /// The parent. The lowest bit of the address is set if the rank of this link is odd; see
     /// [`balance`](super::balance).
     parent: PlainCell<*mut IntervalLink>,
     pub(super) left: PlainCell<Option<Ptr>>,
     pub(super) right: PlainCell<Option<Ptr>>,
-    /// Above `last` exactly while the link is in no tree.
+    /// First key. Greater than `last` if and only if the link is in no tree.
     pub(super) first: PlainCell<u64>,
     pub(super) last: PlainCell<u64>,
-    /// Largest `last` of the links at and below this one.
+    /// The largest `last` of the links at and below this one.
     pub(super) max: PlainCell<u64>,
 }
 
 const _: () =
-    assert!(align_of::<IntervalLink>() > IntervalLink::RANK_IS_ODD, "the lowest bit of an address is free");
+    assert!(align_of::<IntervalLink>() > IntervalLink::RANK_IS_ODD, "the lowest bit of an address is in use");
 
-// SAFETY: the fields are accessed only by methods of the tree, under the lock that guards it, or by the
-// object's owner while the link is in no tree.
+// SAFETY: the fields are accessed only by methods of the tree under the lock that guards it, or by the owner
+// of the object while the link is in no tree.
 unsafe impl Send for IntervalLink {}
-// SAFETY: as above; `is_linked` documents the same demand.
+// SAFETY: see `Send` above. `IntervalTree::contains` documents the same requirement.
 unsafe impl Sync for IntervalLink {}
 
 impl Default for IntervalLink {
@@ -38,7 +38,7 @@ impl Default for IntervalLink {
 impl IntervalLink {
     const RANK_IS_ODD: usize = 1;
 
-    /// A link that is in no tree.
+    /// Returns a link that is in no tree.
     pub const fn new() -> Self {
         Self {
             parent: PlainCell::new(null_mut()),
@@ -61,13 +61,13 @@ impl IntervalLink {
         self.parent.set(parent.map_or(null_mut(), NonNull::as_ptr).map_addr(|addr| addr | odd));
     }
 
-    /// Whether its rank is odd.
+    /// Returns true if the rank is odd.
     #[inline]
     pub(super) fn is_rank_odd(&self) -> bool {
         self.parent.get().addr() & Self::RANK_IS_ODD != 0
     }
 
-    /// Adds one to its rank, or takes one away.
+    /// Adds one to the rank or subtracts one from it. Only the parity is stored.
     #[inline]
     pub(super) fn flip_rank(&self) {
         self.parent.set(self.parent.get().map_addr(|addr| addr ^ Self::RANK_IS_ODD));
@@ -77,7 +77,7 @@ impl IntervalLink {
         self.first.get() <= self.last.get()
     }
 
-    /// As a leaf without a parent, of rank 0.
+    /// Links the object as a leaf of rank 0 without a parent.
     pub(super) fn link(&self, first: u64, last: u64) {
         assert!(!self.is_linked(), "the object is in a tree already");
         assert!(first <= last, "an interval that ends before it begins");
@@ -89,14 +89,14 @@ impl IntervalLink {
         self.max.set(last);
     }
 
-    /// In no tree.
+    /// Marks the link as being in no tree.
     pub(super) fn unlink(&self) {
         self.parent.set(null_mut());
         self.first.set(1);
         self.last.set(0);
     }
 
-    /// Parent, children, rank and largest end of another; the keys stay.
+    /// Takes over the parent, children, rank and largest end of another link. The keys stay.
     pub(super) fn take_place_of(&self, other: &IntervalLink) {
         self.parent.set(other.parent.get());
         self.left.set(other.left.get());
@@ -110,10 +110,10 @@ impl IntervalLink {
     }
 }
 
-/// A link of a tree, or one about to be inserted.
+/// Returns the link behind a pointer. The link is in a tree or about to be inserted.
 #[inline]
 pub(super) fn get<'l>(link: Ptr) -> &'l IntervalLink {
-    // SAFETY: every pointer in a tree leads to a linked object, valid until it is removed; the others were
-    // passed in by callers that promised the same. The reference is not kept beyond the call.
+    // SAFETY: every pointer in a tree leads to a linked object, which is valid until it is removed. The
+    // callers promise the same for the other pointers. The reference is not kept beyond the call.
     unsafe { link.as_ref() }
 }

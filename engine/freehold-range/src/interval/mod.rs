@@ -1,21 +1,22 @@
-//! An interval tree linked through the objects it holds: the reverse map of a file.
+//! An interval tree that is linked through the objects it holds: the reverse map of a file.
 //!
-//! Each object embeds an [`IntervalLink`]; an [`IntervalAdapter`] says where. Intervals are `first..=last`
-//! (page offsets, say), may overlap and may be equal. The tree is ordered by `first`, and every link knows
-//! the largest `last` below it, which lets a search for overlaps skip what ends too early.
+//! Each object embeds an [`IntervalLink`]; an [`IntervalAdapter`] finds the link in the object. Intervals are
+//! `first..=last` (for example page offsets). Intervals may overlap and may be equal. The tree is ordered by
+//! `first`. Every link stores the largest `last` at and below it, so that a search for overlaps can skip
+//! subtrees that end too early.
 //!
-//! A user chooses the keys, their order, and by trying often enough the addresses of the links. So the
-//! balance depends on none of these: the tree is a weak AVL tree, never deeper than twice the logarithm of
-//! its size. See [`balance`].
+//! A user of the system chooses the keys and their order and, with enough attempts, the addresses of the
+//! links. So the balance depends on none of these. The tree is a weak AVL tree: it is never deeper than twice
+//! the logarithm of its size. See [`balance`].
 //!
-//! Equal firsts stay in the order of their insertion, unless [`IntervalTree::insert_after`] says otherwise:
-//! fork puts the child behind its parent, so that a walk meets the parent before the child.
+//! Links with an equal `first` stay in the order of their insertion, unless [`IntervalTree::insert_after`] is
+//! used. fork inserts the child behind its parent, so that a walk visits the parent before the child.
 //!
-//! # What guards what
+//! # Locking
 //!
-//! All fields of a link belong to the lock that guards its tree: `&mut` methods need it exclusively, `&`
-//! methods shared. An unlinked link belongs to the owner of its object. Keys change by
-//! [`IntervalTree::rekey`] alone.
+//! The lock that guards a tree guards all fields of the links in it. `&mut` methods need that lock
+//! exclusively, `&` methods need it shared. An unlinked link belongs to the owner of its object. Only
+//! [`IntervalTree::rekey`] changes keys.
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 pub mod balance;
@@ -31,36 +32,36 @@ pub use self::link::IntervalLink;
 use self::link::{Ptr, get};
 pub use self::search::Overlapping;
 
-/// Finds the link in an object and the object around a link.
+/// Finds the link in an object, and the object around a link.
 ///
 /// # Safety
 ///
-/// The two functions are inverse to each other, and the link stays where it is as long as the object does.
-/// The link is accessed by nobody but trees of this adapter.
+/// The two functions are inverse to each other. The link stays at the same address as long as the object
+/// exists. Only trees of this adapter access the link.
 pub unsafe trait IntervalAdapter {
-    /// What the tree holds.
+    /// The type of the objects in the tree.
     type Object;
-    /// The object's link.
+    /// Returns the link of an object.
     fn link(object: NonNull<Self::Object>) -> NonNull<IntervalLink>;
-    /// The object around a link.
+    /// Returns the object around a link.
     fn object(link: NonNull<IntervalLink>) -> NonNull<Self::Object>;
 }
 
-/// Intervals `first..=last` over objects that embed an [`IntervalLink`]. Allocates nothing; dropping it
+/// Intervals `first..=last` over objects that embed an [`IntervalLink`]. Allocates nothing. Dropping the tree
 /// touches no object.
 ///
 /// # Invariants
 ///
-/// Every linked object is valid until it is removed: that is what the `unsafe` of insertion promises.
+/// Every linked object is valid until it is removed. The callers of the `unsafe` insertion methods promise
+/// this.
 pub struct IntervalTree<A: IntervalAdapter> {
     root: PlainCell<Option<Ptr>>,
     adapter: PhantomData<fn() -> A>,
 }
 
-// SAFETY: the tree owns no object; access to the links is governed by exclusive and shared borrows of the
-// tree.
+// SAFETY: the tree owns no object. Access to the links follows the exclusive and shared borrows of the tree.
 unsafe impl<A: IntervalAdapter> Send for IntervalTree<A> {}
-// SAFETY: as above.
+// SAFETY: see `Send` above.
 unsafe impl<A: IntervalAdapter> Sync for IntervalTree<A> {}
 
 impl<A: IntervalAdapter> Default for IntervalTree<A> {
@@ -70,34 +71,35 @@ impl<A: IntervalAdapter> Default for IntervalTree<A> {
 }
 
 impl<A: IntervalAdapter> IntervalTree<A> {
-    /// An empty tree.
+    /// Returns an empty tree.
     pub const fn new() -> Self {
         Self { root: PlainCell::new(None), adapter: PhantomData }
     }
 
-    /// Whether the tree holds nothing.
+    /// Returns true if the tree holds no object.
     pub fn is_empty(&self) -> bool {
         self.root.get().is_none()
     }
 
-    /// Whether an object is in a tree of this adapter, which must be this one if it is in any.
+    /// Returns true if an object is in a tree of this adapter. If the object is in a tree, it must be this
+    /// one.
     ///
     /// # Safety
     ///
-    /// The object is valid, and no other tree that may hold it changes meanwhile.
+    /// The object is valid. No other tree that may hold the object changes during the call.
     pub unsafe fn contains(&self, object: NonNull<A::Object>) -> bool {
         get(A::link(object)).is_linked()
     }
 
-    /// Inserts an object with the keys `first..=last`, behind those with an equal `first`.
+    /// Inserts an object with the keys `first..=last`, behind the objects with an equal `first`.
     ///
     /// # Safety
     ///
-    /// The object stays valid and in place until it is removed.
+    /// The object stays valid and at the same address until it is removed.
     ///
     /// # Panics
     ///
-    /// If the object is in a tree already, or if `first > last`.
+    /// Panics if the object is in a tree already, or if `first > last`.
     pub unsafe fn insert(&mut self, object: NonNull<A::Object>, first: u64, last: u64) {
         let new = A::link(object);
         get(new).link(first, last);
@@ -125,17 +127,17 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     ///
     /// # Safety
     ///
-    /// The object stays valid and in place until it is removed. `sibling` is in this tree.
+    /// The object stays valid and at the same address until it is removed. `sibling` is in this tree.
     ///
     /// # Panics
     ///
-    /// If the object is in a tree already, or if `sibling` is in none.
+    /// Panics if the object is in a tree already, or if `sibling` is in no tree.
     pub unsafe fn insert_after(&mut self, sibling: NonNull<A::Object>, object: NonNull<A::Object>) {
         let (old, new) = (A::link(sibling), A::link(object));
         assert!(get(old).is_linked(), "the sibling is in no tree");
         let last = get(old).last.get();
         get(new).link(get(old).first.get(), last);
-        // The place behind `old`: its right child, or the leftmost below that.
+        // The place behind `old` is its right child, or the leftmost link below that child.
         let mut at = old;
         let mut side = &get(at).right;
         while let Some(below) = side.get() {
@@ -156,11 +158,11 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     ///
     /// # Safety
     ///
-    /// The object is in this tree, if it is in any.
+    /// If the object is in a tree, it is in this one.
     ///
     /// # Panics
     ///
-    /// If the object is in no tree.
+    /// Panics if the object is in no tree.
     pub unsafe fn remove(&mut self, object: NonNull<A::Object>) {
         let old = A::link(object);
         let link = get(old);
@@ -179,16 +181,17 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         link.unlink();
     }
 
-    /// Gives an object other keys. It stays where it is if the order allows that; else it comes behind those
-    /// with an equal `first`.
+    /// Changes the keys of an object. The object stays at its place if the order allows it. Otherwise it
+    /// moves behind the objects with an equal `first`.
     ///
     /// # Safety
     ///
-    /// The object is in this tree, if it is in any, and stays valid and in place until it is removed.
+    /// If the object is in a tree, it is in this one. The object stays valid and at the same address until it
+    /// is removed.
     ///
     /// # Panics
     ///
-    /// If the object is in no tree, or if `first > last`.
+    /// Panics if the object is in no tree, or if `first > last`.
     pub unsafe fn rekey(&mut self, object: NonNull<A::Object>, first: u64, last: u64) {
         let at = A::link(object);
         let link = get(at);
@@ -206,7 +209,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
             link.last.set(last);
             self.update_max(Some(at));
         } else {
-            // SAFETY: the caller's promises.
+            // SAFETY: promised by the caller.
             unsafe {
                 self.remove(object);
                 self.insert(object, first, last);
@@ -214,8 +217,9 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// Takes the link behind `old`, which is at or below its right child, out of its place and puts it in
-    /// that of `old`. Returns where a link went missing, and the child that has come there.
+    /// Moves the successor of `old` to the place of `old`. The successor is the leftmost link of the subtree
+    /// `right`, the right child of `old`. Returns the parent of the place that the successor left, and the
+    /// child that moved there.
     fn replace_by_successor(&mut self, old: Ptr, right: Ptr) -> (Option<Ptr>, Option<Ptr>) {
         let mut next = right;
         while let Some(left) = get(next).left.get() {
@@ -231,14 +235,16 @@ impl<A: IntervalAdapter> IntervalTree<A> {
             get(below).set_parent(Some(next));
         }
         if parent != Some(next) {
-            // Up to its new place they have lost the one, from there on the other.
+            // The links from `parent` up to the new place of `next` have lost `next`. The links above that
+            // place have lost `old`.
             self.update_max(parent);
         }
         self.update_max(Some(next));
         (parent, child)
     }
 
-    /// Corrects the largest ends at `at` and above, of which those below are right.
+    /// Recomputes the largest ends of `at` and of the links above it. The largest ends below `at` are
+    /// correct.
     fn update_max(&self, mut at: Option<Ptr>) {
         while let Some(link) = at.map(get) {
             let max = link.subtree_max();
@@ -249,18 +255,18 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// The objects whose intervals meet `first..=last`, in the tree's order. Costs the depth of the tree, and
-    /// for each object as much again at most.
+    /// Returns the objects whose intervals overlap `first..=last`, in the order of the tree. The cost is at
+    /// most the depth of the tree, plus the depth again for each object.
     pub fn overlapping(&self, first: u64, last: u64) -> Overlapping<'_, A> {
         Overlapping::new(self.root.get(), first, last)
     }
 
-    /// All objects in the tree's order.
+    /// Returns all objects in the order of the tree.
     pub fn iter(&self) -> Overlapping<'_, A> {
         self.overlapping(0, u64::MAX)
     }
 
-    /// Lets `parent` (or the root) point to `new` where it pointed to `old`.
+    /// Makes `parent`, or the root, point to `new` instead of `old`.
     fn relink(&mut self, parent: Option<Ptr>, old: Ptr, new: Option<Ptr>) {
         match parent.map(get) {
             None => self.root.set(new),

@@ -1,4 +1,4 @@
-//! Which intervals meet another.
+//! Searches for the intervals that overlap another interval.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -7,7 +7,7 @@ use freehold_sync::atomic::PlainCell;
 use super::link::{IntervalLink, Ptr, get};
 use super::{IntervalAdapter, IntervalTree};
 
-/// Objects that meet an interval. See [`IntervalTree::overlapping`].
+/// Iterator over the objects that overlap an interval. See [`IntervalTree::overlapping`].
 pub struct Overlapping<'t, A: IntervalAdapter> {
     next: Option<Ptr>,
     first: u64,
@@ -37,12 +37,12 @@ impl<A: IntervalAdapter> Iterator for Overlapping<'_, A> {
     }
 }
 
-/// The first link at or below `at` that meets `first..=last`, given that something there ends at or behind
-/// `first`.
+/// Returns the first link at or below `at` that overlaps `first..=last`. Some link there must end at or
+/// behind `first`.
 fn first_overlapping(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
     let reaches = |side: &PlainCell<Option<Ptr>>| side.get().filter(|&below| get(below).max.get() >= first);
-    // The leftmost link that ends at or behind `first` is the answer, or else it begins behind `last`, and so
-    // does everything on its right.
+    // Consider the leftmost link that ends at or behind `first`. The link is the answer, or it begins behind
+    // `last`. In the second case, all links to the right of it also begin behind `last`.
     loop {
         let link = get(at);
         if let Some(left) = reaches(&link.left) {
@@ -57,13 +57,13 @@ fn first_overlapping(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
     }
 }
 
-/// The next link behind `at` that meets `first..=last`.
+/// Returns the next link behind `at` that overlaps `first..=last`.
 fn next_overlapping(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
     loop {
         if let Some(right) = get(at).right.get().filter(|&right| get(right).max.get() >= first) {
             return first_overlapping(right, first, last);
         }
-        // Up, until we come from the left.
+        // Go up until the step is one from a left child.
         loop {
             let from = at;
             at = get(at).parent()?;
@@ -80,17 +80,17 @@ fn next_overlapping(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
     }
 }
 
-/// The link before `at` in the tree's order.
+/// Returns the link before `at` in the order of the tree.
 pub(super) fn predecessor(at: Ptr) -> Option<Ptr> {
     neighbour(at, |link| &link.left, |link| &link.right)
 }
 
-/// The link behind `at` in the tree's order.
+/// Returns the link behind `at` in the order of the tree.
 pub(super) fn successor(at: Ptr) -> Option<Ptr> {
     neighbour(at, |link| &link.right, |link| &link.left)
 }
 
-/// The next link on one side.
+/// Returns the next link on one side.
 #[inline]
 fn neighbour(
     mut at: Ptr,
