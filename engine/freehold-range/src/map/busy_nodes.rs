@@ -1,4 +1,4 @@
-//! The nodes that one structural change holds: all are held before any is released.
+//! The nodes that one structural change holds. All of them are held before any is released.
 
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -9,20 +9,21 @@ use super::entry::MAX_LEVELS;
 use super::node::{Node, Slot};
 use super::spare_nodes;
 
-/// A change touches at most this many nodes of a level: the two at the edges of the range with a neighbour on
-/// each side, the one an insertion ends in, and the one the root takes over.
+/// Maximum number of nodes of a level that one change holds: the two nodes at the edges of the range with a
+/// neighbour on each side, the node where an insertion ends, and the node that the root takes over.
 const PER_LEVEL: usize = 8;
 
-/// The nodes held by a change, and those that died in it.
+/// The nodes that a change holds, and the nodes that died in it.
 ///
 /// # Invariants
 ///
-/// Every held node is BUSY until `finish`, and every node that a change edits is held or not yet reachable.
-#[must_use = "held nodes keep readers out until `finish`"]
+/// Every held node is BUSY until `finish` or `release`. Every node that a change edits is held or not yet
+/// reachable.
+#[must_use = "held nodes keep readers out until `finish` or `release`"]
 pub(super) struct BusyNodes<'n, const SLOTS: usize> {
     nodes: [MaybeUninit<&'n Node<SLOTS>>; PER_LEVEL * MAX_LEVELS],
     len: usize,
-    /// Chain, through the first slot, of dead nodes to be retired.
+    /// Chain, through the first slot, of dead nodes that must be retired.
     dead: *mut Node<SLOTS>,
 }
 
@@ -31,7 +32,7 @@ impl<'n, const SLOTS: usize> BusyNodes<'n, SLOTS> {
         Self { nodes: [MaybeUninit::uninit(); _], len: 0, dead: ptr::null_mut() }
     }
 
-    /// Holds the node unless this change does already.
+    /// Latches the node unless this change already holds it.
     pub(super) fn latch<H: Host>(&mut self, node: &'n Node<SLOTS>) {
         if !self.contains(node) {
             node.latch::<H>();
@@ -45,32 +46,34 @@ impl<'n, const SLOTS: usize> BusyNodes<'n, SLOTS> {
         self.nodes[..self.len].iter().any(|busy| ptr::eq(unsafe { busy.assume_init() }, node))
     }
 
-    /// Marks a held node as dead; it is retired by `finish`. Nothing is linked below it any more.
+    /// Marks a held node as dead, so that it is retired after the release. No node is linked below it any
+    /// more.
     ///
     /// # Safety
     ///
-    /// `node` comes from the slot that linked it; the slot was cleared, and the node's children moved
-    /// elsewhere.
+    /// `node` comes from the slot that linked it. The slot was cleared, and the node's children moved to
+    /// other nodes.
     pub(super) unsafe fn add_dead(&mut self, node: *mut Node<SLOTS>) {
-        // SAFETY: unlinked just now, hence still allocated.
+        // SAFETY: the node was unlinked just now, so it is still allocated.
         let node_ref = unsafe { &*node };
         node_ref.mark_dead();
-        // Readers that stand here read the chain as a child, and throw it away since the node is not
-        // unchanged.
+        // A reader in this node may read the chain as a child. The reader discards it, because the node is
+        // not unchanged.
         node_ref.set(0, Slot { link: self.dead, ..Slot::EMPTY });
         self.dead = node;
     }
 
-    /// Lets readers in again and retires the dead.
+    /// Releases the held nodes and retires the dead nodes.
     pub(super) fn finish<H: Host>(self) {
         self.release().retire::<H>();
     }
 
-    /// Lets readers and other writers in again. The dead are the caller's to retire.
+    /// Releases the held nodes, so that readers and other writers can continue. The caller must retire the
+    /// dead nodes.
     pub(super) fn release(self) -> DeadNodes<SLOTS> {
         for node in &self.nodes[..self.len] {
-            // SAFETY: the first `len` elements were written by `latch`. Dead ones are not retired before the
-            // end.
+            // SAFETY: the first `len` elements were written by `latch`. Dead nodes are retired only after
+            // this loop.
             let node = unsafe { node.assume_init() };
             if !node.word().is_dead() {
                 node.release();
@@ -81,17 +84,18 @@ impl<'n, const SLOTS: usize> BusyNodes<'n, SLOTS> {
 }
 
 /// Nodes that are unlinked and dead, chained through their first slot.
-#[must_use = "nobody else frees them"]
+#[must_use = "dead nodes are freed only if they are retired"]
 pub(super) struct DeadNodes<const SLOTS: usize>(*mut Node<SLOTS>);
 
 impl<const SLOTS: usize> DeadNodes<SLOTS> {
-    /// Hands them over to be freed. Not under a spin lock: the host may do it at once.
+    /// Passes the nodes to the host to be freed after a grace period. Not called under a spin lock, because
+    /// the host may free them at once.
     pub(super) fn retire<H: Host>(self) {
         let mut dead = self.0;
         while !dead.is_null() {
-            // SAFETY: in the chain, hence not yet retired.
+            // SAFETY: the node is in the chain, so it is not yet retired.
             let next = unsafe { &*dead }.child(0);
-            // SAFETY: `add_dead` received it unlinked; it is in the chain once.
+            // SAFETY: `add_dead` received the node unlinked, and the node is in the chain once.
             unsafe { spare_nodes::retire::<H, SLOTS>(dead) };
             dead = next;
         }

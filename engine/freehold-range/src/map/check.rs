@@ -1,4 +1,4 @@
-//! What must hold of a map between two changes.
+//! Checks of the invariants that hold between two changes of a map.
 
 use freehold_sync::Host;
 
@@ -11,7 +11,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     ///
     /// # Panics
     ///
-    /// If something is wrong, with a description of it.
+    /// Panics with a description if an invariant does not hold.
     pub fn check(&self) {
         let root = &self.map.root;
         let mut seen = Checked { last_end: 0 };
@@ -21,14 +21,14 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         self.check_finger();
     }
 
-    /// The writer's finger, if it points anywhere, follows the links from the root.
+    /// Verifies that the finger, if it points anywhere, follows the links from the root.
     fn check_finger(&self) {
         let mut node = &self.map.root;
         let mut lo = 0;
         for level in (0..=node.level()).rev() {
             let Some((found, at, below)) = self.map.finger.stored_step(level) else { return };
             assert!(core::ptr::eq(found, node), "the finger points to another node at level {level}");
-            assert_eq!(below, lo, "the finger is wrong about what precedes its node at level {level}");
+            assert_eq!(below, lo, "the finger has a wrong preceding end at level {level}");
             if level > 0 {
                 assert!(at < node.count(), "the finger points behind a node at level {level}");
                 lo = if at > 0 { node.end(at - 1) } else { lo };
@@ -37,12 +37,14 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         }
     }
 
-    /// The number of nodes of which a gap of `len` bytes or more is kept, and that have none. Visits all.
+    /// Returns the number of nodes whose gap word is at least `len` bytes, but which have no gap of that
+    /// size. Visits all nodes.
     pub fn overstated_gaps(&self, len: u64) -> usize {
         self.overstated_below(&self.map.root, 0, len).0
     }
 
-    /// The same below a node, and the largest gap there; `lo` is the end of the entry before it.
+    /// Returns this number for the nodes below a node, and the largest gap there. `lo` is the end of the
+    /// entry before the node.
     fn overstated_below(&self, node: &Node<SLOTS>, mut lo: u64, len: u64) -> (usize, u64) {
         let word = node.word();
         if word.is_leaf() {
@@ -57,14 +59,15 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         (missing, largest)
     }
 
-    /// The start of the first entry below the root's second child, if the tree has three levels or more. For
-    /// tests, which need a place where a change touches the root and a leaf alone.
+    /// Returns the start of the first entry below the root's second child, if the tree has at least three
+    /// levels. For tests that need a place where a change touches only the root and a leaf.
     pub fn first_of_second_subtree(&self) -> Option<u64> {
         let root = &self.map.root;
         (root.level() >= 2).then(|| self.next(root.end(0)))?.map(|entry| entry.start)
     }
 
-    /// Number of nodes besides the root, each of 384 bytes at the default fan-out. Visits them all.
+    /// Returns the number of nodes besides the root. Each node has 384 bytes at the default fan-out. Visits
+    /// all nodes.
     pub fn node_count(&self) -> usize {
         self.node_count_below(&self.map.root)
     }
@@ -77,7 +80,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         (0..word.count()).map(|at| 1 + self.node_count_below(self.child(node, at))).sum()
     }
 
-    /// Returns the largest gap in the subtree, recomputed.
+    /// Verifies a subtree. Returns its largest gap, recomputed.
     fn check_node(&self, node: &Node<SLOTS>, seen: &mut Checked) -> u64 {
         let word = node.word();
         assert!(!word.is_busy() && !word.is_dead(), "a reachable node is held or dead: {word:?}");
@@ -93,13 +96,13 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
                 self.check_entry(node, at, seen)
             } else {
                 let child = self.child(node, at);
-                assert_eq!(child.level() + 1, word.level(), "a child's level is wrong");
+                assert_eq!(child.level() + 1, word.level(), "wrong level of a child");
                 assert!(child.count() > 0, "an empty child");
                 let gap = self.check_node(child, seen);
-                assert!(node.datum(at) >= gap, "a child has a larger gap than is kept of it");
+                assert!(node.datum(at) >= gap, "a child has a larger gap than its gap word");
                 gap
             };
-            assert_eq!(seen.last_end, end, "a child's end is wrong");
+            assert_eq!(seen.last_end, end, "wrong end of a child");
             max = max.max(gap);
         }
         max

@@ -1,67 +1,67 @@
-//! Claims: which entries belong to one of several writers.
+//! Claims: the bits that give an entry to one of several writers.
 //!
-//! The lowest six bits of a value are the map's as soon as there are [claim writers](super::claim_writer);
-//! its user keeps them clear, but for [`RESERVED`].
+//! Once there are [claim writers](super::claim_writer), the lowest six bits of a value belong to the map. The
+//! user of the map keeps these bits clear, except [`RESERVED`].
 //!
-//! | bits | set | meaning |
+//! | bits | set by | meaning |
 //! | --- | --- | --- |
-//! | 0, [`RESERVED`] | by the user | a *reservation*: nothing is there, and nobody else may put anything there |
-//! | 1, [`CLAIMED`] | by a claim | the entry belongs to one claim writer, which alone changes or removes it |
-//! | 2, [`HAS_WAITERS`] | by a refused writer | the end of the claim is to be told |
-//! | 3 to 5 | by a claim | slots of the leaf that are promised to the claim's owner |
+//! | 0, [`RESERVED`] | the user | the entry is a *reservation*: the range is empty, and only the owner may put an entry there |
+//! | 1, [`CLAIMED`] | a claim | the entry belongs to one claim writer; only that writer changes or removes it |
+//! | 2, [`HAS_WAITERS`] | a refused writer | the owner must notify waiters when the claim ends |
+//! | 3 to 5 | a claim | number of slots of the leaf that are promised to the owner of the claim |
 //!
-//! All of them change with the leaf latched, and mean nothing to readers.
+//! All of these bits change with the leaf latched. Readers ignore them.
 
 use core::num::NonZeroU64;
 
-/// The entry is a reservation: it goes when it is released.
+/// Marks a reservation. The entry is removed when it is released.
 pub const RESERVED: u64 = 1;
 
-/// The entry belongs to a claim writer.
+/// Marks an entry that belongs to a claim writer.
 pub const CLAIMED: u64 = 2;
 
-/// Its end is to be told.
+/// Marks a claimed entry whose owner must notify waiters when the claim ends.
 pub const HAS_WAITERS: u64 = 4;
 const PROMISED_SLOTS: u64 = 0o70;
 const PROMISED_SHIFT: u32 = 3;
 
-/// Of a reservation: it stands until the exclusive writer takes it out. Nobody waits for its end. The bit
-/// is the user's: an entry that is no reservation may have it.
+/// Marks a permanent reservation. Such a reservation stays until the exclusive writer removes it, and no task
+/// waits for its end. The bit belongs to the user: an entry that is not a reservation may also have it set.
 pub const PERMANENT: u64 = 1 << 6;
 
-/// All bits of a value that are not its user's.
+/// All bits of a value that belong to the map.
 pub const MARKS: u64 = RESERVED | CLAIMED | HAS_WAITERS | PROMISED_SLOTS;
 
 /// The value of a reservation that its owner has claimed.
 pub(super) const CLAIMED_RESERVATION: NonZeroU64 = NonZeroU64::new(RESERVED | CLAIMED).unwrap();
 
-/// Slots that a claim promises where its owner says that entries may come: those that the two cuts at the
-/// ends of a range add.
+/// Number of slots promised by a claim that allows cuts: the two cuts at the ends of a range add at most two
+/// entries.
 pub(super) const SLOTS_FOR_CUTS: usize = 2;
 
-/// A claim covers so many entries at most: their leaves may all be latched meanwhile.
+/// Maximum number of entries of one claim. All their leaves may be latched at the same time.
 pub(super) const MAX_CLAIM_ENTRIES: usize = 8;
 
 freehold_sync::error_enum! {
-    /// Why nothing was claimed.
+    /// Reasons why nothing was claimed.
     pub enum ClaimError {
-        /// Another writer has an entry that is needed, or the entry is a reservation.
+        /// Another writer owns an entry that is needed, or the entry is a reservation.
         ///
-        /// The end of that writer's claim will be told:
+        /// The end of the other writer's claim will be reported by
         /// [`ClaimWriter::had_waiters`](super::claim_writer::ClaimWriter::had_waiters).
         Contended,
-        /// The hole to be filled is filled already.
+        /// The range to be filled is not a hole.
         NotAHole,
-        /// The entries are too many, or have a hole or a standing reservation between them.
+        /// The claim needs too many entries, or a hole or a permanent reservation lies between them.
         ///
-        /// It takes the exclusive writer. See [`PERMANENT`].
+        /// The exclusive writer can make the change. See [`PERMANENT`].
         NeedsExclusive,
         /// The host has no memory left.
         NoMemory,
     }
 }
 
-/// The bits of a value.
+/// The bits of a value that belong to the map.
 #[derive(Clone, Copy)]
 pub(super) struct Mark(u64);
 
@@ -86,39 +86,40 @@ impl Mark {
         self.0 & HAS_WAITERS != 0
     }
 
-    /// Slots promised beyond the entry's own.
+    /// Returns the number of slots promised in addition to the entry's own slot.
     #[inline]
     pub(super) fn promised_slots(self) -> usize {
         ((self.0 & PROMISED_SLOTS) >> PROMISED_SHIFT) as usize
     }
 }
 
-/// The value of an entry that is claimed from now on.
+/// Returns the value of an entry with a claim and this number of promised slots.
 #[inline]
 pub(super) fn with_claim(value: u64, slots: usize) -> u64 {
     value | CLAIMED | ((slots as u64) << PROMISED_SHIFT)
 }
 
-/// The same, of which somebody waits for the end.
+/// Returns the value with the mark that a writer waits for the end of the claim.
 #[inline]
 pub(super) fn with_waiters(value: u64) -> u64 {
     value | HAS_WAITERS
 }
 
-/// The value of a claimed entry with so many slots promised, or as many as can be noted.
+/// Returns the value of a claimed entry with this number of promised slots, or with the largest number that
+/// the bits can hold.
 #[inline]
 pub(super) fn with_promised_slots(value: u64, slots: usize) -> u64 {
     let slots = (slots as u64).min(PROMISED_SLOTS >> PROMISED_SHIFT);
     value & !PROMISED_SLOTS | slots << PROMISED_SHIFT
 }
 
-/// The value without marks; of a reservation, which is not claimed, what says so.
+/// Returns the value without marks. A reservation becomes the value of an unclaimed reservation.
 #[inline]
 pub(super) fn unmarked(value: NonZeroU64) -> NonZeroU64 {
     NonZeroU64::new(without_claim(value.get())).unwrap_or(NonZeroU64::MIN)
 }
 
-/// The value of an entry that belongs to nobody any more.
+/// Returns the value of an entry whose claim has ended.
 #[inline]
 pub(super) fn without_claim(value: u64) -> u64 {
     value & !(MARKS ^ RESERVED)

@@ -1,62 +1,65 @@
-//! Writers side by side: each changes what it has [claimed](super::claim).
+//! Claim writers: concurrent writers, each of which changes what it has [claimed](super::claim).
 //!
 //! # Claim, write set, publish
 //!
-//! A change has three steps. It *claims* the entries that it is going to look at; a copy of them is its
-//! [write set](super::write_set). It changes the write set, and looks at nothing else, for as long as it
-//! likes. It
-//! *publishes*: the write set takes the place of what was claimed, in one step for readers, and the claim
-//! ends. So a change of one leaf latches that leaf twice, whatever it does in between.
+//! A change has three steps. First, the writer *claims* the entries that it needs. A copy of the entries
+//! becomes its [write set](super::write_set). Second, the writer changes the write set, and looks at nothing
+//! else. The second step may take any time. Third, the writer *publishes*: the write set replaces what was
+//! claimed, in one step for readers, and the claim ends. So a change of one leaf latches that leaf exactly
+//! twice.
 //!
 //! # Two kinds of latches
 //!
-//! Both are short, and nobody sleeps with one. They are taken by [`ClaimWriter`] alone, and by a search that
-//! corrects what an inner node keeps; the [`ExclusiveWriter`](crate::ExclusiveWriter) has the map for itself.
-//! A search for a gap that was sent back too often takes the structure lock, without a latch: it then waits
-//! for a leaf that is latched, as any holder does.
+//! Both latches are held for a short time, and no thread sleeps with one. Only [`ClaimWriter`] takes them,
+//! and a search that corrects a gap word of an inner node. The [`ExclusiveWriter`](crate::ExclusiveWriter)
+//! needs none, because no other writer exists. A gap search that had to restart too often takes the structure
+//! lock without a latch. Like any holder of the structure lock, it then waits for leaves that are latched.
 //!
-//! * A *leaf's latch* is BUSY in its control word, got by a compare-and-swap from a version.
-//! * The *structure lock* is one per map. Its holder may change inner nodes, link and unlink nodes, and move
-//!   the end of a leaf's last entry. So for its holder inner nodes stand still, and leaves stay where they
-//!   hang; what is in a leaf stands still once that is latched too.
+//! * The *latch of a leaf* is BUSY in its control word. A writer takes it by a compare-and-swap from a
+//!   version.
+//! * The *structure lock* exists once per map. Its holder may change inner nodes, link and unlink nodes, and
+//!   move the end of a leaf's last entry. So for the holder, inner nodes do not change, and leaves stay
+//!   linked where they are. The contents of a leaf do not change once the holder has also latched the leaf.
 //!
-//! The holder of one leaf's latch waits for nothing. The holder of the structure lock waits for leaves, of
-//! which it may have several. So no circle of waiters closes.
+//! The holder of the latch of one leaf waits for nothing. The holder of the structure lock may hold several
+//! leaf latches and wait for more. So there is no cycle of waiters.
 //!
 //! # A change of one leaf
 //!
-//! It goes down as a reader does: so there was an instant at which the way led to this leaf at the version
-//! seen. The node that said where the entry before the leaf ends, at `lo`, is asked once more afterwards: if
-//! it is unchanged, it said so at that instant. The writer then takes the latch from the version seen. Two
-//! rules make that instant last until the latch is given back:
+//! The writer descends as a reader does. So there was an instant at which the path led to this leaf at the
+//! version seen. One node supplied `lo`, the end of the entry before the leaf. The writer checks this node
+//! again at the end: if the node is unchanged, `lo` was right at that instant. The writer then takes the
+//! latch from the version seen. Two rules make the facts of that instant hold until the latch is released:
 //!
-//! * a leaf is unlinked only while it is latched, and stays BUSY and DEAD;
-//! * a writer that moves the end of a leaf's last entry latches the leaf behind it too, before it gives back
-//!   any latch, and gives that a new version.
+//! * A leaf is unlinked only while it is latched, and stays BUSY and DEAD.
+//! * A writer that moves the end of a leaf's last entry also latches the next leaf before it releases any
+//!   latch. The writer releases the next leaf with a new version.
 //!
-//! So the leaf is linked, and neither the addresses that belong to it nor the gap in front of its first entry
-//! have changed.
+//! These rules keep the leaf linked. Neither the addresses that belong to the leaf nor the gap in front of
+//! its first entry can change.
 //!
-//! Pairing D: `release` stores the version (release), `try_latch` exchanges it (acquire). What the last
-//! holder did, in the leaf and before, happens before what this one does.
+//! Pairing D: `release` stores the version (release); `try_latch` exchanges it (acquire). What the last
+//! holder did, in the leaf and before, happens before what this holder does.
 //!
 //! # Gaps
 //!
-//! What an inner node keeps of a child is no less than what it keeps of that one's children: such words
-//! change only under the structure lock. Of a leaf it keeps no less than the largest gap, but while a writer
-//! that has made a gap has not returned yet. That writer looks, with the leaf latched, at what the node above
-//! keeps. If that is enough, and the node is unchanged, it is enough for all nodes above it. Otherwise the
-//! writer raises it under the structure lock. A search that finds less than is kept corrects it under the
-//! structure lock, with the leaf latched: so the writer either sees the corrected word, or made its gap
-//! before it was computed.
+//! The gap word that an inner node keeps for an inner child is at least as large as the gap words in that
+//! child. Gap words of inner children change only under the structure lock. The gap word for a leaf is at
+//! least as large as the largest gap in the leaf, except during a call that makes a gap and has not returned
+//! yet. The writer that makes a gap checks, with the leaf latched, the gap word in the node above. If the
+//! word is large enough and the node is unchanged, the words of all nodes above are large enough too.
+//! Otherwise the writer raises the words under the structure lock. A search that finds a smaller gap than the
+//! word says lowers the word under the structure lock, with the leaf latched. So the writer either sees the
+//! lowered word, or made its gap before the word was computed.
 //!
-//! # No memory
+//! # Memory
 //!
-//! Only a claim needs nodes, and can be refused. A claim of a hole puts the reservation in; one that lets
-//! entries come promises room for them in their leaf, which counts as used until the claim ends. So the end
-//! of a claim always finds room for what is put in its place, in the leaves that it changes.
+//! Only a claim needs nodes, and only a claim can fail for lack of memory. A claim of a hole inserts the
+//! reservation. A claim that allows cuts promises slots in the leaf for the new entries. Promised slots count
+//! as used until the claim ends. So publishing always finds room for the write set in the leaves that it
+//! changes.
 
-#![expect(unsafe_code, reason = "follows links of nodes that it keeps allocated, or in place")]
+#![expect(unsafe_code, reason = "follows links of nodes that an RCU section or the structure lock protects")]
 
 use freehold_sync::{Host, Rank, atomic::CHECKED};
 
@@ -72,28 +75,30 @@ use super::node::Node;
 use super::path::Step;
 use super::write_set::WriteSet;
 
-/// Searches for a gap, concurrently with all changes, before one that keeps changes of the structure out.
+/// Number of gap searches that run concurrently with all changes before the search takes the structure lock.
 const CONCURRENT_SEARCHES: usize = if CHECKED { 1 } else { 32 };
 
-/// The right to change, beside others, what is claimed. See [`RangeMap::claim_writer`] and the
-/// [module](self).
+/// The right to change claimed entries, concurrently with other claim writers. See [`RangeMap::claim_writer`]
+/// and the [module](self).
 ///
 /// # Invariants
 ///
-/// An entry with [`CLAIMED`](super::claim::CLAIMED) was claimed by one claim writer, which alone changes it.
+/// An entry with [`CLAIMED`](super::claim::CLAIMED) was claimed by one claim writer. Only that writer changes
+/// the entry.
 pub struct ClaimWriter<'a, H: Host, const SLOTS: usize = FANOUT> {
     pub(super) map: &'a RangeMap<H, SLOTS>,
     pub(super) write_set: &'a WriteSet<SLOTS>,
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// The right to change, beside others, what is claimed. `write_set` is the writer's alone.
+    /// Returns the right to change claimed entries, concurrently with other claim writers. No other writer
+    /// uses `write_set`.
     ///
     /// # Safety
     ///
-    /// Until it is dropped no [`ExclusiveWriter`](crate::ExclusiveWriter) and no [`Reader`](crate::Reader) of
-    /// this map may exist, and the creation of the next one must synchronise with the end of this one (as a
-    /// lock does).
+    /// Until the claim writer is dropped, no [`ExclusiveWriter`](crate::ExclusiveWriter) and no
+    /// [`Reader`](crate::Reader) of this map may exist. The creation of the next one must synchronise with
+    /// the end of this one (as a lock does).
     #[inline]
     pub unsafe fn claim_writer<'a>(&'a self, write_set: &'a WriteSet<SLOTS>) -> ClaimWriter<'a, H, SLOTS> {
         ClaimWriter::new(self, write_set)
@@ -102,60 +107,61 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
 impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     pub(super) fn new(map: &'a RangeMap<H, SLOTS>, write_set: &'a WriteSet<SLOTS>) -> Self {
-        debug_assert!(write_set.is_empty(), "a write set is published before it is used again");
+        debug_assert!(write_set.is_empty(), "the write set still holds a claim");
         ClaimWriter { map, write_set }
     }
 
-    // What it has claimed, as it is to be.
+    // Methods that read and change the write set.
 
-    /// The entry that contains `key`, of those that are claimed.
+    /// Returns the claimed entry that contains `key`, as it is in the write set.
     #[inline]
     pub fn find(&self, key: u64) -> Option<Entry> {
         self.next(key).filter(|entry| entry.start <= key)
     }
 
-    /// The first of them whose end lies above `key`.
+    /// Returns the first claimed entry whose end lies above `key`.
     #[inline]
     pub fn next(&self, key: u64) -> Option<Entry> {
         self.write_set.span_of(key).borrow().next(key)
     }
 
-    /// The last of them whose end does not lie above `key`.
+    /// Returns the last claimed entry whose end does not lie above `key`.
     #[inline]
     pub fn prev(&self, key: u64) -> Option<Entry> {
         self.write_set.span_of(key).borrow().prev(key)
     }
 
-    /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`.
+    /// Returns the results of [`prev`](Self::prev) for `start` and [`next`](Self::next) for `end`.
     #[inline]
     pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
         let span = self.write_set.span_of(start).borrow();
         (span.prev(start), span.next(end))
     }
 
-    /// The range that is claimed, of two the first; empty if nothing is.
+    /// Returns the claimed range. Of two spans, returns the first. Returns an empty range if nothing is
+    /// claimed.
     #[inline]
     pub fn claimed_range(&self) -> (u64, u64) {
         self.write_set.first.borrow().range()
     }
 
-    /// Puts `with`, ascending and inside the range, in place of what is claimed in `[start, end)`, in the
-    /// write set: nobody else sees it before it is [published](Self::publish).
+    /// Replaces what is claimed in `[start, end)` by the entries `with` in the write set. The entries are
+    /// ascending and inside the range. No other thread sees them before they are [published](Self::publish).
     ///
     /// # Panics
     ///
-    /// If the range is not claimed, or an entry reaches across its ends, or there are more entries than the
-    /// claim said would come.
+    /// Panics if the range is not claimed, if an entry reaches across its ends, or if there are more entries
+    /// than the claim has room for.
     #[inline]
     pub fn replace(&self, start: u64, end: u64, with: &[Entry]) {
         assert_fits(start, end, with);
         self.write_set.span_of(start).borrow_mut().replace(start, end, with);
     }
 
-    // What is in the map, whichever writer has it.
+    // Methods that read the map, including entries of other writers.
 
-    /// The first entry of the map whose end lies above `key`, at some instant during the call. Waits for
-    /// nobody but a writer with the leaf latched.
+    /// Returns the first entry of the map whose end lies above `key`, as of some instant during the call.
+    /// Waits only for a writer that has the leaf latched.
     #[inline]
     pub fn next_in_map(&self, key: u64) -> Option<Entry> {
         let rcu = H::rcu_read();
@@ -168,16 +174,16 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         }
     }
 
-    /// As [`Reader::gap`](crate::Reader::gap), of what was there while it looked. A search that others send
-    /// back too often goes on with the structure lock held, and waits only for the latches of leaves it
-    /// reads.
+    /// Searches for a gap like [`Reader::gap`](crate::Reader::gap), concurrently with other writers. The
+    /// result is a gap that existed during the search. If changes restart the search too often, it takes the
+    /// structure lock, and then waits only for the latches of leaves that it reads.
     ///
     /// # Panics
     ///
-    /// If the length is 0, or the alignment is no power of two.
+    /// Panics if the length is 0, or if the alignment is not a power of two.
     pub fn gap(&self, request: &GapRequest, guard: impl Fn(&Entry) -> u64) -> Option<u64> {
         let _rcu = H::rcu_read();
-        // SAFETY: the section keeps what is reachable now.
+        // SAFETY: the RCU section keeps every node allocated that is reachable now.
         let search = || unsafe { self.map.find_gap::<true>(request, &guard) };
         for _ in 0..CONCURRENT_SEARCHES {
             if let Ok(found) = search() {
@@ -185,7 +191,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             }
             H::relax();
         }
-        // Inner nodes stand still from here on.
+        // Inner nodes do not change from here on.
         let _structure = self.map.structure.lock::<H>(Rank::VmaMap);
         loop {
             if let Ok(found) = search() {
@@ -195,20 +201,21 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         }
     }
 
-    /// Claims the entries that overlap `[start, end)`, and those that touch it if `touching`, which are no
-    /// reservations. If `cuts`, those that reach across `start` or `end` may be cut there. What is claimed
-    /// has no hole in it; it may be nothing.
+    /// Claims the entries that overlap `[start, end)`. If `touching` is set, also claims the entries that
+    /// touch the range, except reservations. If `cuts` is set, the writer may cut the entries that reach
+    /// across `start` or `end` there. The claimed entries have no hole between them. Succeeds with an empty
+    /// claim if there is no entry to claim.
     ///
     /// # Errors
     ///
-    /// Nothing is claimed.
+    /// See [`ClaimError`]. Nothing is claimed then.
     ///
     /// # Panics
     ///
-    /// If the range ends before it starts. Nothing is claimed.
+    /// Panics if the range ends before it starts. Nothing is claimed then.
     pub fn claim(&self, start: u64, end: u64, touching: bool, cuts: bool) -> Result<(), ClaimError> {
-        assert!(start <= end, "a claim ends before it starts");
-        debug_assert!(self.write_set.is_empty(), "one claim at a time");
+        assert!(start <= end, "the claimed range ends before it starts");
+        debug_assert!(self.write_set.is_empty(), "the write set already holds a claim");
         let margin = u64::from(touching);
         let request = ClaimRequest {
             from: start.saturating_sub(margin),
@@ -243,7 +250,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         if extra_slots > 0 && path.leaf.weight() + extra_slots > self.map.fan.max_slots() {
             return None;
         }
-        // Readers do not look at marks: the version stays, unless room is promised.
+        // Readers ignore marks. So the version needs to change only if slots are promised.
         if extra_slots > 0 {
             latched.changed();
             path.leaf.set_promised(true);
@@ -262,7 +269,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     fn claim_across(&self, request: &ClaimRequest) -> Result<(), ClaimError> {
         loop {
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
-            // All nodes may be split up to the root, and that.
+            // A split may reach the root: every node on the path is split, and the root too.
             let need = if request.cuts { self.map.root.level() + 3 } else { 0 };
             if self.write_set.spares.count() < need {
                 drop(structure);
@@ -289,7 +296,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         while key < request.to {
             let step = map.latched_path_to(busy, key).step(0);
             scan.add(step.node, step.at, request).map_err(|no| no.note_waiter(step.node))?;
-            // The last leaf is the one that nothing lies behind; it may be the root.
+            // Only the last leaf ends at or below the key. The last leaf may be the root.
             let end = step.node.last_end();
             if end <= key {
                 break;
@@ -323,11 +330,11 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         Ok(())
     }
 
-    /// Makes sure that the exclusive writer finds spare nodes for one replace, as one would that had
-    /// made all changes before: what needs no memory there needs none after changes side by side either.
+    /// Makes sure that the map has enough spare nodes for one `replace` of an exclusive writer. So a change
+    /// that needs no memory under the exclusive writer needs none after changes by claim writers either.
     #[inline]
     pub(super) fn ensure_spares(&self) -> Result<(), ClaimError> {
-        // Both as hints: they are looked at again.
+        // Both values are hints. `refill_spares` checks them again under the lock.
         match self.map.spares.count() > self.map.root.level() + 1 {
             true => Ok(()),
             false => self.refill_spares(),
@@ -338,7 +345,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     #[inline(never)]
     fn refill_spares(&self) -> Result<(), ClaimError> {
         loop {
-            // Spare nodes of the map are changed with the structure lock, or by the exclusive writer.
+            // Spare nodes of the map change only under the structure lock, or by the exclusive writer.
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
             let missing = (self.map.root.level() + 2).saturating_sub(self.map.spares.count());
             if self.write_set.spares.count() >= missing {
@@ -359,31 +366,32 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         self.write_set.spares.fill(need).map_err(|_| ClaimError::NoMemory)
     }
 
-    /// Whether somebody was refused an entry of a claim that has ended since this was last asked.
+    /// Returns true if a writer was refused an entry of a claim that has ended since the last call.
     pub fn had_waiters(&self) -> bool {
         self.write_set.had_waiters.replace(false)
     }
 }
 
-/// What a claim is asked for.
+/// The parameters of a claim.
 struct ClaimRequest {
-    /// Entries that end above this
+    /// Lower bound: the scan visits entries that end above it.
     from: u64,
-    /// and start below this are looked at,
+    /// Upper bound: the scan visits entries that start below it.
     to: u64,
-    /// those that overlap `[start, end)` must be claimed, and the others touch it.
+    /// Start of the range to be claimed. The entries that overlap `[start, end)` must be claimed; the other
+    /// visited entries touch the range.
     start: u64,
     end: u64,
-    /// Those that reach across its ends may be cut there.
+    /// Set if the writer may cut the entries that reach across the ends of the range.
     cuts: bool,
 }
 
-/// What a claim has found so far.
+/// The entries that a claim has found so far.
 struct ClaimScan {
     range: Option<(u64, u64)>,
-    /// Those of them that overlap what is wanted.
+    /// The range of the entries that overlap the requested range.
     inside: Option<(u64, u64)>,
-    /// The same in the last leaf.
+    /// The first and last slot of the found entries in the last leaf.
     slots: Option<(usize, usize)>,
     count: usize,
 }
@@ -393,14 +401,14 @@ impl ClaimScan {
         ClaimScan { range: None, inside: None, slots: None, count: 0 }
     }
 
-    /// How many entries more may come.
+    /// Returns the number of entries that the cuts may add.
     #[inline]
     fn slots_for_cuts(&self, request: &ClaimRequest) -> usize {
         let (from, to) = self.inside.filter(|_| request.cuts).unwrap_or((request.start, request.end));
         usize::from(from < request.start) + usize::from(request.end < to)
     }
 
-    /// Adds the leaf's entries from `at` on.
+    /// Adds the entries of the leaf from slot `at` on.
     #[inline]
     fn add<const SLOTS: usize>(
         &mut self,
@@ -438,18 +446,19 @@ impl ClaimScan {
     }
 }
 
-/// Why a claim is refused.
+/// Reasons why a claim is refused.
 pub(super) enum Obstacle {
-    /// The entry in this slot.
+    /// The entry in this slot belongs to another writer or is a reservation.
     Slot(usize),
-    /// Something lies in the hole that was to be filled.
+    /// An entry lies in the hole that was to be filled.
     NotAHole,
-    /// There is a hole between the entries, or a reservation that stands, or there are too many.
+    /// There is a hole or a permanent reservation between the entries, or there are too many entries.
     NeedsExclusive,
 }
 
 impl Obstacle {
-    /// The owner of the entry in the way is going to tell when its claim ends.
+    /// Returns the error. If an entry is in the way, marks the entry, so that its owner notifies waiters when
+    /// its claim ends.
     #[cold]
     pub(super) fn note_waiter<const SLOTS: usize>(self, leaf: &Node<SLOTS>) -> ClaimError {
         match self {

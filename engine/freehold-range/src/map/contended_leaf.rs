@@ -1,9 +1,9 @@
-//! Contended leaves: those in which [claim writers](super::claim_writer) meet.
+//! Contended leaves: leaves in which [claim writers](super::claim_writer) conflict.
 //!
-//! Writers whose entries are neighbours in the map meet in one leaf, though they have nothing else in common.
-//! A leaf counts how often a writer found it latched, and forgets half of it every 64 changes. A writer that
-//! finds it so, and knows that this is often, splits the leaf when its own change is done. The writer that is
-//! alone merges what is sparse.
+//! Writers whose entries are neighbours in the map conflict in one leaf, even if they share nothing else. A
+//! leaf counts how often a writer found it latched, and halves the count every 64 changes. A writer that
+//! finds the leaf latched, with a high count, splits the leaf after its own change. The exclusive writer
+//! merges sparse leaves.
 
 use freehold_sync::{Host, Rank};
 
@@ -15,7 +15,7 @@ use super::node::Node;
 use super::path::Step;
 
 impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
-    /// As [`RangeMap::latch`]; a leaf in which writers meet often is to be split.
+    /// Latches the leaf of `key`, like [`RangeMap::latch`]. Records a contended leaf, so that it is split.
     #[inline]
     pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> LatchedLeaf<'n, H, SLOTS> {
         let latched = self.map.latch(rcu, key);
@@ -25,8 +25,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         latched
     }
 
-    /// Splits the leaf to which `key` belongs, so that writers who met there may go on in leaves of their
-    /// own. It is not worth waiting for memory.
+    /// Splits the leaf of `key`, so that writers that conflict there can continue in different leaves. Does
+    /// nothing if there is no memory for the nodes.
     #[cold]
     #[inline(never)]
     pub(super) fn split_contended_leaf(&self, key: u64) {
@@ -36,15 +36,16 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         });
     }
 
-    /// Lets a leaf end with what ends at or below `key`, so that writers on either side of it do not meet.
-    /// Without memory all stays as it is.
+    /// Makes a leaf end with the last entry that ends at or below `key`, so that writers on the two sides of
+    /// `key` do not conflict. Does nothing if there is no memory for the nodes.
     #[cold]
     #[inline(never)]
     pub fn split_leaf_at(&self, key: u64) {
         self.split_leaf(key, SplitPolicy::AtSlot, |leaf, at| (0 < at && at < leaf.count()).then_some(at));
     }
 
-    /// Splits the leaf to which `key` belongs where `cut` says, which is told the slot of `key`.
+    /// Splits the leaf of `key` in front of the slot that `cut` returns. `cut` gets the leaf and the slot of
+    /// `key`.
     fn split_leaf(
         &self,
         key: u64,

@@ -1,4 +1,5 @@
-//! Taking a range out of several leaves: whole subtrees by their top, the edges by hand.
+//! Cutting a range out of several leaves: whole subtrees are unlinked by their top node, and the edges are
+//! edited.
 
 use freehold_sync::Host;
 
@@ -8,8 +9,8 @@ use super::node::{Node, Slot};
 use super::{RangeMap, spare_nodes};
 
 impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
-    /// Removes the entries inside `[start, end)`, of which there is at least one. The gap in front of the
-    /// entry that follows is left to `refresh_gaps`.
+    /// Removes the entries inside `[start, end)`. There is at least one. `refresh_gaps` updates the gap in
+    /// front of the entry that follows.
     pub(super) fn cut<'n>(&self, busy: &mut BusyNodes<'n, SLOTS>, start: u64, end: u64)
     where
         'a: 'n,
@@ -18,8 +19,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         self.map.lower_root(busy);
     }
 
-    /// The same for one subtree; `lo` is the end of the entry before it. At most two nodes of a level are
-    /// visited.
+    /// Removes the entries inside `[start, end)` from one subtree. `lo` is the end of the entry before the
+    /// subtree. Visits at most two nodes of a level.
     fn cut_below<'n>(
         &self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -55,18 +56,18 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         self.merge_if_sparse(busy, node, first);
     }
 
-    /// Unlinks the children `from..to` of a held node, whole.
+    /// Unlinks the children `from..to` of a held node with their whole subtrees.
     fn drop_children(&self, node: &Node<SLOTS>, from: usize, to: usize) {
         let children: [*mut Node<SLOTS>; SLOTS] = core::array::from_fn(|at| node.child(at));
         node.splice(from, to - from, &[]);
         for child in &children[from..to] {
-            // SAFETY: the slots in use linked these children, and link them no more. The node is held, and
-            // readers that stood below it before go on in what nobody changes.
+            // SAFETY: the slots in use linked these children, and no longer do. The node is held. Readers
+            // that were below it before continue in subtrees that no thread changes.
             unsafe { spare_nodes::retire::<H, SLOTS>(*child) };
         }
     }
 
-    /// Brings the slot of a child that was cut into line with it; an empty child goes.
+    /// Updates the slot of a child after a cut. Unlinks the child if it is empty.
     fn update_child_slot<'n>(
         &self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -84,11 +85,11 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
         let link = node.child(at);
         node.splice(at, 1, &[]);
-        // SAFETY: the slot is gone; the child is held (it was cut) and has nothing below it.
+        // SAFETY: the slot is cleared. The child is held, because it was cut, and no node hangs below it.
         unsafe { busy.add_dead(link) };
     }
 
-    /// Merges a sparse child with its neighbours where they have the room.
+    /// Merges a sparse child with its neighbours if the merged node is small enough.
     fn merge_if_sparse<'n>(&self, busy: &mut BusyNodes<'n, SLOTS>, node: &'n Node<SLOTS>, at: usize)
     where
         'a: 'n,
@@ -101,7 +102,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
     }
 
-    /// Moves everything in the child behind `at` to the child at `at`, if there is such a one and it fits.
+    /// Moves the contents of the child behind `at` to the child at `at`, if there is such a child and the
+    /// contents fit.
     fn merge_with_next<'n>(&self, busy: &mut BusyNodes<'n, SLOTS>, node: &'n Node<SLOTS>, at: usize)
     where
         'a: 'n,
@@ -122,13 +124,14 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         left.set_count(kept + moved);
         let (one, two) = (node.slot(at), node.slot(at + 1));
         node.splice(at, 2, &[Slot { end: two.end, link: one.link, datum: one.datum.max(two.datum) }]);
-        // SAFETY: the slot is gone, and what was below the node hangs below its left neighbour now.
+        // SAFETY: the slot is cleared. The children of the node now hang below its left neighbour.
         unsafe { busy.add_dead(two.link) };
     }
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// A root with a single child takes its place; one with none becomes an empty leaf.
+    /// Lowers the tree while the root has at most one child. The contents of a single child move into the
+    /// root. A root without a child becomes an empty leaf.
     pub(super) fn lower_root<'n>(&'n self, busy: &mut BusyNodes<'n, SLOTS>) {
         let root = &self.root;
         while !root.word().is_leaf() && root.count() <= 1 {
@@ -137,7 +140,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
                 return;
             }
             let link = root.child(0);
-            // SAFETY: the slot in use links it, and none but this change unlinks it.
+            // SAFETY: the slot in use links the child. Only this change unlinks it.
             let child = unsafe { &*link };
             busy.latch::<H>(child);
             for at in 0..child.count() {
@@ -145,8 +148,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             }
             root.set_count(child.count());
             root.set_level(child.level(), child);
-            // SAFETY: the root's only slot linked it and was overwritten; what was below it hangs below the
-            // root.
+            // SAFETY: the root's only slot linked the node and was overwritten. The children of the node now
+            // hang below the root.
             unsafe { busy.add_dead(link) };
         }
     }

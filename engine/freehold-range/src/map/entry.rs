@@ -1,42 +1,43 @@
-//! What a map holds, what a lookup returns, and the sizes that all of the map agrees on.
+//! The entries of a map, the results of lookups, and the sizes that the whole map shares.
 
 use core::num::NonZeroU64;
 
-/// Slots of a node unless the map's type says otherwise: 15 make a node of exactly six cache lines.
+/// Default number of slots of a node. A node with 15 slots has exactly six cache lines.
 pub const FANOUT: usize = 15;
 
-/// The largest number of entries that one [`ExclusiveWriter::replace`](crate::ExclusiveWriter::replace) puts
-/// in place of a range.
+/// Maximum number of entries that one [`ExclusiveWriter::replace`](crate::ExclusiveWriter::replace) puts in
+/// place of a range.
 pub const MAX_REPLACEMENT: usize = 4;
 
-/// Levels a tree can have. [`ExclusiveWriter::preallocate`](crate::ExclusiveWriter::preallocate) refuses to
-/// let it grow beyond; memory runs out long before.
+/// Maximum number of levels of a tree. [`ExclusiveWriter::preallocate`](crate::ExclusiveWriter::preallocate)
+/// fails rather than let the tree grow beyond this limit. A system runs out of memory long before.
 pub(super) const MAX_LEVELS: usize = 16;
 
-/// A range `[start, end)` of addresses, in bytes, and the value that the map's user attached to it.
+/// A range `[start, end)` of addresses, in bytes, and the value that the user of the map attached to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// First address of the range.
     pub start: u64,
-    /// First address behind the range; greater than `start`.
+    /// First address behind the range. Greater than `start`.
     pub end: u64,
-    /// Opaque to the map.
+    /// The value of the entry. Opaque to the map.
     pub value: NonZeroU64,
 }
 
-/// What a lookup without a lock found.
+/// The result of a lookup without a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// This entry was in the map at some instant during the call.
     Found(Entry),
-    /// At some instant during the call there was no such entry.
+    /// There was no such entry at some instant during the call.
     Hole,
-    /// A writer was at work at this place for longer than a reader is prepared to wait: take the lock
-    /// instead.
+    /// A writer changed the map at this place for longer than the retries of a reader. The caller must take
+    /// the lock.
     Contended,
 }
 
-/// Returns whether the entries leave no gap in the range.
+/// Asserts that the entries are ascending and inside the range. Returns true if they leave no gap in the
+/// range.
 #[inline]
 pub(super) fn assert_fits(start: u64, end: u64, with: &[Entry]) -> bool {
     assert!(start < end && with.len() <= MAX_REPLACEMENT);

@@ -1,4 +1,4 @@
-//! Changing the map: the writer, and the common case of a change inside one leaf.
+//! The exclusive writer, and the common case of a change inside one leaf.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -16,37 +16,41 @@ use super::path::{Path, Step};
 use super::read::Reader;
 use super::{RangeMap, spare_nodes};
 
-/// The right to change a map. See [`RangeMap::exclusive_writer`]. Dereferences to a [`Reader`].
+/// The right of the exclusive writer to change a map. See [`RangeMap::exclusive_writer`]. Dereferences to a
+/// [`Reader`].
 ///
 /// # Invariants
 ///
-/// While it lives no other writer and no reader (other than the one inside) of the map exists.
+/// While the writer exists, no other writer of the map exists, and no reader except the one inside the
+/// writer.
 ///
-/// It looks things up for one thread at a time, because every look-up moves the finger:
+/// Only one thread at a time may use its lookups, because every lookup moves the finger. So the type is not
+/// `Sync`:
 ///
 /// ```compile_fail,E0277
-/// use freehold_range::Writer;
+/// use freehold_range::ExclusiveWriter;
 /// use freehold_sync::Host;
 ///
 /// fn shared(_: impl Sync) {}
 ///
-/// fn two_threads<H: Host>(writer: Writer<'_, H>) {
+/// fn two_threads<H: Host>(writer: ExclusiveWriter<'_, H>) {
 ///     shared(writer);
 /// }
 /// ```
 pub struct ExclusiveWriter<'a, H: Host, const SLOTS: usize = FANOUT> {
     reader: Reader<'a, H, SLOTS>,
-    /// Not shared: see above.
+    /// Makes the type not `Sync`; see the invariants.
     alone: PhantomData<Cell<()>>,
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// The right to change the map.
+    /// Returns the right to change the map.
     ///
     /// # Safety
     ///
-    /// Until the writer is dropped no other [`ExclusiveWriter`] and no [`Reader`] of this map may exist, and
-    /// the creation of the next one must synchronise with the end of this one (as a lock does).
+    /// Until the writer is dropped, no other [`ExclusiveWriter`], no [`ClaimWriter`](crate::ClaimWriter) and
+    /// no [`Reader`] of this map may exist. The creation of the next one must synchronise with the end of
+    /// this one (as a lock does).
     #[inline]
     pub unsafe fn exclusive_writer(&self) -> ExclusiveWriter<'_, H, SLOTS> {
         ExclusiveWriter::new(self)
@@ -73,30 +77,30 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         self.map.fan
     }
 
-    // Lookups, as the reader's, by way of the finger.
+    // Lookups that begin at the finger and return the same results as those of `Reader`.
 
-    /// As [`Reader::find`].
+    /// Returns the entry that contains `key`, like [`Reader::find`].
     #[inline]
     pub fn find(&self, key: u64) -> Option<Entry> {
         self.next(key).filter(|entry| entry.start <= key)
     }
 
-    /// As [`Reader::next`].
+    /// Returns the first entry whose end lies above `key`, like [`Reader::next`].
     #[inline(always)]
     pub fn next(&self, key: u64) -> Option<Entry> {
         let (leaf, at) = self.finger_search(key);
         if at < leaf.count() { leaf.slot(at).entry() } else { None }
     }
 
-    /// As [`Reader::prev`].
+    /// Returns the last entry whose end does not lie above `key`, like [`Reader::prev`].
     #[inline]
     pub fn prev(&self, key: u64) -> Option<Entry> {
         let (leaf, at) = self.finger_search(key);
         if at > 0 { leaf.slot(at - 1).entry() } else { self.reader.prev(key) }
     }
 
-    /// What [`prev`](Self::prev) returns for `start` and [`next`](Self::next) for `end`, not below it: what
-    /// lies on either side of a range.
+    /// Returns the results of [`prev`](Self::prev) for `start` and [`next`](Self::next) for `end`: the
+    /// neighbours of the range. `end` is not below `start`.
     #[inline(always)]
     pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
         let (leaf, at) = self.finger_search(start);
@@ -110,17 +114,18 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         (prev, next)
     }
 
-    /// Makes sure that the next `replaces` calls of [`ExclusiveWriter::replace`] cannot fail. Nearly always
-    /// that is so already and this is a comparison. Nodes that are not used stay for later calls.
+    /// Makes sure that the next `replaces` calls of [`ExclusiveWriter::replace`] cannot fail. Usually there
+    /// are enough spare nodes already, and the call is one comparison. Nodes that are not used stay for later
+    /// calls.
     ///
     /// # Errors
     ///
-    /// When the host is out of memory; the map is unchanged.
+    /// Fails if the host is out of memory. The map is unchanged then.
     #[inline(always)]
     pub fn preallocate(&mut self, replaces: usize) -> Result<(), AllocError> {
-        // A change splits at most every node from a leaf to the root, and the root into two new ones. A split
-        // leaves the root with two slots, and a change adds one: the tree grows at once, and again
-        // after as many changes as a full node has slots, less one.
+        // A change splits at most every node from a leaf to the root, and the root into two new nodes. A root
+        // that was just split has two slots, and a change adds at most one. So the tree may grow at once, and
+        // may grow again after as many changes as a full node has slots, less one.
         let levels = self.map.root.level() + 1;
         let grown = levels.saturating_add(1 + replaces / (self.fan().max_slots() - 1));
         let need =
@@ -139,22 +144,22 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         self.map.spares.fill(need)
     }
 
-    /// Frees the nodes of [`ExclusiveWriter::preallocate`] that were not used.
+    /// Frees the unused nodes of [`ExclusiveWriter::preallocate`].
     pub fn trim(&mut self) {
         self.map.spares.free_all();
     }
 
-    /// Replaces everything inside `[start, end)` by the entries `with` (at most
-    /// [`MAX_REPLACEMENT`](crate::MAX_REPLACEMENT), ascending, inside the range) as one step: a lookup of any
-    /// address sees what was there or what is there now.
+    /// Replaces everything inside `[start, end)` by the entries `with` in one step: a lookup of any address
+    /// sees the old state or the new state. `with` has at most [`MAX_REPLACEMENT`](crate::MAX_REPLACEMENT)
+    /// entries, ascending and inside the range.
     ///
     /// Needs preallocated nodes, see [`ExclusiveWriter::preallocate`]. The cost grows with the depth of the
-    /// tree, and with the number of leaves (not entries) inside the range.
+    /// tree and with the number of leaves (not entries) inside the range.
     ///
     /// # Panics
     ///
-    /// If an entry reaches across `start` or `end`, if `with` is not as described, or without preallocated
-    /// nodes when one may be needed. The map is unchanged then.
+    /// Panics if an entry of the map reaches across `start` or `end`, if `with` is not as described, or if
+    /// nodes may be needed and are not preallocated. The map is unchanged then.
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         let fills = assert_fits(start, end, with);
         if !self.replace_in_leaf(start, end, with, fills) {
@@ -182,19 +187,19 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
     }
 
-    /// Where the first entry lies whose end lies above `key`, or behind the last entry: the leaf, and the
-    /// slot. The finger points there afterwards.
+    /// Returns the leaf and the slot of the first entry whose end lies above `key`. If there is none, returns
+    /// the last leaf and the slot behind its last entry. The finger points there afterwards.
     #[inline(always)]
     fn finger_search<'n>(&self, key: u64) -> (&'n Node<SLOTS>, usize)
     where
         'a: 'n,
     {
-        // SAFETY: nodes are unlinked by this writer alone, after it has forgotten.
+        // SAFETY: only this writer unlinks nodes, after it has made the finger forget them.
         let Some(leaf) = (unsafe { self.map.finger.leaf() }) else { return self.root_search(key) };
-        // Often it is the place that was looked for last, or beside it.
+        // The key is often at the place of the last search, or next to it.
         let at = match leaf.node.search_near(leaf.at, key, leaf.lo) {
             Some(at) => at,
-            // Beyond the last entry a finger never points.
+            // The finger never points beyond the last entry.
             None if key < leaf.lo || key >= leaf.node.last_end() => return self.root_search(key),
             None => leaf.node.search(key),
         };
@@ -202,7 +207,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         (leaf.node, at)
     }
 
-    /// As [`finger_search`](Self::finger_search), from the root.
+    /// Does what [`finger_search`](Self::finger_search) does, starting at the root.
     fn root_search<'n>(&self, key: u64) -> (&'n Node<SLOTS>, usize)
     where
         'a: 'n,
@@ -226,19 +231,19 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
     }
 
-    /// A step of the way that the finger points, by which [`finger_search`](Self::finger_search) has gone
-    /// just now; not above the root's.
+    /// Returns one step of the finger's path, which [`finger_search`](Self::finger_search) has just followed.
+    /// `level` is at most the root's level.
     #[inline]
     fn step<'n>(&self, level: usize) -> Step<'n, SLOTS>
     where
         'a: 'n,
     {
-        // SAFETY: `root_search` has set every level up to the root's. Nodes are unlinked by this writer
-        // alone, after it has forgotten.
+        // SAFETY: `root_search` has set every level up to the root's. Only this writer unlinks nodes, after
+        // it has made the finger forget them.
         unsafe { self.map.finger.step(level) }
     }
 
-    /// The way that the finger points to the first entry whose end lies above `key`, to be changed.
+    /// Returns the path to the first entry whose end lies above `key`, for a change.
     pub(super) fn path<'n>(&self, key: u64) -> Path<'n, SLOTS>
     where
         'a: 'n,
@@ -251,20 +256,20 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         path
     }
 
-    /// As [`Reader::child`], for as long as the map is borrowed.
+    /// Returns the child in slot `at`, like [`Reader::child`], for as long as the map is borrowed.
     #[inline]
     pub(super) fn node_at<'n>(&self, node: &'n Node<SLOTS>, at: usize) -> &'n Node<SLOTS>
     where
         'a: 'n,
     {
         debug_assert!(!node.word().is_leaf() && at < node.count());
-        // SAFETY: a slot in use links a node of this map. The writer itself unlinks nodes, and retires them
-        // only as its last act on them, so that no reference made here is used afterwards.
+        // SAFETY: a slot in use links a node of this map. Only this writer unlinks nodes, and it retires them
+        // as its last act on them. So no reference made here is used afterwards.
         unsafe { &*node.child(at) }
     }
 
-    /// The common case: the range lies inside one leaf, which has the room and stays.
-    /// Returns whether it was. `fills`: the entries leave no gap in the range.
+    /// Handles the common case: the range lies inside one leaf, which has enough slots and stays linked.
+    /// Returns false if this is not the case. `fills` is set if the entries leave no gap in the range.
     #[inline]
     fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry], fills: bool) -> bool {
         let (leaf, from) = self.finger_search(start);
@@ -285,7 +290,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
             replace_slots(leaf, from, gone, with);
         } else if to < count || with.last().is_some_and(|entry| entry.end == last) {
             replace_slots(leaf, from, gone, with);
-            // What only comes leaves no gap larger than it was, nor does what takes all of the range.
+            // Entries that are only added make no gap larger. Entries that fill the whole range do not
+            // either.
             if gone > 0 && !fills {
                 self.raise_gaps(largest_gap(leaf, from, (from + with.len()).min(now - 1), self.step(0).lo));
             }
@@ -296,8 +302,9 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         true
     }
 
-    /// Whether the leaf that the finger points to would go, or be merged, with so many entries left. Where
-    /// the leaves on both sides are full it stays, and has room for what comes there next.
+    /// Returns true if the leaf that the finger points to would be unlinked or merged with this number of
+    /// entries left. A leaf stays if neither neighbour has room for its entries. Such a leaf has room for the
+    /// next entries there.
     #[cold]
     fn would_merge(&self, now: usize) -> bool {
         let Step { node, at, .. } = self.step(1);
@@ -306,13 +313,13 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         now == 0 || has_room(at + 1) || at > 0 && has_room(at - 1)
     }
 
-    /// Whether the finger points to the last leaf.
+    /// Returns true if the finger points to the last leaf.
     fn is_last(&self) -> bool {
         (1..=self.map.root.level()).map(|level| self.step(level)).all(|step| step.at + 1 == step.node.count())
     }
 
-    /// The same where the end of the leaf changes: so do the ends that its ancestors keep, and the gap of the
-    /// leaf behind, which is left to `refresh_gaps`.
+    /// Replaces slots at the end of the leaf, so that the end of the leaf changes. The ends kept in its
+    /// ancestors change too. The gap of the next leaf also changes; `refresh_gaps` updates it.
     #[inline(never)]
     fn replace_at_end(&self, leaf: Step<'_, SLOTS>, gone: usize, with: &[Entry]) {
         let root = self.map.root.level();
@@ -340,8 +347,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
     }
 
-    /// In the leaf that the finger points to is a gap of `now` bytes: its ancestors keep no less. That they
-    /// keep more does no harm, see [`gap`](super::gap).
+    /// Raises the gap words on the path to the leaf that the finger points to: the leaf has a gap of `now`
+    /// bytes. Gap words that are too large do no harm, see [`gap`](super::gap).
     #[inline]
     fn raise_gaps(&self, now: u64) {
         for level in 1..=self.map.root.level() {
@@ -353,18 +360,19 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
     }
 
-    /// The general case: cut the range out, put the new entries into the gap, and let no reader in between.
+    /// Handles the general case: cuts the range out and inserts the new entries into the gap, and lets no
+    /// reader in between.
     #[cold]
     #[inline(never)]
     fn replace_across(&mut self, start: u64, end: u64, with: &[Entry]) {
         let cuts = self.assert_none_across(start, end);
         self.assert_spares(with, cuts);
-        // From here on nothing panics: what is stored half would be read as if it were whole.
+        // Nothing panics from here on. A reader would see a half-done change as if it were complete.
         let mut busy = BusyNodes::new();
         if cuts {
             self.cut(&mut busy, start, end);
         }
-        // From here on nodes come and go.
+        // Nodes are linked and unlinked from here on.
         self.map.finger.forget();
         if !with.is_empty() {
             let path = self.path(with[0].start);
@@ -375,7 +383,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         busy.finish::<H>();
     }
 
-    /// That no entry reaches across `start` or `end`. Returns whether any lies between them.
+    /// Asserts that no entry reaches across `start` or `end`. Returns true if an entry lies between them.
     fn assert_none_across(&self, start: u64, end: u64) -> bool {
         let inside = |entry: &Entry| entry.start >= start && entry.end <= end;
         let first = self.next(start).filter(|entry| entry.start < end);
@@ -384,12 +392,13 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         first.is_some()
     }
 
-    /// Checks that there are spare nodes for putting `with` where something is cut out before, or nothing is.
+    /// Asserts that there are enough spare nodes to insert `with`. `cuts` is set if entries are cut out
+    /// before.
     fn assert_spares(&self, with: &[Entry], cuts: bool) {
         let top = self.map.root.level();
         let need = match with {
             [] => 0,
-            // A cut may leave full nodes behind, and merge others until they are full.
+            // A cut may leave full nodes behind, and may merge other nodes until they are full.
             _ if cuts => top + 2,
             [first, ..] => self.nodes_for_insert(first.start, with.len()),
         };
@@ -397,8 +406,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         assert!(need < top + 2 || top + 1 < MAX_LEVELS, "replace without preallocated nodes");
     }
 
-    /// How many nodes it takes to put `len` entries where `key` belongs: one for each node that is split on
-    /// the way up, and one more for the root.
+    /// Returns the number of nodes needed to insert `len` entries at `key`: one for each node that is split
+    /// on the way up, and one more for the root.
     fn nodes_for_insert(&self, key: u64, mut len: usize) -> usize {
         let path = self.path(key);
         for level in 0..=path.top {
@@ -410,8 +419,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         path.top + 2
     }
 
-    /// Recomputes the gaps on the path to the first entry whose end lies above `key`: the one entry outside a
-    /// changed range whose gap the change has moved.
+    /// Recomputes the gap words on the path to the first entry whose end lies above `key`. This entry is the
+    /// only one outside a changed range whose gap the change has moved.
     fn refresh_gaps(&self, key: u64) {
         self.finger_search(key);
         let mut below = self.step(0);
@@ -423,8 +432,12 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     }
 }
 
-/// The first slot of a leaf at or behind `from` whose entry starts at or behind `end`; those between lie
-/// inside the range, or the caller has broken the contract of `replace`.
+/// Returns the first slot of a leaf at or behind `from` whose entry starts at or behind `end`. The entries
+/// between lie inside the range.
+///
+/// # Panics
+///
+/// Panics if an entry reaches across `start` or `end`, which breaks the contract of `replace`.
 #[inline]
 pub(super) fn range_end<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> usize {
     let count = leaf.count();
@@ -455,7 +468,7 @@ fn set_slots<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, with: &[Entry]) 
     }
 }
 
-/// The largest of the gaps in front of the leaf's entries `from..=to`.
+/// Returns the largest of the gaps in front of the leaf's entries `from..=to`.
 #[inline]
 fn largest_gap<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, to: usize, lo: u64) -> u64 {
     let mut before = if from == 0 { lo } else { leaf.end(from - 1) };

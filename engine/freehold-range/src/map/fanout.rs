@@ -1,20 +1,21 @@
-//! The fan-out: how many slots of a node are used, and what follows from it.
+//! The fan-out: the number of slots of a node that are used, and the limits derived from it.
 
-/// How many entries share a node of a map, and so the latch that claim writers take.
+/// The number of entries that share a node of a map. Entries of one leaf share the latch that claim writers
+/// take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum NodeWidth {
-    /// All slots of a node: the fastest map.
+    /// Uses all slots of a node: the fastest map.
     #[default]
     Wide,
-    /// Four. Neighbours are then mostly entries of different leaves, and a few changes split and merge nodes:
-    /// for tests of what uses the map.
+    /// Uses four slots. Neighbouring entries are then mostly in different leaves, and a few changes split and
+    /// merge nodes. For tests of code that uses the map.
     Narrow,
 }
 
-/// The smallest fan-out: of a node that is split each half has two slots.
+/// The smallest fan-out. After a split, each half has at least two slots.
 pub(super) const MIN_FANOUT: usize = 4;
 
-/// The numbers of slots at which nodes of a map are split and merged. They fit into one word.
+/// The numbers of slots at which nodes of a map are split and merged. The three numbers fit into one word.
 #[derive(Clone, Copy)]
 pub(super) struct Fanout {
     max_slots: u8,
@@ -23,7 +24,7 @@ pub(super) struct Fanout {
 }
 
 impl Fanout {
-    /// Nodes with at most `max_slots` slots in use.
+    /// Returns the limits for nodes with at most `max_slots` slots in use.
     pub(super) const fn new(max_slots: usize) -> Self {
         assert!(MIN_FANOUT <= max_slots && max_slots <= 63);
         let sparse = if max_slots / 3 > 2 { max_slots / 3 } else { 2 };
@@ -31,40 +32,44 @@ impl Fanout {
         Fanout { max_slots: max_slots as u8, sparse: sparse as u8, max_merged: max_merged as u8 }
     }
 
-    /// Slots of a node in use at most.
+    /// Returns the maximum number of slots in use.
     #[inline]
     pub(super) fn max_slots(self) -> usize {
         usize::from(self.max_slots)
     }
 
-    /// A sparse node (fewer slots in use than this) is merged with a neighbour if that leaves room.
+    /// Returns the limit of a sparse node. A node with fewer slots in use is merged with a neighbour if the
+    /// merged node is small enough.
     #[inline]
     pub(super) fn sparse(self) -> usize {
         usize::from(self.sparse)
     }
 
-    /// Slots in use after a merge at most; the rest keeps the next few insertions from splitting again.
+    /// Returns the maximum number of slots in use after a merge. The remaining slots keep the next few
+    /// insertions from splitting the node again.
     #[inline]
     pub(super) fn max_merged(self) -> usize {
         usize::from(self.max_merged)
     }
 
-    /// Returns true if the map is of a checker or a test, which tries rare paths often.
+    /// Returns true if the fan-out is that of a model checker or a test, which then exercises rare paths
+    /// often.
     const fn is_narrow(self) -> bool {
         self.max_slots < 8
     }
 
-    /// Attempts of a lookup before it returns [`Lookup::Contended`](super::Lookup::Contended).
+    /// Returns the number of attempts of a lookup before it returns
+    /// [`Lookup::Contended`](super::Lookup::Contended).
     pub(super) fn lookup_attempts(self) -> usize {
         if self.is_narrow() { 2 } else { 32 }
     }
 
-    /// The number of meetings in a leaf, of a hundred changes about, at which the leaf is contended.
+    /// Returns the number of conflicts at which a leaf is contended, among about a hundred changes.
     pub(super) fn conflict_limit(self) -> u64 {
         if self.is_narrow() { 1 } else { 8 }
     }
 
-    /// A contended leaf with fewer entries is not split.
+    /// Returns the minimum number of entries of a contended leaf that is split.
     pub(super) fn min_divided(self) -> usize {
         if self.is_narrow() { 2 } else { 4 }
     }

@@ -1,12 +1,13 @@
-//! The writer's finger: the way to the leaf where it was last.
+//! The finger of the exclusive writer: the path to the leaf of its last search.
 //!
-//! A change of an address space asks about the same place several times: what lies there, what beside it, and
-//! then the change itself; and the next change is often beside it. While the finger points to the right leaf,
-//! no search goes down from the root.
+//! A change of an address space searches the same place several times: it looks for the entry, for its
+//! neighbours, and then makes the change. The next change is often close by. While the finger points to the
+//! right leaf, no search descends from the root.
 //!
-//! The finger belongs to the writer alone, and lies in the map so that it outlives one writer. It is right as
-//! long as the nodes of the tree stay where they hang: a change inside one leaf keeps it, every other makes
-//! it [forget](Finger::forget). Ends and contents of nodes are read when they are asked for.
+//! Only the exclusive writer uses the finger. The finger is stored in the map, so that it outlives one
+//! writer. The finger is valid as long as the nodes on its path stay linked where they are. A change inside
+//! one leaf keeps the finger. Every other change makes it [forget](Finger::forget). The finger stores no end
+//! and no contents of the nodes.
 #![expect(unsafe_code, reason = "points to a node that is known to be linked")]
 
 use core::ptr;
@@ -17,16 +18,17 @@ use super::entry::MAX_LEVELS;
 use super::node::Node;
 use super::path::Step;
 
-/// See the [module](self). The writer alone touches it, so every access is relaxed; the lock that lets one
-/// writer follow another orders them.
+/// The finger; see the [module](self). Only the exclusive writer reads it. A claim writer makes it forget,
+/// under the structure lock. So every access is relaxed; the lock that orders one writer after another orders
+/// the accesses.
 pub(super) struct Finger<const SLOTS: usize> {
-    /// The root when the last writer came; compared, and never followed.
+    /// The address of the root at the time of the last writer. Compared, but never followed.
     root: AtomicPtr<Node<SLOTS>>,
-    /// By level, from the leaf to the root. The leaf's node is null when the finger points nowhere.
+    /// The steps by level, from the leaf to the root. The leaf's node is null if the finger points nowhere.
     steps: [StoredStep<SLOTS>; MAX_LEVELS],
 }
 
-/// A [`Step`] at rest.
+/// A [`Step`] as the finger stores it.
 struct StoredStep<const SLOTS: usize> {
     node: AtomicPtr<Node<SLOTS>>,
     at: AtomicUsize,
@@ -43,42 +45,42 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         Self { root: AtomicPtr::new(ptr::null_mut()), steps: core::array::from_fn(nowhere) }
     }
 
-    /// Points nowhere: nodes are about to come or go.
+    /// Makes the finger point nowhere. Called before nodes are linked or unlinked.
     pub(super) fn forget(&self) {
         self.steps[0].node.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// The step to the leaf, if the finger points anywhere. `at` is where something was looked for last; what
-    /// lies there may have changed since.
+    /// Returns the step to the leaf, if the finger points anywhere. `at` is the slot of the last search; the
+    /// entry there may have changed since.
     ///
     /// # Safety
     ///
-    /// The caller has nodes for `'n`.
+    /// The nodes of the map stay allocated for `'n`.
     #[inline]
     pub(super) unsafe fn leaf<'n>(&self) -> Option<Step<'n, SLOTS>> {
         let place = &self.steps[0];
-        // SAFETY: not null, so the node has not been unlinked since the finger was set.
+        // SAFETY: the pointer is not null, so the node has not been unlinked since the finger was set.
         let node = unsafe { place.node.load(Ordering::Relaxed).as_ref() }?;
         Some(Step { node, at: place.at.load(Ordering::Relaxed), lo: place.lo.load(Ordering::Relaxed) })
     }
 
-    /// The step at `level` of the way to the leaf. In the leaf itself `at` is where something was looked for
-    /// last; what lies there may have changed since.
+    /// Returns the step at `level` of the path to the leaf. In the leaf, `at` is the slot of the last search;
+    /// the entry there may have changed since.
     ///
     /// # Safety
     ///
-    /// The finger was [set](Self::set) for all levels, of which this is one, and has not forgotten since. The
-    /// caller has nodes for `'n`.
+    /// The finger was [set](Self::set) for all levels up to the root's, including this one, and has not
+    /// forgotten since. The nodes of the map stay allocated for `'n`.
     #[inline]
     pub(super) unsafe fn step<'n>(&self, level: usize) -> Step<'n, SLOTS> {
         let place = &self.steps[level];
         let (at, lo) = (place.at.load(Ordering::Relaxed), place.lo.load(Ordering::Relaxed));
-        // SAFETY: not forgotten, hence linked.
+        // SAFETY: the finger has not forgotten, so the node is linked.
         Step { node: unsafe { &*place.node.load(Ordering::Relaxed) }, at, lo }
     }
 
-    /// What the finger keeps for `level`, if it points anywhere: a node, which may be dangling if it does so
-    /// wrongly, the slot, and the end of the entry before the node. For checks.
+    /// Returns the stored step for `level`, if the finger points anywhere: the node, the slot, and the end of
+    /// the entry before the node. The node may be dangling if the finger is wrong. For checks.
     pub(super) fn stored_step(&self, level: usize) -> Option<(*const Node<SLOTS>, usize, u64)> {
         let place = &self.steps[level];
         let set = !self.steps[0].node.load(Ordering::Relaxed).is_null();
@@ -86,8 +88,8 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         set.then(|| (node, place.at.load(Ordering::Relaxed), place.lo.load(Ordering::Relaxed)))
     }
 
-    /// Points nowhere if the map has been moved since the last writer: the root, where the way begins, lies
-    /// in the map.
+    /// Makes the finger point nowhere if the map has moved in memory since the last writer. The path starts
+    /// at the root, which is inside the map.
     #[inline]
     pub(super) fn ensure_root(&self, root: &Node<SLOTS>) {
         if !ptr::eq(self.root.load(Ordering::Relaxed), root) {
@@ -102,13 +104,13 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         self.root.store(ptr::from_ref(root).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Something was looked for in the leaf, and is, or would be, there.
+    /// Records the slot of the last search in the leaf.
     #[inline]
     pub(super) fn set_at(&self, at: usize) {
         self.steps[0].at.store(at, Ordering::Relaxed);
     }
 
-    /// Points, at `level`, where `step` goes. The leaf comes last.
+    /// Stores `step` as the step at `level`. The leaf is set last.
     #[inline]
     pub(super) fn set(&self, level: usize, step: Step<'_, SLOTS>) {
         let place = &self.steps[level];

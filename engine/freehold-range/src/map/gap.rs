@@ -1,10 +1,10 @@
-//! Finding free addresses.
+//! The search for free addresses.
 //!
-//! What an inner node keeps of a child is no less than the largest gap below it, and may be more: a change
-//! that fills a gap leaves it as it was, and so writes nothing above its leaf. A search finds what there is,
-//! and may look into a child in vain; then it corrects what is kept of that child. So it pays for each gap
-//! that was filled once a level at most. What is out of its bounds, or lost to the alignment, it corrects
-//! nothing for.
+//! The gap word that an inner node keeps for a child is an upper bound of the largest gap below the child. A
+//! change that fills a gap does not lower the word, and so writes no node above its leaf. A search may
+//! therefore visit a child and find no gap; the search then corrects the word. So a filled gap costs searches
+//! at most one extra visit per level. A search corrects no word if the gap exists but lies outside its
+//! bounds, or is lost to the alignment.
 
 use freehold_sync::{Host, Rank};
 
@@ -14,55 +14,56 @@ use super::entry::Entry;
 use super::node::{Node, Word};
 use super::read::Reader;
 
-/// From which end of the bounds to take a gap.
+/// The end of the bounds from which a gap is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The highest address that fits.
+    /// Takes the highest address that fits.
     TopDown,
-    /// The lowest address that fits.
+    /// Takes the lowest address that fits.
     BottomUp,
 }
 
-/// What to look for. All numbers are bytes or byte addresses.
+/// The parameters of a gap search. All numbers are bytes or byte addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GapRequest {
-    /// Bytes wanted; not zero.
+    /// Number of bytes needed. Not zero.
     pub len: u64,
-    /// The result is a multiple of this power of two.
+    /// Alignment of the result, a power of two.
     pub align: u64,
-    /// The result is not below this.
+    /// The result is not below this address.
     pub low: u64,
-    /// The result's end is not above this.
+    /// The end of the result is not above this address.
     pub high: u64,
-    /// From which end.
+    /// The end of the bounds to search from.
     pub direction: Direction,
 }
 
 impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
-    /// The highest (lowest) address `a`, a multiple of `align`, such that `[a, a + len)` lies inside `[low,
-    /// high)` and meets no entry, and ends at least `guard(entry)` bytes below the start of the next
-    /// entry (a stack's guard gap; 0 for nearly all). `None` if there is no such address.
+    /// Returns the highest (or lowest) address `a`, a multiple of `align`, with two properties.
+    /// `[a, a + len)` lies inside `[low, high)` and overlaps no entry. The range ends at least `guard(entry)`
+    /// bytes below the start of the next entry. The guard is a stack's guard gap, and 0 for most entries.
+    /// Returns `None` if there is no such address.
     ///
-    /// The answer is exact. Gaps that are large enough but lose too much to the alignment or to `guard` are
-    /// tried and passed over one by one; a caller that cannot have that asks for `len` plus what
-    /// alignment can cost, with `align` 1, and rounds the result itself.
+    /// The answer is exact. The search tries and skips, one by one, the gaps that are large enough but lose
+    /// too much to the alignment or to `guard`. A caller that must avoid this cost searches for `len` plus
+    /// the maximum loss to the alignment, with `align` 1, and aligns the result itself.
     ///
     /// # Panics
     ///
-    /// If `len` is 0 or `align` is no power of two.
+    /// Panics if `len` is 0 or `align` is not a power of two.
     #[inline(always)]
     pub fn gap(&self, request: &GapRequest, guard: impl Fn(&Entry) -> u64) -> Option<u64> {
-        // SAFETY: no writer exists that could unlink a node. Another reader may have a leaf latched, to
-        // correct what is kept of it, but does not change that.
+        // SAFETY: no writer exists that could unlink a node. Another reader may have a leaf latched to
+        // correct a gap word, but does not change the leaf.
         let found = unsafe { self.map.find_gap::<false>(request, &guard) };
-        found.unwrap_or_else(|Changed| unreachable!("nobody changes the map"))
+        found.unwrap_or_else(|Changed| unreachable!("no writer exists while a reader does"))
     }
 }
 
-/// A node was changed while it was looked at.
+/// The error of a search that met a node changed by a writer.
 pub(super) struct Changed;
 
-/// What a search asks of each node. `CONCURRENT`: there may be writers, so that nothing counts before the
+/// The checks of a search at each node. With `CONCURRENT`, writers may exist, and values count only after the
 /// node was found unchanged.
 struct Search<'r, F, const CONCURRENT: bool> {
     request: &'r GapRequest,
@@ -82,11 +83,16 @@ impl<F, const CONCURRENT: bool> Search<'_, F, CONCURRENT> {
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// As [`Reader::gap`], of what was there while it looked.
+    /// Searches for a gap like [`Reader::gap`]. The result is a gap that existed during the search. With
+    /// `CONCURRENT`, writers may exist.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Changed`] if a node changed during the search.
     ///
     /// # Safety
     ///
-    /// Nodes that are reachable when this is called are not freed before it returns.
+    /// Nodes that are reachable at the time of the call are not freed before it returns.
     #[inline(always)]
     pub(super) unsafe fn find_gap<const CONCURRENT: bool>(
         &self,
@@ -116,7 +122,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         Ok(found)
     }
 
-    /// The highest fit in front of an entry of this subtree; `lo` is the end of the entry before it.
+    /// Returns the highest fit in front of an entry of this subtree. `lo` is the end of the entry before the
+    /// subtree.
     fn top_down<F: Fn(&Entry) -> u64, const CONCURRENT: bool>(
         &self,
         node: &Node<SLOTS>,
@@ -125,8 +132,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         search: &Search<'_, F, CONCURRENT>,
     ) -> Result<Option<u64>, Changed> {
         let request = search.request;
-        // The gap that contains `high` is in front of the first entry that ends at or above it; gaps in front
-        // of entries that end at or below `low` are out of bounds.
+        // The gap that contains `high` is in front of the first entry that ends at or above `high`. Gaps in
+        // front of entries that end at or below `low` are out of bounds.
         let behind = node.search(request.high - 1).saturating_add(1).min(word.count());
         for at in (0..behind).rev() {
             if node.end(at) <= request.low {
@@ -147,7 +154,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         Ok(None)
     }
 
-    /// The lowest fit in front of an entry of this subtree; `lo` is the end of the entry before it.
+    /// Returns the lowest fit in front of an entry of this subtree. `lo` is the end of the entry before the
+    /// subtree.
     fn bottom_up<F: Fn(&Entry) -> u64, const CONCURRENT: bool>(
         &self,
         node: &Node<SLOTS>,
@@ -175,9 +183,10 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         Ok(None)
     }
 
-    /// What `look` finds in the child at `at`, if a gap that is large enough is kept of it. If there is none,
-    /// what is kept is corrected. If there is one that does not fit for another reason, that is left alone:
-    /// it would lead nobody past the child, and the writer that widens the gap would raise it again.
+    /// Returns the result of `look` in the child at `at`, if the child's gap word is large enough. If the
+    /// child has no gap of that size, corrects the word. If the child has such a gap, but it does not fit for
+    /// another reason, the word stays. A corrected word would still be at least `len`, so searches would
+    /// still visit the child. A writer that widens the gap would have to raise the corrected word again.
     #[inline]
     fn search_child<F, const CONCURRENT: bool>(
         &self,
@@ -197,7 +206,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         if end.min(high).saturating_sub(before.max(low)) < len {
             return Ok(None);
         }
-        // SAFETY: the node was unchanged after the slot was read, so this was its child; the caller of
+        // SAFETY: the node was unchanged after the slot was read, so this was its child. The caller of
         // `find_gap` keeps it allocated.
         let child = unsafe { &*child };
         let below = search.begin(child)?;
@@ -209,10 +218,10 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         Ok(fit)
     }
 
-    /// A search for `len` bytes was in vain in the node of this level on the way to `key`: less seems to be
-    /// free below it than is kept. Nobody else touches what inner nodes keep meanwhile; a leaf is latched,
-    /// so that a writer which makes a gap in it either made it before, or finds what is stored here, and
-    /// raises it.
+    /// Corrects the gap word of the node at `level` on the path to `key`, after a search for `len` bytes
+    /// found no such gap there. Under the structure lock, no other thread changes the gap words. The leaf is
+    /// latched. So a writer that makes a gap in it either made the gap before, or sees the word stored here
+    /// and raises it.
     #[cold]
     fn correct_gap(&self, key: u64, level: usize, len: u64) {
         let Some(structure) = self.structure.try_lock::<H>(Rank::VmaMap) else { return };
@@ -231,7 +240,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 }
 
-/// A fit between `before` and the leaf's entry `at`.
+/// Returns a fit between `before` and the leaf's entry `at`.
 #[inline]
 fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64, const CONCURRENT: bool>(
     leaf: &Node<SLOTS>,
@@ -242,7 +251,7 @@ fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64, const CONCURRENT: bool
 ) -> Result<Option<u64>, Changed> {
     let slot = leaf.slot(at);
     let start = slot.link.addr() as u64;
-    // A slot that is torn between two versions may say anything.
+    // A slot that is torn between two versions may have any value.
     if start.saturating_sub(before) < search.request.len {
         return Ok(None);
     }
@@ -251,7 +260,7 @@ fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64, const CONCURRENT: bool
     Ok(fit(search.request, before, start.saturating_sub(guard)))
 }
 
-/// The highest (lowest) fit between two addresses, within the bounds of the request.
+/// Returns the highest (or lowest) fit between two addresses, within the bounds of the request.
 #[inline(always)]
 fn fit(request: &GapRequest, from: u64, to: u64) -> Option<u64> {
     let GapRequest { len, align, low, high, direction } = *request;

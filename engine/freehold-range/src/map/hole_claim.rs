@@ -1,8 +1,8 @@
-//! Claims of holes: a reservation comes into the map, and what touches it is claimed.
+//! Claims of holes: a reservation is inserted into the map, and the entries that touch it are claimed.
 //!
-//! A [write set](super::write_set) has one span, in which there is no hole that is not claimed. A claim of a
-//! hole beside one of entries makes a second span of it; but where the hole touches what the first claim has,
-//! the two are one.
+//! A [write set](super::write_set) has one span, in which every hole is claimed. A hole claimed in addition
+//! to entries becomes a second span. If the hole touches the entries of the first claim, the hole becomes a
+//! part of the first span.
 
 use freehold_sync::{Host, Rank};
 
@@ -18,33 +18,33 @@ use super::path::Step;
 use super::write_set::WriteSetSpan;
 
 impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
-    /// Puts a reservation, claimed, into the hole `[start, end)`, and claims the entries that touch it and
-    /// are no reservations. `guard(entry)` is how many bytes below its start the entry above the hole keeps
-    /// free; it is called in a read section, with the leaf latched. The write set has a hole there, which one
-    /// entry may fill.
+    /// Inserts a claimed reservation into the hole `[start, end)`, and claims the entries that touch it,
+    /// except reservations. `guard(entry)` returns the number of bytes that the entry above the hole keeps
+    /// free below its start. The function is called in an RCU read section, with the leaf latched. The write
+    /// set has a hole at `[start, end)`, which one entry may fill.
     ///
     /// # Errors
     ///
-    /// Nothing is claimed, and the map is as before.
+    /// See [`ClaimError`]. Nothing is claimed, and the map is unchanged.
     ///
     /// # Panics
     ///
-    /// If the hole is empty, or ends before it starts. The map is as before.
+    /// Panics if the hole is empty, or ends before it starts. The map is unchanged then.
     pub fn claim_hole(&self, start: u64, end: u64, guard: impl Fn(&Entry) -> u64) -> Result<(), ClaimError> {
         debug_assert!(self.write_set.is_empty(), "one claim at a time");
         self.reserve_hole(&Entry { start, end, value: CLAIMED_RESERVATION }, &guard, &|_| false)
     }
 
-    /// As [`claim_hole`](Self::claim_hole), beside entries that are claimed already. What touches the hole
-    /// may be one of these.
+    /// Claims a hole like [`claim_hole`](Self::claim_hole), in addition to entries that are already claimed.
+    /// These entries may touch the hole.
     ///
     /// # Errors
     ///
-    /// The first claim is as before.
+    /// See [`ClaimError`]. The first claim is unchanged.
     ///
     /// # Panics
     ///
-    /// If the hole is empty, or ends before it starts. The map is as before.
+    /// Panics if the hole is empty, or ends before it starts. The map is unchanged then.
     #[inline(never)]
     pub fn claim_additional_hole(
         &self,
@@ -54,7 +54,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     ) -> Result<(), ClaimError> {
         debug_assert!(
             !self.write_set.is_empty() && !self.write_set.has_second.get(),
-            "the second of two claims"
+            "an additional claim follows exactly one claim"
         );
         if !self.write_set.first.borrow().fits_additional_hole() {
             return Err(ClaimError::NeedsExclusive);
@@ -101,7 +101,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         Some(Ok(()))
     }
 
-    /// Calls `add` with the span that the hole belongs to.
+    /// Calls `add` with the span of the write set that the hole belongs to.
     #[inline]
     fn add_to_span_of(&self, neighbours: &Neighbours, add: impl FnOnce(&mut WriteSetSpan)) {
         let mut first = self.write_set.first.borrow_mut();
@@ -112,17 +112,19 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         self.write_set.has_second.set(true);
     }
 
-    /// Puts an entry into the hole that it lies in, where nobody has claimed what touches it, and none of
-    /// that `joins` it. The entry is claimed by nobody either. `guard` as for
-    /// [`claim_hole`](Self::claim_hole). Returns whether it was put there; else it takes a claim of the hole.
+    /// Inserts an entry into the hole that contains its range, without claiming it. Returns true if the entry
+    /// was inserted. Inserts nothing and returns false if `joins` returns true for an entry that touches the
+    /// hole, or if the insertion needs more than one leaf; the caller then claims the hole. `guard` is the
+    /// same as for [`claim_hole`](Self::claim_hole).
     ///
     /// # Errors
     ///
-    /// The map is as before.
+    /// Fails with [`ClaimError::Contended`] if an entry that touches the hole is claimed. See [`ClaimError`]
+    /// for other errors. The map is unchanged then.
     ///
     /// # Panics
     ///
-    /// If the entry is empty, or ends before it starts. The map is as before.
+    /// Panics if the entry is empty, or ends before it starts. The map is unchanged then.
     #[inline]
     pub fn insert_unclaimed(
         &self,
@@ -203,25 +205,26 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     }
 }
 
-/// Whether a latched leaf alone is concerned by an entry that comes into a hole from `start` on, and has room
-/// for it: the end of the last leaf does not move, and what touches the hole is not in the leaf before.
+/// Returns true if a hole from `start` on can be filled in one latched leaf: the leaf has a free slot, the
+/// end of the leaf stays unless the leaf is the root, and no entry that touches the hole is in the leaf
+/// before.
 #[inline]
 fn fits_in_leaf<const SLOTS: usize>(path: &LeafPath<'_, SLOTS>, start: u64, fan: Fanout) -> bool {
     let elsewhere = path.at == path.leaf.count() || path.at == 0 && path.lo == start;
     !(elsewhere && path.above.is_some()) && path.leaf.weight() < fan.max_slots()
 }
 
-/// An entry that touches a hole, and is no reservation.
+/// An entry that touches a hole and is not a reservation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Neighbour {
-    /// To be claimed with it.
+    /// The entry is not claimed, and will be claimed together with the hole.
     Unclaimed,
-    /// The writer has claimed it already.
+    /// The writer has already claimed the entry.
     Own,
 }
 
 impl Neighbour {
-    /// What an entry is, of which it is known that it touches.
+    /// Returns the state of an entry that is known to touch the hole.
     #[inline]
     fn of<const SLOTS: usize>(
         leaf: &Node<SLOTS>,
@@ -238,15 +241,15 @@ impl Neighbour {
     }
 }
 
-/// What touches a hole that is to be filled.
+/// The entries that touch a hole that is to be filled.
 struct Neighbours {
     before: Option<Neighbour>,
     behind: Option<Neighbour>,
 }
 
 impl Neighbours {
-    /// What they are, in this leaf, if the hole can be filled in front of slot `at`. `is_own(start)`: whether
-    /// the writer has claimed the entry that starts there.
+    /// Returns the entries of this leaf that touch the hole, if the hole can be filled in front of slot `at`.
+    /// `is_own(start)` returns true if the writer has claimed the entry that starts at `start`.
     #[inline]
     fn of<const SLOTS: usize>(
         leaf: &Node<SLOTS>,
@@ -277,7 +280,7 @@ impl Neighbours {
         self.before == Some(Neighbour::Own) || self.behind == Some(Neighbour::Own)
     }
 
-    /// Claims them, and write sets the hole.
+    /// Claims the unclaimed neighbours, and adds them and the hole to the span.
     #[inline]
     fn claim<const SLOTS: usize>(
         &self,
@@ -289,7 +292,7 @@ impl Neighbours {
         self.claim_both((leaf, at.wrapping_sub(1)), (leaf, at), hole, span);
     }
 
-    /// The same where they may be of two leaves.
+    /// Does what [`claim`](Self::claim) does, for neighbours that may be in two leaves.
     #[inline(always)]
     fn claim_both<const SLOTS: usize>(
         &self,

@@ -1,4 +1,4 @@
-//! Putting entries into a gap, with the splits this takes.
+//! Inserting entries into a gap, with the splits that this needs.
 
 use freehold_sync::Host;
 
@@ -10,9 +10,9 @@ use super::path::{Path, Step};
 use super::spare_nodes::SpareNodes;
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// Inserts entries where the path leads, into the gap that holds them all; without any it splits a leaf
-    /// that has promised more room than it has. The gap in front of the entry that follows is right
-    /// afterwards unless they became the last of their leaf: that is left to `refresh_gaps`.
+    /// Inserts entries at the end of the path, into a gap that contains all of them. Without entries, splits
+    /// a leaf that has promised more slots than it has. Afterwards the gap in front of the entry that follows
+    /// is right, except if the new entries became the last of their leaf; `refresh_gaps` handles that case.
     pub(super) fn insert<'n>(
         &'n self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -24,8 +24,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         self.insert_or_split(busy, spares, path, with, false, policy);
     }
 
-    /// Splits the leaf that the path leads to, although it has room, in front of a slot that is not its
-    /// first.
+    /// Splits the leaf at the end of the path in front of the slot `at`, although the leaf has room. `at` is
+    /// not the first slot.
     pub(super) fn split_leaf<'n>(
         &'n self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -78,14 +78,15 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
     }
 
-    /// The slot that links a node that no slot links yet; `lo` is the end of the entry before it.
+    /// Returns the slot for a node that no slot links yet. `lo` is the end of the entry before the node.
     fn slot_of(&self, link: *mut Node<SLOTS>, lo: u64) -> Slot<SLOTS> {
-        // SAFETY: from `SpareNodes::take`; owned by this change until it is linked.
+        // SAFETY: the node comes from `SpareNodes::take`, and this change owns it until it is linked.
         let node = unsafe { &*link };
         Slot { end: node.last_end(), link, datum: node.max_gap(lo) }
     }
 
-    /// Adds a level: what the root holds moves into a new node, which becomes its only child.
+    /// Adds a level: moves the contents of the root into a new node, which becomes the only child of the
+    /// root.
     fn raise_root<'n>(
         &'n self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -95,7 +96,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         assert!(path.top + 1 < MAX_LEVELS, "replace without preallocated nodes");
         let root: &'n Node<SLOTS> = &self.root;
         let link = spares.take();
-        // SAFETY: a spare node, hence allocated, and linked below the root from here on.
+        // SAFETY: the node is a spare node, so it is allocated. The node is linked below the root from here
+        // on.
         let node: &'n Node<SLOTS> = unsafe { &*link };
         let count = root.count();
         for at in 0..count {
@@ -113,8 +115,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         path.set(path.top, Step { node: root, at: 0, lo: 0 });
     }
 
-    /// Splits a node that has no room for `items` in front of slot `at`, puts them in, and returns the right
-    /// half, which no slot links yet.
+    /// Splits a node that has no room for `items` in front of slot `at`, and inserts the items. Returns the
+    /// right half, which no slot links yet.
     fn split_node<'n>(
         &self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -133,7 +135,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         };
         let cut = nearest_that_fits(node, at, len, cut, self.fan.max_slots());
         let link = spares.take();
-        // SAFETY: a spare node, hence allocated and nobody else's.
+        // SAFETY: the node is a spare node, so it is allocated and only this change knows it.
         let right = unsafe { &*link };
         right.set_level(node.level(), node);
         for index in cut..count + len {
@@ -141,7 +143,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
         right.set_count(count + len - cut);
         busy.latch::<H>(node);
-        // What stays on the left: slots in front of `cut`, counted with the new ones in place.
+        // The slots before `cut` stay on the left. `cut` counts the new slots as inserted.
         let old = if cut <= at { cut } else { cut.saturating_sub(len).max(at) };
         node.splice(old, count - old, &[]);
         node.splice(old.min(at), 0, &items[..cut - old]);
@@ -149,7 +151,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 }
 
-/// The new entries as slots; the first `with.len()` count.
+/// Returns the new entries as slots. The first `with.len()` slots are valid.
 #[inline]
 fn slots<const SLOTS: usize>(with: &[Entry]) -> [Slot<SLOTS>; MAX_REPLACEMENT] {
     let mut slots = [Slot::EMPTY; MAX_REPLACEMENT];
@@ -159,7 +161,7 @@ fn slots<const SLOTS: usize>(with: &[Entry]) -> [Slot<SLOTS>; MAX_REPLACEMENT] {
     slots
 }
 
-/// The slot of a node at `index`, counted with the new ones in front of slot `at`.
+/// Returns the slot of a node at `index`, with the new slots counted as inserted in front of slot `at`.
 #[inline]
 fn with_new<const SLOTS: usize>(
     node: &Node<SLOTS>,
@@ -174,23 +176,25 @@ fn with_new<const SLOTS: usize>(
     }
 }
 
-/// Where a node is split.
+/// The place where a node is split.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum SplitPolicy {
-    /// So that one half is full: [`full_half`].
+    /// Splits so that one half is full: see [`full_half`].
     FullHalf,
-    /// So that both are used: [`widest_gap`].
+    /// Splits so that both halves are used: see [`widest_gap`].
     WidestGap,
-    /// A leaf in front of the slot.
+    /// Splits a leaf in front of the given slot, and an inner node in the middle.
     AtSlot,
 }
 
-/// How many of `count + len` slots stay in the left half when `len` new ones come in front of slot `at`.
+/// Returns how many of `count + len` slots stay in the left half when `len` new slots are inserted in front
+/// of slot `at`.
 ///
 /// Mappings are mostly added downwards, each in front of the one before. So the cut is made just behind the
-/// new ones: the right half is not touched again by such a run, and is left as full as possible. At the very
-/// end it is made in front of them, for the same reason. One old slot goes with them all the same: a leaf
-/// that they have for themselves would go with them, and come again with the next ones.
+/// new slots. Such a run does not touch the right half again, so the right half is left as full as possible.
+/// If the new slots are inserted at the very end, the cut is made in front of them, for the same reason. At
+/// either end of the node, one old slot stays with the new slots: a leaf with only the new entries would be
+/// unlinked when they are removed, and created again with the next ones.
 fn full_half(count: usize, at: usize, len: usize, most: usize) -> usize {
     let total = count + len;
     let quarter = (most / 4).min(total / 2);
@@ -204,10 +208,10 @@ fn full_half(count: usize, at: usize, len: usize, most: usize) -> usize {
     cut.clamp(total.saturating_sub(most).max(1), most.min(total - 1))
 }
 
-/// The same for writers beside each other. A leaf with one entry would go with that, and the next entry there
-/// would split the full one again, each time with the structure lock: so both halves have a quarter. Of the
-/// cuts that are left it is the one at the widest gap of a leaf: those who map on either side of it meet no
-/// more.
+/// Returns the cut for claim writers. Both halves get at least a quarter of the slots: a leaf with one entry
+/// would be unlinked with the entry, and the next entry there would split the full leaf again, each time
+/// under the structure lock. Among the remaining cuts of a leaf, the widest gap is chosen. Writers that map
+/// on the two sides of that gap no longer conflict.
 fn widest_gap<const SLOTS: usize>(
     node: &Node<SLOTS>,
     at: usize,
@@ -226,8 +230,8 @@ fn widest_gap<const SLOTS: usize>(
     widest.unwrap_or(middle)
 }
 
-/// The cut nearest to the one wanted that leaves neither half with more than it has room for: entries count
-/// for more than one slot where room is promised.
+/// Returns the cut nearest to `wanted` that leaves neither half with more weight than its slots. An entry
+/// with promised slots counts for more than one slot.
 fn nearest_that_fits<const SLOTS: usize>(
     node: &Node<SLOTS>,
     at: usize,
@@ -245,5 +249,5 @@ fn nearest_that_fits<const SLOTS: usize>(
         (0..*cut).map(weight).sum::<usize>() <= most && (*cut..total).map(weight).sum::<usize>() <= most
     };
     let nearest = (1..total).filter(fits).min_by_key(|cut| cut.abs_diff(wanted));
-    nearest.expect("two nodes have room for a full one and what a change adds")
+    nearest.expect("two nodes hold a full node and the additions of one change")
 }

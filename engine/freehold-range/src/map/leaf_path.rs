@@ -1,5 +1,5 @@
-//! Ways to a leaf beside others: found at one instant, latched, or with the structure lock.
-#![expect(unsafe_code, reason = "follows links of nodes that it keeps allocated, or in place")]
+//! Paths to a leaf while other writers exist: found at one instant, latched, or under the structure lock.
+#![expect(unsafe_code, reason = "follows links of nodes that an RCU section or the structure lock protects")]
 
 use core::cell::Cell;
 
@@ -10,38 +10,39 @@ use super::busy_nodes::BusyNodes;
 use super::node::{Node, Word};
 use super::path::{Path, Step};
 
-/// A way to a leaf, as it was at one instant.
+/// A path to a leaf, as it was at one instant.
 pub(super) struct LeafPath<'n, const SLOTS: usize> {
     pub(super) leaf: &'n Node<SLOTS>,
-    /// Of the leaf.
+    /// The control word of the leaf.
     pub(super) word: Word,
-    /// The first slot whose end lies above the key, or one behind the last.
+    /// The first slot whose end lies above the key, or the slot behind the last.
     pub(super) at: usize,
-    /// End of the entry before the leaf's first.
+    /// End of the entry before the leaf's first entry.
     pub(super) lo: u64,
-    /// The node above, its word, and the slot that links the leaf; none above the root.
+    /// The node above, its word, and the slot that links the leaf. `None` if the leaf is the root.
     pub(super) above: Option<(&'n Node<SLOTS>, Word, usize)>,
 }
 
 impl<'n, const SLOTS: usize> LeafPath<'n, SLOTS> {
-    /// Whether everything that starts below `end` and ends above the key is in this leaf.
+    /// Returns true if everything that starts below `end` and ends above the key is in this leaf.
     #[inline]
     pub(super) fn covers(&self, end: u64) -> bool {
         self.above.is_none() || self.leaf.last_end() >= end
     }
 }
 
-/// A latched leaf. Given back when this is dropped: as it was, unless [`LatchedLeaf::changed`] was called.
+/// A latched leaf. The latch is released when this is dropped, at the same version unless
+/// [`LatchedLeaf::changed`] was called.
 pub(super) struct LatchedLeaf<'n, H: Host, const SLOTS: usize> {
     pub(super) path: LeafPath<'n, SLOTS>,
-    /// Whether another writer was met here, as so often lately.
+    /// Set if this attempt met another writer here, and such conflicts have been frequent lately.
     pub(super) contended: bool,
     changed: Cell<bool>,
     host: core::marker::PhantomData<fn() -> H>,
 }
 
 impl<H: Host, const SLOTS: usize> LatchedLeaf<'_, H, SLOTS> {
-    /// Something is about to be stored into the leaf.
+    /// Records that the leaf is about to be changed.
     #[inline]
     pub(super) fn changed(&self) {
         self.changed.set(true);
@@ -60,8 +61,9 @@ impl<H: Host, const SLOTS: usize> Drop for LatchedLeaf<'_, H, SLOTS> {
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// The way to the first entry whose end lies above `key`; to the last leaf if there is none. The section
-    /// keeps the nodes. What is read from the leaf counts if the leaf is unchanged afterwards, the slot too.
+    /// Returns the path to the first entry whose end lies above `key`, or to the last leaf if there is none.
+    /// The RCU section keeps the nodes allocated. Values read from the leaf, including the slot, are valid
+    /// only if the leaf is unchanged afterwards.
     #[inline(always)]
     pub(super) fn leaf_path<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> LeafPath<'n, SLOTS> {
         loop {
@@ -88,8 +90,9 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             if !node.unchanged(word) {
                 return None;
             }
-            // SAFETY: the node was unchanged after the slot was read, so this was its child; the section
-            // keeps it allocated even when it was unlinked since (pairing B: its contents are visible).
+            // SAFETY: the node was unchanged after the slot was read, so this was its child. The RCU section
+            // keeps the child allocated even if it was unlinked since. The child's contents are visible
+            // (pairing B).
             let child = unsafe { &*child };
             let below = child.begin()?;
             if !node.unchanged(word) {
@@ -99,13 +102,13 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             (node, word) = (child, below);
         }
         let at = node.search(key).min(word.count());
-        // Node by node the way led here, as for a reader. Where the entry before the leaf ends was said by a
-        // node that need not be the one above. Whether the leaf has changed since is the caller's to ask.
+        // The loop has checked the path node by node, as a reader does. A node that need not be the parent
+        // supplied `lo`, so this node is checked once more. The caller checks that the leaf is unchanged.
         let stood = lo_from.is_none_or(|(node, word)| node.unchanged(word));
         stood.then_some(LeafPath { leaf: node, word, at, lo, above })
     }
 
-    /// The same with the leaf latched.
+    /// Returns the path to the first entry whose end lies above `key`, with its leaf latched.
     #[inline(always)]
     pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> LatchedLeaf<'n, H, SLOTS> {
         let mut conflicted = false;
@@ -115,7 +118,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
                 H::relax();
                 continue;
             };
-            // First: a task with the latch must not be preempted by one that spins for it.
+            // Enter the spin section before taking the latch: a thread that holds the latch must not be
+            // preempted by a thread that spins for it.
             H::spin_enter(Rank::VmaMap);
             if path.leaf.try_latch(path.word) {
                 let contended = conflicted && path.leaf.count_conflict(self.fan);
@@ -127,8 +131,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
     }
 
-    /// The path to the first entry whose end lies above `key`, its leaf latched; to the end of the last leaf
-    /// if there is none. For the holder of the structure lock.
+    /// Returns the path to the first entry whose end lies above `key`, with its leaf latched. If there is
+    /// none, returns the path to the end of the last leaf. The caller holds the structure lock.
     pub(super) fn latched_path_to<'n>(
         &'n self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -144,7 +148,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             if at > 0 {
                 lo = node.end(at - 1);
             }
-            // SAFETY: a slot in use links a node, which nobody unlinks without the structure lock.
+            // SAFETY: a slot in use links a node. No thread unlinks a node without the structure lock.
             node = unsafe { &*node.child(at) };
             level -= 1;
         }
@@ -153,7 +157,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         path
     }
 
-    /// Brings the ends that the nodes above the level keep into line.
+    /// Updates the ends that the nodes above `level` keep for the path.
     pub(super) fn update_ends<'n>(
         &'n self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -170,7 +174,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
     }
 
-    /// The nodes on the path keep of the leaf's entries exactly what gaps there are, and no less of others.
+    /// Recomputes the gap words on the path. The new words are exact for the leaf, and upper bounds for all
+    /// other children.
     pub(super) fn update_gaps(&self, path: &Path<'_, SLOTS>) {
         for level in 0..path.top {
             let (below, above) = (path.step(level), path.step(level + 1));

@@ -1,80 +1,84 @@
-//! The range map: a B+tree read without locks and edited in place, by one writer or by
-//! [several](claim_writer).
+//! The range map: a B+tree that is read without locks and edited in place, by one exclusive writer or by
+//! several [claim writers](claim_writer).
 //!
 //! # Shape
 //!
-//! Every node has the same layout: a control word, `FANOUT` upper ends, and per slot a pair of words. In a
-//! leaf a slot is an entry: end, start, value. In an inner node a slot is a child: the end of the child's
-//! last entry, the child, and no less than the largest gap in front of any entry of the child. The root is
-//! part of the map itself: it never moves and is never freed, and a map of up to `FANOUT` entries allocates
-//! nothing.
+//! Every node has the same layout: a control word, `SLOTS` upper ends, and a pair of words per slot. In a
+//! leaf, a slot is an entry: its end, start and value. In an inner node, a slot is a child: the end of the
+//! child's last entry, the pointer to the child, and an upper bound of the largest gap in front of any entry
+//! of the child. The root is part of the map itself: no change moves or frees it. A map whose entries fit
+//! into the root allocates nothing.
 //!
 //! Two rules make every search one descent:
 //!
-//! * the end stored for a child is *exactly* the end of its last entry, so "the first child whose end lies
-//!   above the key" holds the first entry whose end lies above the key;
-//! * the free space in front of an entry belongs to the leaf of that entry, so no gap spans two leaves.
+//! * The end stored for a child is *exactly* the end of its last entry. So the first child whose end lies
+//!   above the key holds the first entry whose end lies above the key.
+//! * The free space in front of an entry belongs to the leaf of that entry. So no gap spans two leaves.
 //!
-//! Slots that are not in use have the end `u64::MAX`. A search counts the ends not above the key, so it needs
-//! no length and has no branch that depends on the data. Below the root a reader knows that there is such an
-//! end, from the parent: it leaves out the last of the fifteen, and asks for no count.
+//! Unused slots have the end `u64::MAX`. A search counts the ends that are not above the key. So a search
+//! needs no length and has no branch that depends on the data. Below the root, the end kept in the parent
+//! guarantees that the node has an end above the key. A search there skips the last of the fifteen ends and
+//! does not read the slot count.
 //!
 //! # The control word
 //!
-//! | state | BUSY | DEAD | may read | may write | leaves it by |
+//! | state | BUSY | DEAD | may read | may write | left by |
 //! | --- | --- | --- | --- | --- | --- |
-//! | stable | 0 | 0 | readers, writers | nobody (the gap words: writer, search) | `hold`; beside others `try_latch` |
-//! | busy | 1 | 0 | its writer | its writer | `release`, with the next version; `release_unchanged`, with the same |
-//! | dead | 1 | 1 | writer | nobody | never; freed after a grace period |
+//! | stable | 0 | 0 | readers, writers | no thread (except the gap words: the writer, a search) | `hold`; `try_latch` by a claim writer |
+//! | busy | 1 | 0 | its writer | its writer | `release`, with the next version; `release_unchanged`, with the same version |
+//! | dead | 1 | 1 | writer | no thread | never; the node is freed after a grace period |
 //!
-//! The word also carries the level (0 for a leaf), the number of slots in use and a version of 44 bits, so
-//! that a single load tells a reader all it needs about a node, and a single comparison tells it that nothing
-//! has changed.
+//! The word also carries the level (0 for a leaf), the number of slots in use and a version of 44 bits. So a
+//! reader learns all that it needs about a node from a single load. A single comparison tells the reader that
+//! nothing has changed.
 //!
 //! # Which access pairs with which
 //!
-//! * A: `hold` stores BUSY (relaxed), then a release fence, then edits with relaxed stores. A reader loads
-//!   slots (relaxed), then an acquire fence, then the word (relaxed) in `unchanged`. A reader that saw any
-//!   edit sees BUSY or a later version, and starts again.
-//! * B: `release` stores the next version (release); a reader takes the word in `begin` (acquire). A reader
+//! * A: `hold` stores BUSY (relaxed), then executes a release fence, then edits slots with relaxed stores. A
+//!   reader loads slots (relaxed), then executes an acquire fence, then loads the word (relaxed) in
+//!   `unchanged`. A reader that saw any edit sees BUSY or a later version, and starts again.
+//! * B: `release` stores the next version (release). A reader loads the word in `begin` (acquire). A reader
 //!   that sees the version sees all edits made before it, including the contents of new nodes that a slot now
 //!   points to.
-//! * C: a reader that moves from a parent to a child takes the child's word by `begin` (acquire) and then
-//!   asks again whether the parent is `unchanged`. The writer holds *every* node that it is going to change
-//!   before it releases *any*. So a reader that saw the child's new version sees the parent BUSY or newer,
-//!   and starts again.
+//! * C: A reader that moves from a parent to a child loads the child's word in `begin` (acquire). The reader
+//!   then checks again that the parent is `unchanged`. The writer holds *every* node that it will change
+//!   before it releases *any* of them. So a reader that saw the child's new version sees the parent BUSY or
+//!   newer, and starts again.
 //!
-//! Nothing read from a node is used (least of all followed as a pointer) before the node was found unchanged.
+//! A reader uses no value that it read from a node, and follows no pointer, before it has found the node
+//! unchanged.
 //!
 //! # Why a reader never misses an entry
 //!
 //! Let a reader step from a parent, seen at version `p`, to a child, seen at version `c`. The parent was
-//! unchanged after `c` was read; so there was an instant at which the parent was at `p` and the child at `c`
-//! (C). By induction from the root, which is always reachable, there was an instant at which the path led
-//! from the root to this leaf at version `c`, hence the leaf held the first entry above the key. The leaf's
-//! slots were those of version `c` (A). The lookup takes effect at that instant. An entry present throughout
-//! is in the leaf at that instant, and an entry absent throughout is not.
+//! unchanged after `c` was read. So at some instant the parent was at `p` and the child at `c` (C). By
+//! induction from the root, which is always reachable, there was an instant at which the path led from the
+//! root to this leaf at version `c`. At that instant, the leaf held the first entry above the key. The leaf's
+//! slots were those of version `c` (A). The lookup takes effect at that instant. An entry that is present
+//! during the whole lookup is in the leaf at that instant. An entry that is absent during the whole lookup is
+//! not in the leaf.
 //!
-//! That needs every change which moves an address from one leaf to another to change all nodes between the
-//! two: or a reader could step from a root that still leads to the one, by a node that is unchanged, to a
-//! leaf that has given the address away. The exclusive writer never moves the end of a leaf upwards over
-//! what the next leaf holds; an exchange of claim writers may, and holds both ways.
+//! The argument needs one rule: a change that moves an address from one leaf to another changes all nodes
+//! between the two. Otherwise a reader could step from a root that still leads to the old leaf, through an
+//! unchanged node, to a leaf that no longer holds the address. The exclusive writer never moves the end of a
+//! leaf upwards over addresses that the next leaf holds. A claim writer may do so when it publishes over
+//! several leaves; it then holds all nodes on the paths to both leaves.
 //!
-//! A range that covers many leaves is cut out by its edges: whole subtrees are unlinked at the level where
-//! they hang, and nothing inside them is touched. A reader already inside sees them as they were: it has
-//! passed the edge before the cut, its instant lies before the cut, and below the edge nothing changes any
-//! more. A node that was *merged* into its sibling is different: its children live on and go on changing, so
-//! it is marked DEAD, and a reader that stands in it starts again.
+//! A range that covers many leaves is cut out at its edges. Whole subtrees are unlinked at the level where
+//! they hang, and no node inside them is touched. A reader that is already inside such a subtree sees the
+//! state before the cut. The reader passed the edge before the cut, its instant lies before the cut, and no
+//! node below the edge changes any more. A node that was *merged* into its sibling is different: its children
+//! stay linked and keep changing. So the merged node is marked DEAD, and a reader that is in it starts again.
 //!
-//! Unlinked nodes are handed to [`Host::rcu_defer`] after the stores that unlink them; a reader that starts
-//! after the grace period sees those stores, so it cannot reach the node. A cut subtree is handed over by its
-//! top node alone and freed below it by the callback.
+//! Unlinked nodes are passed to [`Host::rcu_defer`] after the stores that unlink them. A reader that starts
+//! after the grace period sees those stores, so it cannot reach the node. For a cut subtree, only the top
+//! node is passed to the host; the callback frees the nodes below it.
 //!
-//! # Bounded
+//! # Bounded retries
 //!
-//! A reader that met a busy or changed node starts again from the root, a fixed number of times; then it says
-//! [`Lookup::Contended`] and its caller takes the lock. A writer that is descheduled in the middle of a
-//! change therefore stalls no reader.
+//! A reader that meets a busy or changed node starts again from the root, a fixed number of times. Then the
+//! lookup returns [`Lookup::Contended`], and the caller takes the lock. So a writer that is descheduled in
+//! the middle of a change stalls no reader.
 //!
 //! # Sources
 //!
@@ -118,43 +122,44 @@ use self::spare_nodes::SpareNodes;
 
 pub use self::entry::{Entry, FANOUT, Lookup, MAX_REPLACEMENT};
 
-/// Disjoint ranges of addresses with a value each: lock-free lookups beside one writer, or several that have
-/// [claimed](claim) what they change.
+/// Disjoint ranges of addresses, each with a value. Lookups take no lock and run concurrently with one
+/// exclusive writer, or with several writers that have [claimed](claim) what they change.
 ///
-/// Creating a map allocates nothing. Readers hold a grace-period guard of the host; the writer is the task
-/// with the right to call [`RangeMap::exclusive_writer`]: in an address space, the holder of the mmap lock
-/// for writing.
+/// Creating a map allocates nothing. Readers hold a grace-period guard of the host. The exclusive writer is
+/// the task with the right to call [`RangeMap::exclusive_writer`]. In an address space, that task is the
+/// holder of the mmap lock for writing.
 ///
-/// `SLOTS` is the number of slots of a node, and the fan-out of the tree unless the map was made with
-/// narrower [`NodeWidth`]. The default is the one that measures best; tests choose a small one, so that a
-/// handful of entries already splits and merges nodes.
+/// `SLOTS` is the number of slots of a node, and also the fan-out of the tree, unless the map was created
+/// with a narrower [`NodeWidth`]. The default is the fastest size measured. Tests choose a small size, so
+/// that a few entries already split and merge nodes.
 ///
 /// # Invariants
 ///
-/// * At most one [`ExclusiveWriter`](crate::ExclusiveWriter) exists at a time, and no
-///   [`Reader`](crate::Reader) or [`ClaimWriter`](crate::ClaimWriter) beside it; no `Reader` beside a
-///   `ClaimWriter`.
-/// * Every node reachable from the root is owned by this map, and stays allocated for a grace period after it
-///   was unlinked.
+/// * While an [`ExclusiveWriter`](crate::ExclusiveWriter) exists, no other `ExclusiveWriter`,
+///   [`Reader`](crate::Reader) or [`ClaimWriter`](crate::ClaimWriter) exists. While a `ClaimWriter` exists,
+///   no `Reader` exists.
+/// * Every node reachable from the root is owned by this map. The node stays allocated for a grace period
+///   after it is unlinked.
 pub struct RangeMap<H: Host, const SLOTS: usize = FANOUT> {
-    /// The root: read by everyone, written by the writer as the module documentation says.
+    /// The root. Readers read it at any time; the writer writes it by the rules of the module documentation.
     root: Node<SLOTS>,
-    /// Spare nodes for `replace`; touched by the exclusive writer, or under the structure lock.
+    /// Spare nodes for `replace`. Accessed by the exclusive writer, or under the structure lock.
     spares: SpareNodes<SLOTS>,
-    /// Where the writer was last; touched by the writer alone.
+    /// The place of the exclusive writer's last search. Accessed by the exclusive writer, or (to forget it)
+    /// under the structure lock.
     finger: Finger<SLOTS>,
-    /// Held by a claim writer that changes more than one leaf, and by a search that corrects what an inner
-    /// node keeps.
+    /// The structure lock. Held by a claim writer that changes more than one leaf, and by a search that
+    /// corrects a gap word of an inner node.
     structure: RawSpin,
-    /// The fan-out; fixed.
+    /// The fan-out. Never changes.
     fan: Fanout,
     host: PhantomData<fn() -> H>,
 }
 
-// SAFETY: all fields are atomics, but for the grace-period heads inside nodes. A head is written only by the
-// host, once its node was handed to `rcu_defer`, when no thread reaches it through this map any more.
+// SAFETY: all fields are atomics, except the grace-period heads inside nodes. Only the host writes a head,
+// after the node was passed to `rcu_defer`. No thread reaches the node through this map by then.
 unsafe impl<H: Host, const SLOTS: usize> Send for RangeMap<H, SLOTS> {}
-// SAFETY: as above.
+// SAFETY: see `Send` above.
 unsafe impl<H: Host, const SLOTS: usize> Sync for RangeMap<H, SLOTS> {}
 
 impl<H: Host, const SLOTS: usize> Default for RangeMap<H, SLOTS> {
@@ -164,12 +169,12 @@ impl<H: Host, const SLOTS: usize> Default for RangeMap<H, SLOTS> {
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// An empty map. Allocates nothing.
+    /// Returns an empty map. Allocates nothing.
     pub fn new() -> Self {
         Self::with_node_width(NodeWidth::Wide)
     }
 
-    /// The same with nodes of this kind.
+    /// Returns an empty map with nodes of this width. Allocates nothing.
     pub fn with_node_width(width: NodeWidth) -> Self {
         let fan = match width {
             NodeWidth::Wide => const { Fanout::new(SLOTS) },
@@ -185,7 +190,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
     }
 
-    /// The entry that contains `key`. Takes no lock, writes nothing, never waits.
+    /// Returns the entry that contains `key`. Takes no lock, writes nothing and never waits.
     #[inline]
     pub fn lookup(&self, rcu: &H::RcuGuard, key: u64) -> Lookup {
         match self.next(rcu, key) {
@@ -194,11 +199,11 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
     }
 
-    /// The first entry whose end lies above `key`: the one that contains it, or else the next one. Takes no
-    /// lock, writes nothing, never waits.
+    /// Returns the first entry whose end lies above `key`: the entry that contains `key`, or else the next
+    /// one. Takes no lock, writes nothing and never waits.
     ///
-    /// Beware of taking an entry that starts above `key` for one that contains it: that is what
-    /// [`RangeMap::lookup`] is for.
+    /// The returned entry may start above `key`. [`RangeMap::lookup`] returns only an entry that contains
+    /// `key`.
     #[inline(always)]
     pub fn next(&self, _rcu: &H::RcuGuard, key: u64) -> Lookup {
         match self.attempt(key) {
@@ -207,8 +212,9 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
     }
 
-    /// As [`lookup`](Self::lookup), in one descent: [`Lookup::Contended`] as soon as that meets a writer.
-    /// For callers with a slow path of their own, which `lookup` may be a part of.
+    /// Returns the entry that contains `key`, in one descent. Like [`lookup`](Self::lookup), but returns
+    /// [`Lookup::Contended`] as soon as the descent meets a writer. For callers that have a slow path of
+    /// their own, which may use `lookup`.
     #[inline]
     pub fn try_lookup(&self, _rcu: &H::RcuGuard, key: u64) -> Lookup {
         match self.attempt(key) {
@@ -230,14 +236,16 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         Lookup::Contended
     }
 
-    /// One descent; `Contended` when it met a node that was busy or changed under it.
+    /// Makes one descent. Returns `Contended` if it meets a node that is busy or that changes during the
+    /// visit.
     #[inline(always)]
     fn attempt(&self, key: u64) -> Lookup {
         let mut node = &self.root;
         let Some(mut word) = node.begin() else { return Lookup::Contended };
         let mut at = node.search(key);
         if at >= word.count() {
-            // Only the root can hold nothing above the key: everywhere else the parent's end says otherwise.
+            // Only the root can hold no end above the key: every other node has one, because its parent's end
+            // lies above the key.
             return if node.unchanged(word) { Lookup::Hole } else { Lookup::Contended };
         }
         while !word.is_leaf() {
@@ -245,10 +253,10 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             if !node.unchanged(word) {
                 return Lookup::Contended;
             }
-            debug_assert!(at < word.count(), "nothing in an inner node lies above the key");
-            // SAFETY: the node was unchanged after the slot was read, so this was its child; the caller's
-            // guard keeps it allocated even when it was unlinked since (pairing B: its contents
-            // are visible).
+            debug_assert!(at < word.count(), "no end in the inner node lies above the key");
+            // SAFETY: the node was unchanged after the slot was read, so this was its child. The caller's
+            // guard keeps the child allocated even if it was unlinked since. The child's contents are visible
+            // (pairing B).
             let child = unsafe { &*child };
             let Some(below) = child.begin() else { return Lookup::Contended };
             if !node.unchanged(word) {
@@ -260,7 +268,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         let entry = node.slot(at).entry();
         match entry {
             Some(entry) if node.unchanged(word) => {
-                debug_assert!(at < word.count() && entry.end > key, "nothing in a leaf lies above the key");
+                debug_assert!(at < word.count() && entry.end > key, "no end in the leaf lies above the key");
                 Lookup::Found(entry)
             }
             _ => Lookup::Contended,
@@ -270,7 +278,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
 impl<H: Host, const SLOTS: usize> Drop for RangeMap<H, SLOTS> {
     fn drop(&mut self) {
-        // SAFETY: the map is borrowed exclusively, so no reader is inside; nothing is reachable afterwards.
+        // SAFETY: the map is borrowed exclusively, so no reader is inside. No node is reachable afterwards.
         unsafe { spare_nodes::free_children(&self.root) };
         self.spares.free_all();
     }

@@ -1,8 +1,9 @@
-//! A node, its control word, and the only places that load and store their atomics.
+//! A node and its control word. Only this file loads and stores the atomics of a node.
 //!
-//! The pairings A, B and C are those of the [module documentation](super).
+//! The [module documentation](super) explains the pairings A, B and C; [`claim_writer`](super::claim_writer)
+//! explains D.
 
-#![expect(unsafe_code, reason = "the index checks of the hottest loops are left out")]
+#![expect(unsafe_code, reason = "the hottest loops skip the index checks")]
 
 use core::num::NonZeroU64;
 use core::ptr;
@@ -14,12 +15,12 @@ use super::claim::Mark;
 use super::entry::Entry;
 use super::fanout::Fanout;
 
-const _: () = assert!(usize::BITS == 64, "a start address is kept in a pointer-sized slot");
+const _: () = assert!(usize::BITS == 64, "a start address does not fit into a pointer-sized slot");
 
-/// The control word of a node as it was loaded; see the table in the module documentation.
+/// The control word of a node, as it was loaded. The module documentation has a table of its states.
 ///
-/// Bit 0 BUSY, bit 1 DEAD, bits 2..7 level, bit 7 PROMISED, bits 8..16 slots in use, bits 16..20
-/// MEETINGS, bits 20..64 version.
+/// Bit 0 is BUSY, bit 1 DEAD, bits 2..7 the level, bit 7 PROMISED, bits 8..16 the number of slots in use,
+/// bits 16..20 the number of conflicts (`CONFLICTS`), and bits 20..64 the version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word(u64);
 
@@ -28,18 +29,18 @@ impl Word {
     const DEAD: u64 = 2;
     const LEVEL_SHIFT: u32 = 2;
     const LEVEL_MASK: u64 = 0x1f << Self::LEVEL_SHIFT;
-    /// An entry of this leaf may have room promised. Written by the holder.
+    /// Set if an entry of this leaf may have promised slots. Written by the holder.
     const PROMISED: u64 = 1 << 7;
     const COUNT_SHIFT: u32 = 8;
     const COUNT_MASK: u64 = 0xff << Self::COUNT_SHIFT;
-    /// How often writers beside each other have met in this leaf lately.
+    /// Unit of the count of recent conflicts between claim writers in this leaf.
     const CONFLICT: u64 = 1 << 16;
     const CONFLICTS: u64 = 0xf << 16;
     const VERSION: u64 = 1 << 20;
-    /// Half of the meetings are forgotten in so many versions.
+    /// Number of versions after which the count of conflicts is halved.
     const DECAY_PERIOD: u64 = Self::VERSION << 6;
-    /// Stored into nodes that are about to be freed, in builds with debug assertions: no reader may ever see
-    /// it.
+    /// Stored into nodes that are about to be freed, in builds with debug assertions. No reader may ever see
+    /// this value.
     const POISON: u64 = 0xdead_dead_dead_deadu64 | Self::BUSY | Self::DEAD;
 
     #[inline]
@@ -73,20 +74,20 @@ impl Word {
         (self.0 & Self::CONFLICTS) / Self::CONFLICT
     }
 
-    /// The word with as many meetings.
+    /// Returns the word with this count of conflicts.
     const fn with_conflicts(self, conflicts: u64) -> Self {
         Word((self.0 & !Self::CONFLICTS) | (conflicts * Self::CONFLICT))
     }
 }
 
-/// One slot of a node, by value.
+/// One slot of a node, as a value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot<const SLOTS: usize> {
-    /// End of the entry, or of the child's last entry.
+    /// End of the entry, or end of the child's last entry.
     pub(super) end: u64,
-    /// The child; in a leaf the entry's start, as an address that points to nothing.
+    /// The child. In a leaf, the start of the entry, stored as an address that is never followed.
     pub(super) link: *mut Node<SLOTS>,
-    /// The entry's value, or the largest gap in the child.
+    /// The value of the entry, or the gap word of the child: an upper bound of the largest gap in the child.
     pub(super) datum: u64,
 }
 
@@ -98,7 +99,7 @@ impl<const SLOTS: usize> Slot<SLOTS> {
         Self { end: entry.end, link, datum: entry.value.get() }
     }
 
-    /// The entry of a leaf's slot; `None` if the slot is torn between two versions.
+    /// Returns the entry of a leaf's slot. Returns `None` if the slot is torn between two versions.
     #[inline]
     pub(super) fn entry(self) -> Option<Entry> {
         let value = NonZeroU64::new(self.datum)?;
@@ -110,20 +111,22 @@ impl<const SLOTS: usize> Slot<SLOTS> {
 ///
 /// # Invariants
 ///
-/// * `ends` ascend strictly over the slots in use; behind them they are `u64::MAX`.
-/// * Nothing but the gap words changes unless the node is held or not yet reachable.
+/// * `ends` ascend strictly over the slots in use. The ends of the other slots are `u64::MAX`.
+/// * Only the gap words change, unless the node is held or not yet reachable.
 #[repr(C, align(64))]
 pub(super) struct Node<const SLOTS: usize> {
-    /// Written by the writer; read by everyone.
+    /// The control word. Written by the writer; read by any thread.
     word: AtomicU64,
-    /// Written by the writer while held; read by everyone.
+    /// The ends. Written by the writer that holds the node; read by any thread.
     ends: [AtomicU64; SLOTS],
-    /// Starts in a leaf, children in an inner node. Written by the writer while held; read by everyone.
+    /// The starts in a leaf, the children in an inner node. Written by the writer that holds the node; read
+    /// by any thread.
     links: [AtomicPtr<Node<SLOTS>>; SLOTS],
-    /// Values in a leaf: as `links`. Gaps in an inner node, or more: for the writer, and for searches under
-    /// its lock.
+    /// The values in a leaf, written by the writer that holds the node and read by any thread. The gap words
+    /// in an inner node, written by the exclusive writer or under the structure lock, and read by writers and
+    /// searches.
     data: [AtomicU64; SLOTS],
-    /// The host's, from `rcu_defer` on.
+    /// Belongs to the host after `rcu_defer`.
     pub(super) head: RcuHead,
 }
 
@@ -138,14 +141,14 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    /// Tells the simulation's report of a node.
+    /// Announces a node to the simulation's report.
     pub(super) fn announce(node: *const Self) {
         announce!("Node", node, 1, Self { word: word, ends: ends, links: links, data: data, head: head });
     }
 
-    // ---- readers beside a writer ----
+    // ---- readers that run concurrently with a writer ----
 
-    /// The word, if the node is stable. Acquire: pairing B, and the first half of C.
+    /// Returns the word if the node is stable. Acquire: pairing B, and the first half of pairing C.
     #[inline]
     pub(super) fn begin(&self) -> Option<Word> {
         let word = self.word.load(Ordering::Acquire);
@@ -153,19 +156,19 @@ impl<const SLOTS: usize> Node<SLOTS> {
         (word & Word::BUSY == 0).then_some(Word(word))
     }
 
-    /// Whether everything read from the node since `begin` returned `word` belongs to that version: pairing
-    /// A.
+    /// Returns true if everything read from the node since `begin` returned `word` belongs to that version:
+    /// pairing A.
     #[inline]
     pub(super) fn unchanged(&self, word: Word) -> bool {
         fence(Ordering::Acquire);
         self.word.load(Ordering::Relaxed) == word.0
     }
 
-    // ---- anyone; beside a writer the results count for nothing until `unchanged` ----
+    // ---- any thread; with a concurrent writer, results are valid only after `unchanged` ----
 
-    /// The number of ends not above `key`, hence the index of the first slot whose end lies above it, or the
-    /// number of slots in use (`SLOTS` for the largest of all keys). Two rounds: first every fourth end,
-    /// then the three between two of those.
+    /// Returns the number of ends not above `key`. This number is the index of the first slot whose end lies
+    /// above `key`, or else the number of slots in use. For the largest of all keys, the number is `SLOTS`.
+    /// Compares in two rounds: first every fourth end, then the three ends between two of them.
     #[inline(always)]
     pub(super) fn search(&self, key: u64) -> usize {
         const STRIDE: usize = 4;
@@ -185,8 +188,9 @@ impl<const SLOTS: usize> Node<SLOTS> {
         at
     }
 
-    /// As [`search`](Self::search), of a node that has an end above the key: the last end of all need not be
-    /// compared, so the result is the index of a slot whatever the node holds. Again two rounds.
+    /// Searches like [`search`](Self::search), in a node that has an end above the key. The last end is not
+    /// compared, so the result is the index of a slot for any contents of the node. Also compares in two
+    /// rounds.
     #[inline]
     pub(super) fn search_below(&self, key: u64) -> usize {
         const STRIDE: usize = 3;
@@ -206,8 +210,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
         at
     }
 
-    /// What [`search`](Self::search) would find, if that is the slot `at` or one beside it, and in use; `lo`
-    /// is the end of the entry before the node. For the writer.
+    /// Returns the result of [`search`](Self::search) if that is the slot `at` or a slot next to it, and in
+    /// use. `lo` is the end of the entry before the node. For the exclusive writer.
     #[inline(always)]
     pub(super) fn search_near(&self, at: usize, key: u64, lo: u64) -> Option<usize> {
         let count = self.count();
@@ -221,7 +225,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         (at + 1 < count && key < self.end(at + 1)).then_some(at + 1)
     }
 
-    // Relaxed throughout: readers validate by pairing A, the writer reads its own stores.
+    // All loads are relaxed: readers validate by pairing A, and the writer reads its own stores.
 
     #[inline]
     pub(super) fn end(&self, at: usize) -> u64 {
@@ -248,10 +252,10 @@ impl<const SLOTS: usize> Node<SLOTS> {
         Slot { end: self.end(at), link: self.child(at), datum: self.datum(at) }
     }
 
-    // ---- the writer, or a reader that excludes it ----
+    // ---- the writer, or a reader that excludes the writer ----
 
-    /// The word, busy or not. Relaxed: the writer reads its own stores, others are ordered by the lock that
-    /// keeps the writer out.
+    /// Returns the word, busy or not. Relaxed: the writer reads its own stores. Other threads hold the lock
+    /// that keeps the writer out, which orders their accesses.
     #[inline]
     pub(super) fn word(&self) -> Word {
         Word(self.word.load(Ordering::Relaxed))
@@ -267,7 +271,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word().level()
     }
 
-    /// End of the last slot in use; 0 for an empty node.
+    /// Returns the end of the last slot in use, or 0 for an empty node.
     #[inline]
     pub(super) fn last_end(&self) -> u64 {
         match self.count() {
@@ -276,8 +280,9 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    /// The largest gap in front of any entry of this node or below it, or more, as far as it knows; `lo`
-    /// is the end of the entry before the node. Beside a writer anything.
+    /// Returns an upper bound of the gaps in front of the entries of this node or below it, computed from its
+    /// slots. `lo` is the end of the entry before the node. With a concurrent writer, the result may be any
+    /// number.
     pub(super) fn max_gap(&self, lo: u64) -> u64 {
         let word = self.word();
         let mut max = 0;
@@ -297,15 +302,15 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     // ---- the writer ----
 
-    /// Keeps readers out: pairing A. Everything stored to the node until `release` comes after the fence.
+    /// Keeps readers out: pairing A. Every store to the node until `release` comes after the fence.
     #[inline]
     pub(super) fn hold(&self) {
         self.word.store(self.word().0 | Word::BUSY, Ordering::Relaxed);
         fence(Ordering::Release);
     }
 
-    /// Takes the latch, if the node is still at `word`, which it was when that was read. Acquire: pairing D,
-    /// so what was read since is what the node holds now. The fence: pairing A.
+    /// Takes the latch if the word is still `word`, as it was when the caller read it. Acquire: pairing D, so
+    /// the values read since then are what the node holds now. The fence belongs to pairing A.
     #[inline]
     pub(super) fn try_latch(&self, word: Word) -> bool {
         let busy = word.0 | Word::BUSY;
@@ -314,20 +319,20 @@ impl<const SLOTS: usize> Node<SLOTS> {
         held
     }
 
-    /// Takes the latch of a node that stays where it is until then; spins while another writer has it.
+    /// Takes the latch of a node that stays linked until then. Spins while another writer holds the latch.
     pub(super) fn latch<H: Host>(&self) {
         while !self.begin().is_some_and(|word| self.try_latch(word)) {
             H::relax();
         }
     }
 
-    /// Gives the latch back at the version that it was taken at: nothing was written. Release: pairing D.
+    /// Releases the latch at the version at which it was taken: the node was not changed. Release: pairing D.
     #[inline]
     pub(super) fn release_unchanged(&self, word: Word) {
         self.word.store(word.0, Ordering::Release);
     }
 
-    /// Slots in use, and those that are promised with claims.
+    /// Returns the number of slots in use, plus the slots that are promised with claims.
     #[inline]
     pub(super) fn weight(&self) -> usize {
         match self.word().is_promised() {
@@ -341,13 +346,13 @@ impl<const SLOTS: usize> Node<SLOTS> {
         (0..self.count()).map(|at| self.weight_of(at)).sum()
     }
 
-    /// Whether an entry of this leaf may have room promised; the node is held.
+    /// Records whether an entry of this leaf may have promised slots. The node is held.
     pub(super) fn set_promised(&self, promised: bool) {
         let word = self.word().0 & !Word::PROMISED;
         self.word.store(if promised { word | Word::PROMISED } else { word }, Ordering::Relaxed);
     }
 
-    /// A promise has gone with its entry; the node is held.
+    /// Clears PROMISED if no entry has promised slots any more. The node is held.
     #[inline]
     pub(super) fn clear_promised(&self) {
         if self.word().is_promised() && self.sum_of_weights() == self.count() {
@@ -355,7 +360,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    /// What one slot counts for.
+    /// Returns the weight of one slot: 1, plus the slots promised to its entry.
     #[inline]
     pub(super) fn weight_of(&self, at: usize) -> usize {
         match self.word().is_leaf() {
@@ -364,13 +369,13 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    /// Sets the value of a leaf's entry; the node is held.
+    /// Sets the value of a leaf's entry. The node is held.
     #[inline]
     pub(super) fn set_value(&self, at: usize, value: u64) {
         get(&self.data, at).store(value, Ordering::Relaxed);
     }
 
-    /// Lets readers in again, at the next version. Release: pairings B, C and D.
+    /// Releases the node at the next version, so that readers can continue. Release: pairings B, C and D.
     #[inline]
     pub(super) fn release(&self) {
         let mut next = Word((self.word().0 & !Word::BUSY).wrapping_add(Word::VERSION));
@@ -380,8 +385,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store(next.0, Ordering::Release);
     }
 
-    /// Writers beside each other have met here; the node is held. Returns whether they do so often, in a leaf
-    /// that can be split.
+    /// Counts a conflict between claim writers. The node is held. Returns true if conflicts are frequent and
+    /// the leaf can be split.
     #[cold]
     pub(super) fn count_conflict(&self, fan: Fanout) -> bool {
         let word = self.word();
@@ -390,20 +395,21 @@ impl<const SLOTS: usize> Node<SLOTS> {
         conflicts >= fan.conflict_limit() && word.count() >= fan.min_divided()
     }
 
-    /// The meetings are forgotten; the node is held.
+    /// Resets the count of conflicts. The node is held.
     pub(super) fn clear_conflicts(&self) {
         self.word.store(self.word().with_conflicts(0).0, Ordering::Relaxed);
     }
 
-    /// Marks a held node as merged away: readers that stand in it start again, for ever. It has no children
-    /// of its own any more.
+    /// Marks a held node as merged away. A reader in it starts again, and so does every later one. The node
+    /// has no children of its own any more.
     pub(super) fn mark_dead(&self) {
         debug_assert!(self.word().is_busy());
         self.set_count(0);
         self.word.store(self.word().0 | Word::DEAD, Ordering::Relaxed);
     }
 
-    /// Makes a late reader notice, in builds with debug assertions; for the callback after the grace period.
+    /// Poisons a node in builds with debug assertions, so that a late reader is detected. For the callback
+    /// after the grace period.
     pub(super) fn poison(&self) {
         if cfg!(debug_assertions) {
             self.word.store(Word::POISON, Ordering::Relaxed);
@@ -416,7 +422,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store(word | ((count as u64) << Word::COUNT_SHIFT), Ordering::Relaxed);
     }
 
-    /// Becomes a node of that level, with what `like` is said to promise.
+    /// Sets the level of the node. Copies PROMISED from `like`.
     pub(super) fn set_level(&self, level: usize, like: &Self) {
         let promised = like.word().0 & Word::PROMISED;
         let word = self.word().0 & !(Word::LEVEL_MASK | Word::PROMISED);
@@ -428,7 +434,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         get(&self.ends, at).store(end, Ordering::Relaxed);
     }
 
-    /// Sets a child's gap; needs no `hold`, since readers without the lock do not look at it.
+    /// Sets a child's gap word. Needs no `hold`, because readers without the lock do not read it.
     #[inline]
     pub(super) fn set_gap(&self, at: usize, gap: u64) {
         get(&self.data, at).store(gap, Ordering::Relaxed);
@@ -441,7 +447,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         get(&self.data, at).store(slot.datum, Ordering::Relaxed);
     }
 
-    /// Replaces `gone` slots at `at` by `with`; the node is held or not yet reachable, and has the room.
+    /// Replaces `gone` slots at `at` by `with`. The node is held or not yet reachable, and has enough slots.
     pub(super) fn splice(&self, at: usize, gone: usize, with: &[Slot<SLOTS>]) {
         self.open(at, gone, with.len());
         for (index, slot) in with.iter().enumerate() {
@@ -449,7 +455,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    /// Replaces `gone` slots at `at` by `len` slots of undefined contents, to be `set`.
+    /// Replaces `gone` slots at `at` by `len` slots with undefined contents. The caller must `set` them.
     #[inline]
     pub(super) fn open(&self, at: usize, gone: usize, len: usize) {
         let count = self.count();
@@ -471,12 +477,12 @@ impl<const SLOTS: usize> Node<SLOTS> {
     }
 }
 
-/// `slots[at]`.
+/// Returns `slots[at]` without a bounds check.
 #[inline]
 fn get<T, const SLOTS: usize>(slots: &[T; SLOTS], at: usize) -> &T {
     debug_assert!(at < SLOTS);
-    // SAFETY: every caller's index is below the number of slots in use of some version of a node, or was
-    // compared with `SLOTS`; no version of a node has more than `SLOTS` slots in use (`open` asserts it,
-    // the other changes copy whole nodes).
+    // SAFETY: the index of every caller is below the number of slots in use of some version of a node, or was
+    // compared with `SLOTS`. No version of a node has more than `SLOTS` slots in use: `open` asserts this,
+    // and the other changes copy whole nodes.
     unsafe { slots.get_unchecked(at) }
 }

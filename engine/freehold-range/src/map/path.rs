@@ -1,4 +1,4 @@
-//! The path that a change goes, from the root to a leaf.
+//! The path of a change from the root to a leaf.
 #![expect(unsafe_code, reason = "leaves the levels above the root unwritten")]
 
 use core::mem::MaybeUninit;
@@ -10,22 +10,22 @@ use super::node::Node;
 #[derive(Clone, Copy)]
 pub(super) struct Step<'n, const SLOTS: usize> {
     pub(super) node: &'n Node<SLOTS>,
-    /// The slot the path goes through; in the leaf possibly one behind the last.
+    /// The slot that the path goes through. In the leaf, this may be the slot behind the last.
     pub(super) at: usize,
-    /// End of the entry before this node's first.
+    /// End of the entry before this node's first entry.
     pub(super) lo: u64,
 }
 
-/// The way from the root (at `top`) to a leaf (at 0).
+/// The path from the root (at `top`) to a leaf (at 0).
 pub(super) struct Path<'n, const SLOTS: usize> {
-    /// Written from 0 to `top`.
+    /// Written for the levels from 0 to `top`.
     steps: [MaybeUninit<Step<'n, SLOTS>>; MAX_LEVELS],
-    /// Level of the root.
+    /// The level of the root.
     pub(super) top: usize,
 }
 
 impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
-    /// To be filled in, for a root at the level `top`.
+    /// Returns a path for a root at level `top`, without steps. The caller sets all steps.
     #[inline]
     pub(super) fn new(top: usize) -> Self {
         Self { steps: [MaybeUninit::uninit(); _], top }
@@ -34,8 +34,8 @@ impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
     #[inline]
     pub(super) fn step(&self, level: usize) -> Step<'n, SLOTS> {
         debug_assert!(level <= self.top);
-        // SAFETY: `ExclusiveWriter::path` and `raise_root` write every element up to `top`, and nobody asks
-        // for one above it.
+        // SAFETY: `ExclusiveWriter::path`, `RangeMap::latched_path_to` and `raise_root` write every element
+        // up to `top`. No caller reads one above `top`.
         unsafe { self.steps[level].assume_init() }
     }
 

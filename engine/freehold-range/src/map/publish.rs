@@ -1,5 +1,5 @@
-//! The end of a claim: the write set takes the place of what a [`ClaimWriter`] has claimed.
-#![expect(unsafe_code, reason = "unlinks nodes with the structure lock")]
+//! Publishing: the end of a claim, when the write set of a [`ClaimWriter`] replaces what was claimed.
+#![expect(unsafe_code, reason = "unlinks nodes under the structure lock")]
 
 use arrayvec::ArrayVec;
 use freehold_sync::{Host, Rank};
@@ -14,18 +14,18 @@ use super::path::{Path, Step};
 use super::release::ReleaseScope;
 use super::write_set::{MAX_SPAN_ENTRIES, WriteSetSpan};
 
-/// Called with the hole that an address lies in while the leaf is latched: until it returns nothing comes
-/// into the hole.
+/// An address, and a function that is called with the hole that contains the address. The function runs while
+/// the leaf is latched, so no entry is inserted into the hole before it returns.
 pub type HoleCallback<'f> = (u64, &'f mut dyn FnMut(u64, u64));
 
 impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
-    /// Ends the claim, if there is one: what the write set holds takes the place of what was claimed, as one
-    /// step for readers; of two spans the second comes first. Entries that are [`RESERVED`] stay, as
-    /// reservations that are not claimed. Needs no memory.
+    /// Ends the claim, if there is one. The write set replaces what was claimed, in one step for readers. If
+    /// there are two spans, the second is published first. Entries that are [`RESERVED`] stay in the map as
+    /// unclaimed reservations. Needs no memory.
     ///
-    /// `on_hole`, an address of the write set's and a function: if the address lies in a hole afterwards, the
-    /// function is called with that hole's ends, and nothing comes into it meanwhile. The function does
-    /// little, and waits for nothing but a spin lock.
+    /// `on_hole` is an address in the write set and a function. If the address lies in a hole afterwards, the
+    /// function is called with the ends of that hole. No entry is inserted into the hole during the call. The
+    /// function must be short, and may wait only for a spin lock.
     #[inline]
     pub fn publish(&self, on_hole: Option<HoleCallback<'_>>) {
         let mut on_hole = on_hole;
@@ -58,7 +58,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         self.publish_span(&mut second, &mut its);
     }
 
-    /// What [`publish`](Self::publish) does where all of it is in one leaf, whose end stays.
+    /// Publishes a span that lies in one leaf whose end stays. Returns false if this is not the case.
     #[inline(always)]
     fn publish_in_leaf(&self, span: &WriteSetSpan, on_hole: &mut Option<HoleCallback<'_>>) -> bool {
         let (from, to) = span.range();
@@ -74,10 +74,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         let mut behind = at;
         while behind < count && leaf.start(behind) < to {
             let mark = Mark::of(leaf.datum(behind));
-            debug_assert!(
-                mark.is_claimed() && leaf.start(behind) >= from,
-                "what is not claimed is not published"
-            );
+            debug_assert!(mark.is_claimed() && leaf.start(behind) >= from, "the span has an unclaimed entry");
             if mark.has_waiters() {
                 self.write_set.had_waiters.set(true);
             }
@@ -109,8 +106,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         true
     }
 
-    /// The same for any number of leaves: reservations first fill what holes there are to be, so that nobody
-    /// comes into them, and then go.
+    /// Publishes a span that lies in any number of leaves. Reservations first fill the future holes, so that
+    /// no other writer inserts an entry there, and are then removed.
     #[cold]
     #[inline(never)]
     fn publish_across(&self, span: &WriteSetSpan, on_hole: &mut Option<HoleCallback<'_>>) {
@@ -134,13 +131,14 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         self.release_range(from, to, ReleaseScope::Claimed, on_hole);
     }
 
-    /// Puts `with`, which covers the same addresses, in place of what is claimed. From the last leaf to the
-    /// first: so the ends that lead to those that are still to be changed are as they were.
+    /// Replaces what is claimed by `with`, which covers the same addresses. Works from the last leaf to the
+    /// first, so that the ends that lead to the remaining leaves are still valid.
     fn replace_claimed(&self, start: u64, end: u64, mut with: &[Entry]) {
         let map = self.map;
         let structure = map.structure.lock::<H>(Rank::VmaMap);
         let mut busy = BusyNodes::new();
-        // All leaves are latched first, and the one behind them: what follows is one step.
+        // All changed leaves are latched first, and the leaf behind them. So the changes that follow are one
+        // step.
         let mut keys = [0; MAX_CLAIM_ENTRIES + 1];
         let (mut leaves, mut key) = (0, start);
         while key < end {
@@ -151,11 +149,13 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         map.finger.forget();
         for &key in keys[..leaves].iter().rev() {
             let path = map.latched_path_to(&mut busy, key);
-            // Addresses move from one leaf to another: a reader on the way to either starts again.
+            // Addresses move from one leaf to another, so a reader on the path to either leaf must start
+            // again.
             (1..=path.top).for_each(|level| busy.latch::<H>(path.step(level).node));
             let Step { node, at, .. } = path.step(0);
             let (gone, slots) = self.claimed_slots(node, at, start, end);
-            // What ends here stays here, if there is room: so the ends of leaves ascend all the time.
+            // An entry that ends in this leaf stays here if there is a slot. So the ends of leaves ascend at
+            // all times.
             let ending = with.iter().rev().take_while(|entry| entry.end > key).count();
             let (rest, here) = with.split_at(with.len() - ending.min(slots));
             node.open(at, gone, here.len());
@@ -165,8 +165,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             self.update_ancestors(&mut busy, path);
             with = rest;
         }
-        assert!(with.is_empty(), "more entries than room was promised for");
-        // The gap in front of the range may belong to another leaf now.
+        assert!(with.is_empty(), "the write set has more entries than promised slots");
+        // The gap in front of the range may now belong to another leaf.
         let mut key = start;
         while key < end {
             let path = map.latched_path_to(&mut busy, key);
@@ -178,13 +178,14 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         dead.retire::<H>();
     }
 
-    /// How many entries of a held leaf are in the range, and how many slots they have and were promised.
+    /// Returns the number of entries of a held leaf in the range, and the number of slots that they occupy or
+    /// were promised.
     fn claimed_slots(&self, leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> (usize, usize) {
         let (mut gone, mut slots) = (0, 0);
         while from + gone < leaf.count() && leaf.start(from + gone) < end {
             let mark = Mark::of(leaf.datum(from + gone));
             let inside = leaf.start(from + gone) >= start && leaf.end(from + gone) <= end;
-            assert!(inside && mark.is_claimed(), "what is not claimed is not published");
+            assert!(inside && mark.is_claimed(), "the span has an unclaimed entry");
             if mark.has_waiters() {
                 self.write_set.had_waiters.set(true);
             }
@@ -194,8 +195,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         (gone, slots)
     }
 
-    /// Brings the ends that are kept above a leaf into line with it; an empty leaf goes. Gaps are the
-    /// caller's.
+    /// Updates the ends kept above a leaf. Unlinks an empty leaf, and ancestors that become empty. The caller
+    /// updates the gap words.
     pub(super) fn update_ancestors<'n>(&'n self, busy: &mut BusyNodes<'n, SLOTS>, path: Path<'n, SLOTS>) {
         let mut level = 0;
         while level < path.top && path.step(level).node.count() == 0 {
@@ -203,7 +204,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             busy.latch::<H>(node);
             let link = node.child(at);
             node.splice(at, 1, &[]);
-            // SAFETY: the slot is gone; the node is held, and empty.
+            // SAFETY: the slot is cleared. The node is held and empty.
             unsafe { busy.add_dead(link) };
             level += 1;
         }
@@ -214,8 +215,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     }
 }
 
-/// Calls `then` with the hole that `address` lies in, if it lies in one, of a latched leaf in which all ends
-/// up to the slot `from` lie below it; `lo` is the end of the entry before the leaf.
+/// Calls `then` with the hole that contains `address`, if the address lies in one. The leaf is latched, and
+/// the ends of all slots before `from` lie below the address. `lo` is the end of the entry before the leaf.
 #[inline]
 pub(super) fn call_with_hole<const SLOTS: usize>(
     leaf: &Node<SLOTS>,
@@ -236,8 +237,8 @@ pub(super) fn call_with_hole<const SLOTS: usize>(
     }
 }
 
-/// The largest of the gaps in front of `len` entries from `at` on, and of the next: where it starts, and its
-/// size. The leaf is held.
+/// Returns the start and the size of the largest gap in front of the `len` entries from slot `at` on, and of
+/// the entry behind them. The leaf is held.
 #[inline]
 fn largest_gap<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, len: usize, lo: u64) -> (u64, u64) {
     let mut before = if at > 0 { leaf.end(at - 1) } else { lo };

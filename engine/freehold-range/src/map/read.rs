@@ -1,4 +1,4 @@
-//! Reading the map while it stands still.
+//! Reading the map while no writer changes it.
 
 use freehold_sync::Host;
 
@@ -6,23 +6,24 @@ use super::RangeMap;
 use super::entry::{Entry, FANOUT, MAX_LEVELS};
 use super::node::Node;
 
-/// The right to read a map that nobody writes. See [`RangeMap::reader`].
+/// The right to read a map that no writer changes. See [`RangeMap::reader`].
 ///
 /// # Invariants
 ///
-/// While it lives, no writer other than the one that contains it exists.
+/// While the reader exists, no writer exists except the writer that contains the reader.
 pub struct Reader<'a, H: Host, const SLOTS: usize = FANOUT> {
     pub(super) map: &'a RangeMap<H, SLOTS>,
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// The right to read the map standing still: lookups that are never
-    /// [`Lookup::Contended`](crate::Lookup::Contended), neighbours, iteration.
+    /// Returns the right to read the map while no writer changes it. A reader offers lookups that are never
+    /// [`Lookup::Contended`](crate::Lookup::Contended), searches for neighbours, and iteration.
     ///
     /// # Safety
     ///
-    /// Until the reader is dropped no [`ExclusiveWriter`](crate::ExclusiveWriter) of this map may exist, and
-    /// the caller must synchronise with the end of the last one (as a lock does).
+    /// Until the reader is dropped, no [`ExclusiveWriter`](crate::ExclusiveWriter) and no
+    /// [`ClaimWriter`](crate::ClaimWriter) of this map may exist. The caller must synchronise with the end of
+    /// the last one (as a lock does).
     #[inline]
     pub unsafe fn reader(&self) -> Reader<'_, H, SLOTS> {
         Reader::new(self)
@@ -34,52 +35,52 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         Self { map }
     }
 
-    /// The child in slot `at`, which is in use.
+    /// Returns the child in slot `at`, which is in use.
     #[inline]
     pub(super) fn child<'n>(&'n self, node: &'n Node<SLOTS>, at: usize) -> &'n Node<SLOTS> {
         debug_assert!(!node.word().is_leaf() && at < node.count());
-        // SAFETY: a slot in use of a reachable inner node points to a node of this map, and while `self`
-        // lives none is unlinked but by the writer that holds `self`, which looks at no node after it
-        // has unlinked it.
+        // SAFETY: a slot in use of a reachable inner node points to a node of this map. While `self` exists,
+        // only the writer that holds `self` unlinks nodes, and it does not access a node after unlinking it.
         unsafe { &*node.child(at) }
     }
 
-    /// Number of entries. Visits them all.
+    /// Returns the number of entries. Visits all of them.
     pub fn len(&self) -> usize {
         self.iter().count()
     }
 
-    /// Whether the map has no entries.
+    /// Returns true if the map has no entries.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.map.root.count() == 0
     }
 
-    /// The entry that contains `key`.
+    /// Returns the entry that contains `key`.
     #[inline]
     pub fn find(&self, key: u64) -> Option<Entry> {
         self.next(key).filter(|entry| entry.start <= key)
     }
 
-    /// The first entry whose end lies above `key`.
+    /// Returns the first entry whose end lies above `key`.
     #[inline]
     pub fn next(&self, key: u64) -> Option<Entry> {
         let (leaf, at) = self.seek(key);
         if at < leaf.count() { leaf.slot(at).entry() } else { None }
     }
 
-    /// The last entry whose end does not lie above `key`.
+    /// Returns the last entry whose end does not lie above `key`.
     #[inline]
     pub fn prev(&self, key: u64) -> Option<Entry> {
         self.around(key).0
     }
 
-    /// What [`Reader::prev`] and [`Reader::next`] return, in one descent: the neighbours of a new entry that
-    /// would start at `key`.
+    /// Returns the results of [`Reader::prev`] and [`Reader::next`] in one descent: the neighbours of a new
+    /// entry that would start at `key`.
     #[inline]
     pub fn around(&self, key: u64) -> (Option<Entry>, Option<Entry>) {
         let mut node = &self.map.root;
-        // The deepest child on the left of the path; its last entry precedes everything in the final leaf.
+        // The deepest child to the left of the path. The child's last entry precedes everything in the final
+        // leaf.
         let mut left = None;
         loop {
             let at = node.search(key);
@@ -102,21 +103,21 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         }
     }
 
-    /// All entries whose end lies above `key`, in ascending order.
+    /// Returns all entries whose end lies above `key`, in ascending order.
     #[inline]
     pub fn iter_from(&self, key: u64) -> Iter<'_, H, SLOTS> {
         let (leaf, at) = self.seek(key);
         Iter { reader: self, leaf, at, done: key }
     }
 
-    /// All entries in ascending order.
+    /// Returns all entries in ascending order.
     #[inline]
     pub fn iter(&self) -> Iter<'_, H, SLOTS> {
         self.iter_from(0)
     }
 
-    /// The leaf and the index in it of the first entry whose end lies above `key`; behind the last entry of
-    /// the last leaf if there is none.
+    /// Returns the leaf and the slot of the first entry whose end lies above `key`. If there is none, returns
+    /// the last leaf and the slot behind its last entry.
     #[inline]
     fn seek(&self, key: u64) -> (&Node<SLOTS>, usize) {
         let mut node = &self.map.root;
@@ -130,7 +131,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         }
     }
 
-    /// The last entry at or below `node`.
+    /// Returns the last entry at or below `node`.
     fn last<'n>(&'n self, mut node: &'n Node<SLOTS>) -> Option<Entry> {
         for _ in 0..=MAX_LEVELS {
             let word = node.word();
@@ -143,12 +144,12 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     }
 }
 
-/// Entries in ascending order. See [`Reader::iter_from`].
+/// Iterator over entries in ascending order. See [`Reader::iter_from`].
 pub struct Iter<'r, H: Host, const SLOTS: usize = FANOUT> {
     reader: &'r Reader<'r, H, SLOTS>,
     leaf: &'r Node<SLOTS>,
     at: usize,
-    /// Everything up to here was returned.
+    /// The end of the last entry that was returned, or the key that the iteration starts at.
     done: u64,
 }
 

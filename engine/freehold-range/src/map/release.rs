@@ -1,5 +1,5 @@
-//! The end of claims: entries are let go of, and reservations leave holes.
-#![expect(unsafe_code, reason = "follows links that nobody changes without the structure lock")]
+//! The end of claims: entries lose their claims, and reservations are removed.
+#![expect(unsafe_code, reason = "follows links that change only under the structure lock")]
 
 use freehold_sync::{Host, Rank};
 
@@ -12,12 +12,12 @@ use super::node::Node;
 use super::path::Step;
 use super::publish::{HoleCallback, call_with_hole};
 
-/// Which reservations go.
+/// The reservations that a release removes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReleaseScope {
-    /// Those that this writer has claimed.
+    /// Removes the reservations that this writer has claimed.
     Claimed,
-    /// Also those that nobody has claimed, in a range that belongs to this writer all the same.
+    /// Removes all reservations in the range, including unclaimed ones. The range belongs to this writer.
     All,
 }
 
@@ -28,12 +28,12 @@ impl ReleaseScope {
 }
 
 impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
-    /// Removes the reservation `[start, end)`, which is not claimed and belongs to the caller. Needs no
-    /// memory. `on_hole` as for [`publish`](ClaimWriter::publish).
+    /// Removes the unclaimed reservation `[start, end)`, which belongs to the caller. Needs no memory.
+    /// `on_hole` is the same as for [`publish`](ClaimWriter::publish).
     ///
     /// # Panics
     ///
-    /// If there is no such reservation. The map is as before.
+    /// Panics if there is no such reservation. The map is unchanged then.
     pub fn remove_reservation(&self, start: u64, end: u64, on_hole: Option<HoleCallback<'_>>) {
         let mut on_hole = on_hole;
         if !self.remove_in_leaf(start, end, &mut on_hole) {
@@ -41,7 +41,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         }
     }
 
-    /// In one leaf whose end stays.
+    /// Removes a reservation in a leaf whose end stays. Returns false if the end of the leaf would change.
     #[inline]
     fn remove_in_leaf(&self, start: u64, end: u64, on_hole: &mut Option<HoleCallback<'_>>) -> bool {
         let rcu = H::rcu_read();
@@ -67,8 +67,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         true
     }
 
-    /// The entries of a held leaf from `at` on that start below `end`: reservations go, of the others the
-    /// claim ends.
+    /// Releases the entries of a held leaf from slot `at` on that start below `end`: removes reservations,
+    /// and ends the claims of the other entries.
     #[inline]
     fn release_slots(&self, leaf: &Node<SLOTS>, at: usize, end: u64, scope: ReleaseScope) {
         let mut at = at;
@@ -86,8 +86,9 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         }
     }
 
-    /// Gives up what is in a range that belongs to this writer, in any number of leaves. `on_hole` is called
-    /// in the step in which its address comes to lie in a hole: a task that finds the hole finds that done.
+    /// Releases the entries of a range that belongs to this writer, in any number of leaves. `on_hole` is
+    /// called in the same step that puts its address into a hole. So a task that sees the hole also sees the
+    /// effect of the call.
     #[cold]
     #[inline(never)]
     pub(super) fn release_range(
@@ -108,26 +109,28 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
             let last = step.node.last_end();
             self.release_slots(step.node, step.at, end, scope);
             self.update_ancestors(&mut busy, path);
-            // The ways there may have changed. The leaf behind is held from here on, if it was not before.
+            // The paths to the two places may have changed. The next leaf is held from here on.
             for key in [from, last] {
                 let path = map.latched_path_to(&mut busy, key);
                 map.update_gaps(&path);
             }
             if let Some((address, then)) = on_hole.take_if(|(address, _)| *address < last) {
-                // In this leaf, or in the one behind it, if this one has gone or ends lower now: both are
-                // held. If it was the last, in the one before, whose end moves with the structure lock alone.
+                // The address is in this leaf. If this leaf was unlinked or ends lower now, the address is in
+                // the next leaf. Both leaves are held. If this leaf was the last, the address now belongs to
+                // the leaf before, whose end moves only under the structure lock.
                 let Step { node, lo, .. } = map.latched_path_to(&mut busy, address).step(0);
                 call_with_hole(node, 0, lo, address, then);
             }
             let dead = busy.release();
             drop(structure);
             dead.retire::<H>();
-            assert!(last > from, "what is given up is not there");
+            assert!(last > from, "the map has no entry to release");
             from = last;
         }
     }
 
-    /// There is a gap of `gap` bytes from `start` on, or there was: what is kept of it becomes no less.
+    /// Raises the gap words on the path to `start` to at least `gap` bytes. A gap of that size starts there,
+    /// or started there before a later change.
     #[cold]
     #[inline(never)]
     pub(super) fn raise_gap(&self, start: u64, gap: u64) {
@@ -139,7 +142,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
             if node.datum(at) < gap {
                 node.set_gap(at, gap);
             }
-            // SAFETY: a slot in use links a node, which nobody unlinks without the structure lock.
+            // SAFETY: a slot in use links a node. No thread unlinks a node without the structure lock.
             node = unsafe { &*node.child(at) };
         }
     }

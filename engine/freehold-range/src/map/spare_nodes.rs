@@ -1,4 +1,4 @@
-//! Where nodes come from and where they go: the spare nodes that make `replace` infallible, and their end.
+//! Allocation and freeing of nodes, and the spare nodes that make `replace` infallible.
 
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
@@ -10,12 +10,12 @@ use freehold_sync::{Host, RcuHead};
 
 use super::node::{Node, Slot};
 
-/// Spare nodes, chained through their first slot. One writer at a time touches it, so every access
-/// is relaxed; the lock that lets one writer follow another orders them.
+/// Spare nodes, chained through their first slot. One writer at a time accesses the chain, so every access is
+/// relaxed. The lock that orders one writer after another orders the accesses.
 pub(super) struct SpareNodes<const SLOTS: usize> {
-    /// The chain's head; the writer's.
+    /// The head of the chain. Accessed by the writer.
     first: AtomicPtr<Node<SLOTS>>,
-    /// Its length; the writer's.
+    /// The length of the chain. Accessed by the writer; other threads read it as a hint.
     count: AtomicUsize,
 }
 
@@ -29,7 +29,7 @@ impl<const SLOTS: usize> SpareNodes<SLOTS> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Adds nodes until there are `need`. On failure those already added stay.
+    /// Adds nodes until there are `need`. If an allocation fails, the nodes already added stay.
     pub(super) fn fill(&self, need: usize) -> Result<(), AllocError> {
         while self.count() < need {
             let node = Box::try_new(Node::new())?;
@@ -39,24 +39,25 @@ impl<const SLOTS: usize> SpareNodes<SLOTS> {
         Ok(())
     }
 
-    /// Adds a node as [`take`](Self::take) returns them.
+    /// Adds a node, which must be in the state in which [`take`](Self::take) returns nodes.
     pub(super) fn put(&self, link: *mut Node<SLOTS>) {
         let first = self.first.load(Ordering::Relaxed);
-        // SAFETY: owned by the caller until now.
+        // SAFETY: the caller owned the node until now.
         unsafe { &*link }.set(0, Slot { link: first, ..Slot::EMPTY });
         self.first.store(link, Ordering::Relaxed);
         self.count.store(self.count() + 1, Ordering::Relaxed);
     }
 
-    /// A node as `Node::new` makes it, owned by the caller.
+    /// Removes a node from the chain and returns it in the state that `Node::new` creates. The caller owns
+    /// the node.
     ///
     /// # Panics
     ///
-    /// If there is none, which means that `preallocate` was not called for this `replace`.
+    /// Panics if there is none, which means that `preallocate` was not called for this `replace`.
     pub(super) fn take(&self) -> *mut Node<SLOTS> {
         let taken = self.first.load(Ordering::Relaxed);
         assert!(!taken.is_null(), "replace without preallocated nodes");
-        // SAFETY: nodes in the chain are allocated and belong to the chain alone.
+        // SAFETY: nodes in the chain are allocated and belong only to the chain.
         let node = unsafe { &*taken };
         self.first.store(node.child(0), Ordering::Relaxed);
         self.count.store(self.count() - 1, Ordering::Relaxed);
@@ -66,32 +67,35 @@ impl<const SLOTS: usize> SpareNodes<SLOTS> {
 
     pub(super) fn free_all(&self) {
         while self.count() > 0 {
-            // SAFETY: a node taken from the chain is owned here, and no reader ever saw it.
+            // SAFETY: a node taken from the chain is owned here, and no reader has ever seen it.
             unsafe { free(self.take()) };
         }
     }
 }
 
-/// Hands an unlinked node over to be freed, with everything still linked below it, after a grace period.
+/// Passes an unlinked node to the host. The host frees it, with everything still linked below it, after a
+/// grace period.
 ///
 /// # Safety
 ///
-/// The node came from `SpareNodes::take`, was linked into a map and is unlinked: no reader that starts from
-/// now on reaches it. Nobody hands it over again.
+/// The node came from `SpareNodes::take`, was linked into a map and is unlinked. No reader that starts from
+/// now on reaches it. The node is retired only once.
 pub(super) unsafe fn retire<H: Host, const SLOTS: usize>(node: *mut Node<SLOTS>) {
     // SAFETY: the node is allocated; this only computes the address of a field.
     let head = unsafe { NonNull::new_unchecked(&raw mut (*node).head) };
-    // SAFETY: the head stays in place until the callback frees the node around it; the node is unlinked.
+    // SAFETY: the head stays in place until the callback frees the node around it. The node is unlinked.
     unsafe { H::rcu_defer(head, after_grace::<SLOTS>) };
 }
 
+/// Frees the node around `head`, with everything below it. The callback of `retire`.
+///
 /// # Safety
 ///
-/// `head` is that of a node passed to `retire`, and a grace period has passed since.
+/// `head` belongs to a node passed to `retire`, and a grace period has passed since.
 unsafe fn after_grace<const SLOTS: usize>(head: NonNull<RcuHead>) {
     // SAFETY: `retire` passed the head inside a node, with the provenance of the whole node.
     let node = unsafe { head.byte_sub(offset_of!(Node<SLOTS>, head)) }.cast::<Node<SLOTS>>();
-    // SAFETY: the grace period is over and the node was unlinked, so it is owned here.
+    // SAFETY: the grace period is over and the node was unlinked, so no other thread can reach it.
     unsafe { free_tree(node.as_ptr()) };
 }
 
@@ -99,9 +103,9 @@ unsafe fn after_grace<const SLOTS: usize>(head: NonNull<RcuHead>) {
 ///
 /// # Safety
 ///
-/// The caller owns the whole subtree; no reader is inside.
+/// The caller owns the whole subtree, and no reader is inside.
 unsafe fn free_tree<const SLOTS: usize>(node: *mut Node<SLOTS>) {
-    // SAFETY: owned by the caller.
+    // SAFETY: the caller owns the subtree.
     unsafe {
         free_children(&*node);
         free(node);
@@ -112,7 +116,8 @@ unsafe fn free_tree<const SLOTS: usize>(node: *mut Node<SLOTS>) {
 ///
 /// # Safety
 ///
-/// As `free_tree`; the node itself is not used as an inner node again.
+/// The caller owns everything below the node, and no reader is inside. The node itself is not used as an
+/// inner node again.
 pub(super) unsafe fn free_children<const SLOTS: usize>(node: &Node<SLOTS>) {
     let word = node.word();
     if !word.is_leaf() {
@@ -123,11 +128,13 @@ pub(super) unsafe fn free_children<const SLOTS: usize>(node: &Node<SLOTS>) {
     }
 }
 
+/// Frees one node.
+///
 /// # Safety
 ///
 /// The node came from `SpareNodes::fill`, and the caller owns it.
 unsafe fn free<const SLOTS: usize>(node: *mut Node<SLOTS>) {
-    // SAFETY: `SpareNodes::fill` made it by `Box::into_raw`; owned by the caller.
+    // SAFETY: `SpareNodes::fill` created the node with `Box::into_raw`, and the caller owns it.
     let node = unsafe { Box::from_raw_in(node, Global) };
     node.poison();
 }

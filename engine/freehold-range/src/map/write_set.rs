@@ -1,5 +1,5 @@
-//! What a [claim writer](super::claim_writer::ClaimWriter) has claimed, as it is to be: a copy of the
-//! entries, which the writer changes as often as it likes before all of it takes their place.
+//! The write set of a [claim writer](super::claim_writer::ClaimWriter): a copy of the claimed entries. The
+//! writer changes the copy any number of times before the copy replaces the claimed entries.
 
 use core::cell::{Cell, RefCell};
 
@@ -10,25 +10,26 @@ use super::entry::{Entry, FANOUT};
 use super::node::Node;
 use super::spare_nodes::SpareNodes;
 
-/// Entries of a write set at most.
+/// Maximum number of entries of a span.
 pub(super) const MAX_SPAN_ENTRIES: usize = MAX_CLAIM_ENTRIES + SLOTS_FOR_CUTS;
 
-/// Room for what one claim writer has claimed. It is apart from the writer, which is moved about.
+/// Storage for what one claim writer has claimed. The storage is separate from the writer, because the writer
+/// is moved.
 pub struct WriteSet<const SLOTS: usize = FANOUT> {
     pub(super) first: RefCell<WriteSetSpan>,
-    /// A second span, apart from the first, if there is one.
+    /// The second span, which does not touch the first. Valid if `has_second` is set.
     pub(super) second: RefCell<WriteSetSpan>,
     pub(super) has_second: Cell<bool>,
-    /// Nodes for claims that split.
+    /// Spare nodes for claims that split nodes.
     pub(super) spares: SpareNodes<SLOTS>,
-    /// Somebody was refused what was claimed.
+    /// Set if another writer was refused an entry of a claim that has ended.
     pub(super) had_waiters: Cell<bool>,
-    /// A key of a leaf in which writers meet often.
+    /// A key of a contended leaf.
     pub(super) contended: Cell<Option<u64>>,
 }
 
 impl<const SLOTS: usize> WriteSet<SLOTS> {
-    /// Nothing is claimed.
+    /// Returns a write set without a claim.
     #[inline]
     pub fn new() -> Self {
         WriteSet {
@@ -46,7 +47,7 @@ impl<const SLOTS: usize> WriteSet<SLOTS> {
         self.first.borrow().is_empty()
     }
 
-    /// The span to which `key` belongs; the first, if it belongs to none.
+    /// Returns the span that contains `key`, or the first span if none does.
     #[inline]
     pub(super) fn span_of(&self, key: u64) -> &RefCell<WriteSetSpan> {
         match self.has_second.get() && self.second.borrow().contains(key) {
@@ -69,12 +70,12 @@ impl<const SLOTS: usize> Drop for WriteSet<SLOTS> {
     }
 }
 
-/// Entries inside one range, ascending, their values without marks.
+/// The entries inside one range, ascending, with values without marks.
 pub(super) struct WriteSetSpan {
     entries: ArrayVec<Entry, MAX_SPAN_ENTRIES>,
     from: u64,
     to: u64,
-    /// Whether it differs from what was claimed.
+    /// Set if the span differs from what was claimed.
     changed: bool,
 }
 
@@ -99,12 +100,13 @@ impl WriteSetSpan {
         self.from <= key && key < self.to
     }
 
-    /// Whether an entry that starts there is in it.
+    /// Returns true if an entry of the span starts at `start`.
     pub(super) fn has_entry_at(&self, start: u64) -> bool {
         self.entries.iter().any(|entry| entry.start == start)
     }
 
-    /// Whether a hole may be added with what touches it on the other side, and filled, beside what cuts add.
+    /// Returns true if the span has room for an additional hole: for an entry that fills it, for the entry
+    /// that touches it on the other side, and for the entries that cuts add.
     pub(super) fn fits_additional_hole(&self) -> bool {
         self.entries.len() + SLOTS_FOR_CUTS + 2 <= MAX_SPAN_ENTRIES
     }
@@ -119,14 +121,14 @@ impl WriteSetSpan {
         &self.entries
     }
 
-    /// Adds an entry of a latched leaf, which follows those that are there or comes behind a hole that does.
+    /// Adds an entry of a latched leaf. The entry lies behind all entries of the span.
     #[inline]
     pub(super) fn add<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) {
         let entry = self.cover_entry(leaf, at);
         self.entries.push(entry);
     }
 
-    /// The same of an entry in front of all that are there.
+    /// Adds an entry of a latched leaf in front of all entries of the span.
     pub(super) fn add_first<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) {
         let entry = self.cover_entry(leaf, at);
         self.entries.insert(0, entry);
@@ -139,7 +141,7 @@ impl WriteSetSpan {
         Entry { value: unmarked(entry.value), ..entry }
     }
 
-    /// Adds a hole, which is claimed too.
+    /// Adds a hole, which is also claimed.
     #[inline]
     pub(super) fn add_hole(&mut self, start: u64, end: u64) {
         self.cover(start, end);
@@ -155,7 +157,7 @@ impl WriteSetSpan {
         }
     }
 
-    /// The claim has ended.
+    /// Empties the span at the end of the claim.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.entries.clear();
@@ -179,7 +181,7 @@ impl WriteSetSpan {
 
     #[inline]
     pub(super) fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
-        assert!(self.from <= start && end <= self.to, "what is not claimed is not changed");
+        assert!(self.from <= start && end <= self.to, "the replaced range is not claimed");
         let from = self.first_above(start);
         let mut to = from;
         while self.entries.get(to).is_some_and(|entry| entry.start < end) {
@@ -204,7 +206,7 @@ impl WriteSetSpan {
         self.changed = true;
     }
 
-    /// Whether an address of it is to be in no entry.
+    /// Returns true if an address of the span is in no entry.
     #[inline]
     pub(super) fn has_hole(&self) -> bool {
         let covered: u64 = self.entries.iter().map(|entry| entry.end - entry.start).sum();
