@@ -1,8 +1,9 @@
-//! Writers side by side, on real threads, beside readers: what one has claimed nobody else touches, nothing
-//! is lost, and the map is right when all have gone.
+//! Concurrent claim writers on real threads, together with readers. No thread touches what another writer has
+//! claimed, no entry is lost, and the map is right when all writers have finished.
 //!
-//! Each address has a cell with the value that is mapped there and one with the writer that has claimed it.
-//! The writer that has claimed a range alone writes its cells, so every disagreement shows.
+//! Each address has a cell with the value that is mapped there, and a cell with the writer that has claimed
+//! it. Only the writer that has claimed a range writes the cells of the range, so every disagreement is
+//! detected.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -18,10 +19,10 @@ use rand_pcg::rand_core::Rng;
 
 use crate::support::model::entry;
 
-/// Addresses.
+/// Number of addresses.
 const SPACE: u64 = 640;
 
-/// Every so many addresses one is mapped all the time.
+/// Distance of the addresses that are always mapped.
 const FIXED: u64 = 64;
 
 struct World<const SLOTS: usize> {
@@ -31,7 +32,7 @@ struct World<const SLOTS: usize> {
     taken: AtomicU64,
 }
 
-/// One writer, which stands for a change of an address space.
+/// One writer, whose changes model those of an address space.
 struct Task<'w, const SLOTS: usize> {
     world: &'w World<SLOTS>,
     writer: ClaimWriter<'w, StdHost, SLOTS>,
@@ -45,7 +46,7 @@ impl<const SLOTS: usize> World<SLOTS> {
         let cells = || (0..SPACE).map(|_| AtomicU64::new(0)).collect();
         let world =
             World { map: RangeMap::new(), mapped: cells(), claimed: cells(), taken: AtomicU64::new(0) };
-        // SAFETY: the only writer.
+        // SAFETY: this is the only writer.
         let mut writer = unsafe { world.map.exclusive_writer() };
         for at in (0..SPACE).step_by(FIXED as usize) {
             writer.preallocate(1).unwrap();
@@ -56,7 +57,7 @@ impl<const SLOTS: usize> World<SLOTS> {
     }
 
     fn task<'w>(&'w self, name: u64, write_set: &'w WriteSet<SLOTS>) -> Task<'w, SLOTS> {
-        // SAFETY: there are only tasks, until they are all gone.
+        // SAFETY: only the claim writers of tasks exist until all tasks have finished.
         let writer = unsafe { self.map.claim_writer(write_set) };
         Task {
             world: self,
@@ -67,9 +68,9 @@ impl<const SLOTS: usize> World<SLOTS> {
         }
     }
 
-    /// The map stands still: it holds what the cells say.
+    /// Checks the map against the cells while no writer exists.
     fn check(&self) {
-        // SAFETY: all tasks are gone.
+        // SAFETY: all tasks have finished.
         let reader = unsafe { self.map.reader() };
         reader.check();
         for entry in reader.iter() {
@@ -103,7 +104,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         self.next
     }
 
-    /// The range has become this task's.
+    /// Records that this task has claimed the range.
     fn acquires(&self, start: u64, end: u64) {
         for at in start..end {
             let before = self.world.claimed[at as usize].swap(self.name, Relaxed);
@@ -131,7 +132,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         entry(start, end, value)
     }
 
-    /// The entries of what this task has claimed are what the cells say.
+    /// Returns the claimed entries. Asserts that they agree with the cells.
     fn entries(&self) -> Vec<Entry> {
         let (from, to) = self.writer.claimed_range();
         let mut found = Vec::new();
@@ -153,7 +154,8 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         found
     }
 
-    /// The claim ends. An address of it that is free then is in a hole before anybody comes into that.
+    /// Ends the claim. For a free address of the range, asserts that the callback gets a hole that contains
+    /// it, before another writer inserts an entry there.
     fn publish(&mut self) {
         let (from, to) = self.writer.claimed_range();
         self.releases(from, to);
@@ -180,7 +182,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         }
     }
 
-    /// Maps something into a hole, and perhaps makes one of it and what it touches.
+    /// Maps an entry in a hole, and sometimes merges it with the entries that touch the hole.
     fn map(&mut self) {
         let len = 1 + self.below(6);
         let low = self.below(SPACE - len);
@@ -204,7 +206,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         self.publish();
     }
 
-    /// Changes what is in a range.
+    /// Changes the entries of a range.
     fn change(&mut self) {
         let start = self.below(SPACE - 12);
         let end = start + 1 + self.below(12);
@@ -228,13 +230,14 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
             1 | 2 if cuts => {
                 self.cut_at(end);
                 self.cut_at(start);
-                // And what is between them goes, unless it is mapped all the time.
+                // Sometimes remove the part between the cuts, unless it contains an address that is always
+                // mapped.
                 let (start, end) = (start.max(from), end.min(to));
                 if start < end && start.next_multiple_of(FIXED) >= end && self.below(2) == 0 {
                     self.replace(start, end, &[]);
                 }
             }
-            // The whole goes, but for what is mapped all the time.
+            // Remove everything except the entries that are always mapped.
             3 => self.unmap(from, to, &entries),
             4 if from % FIXED > 0 && from / FIXED == (to - 1) / FIXED => {
                 self.replace(from, to, &[Entry { value: closing(), ..entry(from, to, 1) }]);
@@ -245,7 +248,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
                     holes += 1;
                 };
                 self.writer.remove_reservation(from, to, Some((from, &mut free)));
-                assert_eq!(holes, 1, "somebody else comes to {from} first");
+                assert_eq!(holes, 1, "{from} is not in a hole");
                 return;
             }
             5 => {}
@@ -277,7 +280,7 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         }
     }
 
-    /// What is in a range goes elsewhere, if somewhere is a hole that is as large.
+    /// Moves the entries of a range to a hole of the same size elsewhere, if there is one.
     fn relocate(&mut self) {
         let start = self.below(SPACE - 6);
         let source = start..start + 1 + self.below(6);
@@ -304,8 +307,8 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         self.publish();
     }
 
-    /// Fills the target, perhaps as one with what touches it beside the first claim, and takes out the
-    /// source.
+    /// Fills the target, sometimes merged with an entry that touches it and is not in the first claim, and
+    /// removes the source.
     fn put_additional(&mut self, target: Range<u64>, first: Range<u64>, source: Range<u64>) {
         let (prev, next) = self.writer.around(target.start, target.end);
         let prev = prev.filter(|prev| prev.end == target.start && !first.contains(&prev.start));
@@ -363,7 +366,7 @@ fn read<const SLOTS: usize>(world: &World<SLOTS>, done: &AtomicBool) {
                 );
                 found += 1;
             }
-            Lookup::Hole => panic!("{at} is mapped throughout"),
+            Lookup::Hole => panic!("{at} is always mapped"),
             Lookup::Contended => {}
         }
     }
@@ -405,12 +408,12 @@ fn concurrent_tasks_in_wide_nodes() {
     run_concurrently::<FANOUT>(4, 15_000);
 }
 
-/// Another writer fills the leaf meanwhile: it has to split.
+/// Another writer fills the leaf during the claim, so the leaf has to be split.
 #[test]
 fn promised_slots_are_kept() {
     let map = of_tens::<4>([0, 20]);
     let write_sets = [WriteSet::new(), WriteSet::new()];
-    // SAFETY: there are no others but these two.
+    // SAFETY: only these two writers exist.
     let (one, two) = unsafe { (map.claim_writer(&write_sets[0]), map.claim_writer(&write_sets[1])) };
     assert_eq!(one.claim(22, 25, false, true), Ok(()));
     assert_eq!(one.claimed_range(), (20, 30));
@@ -420,13 +423,13 @@ fn promised_slots_are_kept() {
     one.replace(20, 30, &[(20, 22), (22, 25), (25, 30)].map(|(start, end)| entry(start, end, start)));
     one.publish(None);
     two.publish(None);
-    // SAFETY: both are gone.
+    // SAFETY: both writers have finished.
     let reader = unsafe { map.reader() };
     reader.check();
     assert_eq!(reader.len(), 4);
 }
 
-/// The map is one leaf, the root, which a claim there has to split. Meanwhile all of its entries move.
+/// The map is one leaf, the root. A claim there has to split the root, and all entries move during the split.
 #[test]
 fn the_only_leaf_is_claimed_during_changes_in_it() {
     let starts = (0..FANOUT as u64 - 1).map(|at| at * 20);
@@ -437,11 +440,11 @@ fn the_only_leaf_is_claimed_during_changes_in_it() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let write_set = WriteSet::new();
-                // SAFETY: there are only shared writers, here and below.
+                // SAFETY: only claim writers exist, here and below.
                 let writer = unsafe { map.claim_writer(&write_set) };
                 begun.wait();
                 for _ in 0..50 {
-                    // In the way is at most the claim.
+                    // The insertion is refused at most while the entry is claimed.
                     let _ = writer.insert_unclaimed(&entry(12, 14, 9), |_| 0, |_| false);
                     if writer.claim(12, 14, false, false).is_ok() {
                         let (from, to) = writer.claimed_range();
@@ -451,7 +454,7 @@ fn the_only_leaf_is_claimed_during_changes_in_it() {
                 }
             });
             let write_set = WriteSet::new();
-            // SAFETY: as above.
+            // SAFETY: only claim writers exist.
             let writer = unsafe { map.claim_writer(&write_set) };
             begun.wait();
             for _ in 0..20 {
@@ -463,10 +466,10 @@ fn the_only_leaf_is_claimed_during_changes_in_it() {
     }
 }
 
-/// A map with entries of 10 addresses each.
+/// Returns a map with entries of 10 addresses each.
 fn of_tens<const SLOTS: usize>(starts: impl IntoIterator<Item = u64>) -> Box<RangeMap<StdHost, SLOTS>> {
     let map = Box::new(RangeMap::new());
-    // SAFETY: the only writer.
+    // SAFETY: this is the only writer.
     let mut writer = unsafe { map.exclusive_writer() };
     for at in starts {
         writer.preallocate(1).unwrap();
@@ -475,12 +478,12 @@ fn of_tens<const SLOTS: usize>(starts: impl IntoIterator<Item = u64>) -> Box<Ran
     map
 }
 
-/// Nobody waits for the end of a reservation that stands: it takes the writer that is alone.
+/// No task waits for the end of a permanent reservation. A change there needs the exclusive writer.
 #[test]
 fn permanent_reservations_need_the_exclusive_writer() {
     let map = of_tens::<4>([0, 20]);
     let write_set = WriteSet::new();
-    // SAFETY: the only writer until it is gone.
+    // SAFETY: this is the only writer until it is dropped.
     let writer = unsafe { map.claim_writer(&write_set) };
     writer.claim_hole(12, 18, |_| 0).unwrap();
     writer.replace(12, 18, &[Entry { value: closing() | PERMANENT, ..entry(12, 18, 1) }]);
@@ -488,46 +491,47 @@ fn permanent_reservations_need_the_exclusive_writer() {
     assert_eq!(writer.claim(15, 16, false, false), Err(ClaimError::NeedsExclusive));
     assert_eq!(writer.claim(5, 25, false, true), Err(ClaimError::NeedsExclusive));
     assert_eq!(writer.claim_hole(10, 14, |_| 0), Err(ClaimError::NotAHole));
-    // What touches it is claimed without it.
+    // An entry that touches the reservation is claimed without the reservation.
     assert_eq!(writer.claim(20, 22, true, false), Ok(()));
     assert_eq!(writer.claimed_range(), (20, 30));
     writer.publish(None);
     assert!(!writer.had_waiters());
-    // SAFETY: the other is gone.
+    // SAFETY: the claim writer is not used again.
     let mut alone = unsafe { map.exclusive_writer() };
     alone.preallocate(1).unwrap();
     alone.replace(12, 18, &[]);
-    // SAFETY: nobody writes.
+    // SAFETY: no thread writes.
     let reader = unsafe { map.reader() };
     reader.check();
     assert_eq!(reader.iter().map(|it| it.start).collect::<Vec<_>>(), [0, 20]);
 }
 
-/// Wherever a leaf is divided, nothing is lost, and a leaf ends there, whose neighbour needs no latch.
+/// A leaf can be split at any key, and no entry is lost. A leaf then ends there, so a second split changes
+/// nothing.
 #[test]
 fn a_leaf_is_split_at_any_key() {
     for len in 1..=20 {
         for at in 0..=len {
             let map = of_tens::<4>((0..len).map(|at| at * 20));
-            // SAFETY: the only writer until it is gone.
+            // SAFETY: the map has no writer yet.
             let nodes = unsafe { map.reader() }.node_count();
             let write_set = WriteSet::new();
-            // SAFETY: as above.
+            // SAFETY: this is the only writer until it is dropped.
             let writer = unsafe { map.claim_writer(&write_set) };
             writer.split_leaf_at(at * 20);
             drop(write_set);
-            // SAFETY: the writer is gone.
+            // SAFETY: the writer was dropped.
             let reader = unsafe { map.reader() };
             reader.check();
             assert_eq!(reader.iter().map(|it| it.start / 20).collect::<Vec<_>>(), Vec::from_iter(0..len));
             let inside = 0 < at && at < len;
-            assert!(inside || reader.node_count() == nodes, "at {at} of {len} there is nothing to divide");
+            assert!(inside || reader.node_count() == nodes, "a split at {at} of {len} changed the leaves");
             let again = reader.node_count();
             let write_set = WriteSet::new();
-            // SAFETY: nobody reads meanwhile.
+            // SAFETY: no reader exists during the split.
             unsafe { map.claim_writer(&write_set) }.split_leaf_at(at * 20);
-            // SAFETY: the writer is gone.
-            assert_eq!(unsafe { map.reader() }.node_count(), again, "a leaf ends at {at} of {len} already");
+            // SAFETY: the writer was dropped.
+            assert_eq!(unsafe { map.reader() }.node_count(), again, "split twice at {at} of {len}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The interval tree against a list.
+//! Compares the interval tree with a list.
 
 use std::cell::Cell;
 use std::mem::offset_of;
@@ -17,12 +17,12 @@ struct Object {
 
 enum LinkAdapter {}
 
-// SAFETY: the two functions add and subtract the same offset, and nobody else uses the link.
+// SAFETY: the two functions add and subtract the same offset. Only trees of this adapter use the link.
 unsafe impl IntervalAdapter for LinkAdapter {
     type Object = Object;
 
     fn link(object: NonNull<Object>) -> NonNull<IntervalLink> {
-        // SAFETY: a field of an object.
+        // SAFETY: the link is a field of the object.
         unsafe { object.byte_add(offset_of!(Object, link)).cast() }
     }
 
@@ -32,7 +32,8 @@ unsafe impl IntervalAdapter for LinkAdapter {
     }
 }
 
-/// Objects, some of which are in a tree; `order` names those in the order that the tree should have.
+/// Objects, some of which are in a tree. `order` lists the names of these objects in the order that the tree
+/// should have.
 struct World {
     tree: IntervalTree<LinkAdapter>,
     objects: Vec<NonNull<Object>>,
@@ -79,7 +80,7 @@ impl World {
     }
 
     fn rekey(&mut self, name: usize, first: u64, last: u64) {
-        // SAFETY: the object outlives the tree, and this is the only one.
+        // SAFETY: the object outlives the tree, and this is the only tree.
         unsafe { self.tree.rekey(self.objects[name], first, last) };
         let old = self.keys(name).replace((first, last)).0;
         let at = self.order.iter().position(|&other| other == name).unwrap();
@@ -123,7 +124,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         for object in &self.objects {
-            // SAFETY: leaked from a box in `new`; the tree is not used any more.
+            // SAFETY: the object was leaked from a box in `new`, and the tree is not used any more.
             drop(unsafe { Box::from_raw(object.as_ptr()) });
         }
     }
@@ -141,19 +142,19 @@ fn insert_after_places_the_object_next_to_its_sibling() {
 }
 
 #[test]
-fn an_interval_that_grows_or_shrinks_keeps_its_place() {
+fn rekey_moves_an_object_only_if_the_order_requires_it() {
     let mut world = World::new(4);
     for name in 0..3 {
         world.insert(name, 10, 20);
     }
-    // The end alone: the parent stays before its children.
+    // Only the end changes: the parent stays before its children.
     world.rekey(0, 10, 15);
     assert_eq!(world.found(0, 100), [0, 1, 2]);
     assert_eq!(world.found(16, 20), [1, 2]);
-    // To where there is nothing between.
+    // The new place has no object in between.
     world.rekey(0, 5, 30);
     assert_eq!(world.found(25, 25), [0]);
-    // Behind those that begin there, and back.
+    // The object moves behind the objects that begin there, and back.
     world.rekey(0, 10, 20);
     assert_eq!(world.found(0, 100), [1, 2, 0]);
     world.rekey(0, 11, 12);
@@ -197,7 +198,7 @@ fn remove_panics_for_an_unlinked_object() {
 }
 
 impl World {
-    /// Without the comparison.
+    /// Inserts without comparing the tree with the list.
     fn put(&mut self, name: usize, first: u64) {
         // SAFETY: the object outlives the tree.
         unsafe { self.tree.insert(self.objects[name], first, first + 1) };
@@ -226,15 +227,15 @@ fn search_finds_few_links_among_many() {
     }
 }
 
-/// What an attacker may know of a link: a hash of its address, which a balance without a secret could rest
-/// on.
+/// Returns a hash of a link's address. An attacker may know it, and the balance could depend on it if it used
+/// no secret.
 fn hash(object: NonNull<Object>) -> u64 {
     let product = (LinkAdapter::link(object).addr().get() as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
 }
 
-/// Keys chosen by the links' addresses, and orders of insertion and removal chosen by the keys. `check`
-/// counts the depth.
+/// The keys are chosen by the addresses of the links, and the orders of insertion and removal by the keys.
+/// `check` verifies the depth.
 #[test]
 fn tree_stays_balanced_for_any_keys_addresses_and_order() {
     const LINKS: usize = 60_000;
@@ -257,7 +258,7 @@ fn tree_stays_balanced_for_any_keys_addresses_and_order() {
         for key in keys {
             order.iter().enumerate().for_each(|(n, &name)| world.put(name, key(n)));
             world.tree.check();
-            // One side goes, then most of what is in between.
+            // Removes one side, then most of the links in between.
             order[..LINKS / 3].iter().for_each(|&name| world.take(name));
             world.tree.check();
             let (some, rest) = order[LINKS / 3..].split_at(LINKS / 100);
@@ -274,13 +275,13 @@ fn tree_stays_balanced_after_many_insertions_behind_one_sibling() {
     let mut world = World::new(20_000);
     world.put(0, 1);
     for name in 1..20_000 {
-        // SAFETY: the object outlives the tree; the parent is in it.
+        // SAFETY: the object outlives the tree, and the sibling is in the tree.
         unsafe { world.tree.insert_after(world.objects[name / 2 * (name % 2)], world.objects[name]) };
     }
     world.tree.check();
 }
 
-/// Every order of up to six.
+/// Returns every order of up to six names.
 fn orders() -> Vec<Vec<usize>> {
     let mut all = vec![vec![]];
     for len in 0..6 {
@@ -293,8 +294,8 @@ fn orders() -> Vec<Vec<usize>> {
     all
 }
 
-/// Every order of insertion and every order of removal, with lengths that make each the one that reaches
-/// furthest.
+/// Tries every order of insertion and every order of removal. The lengths make each link in turn the one that
+/// reaches furthest.
 #[test]
 fn every_small_tree_agrees_with_a_list() {
     let mut world = World::new(6);
@@ -315,15 +316,15 @@ fn every_small_tree_agrees_with_a_list() {
     }
 }
 
-/// Growing and shrinking at random, at every size up to some hundreds.
+/// Grows and shrinks the tree at random, at every size up to some hundreds.
 #[test]
-fn every_size_stays_balanced() {
+fn tree_stays_balanced_at_every_size() {
     let mut random = Pcg64Mcg::new(1);
     let mut below = move |bound: u64| random.next_u64() % bound;
     let mut world = World::new(600);
     for round in 0..20_000 {
         let name = below(600) as usize;
-        // Waves, so that removals outweigh insertions for long, and at one side.
+        // Growing and shrinking phases: in a shrinking phase, removals outweigh insertions.
         let growing = round / 1_000 % 2 == 0;
         match world.holds(name) {
             true if !growing || below(4) == 0 => world.take(name),
@@ -365,7 +366,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn agrees_with_a_list(ops in prop::collection::vec(op(), 1..200)) {
+    fn random_operations_agree_with_a_list(ops in prop::collection::vec(op(), 1..200)) {
         let mut world = World::new(OBJECTS);
         for op in ops {
             match op {

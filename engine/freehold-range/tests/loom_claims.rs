@@ -1,8 +1,9 @@
-//! Writers side by side under loom, with a fan-out of 4: latches of leaves beside changes of the structure,
-//! claims that meet, gaps that come while a search corrects what is kept of them.
+//! Concurrent claim writers under loom, with a fan-out of 4. The tests combine latches of leaves with changes
+//! of the structure, conflicting claims, and new gaps with searches that correct gap words.
 //!
-//! What each test asserts: of two claims that meet one is refused; an address that is mapped throughout is
-//! never a hole for a reader; and afterwards the map has what its writers put there, and every gap is found.
+//! Each test asserts the following. Of two conflicting claims, one is refused. An address that is always
+//! mapped is never a hole for a reader. Afterwards, the map holds what its writers put there, and every gap
+//! is found.
 #![cfg(loom)]
 
 mod support;
@@ -21,21 +22,21 @@ use support::model::entry;
 type Map = RangeMap<LoomHost, 4>;
 type Writer<'a> = ClaimWriter<'a, LoomHost, 4>;
 
-/// The start of the second subtree of 18 entries of ten bytes that touch.
+/// The start of the second subtree of a map with 18 entries of ten bytes that touch.
 const BORDER: u64 = 90;
 
-/// Preemptions of a thread that could go on.
+/// Maximum number of preemptions of a runnable thread.
 const BOUND: usize = 2;
 
-/// Entry `at` is `[10 * at, 10 * at + 8)` with the value `at + 1`.
+/// Returns the entry `[10 * at, 10 * at + 8)` with the value `at + 1`.
 fn nth(at: u64) -> Entry {
     entry(at * 10, at * 10 + 8, at + 1)
 }
 
-/// A map of these entries.
+/// Returns a map of these entries.
 fn map_of(entries: impl IntoIterator<Item = Entry>) -> Arc<Map> {
     let map = Arc::new(Map::new());
-    // SAFETY: one thread.
+    // SAFETY: only this thread uses the map.
     let mut writer = unsafe { map.exclusive_writer() };
     for entry in entries {
         writer.preallocate(1).unwrap();
@@ -45,29 +46,30 @@ fn map_of(entries: impl IntoIterator<Item = Entry>) -> Arc<Map> {
     map
 }
 
-/// Entries 0 to `size`: with 5 there are two leaves, of 3 and 2.
+/// Returns a map of the entries 0 to `size` (exclusive). With 5 entries there are two leaves, of 3 and 2
+/// entries.
 fn filled(size: u64) -> Arc<Map> {
     map_of((0..size).map(nth))
 }
 
-/// Lets a leaf end at or below `key`.
+/// Makes a leaf end at or below `key`.
 fn split_at(map: Arc<Map>, key: u64) -> Arc<Map> {
     let write_set = WriteSet::new();
-    // SAFETY: one thread.
+    // SAFETY: only this thread uses the map.
     unsafe { map.claim_writer(&write_set) }.split_leaf_at(key);
     drop(write_set);
     map
 }
 
-/// Divides the leaf at `key` while another thread runs. Loom tries no interleaving of two threads before an
-/// access of the same word by both; the read section's counter is one.
+/// Splits the leaf at `key` while another thread runs. Loom interleaves two threads only from their first
+/// access to a common word on. The counter of the read section is such a word.
 fn split_leaf_at(writer: &Writer<'_>, key: u64) {
     drop(LoomHost::rcu_read());
     writer.split_leaf_at(key);
 }
 
-/// Runs the two side by side, and compares what is left with `expected`, in which nothing is claimed, and the
-/// gaps with what a search finds.
+/// Runs `one` and `two` concurrently with a writer each. Afterwards asserts that no entry is claimed and that
+/// a search finds every gap.
 fn run_concurrently<A, B>(
     map: Arc<Map>,
     one: fn(&Map, &Writer<'_>) -> A,
@@ -81,16 +83,16 @@ where
         let map = map.clone();
         thread::spawn(move || {
             let write_set = WriteSet::new();
-            // SAFETY: there are only shared writers until both are done.
+            // SAFETY: only claim writers exist until both threads have finished.
             one(&map, &unsafe { map.claim_writer(&write_set) })
         })
     };
     let write_set = WriteSet::new();
-    // SAFETY: as above.
+    // SAFETY: only claim writers exist until both threads have finished.
     let b = two(&map, &unsafe { map.claim_writer(&write_set) });
     drop(write_set);
     let a = other.join().unwrap();
-    // SAFETY: both writers are done.
+    // SAFETY: both writers have finished.
     let locked = unsafe { map.reader() };
     locked.check();
     let mut before = 0;
@@ -107,12 +109,12 @@ where
     (a, b)
 }
 
-/// Asks for a gap of `len` bytes between `low` and `high`.
+/// Returns a request for a gap of `len` bytes between `low` and `high`.
 fn within(low: u64, high: u64, len: u64) -> GapRequest {
     GapRequest { len, align: 1, low, high, direction: Direction::TopDown }
 }
 
-/// Puts `new` into a hole.
+/// Inserts `new` into a hole.
 fn fill(writer: &Writer<'_>, new: Entry) -> Result<(), ClaimError> {
     writer.claim_hole(new.start, new.end, |_| 0)?;
     writer.replace(new.start, new.end, &[new]);
@@ -120,7 +122,7 @@ fn fill(writer: &Writer<'_>, new: Entry) -> Result<(), ClaimError> {
     Ok(())
 }
 
-/// Takes out what lies in a range.
+/// Removes the entries that overlap a range.
 fn unmap(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError> {
     writer.claim(start, end, false, false)?;
     let (from, to) = writer.claimed_range();
@@ -165,9 +167,9 @@ fn two_writers_fill_two_holes_of_a_leaf() {
     });
 }
 
-/// What touches belongs to one of the two, and the other comes again.
+/// Both writers need the entry that touches their holes. If the two claims overlap in time, one is refused.
 #[test]
-fn one_of_two_adjacent_claims_waits() {
+fn at_least_one_of_two_adjacent_claims_succeeds() {
     model_bounded(BOUND, || {
         let map = filled(1);
         let (one, two) = run_concurrently(
@@ -181,8 +183,8 @@ fn one_of_two_adjacent_claims_waits() {
     });
 }
 
-/// What touches a hole is claimed with it: one writer joins it to what it puts there, another makes it
-/// smaller.
+/// An entry that touches a hole is claimed together with the hole. One writer joins the entry with its new
+/// entry, and the other shrinks it.
 #[test]
 fn a_hole_is_filled_during_a_claim_of_its_neighbour() {
     model_bounded(BOUND, || {
@@ -217,7 +219,7 @@ fn a_hole_is_filled_during_a_claim_of_its_neighbour() {
     });
 }
 
-/// An entry has one owner.
+/// An entry has at most one owner.
 #[test]
 fn an_entry_is_claimed_by_one_writer() {
     model_bounded(BOUND, || {
@@ -225,7 +227,7 @@ fn an_entry_is_claimed_by_one_writer() {
             if writer.claim(12, 22, false, false).is_err() {
                 return (false, false);
             }
-            // Nobody else has it meanwhile.
+            // No other writer owns the entry during the claim.
             let (from, to) = writer.claimed_range();
             let seen = writer.next_in_map(from).unwrap();
             assert!(
@@ -238,12 +240,12 @@ fn an_entry_is_claimed_by_one_writer() {
         let map = map_of([entry(10, 20, 2), entry(20, 28, 3)]);
         let (one, two) = run_concurrently(map, claim, claim);
         assert!(one.0 || two.0);
-        // The one that was refused is told.
+        // The owner is notified of the refused writer.
         assert!(one.0 && two.0 || one.1 || two.1);
     });
 }
 
-/// The leaf is full: a split beside a change of the same leaf.
+/// The leaf is full: one writer splits it while the other changes an entry of the same leaf.
 #[test]
 fn a_leaf_splits_during_a_change_in_it() {
     model_bounded(BOUND, || {
@@ -258,7 +260,7 @@ fn a_leaf_splits_during_a_change_in_it() {
     });
 }
 
-/// The map is one leaf, the root. A claim there has to split it, and meanwhile all entries move.
+/// The map is one leaf, the root. A claim there has to split the root, and all entries move during the split.
 #[test]
 fn the_only_leaf_is_claimed_during_a_change_in_it() {
     model_bounded(1, || {
@@ -267,24 +269,24 @@ fn the_only_leaf_is_claimed_during_a_change_in_it() {
             let map = map.clone();
             thread::spawn(move || {
                 let write_set = WriteSet::new();
-                // SAFETY: there are only shared writers.
+                // SAFETY: only claim writers exist.
                 unsafe { map.claim_writer(&write_set) }.insert_unclaimed(&entry(8, 9, 9), |_| 0, |_| false)
             })
         };
         let write_set = WriteSet::new();
-        // SAFETY: as above.
+        // SAFETY: only claim writers exist.
         let writer = unsafe { map.claim_writer(&write_set) };
         assert_eq!(writer.claim(22, 24, false, true), Ok(()));
         assert_eq!(writer.claimed_range(), (20, 28));
         writer.publish(None);
         drop(write_set);
-        // It may touch what the leaf before ends with, when there are two.
+        // After the split, the inserted entry may touch the last entry of the leaf before.
         other.join().unwrap().unwrap();
         LoomHost::rcu_barrier();
     });
 }
 
-/// What lies at `from` goes to a hole.
+/// Moves the entry at `from` to a hole.
 fn relocate(writer: &Writer<'_>, from: u64, to: Entry) -> Result<(), ClaimError> {
     writer.claim(from, from + 8, false, false)?;
     let claimed = writer.claim_additional_hole(to.start, to.end, |_| 0);
@@ -296,7 +298,7 @@ fn relocate(writer: &Writer<'_>, from: u64, to: Entry) -> Result<(), ClaimError>
     claimed
 }
 
-/// An entry goes to a hole beside it, or to one elsewhere, while another comes into that hole.
+/// An entry moves to a hole, next to it or elsewhere, while another entry is inserted into the same hole.
 #[test]
 fn a_hole_is_claimed_in_addition_to_an_entry() {
     let touching = |_: &Map, writer: &Writer<'_>| relocate(writer, 10, entry(18, 20, 7));
@@ -312,7 +314,7 @@ fn a_hole_is_claimed_in_addition_to_an_entry() {
     }
 }
 
-/// A leaf is made to end somewhere beside a change of it, under a reader.
+/// A writer splits a leaf at a key while another writer changes the leaf and a reader reads it.
 #[test]
 fn a_leaf_is_split_at_a_key_during_a_change_in_it() {
     for size in [3, 4] {
@@ -323,7 +325,7 @@ fn a_leaf_is_split_at_a_key_during_a_change_in_it() {
                 |map, writer| {
                     writer.split_leaf_at(20);
                     let rcu = LoomHost::rcu_read();
-                    assert_ne!(map.lookup(&rcu, 21), Lookup::Hole, "it is mapped throughout");
+                    assert_ne!(map.lookup(&rcu, 21), Lookup::Hole, "21 is always mapped");
                 },
                 |_, writer| unmap(writer, 12, 13),
             );
@@ -333,7 +335,8 @@ fn a_leaf_is_split_at_a_key_during_a_change_in_it() {
     }
 }
 
-/// The last entry of a leaf goes, beside one that comes in front of the first of the next leaf.
+/// The last entry of a leaf is removed, while an entry is inserted in front of the first entry of the next
+/// leaf.
 #[test]
 fn the_end_of_a_leaf_moves_during_a_change_behind_it() {
     model_bounded(BOUND, || {
@@ -343,7 +346,7 @@ fn the_end_of_a_leaf_moves_during_a_change_behind_it() {
             |_, writer| unmap(writer, 20, 21),
             |_, writer| fill(writer, entry(28, 29, 9)),
         );
-        // They touch: one of the two may have had to wait.
+        // The two ranges touch, so one of the claims may be refused.
         assert!(done.0.is_ok() || done.1.is_ok(), "{done:?}");
         if done.0.is_ok() {
             assert!(!has(&map, nth(2)));
@@ -351,12 +354,12 @@ fn the_end_of_a_leaf_moves_during_a_change_behind_it() {
     });
 }
 
-/// The last entry of a leaf goes, beside the first of the next leaf: of the gap that both leave enough is
-/// kept.
+/// The last entry of a leaf and the first entry of the next leaf are removed concurrently. The gap words must
+/// cover the combined gap.
 #[test]
 fn the_end_of_a_leaf_moves_while_a_gap_appears_behind_it() {
     model_bounded(BOUND, || {
-        // Leaves of 0 to 2 and of 3 to 5, without gaps.
+        // The leaves hold the entries 0 to 2 and 3 to 5, without gaps.
         let map = map_of([0, 1, 2, 3, 4, 5].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         let done =
             run_concurrently(map, |_, writer| unmap(writer, 20, 30), |_, writer| unmap(writer, 30, 40));
@@ -364,8 +367,8 @@ fn the_end_of_a_leaf_moves_while_a_gap_appears_behind_it() {
     });
 }
 
-/// The end of a subtree moves while a gap comes in the next one. The root holds the address where that gap
-/// begins, not the node above the leaf.
+/// The end of a subtree moves while a gap appears in the next subtree. The root stores the address where that
+/// gap begins; the node above the leaf does not.
 #[test]
 fn the_end_of_a_subtree_moves_while_a_gap_appears_behind_it() {
     model_bounded(1, || {
@@ -382,7 +385,7 @@ fn the_end_of_a_subtree_moves_while_a_gap_appears_behind_it() {
     });
 }
 
-/// A leaf goes, beside one that comes into the hole that it leaves.
+/// A leaf is unlinked while an entry is inserted into the hole that the leaf leaves.
 #[test]
 fn a_leaf_is_unlinked_during_a_change_of_its_hole() {
     model_bounded(BOUND, || {
@@ -399,14 +402,16 @@ fn a_leaf_is_unlinked_during_a_change_of_its_hole() {
     });
 }
 
-/// A search in vain corrects what is kept of a leaf, in which a gap comes meanwhile: it is found afterwards.
+/// A search finds no gap and corrects the gap word of a leaf, while a gap appears in the leaf. A later search
+/// finds the gap.
 #[test]
 fn a_gap_appears_during_a_failing_search() {
     model_bounded(BOUND, || {
-        // Leaves of 3 and 2, each without a gap but for one that the first had: of that 10 bytes are kept.
+        // Two leaves, of 3 and 2 entries, have no gap. The gap word of the first is still 10 bytes, from an
+        // earlier gap.
         let map = map_of([0, 1, 2, 3, 4].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         {
-            // SAFETY: one thread.
+            // SAFETY: only this thread uses the map.
             let mut writer = unsafe { map.exclusive_writer() };
             writer.preallocate(2).unwrap();
             writer.replace(10, 20, &[]);
@@ -423,8 +428,8 @@ fn a_gap_appears_during_a_failing_search() {
     });
 }
 
-/// Two entries of different leaves become one, which is in the leaf behind: so is the gap in front of it now.
-/// A search finds the gap at every moment.
+/// Two entries of different leaves become one entry in the second leaf. The gap in front of the entry moves
+/// to that leaf too. A search finds the gap at every moment.
 #[test]
 fn a_gap_moves_to_the_leaf_behind() {
     model_bounded(1, || {
@@ -440,7 +445,7 @@ fn a_gap_moves_to_the_leaf_behind() {
     });
 }
 
-/// Two entries of different leaves become one under a reader.
+/// Two entries of different leaves become one while a reader reads the map.
 #[test]
 fn publishing_over_two_leaves_is_one_step() {
     model_bounded(1, || {
@@ -455,20 +460,20 @@ fn publishing_over_two_leaves_is_one_step() {
                 let value = found.value.get() >> 6;
                 assert!(found.start <= 27 && 27 < found.end && (value == 3 || value == 21), "{found:?}");
             }
-            Lookup::Hole => panic!("27 is mapped throughout"),
+            Lookup::Hole => panic!("27 is always mapped"),
             Lookup::Contended => {}
         });
     });
 }
 
-/// What one subtree of the root had becomes a part of the last entry of the one before: the ends that the
-/// root keeps change, and a leaf, and a reader may be on its way between them.
+/// The first range of one subtree of the root becomes a part of the last entry of the subtree before. The
+/// ends kept in the root and a leaf change, and a reader may be on its way between them.
 #[test]
 fn a_boundary_moves_between_two_subtrees_under_a_reader() {
     model_bounded(BOUND, || {
-        // Three levels; entries touch.
+        // The map has three levels, and its entries touch.
         let map = map_of((0..18).map(|at| entry(at * 10, at * 10 + 10, at + 1)));
-        // SAFETY: nobody writes.
+        // SAFETY: no thread writes.
         let key = unsafe { map.reader() }.first_of_second_subtree().expect("three levels");
         let writer = {
             let map = map.clone();
@@ -486,25 +491,26 @@ fn a_boundary_moves_between_two_subtrees_under_a_reader() {
         {
             let rcu = LoomHost::rcu_read();
             let found = map.lookup(&rcu, key + 2);
-            assert_ne!(found, Lookup::Hole, "it is mapped throughout");
+            assert_ne!(found, Lookup::Hole, "the address is always mapped");
         }
         writer.join().unwrap();
         LoomHost::rcu_barrier();
     });
 }
 
-/// Runs `change` beside a search for the first entry above `key`, which is `expected` throughout.
+/// Runs `change` concurrently with a search for the first entry above `key`. The search must always find
+/// `expected`.
 fn next_in_map_during(map: Arc<Map>, key: u64, expected: Entry, change: fn(&Map, &Writer<'_>)) {
     let other = {
         let map = map.clone();
         thread::spawn(move || {
             let write_set = WriteSet::new();
-            // SAFETY: there are only shared writers.
+            // SAFETY: only claim writers exist.
             change(&map, &unsafe { map.claim_writer(&write_set) });
         })
     };
     let write_set = WriteSet::new();
-    // SAFETY: as above.
+    // SAFETY: only claim writers exist.
     let writer = unsafe { map.claim_writer(&write_set) };
     assert_eq!(writer.next_in_map(key), Some(expected));
     other.join().unwrap();
@@ -533,7 +539,8 @@ fn an_entry_is_seen_while_its_leaf_becomes_the_root() {
     });
 }
 
-/// Three leaves: of three entries and of one with large gaps between them, and of three that touch.
+/// Returns a map of three leaves: one of three entries and one of one entry with large gaps between them, and
+/// one of three entries that touch.
 fn gaps_before_a_leaf_without() -> Arc<Map> {
     let wide = [0, 1, 2, 3].map(|at| entry(at * 20, at * 20 + 2, at + 1));
     let dense = [62, 72, 82].map(|at| entry(at, at + 10, at));
@@ -541,8 +548,8 @@ fn gaps_before_a_leaf_without() -> Arc<Map> {
     split_at(map, 62)
 }
 
-/// A gap comes in a leaf while its slot in the node above changes. A larger gap is kept of the leaf that is
-/// linked in the old slot afterwards.
+/// A gap appears in a leaf while the slot of the leaf in the node above changes. The leaf that the old slot
+/// links afterwards has a larger gap word.
 #[test]
 fn a_gap_appears_while_the_leaf_before_is_split() {
     model_bounded(1, || {
@@ -553,14 +560,14 @@ fn a_gap_appears_while_the_leaf_before_is_split() {
     });
 }
 
-/// A reservation goes from such a leaf.
+/// A reservation is removed from a leaf while the slot of the leaf in the node above changes.
 #[test]
 fn a_reservation_is_removed_while_the_leaf_before_is_split() {
     model_bounded(1, || {
         let map = gaps_before_a_leaf_without();
         {
             let write_set = WriteSet::new();
-            // SAFETY: one thread.
+            // SAFETY: only this thread uses the map.
             let writer = unsafe { map.claim_writer(&write_set) };
             writer.claim(72, 82, false, false).unwrap();
             let value = NonZeroU64::new(RESERVED).unwrap();
@@ -575,7 +582,7 @@ fn a_reservation_is_removed_while_the_leaf_before_is_split() {
     });
 }
 
-/// A gap that is there throughout is found.
+/// A search finds a gap that always exists.
 #[test]
 fn a_gap_is_found_while_leaves_change() {
     let changes: [fn(&Map, &Writer<'_>); 4] = [
@@ -587,18 +594,18 @@ fn a_gap_is_found_while_leaves_change() {
     for change in changes {
         for direction in [Direction::TopDown, Direction::BottomUp] {
             model_bounded(1, move || {
-                // Leaves of three entries each. The gap between them is the largest.
+                // The leaves have three entries each. The gap between the leaves is the largest.
                 let map = map_of([0, 1, 2, 4, 5, 6].map(|at| entry(at * 10, at * 10 + 8, at + 1)));
                 let other = {
                     let map = map.clone();
                     thread::spawn(move || {
                         let write_set = WriteSet::new();
-                        // SAFETY: there are only shared writers.
+                        // SAFETY: only claim writers exist.
                         change(&map, &unsafe { map.claim_writer(&write_set) });
                     })
                 };
                 let write_set = WriteSet::new();
-                // SAFETY: as above.
+                // SAFETY: only claim writers exist.
                 let writer = unsafe { map.claim_writer(&write_set) };
                 let request = GapRequest { len: 9, align: 1, low: 0, high: 48, direction };
                 let found = writer.gap(&request, |_| 0);

@@ -1,10 +1,10 @@
-//! A reader beside the writer under loom: every schedule up to a number of preemptions, and every order of
-//! the accesses that the memory model allows.
+//! A reader runs concurrently with the writer under loom. Loom tries every schedule up to a number of
+//! preemptions, and every order of accesses that the memory model allows.
 //!
-//! The fan-out is 4, so that a fifth entry splits the root. What each test asserts: an address that is mapped
-//! throughout is never a hole, a value is one of those that the address had, and no freed node is read (nodes
-//! are poisoned when they are freed, and the host frees them as soon as no reader is left). Giving up is
-//! allowed beside the writer, and not after it.
+//! The fan-out is 4, so that a fifth entry splits the root. Each test asserts the following. An address that
+//! is always mapped is never a hole. A value is one that the address had. No freed node is read: nodes are
+//! poisoned when they are freed, and the host frees them as soon as no reader is left. A lookup may be
+//! contended while the writer runs, but not afterwards.
 #![cfg(loom)]
 
 mod support;
@@ -18,14 +18,14 @@ use support::model::entry;
 
 type Map = RangeMap<LoomHost, 4>;
 
-/// Preemptions of a thread that could go on.
+/// Maximum number of preemptions of a runnable thread.
 const BOUND: usize = 2;
 
-/// The same where the writer makes several times as many stores. `LOOM_MAX_PREEMPTIONS=2` overrides it for a
-/// long run.
+/// Maximum number of preemptions in tests whose writer makes several times as many stores.
+/// `LOOM_MAX_PREEMPTIONS=2` overrides it for a long run.
 const BOUND_OF_LONG: usize = 1;
 
-/// Entry `at` is `[10 * at, 10 * at + 8)` with the value `at + 1`.
+/// Returns the entry `[10 * at, 10 * at + 8)` with the value `at + 1`.
 fn nth(at: u64) -> Entry {
     entry(at * 10, at * 10 + 8, at + 1)
 }
@@ -37,7 +37,7 @@ fn replace(map: &Map, start: u64, end: u64, with: &[Entry]) {
     writer.replace(start, end, with);
 }
 
-/// A map of entries 0 to `size`.
+/// Returns a map of the entries 0 to `size` (exclusive).
 fn filled(size: u64) -> Arc<Map> {
     let map = Arc::new(Map::new());
     for at in 0..size {
@@ -46,7 +46,7 @@ fn filled(size: u64) -> Arc<Map> {
     map
 }
 
-/// Runs `read` beside `write`, and checks the map afterwards.
+/// Runs `read` concurrently with `write`, and checks the map afterwards.
 fn run_concurrently(map: Arc<Map>, read: fn(&Map, &<LoomHost as Host>::RcuGuard), write: impl FnOnce(&Map)) {
     let reader = {
         let map = map.clone();
@@ -58,7 +58,7 @@ fn run_concurrently(map: Arc<Map>, read: fn(&Map, &<LoomHost as Host>::RcuGuard)
     write(&map);
     reader.join().unwrap();
     let rcu = LoomHost::rcu_read();
-    // SAFETY: the writer is done.
+    // SAFETY: the writer has finished.
     let locked = unsafe { map.reader() };
     locked.check();
     for entry in locked.iter() {
@@ -68,7 +68,7 @@ fn run_concurrently(map: Arc<Map>, read: fn(&Map, &<LoomHost as Host>::RcuGuard)
     LoomHost::rcu_barrier();
 }
 
-/// The value at `key`, which is mapped throughout; `None` if the reader gave up.
+/// Returns the value at `key`, which is always mapped. Returns `None` if the lookup was contended.
 fn value(map: &Map, rcu: &<LoomHost as Host>::RcuGuard, key: u64) -> Option<u64> {
     match map.lookup(rcu, key) {
         Lookup::Found(entry) => {
@@ -76,7 +76,7 @@ fn value(map: &Map, rcu: &<LoomHost as Host>::RcuGuard, key: u64) -> Option<u64>
             Some(entry.value.get() >> 6)
         }
         Lookup::Contended => None,
-        Lookup::Hole => panic!("nothing at {key}, which is mapped throughout"),
+        Lookup::Hole => panic!("{key} is a hole, but is always mapped"),
     }
 }
 
@@ -155,7 +155,7 @@ fn leaves_merge_and_the_root_lowers_under_a_reader() {
     });
 }
 
-/// C-36: the replaced range covers whole leaves and ends where one does.
+/// C-36: the replaced range covers whole leaves and ends where a leaf ends.
 #[test]
 fn a_range_of_several_leaves_is_replaced_under_a_reader() {
     model_bounded(BOUND_OF_LONG, || {
@@ -172,7 +172,7 @@ fn a_range_of_several_leaves_is_replaced_under_a_reader() {
     });
 }
 
-/// A reader stands in the subtree that is cut off and freed.
+/// A reader may be inside the subtree that is cut off and freed.
 #[test]
 fn a_cut_subtree_is_not_freed_under_a_reader() {
     model_bounded(BOUND_OF_LONG, || {
@@ -190,7 +190,8 @@ fn a_cut_subtree_is_not_freed_under_a_reader() {
     });
 }
 
-/// The last entry of a leaf goes: the ends kept above change with it, and what follows is in the next leaf.
+/// The last entry of a leaf is removed. The ends kept above the leaf change too, and the next entry is in the
+/// next leaf.
 #[test]
 fn the_next_entry_is_found_while_the_end_of_a_leaf_changes() {
     model_bounded(BOUND, || {
@@ -198,7 +199,7 @@ fn the_next_entry_is_found_while_the_end_of_a_leaf_changes() {
             filled(5),
             |map, rcu| match map.next(rcu, 28) {
                 Lookup::Found(found) => assert!(found == nth(3) || found == nth(4), "{found:?}"),
-                Lookup::Hole => panic!("entry 4 is there throughout"),
+                Lookup::Hole => panic!("entry 4 is always mapped"),
                 Lookup::Contended => {}
             },
             |map| replace(map, 30, 38, &[]),
@@ -206,7 +207,7 @@ fn the_next_entry_is_found_while_the_end_of_a_leaf_changes() {
     });
 }
 
-/// The reader finds the map cleared, or as it was.
+/// The reader finds the map cleared or unchanged.
 #[test]
 fn a_map_is_cleared_under_a_reader() {
     model_bounded(BOUND, || {
@@ -217,7 +218,7 @@ fn a_map_is_cleared_under_a_reader() {
                 Lookup::Hole | Lookup::Contended => {}
             },
             |map| {
-                // SAFETY: the only writer.
+                // SAFETY: this is the only writer.
                 unsafe { map.exclusive_writer() }.clear();
                 LoomHost::rcu_barrier();
             },

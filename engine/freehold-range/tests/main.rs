@@ -1,4 +1,4 @@
-//! The tests of the range map and the interval tree, one program.
+//! The tests of the range map and of the interval tree, in one program.
 #![cfg(not(loom))]
 
 mod claims;

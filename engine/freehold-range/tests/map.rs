@@ -1,4 +1,5 @@
-//! The range map against the naive map, one thread. C-36: a small fan-out puts every edge at a node's limit.
+//! Compares the range map with the naive map, in one thread. C-36: a small fan-out puts every edge at the
+//! limit of a node.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use freehold_sync::testing::StdHost;
 use proptest::prelude::*;
 
 #[test]
-fn a_new_map_is_a_hole_everywhere() {
+fn a_new_map_contains_no_address() {
     let pair = Pair::<15>::new();
     for key in [0, 1, 4096, u64::MAX - 1, u64::MAX] {
         pair.compare_at(key);
@@ -46,8 +47,8 @@ fn an_entry_is_split_into_three_and_merged_again() {
     }
 }
 
-/// C-36: a replacement over several nodes whose right edge ends exactly where a node does. All edges are
-/// tried on trees of every small size, grown upwards, downwards and from the middle.
+/// C-36: a replacement over several nodes, whose right edge ends exactly where a node ends. The test tries
+/// all edges on trees of every small size, grown upwards, downwards and from the middle.
 #[test]
 fn every_range_of_every_small_map_is_replaced() {
     for size in 1..=22u64 {
@@ -63,7 +64,8 @@ fn every_range_of_every_small_map_is_replaced() {
     }
 }
 
-/// `size` entries of 8 bytes with 2 bytes between; those from `from` up to `to` are replaced by `pieces`.
+/// Tests a map of `size` entries of 8 bytes with 2 bytes between. Replaces the entries from `from` up to `to`
+/// by `pieces` entries.
 fn cut_one<const SLOTS: usize>(size: u64, order: u64, from: u64, to: u64, pieces: u64) {
     let mut pair = Pair::<SLOTS>::new();
     for step in 0..size {
@@ -92,7 +94,7 @@ fn clear_leaves_an_empty_map_that_works() {
         for at in 0..size {
             pair.put(at * 4, at * 4 + 2, at + 1);
         }
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the map.
         let mut writer = unsafe { pair.map.exclusive_writer() };
         writer.clear();
         writer.check();
@@ -127,19 +129,19 @@ fn an_entry_across_the_end_of_several_nodes_is_refused() {
 #[should_panic(expected = "without preallocated nodes")]
 fn splitting_needs_preallocated_nodes() {
     let map = RangeMap::<StdHost, 4>::new();
-    // SAFETY: one thread.
+    // SAFETY: only this thread uses the map.
     let mut writer = unsafe { map.exclusive_writer() };
     for at in 0..5 {
         writer.replace(at, at + 1, &[entry(at, at + 1, 1)]);
     }
 }
 
-/// Reservations for several replacements hold, whatever the replacements are.
+/// Nodes preallocated for several replacements suffice for any replacements.
 #[test]
 fn nodes_preallocated_for_many_replacements_suffice() {
     for many in 1..=12 {
         let map = RangeMap::<StdHost, 4>::new();
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the map.
         let mut writer = unsafe { map.exclusive_writer() };
         for round in 0..40u64 {
             writer.preallocate(many).unwrap();
@@ -156,11 +158,11 @@ fn nodes_preallocated_for_many_replacements_suffice() {
     }
 }
 
-/// Growing downwards, as mappings do, leaves full nodes behind: the tree is no deeper than it must be.
+/// A map that grows downwards, as mappings do, has full nodes. So the tree has the minimum depth.
 #[test]
 fn mappings_added_downwards_fill_their_nodes() {
     let map = RangeMap::<StdHost>::new();
-    // SAFETY: one thread.
+    // SAFETY: only this thread uses the map.
     let mut writer = unsafe { map.exclusive_writer() };
     for at in (0..5000).rev() {
         writer.preallocate(1).unwrap();
@@ -211,7 +213,7 @@ fn run<const SLOTS: usize>(ops: &[Op]) {
             }
             Op::Gap { ref request, guard } => pair.compare_gap(request, guard),
             Op::Clear => {
-                // SAFETY: one thread.
+                // SAFETY: only this thread uses the map.
                 unsafe { pair.map.exclusive_writer() }.clear();
                 pair.model.entries = BTreeMap::new();
             }
@@ -241,9 +243,9 @@ proptest! {
     }
 }
 
-/// Every layout of nine cells, each free or mapped: every gap request.
+/// Tries every gap request in every layout of nine cells, each free or mapped.
 #[test]
-fn gaps_in_every_small_layout() {
+fn gap_searches_agree_with_the_model_in_every_small_layout() {
     const CELLS: u64 = 9;
     for layout in 0..1u64 << CELLS {
         let mut pair = Pair::<4>::new();
@@ -264,7 +266,7 @@ fn gaps_in_every_small_layout() {
     }
 }
 
-/// Gaps that were filled are kept in mind until a search has come by, and no longer.
+/// The gap words of filled gaps are too large until a search corrects them.
 #[test]
 fn a_failing_search_corrects_overstated_gaps() {
     let mut pair = Pair::<4>::new();
@@ -275,10 +277,10 @@ fn a_failing_search_corrects_overstated_gaps() {
         pair.put(4 * at + 2, 4 * at + 4, 2);
     }
     for direction in [Direction::TopDown, Direction::BottomUp] {
-        // One that is free again and filled again.
+        // Removes and fills one gap once more.
         pair.put(42, 44, 0);
         pair.put(42, 44, 3);
-        // SAFETY: one thread, no writer.
+        // SAFETY: only this thread uses the map, and there is no writer.
         let reader = unsafe { pair.map.reader() };
         assert!(reader.overstated_gaps(2) > 0);
         let request = GapRequest { len: 2, align: 1, low: 0, high: 4 * 63, direction };

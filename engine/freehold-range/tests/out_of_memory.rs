@@ -1,4 +1,4 @@
-//! Every allocation that a reservation makes is refused once: the map is as before, and nothing is lost.
+//! Each allocation of a preallocation fails once. The map is unchanged then, and no node is lost.
 #![cfg(not(loom))]
 
 mod support;
@@ -13,13 +13,13 @@ use support::model::entry;
 struct Refusing;
 
 thread_local! {
-    /// Allocations of this thread until the one that is refused; 0: none is.
+    /// Number of allocations of this thread up to and including the one that fails. 0 if none fails.
     static UNTIL_REFUSAL: Cell<usize> = const { Cell::new(0) };
-    /// Blocks that this thread has allocated and not freed.
+    /// Number of blocks that this thread has allocated and not freed.
     static BLOCKS: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: passes everything on to the system's allocator, or refuses.
+// SAFETY: passes every call to the system's allocator, or refuses an allocation.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let left = UNTIL_REFUSAL.get();
@@ -28,13 +28,13 @@ unsafe impl GlobalAlloc for Refusing {
             return std::ptr::null_mut();
         }
         BLOCKS.set(BLOCKS.get() + 1);
-        // SAFETY: as the caller promised.
+        // SAFETY: promised by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         BLOCKS.set(BLOCKS.get() - 1);
-        // SAFETY: as the caller promised.
+        // SAFETY: promised by the caller.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -43,14 +43,14 @@ unsafe impl GlobalAlloc for Refusing {
 static ALLOCATOR: Refusing = Refusing;
 
 #[test]
-fn a_new_map_allocates_nothing_and_neither_does_a_small_one() {
+fn a_new_map_allocates_nothing() {
     let before = BLOCKS.get();
     let map = RangeMap::<StdHost>::new();
     assert_eq!(BLOCKS.get(), before);
     drop(map);
 }
 
-/// C-10: refusal at every ordinal.
+/// C-10: the allocation fails at every ordinal.
 #[test]
 fn a_failed_preallocation_changes_nothing() {
     for size in [0, 4, 5, 40, 200u64] {
@@ -64,7 +64,7 @@ fn refuse_each(size: u64, replaces: usize) {
     for refused in 1.. {
         let before = BLOCKS.get();
         let map = RangeMap::<StdHost, 4>::new();
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the map.
         let mut writer = unsafe { map.exclusive_writer() };
         for at in 0..size {
             writer.preallocate(1).unwrap();
@@ -77,7 +77,8 @@ fn refuse_each(size: u64, replaces: usize) {
         assert_eq!(result, if was_refused { Err(AllocError) } else { Ok(()) });
         writer.check();
         assert!(writer.iter().eq(entries.iter().copied()));
-        // Once there is memory again the same request is met, and what it allows works without any.
+        // When memory is available again, the same call succeeds, and the changes that it allows need no
+        // memory.
         writer.preallocate(replaces).unwrap();
         for at in 0..replaces as u64 {
             let start = (size + at) * 10;
@@ -86,14 +87,14 @@ fn refuse_each(size: u64, replaces: usize) {
         writer.check();
         drop(entries);
         drop(map);
-        assert_eq!(BLOCKS.get(), before, "a node is lost");
+        assert_eq!(BLOCKS.get(), before, "a node was not freed");
         if !was_refused {
             return;
         }
     }
 }
 
-/// A claim by a shared writer leaves nodes in store for the exclusive writer that comes after it.
+/// A claim by a claim writer leaves spare nodes in the map for the exclusive writer that follows.
 #[test]
 fn the_exclusive_writer_needs_no_memory_after_a_claim_writer() {
     type Writer<'a> = ClaimWriter<'a, StdHost, 4>;
@@ -108,7 +109,7 @@ fn the_exclusive_writer_needs_no_memory_after_a_claim_writer() {
         for change in changes {
             let map = RangeMap::<StdHost, 4>::new();
             {
-                // SAFETY: one thread.
+                // SAFETY: only this thread uses the map.
                 let mut writer = unsafe { map.exclusive_writer() };
                 for at in 0..size {
                     writer.preallocate(1).unwrap();
@@ -117,12 +118,12 @@ fn the_exclusive_writer_needs_no_memory_after_a_claim_writer() {
                 writer.trim();
             }
             let write_set = WriteSet::new();
-            // SAFETY: one thread.
+            // SAFETY: only this thread uses the map.
             let shared = unsafe { map.claim_writer(&write_set) };
             change(&shared, (size - 1) * 10);
             shared.publish(None);
             UNTIL_REFUSAL.set(1);
-            // SAFETY: the shared writer has claimed nothing and is not used again.
+            // SAFETY: the claim writer has claimed nothing and is not used again.
             let reserved = unsafe { map.exclusive_writer() }.preallocate(1);
             UNTIL_REFUSAL.set(0);
             assert_eq!(reserved, Ok(()), "{size} entries");

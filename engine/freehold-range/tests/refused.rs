@@ -1,5 +1,4 @@
-//! Calls with a broken contract panic before they store anything: whatever was there is found as before, and
-//! the map works on.
+//! A call that breaks a contract panics before it stores anything. The map is unchanged and still works.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -14,7 +13,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether it panicked, which is not reported.
+/// Returns true if `f` panics. The panic is not reported.
 fn panics(f: impl FnOnce()) -> bool {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -32,26 +31,27 @@ fn panics(f: impl FnOnce()) -> bool {
 }
 
 trait Refuse {
-    /// The replacement must panic and change nothing.
+    /// Asserts that the replacement panics and changes nothing.
     fn refused(&mut self, start: u64, end: u64, with: &[Entry]);
 
-    /// Whether it worked with what is in store; if not, it must have changed nothing.
+    /// Replaces with the spare nodes that there are. Returns true if this worked. Otherwise asserts that
+    /// nothing changed.
     fn replace_unreserved(&mut self, start: u64, end: u64, with: &[Entry]) -> bool;
 
-    /// Uses up all nodes in store.
+    /// Uses up all spare nodes.
     fn use_up(&mut self);
 }
 
 impl<const SLOTS: usize> Refuse for Pair<SLOTS> {
     fn refused(&mut self, start: u64, end: u64, with: &[Entry]) {
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the map.
         let mut writer = unsafe { self.map.exclusive_writer() };
         assert!(panics(|| writer.replace(start, end, with)), "{start}..{end} {with:?}");
         self.compare();
     }
 
     fn replace_unreserved(&mut self, start: u64, end: u64, with: &[Entry]) -> bool {
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the map.
         let mut writer = unsafe { self.map.exclusive_writer() };
         let worked = !panics(|| writer.replace(start, end, with));
         match worked {
@@ -107,7 +107,7 @@ fn entries_that_do_not_fit_change_nothing() {
     }
 }
 
-/// Without a reservation whatever is in store may be used up; the replacement that would need more changes
+/// Without a preallocation, a replacement may use up the spare nodes. A replacement that needs more changes
 /// nothing.
 #[test]
 fn a_replacement_without_preallocated_nodes_changes_nothing() {
@@ -122,25 +122,25 @@ fn a_replacement_without_preallocated_nodes_changes_nothing() {
     }
 }
 
-/// On a map of `size` entries, of which every other node is `thin`.
+/// Tests a map of `size` entries. Every other node is sparse; `thin` selects which.
 fn unreserved(size: u64, thin: u64, start: u64, end: u64) {
     let mut pair = Pair::<4>::of_size(size);
     pair.use_up();
     for at in (0..size).filter(|at| at / 4 % 2 == thin && at % 4 >= 2) {
-        assert!(pair.replace_unreserved(at * 10, at * 10 + 8, &[]), "a removal needs no node");
+        assert!(pair.replace_unreserved(at * 10, at * 10 + 8, &[]), "a removal needed a node");
     }
     let piece = |at: u64| entry(start + at * 2, start + at * 2 + 2, 50 + at);
     let with = [0, 1, 2, 3].map(piece);
     for pieces in 1..=4 {
         if !pair.replace_unreserved(start, end, &with[..pieces]) {
-            // With one it goes on.
+            // With preallocated nodes, the same replacement works.
             pair.replace(start, end, &with[..pieces]);
             pair.use_up();
         }
     }
 }
 
-/// The root moves with the map, and whatever was remembered of it is forgotten.
+/// The root moves with the map. The finger forgets the old root.
 #[test]
 fn a_moved_map_works() {
     for size in [1, 4, 5, 60] {
@@ -150,7 +150,7 @@ fn a_moved_map_works() {
             let mut elsewhere = Box::new(Pair::new());
             std::mem::swap(&mut pair, &mut elsewhere);
             std::mem::swap(&mut *pair, &mut *elsewhere);
-            // What is in the old place has nothing to do with it.
+            // A map at the old address does not affect the moved map.
             elsewhere.put(0, 1000, 1);
             pair.put(step * 10 + 1, step * 10 + 3, 100 + step);
             drop(elsewhere);
@@ -160,7 +160,7 @@ fn a_moved_map_works() {
     }
 }
 
-/// The margin of such a claim must not wrap to address 0.
+/// The margin of a claim at the end of the address range must not wrap to address 0.
 #[test]
 fn a_claim_up_to_the_last_address_finds_its_entries() {
     for touching in [false, true] {
@@ -168,7 +168,7 @@ fn a_claim_up_to_the_last_address_finds_its_entries() {
         let last = entry(u64::MAX - 8, u64::MAX, 1);
         pair.replace(last.start, last.end, &[last]);
         let write_set = WriteSet::new();
-        // SAFETY: one thread, and no other writer.
+        // SAFETY: only this thread uses the map, and there is no other writer.
         let writer = unsafe { pair.map.claim_writer(&write_set) };
         writer.claim(u64::MAX - 4, u64::MAX, touching, false).unwrap();
         assert_eq!(writer.claimed_range(), (last.start, last.end));
@@ -182,14 +182,14 @@ fn an_empty_entry_is_rejected() {
     for (start, end) in [(205, 205), (206, 205), (u64::MAX, 0)] {
         let write_set = WriteSet::new();
         let map: &RangeMap<StdHost, 4> = &pair.map;
-        // SAFETY: one thread, and no other writer.
+        // SAFETY: only this thread uses the map, and there is no other writer.
         let writer = unsafe { map.claim_writer(&write_set) };
         assert!(panics(
             || _ = writer.insert_unclaimed(&Entry { start, end, ..entry(0, 1, 1) }, |_| 0, |_| false)
         ));
         assert!(panics(|| _ = writer.claim_hole(start, end, |_| 0)));
         assert!(start == end || panics(|| _ = writer.claim(start, end, true, true)));
-        assert_eq!(writer.claimed_range(), (0, 0), "nothing is claimed");
+        assert_eq!(writer.claimed_range(), (0, 0), "something is claimed");
     }
     pair.compare();
     pair.put(1, 90, 7);

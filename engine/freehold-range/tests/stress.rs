@@ -1,5 +1,5 @@
-//! Readers beside a churning writer, on real threads and with every freed node poisoned and kept from reuse
-//! for long. C-1: a reader that reaches a freed node fails.
+//! Readers run concurrently with a writer that changes the map all the time, on real threads. The allocator
+//! poisons every freed node and delays its reuse. C-1: a reader that reaches a freed node fails.
 #![cfg(not(loom))]
 
 mod support;
@@ -15,22 +15,23 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use support::model::entry;
 
-/// Keeps freed blocks of a node's size back, as they were when they were freed, for the next few thousand.
+/// An allocator that delays the reuse of freed blocks with a node's alignment, until a few thousand more are
+/// freed. The contents of such a block stay as they were when it was freed.
 struct Quarantine;
 
 const KEPT: usize = 4096;
 static QUEUE: Mutex<([usize; KEPT], usize)> = Mutex::new(([0; KEPT], 0));
 
-// SAFETY: blocks come from and go to the system's allocator, some of them late.
+// SAFETY: blocks come from the system's allocator and are returned to it, some of them late.
 unsafe impl GlobalAlloc for Quarantine {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promised.
+        // SAFETY: promised by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if layout.align() != 64 {
-            // SAFETY: as the caller promised.
+            // SAFETY: promised by the caller.
             return unsafe { System.dealloc(block, layout) };
         }
         let mut queue = QUEUE.lock().unwrap();
@@ -40,8 +41,8 @@ unsafe impl GlobalAlloc for Quarantine {
         drop(queue);
         block.expose_provenance();
         if oldest != 0 {
-            // SAFETY: a block that was freed before. All blocks of this alignment are nodes of the one
-            // fan-out used here, so the layout is the same.
+            // SAFETY: the block was freed before. All blocks of this alignment are nodes of the one fan-out
+            // used here, so the layout is the same.
             unsafe { System.dealloc(std::ptr::with_exposed_provenance_mut(oldest), layout) };
         }
     }
@@ -50,9 +51,9 @@ unsafe impl GlobalAlloc for Quarantine {
 #[global_allocator]
 static ALLOCATOR: Quarantine = Quarantine;
 
-/// Every eighth slot of 10 addresses holds an entry that never goes, though it may be replaced by one of
-/// another value; the writer fills, empties, splits and joins what lies between, in ranges of up to half the
-/// map.
+/// Number of slots of 10 addresses. Every eighth slot holds an entry that is never removed, but may be
+/// replaced by an entry with another value. The writer fills, empties, splits and joins the ranges between
+/// them, up to half the map at a time.
 const SLOTS: u64 = 400;
 const FIXED: u64 = 8;
 const ROUNDS: u64 = 100_000;
@@ -66,7 +67,7 @@ fn readers_find_entries_that_are_never_removed() {
     let map = RangeMap::<StdHost, 4>::new();
     let done = AtomicBool::new(false);
     let found = AtomicU64::new(0);
-    // SAFETY: the only writer.
+    // SAFETY: this is the only writer.
     let mut writer = unsafe { map.exclusive_writer() };
     for at in (0..SLOTS).step_by(FIXED as usize) {
         writer.preallocate(1).unwrap();
@@ -78,7 +79,7 @@ fn readers_find_entries_that_are_never_removed() {
             scope.spawn(move || read(map, done, found, seed));
         }
         churn(&mut writer);
-        // Even on a busy machine the readers have a look before the end.
+        // On a busy machine, wait until the readers have made enough lookups.
         while found.load(Ordering::Relaxed) < 10_000 {
             std::thread::yield_now();
         }
@@ -102,9 +103,9 @@ fn read(map: &RangeMap<StdHost, 4>, done: &AtomicBool, found: &AtomicU64, seed: 
                     found.fetch_add(1, Ordering::Relaxed);
                 }
                 Lookup::Contended => {}
-                Lookup::Hole => panic!("nothing at {key}, which is mapped throughout"),
+                Lookup::Hole => panic!("{key} is a hole, but is always mapped"),
             }
-            // The next entry from anywhere is at most at the next fixed one.
+            // The next entry from any key starts at or before the next fixed entry.
             let key = random.next_u64() % ((SLOTS - FIXED) * 10);
             if let Lookup::Found(entry) = map.next(&rcu, key) {
                 assert!(
@@ -124,7 +125,8 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
         writer.preallocate(2).unwrap();
         let value = round + 1;
         match random.next_u64() % 8 {
-            // A fixed entry, alone or with all behind it up to the next one, in another shape.
+            // Changes the shape of a fixed entry, alone or with all entries behind it up to the next fixed
+            // one.
             0 => writer.replace(at * 10, at * 10 + 10, &[fixed(at, value)]),
             1 => {
                 let parts = [0, 3, 6]
@@ -132,9 +134,10 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
                 writer.replace(at * 10, at * 10 + 10, &parts);
             }
             2 => writer.replace(at * 10, (at + FIXED) * 10, &[fixed(at, value)]),
-            // What lies between two fixed entries goes.
+            // Removes everything between two fixed entries.
             3 => writer.replace((at + 1) * 10, (at + FIXED) * 10, &[]),
-            // Many leaves become one entry that covers the fixed ones, and these come back in its place.
+            // Replaces many leaves by one entry that covers the fixed ones, and then puts the fixed entries
+            // in its place.
             4 if random.next_u64().is_multiple_of(16) => {
                 let to = (at + FIXED * (1 + random.next_u64() % 24)).min(SLOTS);
                 writer.replace(at * 10, to * 10, &[entry(at * 10, to * 10, value)]);
@@ -152,7 +155,7 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
     }
 }
 
-/// Turns one entry over `[from, to)` slots into the fixed ones inside it, one replacement each.
+/// Turns one entry over the slots `[from, to)` into the fixed entries inside it, with one replacement each.
 fn carve(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>, from: u64, to: u64, value: u64) {
     for at in (from..to).step_by(FIXED as usize) {
         writer.preallocate(1).unwrap();

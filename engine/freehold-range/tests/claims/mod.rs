@@ -1,7 +1,9 @@
-//! Every claim on every small map, beside a claim of another writer or a reservation: what is refused, what
-//! is claimed, what the map holds when it is published, and which hole the caller is told.
+//! Tries every claim on every small map, next to a claim of another writer or a reservation. Compares with a
+//! model: which claims are refused, what is claimed, what the map holds after the claim is published, and
+//! which hole the callback gets.
 //!
-//! One thread makes the calls, so nothing depends on luck. The neighbours are in every combination of leaves.
+//! One thread makes all calls, so no result depends on timing. The neighbours lie in every combination of
+//! leaves.
 
 mod stage;
 
@@ -10,8 +12,8 @@ use freehold_range::{ClaimError, Entry, RESERVED, WriteSet};
 use crate::support::model::entry;
 use stage::{BASE, END, Item, Kind, Map, Shape, Stage};
 
-/// Calls `each` for every shape, with a third of the ranges that it may be asked for, which are others for
-/// the next shape, and a number that differs from case to case.
+/// Calls `each` for every shape with a third of all ranges. The third differs from shape to shape. The last
+/// argument is a number that differs from case to case.
 fn cases(each: impl Fn(&Shape, (u64, u64), usize)) {
     for (nth, shape) in Shape::all().enumerate() {
         let ranges = (BASE - 1..=END).flat_map(|start| (start + 1..=END + 1).map(move |end| (start, end)));
@@ -21,22 +23,22 @@ fn cases(each: impl Fn(&Shape, (u64, u64), usize)) {
     }
 }
 
-/// A change of what is claimed.
+/// A change of the claimed entries.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Nothing,
     /// Cuts the entries that reach across the ends of the range.
     Cut,
-    /// Cuts them, and removes what lies in the range.
+    /// Cuts these entries, and removes everything in the range.
     Remove,
     RemoveAll,
-    /// One entry takes the place of all.
+    /// Replaces all entries by one.
     Join,
-    /// Two entries do, with another border.
+    /// Replaces all entries by two, with another border.
     Shift,
 }
 
-/// The entries that take the place of `taken` in its range.
+/// Returns the entries that replace `taken` in its range.
 fn changed(change: Change, taken: &[Entry], (start, end): (u64, u64)) -> Vec<Entry> {
     let (from, to) = (taken[0].start, taken[taken.len() - 1].end);
     let cut = |at: u64| {
@@ -56,7 +58,7 @@ fn changed(change: Change, taken: &[Entry], (start, end): (u64, u64)) -> Vec<Ent
     }
 }
 
-/// Publishes `with` in place of what is claimed in `[from, to)`, and checks which hole the caller is told.
+/// Publishes `with` in place of what is claimed in `[from, to)`, and checks which hole the callback gets.
 #[track_caller]
 fn publish(stage: &mut Stage<'_>, (from, to): (u64, u64), with: &[Entry], address: u64) {
     stage.writer.replace(from, to, &[]);
@@ -117,13 +119,13 @@ fn claim_and_publish(
     stage.check(&[]);
 }
 
-/// The claimed reservation that a claim of a hole puts into the map.
+/// Returns the claimed reservation that a claim of a hole inserts into the map.
 fn reservation((start, end): (u64, u64)) -> Item {
     let value = std::num::NonZeroU64::new(RESERVED).unwrap();
     Item { entry: Entry { start, end, value }, kind: Kind::Reserved }
 }
 
-/// How much the entries keep free below them.
+/// Returns the number of bytes that an entry keeps free below it.
 fn kept(entry: &Entry) -> u64 {
     if entry.value.get() >> 6 == 3 { 1 } else { 0 }
 }
@@ -174,7 +176,7 @@ fn insert_unclaimed(stage: &mut Stage<'_>, range: (u64, u64), joins: bool) {
     let result = stage.writer.insert_unclaimed(&new, kept, |_| joins);
     match result {
         Ok(true) => {
-            let sides = sides.expect("another writer has what touches it, or it is no hole");
+            let sides = sides.expect("a neighbour belongs to another writer, or the range is no hole");
             assert!(!joins || sides == [None, None], "{range:?} joins");
             stage.put(range.0, range.1, &[new]);
         }
@@ -217,7 +219,7 @@ fn claim_hole_in_addition(stage: &mut Stage<'_>, own: usize, range: (u64, u64), 
         [first.start, range.0, before].into_iter().chain((behind > range.1).then_some(range.1)).collect();
     stage.check(&claimed);
     stage.items = without;
-    // Moves the entry, joins the target to what touches it, or gives both up.
+    // Moves the entry, joins the new entry with the entries that touch the hole, or gives up both claims.
     let target = match variant {
         0 => None,
         1 => Some((range.0, range.1)),
@@ -271,10 +273,10 @@ fn the_owner_of_a_claim_learns_that_it_has_waiters() {
     });
 }
 
-/// A map of `count` entries of ten bytes that touch, from address 10 on.
+/// Returns a map of `count` entries of ten bytes that touch, from address 10 on.
 fn touching(count: u64) -> Box<Map> {
     let map = Box::new(Map::new());
-    // SAFETY: the only writer.
+    // SAFETY: this is the only writer.
     let mut alone = unsafe { map.exclusive_writer() };
     for at in (1..=count).map(|n| n * 10) {
         alone.preallocate(1).unwrap();
@@ -309,12 +311,12 @@ fn a_claim_has_eight_entries_at_most() {
     }
 }
 
-/// With the hole come its own entry and one that touches it.
+/// The additional hole takes two entries: one that fills it, and one that touches it.
 #[test]
 fn a_claim_with_a_hole_has_six_other_entries_at_most() {
     for count in 1..=8 {
         let map = touching(10);
-        // SAFETY: the only writer.
+        // SAFETY: this is the only writer.
         unsafe { map.exclusive_writer() }.replace((count + 1) * 10, (count + 2) * 10, &[]);
         let write_set = WriteSet::new();
         // SAFETY: there is no other writer.

@@ -1,5 +1,5 @@
-//! Small maps for the exhaustive tests of claims: four entries that touch or not, in one leaf or several, one
-//! of them perhaps claimed by another writer or a reservation.
+//! Small maps for the exhaustive tests of claims. A map has four entries, which may touch, in one or several
+//! leaves. One of the entries may be claimed by another writer or may be a reservation.
 
 use std::num::NonZeroU64;
 
@@ -14,11 +14,11 @@ use crate::support::model::entry;
 pub type Map = RangeMap<StdHost, 4>;
 pub type Writer<'a> = ClaimWriter<'a, StdHost, 4>;
 
-/// Entries of a scene.
+/// Number of entries of a scene.
 pub const ENTRIES: usize = 4;
-/// Bytes of an entry, and of a hole between two.
+/// Size in bytes of an entry, and of a hole between two entries.
 pub const LEN: u64 = 2;
-/// The start of the first entry. Entries of the surroundings lie below and above.
+/// The start of the first entry. The surrounding entries lie below and above the scene.
 pub const BASE: u64 = 100;
 /// The end of the addresses that a scene may use.
 pub const END: u64 = BASE + 2 * LEN * ENTRIES as u64;
@@ -26,31 +26,32 @@ pub const END: u64 = BASE + 2 * LEN * ENTRIES as u64;
 /// The state of one entry of a scene.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Not claimed.
+    /// The entry is not claimed.
     Free,
-    /// Claimed by the other writer, which is going to cut it in two.
+    /// The entry is claimed by the other writer, which will cut it in two.
     Taken,
-    /// A reservation that is not claimed.
+    /// The entry is an unclaimed reservation.
     Reserved,
-    /// A reservation that stands.
+    /// The entry is a permanent reservation.
     Stands,
 }
 
-/// One map.
+/// The layout of one map.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Bit `n`: a hole lies between entries `n` and `n + 1`.
+    /// Bit `n` is set if a hole lies between entries `n` and `n + 1`.
     pub holes: usize,
-    /// Bit `n`: a leaf ends with entry `n`.
+    /// Bit `n` is set if a leaf ends with entry `n`.
     pub cuts: usize,
-    /// One entry that is not free.
+    /// One entry that is not free, and its kind.
     pub special: Option<(usize, Kind)>,
-    /// The entries below and above the scene, each in a leaf of its own: with them the tree has three levels.
+    /// Numbers of entries below and above the scene, each in a leaf of its own. With these entries, the tree
+    /// has three levels.
     pub around: (u64, u64),
 }
 
 impl Shape {
-    /// All of them.
+    /// Returns all shapes.
     pub fn all() -> impl Iterator<Item = Shape> {
         let kinds = [Kind::Taken, Kind::Reserved, Kind::Stands];
         let specials = (0..ENTRIES).flat_map(move |at| kinds.map(|kind| Some((at, kind))));
@@ -65,7 +66,7 @@ impl Shape {
         })
     }
 
-    /// The entries of the scene, ascending.
+    /// Returns the entries of the scene, ascending.
     fn entries(&self) -> [Entry; ENTRIES] {
         let mut at = BASE;
         core::array::from_fn(|n| {
@@ -75,8 +76,9 @@ impl Shape {
         })
     }
 
-    /// Makes the map, and calls `act` with it, a writer that has claimed nothing, and the items of the scene.
-    /// Afterwards the other writer cuts what it has claimed in two, for which room was promised.
+    /// Creates the map, and calls `act` with it, with a writer that has claimed nothing, and with the items
+    /// of the scene. Afterwards the other writer cuts its claimed entry in two; the slot for this was
+    /// promised.
     pub fn act(&self, act: impl FnOnce(&mut Stage<'_>)) {
         let map = Box::new(Map::new());
         let entries = self.entries();
@@ -84,7 +86,7 @@ impl Shape {
         let above = (0..self.around.1).map(|n| entry(END + 20 + n * 10, END + 20 + n * 10 + LEN, 60 + n));
         let outside: Vec<_> = below.chain(above).collect();
         {
-            // SAFETY: the only writer.
+            // SAFETY: this is the only writer.
             let mut alone = unsafe { map.exclusive_writer() };
             for new in outside.iter().chain(&entries) {
                 alone.preallocate(1).unwrap();
@@ -92,7 +94,7 @@ impl Shape {
             }
         }
         let (mine, other) = (WriteSet::new(), WriteSet::new());
-        // SAFETY: there are only these two.
+        // SAFETY: only these two writers exist.
         let (writer, second) = unsafe { (map.claim_writer(&mine), map.claim_writer(&other)) };
         for it in &outside {
             second.split_leaf_at(if it.start < BASE { it.end } else { it.start });
@@ -125,7 +127,7 @@ impl Shape {
     }
 }
 
-/// An entry of a scene, as it should be.
+/// An entry of a scene, in its expected state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
     pub entry: Entry,
@@ -133,13 +135,13 @@ pub struct Item {
 }
 
 impl Item {
-    /// Returns whether it is a reservation.
+    /// Returns true if the item is a reservation.
     pub fn is_hole(&self) -> bool {
         matches!(self.kind, Kind::Reserved | Kind::Stands)
     }
 }
 
-/// A map, and what should be in it.
+/// A map, and the items that it should contain.
 pub struct Stage<'m> {
     pub map: &'m Map,
     pub writer: Writer<'m>,
@@ -149,8 +151,8 @@ pub struct Stage<'m> {
 }
 
 impl Stage<'_> {
-    /// Asserts that the map holds the items and the surroundings, of which those that start in `claimed`, and
-    /// those that the other writer has, are claimed.
+    /// Asserts that the map holds the items and the surrounding entries. The entries that start at an address
+    /// in `claimed`, and those of the other writer, must be claimed.
     #[track_caller]
     pub fn check(&self, claimed: &[u64]) {
         // SAFETY: no writer changes the map now.
@@ -179,12 +181,12 @@ impl Stage<'_> {
         }
     }
 
-    /// The entry that the other writer has claimed.
+    /// Returns the entry that the other writer has claimed.
     pub fn taken(&self) -> Option<Entry> {
         self.items.iter().find(|it| it.kind == Kind::Taken).map(|it| it.entry)
     }
 
-    /// The hole that `address` lies in, by what should be in the map.
+    /// Returns the expected hole that contains `address`.
     pub fn hole(&self, address: u64) -> Option<(u64, u64)> {
         let all = || self.items.iter().map(|it| it.entry).chain(self.outside.iter().copied());
         let is_free = all().all(|it| address < it.start || it.end <= address);
@@ -193,19 +195,19 @@ impl Stage<'_> {
         is_free.then_some((before, behind))
     }
 
-    /// Puts `with` in place of the items inside `[start, end)`.
+    /// Replaces the items inside `[start, end)` by `with`.
     pub fn put(&mut self, start: u64, end: u64, with: &[Entry]) {
         self.items.retain(|it| it.entry.end <= start || end <= it.entry.start);
         self.items.extend(with.iter().map(|&entry| Item { entry, kind: Kind::Free }));
         self.items.sort_by_key(|it| it.entry.start);
     }
 
-    /// The items that overlap `[start, end)`.
+    /// Returns the items that overlap `[start, end)`.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = &Item> {
         self.items.iter().filter(move |it| it.entry.end > start && it.entry.start < end)
     }
 
-    /// Why a claim of what is mapped is refused, or the items that it takes.
+    /// Returns the items that a claim of entries takes, or the reason why the claim is refused.
     pub fn claim_of(&self, start: u64, end: u64, touching: bool) -> Result<Vec<Item>, ClaimError> {
         let margin = u64::from(touching);
         let mut taken: Vec<Item> = Vec::new();
@@ -225,8 +227,8 @@ impl Stage<'_> {
         Ok(taken)
     }
 
-    /// Why a claim of a hole is refused, or the items that touch it and that it takes: before and behind.
-    /// What starts at an address of `own` is the writer's already.
+    /// Returns the items before and behind the hole that a claim of the hole takes, or the reason why the
+    /// claim is refused. The writer already owns the items that start at an address in `own`.
     pub fn hole_claim_of(
         &self,
         (start, end): (u64, u64),

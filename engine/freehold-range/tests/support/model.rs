@@ -1,4 +1,4 @@
-//! The naive map: one cell per address, and searches that look at every address.
+//! The naive map: a sorted list of entries, and searches that try every address.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -7,11 +7,11 @@ use freehold_range::{Direction, Entry, GapRequest};
 
 #[derive(Default, Clone, Debug, PartialEq)]
 pub struct Model {
-    /// By start.
+    /// The entries by start.
     pub entries: BTreeMap<u64, Entry>,
 }
 
-/// The value is kept above the bits that are the map's.
+/// Returns an entry with the value shifted above the bits that belong to the map.
 pub fn entry(start: u64, end: u64, value: u64) -> Entry {
     Entry { start, end, value: NonZeroU64::new(value << 6).unwrap() }
 }
@@ -34,7 +34,8 @@ impl Model {
         self.entries.values().rev().find(|entry| entry.end <= key).copied()
     }
 
-    /// Widens a range so that no entry reaches across its ends, and returns what sticks out on both sides.
+    /// Widens a range so that no entry reaches across its ends. Returns the wider range and the parts outside
+    /// the original range.
     pub fn widen(&self, start: u64, end: u64) -> (u64, u64, Option<Entry>, Option<Entry>) {
         let left = self.find(start).filter(|entry| entry.start < start);
         let right = self.find(end - 1).filter(|entry| entry.end > end);
@@ -53,7 +54,7 @@ impl Model {
             *at >= request.low
                 && end <= request.high
                 && self.next(*at).is_none_or(|entry| {
-                    // The guard of an entry lies in the gap directly in front of it, nowhere else.
+                    // The guard of an entry lies only in the gap directly in front of it.
                     end <= entry.start.saturating_sub(below(&entry))
                 })
         };

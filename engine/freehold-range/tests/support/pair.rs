@@ -1,4 +1,4 @@
-//! A map beside its model.
+//! A map and its model.
 
 use freehold_range::{Entry, GapRequest, Lookup, RangeMap};
 use freehold_sync::Host;
@@ -6,7 +6,7 @@ use freehold_sync::testing::StdHost;
 
 use super::model::{Model, entry};
 
-/// A map and its model, changed together and compared.
+/// A map and its model. Both are changed together and compared.
 pub struct Pair<const SLOTS: usize> {
     pub map: RangeMap<StdHost, SLOTS>,
     pub model: Model,
@@ -18,7 +18,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
     }
 
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the map.
         let mut writer = unsafe { self.map.exclusive_writer() };
         writer.preallocate(1).unwrap();
         writer.replace(start, end, with);
@@ -28,7 +28,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         assert_eq!(writer.len(), self.model.entries.len());
     }
 
-    /// Puts one entry over whatever is there, as a mapping over others would; `value` 0 removes.
+    /// Puts one entry over whatever is there, as a fixed mapping would. The value 0 removes.
     pub fn put(&mut self, start: u64, end: u64, value: u64) {
         let (from, to, left, right) = self.model.widen(start, end);
         let new = (value > 0).then(|| entry(start, end, value));
@@ -37,7 +37,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
     }
 
     pub fn compare_at(&self, key: u64) {
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the map.
         let reader = unsafe { self.map.reader() };
         let model = &self.model;
         assert_eq!(reader.find(key), model.find(key));
@@ -54,9 +54,10 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         }
     }
 
-    /// The writer's own lookups, from wherever its finger is, and what lies on either side of a range.
+    /// Compares the lookups of the exclusive writer, from any place of its finger, including the neighbours
+    /// of a range.
     pub fn compare_writer_at(&self, key: u64, end: u64) {
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the map.
         let writer = unsafe { self.map.exclusive_writer() };
         let model = &self.model;
         assert_eq!(writer.around(key, end), (model.prev(key), model.next(end)), "{key}..{end}");
@@ -68,22 +69,22 @@ impl<const SLOTS: usize> Pair<SLOTS> {
 
     pub fn compare_gap(&self, request: &GapRequest, guard: u64) {
         let below = |entry: &Entry| if entry.value.get().is_multiple_of(3) { guard } else { 0 };
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the map.
         let reader = unsafe { self.map.reader() };
         let model = self.model.gap(request, below);
         assert_eq!(reader.gap(request, below), model, "{request:?}, guard {guard}, {:?}", self.model);
     }
 
-    /// `size` entries of 8 addresses with 2 between.
+    /// Returns a map with `size` entries of 8 addresses, and holes of 2 addresses between them.
     pub fn of_size(size: u64) -> Self {
         let mut pair = Self::new();
         (0..size).for_each(|at| pair.put(at * 10, at * 10 + 8, at + 1));
         pair
     }
 
-    /// Every look-up.
+    /// Compares all lookups.
     pub fn compare(&self) {
-        // SAFETY: one thread.
+        // SAFETY: only this thread uses the map.
         let writer = unsafe { self.map.exclusive_writer() };
         writer.check();
         assert!(writer.iter().eq(self.model.entries.values().copied()));
