@@ -1,48 +1,48 @@
-//! Addresses, frame numbers and levels. Every cast between them is in this file.
+//! Addresses, frame numbers and levels. All casts between them are in this file.
 
 use crate::format::table_bits::TABLE_BITS;
 use core::fmt;
 
-/// log2 of [`PAGE_SIZE`].
+/// The base-2 logarithm of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;
-/// Bytes in the smallest page.
+/// Number of bytes in the smallest page.
 pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
-/// The address bits inside a page.
+/// Mask of the address bits inside a page.
 pub const PAGE_MASK: u64 = PAGE_SIZE - 1;
-/// Entries of one table.
+/// Number of entries of one table.
 pub const ENTRIES: usize = 1 << TABLE_BITS;
 
-/// A virtual address, as somebody claims it: nothing is known about it until it was looked up.
+/// A virtual address from any source, unchecked until it is looked up.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct VirtAddr(u64);
 
 impl VirtAddr {
-    /// The address with this number.
+    /// Returns the address with this number.
     #[inline]
     pub const fn new(address: u64) -> Self {
         VirtAddr(address)
     }
 
-    /// The address as a number.
+    /// Returns the address as a number.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The start of its 4 KiB page.
+    /// Returns the start of the address's 4 KiB page.
     #[inline]
     pub const fn page_down(self) -> Self {
         VirtAddr(self.0 & !PAGE_MASK)
     }
 
-    /// The start of the span that one entry of `level` covers.
+    /// Returns the start of the span that the entry of `level` for this address covers.
     #[inline]
     pub const fn span_down(self, level: Level) -> Self {
         VirtAddr(self.0 & !(level.span() - 1))
     }
 
-    /// The start of the next such span; `None` where that is past the last address.
+    /// Returns the start of the next span of `level`, or `None` if it is past the last address.
     #[inline]
     pub const fn next_span(self, level: Level) -> Option<Self> {
         match self.span_down(level).0.checked_add(level.span()) {
@@ -51,7 +51,7 @@ impl VirtAddr {
         }
     }
 
-    /// The address `bytes` higher; `None` on overflow.
+    /// Returns the address `bytes` higher, or `None` on overflow.
     #[inline]
     pub const fn checked_add(self, bytes: u64) -> Option<Self> {
         match self.0.checked_add(bytes) {
@@ -60,20 +60,20 @@ impl VirtAddr {
         }
     }
 
-    /// Which entry of a table of `level` translates this address.
+    /// Returns the index of the entry of a table of `level` that translates this address.
     #[inline]
     pub const fn index(self, level: Level) -> usize {
         (self.0 >> level.shift()) as usize & (ENTRIES - 1)
     }
 
-    /// The bytes between the start of its 4 KiB page and the address.
+    /// Returns the number of bytes from the start of the 4 KiB page to the address.
     #[inline]
     pub const fn page_offset(self) -> u64 {
         self.0 & PAGE_MASK
     }
 
-    /// The number of the 4 KiB frame, counted from the frame that starts an entry of `level`, that the
-    /// address falls into when one leaf of `level` maps it.
+    /// Returns the 4 KiB frame of the address inside a leaf of `level`, counted from the first frame of the
+    /// leaf.
     #[inline]
     pub const fn frame_in_leaf(self, level: Level) -> u64 {
         (self.0 & (level.span() - 1)) >> PAGE_SHIFT
@@ -104,31 +104,31 @@ impl From<u64> for VirtAddr {
 pub struct Pfn(u64);
 
 impl Pfn {
-    /// The frame with this number.
+    /// Returns the frame with this number.
     #[inline]
     pub const fn new(number: u64) -> Self {
         Pfn(number)
     }
 
-    /// The number.
+    /// Returns the number.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The number as an index into an array of frames.
+    /// Returns the number as an index into an array of frames.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The frame `frames` further up.
+    /// Returns the frame whose number is `frames` higher.
     #[inline]
     pub const fn add(self, frames: u64) -> Self {
         Pfn(self.0 + frames)
     }
 
-    /// Whether a leaf of `level` may start at this frame.
+    /// Returns true if a leaf of `level` may start at this frame.
     #[inline]
     pub const fn is_aligned(self, level: Level) -> bool {
         self.0 & (level.frames() - 1) == 0
@@ -141,77 +141,77 @@ impl fmt::Debug for Pfn {
     }
 }
 
-/// The level of a table, counted from the leaves: an entry of a [`Level::Pte`] table maps 4 KiB.
+/// The level of a table, counted from the leaves. An entry of a [`Level::Pte`] table maps 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Level {
-    /// 4 KiB an entry.
+    /// 4 KiB per entry.
     Pte = 0,
-    /// 2 MiB an entry.
+    /// 2 MiB per entry.
     Pmd = 1,
-    /// 1 GiB an entry.
+    /// 1 GiB per entry.
     Pud = 2,
-    /// 512 GiB an entry; the root of four levels.
+    /// 512 GiB per entry. The root of four levels.
     P4d = 3,
-    /// 256 TiB an entry; the root of five levels.
+    /// 256 TiB per entry. The root of five levels.
     Pgd = 4,
 }
 
 impl Level {
     const ALL: [Level; 5] = [Level::Pte, Level::Pmd, Level::Pud, Level::P4d, Level::Pgd];
 
-    /// The level with this number, counted from the leaves.
+    /// Returns the level with this number, counted from the leaves.
     ///
     /// # Panics
-    /// When there is none.
+    /// Panics if there is no such level.
     #[inline]
     pub const fn from_number(number: usize) -> Level {
         Level::ALL[number]
     }
 
-    /// The number, counted from the leaves.
+    /// Returns the number, counted from the leaves.
     #[inline]
     pub const fn number(self) -> usize {
         self as usize
     }
 
-    /// log2 of [`span`](Self::span).
+    /// Returns the base-2 logarithm of [`span`](Self::span).
     #[inline]
     pub const fn shift(self) -> u32 {
         PAGE_SHIFT + TABLE_BITS * self as u32
     }
 
-    /// Bytes that one entry of this level covers.
+    /// Returns the number of bytes that one entry of this level covers.
     #[inline]
     pub const fn span(self) -> u64 {
         1 << self.shift()
     }
 
-    /// Bytes that one whole table of this level covers.
+    /// Returns the number of bytes that one whole table of this level covers.
     #[inline]
     pub const fn table_span(self) -> u64 {
         1 << (self.shift() + TABLE_BITS)
     }
 
-    /// 4 KiB frames that one entry of this level covers.
+    /// Returns the number of 4 KiB frames that one entry of this level covers.
     #[inline]
     pub const fn frames(self) -> u64 {
         1 << (self.shift() - PAGE_SHIFT)
     }
 
-    /// The next level towards the leaves.
+    /// Returns the next level towards the leaves.
     ///
     /// # Panics
-    /// At the leaves.
+    /// Panics for [`Level::Pte`].
     #[inline]
     pub const fn below(self) -> Level {
         Level::ALL[self as usize - 1]
     }
 
-    /// The next level towards the root.
+    /// Returns the next level towards the root.
     ///
     /// # Panics
-    /// At [`Level::Pgd`].
+    /// Panics for [`Level::Pgd`].
     #[inline]
     pub const fn above(self) -> Level {
         Level::ALL[self as usize + 1]
@@ -229,47 +229,50 @@ pub struct VaRange {
 }
 
 impl VaRange {
-    /// The range `start..end`.
+    /// Returns the range `start..end`.
     ///
     /// # Panics
-    /// When `end < start`.
+    /// Panics if `end < start`.
     #[inline]
     pub const fn new(start: VirtAddr, end: VirtAddr) -> Self {
         assert!(start.0 <= end.0, "a range ends before it starts");
         VaRange { start, end }
     }
 
-    /// The range between two numbers; see [`new`](Self::new).
+    /// Returns the range between two numbers; see [`new`](Self::new).
+    ///
+    /// # Panics
+    /// Panics if `end < start`.
     #[inline]
     pub const fn of(start: u64, end: u64) -> Self {
         Self::new(VirtAddr(start), VirtAddr(end))
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[inline]
     pub const fn start(self) -> VirtAddr {
         self.start
     }
 
-    /// The address after the last.
+    /// Returns the address after the last.
     #[inline]
     pub const fn end(self) -> VirtAddr {
         self.end
     }
 
-    /// Bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub const fn len(self) -> u64 {
         self.end.0 - self.start.0
     }
 
-    /// Whether no address is inside.
+    /// Returns true if the range contains no address.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.end.0 == self.start.0
     }
 
-    /// Whether `address` is inside.
+    /// Returns true if the range contains `address`.
     #[inline]
     pub const fn contains(self, address: VirtAddr) -> bool {
         self.start.0 <= address.0 && address.0 < self.end.0
@@ -281,26 +284,27 @@ impl VaRange {
         (self.start.0 | self.end.0) & PAGE_MASK == 0
     }
 
-    /// Whether all of `other` is inside.
+    /// Returns true if the range contains all of `other`.
     #[inline]
     pub const fn covers(self, other: VaRange) -> bool {
         self.start.0 <= other.start.0 && other.end.0 <= self.end.0
     }
 
-    /// The whole span of the entry of `level` that holds `address`.
+    /// Returns the whole span of the entry of `level` that contains `address`.
     #[inline]
     pub const fn entry(address: VirtAddr, level: Level) -> Self {
         let start = address.span_down(level);
         VaRange { start, end: VirtAddr(start.0.saturating_add(level.span())) }
     }
 
-    /// Whether one entry of `level` covers all of the range, which is not empty.
+    /// Returns true if the range is not empty and one entry of `level` covers all of it.
     #[inline]
     pub(crate) const fn is_below_entry(self, level: Level) -> bool {
         self.start.0 < self.end.0 && self.start.0 >> level.shift() == (self.end.0 - 1) >> level.shift()
     }
 
-    /// The part of the range below the end of the entry of `level` that holds its start, and the rest.
+    /// Splits the range at the end of the entry of `level` that contains its start. Returns the part inside
+    /// the entry and the rest.
     #[inline]
     pub(crate) const fn split_at_entry(self, level: Level) -> (VaRange, VaRange) {
         let edge = match self.start.next_span(level) {

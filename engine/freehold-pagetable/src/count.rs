@@ -1,4 +1,4 @@
-//! Counting the tables of a space.
+//! Counts the tables of a space.
 
 use crate::addr::{Level, Pfn, VaRange};
 use crate::format::{Format, Kind};
@@ -7,10 +7,12 @@ use crate::page_table::PageTable;
 use crate::table::PmdGuard;
 use freehold_sync::atomic::Ordering;
 
-/// Levels whose tables count: those that Linux counts as VmPTE. The root and a fifth level are left out.
+/// Number of levels whose tables are counted: those that Linux counts as VmPTE. The root and a fifth level
+/// are not counted.
 const COUNTED: usize = 3;
 
-/// Tables counted so far. Ranges are counted in ascending order. A table over several of them counts once.
+/// The number of tables counted so far. Ranges are counted in ascending order. A table over several ranges is
+/// counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCount {
     tables: u64,
@@ -19,12 +21,12 @@ pub struct TableCount {
 }
 
 impl TableCount {
-    /// Returns how many there are.
+    /// Returns the number of tables counted.
     pub fn get(&self) -> u64 {
         self.tables
     }
 
-    /// Counts the table of `level` over `span` unless it is counted already. Returns whether it was new.
+    /// Counts the table of `level` over `span`, unless it is already counted. Returns true if it was not.
     fn add(&mut self, level: Level, span: VaRange) -> bool {
         let Some(counted_to) = self.counted_to.get_mut(level as usize) else { return false };
         let is_new = span.start().get() >= *counted_to;
@@ -37,8 +39,8 @@ impl TableCount {
 }
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
-    /// Adds the tables over `range` to `count`, with those that are [kept](crate::EntryGuard::deposit) for
-    /// splitting leaves. `range` lies behind all that were counted before.
+    /// Adds the tables over `range` to `count`, including the tables [deposited](crate::EntryGuard::deposit)
+    /// for splitting leaves. `range` lies behind all ranges that were counted before.
     ///
     /// The caller holds the mmap lock, a VMA's lock or a reverse-mapping lock over the range. A table that
     /// another task installs during the call may be counted or missed.
@@ -51,7 +53,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         while !rest.is_empty() {
             let (part, next) = rest.split_at_entry(level);
             rest = next;
-            // Acquire, pairs with the release that linked the table: its entries are read below.
+            // Acquire: pairs with the release that linked the table, whose entries are read below.
             let raw = memory.table(table).entry(part.start().index(level)).load(Ordering::Acquire);
             let Kind::Table { pfn } = F::kind(raw, level) else { continue };
             let below = level.below();

@@ -1,4 +1,4 @@
-//! Going through the entries of one locked table that hold something.
+//! Iteration over the non-empty entries of one locked table.
 
 use crate::addr::{ENTRIES, Level, PAGE_SIZE, VaRange, VirtAddr};
 use crate::format::{Format, Pte};
@@ -8,8 +8,8 @@ use crate::table::{PteGuard, StaleTranslations};
 use core::ops::{ControlFlow, Range};
 use freehold_sync::atomic::{AtomicU64, Ordering};
 
-/// The message of the panic about a range, or an address, that does not fit.
-const NOT_OF_TABLE: &str = "the range leaves its table, or is of parts of pages";
+/// The panic message for a range, or an address, that does not fit the table.
+const NOT_OF_TABLE: &str = "the range leaves its table, or contains parts of pages";
 
 /// A non-empty entry that a [zap](PteGuard::zap_each) may clear or keep.
 pub struct ZapEntry<'a, F> {
@@ -19,18 +19,18 @@ pub struct ZapEntry<'a, F> {
 }
 
 impl<F: Format> ZapEntry<'_, F> {
-    /// The entry as it was read; the hardware may have set accessed and dirty bits since.
+    /// Returns the entry as it was read. The hardware may have set accessed and dirty bits since.
     #[inline]
     pub fn pte(&self) -> Pte<F> {
         self.pte
     }
 
-    /// Clears the entry by a plain store, when accessed and dirty bits are not wanted. Why that is right
-    /// beside the hardware: see [`PteGuard::take_plain`].
+    /// Clears the entry by a plain store. For callers that do not need the accessed and dirty bits.
+    /// [`PteGuard::take_plain`] explains why this is right while the hardware writes the entry.
     #[inline]
     pub fn clear(&mut self) {
-        // Release, pairs with the acquire of `peek`: a look without the lock that finds the entry gone finds
-        // that a gather is under way. The hardware, which takes no lock, is waited for by the flush.
+        // Release: pairs with the acquire of `peek`. A lock-free reader that finds the entry empty also finds
+        // the gather counted. The flush waits for the hardware, which takes no lock.
         self.entry.store(0, Ordering::Release);
         self.cleared = true;
     }
@@ -39,25 +39,26 @@ impl<F: Format> ZapEntry<'_, F> {
     #[inline]
     pub fn take(&mut self) -> Pte<F> {
         self.cleared = true;
-        // Release: as in `clear`. Not acquire: only the bits of the entry itself are wanted.
+        // Release: as in `clear`. No acquire: only the bits of the entry itself are used.
         Pte::from_raw(self.entry.swap(0, Ordering::Release))
     }
 
-    /// Replaces the entry by a marker, by an exchange, and returns what it was.
+    /// Replaces the entry by a marker, by an exchange, and returns the old entry.
     #[inline]
     pub fn replace(&mut self, marker: Pte<F>) -> Pte<F> {
-        debug_assert!(!marker.is_cached() && !marker.is_none(), "a zap leaves markers or nothing");
+        debug_assert!(!marker.is_cached() && !marker.is_none(), "a zap may only store a marker");
         // Release: as in `clear`.
         Pte::from_raw(self.entry.swap(marker.raw(), Ordering::Release))
     }
 }
 
 impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
-    /// Calls `f` with the address of every non-empty entry of `range`, ascending, to clear it or keep it.
-    /// `f` gets `stale` back to hand frames to it. Empty entries cost next to nothing.
+    /// Calls `f` for every non-empty entry of `range`, in ascending order, to clear or keep the entry. `f`
+    /// gets the address, the entry, and `stale`, to which it can pass frames. Groups of empty entries are
+    /// skipped.
     ///
     /// # Panics
-    /// When `range` leaves the table or is not of whole pages; nothing has changed.
+    /// Panics if `range` leaves the table or does not consist of whole pages. Nothing has changed then.
     #[inline]
     pub fn zap_each<S: StaleTranslations>(
         &mut self,
@@ -95,12 +96,13 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         dirty.report(self, stale);
     }
 
-    /// Changes every non-empty entry of `range` in place, as [`change`](Self::change) does: `f` gets its
-    /// address and what it is, and returns what it shall be (the same: nothing is written), never empty.
-    /// `f` may be called again for one entry when the hardware wrote it meanwhile.
+    /// Changes every non-empty entry of `range` in place, like [`change`](Self::change). `f` gets the address
+    /// and the entry, and returns the new entry, which must not be empty. If the new entry equals the old
+    /// one, nothing is written. `f` is called again for the same entry if the hardware wrote it during the
+    /// change.
     ///
     /// # Panics
-    /// As [`zap_each`](Self::zap_each).
+    /// Panics in the same cases as [`zap_each`](Self::zap_each).
     #[inline]
     pub fn change_each(
         &mut self,
@@ -116,11 +118,11 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         }
     }
 
-    /// [Changes](Self::change) the entry of the page around `address` in place unless it is empty. A single
-    /// entry needs no groups.
+    /// [Changes](Self::change) the entry of the page that contains `address` in place, unless the entry is
+    /// empty. Does not read the groups, which do not help for a single entry.
     ///
     /// # Panics
-    /// When `address` is not in the span of this table; nothing has changed.
+    /// Panics if `address` is not in the span of this table. Nothing has changed then.
     #[inline]
     pub fn change_filled(
         &mut self,
@@ -128,7 +130,8 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         stale: &mut impl StaleTranslations,
         f: impl FnMut(Pte<F>) -> Pte<F>,
     ) {
-        // Not as in `indices`: a walk to this table has computed its base from the address.
+        // Unlike the check in `indices`, this one compares bases: a walk to this table has computed its base
+        // from the address.
         assert!(address.span_down(Level::Pmd) == self.table.base, "{NOT_OF_TABLE}");
         let Some(slot) = self.slot(address.index(Level::Pte)) else { return };
         stale.begin_change();
@@ -138,11 +141,11 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         }
     }
 
-    /// As [`change_each`](Self::change_each), and shows each entry to `then` when it has been changed, or
-    /// left as it was.
+    /// Changes entries like [`change_each`](Self::change_each), and calls `then` with each non-empty entry
+    /// after it was changed or left unchanged.
     ///
     /// # Panics
-    /// As [`zap_each`](Self::zap_each).
+    /// Panics in the same cases as [`zap_each`](Self::zap_each).
     #[inline]
     pub fn change_each_then(
         &mut self,
@@ -178,11 +181,11 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         dirty.report(self, stale);
     }
 
-    /// Calls `f` with the address and the value of every non-empty entry of `range`, ascending, until it
-    /// breaks.
+    /// Calls `f` with the address and the value of every non-empty entry of `range`, in ascending order,
+    /// until `f` breaks.
     ///
     /// # Panics
-    /// As [`zap_each`](Self::zap_each).
+    /// Panics in the same cases as [`zap_each`](Self::zap_each).
     #[inline]
     pub fn for_each<B>(
         &self,
@@ -228,20 +231,21 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     #[inline]
     fn slot(&self, index: usize) -> Option<ZapEntry<'a, F>> {
         let entry = self.table.table.entry_inside(index);
-        // Relaxed: written under the lock that we hold, but for accessed and dirty bits.
+        // Relaxed: only the hardware's accessed and dirty bits are written without the lock that this guard
+        // holds.
         let raw = entry.load(Ordering::Relaxed);
         (raw != 0).then_some(ZapEntry { entry, pte: Pte::from_raw(raw), cleared: false })
     }
 }
 
-/// The part of `indices` inside `group`.
+/// Returns the part of `indices` that is inside `group`.
 #[inline]
 fn clip(group: usize, indices: &Range<usize>) -> Range<usize> {
     (group * GROUP).max(indices.start)..((group + 1) * GROUP).min(indices.end)
 }
 
-/// The entries of a group that hardware may have cached, one bit for each entry visited: the last is bit 63.
-/// One shift per entry, in a register.
+/// A bit for each visited entry of a group: set if hardware may have cached the entry. Bit 63 belongs to the
+/// last entry visited. Recording an entry costs one shift in a register.
 #[derive(Clone, Copy, Default)]
 struct CachedBits(u64);
 
@@ -252,7 +256,7 @@ impl CachedBits {
     }
 }
 
-/// The entries among which something was changed that hardware may have cached.
+/// The range from the first to the last changed entry that hardware may have cached.
 struct ChangedEntries {
     first: usize,
     end: usize,
@@ -264,7 +268,7 @@ impl ChangedEntries {
         ChangedEntries { first: usize::MAX, end: 0 }
     }
 
-    /// Adds the entries of a group that ends at `end`; groups come in ascending order.
+    /// Adds the entries of a group that ends at `end`. Groups are added in ascending order.
     #[inline]
     fn add(&mut self, end: usize, cached: CachedBits) {
         if cached.0 != 0 {

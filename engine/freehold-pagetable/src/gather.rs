@@ -1,28 +1,29 @@
-//! The gather: what a change of the tables owes before it is finished.
+//! The gather: the work that a change of the tables must do before it is finished.
 //!
-//! The removal of translations or rights leaves three debts, to be paid in this order: flush the TLBs; give
-//! up the frames that were mapped; free the tables that were unlinked. A [`Gather`] collects all three and
-//! pays them in batches, in room of its own. A flush that interrupts other processors costs each of them more
-//! than it costs the one that asks: for large ranges a caller gives the gather [more
-//! room](Gather::use_buffer).
+//! The removal of translations or rights requires three steps, in this order: flush the TLBs, release the
+//! frames that were mapped, and free the tables that were unlinked. A [`Gather`] collects this work in
+//! storage of its own and does it in batches. A flush that interrupts other processors costs each of them
+//! more than it costs the processor that requests it. For large ranges, a caller therefore gives the gather
+//! [a larger buffer](Gather::use_buffer).
 //!
-//! # Two gathers at once (hazard C-4)
+//! # Overlapping gathers (hazard C-4)
 //!
-//! A thread may find an entry already empty because another gather cleared it and has not flushed yet. It
-//! must not report "done" on the other's promise. So every gather counts itself in the space's
-//! [`GatherState`] before its first change, and a gather that finds another one counted when it finishes
-//! flushes everything, walk caches included.
+//! A thread may find an entry already empty because another gather cleared it and has not flushed yet. The
+//! thread must not report its own operation as done before that flush. So every gather counts itself in the
+//! space's [`GatherState`] before its first change. A gather that finds another one counted when it finishes
+//! flushes everything, including the walk caches.
 //!
 //! | pending | state |
 //! | --- | --- |
-//! | 0 | nothing that was changed is unflushed |
-//! | n | n gathers have changed, or are about to change, entries that they have not flushed |
+//! | 0 | every change is flushed |
+//! | n | n gathers have changed entries, or are about to change entries, that they have not flushed |
 //!
-//! Why that is enough: a clears an entry, b finds it empty. a counted itself before it cleared, and b saw
-//! the clear through the table's lock or an acquire load, so b also sees the count, unless a has left
-//! again; and a leaves only after its flush, so then there is nothing stale.
+//! This is sufficient for the following reason. Let gather A clear an entry that gather B finds empty. A
+//! counted itself before A cleared the entry. B saw the cleared entry through the table's lock or an acquire
+//! load. So B also sees that A is counted, unless A has already left. A leaves only after its flush, and then
+//! there is no stale translation.
 
-#![expect(unsafe_code, reason = "frees tables, of which it knows that nothing leads to them")]
+#![expect(unsafe_code, reason = "frees tables that no entry points to")]
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::table::StaleTranslations;
@@ -30,58 +31,59 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use freehold_sync::atomic::{AtomicU32, Ordering};
 
-/// What has to vanish from the TLBs of a space.
+/// The translations to be removed from the TLBs of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// The first address.
     pub start: VirtAddr,
     /// The address after the last.
     pub end: VirtAddr,
-    /// Everything, whatever `start` and `end` say.
+    /// Set if everything is flushed; `start` and `end` are then ignored.
     pub all: bool,
-    /// Tables were unlinked: what the walk caches hold of the range must vanish as well, and walkers that
-    /// use no lock must have gone when the flush returns.
+    /// Set if tables were unlinked. The flush must then also empty the walk caches for the range, and must
+    /// wait until lock-free walkers have left the tables.
     pub tables_freed: bool,
 }
 
-/// A frame whose mapping was removed, and how large the mapping was.
+/// A frame whose mapping was removed, and the level of the mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct UnmappedFrame(u64);
 
 impl UnmappedFrame {
-    /// Bits of the level; above them one that says whether the entry was dirty, then the frame.
+    /// Number of bits for the level. The next bit says whether the entry was dirty. The bits above hold the
+    /// frame.
     const LEVEL_BITS: u32 = 3;
     const DIRTY: u64 = 1 << Self::LEVEL_BITS;
     const SHIFT: u32 = Self::LEVEL_BITS + 1;
 
-    /// The mapping of `pfn` by a leaf of `level`.
+    /// Returns the value for a mapping of `pfn` by a leaf of `level`.
     #[inline]
     pub const fn new(pfn: Pfn, level: Level) -> Self {
         UnmappedFrame(pfn.get() << Self::SHIFT | level.number() as u64)
     }
 
-    /// The first frame.
+    /// Returns the first frame.
     #[inline]
     pub const fn pfn(self) -> Pfn {
         Pfn::new(self.0 >> Self::SHIFT)
     }
 
-    /// The level of the leaf.
+    /// Returns the level of the leaf.
     #[inline]
     pub const fn level(self) -> Level {
         Level::from_number(self.0 as usize & ((1 << Self::LEVEL_BITS) - 1))
     }
 
-    /// The same, of an entry that was dirty. The owner of the contents is told after the flush, since until
-    /// then processors may store through what they remember.
+    /// Returns the value for an entry that was dirty. The owner of the contents is notified after the flush,
+    /// because processors may store through cached translations until then.
     #[inline]
     #[must_use]
     pub const fn dirty(self) -> Self {
         UnmappedFrame(self.0 | Self::DIRTY)
     }
 
-    /// Whether the entry was dirty.
+    /// Returns true if the entry was dirty.
     #[inline]
     pub const fn is_dirty(self) -> bool {
         self.0 & Self::DIRTY != 0
@@ -94,60 +96,63 @@ impl core::fmt::Debug for UnmappedFrame {
     }
 }
 
-/// Where a gather pays its debts.
+/// The receiver of the work of a gather.
 pub trait Tlb {
-    /// Removes translations; returns when no processor can use one that `what` covers.
+    /// Removes translations. Returns when no processor can use a translation that `what` covers.
     fn flush(&self, what: &Flush);
 
-    /// Gives up what these mappings held. Called after the flush that covers them, with no table locked
-    /// by the gather.
+    /// Releases the frames of these mappings. Called after the flush that covers them; the gather holds no
+    /// table lock then.
     fn release(&self, frames: &[UnmappedFrame]);
 
     /// Frees unlinked, empty tables.
     ///
     /// # Safety
     ///
-    /// They are tables of the space that this is for, nothing leads to them any more, and what was
-    /// [flushed](Self::flush) since covers them.
+    /// The tables belong to the space of this `Tlb`. No entry points to them any more, and a
+    /// [flush](Self::flush) since then covers them.
     unsafe fn free_tables(&self, tables: &[Pfn]);
 
-    /// Whether this thread is unwinding from a panic, where a host has such a thing: a gather that is
-    /// dropped then does not complain that it was lost.
+    /// Returns true if this thread is unwinding from a panic, on a host with unwinding. A gather that is
+    /// dropped during unwinding does not panic.
     fn is_unwinding(&self) -> bool {
         false
     }
 }
 
-/// How many gathers of one space are under way. A space has one; zeroed is none.
+/// The number of unfinished gathers of one space. Each space has one `GatherState`. All bytes zero is a state
+/// without gathers.
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct GatherState {
-    /// See the [module](self)'s table. Own cache line: only gathers write it.
+    /// The count; see the table in the [module](self). In a cache line of its own, because only gathers write
+    /// it.
     pending: AtomicU32,
 }
 
 impl GatherState {
-    /// None under way.
+    /// Returns a state without gathers.
     pub fn new() -> Self {
         GatherState { pending: AtomicU32::new(0) }
     }
 
     fn enter(&self) {
-        // Orders nothing by itself: the clear that follows is a release, and published by the table's unlock
-        // as well, and the count is sequenced before it. See `others`.
+        // Relaxed: the count is sequenced before the clear that follows. The clear is a release, and the
+        // table's unlock publishes it as well. See `others`.
         self.pending.fetch_add(1, Ordering::Relaxed);
     }
 
     fn leave(&self) {
-        // Release, pairs with the acquire in `others`: a gather that no longer sees this one sees its flush
-        // done.
+        // Release: pairs with the acquire in `others`. A gather that no longer sees this one counted sees its
+        // flush done.
         let before = self.pending.fetch_sub(1, Ordering::Release);
-        debug_assert!(before > 0, "a gather left that never entered");
+        debug_assert!(before > 0, "a gather leaves without having entered");
     }
 
     fn others(&self, own: u32) -> bool {
-        // Acquire, pairs with `leave`. Reading a count without some other gather means that it left (its
-        // flush is then complete for us) or has not entered, and then it cleared nothing that we saw.
+        // Acquire: pairs with `leave`. If the count does not include another gather, that gather has left or
+        // has not entered. If it has left, its flush is visible here. If it has not entered, it has cleared
+        // no entry that this thread saw.
         self.pending.load(Ordering::Acquire) > own
     }
 }
@@ -158,42 +163,43 @@ impl Default for GatherState {
     }
 }
 
-/// Tables that a gather holds before it must flush.
+/// Maximum number of tables that a gather holds before it must flush.
 const MAX_TABLES: usize = 32;
 
-/// A change of a space's tables in progress. `FRAMES` is how many frames it holds before it must flush.
+/// A change of a space's tables that is in progress. `FRAMES` is the number of frames that the gather holds
+/// before it must flush.
 ///
-/// Must be [finished](Gather::finish). Dropping one that still owes something panics in test
-/// builds, and pays in others.
-#[must_use = "a gather owes a flush until it is finished"]
+/// A gather must be [finished](Gather::finish). Dropping a gather with pending work panics in test builds,
+/// and does the work in other builds.
+#[must_use = "a gather has pending work until it is finished"]
 pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     tlb: &'a T,
-    /// `None`: nobody else can touch the range.
+    /// The count of gathers. `None` if no other gather can touch the range.
     state: Option<&'a GatherState>,
     entered: bool,
-    /// What was changed since the last flush; empty is `start == u64::MAX`.
+    /// Start of the range that was changed since the last flush. `u64::MAX` if the range is empty.
     start: VirtAddr,
     end: VirtAddr,
     tables_freed: bool,
     frames: ArrayVec<UnmappedFrame, FRAMES>,
-    /// What was in `frames` before, since the last flush.
+    /// The caller's buffer, which holds frames that were moved out of `frames` since the last flush.
     kept: Option<&'a mut Vec<UnmappedFrame>>,
-    /// How many small pages these are, and how many they may be.
+    /// Number of small pages in the buffer, and its maximum.
     kept_pages: u64,
     max_kept_pages: u64,
     tables: ArrayVec<Pfn, MAX_TABLES>,
 }
 
 impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
-    /// A gather beside which others may run in the same space. Writes nothing shared until something is
-    /// changed.
+    /// Returns a gather that may overlap other gathers of the same space. Writes nothing shared until the
+    /// first change.
     #[inline]
     pub fn new(tlb: &'a T, state: &'a GatherState) -> Self {
         Self::with(tlb, Some(state))
     }
 
-    /// A gather for a range that no other gather can touch, now or before it is finished: a space that
-    /// nobody else uses. It takes no part in the overlap rule.
+    /// Returns a gather for a range that no other gather can touch until it is finished, for example in a
+    /// space that no other task uses. The gather is not counted.
     #[inline]
     pub fn exclusive(tlb: &'a T) -> Self {
         Self::with(tlb, None)
@@ -216,45 +222,47 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         }
     }
 
-    /// How many more frames fit before a flush.
+    /// Returns the number of frames that still fit before a flush.
     #[inline]
     pub fn remaining_capacity(&self) -> usize {
         self.frames.remaining_capacity()
     }
 
-    /// Hands over a frame whose mapping was removed, to be released after the flush.
+    /// Adds a frame whose mapping was removed. The frame is released after the flush.
     ///
     /// # Panics
-    /// When there is no [`remaining_capacity`](Self::remaining_capacity): a frame must not be lost.
+    /// Panics if there is no [`remaining_capacity`](Self::remaining_capacity), because a frame must not be
+    /// lost.
     #[inline]
     pub fn add_frame(&mut self, pfn: Pfn, level: Level) {
         self.add_unmapped(UnmappedFrame::new(pfn, level));
     }
 
-    /// As [`add_frame`](Self::add_frame), with what else is known of the mapping.
+    /// Adds a frame like [`add_frame`](Self::add_frame), with the properties of its mapping.
     ///
     /// # Panics
-    /// As [`add_frame`](Self::add_frame).
+    /// Panics in the same cases as [`add_frame`](Self::add_frame).
     #[inline]
     pub fn add_unmapped(&mut self, what: UnmappedFrame) {
         self.frames.push(what);
     }
 
-    /// Where the gather's own room does not do, frames of up to `most` small pages go to `kept`, before there
-    /// is a flush for them. It is empty now, and gets its memory then; without memory all goes on as before.
+    /// Lets the gather move frames of up to `most` small pages to the buffer `kept` when its own storage is
+    /// full, instead of flushing. `kept` must be empty; its memory is allocated when it is first needed. If
+    /// the allocation fails, the gather flushes instead.
     ///
     /// # Panics
-    /// When `kept` is not empty, or frames are kept elsewhere: they would be released without a flush, or
-    /// never.
+    /// Panics if `kept` is not empty, because its frames would be released without a flush. Panics if another
+    /// buffer holds frames, because these would never be released.
     #[inline]
     pub fn use_buffer(&mut self, kept: &'a mut Vec<UnmappedFrame>, most: u64) {
-        assert!(kept.is_empty() && self.kept_pages == 0, "frames that are not this gather's to keep");
+        assert!(kept.is_empty() && self.kept_pages == 0, "frames in the buffer are not this gather's");
         self.kept = Some(kept);
         self.max_kept_pages = most;
     }
 
-    /// Has what is there kept, or flushes and pays, if fewer than `frames` fit, or no table. Call it with no
-    /// table locked: it waits for other processors.
+    /// Makes room for `frames` frames and one table. Moves frames to the buffer, or flushes and releases. The
+    /// caller holds no table lock, because a flush waits for other processors.
     #[inline]
     pub fn make_capacity(&mut self, frames: usize) {
         debug_assert!(frames <= FRAMES, "this gather is too small for one table");
@@ -270,7 +278,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         }
     }
 
-    /// Has what is there kept, if that may be, and returns whether it could.
+    /// Moves the frames to the buffer, if they fit. Returns true if they were moved.
     fn keep(&mut self) -> bool {
         let Some(kept) = &mut self.kept else { return false };
         let sizes = self.frames.iter().map(|frame| frame.level().frames());
@@ -285,7 +293,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         true
     }
 
-    /// Hands over a table that was just unlinked.
+    /// Adds a table that was just unlinked.
     pub(crate) fn add_table(&mut self, table: Pfn, span: VaRange) {
         self.add_changed(span, true);
         self.tables.push(table);
@@ -294,19 +302,19 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         }
     }
 
-    /// Hands over a table of the lowest level that was just [reclaimed](crate::reclaim), whose lock the
-    /// caller holds: so nothing is flushed here.
+    /// Adds a table of the lowest level that was just [reclaimed](crate::reclaim). The caller holds its lock,
+    /// so nothing is flushed here.
     ///
     /// # Panics
-    /// When there is no room, which [`make_capacity`](Self::make_capacity) makes.
+    /// Panics if there is no room; [`make_capacity`](Self::make_capacity) makes room.
     pub(crate) fn add_reclaimed_table(&mut self, table: Pfn, span: VaRange) {
         self.add_changed(span, true);
         self.tables.push(table);
     }
 
-    /// Flushes what was changed up to now, without giving anything up. With locks held this is how a
-    /// moved entry's old translation vanishes before the lock is let go (hazard C-39); the platform must
-    /// then be able to flush while another processor spins for that lock.
+    /// Flushes the changes made so far, without releasing frames or freeing tables. A caller that moves an
+    /// entry uses this function to remove the old translation before it releases its locks (hazard C-39). The
+    /// platform must then be able to flush while another processor spins for such a lock.
     pub fn flush(&mut self) {
         if self.has_pending_flush() {
             self.tlb.flush(&Flush {
@@ -319,11 +327,11 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         }
     }
 
-    /// Pays everything: flushes, releases the frames, frees the tables. Where nothing was changed and no
-    /// other gather is under way, that costs one load.
+    /// Does all pending work: flushes, releases the frames, and frees the tables. Costs one load if nothing
+    /// was changed and no other gather is counted.
     ///
-    /// The gather owes nothing afterwards, like a new one. (It is not taken by value because moving its few
-    /// KiB costs more than all the rest of a small change.)
+    /// The gather has no pending work afterwards, like a new one. (The method does not take `self` by value,
+    /// because moving the few KiB of a gather costs more than the rest of a small change.)
     #[inline]
     pub fn finish(&mut self) {
         let overlaps = self.state.is_some_and(|state| state.others(u32::from(self.entered)));
@@ -332,7 +340,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         }
     }
 
-    /// Finishes a gather that has something pending, or that `overlaps` another one.
+    /// Finishes a gather that has pending work, or that `overlaps` another gather.
     fn finish_pending(&mut self, overlaps: bool) {
         if overlaps {
             self.tlb.flush(&Flush {
@@ -371,17 +379,17 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.tables_freed = false;
     }
 
-    // Not inlined: it would take registers away from what is done for each page.
+    // Not inlined: it would take registers away from the work for each page.
     #[inline(never)]
     fn flush_and_release(&mut self) {
         self.flush();
         self.release_and_free();
     }
 
-    /// Gives up what no processor can reach any more.
+    /// Releases frames and frees tables that no processor can reach any more.
     #[inline]
     fn release_and_free(&mut self) {
-        debug_assert!(!self.has_pending_flush(), "what is given up may still be reached");
+        debug_assert!(!self.has_pending_flush(), "frames or tables are released before their flush");
         if let Some(kept) = &mut self.kept
             && !kept.is_empty()
         {
@@ -394,9 +402,9 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
             self.frames.clear();
         }
         if !self.tables.is_empty() {
-            // SAFETY: unlinked by `unlink_tables` or `reclaim`, which hand each table to one gather, and
-            // flushed above. A task that found a reclaimed table before only does what `TableMemory` allows
-            // of a free one.
+            // SAFETY: `unlink_tables` or `reclaim` unlinked the tables and handed each one to one gather. The
+            // tables were flushed above. A task that found a reclaimed table earlier does only what
+            // `TableMemory` allows for a freed table.
             unsafe { self.tlb.free_tables(&self.tables) };
             self.tables.clear();
         }

@@ -1,23 +1,24 @@
-//! Which parts of a leaf table hold anything: one bit for every 64th part of its entries (eight, a cache
-//! line, in a table of 512), so that clearing a nearly empty table does not read all of it.
+//! One bit per group of entries that says whether the group may hold a non-empty entry. A group is the 64th
+//! part of the entries of a table: eight entries, a cache line, in a table of 512. The bits let a zap of a
+//! nearly empty table skip most of the table.
 //!
 //! | bit | entries of the group |
 //! | --- | --- |
 //! | 0 | all empty |
-//! | 1 | anything; set before an entry is filled, cleared when all were seen empty |
+//! | 1 | any; set before an entry is filled, cleared after all were seen empty |
 //!
-//! Every access is under the table's lock, so all of them are relaxed and an update is a load and a store.
+//! Every access is under the table's lock. So all accesses are relaxed, and an update is a load and a store.
 
 use crate::addr::ENTRIES;
 use crate::memory::TableMeta;
 use freehold_sync::atomic::Ordering;
 
-/// Entries of one group.
+/// Number of entries of one group.
 pub(crate) const GROUP: usize = ENTRIES.div_ceil(64);
-/// Groups of one table.
+/// Number of groups of one table.
 pub(crate) const GROUPS: usize = ENTRIES / GROUP;
 
-/// Records that `index` is about to be filled.
+/// Records that the entry at `index` is about to be filled.
 #[inline]
 pub(crate) fn set_filled(meta: &TableMeta, index: usize) {
     let bit = 1 << (index / GROUP);
@@ -32,7 +33,7 @@ pub(crate) fn set_all_filled(meta: &TableMeta) {
     meta.filled.store(u64::MAX >> (64 - GROUPS), Ordering::Relaxed);
 }
 
-/// The groups that may hold something among the entries `first..end`.
+/// Returns the groups that may hold a non-empty entry among the entries `first..end`.
 #[inline]
 pub(crate) fn filled(meta: &TableMeta, first: usize, end: usize) -> u64 {
     debug_assert!(first < end && end <= ENTRIES);

@@ -1,4 +1,4 @@
-//! What the machine's memory-management unit does with the tables: a walk without any lock.
+//! The walk of the memory-management unit through the tables, without any lock.
 
 use crate::addr::{Level, Pfn, VirtAddr};
 use crate::format::Format;
@@ -7,16 +7,16 @@ use bitflags::bitflags;
 use core::fmt;
 use freehold_sync::atomic::Ordering;
 
-/// What a processor wants to do at an address.
+/// The access that a processor makes at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Access {
-    /// It writes.
+    /// Set for a write.
     pub write: bool,
-    /// It fetches an instruction.
+    /// Set for an instruction fetch.
     pub exec: bool,
-    /// It runs in the unprivileged mode.
+    /// Set if the processor is in the unprivileged mode.
     pub user: bool,
-    /// Its protection-key rights (PKRU): bit 2k denies access by key k, bit 2k+1 denies writing.
+    /// The protection-key rights (PKRU): bit 2k denies access by key k, bit 2k+1 denies writes.
     pub pkru: u32,
 }
 
@@ -36,7 +36,7 @@ impl Access {
         code
     }
 
-    /// Whether those rights deny it by a key, if it is one of data.
+    /// Returns true if the rights in `pkru` deny this access to data with the protection key `key`.
     pub fn key_denies(self, key: u8) -> bool {
         let rights = self.pkru >> (2 * u32::from(key)) & 3;
         rights & 1 != 0 || self.write && rights & 2 != 0
@@ -57,12 +57,12 @@ bitflags! {
         const RESERVED = 1 << 3;
         /// The access was an instruction fetch.
         const FETCH = 1 << 4;
-        /// The protection key denied it.
+        /// The protection key denied the access.
         const KEY = 1 << 5;
     }
 }
 
-/// Why the hardware did not translate.
+/// Reasons why the hardware does not translate an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkFault {
     /// A page fault with this error code.
@@ -82,39 +82,39 @@ impl fmt::Display for WalkFault {
 
 impl core::error::Error for WalkFault {}
 
-/// What all levels of a walk together permit.
+/// The rights that all levels of a walk permit together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
-    /// Writing.
+    /// Writes are permitted.
     pub write: bool,
-    /// Use in user mode.
+    /// Use in user mode is permitted.
     pub user: bool,
-    /// Instruction fetch.
+    /// Instruction fetches are permitted.
     pub exec: bool,
 }
 
-/// A translation as a TLB would keep it.
+/// A translation as a TLB would store it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
-    /// The 4 KiB frame of the address itself, also inside a larger leaf.
+    /// The 4 KiB frame of the address itself, even inside a larger leaf.
     pub pfn: Pfn,
     /// The level of the leaf.
     pub level: Level,
-    /// What it permits.
+    /// The rights that the translation permits.
     pub rights: Rights,
-    /// Whether the dirty bit is set in memory: a TLB may serve a write only from such a translation.
+    /// Set if the dirty bit is set in memory. A TLB may serve a write only from such a translation.
     pub dirty: bool,
     /// The leaf's protection key.
     pub pkey: u8,
 }
 
-/// Translates `address` through the tables below `root` as the hardware would, setting accessed and dirty
-/// bits by compare-and-swap.
+/// Translates `address` through the tables below `root` as the hardware does. Sets accessed and dirty bits by
+/// compare-and-swap.
 ///
 /// Takes no lock. The caller keeps the tables from being freed, as a processor does by answering flushes.
 ///
 /// # Errors
-/// The fault that the processor would raise.
+/// Returns the fault that the processor would raise.
 pub fn hw_walk<F: Format, M: TableMemory>(
     memory: &M,
     root: Pfn,
@@ -142,7 +142,7 @@ pub fn hw_walk<F: Format, M: TableMemory>(
     }
 }
 
-/// One entry: checks it and writes the accessed and dirty bits, unless it changed meanwhile; then looks
+/// Checks one entry and sets its accessed and dirty bits. If the entry changed during the call, checks it
 /// again, as the hardware's locked update does.
 fn step<F: Format>(
     entry: &freehold_sync::atomic::AtomicU64,
@@ -151,7 +151,7 @@ fn step<F: Format>(
     rights: &mut Rights,
 ) -> Result<u64, WalkFault> {
     let above = *rights;
-    // Acquire, pairs with the release store or swap that installed the entry: the table or page behind the
+    // Acquire: pairs with the release store or swap that installed the entry, so the table or page behind the
     // entry is seen initialised.
     let mut raw = entry.load(Ordering::Acquire);
     loop {
@@ -160,8 +160,8 @@ fn step<F: Format>(
         if marked == raw {
             return Ok(raw);
         }
-        // Relaxed on success: the bits carry no data, and the load above already ordered the entry.
-        // Acquire on failure: the entry now seen is judged like a first one.
+        // Relaxed on success: the bits carry no data, and the load above already ordered the entry. Acquire
+        // on failure: the new entry is checked like the first one.
         match entry.compare_exchange(raw, marked, Ordering::Relaxed, Ordering::Acquire) {
             Ok(_) => return Ok(marked),
             Err(now) => raw = now,
@@ -170,7 +170,7 @@ fn step<F: Format>(
 }
 
 bitflags! {
-    /// What a thread denies itself of the pages of a key, with Linux's numbers.
+    /// The rights that a thread denies itself for the pages of a key, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PkeyRights: u32 {
         /// PKEY_DISABLE_ACCESS: loads and stores.

@@ -1,5 +1,4 @@
-//! One entry of any level, with its table's lock held: for callers that do the same to small pages and large
-//! ones.
+//! One entry of any level, with its table's lock held. For callers that treat small and large pages alike.
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
@@ -14,7 +13,7 @@ pub struct LeafGuard<'a, F: Format, M: TableMemory> {
     address: VirtAddr,
 }
 
-/// The table's lock.
+/// A locked table of one of the levels that can have leaves.
 pub(crate) enum LockedTable<'a, F: Format, M: TableMemory> {
     Pte(PteGuard<'a, F, M>),
     Pmd(PmdGuard<'a, F, M>),
@@ -39,11 +38,11 @@ macro_rules! table {
 }
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
-    /// Locks the table of `level`, one whose entries can be leaves, for `address`, if there is one, and shows
-    /// that entry.
+    /// Locks the table of `level` for `address`, if there is one, and returns the entry of `address` in it.
+    /// Entries of `level` can be leaves.
     ///
-    /// The caller keeps the table from being unlinked, but for [reclaiming](crate::reclaim); see the [crate's
-    /// protocol](crate).
+    /// The caller keeps the table from being unlinked, except by [reclaiming](crate::reclaim); see the
+    /// [crate's protocol](crate).
     pub fn lock_leaf<'a>(
         &'a self,
         memory: &'a M,
@@ -64,7 +63,7 @@ impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
         LeafGuard { table, address }
     }
 
-    /// The level of the table that the entry is in.
+    /// Returns the level of the table that the entry is in.
     #[inline]
     pub fn level(&self) -> Level {
         match self.table {
@@ -74,29 +73,29 @@ impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
         }
     }
 
-    /// All addresses that the entry stands for.
+    /// Returns all addresses that the entry covers.
     pub fn span(&self) -> VaRange {
         VaRange::entry(self.address, self.level())
     }
 
-    /// The entry.
+    /// Returns the entry.
     #[inline]
     pub fn pte(&self) -> Pte<F> {
         table!(self, guard => guard.get(self.address))
     }
 
-    /// What the entry says.
+    /// Returns the decoded entry.
     #[inline]
     pub fn kind(&self) -> Kind {
         self.pte().kind(self.level())
     }
 
-    /// Whether other spaces use the entry's table, too; see [`PmdTable::is_shared`](crate::PmdTable).
+    /// Returns true if other spaces also use the entry's table; see [`PmdTable::is_shared`](crate::PmdTable).
     pub fn is_shared(&self) -> bool {
         matches!(&self.table, LockedTable::Pmd(guard) if guard.table.is_shared())
     }
 
-    /// Takes back a table that was kept for splitting a leaf; see
+    /// Withdraws a table that was deposited for splitting a leaf; see
     /// [`EntryGuard::withdraw`](crate::EntryGuard::withdraw).
     pub fn withdraw(&mut self) -> Option<PreallocatedTable<'a, M>> {
         table!(mut self, guard => guard.withdraw())
@@ -105,7 +104,7 @@ impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
     /// Fills the slot if it is empty; see [`EntryGuard::install`](crate::EntryGuard::install).
     ///
     /// # Errors
-    /// What is there.
+    /// Returns the current entry if the slot is not empty.
     pub fn install(&mut self, pte: Pte<F>) -> Result<(), Pte<F>> {
         let address = self.address;
         table!(mut self, guard => guard.install(address, pte))
@@ -123,14 +122,14 @@ impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
         table!(mut self, guard => guard.take(address, stale))
     }
 
-    /// Puts another entry in its place; see [`EntryGuard::replace`](crate::EntryGuard::replace).
+    /// Replaces the entry; see [`EntryGuard::replace`](crate::EntryGuard::replace).
     #[inline]
     pub fn replace(&mut self, new: Pte<F>, stale: &mut impl StaleTranslations) -> Pte<F> {
         let address = self.address;
         table!(mut self, guard => guard.replace(address, new, stale))
     }
 
-    /// Changes it in place; see [`EntryGuard::change`](crate::EntryGuard::change).
+    /// Changes the entry in place; see [`EntryGuard::change`](crate::EntryGuard::change).
     #[inline]
     pub fn change(
         &mut self,

@@ -1,10 +1,10 @@
 #![no_std]
 #![deny(unsafe_code)]
-//! The tables the hardware reads: formats, table locks, one walker, the TLB gather.
+//! The page tables that the hardware reads: entry formats, table locks, one walker, and the TLB gather.
 //!
-//! The crate knows nothing of processes or files. It keeps the tables well-formed while faults, unmapping,
-//! protection changes and the hardware itself work on them at the same time; which addresses may be mapped,
-//! and which lock keeps which task away, its caller knows.
+//! The crate knows nothing of processes or files. The crate keeps the tables well-formed while faults,
+//! unmapping, protection changes and the hardware work on them concurrently. The caller decides which
+//! addresses may be mapped, and which locks exclude which tasks.
 //!
 //! ```
 //! use freehold_pagetable::{Kind, Level, MarkerKind, Pfn, Pte, PteFlags, X86_4};
@@ -18,53 +18,54 @@
 //!
 //! # The protocol
 //!
-//! What is done to tables, and what each needs:
+//! The operations on tables, and what each needs:
 //!
-//! | | locks of the caller | locks taken here | what it may meet |
+//! | operation | locks of the caller | locks taken here | may run concurrently with |
 //! | --- | --- | --- | --- |
-//! | **walk**, read, [zap](PteGuard::zap_each), [change](EntryGuard::change) | any one of: mmap lock, VMA lock, a reverse-mapping lock over the range | the table's | installs, other walks, reclaiming; no other end of a table |
-//! | **install** into an empty slot, and making tables for it | mmap lock or VMA lock, in any mode. A reverse-mapping lock is *not* enough: munmap has a window between zapping and unlinking in which the range can still be found that way | the table's; none for upper levels | other installs, the hardware |
-//! | **[unlink](PageTable::unlink_tables)** | the range can be reached neither by a fault nor by a reverse mapping, and no neighbour can grow into it; then no lock is needed for it | none | the hardware only |
-//! | **[reclaim]** a table of the lowest level that is empty | any one of: mmap lock, VMA lock; all of the table's span lies in that VMA | the table's | everything but unlinking |
-//! | **[share](PageTable::share)** | as install; and a lock against unsharing | none; compare-and-swap | other installs, the hardware |
-//! | **[unshare](PageTable::unshare)** | nobody installs, shares or unshares there; the lock that says so is held until the flush has returned | the table's | walks, by the other spaces too; the hardware |
-//! | **free** | the flush that covers the unlinking has returned | none | nobody |
+//! | **walk**, read, [zap](PteGuard::zap_each), [change](EntryGuard::change) | any one of: mmap lock, VMA lock, a reverse-mapping lock over the range | the table's | installs, other walks, reclaiming; nothing else that removes a table |
+//! | **install** into an empty slot, and creating tables for it | mmap lock or VMA lock, in any mode. A reverse-mapping lock is *not* enough: between zapping and unlinking, munmap has a window in which the reverse map still finds the range | the table's; none for upper levels | other installs, the hardware |
+//! | **[unlink](PageTable::unlink_tables)** | none, if neither a fault nor the reverse map can reach the range, and no neighbour can grow into it | none | the hardware only |
+//! | **[reclaim]** an empty table of the lowest level | any one of: mmap lock, VMA lock; the whole span of the table lies in that VMA | the table's | everything except unlinking |
+//! | **[share](PageTable::share)** | as install, and a lock that excludes unsharing | none; compare-and-swap | other installs, the hardware |
+//! | **[unshare](PageTable::unshare)** | a lock that excludes installing, sharing and unsharing there, held until the flush has returned | the table's | walks, also by the other spaces; the hardware |
+//! | **free** | the flush that covers the unlinking has returned | none | no other operation |
 //!
-//! The hardware walks at any time, without a lock ([`hw_walk`]). It reads what an entry points to only
-//! through the entry, and writes nothing but accessed and dirty bits, by a compare-and-swap of the whole
-//! entry that fails when anything in it changed.
+//! The hardware walks at any time, without a lock ([`hw_walk`]). The hardware reaches the memory behind an
+//! entry only through the entry. The hardware writes only accessed and dirty bits, by a compare-and-swap of
+//! the whole entry. The compare-and-swap fails if anything in the entry has changed.
 //!
 //! ## Writers of an entry
 //!
 //! | entry | from | to | how, and by which writer |
 //! | --- | --- | --- | --- |
 //! | any, upper level | empty | table | compare-and-swap, no lock; the loser frees its table and uses the winner's |
-//! | upper level | empty | leaf, marker | compare-and-swap, under its table's lock |
-//! | upper level | leaf, marker | anything | exchange or compare-and-swap, under its table's lock |
-//! | upper level | table | empty | plain store, by the task that unlinks; that reclaims, or that unshares, under the lock of the table |
-//! | lowest level | not cached by hardware | anything | plain store, under its table's lock |
-//! | lowest level | leaf | another leaf, marker | compare-and-swap in place, under its table's lock: never empty in between |
-//! | lowest level | leaf | empty | under its table's lock: exchange, where accessed and dirty bits are wanted; otherwise a plain store, see [`PteGuard::take_plain`] |
+//! | upper level | empty | leaf, marker | compare-and-swap, under the table's lock |
+//! | upper level | leaf, marker | anything | exchange or compare-and-swap, under the table's lock |
+//! | upper level | table | empty | plain store, by the task that unlinks; when reclaiming or unsharing, under the lock of the table that is unlinked |
+//! | lowest level | not cached by hardware | anything | plain store, under the table's lock |
+//! | lowest level | leaf | another leaf, marker | compare-and-swap in place, under the table's lock: never empty in between |
+//! | lowest level | leaf | empty | under the table's lock: an exchange if accessed and dirty bits are needed, otherwise a plain store, see [`PteGuard::take_plain`] |
 //! | any leaf | | accessed, dirty set | the hardware |
 //!
-//! Every store that makes something reachable is a release, every load that is followed is an acquire: a walk
-//! that finds a table finds it filled, one that finds a page finds its contents.
+//! Every store that makes an object reachable is a release. Every load of an entry that is followed is an
+//! acquire. So a walk that finds a table finds it filled, and a walk that finds a page finds its contents.
 //!
 //! ## Zapping, step by step
 //!
 //! 1. The [`Gather`] counts itself in the space's [`GatherState`], before the first store.
-//! 2. Entries are cleared under the lock of one table at a time; the gather learns the range and the frames.
-//!    It flushes and releases between tables when it is full.
+//! 2. Entries are cleared under the lock of one table at a time. The gather records the range and the frames.
+//!    A full gather flushes and releases between two tables.
 //! 3. Tables whose whole span is free are unlinked, from the leaves up.
-//! 4. [`Gather::finish`]: flush; leave the count; release the frames; free the tables. Where another gather
-//!    is still counted, the flush is of everything, because an entry found empty may be one that the other
-//!    has not flushed (hazard C-4).
+//! 4. [`Gather::finish`] flushes, leaves the count, releases the frames and frees the tables. If another
+//!    gather is still counted, it flushes everything: an entry found empty may be one that the other gather
+//!    has not flushed yet (hazard C-4).
 //!
-//! ## Order of locks
+//! ## Lock order
 //!
-//! A table of an upper level, then one of the lowest, then a second of the lowest; two of one level in the
-//! order of their addresses ([`EntryTable::lock_two`]). The walker holds one at a time and none while it
-//! calls [`Visitor::unlocked`].
+//! The lock of an upper table comes first, then that of a table of the lowest level, then that of a second
+//! table of the lowest level. Two tables of the same level are locked in the order of their addresses
+//! ([`EntryTable::lock_two`]). The walker holds one lock at a time, and none while it calls
+//! [`Visitor::unlocked`].
 
 extern crate alloc;
 

@@ -1,11 +1,11 @@
-//! Where tables live: the seam to the embedding kernel's memory.
+//! The memory of tables: the interface to the embedding kernel.
 
 use crate::addr::{ENTRIES, Pfn};
 use core::fmt;
 use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering, announce};
 use freehold_sync::{Host, RawSpin};
 
-/// No memory for a table.
+/// There is no memory for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfTables;
 
@@ -17,54 +17,54 @@ impl fmt::Display for OutOfTables {
 
 impl core::error::Error for OutOfTables {}
 
-/// One table, as the hardware reads it: a page of entries, aligned to itself. All bytes zero is an empty
-/// table, so a platform may make tables of any zeroed frame by a cast, as long as all other accesses to that
-/// frame are atomic, too.
+/// One table, as the hardware reads it: a page of entries, aligned to its size. All bytes zero is an empty
+/// table. So a platform may cast any zeroed frame to a table, as long as all other accesses to that frame are
+/// atomic too.
 #[repr(C, align(4096))]
 pub struct Table {
-    /// Guarded by the rules of the [crate's protocol](crate#writers-of-an-entry); the hardware also writes
-    /// here, setting accessed and dirty bits.
+    /// The entries. Written by the rules of the [crate's protocol](crate#writers-of-an-entry). The hardware
+    /// also writes here, to set accessed and dirty bits.
     entries: [AtomicU64; ENTRIES],
 }
 
 impl Table {
-    /// An empty table.
+    /// Returns an empty table.
     pub fn new() -> Self {
         Table { entries: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Tells the simulation's report where tables are; nothing in any other build. For a platform that makes
-    /// many at once.
+    /// Announces tables to the simulation's report. Does nothing in other builds. For a platform that creates
+    /// many tables at once.
     pub fn announce(first: *const Table, count: usize) {
         announce!("PageTable", first, count, Table { entries: entries });
     }
 
-    /// The entry at `index`.
+    /// Returns the entry at `index`.
     ///
     /// # Panics
-    /// When the table has none: `index` is not below [`ENTRIES`].
+    /// Panics if `index` is not below [`ENTRIES`].
     #[inline]
     pub fn entry(&self, index: usize) -> &AtomicU64 {
         &self.entries[index]
     }
 
-    /// The entry at `index`, which the caller has found to be in the table.
+    /// Returns the entry at `index`, which the caller has checked.
     #[inline]
     pub(crate) fn entry_inside(&self, index: usize) -> &AtomicU64 {
         debug_assert!(index < ENTRIES, "no entry {index}");
         &self.entries[index & (ENTRIES - 1)]
     }
 
-    /// The index of the first entry from `first` to `last` that is not empty, each as it was at some instant:
-    /// what hangs there is read by another load.
+    /// Returns the index of the first non-empty entry from `first` to `last`. Each entry is read at some
+    /// instant during the call. A caller that follows the entry loads it again.
     #[inline]
     pub(crate) fn first_used(&self, first: usize, last: usize) -> Option<usize> {
         (first..=last).find(|&index| self.entry(index).load(Ordering::Relaxed) != 0)
     }
 
-    /// Whether every entry is empty. Exact only while nobody changes the table.
+    /// Returns true if every entry is empty. Exact only while no task changes the table.
     pub fn is_zero(&self) -> bool {
-        // Pairs with nothing: for assertions and for tables that nobody else reaches.
+        // Relaxed, pairs with nothing: for assertions, and for tables that no other task reaches.
         self.entries.iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
     }
 }
@@ -75,25 +75,26 @@ impl Default for Table {
     }
 }
 
-/// Software's record of one table: 64 bytes, aligned to a cache line, so that neighbouring tables' locks do
-/// not share one. All bytes zero is the record of an empty, unlocked table, so a platform may cast zeroed
-/// memory to records; as for the rest, its fields are this crate's.
+/// The software record of one table: 64 bytes, aligned to a cache line, so that the locks of neighbouring
+/// tables are in different lines. All bytes zero is the record of an empty, unlocked table, so a platform may
+/// cast zeroed memory to records. Only this crate accesses the fields.
 #[repr(C, align(64))]
 pub struct TableMeta {
-    /// The table's lock; see [`crate#writers-of-an-entry`].
+    /// The lock of the table; see [`crate#writers-of-an-entry`].
     pub(crate) lock: RawSpin,
-    /// Written under `lock`. Bit `i` clear: the entries of group `i` (see `crate::groups`) are empty. Kept
-    /// for tables of [`Level::Pte`](crate::Level::Pte) only.
+    /// Bit `i` is clear if the entries of group `i` (see `crate::groups`) are empty. Written under `lock`.
+    /// Used only for tables of [`Level::Pte`](crate::Level::Pte).
     pub(crate) filled: AtomicU64,
-    /// Written under `lock`. The first of the tables kept for splitting leaves of this one, by its number
-    /// plus one; 0: none. Of a table that is kept: the next one, under the same lock.
+    /// The list of tables deposited for splitting leaves of this table. Written under `lock`. The value is
+    /// the number of the first table plus one, or 0 for none. In the record of a deposited table, the value
+    /// leads to the next one, under the same lock.
     pub(crate) spare: AtomicU64,
-    /// Spaces beside the first that use the table; see `crate::share`.
+    /// Number of spaces that use the table in addition to the first; see `crate::share`.
     pub(crate) shares: AtomicU32,
 }
 
 impl TableMeta {
-    /// The record of an empty, unlocked table.
+    /// Returns the record of an empty, unlocked table.
     pub fn new() -> Self {
         TableMeta {
             lock: RawSpin::new(),
@@ -103,7 +104,7 @@ impl TableMeta {
         }
     }
 
-    /// As [`Table::announce`], for records.
+    /// Announces records to the simulation's report, like [`Table::announce`].
     pub fn announce(first: *const TableMeta, count: usize) {
         announce!(
             "PageTable",
@@ -113,18 +114,14 @@ impl TableMeta {
         );
     }
 
-    /// Makes the record that of an empty table again.
+    /// Resets the record to that of an empty table.
     ///
-    /// For the memory's own use, before a table is handed out again; nobody else may know the table.
+    /// Called by the memory before it hands out a table again. No other task may know the table.
     pub fn reset(&self) {
-        // Pairs with nothing: the table is unreachable, and handing it out orders what follows.
+        // Relaxed, pairs with nothing: the table is unreachable, and handing it out orders later accesses.
         self.filled.store(0, Ordering::Relaxed);
-        debug_assert_eq!(
-            self.spare.load(Ordering::Relaxed),
-            0,
-            "a table went away with tables kept for its leaves"
-        );
-        debug_assert_eq!(self.shares.load(Ordering::Relaxed), 0, "a table went away that somebody shares");
+        debug_assert_eq!(self.spare.load(Ordering::Relaxed), 0, "a table was freed with deposited tables");
+        debug_assert_eq!(self.shares.load(Ordering::Relaxed), 0, "a shared table was freed");
     }
 }
 
@@ -138,43 +135,43 @@ impl Default for TableMeta {
 ///
 /// # Safety
 ///
-/// An implementation promises that
-/// - a table from [`alloc_table`](Self::alloc_table) is used by nobody else until
-///   [`free_table`](Self::free_table) returns it, and is all zero, and so is its record;
+/// An implementation promises the following.
+/// - A table from [`alloc_table`](Self::alloc_table) has no other user until [`free_table`](Self::free_table)
+///   frees it. The table and its record are all zero.
 /// - [`table`](Self::table) and [`table_meta`](Self::table_meta) return the same objects for the same number
-///   for as long as the table is allocated. For a number that is no table they may panic, but must not let
-///   undefined behaviour come of it;
-/// - the objects of a table that was freed stay what they are for as long as the memory lives. A task that
-///   found the table before may take the record's lock and release it at any later time, and may read an
-///   entry: the frame stays readable, whatever it is used for by then, and what is read does not matter.
+///   for as long as the table is allocated. For a number that is not a table, both methods may panic, but
+///   must not cause undefined behaviour.
+/// - The objects of a freed table stay valid for as long as the memory exists. A task that found the table
+///   earlier may take the record's lock and release it at any later time. Such a task may also read an entry.
+///   The frame stays readable, whatever it is used for by then, and the value read does not matter.
 #[expect(unsafe_code, reason = "the contract on memory is for the implementation to keep")]
 pub unsafe trait TableMemory: Host {
-    /// A new, empty table.
+    /// Allocates a new, empty table.
     ///
     /// # Errors
-    /// [`OutOfTables`], and nothing happened.
+    /// Fails with [`OutOfTables`] if there is no memory. Nothing has changed then.
     fn alloc_table(&self) -> Result<Pfn, OutOfTables>;
 
-    /// Takes a table back. Every entry is empty, as this crate leaves it (of a root, the kernel's half
-    /// included), so the table may be handed out again unzeroed; the record wants a
+    /// Frees a table. This crate leaves every entry empty (in a root, including the kernel's half). So the
+    /// memory may hand out the table again without zeroing it. The record needs a
     /// [`reset`](TableMeta::reset).
     ///
     /// # Safety
     ///
-    /// The table came from `alloc_table`, no entry points to it, neither hardware nor a walker of software
-    /// can come to it any more, and hardware does not read it. Walkers of software that came to it before do
-    /// what the trait says of a freed table.
+    /// The table came from `alloc_table`, and no entry points to it. Neither hardware nor a walker of
+    /// software can reach it any more, and hardware does not read it. Walkers of software that reached the
+    /// table earlier do only what the trait allows for a freed table.
     unsafe fn free_table(&self, table: Pfn);
 
-    /// The table at `pfn`, by the platform's direct map.
+    /// Returns the table at `pfn`, through the platform's direct map.
     fn table(&self, pfn: Pfn) -> &Table;
 
-    /// The record of the table at `pfn`.
+    /// Returns the record of the table at `pfn`.
     fn table_meta(&self, pfn: Pfn) -> &TableMeta;
 }
 
-/// Whether tables come from one place.
+/// Returns true if the tables of `a` and `b` come from the same memory.
 pub(crate) fn same_memory<M>(a: &M, b: &M) -> bool {
-    // Of a memory without a size there is one only, wherever references to it point.
+    // A memory type of size zero has only one memory, wherever references to it point.
     size_of::<M>() == 0 || core::ptr::eq(a, b)
 }

@@ -1,6 +1,6 @@
-#![expect(unsafe_code, reason = "gives tables back to their memory, whose contract is unsafe")]
+#![expect(unsafe_code, reason = "frees tables to their memory, whose contract is unsafe")]
 
-//! The tables of one address space: making them, walking down, filling upper levels.
+//! The page tables of one address space: creating tables, walking down, and filling upper levels.
 
 use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
@@ -10,14 +10,14 @@ use core::fmt;
 use core::marker::PhantomData;
 use freehold_sync::atomic::{AtomicU64, Ordering};
 
-/// Why there is no table to install into.
+/// Reasons why there is no table to install into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableError {
-    /// No memory.
+    /// There is no memory for a table.
     OutOfTables,
-    /// A leaf of this level, above the wanted table, maps the address already.
+    /// A leaf of this level, above the requested table, already maps the address.
     Huge(Level),
-    /// A marker of this level, above the wanted table, stands there.
+    /// A marker of this level, above the requested table, is at the address.
     Marker(Level),
 }
 
@@ -41,92 +41,95 @@ impl core::error::Error for TableError {}
 
 /// The page tables of one address space.
 ///
-/// It does not own the memory its tables come from: every call names it, always the same one, and
-/// [`destroy`](Self::destroy) gives the root back.
+/// The type does not own the memory of its tables. Every call gets the memory as an argument, and it must
+/// always be the same. [`destroy`](Self::destroy) frees the root.
 pub struct PageTable<F, M> {
-    /// Written once.
+    /// The root table. Never changes.
     root: Pfn,
     format: PhantomData<(F, fn() -> M)>,
 }
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
-    /// An address space without mappings: one root table.
+    /// Returns the tables of an address space without mappings: one root table.
     ///
     /// # Errors
-    /// No memory for it.
+    /// Fails with [`OutOfTables`] if there is no memory for the root table.
     pub fn new(memory: &M) -> Result<Self, OutOfTables> {
         Ok(PageTable { root: memory.alloc_table()?, format: PhantomData })
     }
 
-    /// The root table, for the register that the hardware starts at.
+    /// Returns the root table, for the register at which the hardware starts.
     #[inline]
     pub fn root(&self) -> Pfn {
         self.root
     }
 
-    /// Frees the root table. Everything else was [unlinked](Self::unlink_tables) before. Entries of the
-    /// kernel's half, which nothing else in this crate reads or writes, are emptied here, so that the
-    /// memory gets back an empty table; what they lead to stays.
+    /// Frees the root table. All other tables must be [unlinked](Self::unlink_tables) before. Empties the
+    /// entries of the kernel's half, so that the memory gets an empty table. The tables that these entries
+    /// point to stay.
     ///
     /// # Safety
     ///
-    /// `memory` is the one of [`new`](Self::new) and of every other call, no processor runs on these tables,
-    /// and nobody walks them.
+    /// `memory` is the memory of [`new`](Self::new) and of every other call. No processor runs on these
+    /// tables, and no task walks them.
     ///
     /// # Panics
-    /// In test builds, when a table is left.
+    /// Panics in test builds if a table is left.
     pub unsafe fn destroy(self, memory: &M) {
         let root = memory.table(self.root);
-        // Relaxed, here and below: nobody else reaches the table any more.
+        // Relaxed, here and below: no other task reaches the table any more.
         let empty = |index| root.entry(index).load(Ordering::Relaxed) == 0;
         debug_assert!((0..F::USER_ENTRIES).all(empty), "tables are left below a root being destroyed");
         for index in F::USER_ENTRIES..ENTRIES {
             root.entry(index).store(0, Ordering::Relaxed);
         }
-        // SAFETY: the root came from `alloc_table` and, as the caller promises, nobody reads it any more.
+        // SAFETY: the root came from `alloc_table`. The caller promises that no task or processor reads it
+        // any more.
         unsafe { memory.free_table(self.root) }
     }
 
-    /// The table of 4 KiB entries for `address`, if there is one.
+    /// Returns the table of 4 KiB entries for `address`, if there is one.
     #[inline]
     pub fn pte_table<'a>(&'a self, memory: &'a M, address: VirtAddr) -> Option<PteTable<'a, F, M>> {
         self.find(memory, address)
     }
 
-    /// The table of 4 KiB entries for `address`, locked, if there is one.
+    /// Returns the table of 4 KiB entries for `address`, locked, if there is one.
     #[inline]
     pub fn lock_pte_table<'a>(&'a self, memory: &'a M, address: VirtAddr) -> Option<PteGuard<'a, F, M>> {
         loop {
-            // If the table was reclaimed since it was found, another one hangs there by now, or none.
+            // If the table was reclaimed after it was found, another table or none is linked there now.
             if let Some(guard) = self.pte_table(memory, address)?.lock_linked() {
                 return Some(guard);
             }
         }
     }
 
-    /// The table of 2 MiB entries for `address`, if there is one.
+    /// Returns the table of 2 MiB entries for `address`, if there is one.
     #[inline]
     pub fn pmd_table<'a>(&'a self, memory: &'a M, address: VirtAddr) -> Option<PmdTable<'a, F, M>> {
         self.find(memory, address)
     }
 
-    /// The table of 1 GiB entries for `address`, if there is one.
+    /// Returns the table of 1 GiB entries for `address`, if there is one.
     #[inline]
     pub fn pud_table<'a>(&'a self, memory: &'a M, address: VirtAddr) -> Option<PudTable<'a, F, M>> {
         self.find(memory, address)
     }
 
-    /// The table of 4 KiB entries for `address`, made if need be, with everything above it.
+    /// Returns the table of 4 KiB entries for `address`. Creates the table, and the tables above it, if
+    /// needed.
     ///
-    /// The caller holds the mmap lock or the VMA's lock, in any mode: no task unlinks tables there. A table
-    /// may still be [reclaimed](crate::reclaim) before it is [locked](EntryTable::lock_linked).
+    /// The caller holds the mmap lock or the VMA's lock, in any mode, so no task unlinks tables there. A
+    /// table may still be [reclaimed](crate::reclaim) before it is [locked](EntryTable::lock_linked).
     ///
     /// # Errors
-    /// Out of memory, or a larger leaf is there already. Tables made on the way stay; they are freed with
-    /// the range.
+    /// Fails with [`TableError::OutOfTables`] if there is no memory, and with [`TableError::Huge`] or
+    /// [`TableError::Marker`] if a larger leaf or marker is there. Tables created on the way stay; they are
+    /// freed with the range.
     ///
     /// # Panics
-    /// When `address` is not below [`Format::USER_END`]. Nothing is made.
+    /// Panics if `address` is not below [`Format::USER_END`]. No table is created then.
     #[inline]
     pub fn pte_table_alloc<'a>(
         &'a self,
@@ -136,8 +139,14 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         self.find_or_alloc(memory, address)
     }
 
-    /// The table of 2 MiB entries for `address`, made if need be; as
+    /// Returns the table of 2 MiB entries for `address`. Creates the table if needed, like
     /// [`pte_table_alloc`](Self::pte_table_alloc).
+    ///
+    /// # Errors
+    /// Fails in the same cases as [`pte_table_alloc`](Self::pte_table_alloc).
+    ///
+    /// # Panics
+    /// Panics in the same cases as [`pte_table_alloc`](Self::pte_table_alloc).
     #[inline]
     pub fn pmd_table_alloc<'a>(
         &'a self,
@@ -147,8 +156,14 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         self.find_or_alloc(memory, address)
     }
 
-    /// The table of 1 GiB entries for `address`, made if need be; as
+    /// Returns the table of 1 GiB entries for `address`. Creates the table if needed, like
     /// [`pte_table_alloc`](Self::pte_table_alloc).
+    ///
+    /// # Errors
+    /// Fails in the same cases as [`pte_table_alloc`](Self::pte_table_alloc).
+    ///
+    /// # Panics
+    /// Panics in the same cases as [`pte_table_alloc`](Self::pte_table_alloc).
     #[inline]
     pub fn pud_table_alloc<'a>(
         &'a self,
@@ -158,9 +173,10 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         self.find_or_alloc(memory, address)
     }
 
-    /// What is at `address` now and at which level, read without a lock; a hint unless the caller's locks
-    /// keep it still. An absent table shows as an empty entry of the level where it would hang. An entry of
-    /// the lowest level may be any word if its table is [reclaimed](crate::reclaim) before it is read.
+    /// Returns the current entry at `address` and its level, read without a lock. The result is a hint,
+    /// unless the caller's locks keep the entry unchanged. A missing table is returned as an empty entry of
+    /// the level at which the table would be linked. An entry of the lowest level may be any word if its
+    /// table is [reclaimed](crate::reclaim) before the entry is read.
     pub fn peek(&self, memory: &M, address: VirtAddr) -> (Pte<F>, Level) {
         if address.get() >= F::USER_END {
             return (Pte::NONE, F::ROOT);
@@ -168,7 +184,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         let mut table = self.root;
         let mut level = F::ROOT;
         loop {
-            // Acquire, pairs with the release that installed the entry.
+            // Acquire: pairs with the release that installed the entry.
             let raw = memory.table(table).entry(address.index(level)).load(Ordering::Acquire);
             match F::kind(raw, level) {
                 Kind::Table { pfn } => (table, level) = (pfn, level.below()),
@@ -177,8 +193,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         }
     }
 
-    /// Inlined wherever it is asked for: a table that is returned through memory costs a fault more than the
-    /// walk.
+    /// Always inlined: returning a table through memory costs a fault more than the walk.
     #[inline(always)]
     fn find<'a, const LEVEL: usize>(
         &'a self,
@@ -193,7 +208,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         for number in (LEVEL + 1..F::LEVELS).rev() {
             let level = Level::from_number(number);
             let slot = memory.table(table).entry(address.index(level));
-            // Acquire, pairs with the release of `fill`: the table behind the entry is zeroed.
+            // Acquire: pairs with the release of `install_table`. The table behind the entry is zeroed.
             match F::kind(slot.load(Ordering::Acquire), level) {
                 Kind::Table { pfn } => {
                     table = pfn;
@@ -211,13 +226,13 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         memory: &'a M,
         address: VirtAddr,
     ) -> Result<EntryTable<'a, F, M, LEVEL>, TableError> {
-        assert!(address.get() < F::USER_END, "a mapping at {address:?}, which this format does not have");
+        assert!(address.get() < F::USER_END, "{address:?} is not a user address of this format");
         let mut table = self.root;
         let mut parent = None;
         for number in (LEVEL + 1..F::LEVELS).rev() {
             let level = Level::from_number(number);
             let slot = memory.table(table).entry(address.index(level));
-            // Acquire, pairs with the release of `fill`: the table behind the entry is zeroed.
+            // Acquire: pairs with the release of `install_table`. The table behind the entry is zeroed.
             let raw = slot.load(Ordering::Acquire);
             let pfn = match F::kind(raw, level) {
                 Kind::Table { pfn } => pfn,
@@ -231,24 +246,26 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         Ok(Self::entry_table(memory, table, address, parent))
     }
 
-    /// Hangs a new table into an empty slot of an upper level. Several may try at once; one table
-    /// survives.
+    /// Links a new table into an empty slot of an upper level. Several tasks may try at once; one table is
+    /// kept.
     #[cold]
     pub(crate) fn install_table(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
         let new = memory.alloc_table()?;
-        // Release on success, pairs with the acquire of every walk: the table is seen zeroed.
-        // Acquire on failure, pairs with the release of the faster task: we go on into its table.
+        // Release on success: pairs with the acquire of every walk, so the table is seen zeroed. Acquire on
+        // failure: pairs with the release of the faster task, because this task continues in that task's
+        // table.
         match slot.compare_exchange(0, F::table(new), Ordering::Release, Ordering::Acquire) {
             Ok(_) => Ok(new),
             Err(found) => {
-                // SAFETY: the table came from `alloc_table` above and was never linked: only we know it.
+                // SAFETY: the table came from `alloc_table` above and was never linked, so only this call
+                // knows it.
                 unsafe { memory.free_table(new) }
                 match F::kind(found, level) {
                     Kind::Table { pfn } => Ok(pfn),
                     Kind::Leaf { .. } => Err(TableError::Huge(level)),
                     Kind::Marker { .. } => Err(TableError::Marker(level)),
-                    // The slot was not empty when the compare failed, and zero alone means empty.
-                    Kind::None => unreachable!("an entry that is neither empty nor anything else"),
+                    // The slot was not empty when the compare failed, and only zero means empty.
+                    Kind::None => unreachable!("a non-zero entry is decoded as empty"),
                 }
             }
         }

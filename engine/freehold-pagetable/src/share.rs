@@ -1,22 +1,24 @@
-//! Tables that several address spaces use together: one table of 2 MiB entries, hung into a slot of each.
+//! Tables that several address spaces share: one table of 2 MiB entries that is linked into a slot of each
+//! space.
 //!
-//! The entries of a shared table belong to all sharers: a change of one is a change for all, and the table's
-//! lock is the same lock for all. What hangs there must therefore be mapped alike by all of them; the callers
-//! see to that.
+//! All sharers own the entries of a shared table. A change of an entry changes it for all sharers, and the
+//! table has one lock for all of them. So all sharers must map the same objects there in the same way; the
+//! callers ensure this.
 //!
-//! | shares | meaning | leaves it by |
+//! | shares | meaning | left by |
 //! | --- | --- | --- |
-//! | 0 | one space uses the table: it may unlink and free it | [`share`](PageTable::share): 1 |
-//! | n, at most 2^31 | n + 1 spaces use it: each may leave, none may unlink | `share`: n + 1; [`unshare`](PageTable::unshare): n - 1 |
+//! | 0 | one space uses the table, and may unlink and free it | [`share`](PageTable::share): 1 |
+//! | n, at most 2^31 | n + 1 spaces use the table; each may leave, none may unlink it | `share`: n + 1; [`unshare`](PageTable::unshare): n - 1 |
 //!
-//! The count has no second meaning: a reference that somebody takes to a table's memory is not counted here
-//! (hazards C-15, C-16).
+//! The count has no second meaning. A reference that a task takes to the memory of a table is not counted
+//! here (hazards C-15, C-16).
 //!
-//! A space that leaves owes the flush of all that the table translates, not of the part that its caller is
-//! about (hazard C-17), and its processors' walk caches, and walkers without locks, must have let go of the
-//! table before the last sharer may free it (hazard C-13). Both are one flush of the gather, however many
-//! tables were left (hazard C-14): so the caller [flushes](crate::Gather::flush) before it lets go of the
-//! lock that keeps the others from seeing themselves alone.
+//! A space that leaves must flush the whole range that the table translates, not only the part that its
+//! caller works on (hazard C-17). Before the last sharer may free the table, the walk caches of the leaving
+//! space's processors must be flushed, and its lock-free walkers must have left the table (hazard C-13). One
+//! flush of the gather does both, for any number of tables that were left (hazard C-14). The caller therefore
+//! [flushes](crate::Gather::flush) before it releases the lock that keeps other spaces from becoming the only
+//! user of a table.
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
@@ -26,42 +28,46 @@ use crate::page_table::{PageTable, TableError};
 use crate::table::{PmdTable, StaleTranslations};
 use freehold_sync::atomic::Ordering;
 
-/// No table is shared by more. As many again are left for callers that ask at the same time.
+/// Maximum number of shares of a table. The range above this limit leaves room for callers that increment the
+/// count at the same time.
 const MAX_SHARERS: u32 = 1 << 31;
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
-    /// Hangs `table`, which another space uses, into this space's tables as the one for `address`. False:
-    /// another table hangs there already, or too many use it; then nothing has happened.
+    /// Links `table`, which another space uses, into this space's tables as the table for `address`. Returns
+    /// true if the table is linked there. Returns false and changes nothing if another table is already
+    /// linked there, or if the table has too many sharers.
     ///
-    /// Needs: what [`install`](crate::EntryGuard::install) needs here; and a lock that keeps `table` with the
-    /// space that it was found in, against which [`unshare`](Self::unshare) is excluded, until this
-    /// returns.
+    /// The caller holds the locks that [`install`](crate::EntryGuard::install) needs in this space. Until
+    /// this function returns, the caller also holds a lock that excludes [`unshare`](Self::unshare) in the
+    /// space in which `table` was found, so that the table stays with that space.
     ///
     /// # Errors
-    /// No memory for the tables above, or something larger is mapped at `address`.
+    /// Fails with [`TableError::OutOfTables`] if there is no memory for the tables above, and with
+    /// [`TableError::Huge`] or [`TableError::Marker`] if a larger leaf or marker is at `address`.
     ///
     /// # Panics
-    /// When no table's span starts at `address`, or `table` is from another memory. Nothing happened.
+    /// Panics if no table's span starts at `address`, or if `table` is from another memory. Nothing has
+    /// changed then.
     pub fn share(
         &self,
         memory: &M,
         address: VirtAddr,
         table: PmdTable<'_, F, M>,
     ) -> Result<bool, TableError> {
-        assert!(same_memory(table.memory, memory), "a table is shared with another memory");
+        assert!(same_memory(table.memory, memory), "the shared table is from another memory");
         assert_eq!(address.index(Level::Pmd), 0, "a part of a table cannot be shared");
         let slots = self.pud_table_alloc(memory, address)?;
         let slot = slots.entry(address);
         let Some((_, pfn)) = table.parent else { unreachable!("a table below the root has a parent") };
         let entry = F::table(pfn);
-        // Relaxed: the lock that the caller holds orders counting against `unshare`. First, because a walk
-        // that finds the table linked may not find it exclusive.
+        // Relaxed: the lock that the caller holds orders the count against `unshare`. The count is raised
+        // before the table is linked, because a walk that finds the table linked must not find it exclusive.
         let before = table.meta.shares.fetch_add(1, Ordering::Relaxed);
         if before >= MAX_SHARERS {
             table.meta.shares.fetch_sub(1, Ordering::Relaxed);
             return Ok(false);
         }
-        // Release on success, pairs with the acquire of every walk. Relaxed on failure: nothing is followed.
+        // Release on success: pairs with the acquire of every walk. Relaxed on failure: nothing is followed.
         match slot.compare_exchange(0, entry, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(true),
             Err(found) => {
@@ -70,18 +76,19 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
                     Kind::Table { .. } => Ok(found == entry),
                     Kind::Leaf { .. } => Err(TableError::Huge(Level::Pud)),
                     Kind::Marker { .. } => Err(TableError::Marker(Level::Pud)),
-                    // The compare failed, and zero alone means empty.
-                    Kind::None => unreachable!("an entry that is neither empty nor anything else"),
+                    // The compare failed, and only zero means empty.
+                    Kind::None => unreachable!("a non-zero entry is decoded as empty"),
                 }
             }
         }
     }
 
-    /// Takes the table of 2 MiB entries for `address` out of this space if others use it as well; its entries
-    /// stay theirs. False: no other does, or there is none.
+    /// Unlinks the table of 2 MiB entries for `address` from this space if other spaces also use it. The
+    /// entries stay for the other spaces. Returns false if no other space uses the table, or if there is no
+    /// table.
     ///
-    /// Needs: nobody fills entries here meanwhile, nor shares the table; until `gather` has flushed, none of
-    /// the others may see itself alone.
+    /// No task may fill entries here or share the table during the call. Until `gather` has flushed, no other
+    /// space may find that it is the only user.
     pub fn unshare<T: Tlb, const FRAMES: usize>(
         &self,
         memory: &M,
@@ -89,25 +96,27 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         gather: &mut Gather<'_, T, FRAMES>,
     ) -> bool {
         let Some(table) = self.pmd_table(memory, address) else { return false };
-        // A task that has found the table and wants its lock sees by `is_linked` that it has gone from here.
+        // A task that has found the table and waits for its lock notices by `is_linked` that the table was
+        // unlinked here.
         let _entries_stay = table.lock();
         if !table.is_shared() {
             return false;
         }
         let Some((slot, _)) = table.parent else { unreachable!("a table below the root has a parent") };
         gather.begin_change();
-        // Release, pairs with the acquire of walks: one that sees the empty slot sees this gather counted.
+        // Release: pairs with the acquire of walks. A walk that sees the empty slot also sees this gather
+        // counted.
         slot.store(0, Ordering::Release);
         gather.add_changed(VaRange::entry(address, Level::Pud), true);
-        // Relaxed: see `share`. The flush comes between this and the end of the caller's lock.
+        // Relaxed: see `share`. The flush comes between this store and the release of the caller's lock.
         table.meta.shares.fetch_sub(1, Ordering::Relaxed);
         true
     }
 }
 
 impl<F: Format, M: TableMemory> PmdTable<'_, F, M> {
-    /// Whether other spaces use the table, too. Exact under a lock that excludes sharing and unsharing; under
-    /// one that excludes unsharing, `true` stays.
+    /// Returns true if other spaces also use the table. The result is exact under a lock that excludes
+    /// sharing and unsharing. Under a lock that excludes only unsharing, the result `true` stays valid.
     pub fn is_shared(&self) -> bool {
         // Relaxed: see `PageTable::share`.
         self.meta.shares.load(Ordering::Relaxed) != 0

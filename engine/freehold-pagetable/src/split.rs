@@ -1,4 +1,4 @@
-#![expect(unsafe_code, reason = "gives an unused table back to its memory, whose contract is unsafe")]
+#![expect(unsafe_code, reason = "frees an unused table to its memory, whose contract is unsafe")]
 
 //! Splitting a leaf above 4 KiB into a table of smaller leaves.
 
@@ -10,21 +10,23 @@ use crate::table::EntryTable;
 use freehold_sync::atomic::{AtomicU64, Ordering};
 
 impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> {
-    /// Replaces the leaf of `address`, if there is one, by a table of leaves of the next lower level that
-    /// map the same frames with the same rights. Returns whether there was one. Takes this table's lock.
+    /// Replaces the leaf of `address`, if there is one, by a table of leaves of the next lower level. The new
+    /// leaves map the same frames with the same rights. Returns true if there was a leaf. Takes this table's
+    /// lock.
     ///
-    /// What is translated does not change, so nothing is flushed: a TLB may keep the large translation
-    /// until one of the small ones is changed and flushed, and a flush of any part of a large translation
-    /// removes all of it. (Some processors have errata about translations of two sizes; a platform for
-    /// such a one flushes the leaf before it calls this.)
+    /// No translation changes, so nothing is flushed. A TLB may keep the large translation until one of the
+    /// small ones is changed and flushed. A flush of any part of a large translation removes all of it. (Some
+    /// processors have errata about translations of two sizes. A platform for such a processor flushes the
+    /// leaf before it calls this function.)
     ///
-    /// The new table is one that was [kept](crate::EntryGuard::deposit) for this, if there is one.
+    /// The new table is one that was [deposited](crate::EntryGuard::deposit) for this purpose, if there is
+    /// one.
     ///
     /// # Errors
-    /// No memory for the table; nothing happened.
+    /// Fails with [`OutOfTables`] if there is no memory for the table. Nothing has changed then.
     ///
     /// # Panics
-    /// For a table of the lowest level.
+    /// Panics for a table of the lowest level.
     pub fn split(self, address: VirtAddr) -> Result<bool, OutOfTables> {
         let mut own = None;
         loop {
@@ -36,7 +38,8 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
                 continue;
             }
             let Some(new) = guard.withdraw().or_else(|| own.take()) else {
-                // Not under the lock; nor is it freed there, if another is found meanwhile.
+                // Allocate without the lock. If a deposited table is available in the next round, this table
+                // is also freed without the lock.
                 drop(guard);
                 own = Some(PreallocatedTable::try_new(self.memory)?);
                 continue;
@@ -48,8 +51,9 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
     }
 }
 
-/// An empty table that nobody else knows, to be [kept](crate::EntryGuard::deposit) for the split of a leaf.
-/// It goes back to its memory when it is dropped, which is better not done under a table's lock.
+/// An empty table that is linked nowhere, to be [deposited](crate::EntryGuard::deposit) for the split of a
+/// leaf. Dropping the value frees the table to its memory. A caller should not drop the value under a table's
+/// lock.
 ///
 /// # Invariants
 ///
@@ -61,32 +65,33 @@ pub struct PreallocatedTable<'m, M: TableMemory> {
 }
 
 impl<'m, M: TableMemory> PreallocatedTable<'m, M> {
-    /// A new one.
+    /// Allocates a table.
     ///
     /// # Errors
-    /// No memory.
+    /// Fails with [`OutOfTables`] if there is no memory.
     pub fn try_new(memory: &'m M) -> Result<Self, OutOfTables> {
         Ok(PreallocatedTable { memory, table: memory.alloc_table()? })
     }
 
-    /// The table's number.
+    /// Returns the number of the table.
     pub fn pfn(&self) -> Pfn {
         self.table
     }
 
-    /// One that [`into_pfn`](Self::into_pfn) has given up.
+    /// Returns a table from a number that [`into_pfn`](Self::into_pfn) returned.
     pub(crate) fn from_pfn(memory: &'m M, table: Pfn) -> Self {
         PreallocatedTable { memory, table }
     }
 
-    /// The caller keeps the invariants for the number it gets, or links the table.
+    /// Returns the number of the table and gives up the ownership. The caller keeps the invariants for the
+    /// table, or links it.
     pub(crate) fn into_pfn(self) -> Pfn {
         let table = self.table;
         core::mem::forget(self);
         table
     }
 
-    /// Where it came from, and goes back to.
+    /// Returns the memory that the table came from.
     pub(crate) fn memory(&self) -> &'m M {
         self.memory
     }
@@ -94,14 +99,14 @@ impl<'m, M: TableMemory> PreallocatedTable<'m, M> {
 
 impl<M: TableMemory> Drop for PreallocatedTable<'_, M> {
     fn drop(&mut self) {
-        // SAFETY: the invariants.
+        // SAFETY: by the invariants, the table came from `alloc_table`, is empty and is linked nowhere.
         unsafe { self.memory.free_table(self.table) }
     }
 }
 
-/// Fills `new` from the leaf in `entry` and puts it in the leaf's place. Meanwhile the hardware may set the
-/// leaf's accessed and dirty bits, which must not be lost: then the exchange fails and the table is filled
-/// again.
+/// Fills `new` from the leaf in `entry` and replaces the leaf by it. The hardware may set the leaf's accessed
+/// and dirty bits during the call, and these bits must not be lost. The exchange then fails, and the table is
+/// filled again.
 fn replace_leaf_by_table<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, memory: &impl TableMemory) {
     if level.below() == Level::Pte {
         groups::set_all_filled(memory.table_meta(new));
@@ -110,11 +115,11 @@ fn replace_leaf_by_table<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, m
     let mut raw = entry.load(Ordering::Relaxed);
     loop {
         let Kind::Leaf { pfn, flags } = F::kind(raw, level) else {
-            unreachable!("a leaf went away under its table's lock");
+            unreachable!("the leaf changed under its table's lock");
         };
         fill_with_leaves::<F>(memory.table(new), level.below(), pfn, flags);
-        // Release on success, pairs with the acquire of every walk: the table is seen filled.
-        // Relaxed on failure: only accessed and dirty bits can have changed.
+        // Release on success: pairs with the acquire of every walk, so the table is seen filled. Relaxed on
+        // failure: only accessed and dirty bits can have changed.
         match entry.compare_exchange(raw, F::table(new), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
             Err(now) => raw = now,
@@ -126,7 +131,7 @@ fn fill_with_leaves<F: Format>(table: &Table, level: Level, pfn: Pfn, flags: Pte
     for index in 0..ENTRIES {
         let part = pfn.add(index as u64 * level.frames());
         let pte = Pte::<F>::leaf(level, part, flags);
-        // Relaxed: the table is published by the exchange in `hang`.
+        // Relaxed: the exchange in `replace_leaf_by_table` publishes the table.
         table.entry(index).store(pte.raw(), Ordering::Relaxed);
     }
 }

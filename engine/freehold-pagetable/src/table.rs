@@ -1,4 +1,4 @@
-//! One table and its lock: what may be done to an entry, and by which task.
+//! One table and its lock: the operations on an entry, and the locks that they need.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
@@ -10,18 +10,19 @@ use freehold_sync::RawSpinGuard;
 use freehold_sync::atomic::{AtomicU64, Ordering};
 use freehold_sync::rank::Rank;
 
-/// The receiver of translations that a TLB may still hold. Every operation that removes rights takes one, so
-/// that the flush cannot be forgotten: a [`Gather`](crate::Gather), or [`NotCached`] from a caller that knows
-/// better.
+/// Receives the translations that a TLB may still hold. Every operation that removes rights takes a receiver,
+/// so that no caller forgets the flush. A receiver is a [`Gather`](crate::Gather), or [`NotCached`] if no
+/// flush is needed.
 pub trait StaleTranslations {
-    /// Something is about to be changed, before its first store.
+    /// Records that a change is about to begin, before its first store.
     fn begin_change(&mut self);
-    /// `span` was changed; with `tables`, an entry that pointed to a table was.
+    /// Records that `span` was changed. `tables` is set if the change covered an entry that pointed to a
+    /// table.
     fn add_changed(&mut self, span: VaRange, tables: bool);
 }
 
-/// The claim that no processor can hold a translation of what is changed: the space never ran, or the
-/// caller flushes on its own.
+/// States that no processor can hold a translation of what is changed: the space never ran, or the caller
+/// flushes.
 #[derive(Clone, Copy, Debug)]
 pub struct NotCached;
 
@@ -32,17 +33,17 @@ impl StaleTranslations for NotCached {
     fn add_changed(&mut self, _span: VaRange, _tables: bool) {}
 }
 
-/// A table of level number `LEVEL`, found by walking to an address; not locked.
+/// A table of level number `LEVEL`, found by walking to an address. Not locked.
 ///
-/// The table stays what it is as long as no task may unlink it; see the [crate's protocol](crate). A table of
-/// the lowest level may be [reclaimed](crate::reclaim) before it is locked.
+/// The table stays valid as long as no task may unlink it; see the [crate's protocol](crate). A table of the
+/// lowest level may be [reclaimed](crate::reclaim) before it is locked.
 pub struct EntryTable<'a, F, M, const LEVEL: usize> {
     pub(crate) memory: &'a M,
     pub(crate) table: &'a Table,
     pub(crate) meta: &'a TableMeta,
-    /// Where the table's span starts.
+    /// The start of the table's span.
     pub(crate) base: VirtAddr,
-    /// The entry that points to the table; `None` for the root.
+    /// The entry that points to the table, and the table's number. `None` for the root.
     pub(crate) parent: Option<(&'a AtomicU64, Pfn)>,
     pub(crate) format: PhantomData<F>,
 }
@@ -63,22 +64,23 @@ pub type PmdTable<'a, F, M> = EntryTable<'a, F, M, 1>;
 pub type PudTable<'a, F, M> = EntryTable<'a, F, M, 2>;
 
 impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEVEL> {
-    /// The table's level.
+    /// The level of the table.
     pub const LEVEL: Level = Level::from_number(LEVEL);
 
     const RANK: Rank = if LEVEL == 0 { Rank::PageTable } else { Rank::PageTableUpper };
 
-    /// The addresses that the table translates.
+    /// Returns the addresses that the table translates.
     #[inline]
     pub fn span(&self) -> VaRange {
         VaRange::of(self.base.get(), self.base.get().saturating_add(Self::LEVEL.table_span()))
     }
 
-    /// Takes the lock of a table that cannot be unlinked: one of an upper level, or one whose span is kept
-    /// from being [reclaimed](crate::reclaim), by the VMA's lock for writing say.
+    /// Takes the lock of a table that cannot be unlinked: a table of an upper level, or a table of the lowest
+    /// level whose span is protected from [reclaiming](crate::reclaim), for example by the VMA's lock for
+    /// writing.
     ///
     /// # Panics
-    /// In test builds, when a table of the lowest level is linked no more.
+    /// Panics in test builds if a table of the lowest level is no longer linked.
     #[inline]
     pub fn lock(self) -> EntryGuard<'a, F, M, LEVEL> {
         let guard = self.lock_any();
@@ -86,8 +88,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         guard
     }
 
-    /// Takes the table's lock and makes sure that the table is still the one that its parent points to.
-    /// `None`: it is not, walk again. For tables of the lowest level, which may be
+    /// Takes the table's lock and checks that its parent still points to the table. Returns `None` if it does
+    /// not; the caller then walks again. For tables of the lowest level, which may be
     /// [reclaimed](crate::reclaim) before they are locked.
     #[inline]
     pub fn lock_linked(self) -> Option<EntryGuard<'a, F, M, LEVEL>> {
@@ -95,24 +97,25 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         guard.is_linked().then_some(guard)
     }
 
-    /// Takes the table's lock, whether it is linked or not.
+    /// Takes the table's lock, without checking that the table is linked.
     #[inline]
     pub(crate) fn lock_any(self) -> EntryGuard<'a, F, M, LEVEL> {
         let lock = self.meta.lock.lock::<M>(Self::RANK);
         EntryGuard { table: self, _lock: lock }
     }
 
-    /// As [`lock_linked`](Self::lock_linked), without waiting: for walkers without a lock, for which a flush
-    /// may wait while the table is locked. `None`: the lock is taken, or the table is not linked any more.
+    /// Takes the lock of a linked table like [`lock_linked`](Self::lock_linked), without waiting. For walkers
+    /// that hold no lock, because a flush may wait for them while the table is locked. Returns `None` if the
+    /// lock is held or the table is no longer linked.
     pub fn try_lock_linked(self) -> Option<EntryGuard<'a, F, M, LEVEL>> {
         let lock = self.meta.lock.try_lock::<M>(Self::RANK)?;
         let guard = EntryGuard { table: self, _lock: lock };
         guard.is_linked().then_some(guard)
     }
 
-    /// Locks two tables, in the order of their addresses, which every caller shares. The second guard is
-    /// `None` when both are the same table. A caller that does not keep them from being reclaimed asks
-    /// [whether they are linked](EntryGuard::is_linked).
+    /// Locks two tables in the order of their addresses, which is the same for all callers. The second guard
+    /// is `None` if both are the same table. A caller that does not exclude reclaiming must check that [the
+    /// tables are linked](EntryGuard::is_linked).
     pub fn lock_two(self, other: Self) -> (EntryGuard<'a, F, M, LEVEL>, Option<EntryGuard<'a, F, M, LEVEL>>) {
         if core::ptr::eq(self.table, other.table) {
             return (self.lock_any(), None);
@@ -131,11 +134,13 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         EntryGuard { table: self, _lock: lock }
     }
 
-    /// The entry for `address` as it is now, without the lock: a hint, except for what the caller's other
-    /// locks keep still. It may be any word if the table was [reclaimed](crate::reclaim) after it was found.
+    /// Returns the current entry for `address`, without the lock. The result is a hint, except for what other
+    /// locks of the caller keep unchanged. The result may be any word if the table was
+    /// [reclaimed](crate::reclaim) after it was found.
     #[inline]
     pub fn peek(&self, address: VirtAddr) -> Pte<F> {
-        // Acquire, pairs with the release that installed the entry: what is behind it is initialised.
+        // Acquire: pairs with the release store that installed the entry, so the memory behind the entry is
+        // initialised.
         Pte::from_raw(self.entry(address).load(Ordering::Acquire))
     }
 
@@ -171,84 +176,85 @@ pub type PudGuard<'a, F, M> = EntryGuard<'a, F, M, 2>;
 impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEVEL> {
     const LEVEL: Level = Level::from_number(LEVEL);
 
-    /// The addresses that the table translates.
+    /// Returns the addresses that the table translates.
     #[inline]
     pub fn span(&self) -> VaRange {
         self.table.span()
     }
 
-    /// Whether the table is still the one that its parent points to.
+    /// Returns true if the parent still points to the table.
     #[inline]
     pub fn is_linked(&self) -> bool {
-        // Acquire, pairs with the release of `fill`: after the table was found, it may have been freed and
-        // hung there again. Otherwise the lock orders it: a table's last entry is taken, the table unlinked,
-        // and an entry changed after the table has moved, under the lock that is ours now. So what is found
-        // here is at least as new as the entries that are read next.
+        // Acquire: pairs with the release in `install_table`. The table may have been freed and linked at the
+        // same place again after it was found. All other changes are ordered by the table's lock, which this
+        // guard holds: the removal of a table's last entry, the unlinking, and the change of an entry after
+        // the table has moved. So the slot read here is at least as new as the entries that are read next.
         self.table.parent.is_none_or(|(slot, pfn)| slot.load(Ordering::Acquire) == F::table(pfn))
     }
 
-    /// The entry for `address`. Only the hardware's accessed and dirty bits can change under the lock, and
-    /// above [`Level::Pte`] an empty slot may become a pointer to a table.
+    /// Returns the entry for `address`. Under the lock, only the hardware changes it, by setting accessed and
+    /// dirty bits. Above [`Level::Pte`], an empty slot may also become a pointer to a table.
     #[inline]
     pub fn get(&self, address: VirtAddr) -> Pte<F> {
-        // Relaxed: entries of the lowest level are written under the lock that we hold. Upper levels are also
-        // filled by compare-and-swap: a caller that follows such a pointer uses `peek` or the walk.
+        // Relaxed: entries of the lowest level are written under the lock that this guard holds. Upper levels
+        // are also filled by compare-and-swap; a caller that follows such a pointer uses `peek` or the walk.
         Pte::from_raw(self.table.entry(address).load(Ordering::Relaxed))
     }
 
     /// Fills the empty slot of `address`.
     ///
-    /// The caller holds the mmap lock or the VMA's lock, in any mode, besides this table's.
+    /// The caller holds the mmap lock or the VMA's lock, in any mode, in addition to this table's lock.
     ///
     /// # Errors
-    /// What is in the slot, when it is not empty.
+    /// Returns the current entry if the slot is not empty.
     ///
     /// # Panics
-    /// When `pte` points to a table, here and wherever else an entry above the lowest level is given: tables
-    /// are hung in by [`PageTable`](crate::PageTable) alone, and go elsewhere by
-    /// [`move_table`](Self::move_table).
+    /// Panics if `pte` points to a table. The same holds for every other function that stores an entry above
+    /// the lowest level: only [`PageTable`](crate::PageTable) links tables, and
+    /// [`move_table`](Self::move_table) moves them.
     #[inline]
     pub fn install(&mut self, address: VirtAddr, pte: Pte<F>) -> Result<(), Pte<F>> {
         Self::refuse_table(pte);
         let entry = self.table.entry(address);
         if LEVEL == 0 {
-            // Relaxed: see `get`; an empty entry of the lowest level is ours alone to fill.
+            // Relaxed: see `get`. Only the holder of the lock fills an empty entry of the lowest level.
             let found = entry.load(Ordering::Relaxed);
             if found != 0 {
                 return Err(Pte::from_raw(found));
             }
             self.note_filled(address);
-            // Release, pairs with the acquire of the hardware's walk and of `peek`.
+            // Release: pairs with the acquire of the hardware's walk and of `peek`.
             entry.store(pte.raw(), Ordering::Release);
             return Ok(());
         }
-        // Release, pairs as above. The compare is against `PageTable`'s lock-free filling of the slot.
+        // Release: pairs with the same acquires as above. The compare guards against `PageTable`, which fills
+        // the slot without the lock.
         match entry.compare_exchange(0, pte.raw(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(found) => Err(Pte::from_raw(found)),
         }
     }
 
-    /// Adds rights or sets bits of the leaf of `address`, in place. A TLB that still has the old leaf costs a
-    /// spurious fault at most, so nothing need be flushed. Returns the leaf as it then is.
+    /// Adds rights or sets bits of the leaf of `address`, in place. A TLB that still has the old leaf causes
+    /// at most a spurious fault, so no flush is needed. Returns the new leaf.
     ///
     /// # Panics
-    /// In test builds, when there is no leaf.
+    /// Panics in test builds if there is no leaf.
     pub fn grant(&mut self, address: VirtAddr, flags: PteFlags) -> Pte<F> {
         self.modify(address, |pte| {
-            debug_assert!(pte.is_leaf(Self::LEVEL), "rights for {pte:?}, which is no leaf");
+            debug_assert!(pte.is_leaf(Self::LEVEL), "{pte:?} is not a leaf");
             pte.with_flags(Self::LEVEL, pte.flags() | flags)
         })
         .1
     }
 
-    /// Changes the entry of `address` in place, keeping what the hardware writes meanwhile: `f` may run
-    /// again with newer accessed and dirty bits. The entry is never empty in between (hazard C-61).
-    /// Returns the entry before and after.
+    /// Changes the entry of `address` in place, and keeps bits that the hardware sets during the change: `f`
+    /// is called again with newer accessed and dirty bits if the hardware wrote the entry. The entry is never
+    /// empty in between (hazard C-61). Returns the entry before and after.
     ///
-    /// Neither the old nor the new entry may be empty: that is [`install`](Self::install) and
-    /// [`take`](Self::take).
-    // Inlined, so that what is the same for many entries is not asked for each.
+    /// Neither the old nor the new entry may be empty; [`install`](Self::install) and [`take`](Self::take)
+    /// handle empty entries.
+    // Inlined, so that a loop over many entries evaluates the common checks once.
     #[inline]
     pub fn change(
         &mut self,
@@ -271,7 +277,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         self.modify_from(entry, Pte::from_raw(entry.load(Ordering::Relaxed)), f)
     }
 
-    /// Changes an entry of this table, which was read as `old`.
+    /// Changes an entry of this table. The caller has read the entry as `old`.
     #[inline(always)]
     pub(crate) fn modify_from(
         &mut self,
@@ -286,7 +292,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
                 return (old, new);
             }
             Self::refuse_table(new);
-            // Release on success, pairs with the acquire of the hardware's walk: a new frame behind the
+            // Release on success: pairs with the acquire of the hardware's walk, so a new frame behind the
             // entry is initialised. Relaxed on failure: only accessed and dirty bits can have changed.
             match entry.compare_exchange(old.raw(), new.raw(), Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return (old, new),
@@ -295,8 +301,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         }
     }
 
-    /// Replaces the entry of `address`, whatever it is, by one exchange, and returns what was there with
-    /// the last accessed and dirty bits that the hardware could set.
+    /// Replaces the entry of `address`, whatever it is, by one exchange. Returns the old entry with all
+    /// accessed and dirty bits that the hardware has set.
     #[inline]
     pub fn replace(&mut self, address: VirtAddr, new: Pte<F>, stale: &mut impl StaleTranslations) -> Pte<F> {
         Self::refuse_table(new);
@@ -304,8 +310,9 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         if LEVEL == 0 && !new.is_none() {
             self.note_filled(address);
         }
-        // Release, pairs with the acquire of the hardware's walk and of lock-free readers, for the new
-        // entry and for `before`. Acquire, pairs with the release that installed a table found here.
+        // Release: pairs with the acquire of the hardware's walk and of lock-free readers. A reader of the
+        // new entry sees the memory behind it initialised, and the gather counted by `begin_change`. Acquire:
+        // pairs with the release that installed a table found here.
         let old = Pte::from_raw(self.table.entry(address).swap(new.raw(), Ordering::AcqRel));
         if old.is_cached() {
             stale.add_changed(EntryTable::<F, M, LEVEL>::entry_span(address), self.is_table(old));
@@ -319,14 +326,15 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         self.replace(address, Pte::NONE, stale)
     }
 
-    /// Moves the table that hangs at `from` to the slot of `to`: in `target`, or in this table where there is
-    /// no other. False: there is no table, or the slot is not empty; then nothing has happened.
+    /// Moves the table that the entry of `from` points to into the slot of `to`. The slot is in `target`, or
+    /// in this table if `target` is `None`. Returns false and changes nothing if there is no table or the
+    /// slot is not empty.
     ///
-    /// The caller keeps faults and walkers of the reverse map away from both addresses, besides holding both
-    /// tables' locks.
+    /// The caller holds the locks of both tables, and excludes faults and walkers of the reverse map at both
+    /// addresses.
     ///
     /// # Panics
-    /// When `target` is from another memory than this table.
+    /// Panics if `target` is from another memory than this table.
     pub fn move_table(
         &mut self,
         from: VirtAddr,
@@ -335,37 +343,34 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         stale: &mut impl StaleTranslations,
     ) -> bool {
         let target = target.map_or(self.table, |target| target.table);
-        assert!(same_memory(target.memory, self.table.memory), "a table moves to another memory");
+        assert!(same_memory(target.memory, self.table.memory), "the target table is from another memory");
         let slot = target.entry(to);
-        // Relaxed: a look before anything is done; the exchange decides.
+        // Relaxed: an early check before anything is changed. The exchange below decides.
         if !self.is_table(self.get(from)) || slot.load(Ordering::Relaxed) != 0 {
             return false;
         }
         let table = self.take(from, stale).raw();
-        // Release on success, pairs with the acquire of every walk. Relaxed on failure: nothing is followed.
+        // Release on success: pairs with the acquire of every walk. Relaxed on failure: nothing is followed.
         let hung = slot.compare_exchange(0, table, Ordering::Release, Ordering::Relaxed);
-        assert!(hung.is_ok(), "somebody put a table where nothing can be mapped");
+        assert!(hung.is_ok(), "the target slot was filled during the move");
         true
     }
 
-    /// Keeps `spare` for splitting a leaf of this table, which then cannot fail. The removal of a leaf that
-    /// came with one [takes it back](Self::withdraw).
+    /// Deposits `spare` for splitting a leaf of this table, so that the split cannot fail. A caller that
+    /// removes a leaf for which a table was deposited [withdraws](Self::withdraw) one.
     ///
     /// # Panics
-    /// When it is from another memory than this table.
+    /// Panics if `spare` is from another memory than this table.
     pub fn deposit(&mut self, spare: PreallocatedTable<'_, M>) {
-        assert!(
-            same_memory(spare.memory(), self.table.memory),
-            "a table is kept with one from another memory"
-        );
+        assert!(same_memory(spare.memory(), self.table.memory), "the deposited table is from another memory");
         let spare = spare.into_pfn();
-        // Relaxed, here and below: under the lock.
+        // Relaxed, here and below: these words are accessed under the lock.
         let next = self.table.meta.spare.load(Ordering::Relaxed);
         self.table.memory.table_meta(spare).spare.store(next, Ordering::Relaxed);
         self.table.meta.spare.store(spare.get() + 1, Ordering::Relaxed);
     }
 
-    /// Takes back a table that was [kept](Self::deposit).
+    /// Withdraws a table that was [deposited](Self::deposit), if there is one.
     pub fn withdraw(&mut self) -> Option<PreallocatedTable<'a, M>> {
         let spare = Pfn::new(self.table.meta.spare.load(Ordering::Relaxed).checked_sub(1)?);
         let record = self.table.memory.table_meta(spare);
@@ -374,12 +379,12 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         Some(PreallocatedTable::from_pfn(self.table.memory, spare))
     }
 
-    /// Returns how many tables are [kept](Self::deposit).
+    /// Returns the number of tables that are [deposited](Self::deposit).
     pub(crate) fn deposited(&self) -> u64 {
         let next = |table: &TableMeta| Pfn::new(table.spare.load(Ordering::Relaxed).wrapping_sub(1));
         let mut kept = 0;
         let mut table = self.table.meta;
-        // Relaxed: under the lock.
+        // Relaxed: these words are accessed under the lock.
         while table.spare.load(Ordering::Relaxed) != 0 {
             table = self.table.memory.table_meta(next(table));
             kept += 1;
@@ -387,13 +392,13 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         kept
     }
 
-    /// Tables are hung in by [`PageTable`](crate::PageTable) alone: what it finds it follows, and what it
-    /// unlinks it frees.
+    /// Asserts that `pte` does not point to a table. Only [`PageTable`](crate::PageTable) links tables,
+    /// because it follows the tables that it finds and frees those that it unlinks.
     #[inline]
     fn refuse_table(pte: Pte<F>) {
         assert!(
             LEVEL == 0 || !matches!(pte.kind(Self::LEVEL), Kind::Table { .. }),
-            "a table is put into an entry from outside"
+            "a caller stores an entry that points to a table"
         );
     }
 
@@ -409,41 +414,43 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
 }
 
 impl<F: Format, M: TableMemory> EntryGuard<'_, F, M, 0> {
-    /// Writes the slot of `address`, which is empty or holds a marker or a leaf without access: something
-    /// that no TLB can have, so that a plain store does.
+    /// Writes the slot of `address`. The slot is empty, or holds a marker or a leaf without access. No TLB
+    /// can hold such an entry, so a plain store is enough.
     ///
     /// Filling an empty slot needs the same locks as [`install`](Self::install).
     ///
     /// # Panics
-    /// In test builds, when the hardware could have cached the old entry.
+    /// Panics in test builds if the hardware could have cached the old entry.
     #[inline]
     pub fn set(&mut self, address: VirtAddr, pte: Pte<F>) {
         let entry = self.table.entry(address);
         // Relaxed: see `get`.
         debug_assert!(
             !F::is_cached(entry.load(Ordering::Relaxed)),
-            "a plain store over what hardware may be using at {address:?}"
+            "a plain store over an entry at {address:?} that hardware may have cached"
         );
         if !pte.is_none() {
             self.note_filled(address);
         }
-        // Release, pairs with the acquire of the hardware's walk and of `peek`.
+        // Release: pairs with the acquire of the hardware's walk and of `peek`.
         entry.store(pte.raw(), Ordering::Release);
     }
 
-    /// Empties the slot of `address` by a plain store and returns what was there, perhaps without the last
-    /// accessed and dirty bits: for pages whose contents nobody will ask for.
+    /// Empties the slot of `address` by a plain store and returns the old entry, perhaps without the last
+    /// accessed and dirty bits. For pages whose contents are no longer needed.
     ///
-    /// The store is right although the hardware may be writing the same entry. It sets its bits by a locked
-    /// compare-and-swap of the whole entry: before our store, and then they are overwritten; or after,
-    /// and then it fails, looks again and faults. It cannot bring the entry back.
+    /// The store is right even if the hardware writes the same entry concurrently. The hardware sets its bits
+    /// by a locked compare-and-swap of the whole entry. If the compare-and-swap comes before the store, the
+    /// store overwrites it. If the compare-and-swap comes after the store, it fails; the hardware then reads
+    /// the entry again and faults. So the hardware cannot restore the entry.
     #[inline]
     pub fn take_plain(&mut self, address: VirtAddr, stale: &mut impl StaleTranslations) -> Pte<F> {
         stale.begin_change();
         let entry = self.table.entry(address);
         // Relaxed: see `get`.
         let old = Pte::from_raw(entry.load(Ordering::Relaxed));
-        // Release, pairs with the acquire of `peek`, for `before`.
+        // Release: pairs with the acquire of `peek`. A reader of the empty entry sees the gather counted by
+        // `begin_change`.
         entry.store(0, Ordering::Release);
         if old.is_cached() {
             stale.add_changed(PteTable::<F, M>::entry_span(address), false);

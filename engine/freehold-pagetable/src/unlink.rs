@@ -1,6 +1,6 @@
-#![expect(unsafe_code, reason = "unlinking a table that somebody still uses breaks the contract of memory")]
+#![expect(unsafe_code, reason = "unlinking a table that is in use breaks the contract of `TableMemory`")]
 
-//! Unlinking tables, and asking whether there are any.
+//! Unlinking tables, and checking whether there are any.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
@@ -11,25 +11,29 @@ use crate::table::StaleTranslations;
 use freehold_sync::atomic::{CHECKED, Ordering};
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
-    /// Unlinks every table that overlaps `range` and whose whole span lies within `floor..ceiling`, and hands
-    /// it to `gather`, which frees it after the flush. The root stays.
+    /// Unlinks every table that overlaps `range` and whose whole span lies within `floor..ceiling`. Hands
+    /// each table to `gather`, which frees it after the flush. The root stays.
     ///
-    /// `floor` is the end of the mapping before the range, or 0; `ceiling` the start of the one after, or the
-    /// end of user space: a table that a neighbour uses as well stays.
+    /// `floor` is the end of the mapping before the range, or 0. `ceiling` is the start of the mapping after
+    /// the range, or the end of user space. So a table that a neighbour also uses stays.
     ///
-    /// Needs: every entry of `range` was zapped; no other mapping lies within `floor..ceiling`.
+    /// Every entry of `range` must be zapped, and no other mapping may lie within `floor..ceiling`.
     ///
     /// # Safety
     ///
-    /// Until the tables are freed, nobody uses or finds a table whose span lies within
-    /// `floor..ceiling`: no fault is possible there (no VMA can be found there, nor made), the
-    /// range cannot be reached through a reverse mapping, no [`EntryTable`](crate::EntryTable) of it is held,
-    /// and no other call unlinks there. Only hardware, and walkers that a flush with `tables_freed` waits
-    /// for, may be reading. No table within `floor..ceiling` is [shared](Self::share). `memory` is the one
-    /// that every call on these tables has named, and `gather`'s `Tlb` frees tables to it.
+    /// Until the tables are freed, no task uses or finds a table whose span lies within `floor..ceiling`. The
+    /// following must hold:
+    ///
+    /// * No fault is possible there: no VMA can be found or created there.
+    /// * The reverse map does not lead to the range.
+    /// * No [`EntryTable`](crate::EntryTable) of the range is held, and no other call unlinks there.
+    /// * Only hardware may be reading there, and walkers that a flush with `tables_freed` waits for.
+    /// * No table within `floor..ceiling` is [shared](Self::share).
+    /// * `memory` is the memory of every call on these tables, and the `Tlb` of `gather` frees tables to this
+    ///   memory.
     ///
     /// # Panics
-    /// In test builds, when an unlinked table is not empty (hazard C-3).
+    /// Panics in test builds if an unlinked table is not empty (hazard C-3).
     pub unsafe fn unlink_tables<T: Tlb, const FRAMES: usize>(
         &self,
         memory: &M,
@@ -51,9 +55,9 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         );
     }
 
-    /// Whether nothing hangs below `range`: no table of the lowest level, no leaf, no marker. Cheap, and
-    /// takes no lock. `true` is exact as far as the caller's locks keep others from installing there;
-    /// `false` may be said of a range with tables but nothing in them.
+    /// Returns true if `range` has no table of the lowest level, no leaf and no marker. Cheap, and takes no
+    /// lock. The result `true` is exact if the caller's locks exclude installs in the range. The result may
+    /// be `false` if the range has tables without entries.
     #[inline]
     pub fn is_empty_range(&self, memory: &M, range: VaRange) -> bool {
         is_empty::<F, M>(memory, self.root(), F::ROOT, Self::clip(range))
@@ -75,7 +79,7 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
             let (part, next) = rest.split_at_entry(level);
             rest = next;
             let entry = memory.table(table).entry(part.start().index(level));
-            // Acquire, pairs with the release that linked the table: we read it below.
+            // Acquire: pairs with the release that linked the table, which is read below.
             let raw = entry.load(Ordering::Acquire);
             let Kind::Table { pfn } = F::kind(raw, level) else {
                 debug_assert!(raw == 0, "an entry at {part:?} was not zapped: {raw:#x}");
@@ -88,12 +92,17 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
             let span = VaRange::entry(part.start(), level);
             if self.bounds.covers(span) {
                 self.gather.begin_change();
-                // Release, pairs with the acquire of walks: one that sees the empty slot also sees this
-                // gather counted (hazard C-4). No lock: nobody else may write here, as our caller promises,
-                // and a compare-and-swap would guard against nothing.
+                // Release: pairs with the acquire of walks. A walk that sees the empty slot also sees this
+                // gather counted (hazard C-4). A plain store without a lock is enough: the caller promises
+                // that no other task writes here.
                 entry.store(0, Ordering::Release);
-                debug_assert_eq!(memory.table_meta(pfn).shares.load(Ordering::Relaxed), 0, "a shared table");
-                // A checker may switch threads at each load. Its memory looks at tables that are freed.
+                debug_assert_eq!(
+                    memory.table_meta(pfn).shares.load(Ordering::Relaxed),
+                    0,
+                    "the table is shared"
+                );
+                // Not checked in builds of a model checker, which may switch threads at each load. The memory
+                // of those tests checks freed tables.
                 debug_assert!(CHECKED || memory.table(pfn).is_zero(), "the table of {span:?} is not empty");
                 self.gather.add_table(pfn, span);
             }
@@ -101,8 +110,8 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
     }
 }
 
-/// What is left of a range, which one table has entries for, from the first that is not empty: an upper table
-/// of a process that ends is nearly empty.
+/// Returns the rest of a range, within one table, from the first non-empty entry on. An upper table of an
+/// exiting process is nearly empty.
 #[inline]
 fn from_first_used(table: &Table, level: Level, range: VaRange) -> VaRange {
     if range.is_empty() { range } else { skip_empty(table, level, range) }
@@ -126,7 +135,7 @@ fn is_empty<F: Format, M: TableMemory>(memory: &M, table: Pfn, level: Level, ran
     while !rest.is_empty() {
         let (part, next) = rest.split_at_entry(level);
         rest = next;
-        // Acquire, pairs with the release that linked the table: we read it below.
+        // Acquire: pairs with the release that linked the table, which is read below.
         let raw = memory.table(table).entry(part.start().index(level)).load(Ordering::Acquire);
         match F::kind(raw, level) {
             Kind::None => rest = from_first_used(memory.table(table), level, rest),

@@ -1,5 +1,5 @@
-//! The one walker over a range. What it does where it meets nothing, a table or a large leaf is decided
-//! beforehand, by the constants of its [`Visitor`].
+//! The walker over a range, which all operations use. The constants of its [`Visitor`] decide what it does at
+//! an empty span, a table or a large leaf.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
@@ -10,92 +10,96 @@ use crate::table::PteGuard;
 use core::ops::ControlFlow;
 use freehold_sync::atomic::{AtomicU64, Ordering};
 
-/// What to do about a span without a table.
+/// The action of a walk at a span without a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbsentPolicy {
-    /// Go on behind it.
+    /// Skips the span.
     Skip,
-    /// Tell the visitor.
+    /// Reports the span to the visitor.
     Report,
-    /// Make the tables and visit them. The caller may install: it holds the mmap lock or the VMA's.
+    /// Creates the tables and visits them. The caller must hold the mmap lock or the VMA's lock, as for an
+    /// install.
     Make,
 }
 
-/// What to do about a leaf above 4 KiB.
+/// The action of a walk at a leaf above 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LargeLeafPolicy {
-    /// Show it to the visitor, whole, however little of it is in the range.
+    /// Shows the whole leaf to the visitor, even if the range covers only a part of it.
     Visit,
-    /// Show it if the range covers it; otherwise split it and visit the parts.
+    /// Shows the leaf if the range covers it. Otherwise splits it and visits the parts.
     SplitPart,
-    /// Split it and visit the parts.
+    /// Splits the leaf and visits the parts.
     Split,
-    /// Go on behind it.
+    /// Skips the leaf.
     Skip,
 }
 
-/// The receiver of a walk: it is shown the tables of a range.
+/// The receiver of a walk, which is called with the tables of a range.
 pub trait Visitor<F: Format, M: TableMemory> {
-    /// What to do about a span without a table.
+    /// The action at a span without a table.
     const ABSENT: AbsentPolicy = AbsentPolicy::Skip;
-    /// What to do about a leaf above 4 KiB.
+    /// The action at a leaf above 4 KiB.
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::SplitPart;
 
-    /// Called before each `table` and `large`, now and then more than once, with the part of the range inside
-    /// it, when the walk holds no table's lock: the place to flush.
+    /// Called before each `table` and `large`, sometimes more than once, with the part of the range inside
+    /// the table or leaf. The walk holds no table lock during the call, so a visitor flushes here.
     #[inline]
     fn unlocked(&mut self, range: VaRange) {
         let _ = range;
     }
 
-    /// A table of the lowest level, locked, and the part of the range inside it.
+    /// Called with a locked table of the lowest level, and the part of the range inside it.
     fn table(&mut self, table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()>;
 
-    /// A leaf or a marker above the lowest level, its table locked, and the part of the range inside it.
+    /// Called with a leaf or a marker above the lowest level, with its table locked, and the part of the
+    /// range inside it.
     fn large(&mut self, leaf: LeafGuard<'_, F, M>, range: VaRange) -> ControlFlow<()>;
 
-    /// A part of the range below which nothing hangs; one call for each empty entry of an upper table.
+    /// Called with a part of the range that has no table. There is one call for each empty entry of an upper
+    /// table.
     fn absent(&mut self, range: VaRange) -> ControlFlow<()> {
         let _ = range;
         ControlFlow::Continue(())
     }
 }
 
-/// How far a walk came.
+/// The end of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Walked {
-    /// To the end.
+    /// The walk reached the end of the range.
     All,
-    /// The visitor stopped it in the part that starts here.
+    /// The visitor stopped the walk in the part that starts at this address.
     Stopped(VirtAddr),
 }
 
-/// Why a walk ends early.
+/// Reasons why a walk ends early.
 enum WalkEnd {
     Visitor(VirtAddr),
     OutOfTables,
 }
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
-    /// Shows `visitor` what hangs below `range`, ascending, one locked table at a time. `range` may start
-    /// and end at any page.
+    /// Calls `visitor` for everything in `range`, in ascending order, with one locked table at a time.
+    /// `range` may start and end at any page.
     ///
-    /// The caller holds the mmap lock, a VMA's lock or a reverse-mapping lock over the range; a table that
-    /// somebody else installs meanwhile may be visited or missed.
+    /// The caller holds the mmap lock, a VMA's lock or a reverse-mapping lock over the range. A table that
+    /// another task installs during the walk may be visited or missed.
     ///
     /// # Errors
-    /// No memory for a table, where the visitor makes or splits. What was visited before stays visited.
+    /// Fails with [`OutOfTables`] if the walk needs a table, to create or to split, and there is no memory.
+    /// The parts visited before stay visited.
     ///
     /// # Panics
-    /// When `range` is not of whole pages; nothing was visited.
+    /// Panics if `range` does not consist of whole pages. Nothing is visited then.
     pub fn walk<V: Visitor<F, M>>(
         &self,
         memory: &M,
         range: VaRange,
         visitor: &mut V,
     ) -> Result<Walked, OutOfTables> {
-        assert!(range.is_of_pages(), "a range of parts of pages");
+        assert!(range.is_of_pages(), "the range contains parts of pages");
         let walk = Walk { tables: self, memory };
         match walk.whole(Self::clip(range), visitor) {
             Ok(()) => Ok(Walked::All),
@@ -111,7 +115,7 @@ struct Walk<'a, F, M> {
 }
 
 impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
-    /// All of the range.
+    /// Walks the whole range.
     #[inline]
     fn whole<V: Visitor<F, M>>(&self, range: VaRange, visitor: &mut V) -> Result<(), WalkEnd> {
         if let Some((entry, table)) = self.only_table(range)
@@ -122,8 +126,9 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         self.below(self.tables.root(), F::ROOT, range, visitor)
     }
 
-    /// The one table of the lowest level that the range lies in, as most ranges do, and its entry: reached in
-    /// a loop, which costs less than the recursion. `None`: there is more, or another thing.
+    /// Returns the entry and the table of the lowest level that contains the whole range, which is the most
+    /// frequent case. A loop finds the table at a lower cost than the recursion. Returns `None` if the range
+    /// is larger than one table or there is no table.
     #[inline]
     fn only_table(&self, range: VaRange) -> Option<(&'a AtomicU64, Pfn)> {
         if !range.is_below_entry(Level::Pmd) {
@@ -132,7 +137,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         let (mut table, mut level) = (self.tables.root(), F::ROOT);
         loop {
             let entry = self.memory.table(table).entry(range.start().index(level));
-            // Acquire: as in `entry`, which decides about everything else by a reading of its own.
+            // Acquire: as in `entry`. In all other cases, `entry` decides by its own load.
             match F::kind(entry.load(Ordering::Acquire), level) {
                 Kind::Table { pfn } if level == Level::Pmd => return Some((entry, pfn)),
                 Kind::Table { pfn } => (table, level) = (pfn, level.below()),
@@ -141,7 +146,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         }
     }
 
-    /// The part of the range below one table of an upper level.
+    /// Walks the part of the range in one table of an upper level.
     fn below<V: Visitor<F, M>>(
         &self,
         table: Pfn,
@@ -159,8 +164,9 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         Ok(())
     }
 
-    /// The part below one entry. What is done is decided by one reading of the entry; where a lock is
-    /// needed, by one reading under the lock; and when the two differ we look again (hazard C-62).
+    /// Walks the part of the range in one entry. One load of the entry decides what is done. If that needs a
+    /// lock, a second load under the lock decides, and the walk starts over at this entry if the two loads
+    /// differ (hazard C-62).
     fn entry<V: Visitor<F, M>>(
         &self,
         entry: &'a AtomicU64,
@@ -169,7 +175,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         visitor: &mut V,
     ) -> Result<(), WalkEnd> {
         loop {
-            // Acquire, pairs with the release that installed the entry: a table behind it is initialised.
+            // Acquire: pairs with the release that installed the entry, so a table behind it is initialised.
             match F::kind(entry.load(Ordering::Acquire), level) {
                 Kind::None if V::ABSENT == AbsentPolicy::Make => self.make(entry, level)?,
                 Kind::None if V::ABSENT == AbsentPolicy::Report => {
@@ -191,8 +197,8 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         }
     }
 
-    /// Shows the part in one table of the lowest level, and returns whether to go on. `None`: the table was
-    /// [reclaimed](crate::reclaim), and the entry has changed.
+    /// Shows the part in one table of the lowest level to the visitor, and returns the visitor's answer.
+    /// Returns `None` if the table was [reclaimed](crate::reclaim), so that the entry has changed.
     fn leaves<V: Visitor<F, M>>(
         &self,
         entry: &'a AtomicU64,
@@ -202,24 +208,24 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     ) -> Option<ControlFlow<()>> {
         visitor.unlocked(part);
         let table = PageTable::<F, M>::entry_table::<0>(self.memory, pfn, part.start(), Some((entry, pfn)));
-        // As `lock_linked`, which would move the guard.
+        // Does the work of `lock_linked`, which would move the guard.
         let table = table.lock_any();
         table.is_linked().then(|| visitor.table(table, part))
     }
 
-    // Apart from the walk, as `large` is: it is rare, and what it needs on the stack every level of the walk
-    // would have.
+    // Not inlined, like `large`: the call is rare, and its stack space would be added to every level of the
+    // walk.
     #[inline(never)]
     fn make(&self, entry: &AtomicU64, level: Level) -> Result<(), WalkEnd> {
         match PageTable::<F, M>::install_table(self.memory, entry, level) {
             Err(TableError::OutOfTables) => Err(WalkEnd::OutOfTables),
-            // Made, or somebody else put something there: the caller looks again.
+            // The table was created, or another task filled the entry: the caller looks again.
             Ok(_) | Err(TableError::Huge(_) | TableError::Marker(_)) => Ok(()),
         }
     }
 
-    /// A leaf or marker was seen above the lowest level. Returns whether the part is done; otherwise the
-    /// entry has changed.
+    /// Handles a leaf or marker that was seen above the lowest level. Returns true if the part is done, and
+    /// false if the entry has changed.
     // Not inlined: see `make`.
     #[inline(never)]
     fn large<V: Visitor<F, M>>(&self, level: Level, part: VaRange, visitor: &mut V) -> Result<bool, WalkEnd> {
@@ -250,7 +256,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         let leaf = LeafGuard::new(table, address);
         match leaf.kind() {
             Kind::None | Kind::Table { .. } => Ok(false),
-            // A leaf that appeared after `split` found none has to be split first.
+            // A leaf that appeared after `split` found none must be split first.
             Kind::Leaf { .. } if split => Ok(false),
             Kind::Leaf { .. } | Kind::Marker { .. } => {
                 stop_at(part, visitor.large(leaf, part)).map(|()| true)

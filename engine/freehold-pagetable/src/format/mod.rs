@@ -1,4 +1,4 @@
-//! What an entry of a table says, independent of how a machine writes it down.
+//! The meaning of table entries, independent of the encoding of a machine.
 
 pub mod table_bits;
 mod x86;
@@ -12,39 +12,40 @@ use core::fmt;
 use core::marker::PhantomData;
 
 bitflags! {
-    /// What a leaf permits and remembers. Reading is implied by the leaf's being there, except under
+    /// The rights and the state of a leaf. A leaf permits reading, except with
     /// [`NO_ACCESS`](PteFlags::NO_ACCESS).
     ///
-    /// The numbers are those of x86-64's bits, where it has them: entries are read and written for every page
-    /// that is touched.
+    /// The bit numbers are those of x86-64 where x86-64 has such a bit, because entries are read and written
+    /// for every page that is touched.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct PteFlags: u32 {
-        /// The frame stays attached, every access faults: `PROT_NONE`, and entries left to be faulted
-        /// on for statistics. The hardware does not translate through it and caches nothing of it.
+        /// The frame stays attached, but every access faults: for `PROT_NONE`, and for entries that must
+        /// fault for statistics. The hardware does not translate through the entry and does not cache it.
         const NO_ACCESS = 1 << 0;
-        /// Writing is allowed.
+        /// Writes are permitted.
         const WRITE = 1 << 1;
-        /// The unprivileged mode may use it.
+        /// The unprivileged mode may use the page.
         const USER = 1 << 2;
-        /// Write-through caching.
+        /// The caching is write-through.
         const WRITE_THROUGH = 1 << 3;
-        /// No caching.
+        /// The page is not cached.
         const NO_CACHE = 1 << 4;
-        /// The hardware, or software on its behalf, saw an access. Sticky until cleared.
+        /// The hardware, or software on its behalf, has seen an access. Stays set until cleared.
         const ACCESSED = 1 << 5;
-        /// The same for a write.
+        /// The hardware, or software on its behalf, has seen a write. Stays set until cleared.
         const DIRTY = 1 << 6;
-        /// Set in what is read from a leaf above 4 KiB; writing follows the level and ignores it.
+        /// Set in the flags that are read from a leaf above 4 KiB. Ignored when a leaf is written: the level
+        /// decides.
         const HUGE = 1 << 7;
-        /// Survives a change of address space in the TLB.
+        /// The translation stays in the TLB when the address space changes.
         const GLOBAL = 1 << 8;
         /// Software: the frame has no metadata or is not reference-counted (zero page, PFN maps).
         const SPECIAL = 1 << 9;
         /// Software: write-protected on behalf of userfaultfd.
         const UFFD_WP = 1 << 10;
-        /// Software: written since soft-dirty was last cleared.
+        /// Software: written since the soft-dirty bit was last cleared.
         const SOFT_DIRTY = 1 << 11;
-        /// Instruction fetch is allowed.
+        /// Instruction fetches are permitted.
         const EXEC = 1 << 12;
         /// The protection key, a number; see [`pkey`](PteFlags::pkey).
         const PKEY = 0xf << PKEY_SHIFT;
@@ -54,14 +55,14 @@ bitflags! {
 const PKEY_SHIFT: u32 = 13;
 
 impl PteFlags {
-    /// Flags that a leaf loses without changing otherwise.
+    /// The flags that can be removed from a leaf without another change of the leaf.
     pub const REVOCABLE: Self =
         Self::WRITE.union(Self::ACCESSED).union(Self::DIRTY).union(Self::SOFT_DIRTY).union(Self::UFFD_WP);
 
-    /// These, with this protection key, 0 to 15.
+    /// Returns these flags with this protection key, 0 to 15.
     ///
     /// # Panics
-    /// When there is no such key.
+    /// Panics if there is no such key.
     #[inline]
     pub const fn with_pkey(self, pkey: u8) -> Self {
         assert!(pkey < 16, "sixteen protection keys");
@@ -69,116 +70,122 @@ impl PteFlags {
         PteFlags::from_bits_retain(self.bits() & !Self::PKEY.bits() | key)
     }
 
-    /// The protection key.
+    /// Returns the protection key.
     #[inline]
     pub const fn pkey(self) -> u8 {
         ((self.bits() & Self::PKEY.bits()) >> PKEY_SHIFT) as u8
     }
 }
 
-/// Why a slot without a translation is not simply empty.
+/// The meaning of a non-empty slot without a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MarkerKind {
-    /// A guard page (`MADV_GUARD_INSTALL`): access is a segmentation fault.
+    /// A guard page (`MADV_GUARD_INSTALL`). An access is a segmentation fault.
     Guard = 1,
-    /// The frame in the payload is being moved; a fault that needs the page waits.
+    /// The frame in the payload is being moved. A fault that needs the page waits.
     Migration = 2,
     /// The contents are at the place in the payload.
     Swap = 3,
-    /// userfaultfd write protection of a page that is not there.
+    /// The page is absent and write-protected by userfaultfd.
     UffdWp = 4,
-    /// The memory failed: access is a bus error. Also what an unknown code decodes to.
+    /// The memory failed. An access is a bus error. An unknown code is also decoded to this kind.
     Poison = 5,
 }
 
-/// What a slot of a table holds. Every user of an entry matches on all four kinds (hazard C-42).
+/// The contents of a slot. Every user of an entry matches on all four kinds (hazard C-42).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing.
+    /// The slot is empty.
     None,
     /// A page of the slot's level.
     Leaf {
-        /// Its first 4 KiB frame.
+        /// The first 4 KiB frame of the page.
         pfn: Pfn,
-        /// What it permits and remembers.
+        /// The rights and the state of the leaf.
         flags: PteFlags,
     },
     /// A table of the next lower level. Never at [`Level::Pte`].
     Table {
-        /// Where that table is.
+        /// The frame of that table.
         pfn: Pfn,
     },
-    /// No translation, but a reason.
+    /// The slot has no translation; the marker says why.
     Marker {
-        /// Which.
+        /// The kind of the marker.
         kind: MarkerKind,
-        /// [`PAYLOAD_BITS`] bits that belong to the kind.
+        /// The payload of [`PAYLOAD_BITS`] bits. The kind defines its meaning.
         payload: u64,
     },
 }
 
-/// Bits of payload that a marker carries.
+/// Number of payload bits of a marker.
 pub const PAYLOAD_BITS: u32 = 50;
 
-/// How a machine writes entries down. All functions are pure; all are meant to be inlined.
+/// The encoding of entries on a machine. All functions are pure and meant to be inlined.
 ///
-/// The word zero is the empty slot in every format, so that a zeroed table is an empty one.
+/// The word zero is the empty slot in every format, so a zeroed table is an empty table.
 ///
 /// A format does not say whether the hardware sets [`PteFlags::ACCESSED`] and [`PteFlags::DIRTY`] in leaves.
-/// Hardware may fault at a leaf without them instead: the engine's fault sets them.
+/// Hardware may instead fault at a leaf without these bits; the fault handler of the engine then sets them.
 pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
-    /// Levels of tables: 4 or 5.
+    /// Number of levels of tables: 4 or 5.
     const LEVELS: usize;
     /// The highest level whose entries may be leaves.
     const MAX_LEAF: Level;
     /// The level of the root table.
     const ROOT: Level = Level::from_number(Self::LEVELS - 1);
-    /// The end of the addresses a process may use. An address at or above it has no table here.
+    /// The end of the addresses that a process may use. An address at or above this end has no table here.
     const USER_END: u64;
-    /// Entries of the root table by which addresses below [`USER_END`](Self::USER_END) are translated. The
-    /// rest, from this index on, are the embedding kernel's own: nothing walks or writes them but
-    /// [`PageTable::destroy`](crate::PageTable::destroy), which empties them.
+    /// Number of entries of the root table that translate addresses below [`USER_END`](Self::USER_END). The
+    /// entries from this index on belong to the embedding kernel. In this crate, only
+    /// [`hw_walk`](crate::hw_walk) reads the kernel's entries, and only
+    /// [`PageTable::destroy`](crate::PageTable::destroy) writes them, to empty them.
     const USER_ENTRIES: usize = VirtAddr::new(Self::USER_END - 1).index(Self::ROOT) + 1;
 
-    /// A leaf of `level` that starts at `pfn`.
+    /// Returns a leaf of `level` that starts at `pfn`.
     fn leaf(level: Level, pfn: Pfn, flags: PteFlags) -> u64;
-    /// A pointer to a table of the next lower level.
+    /// Returns a pointer to a table of the next lower level.
     fn table(pfn: Pfn) -> u64;
-    /// A marker; `payload` is below `1 << PAYLOAD_BITS`.
+    /// Returns a marker. `payload` is below `1 << PAYLOAD_BITS`.
     fn marker(kind: MarkerKind, payload: u64) -> u64;
-    /// What an entry of a table of `level` says.
+    /// Decodes an entry of a table of `level`.
     fn kind(raw: u64, level: Level) -> Kind;
-    /// The flags of a leaf.
+    /// Returns the flags of a leaf.
     fn flags(raw: u64) -> PteFlags;
-    /// The leaf with other flags: the frame stays.
+    /// Returns the leaf with other flags and the same frame.
     fn with_flags(raw: u64, level: Level, flags: PteFlags) -> u64;
-    /// The leaf without these flags, all of them among [`PteFlags::REVOCABLE`].
+    /// Returns the leaf without these flags. All of them are in [`PteFlags::REVOCABLE`].
     fn without(raw: u64, flags: PteFlags) -> u64;
-    /// The frame of a leaf or the table of a table pointer.
+    /// Returns the frame of a leaf, or the table that a table entry points to.
     fn pfn(raw: u64) -> Pfn;
-    /// Whether hardware may translate through the entry, so that a TLB or a walk cache may hold it.
+    /// Returns true if hardware may translate through the entry, so that a TLB or a walk cache may hold it.
     fn is_cached(raw: u64) -> bool;
-    /// Whether it is a leaf: translated or, with [`PteFlags::NO_ACCESS`], not.
+    /// Returns true if the entry is a leaf. A leaf with [`PteFlags::NO_ACCESS`] is included, although it is
+    /// not translated.
     fn is_leaf(raw: u64, level: Level) -> bool;
-    /// The protection key of a leaf.
+    /// Returns the protection key of a leaf.
     fn pkey(raw: u64) -> u8;
-    /// The leaf with another protection key, 0 to 15.
+    /// Returns the leaf with another protection key, 0 to 15.
     fn with_pkey(raw: u64, pkey: u8) -> u64;
 
-    /// What a processor does with `raw`, met in a table of `level` on its way to `address`, and the
-    /// word it then wants to find there (the accessed and dirty bits set).
+    /// Executes a processor's step at the entry `raw` of a table of `level`, and updates `rights`. Returns
+    /// the word that the processor stores in the entry, with the accessed and dirty bits set.
     ///
     /// # Errors
-    /// The fault it would raise, also for a leaf that lacks a bit which the hardware does not set.
+    /// Returns the fault that the processor would raise. A leaf without a bit that the hardware does not set
+    /// itself also causes a fault.
     fn hardware_step(raw: u64, level: Level, access: Access, rights: &mut Rights) -> Result<u64, WalkFault>;
-    /// The fault for an address that this format does not have, if `address` is one.
+    /// Checks that this format has `address`.
+    ///
+    /// # Errors
+    /// Returns the fault that the processor would raise for an address that the format does not have.
     fn hardware_address(address: u64, access: Access) -> Result<(), WalkFault>;
 }
 
-/// One entry of a table, as a value: a copy, never the entry itself.
+/// One entry of a table, as a value: a copy of the entry.
 ///
-/// Its meaning depends on the level of the table it came from, which the caller knows.
+/// The meaning depends on the level of the table that the entry came from, which the caller knows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Pte<F> {
@@ -190,112 +197,113 @@ impl<F: Format> Pte<F> {
     /// The empty slot.
     pub const NONE: Self = Pte { raw: 0, format: PhantomData };
 
-    /// The entry that these bits are.
+    /// Returns the entry with these bits.
     #[inline]
     pub const fn from_raw(raw: u64) -> Self {
         Pte { raw, format: PhantomData }
     }
 
-    /// The bits.
+    /// Returns the bits.
     #[inline]
     pub const fn raw(self) -> u64 {
         self.raw
     }
 
-    /// A 4 KiB leaf.
+    /// Returns a 4 KiB leaf.
     #[inline]
     pub fn page(pfn: Pfn, flags: PteFlags) -> Self {
         Self::from_raw(F::leaf(Level::Pte, pfn, flags))
     }
 
-    /// A leaf of `level`.
+    /// Returns a leaf of `level`.
     ///
     /// # Panics
-    /// In test builds, when the format has no leaf of this level or `pfn` is not aligned to it.
+    /// Panics in test builds if the format has no leaf of this level or `pfn` is not aligned to the level.
     #[inline]
     pub fn leaf(level: Level, pfn: Pfn, flags: PteFlags) -> Self {
         debug_assert!(level <= F::MAX_LEAF && pfn.is_aligned(level), "no leaf of {level:?} at {pfn:?}");
         Self::from_raw(F::leaf(level, pfn, flags))
     }
 
-    /// A pointer to a lower table.
+    /// Returns a pointer to a lower table.
     #[inline]
     pub fn table(pfn: Pfn) -> Self {
         Self::from_raw(F::table(pfn))
     }
 
-    /// A marker.
+    /// Returns a marker.
     ///
     /// # Panics
-    /// In test builds, when `payload` has more than [`PAYLOAD_BITS`] bits.
+    /// Panics in test builds if `payload` has more than [`PAYLOAD_BITS`] bits.
     #[inline]
     pub fn marker(kind: MarkerKind, payload: u64) -> Self {
         debug_assert!(payload >> PAYLOAD_BITS == 0, "a marker's payload is too wide");
         Self::from_raw(F::marker(kind, payload))
     }
 
-    /// What it says, in a table of `level`.
+    /// Decodes the entry as one of a table of `level`.
     #[inline]
     pub fn kind(self, level: Level) -> Kind {
         F::kind(self.raw, level)
     }
 
-    /// Whether the slot is empty.
+    /// Returns true if the slot is empty.
     #[inline]
     pub const fn is_none(self) -> bool {
         self.raw == 0
     }
 
-    /// Whether hardware may hold a translation through it: a leaf that is not `NO_ACCESS`, or a table.
+    /// Returns true if hardware may hold a translation through the entry: a table, or a leaf without
+    /// `NO_ACCESS`.
     #[inline]
     pub fn is_cached(self) -> bool {
         F::is_cached(self.raw)
     }
 
-    /// Whether it is a leaf of a table of `level`.
+    /// Returns true if the entry is a leaf of a table of `level`.
     #[inline]
     pub fn is_leaf(self, level: Level) -> bool {
         F::is_leaf(self.raw, level)
     }
 
-    /// The frame of a leaf; meaningless for a marker or an empty slot.
+    /// Returns the frame of a leaf. The result is meaningless for a marker or an empty slot.
     #[inline]
     pub fn pfn(self) -> Pfn {
         F::pfn(self.raw)
     }
 
-    /// The flags of a leaf; meaningless for anything else.
+    /// Returns the flags of a leaf. The result is meaningless for other entries.
     #[inline]
     pub fn flags(self) -> PteFlags {
         F::flags(self.raw)
     }
 
-    /// The leaf of a table of `level` with other flags.
+    /// Returns the leaf of a table of `level` with other flags.
     #[inline]
     pub fn with_flags(self, level: Level, flags: PteFlags) -> Self {
         Self::from_raw(F::with_flags(self.raw, level, flags))
     }
 
-    /// The leaf without these flags, all of them among [`PteFlags::REVOCABLE`]; at any level.
+    /// Returns the leaf without these flags, at any level. All of them are in [`PteFlags::REVOCABLE`].
     ///
     /// # Panics
-    /// In test builds, when there is another one among them.
+    /// Panics in test builds if another flag is among them.
     #[inline]
     pub fn without(self, flags: PteFlags) -> Self {
         debug_assert!(PteFlags::REVOCABLE.contains(flags), "{flags:?} are not all revocable");
         Self::from_raw(F::without(self.raw, flags))
     }
 
-    /// The protection key of a leaf.
+    /// Returns the protection key of a leaf.
     #[inline]
     pub fn pkey(self) -> u8 {
         F::pkey(self.raw)
     }
 
-    /// The leaf with another protection key, 0 to 15.
+    /// Returns the leaf with another protection key, 0 to 15.
     ///
     /// # Panics
-    /// When there is no such key.
+    /// Panics if there is no such key.
     #[inline]
     pub fn with_pkey(self, pkey: u8) -> Self {
         Self::from_raw(F::with_pkey(self.raw, pkey))

@@ -1,4 +1,4 @@
-//! x86-64 entries, as in the Intel manual, volume 3, section 5.5 ("4-level paging and 5-level paging").
+//! Entries of x86-64, as in the Intel manual, volume 3, section 5.5 ("4-level paging and 5-level paging").
 //!
 //! | bits | in a leaf or table entry | in a marker |
 //! | --- | --- | --- |
@@ -41,7 +41,7 @@ const KIND_SHIFT: u32 = 2;
 const KIND: u64 = 0x1f << KIND_SHIFT;
 const PAYLOAD_SHIFT: u32 = 9;
 
-/// Bits that a flag of the same number stands for, set for set.
+/// Bits that have the same number as their flag in [`PteFlags`], and are set if the flag is set.
 const PLAIN: u64 = RW | US | PWT | PCD | A | D | SPECIAL | UFFD_WP | SOFT_DIRTY;
 
 const _: () = {
@@ -58,13 +58,13 @@ const _: () = {
     assert!(PteFlags::NO_ACCESS.bits() as u64 == P && PteFlags::GLOBAL.bits() as u64 == G);
 };
 
-/// x86-64 with `LEVELS` levels of tables: 4 (48-bit addresses) or 5 (57-bit).
+/// x86-64 with `LEVELS` levels of tables: 4 (48-bit addresses) or 5 (57-bit addresses).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct X86<const LEVELS: usize>;
 
-/// Four levels.
+/// x86-64 with four levels.
 pub type X86_4 = X86<4>;
-/// Five levels.
+/// x86-64 with five levels.
 pub type X86_5 = X86<5>;
 
 impl<const N: usize> X86<N> {
@@ -82,8 +82,8 @@ impl<const N: usize> Format for X86<N> {
         ((pfn.get() << PAGE_SHIFT) & FRAME) | size | bits(flags)
     }
 
-    /// Everything is permitted here; the leaf decides. The accessed bit is set from the start, so that
-    /// hardware has nothing to write into upper tables.
+    /// Permits everything, so that the leaf decides. The accessed bit is set from the start, so the hardware
+    /// never writes to upper tables.
     #[inline]
     fn table(pfn: Pfn) -> u64 {
         ((pfn.get() << PAGE_SHIFT) & FRAME) | P | RW | US | A
@@ -96,8 +96,8 @@ impl<const N: usize> Format for X86<N> {
 
     #[inline]
     fn kind(raw: u64, level: Level) -> Kind {
-        // A table first: every walk asks this at every level, and of what it finds there nearly all are
-        // tables.
+        // Check for a table first: a walk calls this function at every level, and nearly all entries that it
+        // finds are tables.
         if level != Level::Pte && raw & (P | PS) == P {
             Kind::Table { pfn: Self::pfn(raw) }
         } else if Self::is_leaf(raw, level) {
@@ -112,7 +112,7 @@ impl<const N: usize> Format for X86<N> {
 
     #[inline]
     fn flags(raw: u64) -> PteFlags {
-        // With P, G says what it is called after; without, it only makes the word a leaf.
+        // If P is set, G is the global bit. If P is clear, G only marks the word as a leaf without access.
         let global = raw & (raw & P) << G.trailing_zeros();
         let same = raw & (PLAIN | PS) | global | !raw & P;
         let mut flags = PteFlags::from_bits_retain(same as u32);
@@ -194,7 +194,7 @@ impl<const N: usize> Format for X86<N> {
 #[inline]
 fn bits(flags: PteFlags) -> u64 {
     let same = u64::from(flags.bits());
-    // A leaf without access is G without P, whatever else.
+    // A leaf without access is encoded as G without P.
     let closed = (same & P) << G.trailing_zeros();
     let exec = if flags.contains(PteFlags::EXEC) { 0 } else { NX };
     same & (PLAIN | G) | closed | !same & P | exec | u64::from(flags.pkey()) << PKEY_SHIFT
