@@ -1,4 +1,4 @@
-//! What entries say: every kind at every level, and the bits of x86-64 one by one.
+//! The decoding of entries: every kind at every level, and each bit of x86-64.
 
 use freehold_pagetable::{Format, Kind, Level, MarkerKind, PAYLOAD_BITS, Pfn, Pte, PteFlags, X86_4, X86_5};
 
@@ -8,17 +8,17 @@ const LEAVES: [Level; 3] = [Level::Pte, Level::Pmd, Level::Pud];
 const MARKERS: [MarkerKind; 5] =
     [MarkerKind::Guard, MarkerKind::Migration, MarkerKind::Swap, MarkerKind::UffdWp, MarkerKind::Poison];
 
-/// All combinations of flags that can be written; `HUGE` follows the level.
+/// Returns all combinations of flags that can be encoded. `HUGE` follows the level.
 fn all_flags() -> impl Iterator<Item = PteFlags> {
     (0..=PteFlags::all().bits())
         .filter_map(PteFlags::from_bits)
         .filter(|flags| !flags.contains(PteFlags::HUGE))
-        // Global and no access share a bit: an entry without access has nothing to keep in a TLB.
+        // Global and no access share a bit: an entry without access is never in a TLB.
         .filter(|flags| !flags.contains(PteFlags::GLOBAL | PteFlags::NO_ACCESS))
 }
 
 #[test]
-fn every_leaf_reads_back() {
+fn every_leaf_is_decoded_as_it_was_encoded() {
     for level in LEAVES {
         let size = if level == Level::Pte { PteFlags::empty() } else { PteFlags::HUGE };
         for pfn in [Pfn::new(0), Pfn::new(level.frames() * 5), Pfn::new((1 << 40) - level.frames())] {
@@ -42,7 +42,7 @@ fn every_leaf_reads_back() {
     }
 }
 
-/// Hazard C-42: an entry is never taken for one of another kind.
+/// Hazard C-42: an entry is never decoded as another kind.
 #[test]
 fn c42_all_kinds_of_entries_are_distinct() {
     for level in [Level::Pte, Level::Pmd, Level::Pud, Level::P4d] {

@@ -1,4 +1,4 @@
-//! The gather: what it pays, in which order, and what overlap makes of it (hazards C-4 and C-53).
+//! The work of a gather and its order, alone and with overlapping gathers (hazards C-4 and C-53).
 
 use crate::common::{Event, Ledger, Memory, Zap};
 use freehold_pagetable::{
@@ -19,14 +19,14 @@ fn page(n: u64) -> UnmappedFrame {
     UnmappedFrame::new(Pfn::new(n), Level::Pte)
 }
 
-/// Whether a gather is under way: then one that changes nothing flushes all the same.
+/// Returns true if a gather is counted: then even a gather that changes nothing flushes.
 fn is_pending(memory: &Memory, state: &GatherState) -> bool {
     let tlb = Ledger::new(memory);
     Gather::<_>::new(&tlb, state).finish();
     !tlb.take().is_empty()
 }
 
-/// A space with `count` pages at `AT`.
+/// Returns a space with `count` pages at `AT`.
 fn space(memory: &Memory, count: u64) -> PageTable<X86_4, Memory> {
     let tables = PageTable::new(memory).unwrap();
     for n in 0..count {
@@ -48,13 +48,13 @@ fn a_gather_flushes_then_releases_then_frees() {
     assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
     assert!(is_pending(&memory, &state));
     let (low, high) = (VirtAddr::new(AT), VirtAddr::new(AT + (2 << 20)));
-    // SAFETY: one thread, and the range was zapped.
+    // SAFETY: there is one thread, and the range was zapped.
     unsafe { tables.unlink_tables(&memory, range, low, high, &mut gather) };
-    assert_eq!(tlb.take(), [], "nothing is paid before the end");
+    assert_eq!(tlb.take(), [], "the gather did work before the end");
     gather.finish();
     assert!(!is_pending(&memory, &state));
     let events = tlb.take();
-    assert_eq!(events[0], exact(AT, AT + (2 << 20), true), "as much as the table covered (hazard C-59)");
+    assert_eq!(events[0], exact(AT, AT + (2 << 20), true), "the whole span of the table (hazard C-59)");
     assert_eq!(events[1], Event::Release(vec![page(0), page(1), page(2)]));
     assert!(matches!(&events[2], Event::Free(tables) if tables.len() == 1));
     assert_eq!((events.len(), memory.live()), (3, 3));
@@ -67,11 +67,11 @@ fn an_empty_range_makes_no_flush() {
     let state = GatherState::new();
     let tables = space(&memory, 1);
     let mut gather = Gather::<_>::new(&tlb, &state);
-    // The neighbours of the one page, and a span without tables.
+    // The neighbours of the only page, and a span without tables.
     for range in [VaRange::of(AT + 8 * PAGE, AT + 64 * PAGE), VaRange::of(0x1000, 0x4000_0000)] {
         assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
     }
-    assert!(!is_pending(&memory, &state), "the shared count was not touched");
+    assert!(!is_pending(&memory, &state), "the shared count was changed");
     gather.finish();
     assert_eq!(tlb.take(), []);
 }
@@ -91,7 +91,7 @@ fn entries_that_hardware_cannot_cache_are_not_flushed() {
     assert_eq!(tlb.take(), [Event::Release(vec![page(9)])]);
 }
 
-/// Entries without access lie around two that hardware may have cached, and the range ends anywhere around
+/// Two entries that hardware may have cached lie among entries without access. The range ends anywhere around
 /// them: inside a group of entries, and at its edges.
 #[test]
 fn a_flush_covers_from_the_first_cached_entry_to_the_last() {
@@ -132,8 +132,8 @@ fn a_flush_covers_from_the_first_cached_entry_to_the_last() {
     }
 }
 
-/// Hazard C-4, both halves: the inner gather finds the entry already empty and must flush all the same,
-/// everything, walk caches included; and so must the outer one if the inner is still there.
+/// Hazard C-4, both halves. The inner gather finds the entry already empty, and must still flush everything,
+/// including the walk caches. The outer gather must also flush everything if the inner one is still counted.
 #[test]
 fn c4_overlapping_gathers_flush_everything() {
     let memory = Memory::new(8);
@@ -163,11 +163,11 @@ fn c4_overlapping_gathers_flush_everything() {
     assert_eq!(one.take(), [Event::Flush(EVERYTHING), Event::Release(vec![page(5)])]);
     second.finish();
     let kept = [exact(AT, AT + PAGE, true), Event::Release(vec![page(6)])];
-    assert_eq!(two.take(), kept, "tables were freed, and nobody made it forget");
+    assert_eq!(two.take(), kept, "the flush must still say that tables were freed");
 }
 
-/// Hazard C-53: a call that write-protects an entry which is write-protected already must wait for a flush
-/// that another one still owes.
+/// Hazard C-53: a call write-protects an entry that is already write-protected. The call must wait for a
+/// flush that another gather has not done yet.
 #[test]
 fn c53_an_unchanged_entry_is_flushed_for_a_pending_gather() {
     let memory = Memory::new(8);
@@ -190,8 +190,8 @@ fn c53_an_unchanged_entry_is_flushed_for_a_pending_gather() {
     assert_eq!(one.take(), [exact(AT, AT + PAGE, false)]);
 }
 
-/// Hazard C-4: a zap that passes over an empty entry does not even count itself, and the entry may be empty
-/// because of another.
+/// Hazard C-4: a zap that skips an empty entry does not even count itself. Another gather may have emptied
+/// the entry.
 #[test]
 fn c4_a_gather_that_changed_nothing_flushes_for_a_pending_one() {
     let memory = Memory::new(8);
@@ -220,23 +220,24 @@ fn an_exclusive_gather_is_not_counted() {
     assert_eq!(tlb.take(), [exact(AT, AT + PAGE, false)]);
 }
 
-/// More frames and tables than fit: paid in the middle, each flush before what it covers.
+/// More frames and tables than fit: the gather flushes in the middle, and each flush comes before the release
+/// of what it covers.
 #[test]
 fn a_full_gather_flushes_and_goes_on() {
-    assert_eq!(flushes_of_a_large_range(0), 99 + 4, "for full ones, and with the last of them for 32 tables");
+    assert_eq!(flushes_of_a_large_range(0), 99 + 4, "one per full gather, and one per 32 tables");
 }
 
-/// What is kept is released after the flush that covers it, and before what came later.
+/// Buffered frames are released after the flush that covers them, and before later frames.
 #[test]
 fn kept_frames_share_a_flush() {
-    assert_eq!(flushes_of_a_large_range(9 * 512), 9 + 4, "ten fit");
+    assert_eq!(flushes_of_a_large_range(9 * 512), 9 + 4, "ten batches share a flush");
     assert_eq!(flushes_of_a_large_range(99 * 512), 4);
     assert_eq!(flushes_of_a_large_range(1000 * 512), 4);
-    // There is no memory for so many, and all goes on without.
+    // There is no memory for a buffer of this size, so the gather works without it.
     assert_eq!(flushes_of_a_large_range(u64::MAX / 2), 99 + 4);
 }
 
-/// A large page is kept for as many small ones as it has.
+/// A large page counts in the buffer as the number of its small pages.
 #[test]
 fn large_pages_use_up_the_capacity() {
     let memory = Memory::new(1);
@@ -246,7 +247,7 @@ fn large_pages_use_up_the_capacity() {
     gather.use_buffer(&mut room, 2 * 512);
     for n in 0..4 {
         gather.make_capacity(512);
-        assert_eq!(tlb.take().len(), if n == 3 { 3 } else { 0 }, "a flush, two that were kept, and one");
+        assert_eq!(tlb.take().len(), if n == 3 { 3 } else { 0 }, "a flush and two releases");
         gather.begin_change();
         gather.add_changed(VaRange::of(AT + n * (2 << 20), AT + (n + 1) * (2 << 20)), false);
         gather.add_frame(Pfn::new(n * 512), Level::Pmd);
@@ -264,7 +265,7 @@ fn flushes_of_a_large_range(kept: u64) -> usize {
     let mut gather = Gather::exclusive(&tlb);
     gather.use_buffer(&mut room, kept);
     assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
-    // SAFETY: one thread, and the range was zapped.
+    // SAFETY: there is one thread, and the range was zapped.
     unsafe { tables.unlink_tables(&memory, range, range.start(), range.end(), &mut gather) };
     gather.finish();
     let (mut released, mut freed, mut flushed, mut flushes) = (0, 0, AT..AT, 0);

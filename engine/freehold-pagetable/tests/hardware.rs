@@ -1,11 +1,11 @@
-//! The hardware's walk beside software's plain stores, on real processors.
+//! The walk of the hardware concurrently with plain stores of software, on real processors.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{Access, NotCached, PageTable, Pfn, Pte, PteFlags, VirtAddr, X86_4, hw_walk};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Software clears an entry by a plain store while the hardware sets bits in it: it never comes back. What
-/// did would be in the way of the next page.
+/// Software clears an entry by a plain store while the hardware sets bits in the entry. The hardware must not
+/// restore the entry. A restored entry would make the next install fail.
 #[test]
 fn hardware_does_not_restore_a_cleared_entry() {
     let memory = Memory::new(8);

@@ -1,8 +1,8 @@
-//! Tables that are kept for splitting leaves.
+//! Tables that are deposited for splitting leaves.
 //!
-//! Two splits, or a split and the removal of a leaf, never take the same one. The table's lock alone sees to
-//! that: nothing of it is read or written without the lock, so the checkers of interleavings have nothing to
-//! look for here.
+//! Two splits never take the same table, and neither do a split and the removal of a leaf. The table's lock
+//! ensures this: the list of deposited tables is accessed only under the lock. So loom and shuttle have
+//! nothing to check here.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{
@@ -21,7 +21,7 @@ fn at(huge: u64) -> VirtAddr {
     VirtAddr::new(huge * HUGE)
 }
 
-/// Tables with a leaf at each of these, and `kept` tables for them.
+/// Returns tables with a leaf at each of these addresses, and `kept` deposited tables.
 fn with_leaves(memory: &Memory, leaves: std::ops::Range<u64>, kept: usize) -> Tables {
     let tables = Tables::new(memory).unwrap();
     for huge in leaves.clone() {
@@ -34,7 +34,7 @@ fn with_leaves(memory: &Memory, leaves: std::ops::Range<u64>, kept: usize) -> Ta
     tables
 }
 
-/// Where the hardware finds the page of a huge page, and by an entry of which level.
+/// Returns the page that the hardware finds for a page of a huge page, and the level of the leaf.
 fn found(memory: &Memory, tables: &Tables, huge: u64, page: u64) -> (u64, Level) {
     let probe = VirtAddr::new(huge * HUGE + page * PAGE_SIZE);
     let seen = hw_walk::<X86_4, _>(memory, tables.root(), probe, Access::WRITE).unwrap();
@@ -51,7 +51,7 @@ fn a_split_with_a_deposited_table_needs_no_memory() {
         assert_eq!(tables.pmd_table(&memory, at(huge)).unwrap().split(at(huge)), Ok(true));
         assert_eq!(found(&memory, &tables, huge, 77), (77, Level::Pte));
     }
-    // The third has to get one elsewhere: there is none, and the leaf stays; then there is.
+    // The third split needs an allocation. The first attempt fails, and the leaf stays; the second succeeds.
     assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(at(1)), Err(OutOfTables));
     assert_eq!((found(&memory, &tables, 1, 77), memory.live()), ((77, Level::Pmd), live));
     assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(at(1)), Ok(true));
@@ -82,7 +82,7 @@ fn each_deposited_table_is_withdrawn_once_and_empty() {
 
 #[test]
 fn a_deposited_table_serves_only_its_own_table() {
-    // On both sides of a border between tables of this level.
+    // The leaves are on both sides of a border between tables of this level.
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 511..513, 1);
     memory.fail_after(0);
@@ -101,7 +101,8 @@ fn a_table_from_another_memory_is_refused() {
     tables.pmd_table(&memory, at(0)).unwrap().lock().deposit(spare);
 }
 
-/// What hangs in an upper table is unlinked and freed one day, so it is not taken from anybody.
+/// A table that an upper entry points to is unlinked and freed later. So a caller may not store such an
+/// entry.
 #[test]
 fn an_entry_that_points_to_a_table_is_rejected() {
     let memory = Memory::new(16);
@@ -120,7 +121,7 @@ fn an_entry_that_points_to_a_table_is_rejected() {
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
 
-/// Clears what it is shown; of a leaf that goes whole, what was kept for it goes too.
+/// Clears every entry. For a leaf that is removed whole, also frees a table that was deposited for it.
 struct Clear;
 
 impl Visitor<X86_4, Memory> for Clear {
@@ -131,7 +132,7 @@ impl Visitor<X86_4, Memory> for Clear {
 
     fn large(&mut self, mut leaf: LeafGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
         leaf.take(&mut NotCached);
-        drop(leaf.withdraw().expect("one was kept for each leaf"));
+        drop(leaf.withdraw().expect("no table was deposited for the leaf"));
         ControlFlow::Continue(())
     }
 }
@@ -145,7 +146,7 @@ fn a_walk_uses_up_deposited_tables() {
     assert_eq!(tables.walk(&memory, range, &mut Clear), Ok(Walked::All));
     assert_eq!(found(&memory, &tables, 0, 255), (255, Level::Pte));
     assert_eq!(found(&memory, &tables, 3, 256), (256, Level::Pte));
-    // The root, two in the middle, and those of the first and the last.
+    // The root, two upper tables, and the tables of the first and of the last leaf.
     assert_eq!(memory.live(), 5);
     tear_down(tables, &memory, &Ledger::new(&memory));
 }

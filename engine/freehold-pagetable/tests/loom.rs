@@ -1,12 +1,12 @@
-//! Every interleaving, under weak memory, of what the tables let run side by side. Tables have two entries
+//! Tries every interleaving, under weak memory, of concurrent operations on tables. Tables have two entries
 //! here. Run with `RUSTFLAGS="--cfg loom"`.
 //!
-//! One claim is not here but in `hardware.rs`: that a plain store beats the hardware's compare-and-swap.
-//! loom orders a store and a compare-and-swap that nothing else orders either way round, even where the
-//! compare-and-swap succeeded and so must have come first.
+//! One claim is tested in `hardware.rs` instead: that the hardware's compare-and-swap does not undo a plain
+//! store. If nothing else orders a store and a compare-and-swap, loom tries both orders, even the one in
+//! which a successful compare-and-swap would follow a store that it did not see.
 //!
-//! The first thread stores, a spawned one looks: the other way round loom 0.7 does not try the schedules in
-//! which the spawned thread's store comes before the first thread's load.
+//! The first thread stores, and a spawned thread reads. In the other arrangement, loom 0.7 does not try the
+//! schedules in which the store of the spawned thread comes before the load of the first thread.
 #![cfg(loom)]
 
 mod common;
@@ -60,12 +60,13 @@ fn at(page: u64) -> VirtAddr {
     VirtAddr::new(page * PAGE)
 }
 
-/// Two installers under one absent table: one table survives, the other comes back, both pages are there.
+/// Two threads install under one missing table. One new table is linked, the other is freed, and both pages
+/// are mapped.
 #[test]
 fn two_installers_use_one_table() {
     loom::model(|| {
         let world = World::new();
-        // One missing level is enough: each is filled by the same code.
+        // One missing level is enough, because the same code fills every level.
         world.tables.pmd_table_alloc(&world.memory, at(0)).unwrap();
         let install = |world: &World, page: u64| {
             let table = world.tables.pte_table_alloc(&world.memory, at(page)).unwrap();
@@ -79,13 +80,13 @@ fn two_installers_use_one_table() {
             let seen = hw_walk::<X86_4, _>(&world.memory, world.tables.root(), at(page), Access::WRITE);
             assert_eq!(seen.unwrap().pfn, Pfn::new(page + 1));
         }
-        assert_eq!(world.memory.live(), 4, "one table a level");
+        assert_eq!(world.memory.live(), 4, "more than one table per level");
     });
 }
 
-/// A walk by the hardware that finds a page finds its contents; one that finds a table finds it empty,
-/// although it was used for something else before.
-fn who_finds_a_page_finds_its_contents(table_made_before: bool) {
+/// A hardware walk that finds a page sees its contents. A walk that finds a table finds it empty, although
+/// the table was used before.
+fn reader_of_a_page_sees_its_contents(table_made_before: bool) {
     loom::model(move || {
         let world = World::new();
         if table_made_before {
@@ -97,7 +98,9 @@ fn who_finds_a_page_finds_its_contents(table_made_before: bool) {
         let (other, page) = (Arc::clone(&world), Arc::clone(&contents));
         let hardware = thread::spawn(move || match other.walk(Access::READ) {
             Ok(pfn) => assert_eq!((pfn, page.load(Ordering::Relaxed)), (Pfn::new(7), 42)),
-            Err(fault) => assert_eq!(fault, WalkFault::Page(FaultCode::USER), "there was something"),
+            Err(fault) => {
+                assert_eq!(fault, WalkFault::Page(FaultCode::USER), "the walk read an earlier entry")
+            }
         });
         contents.store(42, Ordering::Relaxed);
         let table = world.tables.pte_table_alloc(&world.memory, at(0)).unwrap();
@@ -108,15 +111,15 @@ fn who_finds_a_page_finds_its_contents(table_made_before: bool) {
 
 #[test]
 fn a_reader_of_an_entry_in_an_old_table_sees_the_contents() {
-    who_finds_a_page_finds_its_contents(true);
+    reader_of_a_page_sees_its_contents(true);
 }
 
 #[test]
 fn a_reader_of_an_entry_in_a_new_table_sees_the_contents() {
-    who_finds_a_page_finds_its_contents(false);
+    reader_of_a_page_sees_its_contents(false);
 }
 
-/// Filling one slot from two sides: one is told what the other put there.
+/// Two threads fill one slot. One of them gets the entry of the other.
 #[test]
 fn an_entry_is_installed_once() {
     loom::model(|| {
@@ -133,9 +136,9 @@ fn an_entry_is_installed_once() {
     });
 }
 
-/// A large leaf and a table race for one slot of an upper table, whose filling takes no lock.
+/// A large leaf and a table race for one slot of an upper table, which is filled without a lock.
 #[test]
-fn a_large_leaf_or_a_table() {
+fn one_of_a_large_leaf_and_a_table_is_installed() {
     loom::model(|| {
         let world = World::new();
         world.tables.pmd_table_alloc(&world.memory, at(0)).unwrap();
@@ -151,7 +154,8 @@ fn a_large_leaf_or_a_table() {
     });
 }
 
-/// Clearing by exchange keeps a dirty bit that was set before; one cannot be set after.
+/// Clearing an entry by an exchange keeps a dirty bit that was set before. The hardware cannot set the bit
+/// afterwards.
 #[test]
 fn an_exchange_loses_no_dirty_bit() {
     loom::model(|| {
@@ -164,7 +168,8 @@ fn an_exchange_loses_no_dirty_bit() {
     });
 }
 
-/// Hazard C-61: write protection in place loses neither the page nor a dirty bit, and nobody sees it gone.
+/// Hazard C-61: write protection in place loses neither the page nor a dirty bit, and no reader sees an empty
+/// entry.
 #[test]
 fn c61_a_change_in_place_is_never_absent() {
     loom::model(|| {
@@ -187,10 +192,10 @@ fn c61_a_change_in_place_is_never_absent() {
     });
 }
 
-/// Hazard C-62: a large leaf is split while the hardware writes through it: the translation holds
-/// throughout, and the small leaves know about the write.
+/// Hazard C-62: a large leaf is split while the hardware writes through it. The translation is always valid,
+/// and the small leaves have the dirty bit.
 #[test]
-fn c62_a_split_and_the_hardware_walker() {
+fn c62_a_split_keeps_the_translation_and_the_dirty_bit() {
     loom::model(|| {
         let world = World::new();
         let table = world.tables.pmd_table_alloc(&world.memory, at(0)).unwrap();
@@ -203,9 +208,9 @@ fn c62_a_split_and_the_hardware_walker() {
     });
 }
 
-/// Two threads split one leaf: one table hangs there, the other came back empty.
+/// Two threads split one leaf. One new table is linked, and the other is freed empty.
 #[test]
-fn c62_two_splits() {
+fn c62_two_splits_install_one_table() {
     loom::model(|| {
         let world = World::new();
         let table = world.tables.pmd_table_alloc(&world.memory, at(0)).unwrap();
@@ -221,15 +226,15 @@ fn c62_two_splits() {
     });
 }
 
-/// One processor's TLB for one page, and its walk cache for the table above: each either empty or filled.
-/// A flush empties the walk cache only when it is told that tables were freed, as hardware may.
+/// The TLB of one processor for one page, and its walk cache for the table above. Each is empty or filled. A
+/// flush empties the walk cache only if it says that tables were freed, as hardware may.
 struct CachedTlb {
     leaf: AtomicU64,
     walk: AtomicU64,
 }
 
 impl CachedTlb {
-    /// Filled, as if the page was used before the test began.
+    /// Returns filled caches, as if the page was used before the test.
     fn new() -> Self {
         CachedTlb { leaf: AtomicU64::new(1), walk: AtomicU64::new(1) }
     }
@@ -248,11 +253,11 @@ impl Tlb for CachedTlb {
     }
 
     fn release(&self, frames: &[UnmappedFrame]) {
-        assert!(frames.is_empty() || !self.stale().0, "a frame was given up while the TLB had it");
+        assert!(frames.is_empty() || !self.stale().0, "a frame was released while the TLB held it");
     }
 
     unsafe fn free_tables(&self, tables: &[Pfn]) {
-        assert!(tables.is_empty() || !self.stale().1, "a table was freed while the walk cache had it");
+        assert!(tables.is_empty() || !self.stale().1, "a table was freed while the walk cache held it");
     }
 
     fn is_unwinding(&self) -> bool {
@@ -260,7 +265,7 @@ impl Tlb for CachedTlb {
     }
 }
 
-/// Clears the page if it is there; returns after the flush that the caller may rely on.
+/// Clears the page if it is mapped. Returns after the flush that the caller may rely on.
 fn discard(world: &World) {
     let mut gather = Gather::<_, 2>::new(&world.tlb, &world.state);
     let table = world.tables.pte_table(&world.memory, at(0)).unwrap();
@@ -269,12 +274,12 @@ fn discard(world: &World) {
         slot.clear();
     });
     gather.finish();
-    assert!(!world.tlb.stale().0, "discarded, and still to be seen through the TLB");
+    assert!(!world.tlb.stale().0, "the page was discarded, but is still in the TLB");
 }
 
-/// Hazard C-4, second half: a discard that finds the entry already cleared still sees the TLB flushed.
+/// Hazard C-4, second half: a discard that finds the entry already cleared returns after a flush.
 #[test]
-fn c4_two_discards_of_one_page() {
+fn c4_each_of_two_discards_returns_after_a_flush() {
     loom::model(|| {
         let world = World::with_page(RW);
         let other = Arc::clone(&world);
@@ -284,16 +289,16 @@ fn c4_two_discards_of_one_page() {
     });
 }
 
-/// The same for a task that only looks, without the table's lock, and finds the entry cleared.
+/// Hazard C-4 for a task that only reads, without the table's lock, and finds the entry cleared.
 #[test]
-fn c4_a_lockless_read_and_a_discard() {
+fn c4_a_lockless_reader_of_a_cleared_entry_flushes() {
     loom::model(|| {
         let world = World::with_page(RW);
         let other = Arc::clone(&world);
         let thread = thread::spawn(move || {
             if other.tables.pte_table(&other.memory, at(0)).unwrap().peek(at(0)).is_none() {
                 Gather::<_, 2>::new(&other.tlb, &other.state).finish();
-                assert!(!other.tlb.stale().0, "gone, and still to be seen through the TLB");
+                assert!(!other.tlb.stale().0, "the entry was cleared, but is still in the TLB");
             }
         });
         discard(&world);
@@ -301,26 +306,27 @@ fn c4_a_lockless_read_and_a_discard() {
     });
 }
 
-/// Hazard C-4, first half: the span of a table is unlinked beside a gather that finds the table's slot
-/// empty. When that gather has finished, both caches have been emptied.
+/// Hazard C-4, first half: a table is unlinked while another gather finds its slot empty. When that gather
+/// has finished, both caches are empty.
 #[test]
-fn c4_a_gather_and_an_unlink() {
+fn c4_a_gather_that_sees_an_unlinked_table_flushes_all() {
     loom::model(|| {
         let world = World::with_page(RW);
         let other = Arc::clone(&world);
         let looker = thread::spawn(move || {
-            // Writes nothing, so nothing but the reading orders what it knows of the other's count.
+            // This gather writes nothing. So only its load of the slot orders it after the count of the other
+            // gather.
             let mut gather = Gather::<_, 2>::new(&other.tlb, &other.state);
             let gone = other.tables.peek(&other.memory, at(0)).1 > Level::Pte;
             gather.finish();
-            assert!(!gone || other.tlb.stale() == (false, false), "the table was seen unlinked");
+            assert!(!gone || other.tlb.stale() == (false, false), "the table is unlinked, but still cached");
         });
         let mut gather = Gather::<_, 2>::new(&world.tlb, &world.state);
         let table = world.tables.pte_table(&world.memory, at(0)).unwrap();
         table.lock().take_plain(at(0), &mut gather);
         gather.add_frame(Pfn::new(7), Level::Pte);
         let (low, high) = (at(0), at(2));
-        // SAFETY: the other thread only looks at entries; the memory of tables stays.
+        // SAFETY: the other thread only reads entries, and the memory of tables stays.
         unsafe {
             world.tables.unlink_tables(&world.memory, VaRange::new(low, at(1)), low, high, &mut gather)
         };
@@ -331,7 +337,7 @@ fn c4_a_gather_and_an_unlink() {
     });
 }
 
-/// The bits that say which parts of a table are filled keep up with two threads that change the table.
+/// Two threads change a table. The bits of its groups stay right.
 #[test]
 fn adjacent_entries_are_filled_and_cleared_concurrently() {
     loom::model(|| {

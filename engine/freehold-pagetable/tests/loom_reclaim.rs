@@ -1,5 +1,5 @@
-//! Every interleaving, under weak memory, of reclaiming a table beside tasks that find it. Tables have two
-//! entries here. Run with `RUSTFLAGS="--cfg loom"`.
+//! Tries every interleaving, under weak memory, of reclaiming a table with tasks that find the table. Tables
+//! have two entries here. Run with `RUSTFLAGS="--cfg loom"`.
 #![cfg(loom)]
 
 mod common;
@@ -18,10 +18,11 @@ type P = Pte<X86_4>;
 
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 
-/// Flushes by a word that a task with a stale translation would look at, and frees tables for good.
+/// A `Tlb` whose flush clears a word that a task with a stale translation would read. It frees tables for
+/// good.
 struct Flusher {
     memory: Memory,
-    /// A processor that remembers the way to the table.
+    /// Set while a processor caches the path to the table.
     remembered: AtomicU64,
 }
 
@@ -35,13 +36,9 @@ impl Tlb for Flusher {
     fn release(&self, _: &[UnmappedFrame]) {}
 
     unsafe fn free_tables(&self, tables: &[Pfn]) {
-        assert_eq!(
-            self.remembered.load(Ordering::Acquire),
-            0,
-            "a table was freed that a processor walks through"
-        );
+        assert_eq!(self.remembered.load(Ordering::Acquire), 0, "a freed table is still in a walk cache");
         for table in tables {
-            // SAFETY: the gather was given the table when it was unlinked, and flushed.
+            // SAFETY: the gather got the table when it was unlinked, and has flushed.
             unsafe { self.memory.free_table(*table) };
         }
     }
@@ -58,7 +55,7 @@ struct World {
 }
 
 impl World {
-    /// A table at address 0 with a page in it, if asked.
+    /// Returns a world with a table at address 0. The table has a page if `filled` is set.
     fn new(filled: bool) -> Arc<Self> {
         let memory = Memory::new(6);
         let tables = Tables::new(&memory).unwrap();
@@ -74,25 +71,26 @@ impl World {
         &self.tlb.memory
     }
 
-    /// Empties the table at address 0 and reclaims it, as a discard does. Returns whether it was there.
+    /// Empties the table at address 0 and reclaims it, as a discard does. Returns true if the table was
+    /// there.
     fn discard(&self) -> bool {
         let mut gather = Gather::<_, 2>::new(&self.tlb, &self.state);
         let reclaimed = self.tables.lock_pte_table(self.memory(), at(0)).is_some_and(|mut table| {
             table.zap_each(table.span(), &mut gather, |_, slot, _| slot.clear());
-            // SAFETY: all threads ask whether the table that they lock is linked.
+            // SAFETY: all threads check that a table that they lock is linked.
             unsafe { table.reclaim(&mut gather) }
         });
         gather.finish();
         reclaimed
     }
 
-    /// Maps a page, as a fault does: it finds the table, and locks it later.
+    /// Maps a page as a fault does: finds the table first and locks it later.
     fn fill(&self, page: u64, pfn: u64) {
         loop {
             let table = self.tables.pte_table_alloc(self.memory(), at(page)).unwrap();
             if let Some(mut table) = table.lock_linked() {
-                // What is in a table that was used before is not seen in it again.
-                assert_ne!(table.get(at(page)).raw(), Memory::POISON, "an entry of a free table");
+                // The entries of an earlier use of the table are not visible.
+                assert_ne!(table.get(at(page)).raw(), Memory::POISON, "an entry of a free table is visible");
                 let _ = table.install(at(page), P::page(Pfn::new(pfn), RW));
                 return;
             }
@@ -114,17 +112,17 @@ fn at(page: u64) -> VirtAddr {
     VirtAddr::new(page * 4096)
 }
 
-/// A page that a fault maps is there when the fault has returned, and a discard comes before it or after it:
-/// it is in a linked table, and in none that is freed.
+/// When a fault returns, its page is mapped, unless a discard came after it. The page is in a linked table
+/// and in no freed one.
 #[test]
-fn a_fault_and_a_discard() {
+fn a_fault_during_a_discard_maps_into_a_linked_table() {
     loom::model(|| {
         let world = World::new(true);
         let other = Arc::clone(&world);
         let thread = thread::spawn(move || other.discard());
         world.fill(1, 9);
         let reclaimed = thread.join().unwrap();
-        // Emptied, so not reclaimed only if the other page was there before; then that went, too.
+        // The table was empty, or held only the page of the fault, which the discard then removed.
         assert!(reclaimed);
         let found = world.page(1);
         assert!(found.is_none() || found == Some(Pfn::new(9)));
@@ -133,9 +131,9 @@ fn a_fault_and_a_discard() {
     });
 }
 
-/// Two discards of one table: it is freed once, and both have it flushed, whether it held anything or not.
+/// Two discards of one table free it once. Both return after a flush, whether the table held a page or not.
 #[test]
-fn two_discards_of_one_table() {
+fn two_discards_free_a_table_once() {
     two_discards(true);
     two_discards(false);
 }
@@ -146,7 +144,7 @@ fn two_discards(filled: bool) {
         let other = Arc::clone(&world);
         let thread = thread::spawn(move || {
             let reclaimed = other.discard();
-            assert_eq!(other.tlb.remembered.load(Ordering::Acquire), 0, "found gone, and not flushed");
+            assert_eq!(other.tlb.remembered.load(Ordering::Acquire), 0, "unlinked, but not flushed");
             reclaimed
         });
         let mine = world.discard();
@@ -156,10 +154,10 @@ fn two_discards(filled: bool) {
     });
 }
 
-/// A task that found the table before it was reclaimed meets it again in the same slot: it works on a table
-/// that it finds zeroed.
+/// A task found the table before it was reclaimed, and then finds it in the same slot again. The task sees
+/// the table zeroed.
 #[test]
-fn a_late_task_and_the_same_table_again() {
+fn a_late_task_finds_a_relinked_table_zeroed() {
     loom::model(|| {
         let world = World::new(false);
         let other = Arc::clone(&world);
@@ -176,9 +174,9 @@ fn a_late_task_and_the_same_table_again() {
     });
 }
 
-/// A leaf comes in place of the table, and a task that is late leaves it alone.
+/// A leaf replaces the table. A late task does not change the leaf.
 #[test]
-fn a_late_task_and_a_leaf_in_the_tables_place() {
+fn a_late_task_keeps_a_leaf_in_the_slot_of_the_table() {
     loom::model(|| {
         let world = World::new(true);
         let other = Arc::clone(&world);

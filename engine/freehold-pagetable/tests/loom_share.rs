@@ -1,5 +1,5 @@
-//! Every interleaving, under weak memory, of tables that two spaces share. Tables have two entries here. Run
-//! with `RUSTFLAGS="--cfg loom"`.
+//! Tries every interleaving, under weak memory, of operations on tables that two spaces share. Tables have
+//! two entries here. Run with `RUSTFLAGS="--cfg loom"`.
 #![cfg(loom)]
 
 mod common;
@@ -18,8 +18,8 @@ type Tables = PageTable<X86_4, Memory>;
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 const PAGE: Pfn = Pfn::new(0);
 
-/// Two spaces, and whether a processor is walking the tables of the first. A flush of that space waits for
-/// it, if it says that tables were freed.
+/// Two spaces, and a flag that is set while a processor walks the tables of the first. A flush of the first
+/// space with `tables_freed` waits until the flag is clear.
 struct World {
     memory: Memory,
     spaces: [Tables; 2],
@@ -31,7 +31,8 @@ fn at() -> VirtAddr {
 }
 
 impl World {
-    /// The second space has a huge page; the first shares its table, if asked for.
+    /// Returns a world in which the second space has a huge page. If `shared` is set, the first space shares
+    /// the table of the second.
     fn new(shared: bool) -> Arc<Self> {
         let memory = Memory::new(8);
         let spaces = [Tables::new(&memory).unwrap(), Tables::new(&memory).unwrap()];
@@ -48,7 +49,7 @@ impl World {
     }
 }
 
-/// What the processors know that run one of the spaces.
+/// The TLBs of the processors that run one of the spaces.
 struct SpaceTlb<'w>(&'w World, usize);
 
 impl Tlb for SpaceTlb<'_> {
@@ -62,7 +63,7 @@ impl Tlb for SpaceTlb<'_> {
 
     unsafe fn free_tables(&self, tables: &[Pfn]) {
         for table in tables {
-            // SAFETY: the gather was given the table when it was unlinked, and flushed.
+            // SAFETY: the gather got the table when it was unlinked, and has flushed.
             unsafe { freehold_pagetable::TableMemory::free_table(&self.0.memory, *table) }
         }
     }
@@ -72,7 +73,7 @@ impl Tlb for SpaceTlb<'_> {
     }
 }
 
-/// Two faults of one space share one table: it is counted once, whichever is faster.
+/// Two faults of one space share one table. The table is counted once, in any order of the two.
 #[test]
 fn two_sharers_of_a_table_are_counted_once() {
     loom::model(|| {
@@ -95,18 +96,18 @@ fn two_sharers_of_a_table_are_counted_once() {
     });
 }
 
-/// C-13: a processor of the space that leaves is still in the table when the other space, alone now, frees
-/// it.
+/// C-13: a processor of the leaving space is still in the table when the other space, now its only user,
+/// frees the table.
 #[test]
 fn c13_unsharing_waits_for_walkers() {
     loom::model(|| {
         let world = World::new(true);
         let other = Arc::clone(&world);
         let walker = thread::spawn(move || {
-            // Within what the flush waits for: from the first entry to the last.
+            // The flag covers the walk from the first entry to the last, so the flush waits for it.
             let seen = other.walk(0);
             let absent = Err(WalkFault::Page(FaultCode::USER));
-            assert!(seen == Ok(PAGE) || seen == absent, "in a table that was freed: {seen:?}");
+            assert!(seen == Ok(PAGE) || seen == absent, "an entry of a freed table: {seen:?}");
             other.walking.store(false, Ordering::Release);
         });
         let tlb = SpaceTlb(&world, 0);
@@ -114,12 +115,12 @@ fn c13_unsharing_waits_for_walkers() {
         assert!(world.spaces[0].unshare(&world.memory, at(), &mut gather));
         gather.finish();
         drop(gather);
-        // The other space's munmap, which has no business with the processors of the first.
+        // The munmap of the other space does not wait for processors of the first space.
         let tlb = SpaceTlb(&world, 1);
         let mut gather = Gather::<_, 2>::exclusive(&tlb);
         world.spaces[1].pmd_table(&world.memory, at()).unwrap().lock().take(at(), &mut NotCached);
         let span = VaRange::of(0, Level::Pud.span());
-        // SAFETY: nobody maps anything here any more, and the first space has let go of the table.
+        // SAFETY: no task maps anything here any more, and the first space does not use the table.
         unsafe {
             world.spaces[1].unlink_tables(&world.memory, span, span.start(), span.end(), &mut gather);
         }

@@ -1,4 +1,4 @@
-//! The tests of page tables, one program.
+//! The tests of page tables, in one program.
 
 mod common;
 mod format;

@@ -1,4 +1,4 @@
-//! Tables of the lowest level that are reclaimed where tasks may find them.
+//! Reclaiming tables of the lowest level while tasks may find them.
 
 use crate::common::{Event, Ledger, Memory, tear_down};
 use freehold_pagetable::{
@@ -19,24 +19,24 @@ fn page() -> Pte<X86_4> {
     Pte::page(Pfn::new(7), PteFlags::USER)
 }
 
-/// Finds the table of `table`, made if need be.
+/// Returns the table with number `table`, and creates it if needed.
 fn found<'a>(tables: &'a Tables, memory: &'a Memory, table: u64) -> PteTable<'a, X86_4, Memory> {
     tables.pte_table_alloc(memory, at(table, 0)).unwrap()
 }
 
-/// Empties the table of `table`, which is linked, and reclaims it.
+/// Empties the linked table with number `table` and reclaims it.
 fn reclaim(tables: &Tables, memory: &Memory, tlb: &Ledger<'_>, state: &GatherState, table: u64) -> bool {
     let mut gather = Gather::<_, { ENTRIES }>::new(tlb, state);
     let mut guard = tables.pte_table(memory, at(table, 0)).unwrap().lock();
     guard.zap_each(guard.span(), &mut gather, |_, slot, _| slot.clear());
-    // SAFETY: one thread, which asks whether tables are linked.
+    // SAFETY: there is one thread, which checks that tables are linked.
     let reclaimed = unsafe { guard.reclaim(&mut gather) };
     gather.finish();
     reclaimed
 }
 
 #[test]
-fn a_table_is_freed_after_a_flush_that_says_so() {
+fn a_table_is_freed_after_a_flush_with_tables_freed() {
     let (memory, state) = (Memory::new(8), GatherState::new());
     let (tables, tlb) = (Tables::new(&memory).unwrap(), Ledger::new(&memory));
     found(&tables, &memory, 3).lock().install(at(3, 9), page()).unwrap();
@@ -57,7 +57,7 @@ fn a_table_with_an_entry_stays() {
     let marker = Pte::marker(MarkerKind::Guard, 0);
     found(&tables, &memory, 0).lock().install(at(0, 511), marker).unwrap();
     let mut gather = Gather::<_, { ENTRIES }>::new(&tlb, &state);
-    // SAFETY: one thread, which asks whether tables are linked.
+    // SAFETY: there is one thread, which checks that tables are linked.
     assert!(unsafe { !found(&tables, &memory, 0).lock().reclaim(&mut gather) });
     gather.finish();
     assert_eq!(tlb.take(), []);
@@ -66,7 +66,7 @@ fn a_table_with_an_entry_stays() {
     tear_down(tables, &memory, &tlb);
 }
 
-/// A task that found a table before it was reclaimed does not lock it, whatever hangs in its place by now.
+/// A task that found a table before it was reclaimed cannot lock it, whatever is linked in its place.
 #[test]
 fn a_late_task_does_not_lock_a_reclaimed_table() {
     let (memory, state) = (Memory::new(8), GatherState::new());
@@ -75,20 +75,20 @@ fn a_late_task_does_not_lock_a_reclaimed_table() {
     assert!(reclaim(&tables, &memory, &tlb, &state, 0));
     assert!(late.lock_linked().is_none() && late.try_lock_linked().is_none());
     assert!(tables.lock_pte_table(&memory, at(0, 0)).is_none());
-    // The memory hands out the table that came back last: it hangs at another address now.
+    // The memory hands out the table that was freed last. The table is now linked at another address.
     found(&tables, &memory, 1).lock().install(at(1, 5), page()).unwrap();
     assert_ne!(tables.peek(&memory, at(1, 5)), (Pte::NONE, Level::Pte));
-    assert_eq!(late.peek(at(0, 5)), page(), "the very same table");
+    assert_eq!(late.peek(at(0, 5)), page(), "the new table is not the reclaimed one");
     assert!(late.lock_linked().is_none() && late.try_lock_linked().is_none());
     assert!(reclaim(&tables, &memory, &tlb, &state, 1));
-    // It hangs where it was found: then it is the right one.
+    // If the table is linked at the address where it was found, it is the right one.
     found(&tables, &memory, 0).lock().install(at(0, 6), page()).unwrap();
     assert_eq!(late.lock_linked().map(|table| table.get(at(0, 6))), Some(page()));
     assert!(reclaim(&tables, &memory, &tlb, &state, 0));
     tear_down(tables, &memory, &tlb);
 }
 
-/// Reclaims every table that it is shown the whole of.
+/// Reclaims every table that it is called with.
 struct Reclaim<'g, 'a, 'm>(&'g mut Gather<'a, Ledger<'m>>);
 
 impl Visitor<X86_4, Memory> for Reclaim<'_, '_, '_> {
@@ -99,7 +99,7 @@ impl Visitor<X86_4, Memory> for Reclaim<'_, '_, '_> {
     fn table(&mut self, mut table: PteGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
         assert_eq!(range, table.span());
         table.zap_each(range, self.0, |_, slot, _| slot.clear());
-        // SAFETY: one thread, which uses no other table until the end of this call.
+        // SAFETY: there is one thread, which uses no other table until the end of this call.
         assert!(unsafe { table.reclaim(self.0) });
         ControlFlow::Continue(())
     }
@@ -109,7 +109,8 @@ impl Visitor<X86_4, Memory> for Reclaim<'_, '_, '_> {
     }
 }
 
-/// More tables than a gather holds are flushed and freed between two tables, with none locked.
+/// If more tables are reclaimed than a gather holds, it flushes and frees between two tables, with none
+/// locked.
 #[test]
 fn any_number_of_tables_is_reclaimed() {
     const TABLES: u64 = 100;
@@ -133,7 +134,7 @@ fn any_number_of_tables_is_reclaimed() {
     tear_down(tables, &memory, &tlb);
 }
 
-/// Lets go of the table that it is shown, as a task that reclaims it would before the walk has it locked.
+/// Reclaims the table of the walk before the walk has locked it, as another task would.
 struct LoseFirst<'t, 'm> {
     tables: &'t Tables,
     memory: &'m Memory,
@@ -146,7 +147,7 @@ impl Visitor<X86_4, Memory> for LoseFirst<'_, '_> {
     fn unlocked(&mut self, _: VaRange) {
         if !std::mem::replace(&mut self.lost, true) {
             assert!(reclaim(self.tables, self.memory, self.tlb, &GatherState::new(), 0));
-            // Another one comes in its place; the one that was lost is handed out last.
+            // Link another table there. The reclaimed table is handed out first, so it is linked elsewhere.
             let _hold = found(self.tables, self.memory, 5);
             found(self.tables, self.memory, 0).lock().install(at(0, 3), page()).unwrap();
         }
@@ -164,7 +165,7 @@ impl Visitor<X86_4, Memory> for LoseFirst<'_, '_> {
 }
 
 #[test]
-fn a_walk_goes_on_in_the_table_that_has_come_in_place_of_a_reclaimed_one() {
+fn a_walk_continues_in_the_table_that_replaced_a_reclaimed_one() {
     for end in [at(0, 4), at(0, 511), at(1, 0), at(2, 0)] {
         let (memory, state) = (Memory::new(8), GatherState::new());
         let (tables, tlb) = (Tables::new(&memory).unwrap(), Ledger::new(&memory));

@@ -1,4 +1,4 @@
-//! Arguments that do not fit, in every build: the call panics, and has done nothing.
+//! Calls with invalid arguments panic in every build, and change nothing.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{
@@ -12,7 +12,7 @@ type Tables = PageTable<X86_4, Memory>;
 
 const SPAN: u64 = Level::Pud.span();
 
-/// The message of the panic that `f` ends in.
+/// Returns the message of the panic of `f`, if it panics.
 fn refusal<R>(f: impl FnOnce() -> R) -> Option<String> {
     let why = catch_unwind(AssertUnwindSafe(|| drop(f()))).err()?;
     let text = why.downcast_ref::<&str>().map(|why| why.to_string());
@@ -25,7 +25,7 @@ fn refused<R>(expected: &str, f: impl FnOnce() -> R) {
     assert!(why.as_ref().is_some_and(|why| why.contains(expected)), "{why:?}, not {expected:?}");
 }
 
-/// A space with a page at 0.
+/// Returns a space with a page at 0.
 fn with_page(memory: &Memory) -> Tables {
     let tables = Tables::new(memory).unwrap();
     let page = Pte::page(Pfn::new(7), PteFlags::USER);
@@ -34,7 +34,7 @@ fn with_page(memory: &Memory) -> Tables {
 }
 
 #[test]
-fn a_table_has_no_entry_behind_its_last() {
+fn entry_panics_for_an_index_behind_the_last() {
     let table = Table::new();
     table.entry(ENTRIES - 1);
     for index in [ENTRIES, ENTRIES + 1, usize::MAX] {
@@ -92,7 +92,7 @@ fn entries_of_another_table_are_not_changed() {
 }
 
 #[test]
-fn a_table_is_shared_as_a_whole_and_within_its_memory() {
+fn share_rejects_a_part_of_a_table_and_another_memory() {
     let (memory, other) = (Memory::new(16), Memory::new(16));
     let (from, to, far) =
         (Tables::new(&memory).unwrap(), Tables::new(&memory).unwrap(), Tables::new(&other).unwrap());
@@ -106,7 +106,7 @@ fn a_table_is_shared_as_a_whole_and_within_its_memory() {
 }
 
 #[test]
-fn a_gather_keeps_only_frames_of_its_own() {
+fn use_buffer_rejects_a_buffer_with_frames() {
     let memory = Memory::new(8);
     let tlb = Ledger::new(&memory);
     let mut before = vec![UnmappedFrame::new(Pfn::new(1), Level::Pte)];

@@ -1,4 +1,4 @@
-//! Tables that several spaces use together.
+//! Tables that several spaces share.
 
 use crate::common::{Event, Ledger, Memory, tear_down, unmap};
 use freehold_pagetable::{
@@ -20,7 +20,7 @@ fn at(huge: u64) -> VirtAddr {
     VirtAddr::new(huge * HUGE)
 }
 
-/// A space with a huge page at 0 of each of so many spans.
+/// Returns a space with a huge page at the start of each of the first `spans` spans.
 fn with_spans(memory: &Memory, spans: u64) -> Tables {
     let tables = Tables::new(memory).unwrap();
     (0..spans).for_each(|span| fill(memory, &tables, span * 512));
@@ -46,7 +46,7 @@ fn a_shared_table_shows_an_entry_in_each_space() {
     let memory = Memory::new(16);
     let (a, b) = (with_spans(&memory, 1), Tables::new(&memory).unwrap());
     assert_eq!(share(&memory, &b, &a, 0), Ok(true));
-    assert_eq!(memory.live(), 3 + 2, "b has a root and one table below");
+    assert_eq!(memory.live(), 3 + 2, "b has a root and one table below it");
     fill(&memory, &b, 7);
     assert_eq!([&a, &b].map(|space| found(&memory, space, 7)), [Some(Pfn::new(7 * 512)); 2]);
     a.pmd_table(&memory, at(0)).unwrap().lock().take(at(0), &mut NotCached);
@@ -55,27 +55,28 @@ fn a_shared_table_shows_an_entry_in_each_space() {
     let tlb = Ledger::new(&memory);
     let mut gather = Gather::<_, 2>::exclusive(&tlb);
     assert!(a.unshare(&memory, at(3), &mut gather));
-    assert!(!a.unshare(&memory, at(3), &mut gather), "nothing hangs there any more");
-    assert!(!b.unshare(&memory, at(3), &mut gather), "nobody else has it");
+    assert!(!a.unshare(&memory, at(3), &mut gather), "no table is linked there any more");
+    assert!(!b.unshare(&memory, at(3), &mut gather), "no other space uses the table");
     gather.finish();
     drop(gather);
     assert_eq!([&a, &b].map(|space| found(&memory, space, 7)), [None, Some(Pfn::new(7 * 512))]);
     unmap(&a, &memory, &tlb, all());
     assert_eq!(found(&memory, &b, 7), Some(Pfn::new(7 * 512)));
-    // SAFETY: one thread, and the space is not used again.
+    // SAFETY: there is one thread, and the space is not used again.
     unsafe { a.destroy(&memory) };
     tear_down(b, &memory, &tlb);
 }
 
-/// C-14, C-17: however many tables are left, one flush, of all that they translate.
+/// C-14, C-17: for any number of tables that are left, there is one flush of the whole range that they
+/// translate.
 #[test]
-fn c14_c17_one_flush_of_whole_spans() {
+fn c14_c17_unsharing_flushes_whole_spans_once() {
     let memory = Memory::new(32);
     let (a, b) = (with_spans(&memory, 5), Tables::new(&memory).unwrap());
     (0..5).for_each(|span| assert_eq!(share(&memory, &b, &a, span), Ok(true)));
     let tlb = Ledger::new(&memory);
     let mut gather = Gather::<_, 2>::exclusive(&tlb);
-    // One huge page in the middle of each is what the caller is about.
+    // The caller works on one huge page in the middle of each span.
     (0..5).for_each(|span| assert!(b.unshare(&memory, at(span * 512 + 100), &mut gather)));
     assert_eq!(tlb.take(), []);
     gather.finish();
@@ -83,7 +84,7 @@ fn c14_c17_one_flush_of_whole_spans() {
     let (start, end) = (VirtAddr::new(0), VirtAddr::new(5 * SPAN));
     assert_eq!(tlb.take(), [Event::Flush(Flush { start, end, all: false, tables_freed: true })]);
     unmap(&b, &memory, &tlb, all());
-    // SAFETY: one thread, and the space is not used again.
+    // SAFETY: there is one thread, and the space is not used again.
     unsafe { b.destroy(&memory) };
     tear_down(a, &memory, &tlb);
 }
@@ -92,7 +93,7 @@ fn c14_c17_one_flush_of_whole_spans() {
 fn a_filled_entry_is_not_replaced_by_share() {
     let memory = Memory::new(16);
     let (a, b) = (with_spans(&memory, 2), Tables::new(&memory).unwrap());
-    // A table of its own; the same table again; a leaf.
+    // The slot has another table, then the same table again, then a leaf.
     fill(&memory, &b, 9);
     assert_eq!(share(&memory, &b, &a, 0), Ok(false));
     assert!(!a.pmd_table(&memory, at(0)).unwrap().is_shared());
@@ -101,7 +102,7 @@ fn a_filled_entry_is_not_replaced_by_share() {
     let tlb = Ledger::new(&memory);
     let mut gather = Gather::<_, 2>::exclusive(&tlb);
     assert!(b.unshare(&memory, at(512), &mut gather));
-    assert!(!a.unshare(&memory, at(512), &mut gather), "shared once, however often that was asked for");
+    assert!(!a.unshare(&memory, at(512), &mut gather), "two calls of share count once");
     gather.finish();
     drop(gather);
     let leaf = Pte::leaf(Level::Pud, Pfn::new(0), RW);
@@ -110,20 +111,20 @@ fn a_filled_entry_is_not_replaced_by_share() {
     let (pte, level) = b.peek(&memory, at(512));
     assert_eq!(pte.kind(level), Kind::Leaf { pfn: Pfn::new(0), flags: RW | PteFlags::HUGE });
     unmap(&b, &memory, &tlb, all());
-    // SAFETY: one thread, and the space is not used again.
+    // SAFETY: there is one thread, and the space is not used again.
     unsafe { b.destroy(&memory) };
     tear_down(a, &memory, &tlb);
 }
 
 #[test]
-fn no_memory_for_the_tables_above() {
+fn share_fails_without_memory_for_upper_tables() {
     let memory = Memory::new(16);
     let (a, b) = (with_spans(&memory, 1), Tables::new(&memory).unwrap());
     memory.fail_after(0);
     assert_eq!(share(&memory, &b, &a, 0), Err(TableError::OutOfTables));
     assert!(!a.pmd_table(&memory, at(0)).unwrap().is_shared());
     let tlb = Ledger::new(&memory);
-    // SAFETY: one thread, and the space is not used again.
+    // SAFETY: there is one thread, and the space is not used again.
     unsafe { b.destroy(&memory) };
     tear_down(a, &memory, &tlb);
 }

@@ -1,4 +1,4 @@
-//! Tables one by one: filling, splitting, unlinking to the exact border, the hardware's walk.
+//! Single tables: filling, splitting, unlinking at exact borders, and the walk of the hardware.
 
 use crate::common::{Ledger, Memory, tear_down, unmap};
 use freehold_pagetable::{
@@ -8,7 +8,7 @@ use freehold_pagetable::{
 };
 use std::ops::ControlFlow;
 
-/// In the middle of the span of an entry of every level.
+/// An address in the middle of the span of an entry of every level.
 const AT: u64 = (0x2a << 39) + (0x155 << 30) + (0x0aa << 21) + (0x133 << 12);
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 
@@ -27,12 +27,13 @@ fn unlink<F: Format>(memory: &Memory, tables: &PageTable<F, Memory>, floor: u64,
     let tlb = Ledger::new(memory);
     let mut gather = Gather::<_>::exclusive(&tlb);
     let range = VaRange::of(AT, AT + PAGE_SIZE);
-    // SAFETY: one thread, and the only mapping was zapped.
+    // SAFETY: there is one thread, and the only mapping was zapped.
     unsafe { tables.unlink_tables(memory, range, floor.into(), ceiling.into(), &mut gather) };
     gather.finish();
 }
 
-/// For a table of each level, bounds that just admit it, and ones that miss by a page on either side.
+/// Tests a table of each level with bounds that just contain it, and with bounds that miss it by a page on
+/// either side.
 fn borders<F: Format>() {
     let below_root = F::LEVELS - 1;
     for number in 0..below_root {
@@ -100,14 +101,14 @@ fn no_memory_at_any_step_is_an_error() {
         let failed = tables.pte_table_alloc(&memory, AT.into()).err();
         assert_eq!((failed, memory.live()), (Some(TableError::OutOfTables), 1 + step));
         map(&tables, &memory, AT, 1);
-        assert_eq!(memory.live(), 4, "what was made is used");
+        assert_eq!(memory.live(), 4, "the tables of the failed attempt are used");
         unmap(&tables, &memory, &Ledger::new(&memory), VaRange::of(0, 1 << 47));
         tear_down(tables, &memory, &Ledger::new(&memory));
     }
     assert_eq!(PageTable::<X86_4, _>::new(&Memory::new(0)).err(), Some(OutOfTables));
 }
 
-/// What a large leaf said, its small parts say.
+/// The small leaves translate as the large leaf did.
 #[test]
 fn splitting_changes_no_translation() {
     let memory = Memory::new(600);
@@ -131,7 +132,7 @@ fn splitting_changes_no_translation() {
     };
     look(Level::Pud);
     assert_eq!(tables.pud_table(&memory, at).unwrap().split(at), Ok(true));
-    assert_eq!(tables.pud_table(&memory, at).unwrap().split(at), Ok(false), "there is a table now");
+    assert_eq!(tables.pud_table(&memory, at).unwrap().split(at), Ok(false), "the leaf is now a table");
     look(Level::Pmd);
     for page in probes {
         let probe = at.checked_add(page * PAGE_SIZE).unwrap();
@@ -173,7 +174,11 @@ fn the_hardware_walk_faults_as_the_manual_says() {
         let seen = hw_walk::<X86_4, _>(&memory, tables.root(), at, access);
         assert_eq!(seen.err(), expected.map(WalkFault::Page), "{flags:?} {access:?}");
         let left = tables.peek(&memory, at).0.flags();
-        assert_eq!(left.contains(PteFlags::ACCESSED), expected.is_none(), "a fault leaves no trace");
+        assert_eq!(
+            left.contains(PteFlags::ACCESSED),
+            expected.is_none(),
+            "only a successful access sets the bit"
+        );
         assert_eq!(left.contains(PteFlags::DIRTY), expected.is_none() && access.write);
     }
     let memory = Memory::new(1);
@@ -192,7 +197,7 @@ struct Parts {
 
 impl Visitor<X86_4, Memory> for Parts {
     fn table(&mut self, table: PteGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
-        assert!(table.span().covers(range), "a part ends with its table");
+        assert!(table.span().covers(range), "a part reaches beyond its table");
         self.seen.push((range.start().get(), range.end().get()));
         table.for_each(range, |at, _| {
             self.pages.push(at.get());
@@ -201,14 +206,13 @@ impl Visitor<X86_4, Memory> for Parts {
     }
 
     fn large(&mut self, _: LeafGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
-        panic!("there is no large leaf");
+        panic!("no large leaf exists");
     }
 }
 
-/// Hazard C-60: nothing runs past the end of a table, and no page is shown twice or not at all, wherever the
-/// range starts and ends.
+/// Hazard C-60: for any range, a walk does not run past the end of a table and visits each page exactly once.
 #[test]
-fn c60_ranges_start_and_end_anywhere() {
+fn c60_a_walk_visits_each_page_of_any_range_once() {
     let memory = Memory::new(16);
     let tables = PageTable::<X86_4, _>::new(&memory).unwrap();
     let base = VirtAddr::new(AT).span_down(Level::Pmd).get();
@@ -230,7 +234,7 @@ fn c60_ranges_start_and_end_anywhere() {
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
 
-/// Clearing some of a group, then the rest, then filling again: nothing is overlooked.
+/// Clears a part of a group, then the rest, then fills the group again. No entry is missed.
 #[test]
 fn partly_cleared_groups_are_still_visited() {
     let memory = Memory::new(16);
@@ -300,7 +304,7 @@ impl Visitor<X86_4, Memory> for Holes {
     }
 
     fn large(&mut self, leaf: LeafGuard<'_, X86_4, Memory>, _: VaRange) -> ControlFlow<()> {
-        let Kind::Marker { kind, .. } = leaf.kind() else { panic!("every leaf is split") };
+        let Kind::Marker { kind, .. } = leaf.kind() else { panic!("a leaf was not split") };
         self.1.push(kind);
         ControlFlow::Continue(())
     }
@@ -337,9 +341,9 @@ fn a_visitor_gets_the_entries_of_its_policies() {
     let mut holes = Holes::default();
     let wide = VaRange::new(at(0), at(3 << 30));
     assert_eq!(tables.walk(&memory, wide, &mut holes), Ok(Walked::All));
-    assert_eq!(holes.0, (3 << 30) - 4 * (2 << 20), "all but three tables and a marker");
+    assert_eq!(holes.0, (3 << 30) - 4 * (2 << 20), "all except three tables and a marker");
     assert_eq!(holes.1, [MarkerKind::Poison]);
-    assert_eq!(tables.peek(&memory, at(2 << 20)).1, Level::Pte, "it was split");
+    assert_eq!(tables.peek(&memory, at(2 << 20)).1, Level::Pte, "the leaf was not split");
     holes.2 = true;
     assert_eq!(
         tables.walk(&memory, VaRange::new(at(3 << 20), at(8 << 20)), &mut holes),
@@ -368,9 +372,9 @@ fn two_tables_are_locked_in_one_order() {
     assert!(one.lock_linked().is_some());
     let pmd = tables.pmd_table(&memory, AT.into()).unwrap();
     let link = pmd.lock().take(AT.into(), &mut NotCached);
-    assert!(one.lock_linked().is_none(), "it hangs nowhere now");
-    let Kind::Table { pfn } = link.kind(Level::Pmd) else { panic!("no table was there") };
-    // SAFETY: empty, and it hangs nowhere.
+    assert!(one.lock_linked().is_none(), "an unlinked table was locked");
+    let Kind::Table { pfn } = link.kind(Level::Pmd) else { panic!("the entry did not point to a table") };
+    // SAFETY: the table is empty and linked nowhere.
     unsafe { freehold_pagetable::TableMemory::free_table(&memory, pfn) };
     tear_down(tables, &memory, &Ledger::new(&memory));
 }

@@ -1,4 +1,4 @@
-//! The walker against a model that only remembers what was done: random maps, unmaps and protections with
+//! Compares the walker with a model that records the operations: random maps, unmaps and protections with
 //! leaves of all sizes, on both sides of a border of every level.
 
 use crate::common::{Event, Ledger, Memory, Zap, tear_down, unmap};
@@ -9,7 +9,7 @@ use freehold_pagetable::{
 use proptest::prelude::*;
 use std::ops::ControlFlow;
 
-/// Two GiB on each side of where one entry of the root ends.
+/// Two GiB on each side of the end of one entry of the root.
 const BASE: u64 = (512 << 30) - (2 << 30);
 const PAGES: u64 = 4 << (30 - PAGE_SHIFT);
 
@@ -27,7 +27,7 @@ fn pages(first: u64, count: u64) -> VaRange {
     VaRange::of(BASE + first * PAGE_SIZE, BASE + end * PAGE_SIZE)
 }
 
-/// Page numbers near the borders of tables, where the mistakes are.
+/// Returns page numbers near the borders of tables, where errors are most likely.
 fn page() -> impl Strategy<Value = u64> {
     let near =
         |step: u64| (0..PAGES / step, 0u64..6).prop_map(move |(i, d)| (i * step + d).saturating_sub(3));
@@ -64,7 +64,7 @@ enum Seen {
     Page { pfn: u64, write: bool },
 }
 
-/// What is at `address` after `ops`: goes through the history.
+/// Returns what is at `address` after `ops`, by following the history.
 fn model(ops: &[Op], address: VirtAddr) -> Seen {
     ops.iter().fold(Seen::Nothing, |seen, op| match *op {
         Op::Map { range, pfn, write, .. } if range.contains(address) => {
@@ -103,7 +103,7 @@ impl Visitor<X86_4, Memory> for Protect<'_, '_, '_> {
     }
 
     fn large(&mut self, mut leaf: LeafGuard<'_, X86_4, Memory>, range: VaRange) -> ControlFlow<()> {
-        assert_eq!(leaf.span(), range, "a leaf that sticks out is split before it is shown");
+        assert_eq!(leaf.span(), range, "a leaf that reaches out of the range was not split");
         let (level, write) = (leaf.level(), self.1);
         leaf.change(self.0, |pte| Self::apply(pte, level, write));
         ControlFlow::Continue(())
@@ -184,7 +184,7 @@ impl World<'_> {
         }
     }
 
-    /// The hardware's and the software's view of one page against the model's.
+    /// Compares the results of the hardware and of software for one page with the model's.
     fn compare(&self, ops: &[Op], at: VirtAddr) {
         let fault = |code: FaultCode| Err(WalkFault::Page(code | FaultCode::USER));
         let read = hw_walk::<X86_4, _>(self.memory, self.tables.root(), at, Access::READ).map(|t| t.pfn);
@@ -197,7 +197,10 @@ impl World<'_> {
                     if may { Ok(Pfn::new(pfn)) } else { fault(FaultCode::PRESENT | FaultCode::WRITE) };
                 assert_eq!(write, expected, "writing {at:?}");
                 assert_eq!(pte.pfn().add(at.frame_in_leaf(level)), Pfn::new(pfn));
-                assert!(pte.flags().contains(PteFlags::ACCESSED), "the hardware was there");
+                assert!(
+                    pte.flags().contains(PteFlags::ACCESSED),
+                    "the hardware did not set the accessed bit"
+                );
                 assert!(!may || pte.flags().contains(PteFlags::DIRTY));
             }
             other => {
@@ -220,7 +223,7 @@ fn edges(op: &Op) -> [VirtAddr; 4] {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
-    fn the_tables_say_what_was_done(
+    fn tables_agree_with_the_model_after_random_changes(
         ops in prop::collection::vec(op(), 1..24),
         probes in prop::collection::vec(0..PAGES * PAGE_SIZE, 32),
     ) {
@@ -242,7 +245,7 @@ proptest! {
         gather.finish();
         drop(gather);
         world.count_released();
-        prop_assert_eq!(world.released, world.mapped, "every frame comes back once");
+        prop_assert_eq!(world.released, world.mapped, "every frame is released once");
         tear_down(world.tables, &memory, &world.tlb);
     }
 }

@@ -1,4 +1,4 @@
-//! The part of a host that page tables need: what to do in a spin loop, and the record of held locks.
+//! The part of a host that page tables need: the body of a spin loop, and the record of held locks.
 
 use super::Memory;
 use core::ptr::NonNull;
@@ -10,7 +10,7 @@ std::thread_local! {
     static HELD: LockContext = const { LockContext::new() };
 }
 
-// SAFETY: nothing here hands out CPU numbers or defers anything; a call panics.
+// SAFETY: nothing here hands out CPU numbers or defers a callback; such a call panics.
 unsafe impl Host for Memory {
     const MAX_CPUS: usize = 1;
 
@@ -26,7 +26,7 @@ unsafe impl Host for Memory {
         HELD.try_with(f).ok()
     }
 
-    /// Loom's threads share the one thread they are simulated on.
+    /// Under loom, all threads are simulated on one thread, so there is no record per thread.
     #[cfg(loom)]
     fn lock_context<R>(_: impl FnOnce(&LockContext) -> R) -> Option<R> {
         None

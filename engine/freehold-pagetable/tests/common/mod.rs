@@ -1,5 +1,5 @@
-//! Memory for tables in an ordinary process, and a TLB that keeps accounts.
-#![allow(dead_code)] // every test file uses its own part
+//! Memory for tables in an ordinary process, and a `Tlb` that records its calls.
+#![allow(dead_code)] // each test file uses only some of the items
 
 mod host;
 
@@ -21,7 +21,7 @@ struct Page {
     meta: TableMeta,
 }
 
-/// A fixed number of tables, numbered from [`Memory::BASE`].
+/// A memory with a fixed number of tables, numbered from [`Memory::BASE`].
 pub struct Memory {
     pages: Vec<Page>,
     books: Mutex<Books>,
@@ -30,7 +30,7 @@ pub struct Memory {
 struct Books {
     free: Vec<Pfn>,
     live: BTreeSet<Pfn>,
-    /// Allocations until one fails; `None`: none does by order.
+    /// Number of successful allocations before one fails. `None` if no failure is requested.
     countdown: Option<usize>,
 }
 
@@ -38,7 +38,8 @@ impl Memory {
     /// Far from every frame that the tests map.
     pub const BASE: u64 = 1 << 30;
 
-    /// What the entries of a free table hold: to a walk that still reads it, a page that nobody mapped.
+    /// The value of the entries of a free table. A walk that still reads such an entry sees a page that no
+    /// test mapped.
     pub const POISON: u64 = u64::MAX;
 
     pub fn new(tables: usize) -> Self {
@@ -49,12 +50,12 @@ impl Memory {
         Memory { pages, books: Mutex::new(Books { free, live: BTreeSet::new(), countdown: None }) }
     }
 
-    /// Tables handed out and not taken back.
+    /// Returns the number of tables that are allocated.
     pub fn live(&self) -> usize {
         self.books.lock().unwrap().live.len()
     }
 
-    /// Lets the allocation after `allocations` successful ones fail, once.
+    /// Makes one allocation fail, after `allocations` successful ones.
     pub fn fail_after(&self, allocations: usize) {
         self.books.lock().unwrap().countdown = Some(allocations);
     }
@@ -68,8 +69,8 @@ fn fill(table: &Table, raw: u64) {
     (0..ENTRIES).for_each(|index| table.entry(index).store(raw, Ordering::Relaxed));
 }
 
-// SAFETY: a table is handed out once until it comes back, `free_table` checks that it comes back empty, and
-// the vector of pages never changes.
+// SAFETY: a table is handed out once until it is freed. `free_table` checks that it is empty. The vector of
+// pages never changes.
 unsafe impl TableMemory for Memory {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         let mut books = self.books.lock().unwrap();
@@ -86,7 +87,7 @@ unsafe impl TableMemory for Memory {
     }
 
     unsafe fn free_table(&self, pfn: Pfn) {
-        assert!(self.page(pfn).table.is_zero(), "a table came back with something in it");
+        assert!(self.page(pfn).table.is_zero(), "a freed table is not empty");
         self.page(pfn).meta.reset();
         fill(&self.page(pfn).table, Self::POISON);
         let mut books = self.books.lock().unwrap();
@@ -103,7 +104,7 @@ unsafe impl TableMemory for Memory {
     }
 }
 
-/// What a [`Ledger`] saw, in order.
+/// A call that a [`Ledger`] recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Flush(Flush),
@@ -111,7 +112,7 @@ pub enum Event {
     Free(Vec<Pfn>),
 }
 
-/// A TLB that writes down what it is asked to do, and frees tables.
+/// A `Tlb` that records its calls and frees tables.
 pub struct Ledger<'m> {
     memory: &'m Memory,
     events: RefCell<Vec<Event>>,
@@ -122,7 +123,7 @@ impl<'m> Ledger<'m> {
         Ledger { memory, events: RefCell::default() }
     }
 
-    /// What happened since the last call.
+    /// Returns the calls since the last `take`.
     pub fn take(&self) -> Vec<Event> {
         self.events.take()
     }
@@ -148,13 +149,13 @@ impl Tlb for Ledger<'_> {
     unsafe fn free_tables(&self, tables: &[Pfn]) {
         self.push(Event::Free(tables.to_vec()));
         for table in tables {
-            // SAFETY: the gather was given the table when it was unlinked, and flushed.
+            // SAFETY: the gather got the table when it was unlinked, and has flushed.
             unsafe { self.memory.free_table(*table) }
         }
     }
 }
 
-/// Clears everything it is shown and hands the frames to its gather.
+/// Clears every entry and adds the frames to the gather.
 pub struct Zap<'g, 'a, T: Tlb>(pub &'g mut Gather<'a, T>);
 
 impl<F: Format, T: Tlb> Visitor<F, Memory> for Zap<'_, '_, T> {
@@ -181,21 +182,21 @@ impl<F: Format, T: Tlb> Visitor<F, Memory> for Zap<'_, '_, T> {
     }
 }
 
-/// Zaps `range` and unlinks the tables that lie wholly in it.
+/// Zaps `range` and unlinks the tables whose span lies within it.
 pub fn unmap<F: Format>(tables: &PageTable<F, Memory>, memory: &Memory, tlb: &Ledger<'_>, range: VaRange) {
     let mut gather = Gather::exclusive(tlb);
     assert_eq!(tables.walk(memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
-    // SAFETY: one thread; the whole range was just zapped, so nothing in it is in use.
+    // SAFETY: there is one thread. The whole range was just zapped, so nothing in it is in use.
     unsafe { tables.unlink_tables(memory, range, range.start(), range.end(), &mut gather) };
     gather.finish();
 }
 
-/// Frees what is left of a space whose every entry is empty, and checks that no table is.
+/// Frees the tables of a space whose entries are all empty. Checks that no table is left.
 pub fn tear_down<F: Format>(tables: PageTable<F, Memory>, memory: &Memory, tlb: &Ledger<'_>) {
     let all = VaRange::of(0, F::USER_END);
     unmap(&tables, memory, tlb, all);
     assert_eq!(memory.live(), 1, "only the root is left");
-    // SAFETY: one thread, and the space is not used again.
+    // SAFETY: there is one thread, and the space is not used again.
     unsafe { tables.destroy(memory) };
     assert_eq!(memory.live(), 0);
 }
