@@ -7,8 +7,9 @@
 //!
 //! Only the parity of a rank is kept, in the lowest bit of the parent's address. The ranks of all links obey
 //! the rules, except for one link at the place of a change. So the parity tells a child that is one below its
-//! parent (parities differ) from a child that is two below (parities are equal). At the place of a change, it
-//! tells the child that is no rank below its parent after an insertion, or three ranks below after a removal.
+//! parent (parities differ) from a child that is two below (parities are equal). At the place of a change,
+//! one child may be zero ranks below its parent (after an insertion) or three (after a removal). The parity
+//! also tells this child from its sibling.
 //!
 //! An insertion rotates at most twice, and so does a removal. On average, both change a constant number of
 //! ranks.

@@ -11,9 +11,10 @@
 //! # Two kinds of latches
 //!
 //! Both latches are held for a short time, and no thread sleeps with one. Only [`ClaimWriter`] takes them,
-//! and a search that corrects a gap word of an inner node. The [`ExclusiveWriter`](crate::ExclusiveWriter)
-//! needs none, because no other writer exists. A gap search that had to restart too often takes the structure
-//! lock without a latch. Like any holder of the structure lock, it then waits for leaves that are latched.
+//! and a gap search that corrects a gap word of an inner node. The
+//! [`ExclusiveWriter`](crate::ExclusiveWriter) needs none, because no other writer exists. A gap search that
+//! had to restart too often takes the structure lock without a latch. Like any holder of the structure lock,
+//! it then waits for leaves that are latched.
 //!
 //! * The *latch of a leaf* is BUSY in its control word. A writer takes it by a compare-and-swap from a
 //!   version.
@@ -45,7 +46,7 @@
 //!
 //! The gap word that an inner node keeps for an inner child is at least as large as the gap words in that
 //! child. Gap words of inner children change only under the structure lock. The gap word for a leaf is at
-//! least as large as the largest gap in the leaf, except during a call that makes a gap and has not returned
+//! least as large as the largest gap in the leaf. The only exception is a gap whose writer has not returned
 //! yet. The writer that makes a gap checks, with the leaf latched, the gap word in the node above. If the
 //! word is large enough and the node is unchanged, the words of all nodes above are large enough too.
 //! Otherwise the writer raises the words under the structure lock. A search that finds a smaller gap than the

@@ -208,8 +208,8 @@ fn full_half(count: usize, at: usize, len: usize, most: usize) -> usize {
     cut.clamp(total.saturating_sub(most).max(1), most.min(total - 1))
 }
 
-/// Returns the cut for claim writers. Both halves get at least a quarter of the slots: a leaf with one entry
-/// would be unlinked with the entry, and the next entry there would split the full leaf again, each time
+/// Returns the cut for claim writers. Both halves get at least a quarter of the slots. A leaf with one entry
+/// would be unlinked together with the entry. The next entry there would split the full leaf again, each time
 /// under the structure lock. Among the remaining cuts of a leaf, the widest gap is chosen. Writers that map
 /// on the two sides of that gap no longer conflict.
 fn widest_gap<const SLOTS: usize>(

@@ -19,8 +19,15 @@ const _: () = assert!(usize::BITS == 64, "a start address does not fit into a po
 
 /// The control word of a node, as it was loaded. The module documentation has a table of its states.
 ///
-/// Bit 0 is BUSY, bit 1 DEAD, bits 2..7 the level, bit 7 PROMISED, bits 8..16 the number of slots in use,
-/// bits 16..20 the number of conflicts (`CONFLICTS`), and bits 20..64 the version.
+/// | bits | meaning |
+/// | --- | --- |
+/// | 0 | BUSY |
+/// | 1 | DEAD |
+/// | 2..7 | the level |
+/// | 7 | PROMISED |
+/// | 8..16 | number of slots in use |
+/// | 16..20 | number of recent conflicts (`CONFLICTS`) |
+/// | 20..64 | the version |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word(u64);
 

@@ -25,7 +25,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     ///
     /// `on_hole` is an address in the write set and a function. If the address lies in a hole afterwards, the
     /// function is called with the ends of that hole. No entry is inserted into the hole during the call. The
-    /// function must be short, and may wait only for a spin lock.
+    /// function returns quickly, and may wait only for a spin lock.
     #[inline]
     pub fn publish(&self, on_hole: Option<HoleCallback<'_>>) {
         let mut on_hole = on_hole;
