@@ -198,7 +198,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         Self::with(tlb, Some(state))
     }
 
-    /// Returns a gather for a range that no other gather can touch until it is finished, for example in a
+    /// Returns a gather for a range that no other gather touches before this one is finished. An example is a
     /// space that no other task uses. The gather is not counted.
     #[inline]
     pub fn exclusive(tlb: &'a T) -> Self {

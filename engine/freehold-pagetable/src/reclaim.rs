@@ -2,9 +2,9 @@
 
 //! Reclaiming a table of the lowest level while other tasks may find it.
 //!
-//! The protocol guarantees two things. A task that has [locked](EntryTable::lock_linked) a table of the
-//! lowest level works on the table that is linked at its address, and this table stays linked until the lock
-//! is released. A table is freed only when no entry points to it and no processor walks through it.
+//! The protocol guarantees three things. If a task has [locked](EntryTable::lock_linked) a table of the
+//! lowest level, this table is the one linked at its address. The table stays linked until the lock is
+//! released. A table is freed only when no entry points to it and no processor walks through it.
 //!
 //! [`unlink_tables`](crate::PageTable::unlink_tables) needs a span that no other task can reach. A discard
 //! (`MADV_DONTNEED`) empties tables under the VMA's read lock, concurrently with faults and other walks of
@@ -20,13 +20,13 @@
 //! A *late* task found the table in the slot before the table was unlinked. A late task does one of two
 //! things:
 //!
-//! - It locks the table, then reads the slot again ([`EntryGuard::is_linked`]). While tasks can reach the
-//!   slot, it changes from this table to another value only under this table's lock. If the slot has another
-//!   value, the task releases the lock and walks again. If the slot has the table, the table is the right
-//!   one, even if it was free in between.
-//! - It [reads an entry](EntryTable::peek) without the lock. The value is a hint: an entry of this address,
-//!   an empty entry, or any word at all. [`TableMemory`] promises that the memory stays readable. The task
-//!   uses a hint only to decide what to try next under the lock.
+//! - The task locks the table, then reads the slot again ([`EntryGuard::is_linked`]). While tasks can reach
+//!   the slot, it changes from this table to another value only under this table's lock. If the slot has
+//!   another value, the task releases the lock and walks again. If the slot has the table, the table is the
+//!   right one, even if it was free in between.
+//! - The task [reads an entry](EntryTable::peek) without the lock. The value is a hint: an entry of this
+//!   address, an empty entry, or any word at all. [`TableMemory`] promises that the memory stays readable.
+//!   The task uses a hint only to decide what to try next under the lock.
 //!
 //! | store | load | effect |
 //! | --- | --- | --- |

@@ -14,11 +14,11 @@
 //! here (hazards C-15, C-16).
 //!
 //! A space that leaves must flush the whole range that the table translates, not only the part that its
-//! caller works on (hazard C-17). Before the last sharer may free the table, the walk caches of the leaving
-//! space's processors must be flushed, and its lock-free walkers must have left the table (hazard C-13). One
-//! flush of the gather does both, for any number of tables that were left (hazard C-14). The caller therefore
-//! [flushes](crate::Gather::flush) before it releases the lock that keeps other spaces from becoming the only
-//! user of a table.
+//! caller works on (hazard C-17). The walk caches of the leaving space's processors must be flushed, and its
+//! lock-free walkers must have left the table. Only then may the last sharer free the table (hazard C-13).
+//! One flush of the gather does both, for any number of tables that were left (hazard C-14). The caller
+//! therefore [flushes](crate::Gather::flush) before it releases the lock that keeps other spaces from
+//! becoming the only user of a table.
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
@@ -37,9 +37,9 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// true if the table is linked there. Returns false and changes nothing if another table is already
     /// linked there, or if the table has too many sharers.
     ///
-    /// The caller holds the locks that [`install`](crate::EntryGuard::install) needs in this space. Until
-    /// this function returns, the caller also holds a lock that excludes [`unshare`](Self::unshare) in the
-    /// space in which `table` was found, so that the table stays with that space.
+    /// The caller holds the locks that [`install`](crate::EntryGuard::install) needs in this space. The
+    /// caller also holds a lock that keeps `table` linked in the space where it was found. The lock excludes
+    /// [`unshare`](Self::unshare) there until this function returns.
     ///
     /// # Errors
     /// Fails with [`TableError::OutOfTables`] if there is no memory for the tables above, and with

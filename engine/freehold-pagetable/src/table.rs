@@ -75,9 +75,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         VaRange::of(self.base.get(), self.base.get().saturating_add(Self::LEVEL.table_span()))
     }
 
-    /// Takes the lock of a table that cannot be unlinked: a table of an upper level, or a table of the lowest
-    /// level whose span is protected from [reclaiming](crate::reclaim), for example by the VMA's lock for
-    /// writing.
+    /// Takes the lock of a table that cannot be unlinked. The table belongs to an upper level, or its span is
+    /// protected from [reclaiming](crate::reclaim), for example by the VMA's lock for writing.
     ///
     /// # Panics
     /// Panics in test builds if a table of the lowest level is no longer linked.

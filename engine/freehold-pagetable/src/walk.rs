@@ -165,8 +165,8 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     }
 
     /// Walks the part of the range in one entry. One load of the entry decides what is done. If that needs a
-    /// lock, a second load under the lock decides, and the walk starts over at this entry if the two loads
-    /// differ (hazard C-62).
+    /// lock, a second load under the lock decides. If the two loads differ, the walk starts over at this
+    /// entry (hazard C-62).
     fn entry<V: Visitor<F, M>>(
         &self,
         entry: &'a AtomicU64,

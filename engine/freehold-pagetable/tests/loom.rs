@@ -2,8 +2,8 @@
 //! here. Run with `RUSTFLAGS="--cfg loom"`.
 //!
 //! One claim is tested in `hardware.rs` instead: that the hardware's compare-and-swap does not undo a plain
-//! store. If nothing else orders a store and a compare-and-swap, loom tries both orders, even the one in
-//! which a successful compare-and-swap would follow a store that it did not see.
+//! store. Loom tries both orders of a store and a compare-and-swap that nothing else orders. It does so even
+//! if the compare-and-swap succeeded without seeing the store, and so must have come first.
 //!
 //! The first thread stores, and a spawned thread reads. In the other arrangement, loom 0.7 does not try the
 //! schedules in which the store of the spawned thread comes before the load of the first thread.
