@@ -204,11 +204,7 @@ mod tests {
             (u64::MAX, 1, false),
             (0, u64::MAX, false),
         ] {
-            assert_eq!(
-                fits(MAX_BYTES, PageIndex::new(pgoff), pages),
-                fit,
-                "{pages} pages at {pgoff:#x}"
-            );
+            assert_eq!(fits(MAX_BYTES, PageIndex::new(pgoff), pages), fit, "{pages} pages at {pgoff:#x}");
         }
     }
 }

@@ -150,7 +150,9 @@ impl<P: Platform> Mapping<P> {
         let (old, pages) = (self.size(), PageRange::new(PageIndex::ZERO, self.end()));
         self.publish_size(0);
         self.uncharge_cut(old, 0);
-        self.cut(&pages_go, pages, Copies::Go, |_| debug_assert!(false, "a VMA maps memory that is being cleared"));
+        self.cut(&pages_go, pages, Copies::Go, |_| {
+            debug_assert!(false, "a VMA maps memory that is being cleared")
+        });
         Ok(())
     }
 

@@ -77,7 +77,10 @@ fn every_error_prints_a_sentence_of_its_own() {
         }
     }
     let said = |error: &dyn Error| error.to_string();
-    assert_eq!(said(&MunmapError::TooManyVmas), "the limit on VMAs would be exceeded by splitting one in two");
+    assert_eq!(
+        said(&MunmapError::TooManyVmas),
+        "the limit on VMAs would be exceeded by splitting one in two"
+    );
     assert_eq!(said(&Errno::ENOMEM), "out of memory, a limit, or a hole in the range (errno 12)");
     let fault = FaultError::Segv { addr: 0x1000, code: SegvCode::Maperr };
     assert_eq!(said(&fault), "segmentation fault at 0x1000: nothing is mapped there");
