@@ -1,5 +1,5 @@
-//! The local APIC: interrupts to other processors, and the timer. In QEMU's interpreter there is no x2APIC,
-//! so its registers are memory.
+//! The local APIC: interrupts to other CPUs, and the timer. Its registers are memory-mapped, because QEMU's
+//! interpreter has no x2APIC.
 
 use crate::arch::cpu::{self, MAX_CPUS};
 use crate::arch::{clock, layout::direct};
@@ -9,9 +9,9 @@ use core::sync::atomic::{
 };
 use x86_64::instructions::port::Port;
 
-/// Vectors that this kernel uses.
+/// Asks a CPU to answer TLB flushes. This vector and the next three are all that the kernel uses.
 pub const FLUSH: u8 = 0xf0;
-/// Somebody put a thread into the queue of a processor that idles.
+/// Tells an idle CPU that a thread was put into its queue.
 pub const WAKE: u8 = 0xf1;
 pub const TIMER: u8 = 0xf2;
 pub const SPURIOUS: u8 = 0xff;
@@ -26,35 +26,35 @@ const TIMER_COUNT: u64 = 0x380;
 const TIMER_NOW: u64 = 0x390;
 const TIMER_DIVIDE: u64 = 0x3e0;
 
-/// The APIC's number of each processor. Written before the processor starts.
+/// The APIC ID of each CPU. Written before the CPU starts.
 static IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
-/// Turns of the timer in 2^32 nanoseconds; written once, before the timer is used.
+/// Timer ticks in 2^32 nanoseconds. Written once, before the timer is used.
 static TURNS: AtomicU64 = AtomicU64::new(0);
 
 fn write(register: u64, value: u32) {
-    // SAFETY: a register of the local APIC, which the direct map shows.
+    // SAFETY: a register of the local APIC, visible in the direct map.
     unsafe { direct::<u32>(REGISTERS + register).write_volatile(value) };
 }
 
 fn read(register: u64) -> u32 {
-    // SAFETY: as above.
+    // SAFETY: as in `write`.
     unsafe { direct::<u32>(REGISTERS + register).read_volatile() }
 }
 
-/// Masks the old interrupt controllers, which the firmware leaves on vectors of exceptions.
+/// Masks the legacy interrupt controllers (8259), which the firmware maps to vectors of exceptions.
 pub fn mask_old_controllers() {
-    // SAFETY: their mask registers.
+    // SAFETY: these ports are the mask registers of the two controllers.
     unsafe {
         Port::<u8>::new(0x21).write(0xff);
         Port::<u8>::new(0xa1).write(0xff);
     }
 }
 
-/// Turns the APIC of the calling processor on.
+/// Enables the local APIC of the calling CPU.
 pub fn init() {
     write(0xf0, 0x100 | u32::from(SPURIOUS));
     write(0x80, 0);
-    // Nonmaskable interrupts come by this line.
+    // Delivers the LINT1 line as a nonmaskable interrupt.
     write(LINE_1, 0x400);
     write(TIMER_DIVIDE, 0b1011);
     write(TIMER_MODE, u32::from(TIMER));
@@ -64,18 +64,18 @@ pub fn end_of_interrupt() {
     write(EOI, 0);
 }
 
-/// The processor `number` has this APIC number.
+/// Sets the APIC ID of the CPU `number`.
 pub fn set_id(number: usize, id: u32) {
     IDS[number].store(id, Relaxed);
 }
 
-/// The number of the calling processor, as its APIC knows it: also where the GS base is a program's.
+/// Returns the number of the calling CPU, found by its APIC ID. Works also while the GS base is a program's.
 pub fn own_number() -> usize {
     let id = read(0x20) >> 24;
     (0..cpu::count()).find(|number| IDS[*number].load(Relaxed) == id).unwrap_or_default()
 }
 
-/// Interrupts another processor.
+/// Sends an interrupt to another CPU.
 pub fn interrupt(number: usize, vector: u8) {
     command(IDS[number].load(Relaxed), 0x4000 | u32::from(vector));
 }
@@ -89,7 +89,7 @@ pub fn command(id: u32, what: u32) {
     write(COMMAND, what);
 }
 
-/// Lets the timer run while `wait` does, and keeps how fast it was.
+/// Measures the timer's rate while `wait` runs. `wait` returns the nanoseconds that it took.
 pub fn calibrate(wait: impl FnOnce() -> u64) {
     write(TIMER_MODE, 0x1_0000 | u32::from(TIMER));
     write(TIMER_COUNT, u32::MAX);
@@ -100,7 +100,7 @@ pub fn calibrate(wait: impl FnOnce() -> u64) {
     TURNS.store((turns << 32) / ns, SeqCst);
 }
 
-/// Has the timer of the calling processor go off at this time; `u64::MAX`: never.
+/// Sets the timer of the calling CPU to fire at `at`, in nanoseconds since the start. `u64::MAX` disarms it.
 pub fn set_timer(at: u64) {
     let own = cpu::cpu();
     if own.timer.replace(at) == at {

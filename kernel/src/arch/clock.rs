@@ -1,45 +1,47 @@
-//! Nanoseconds since the start, by the time-stamp counter, which is the same on all processors.
+//! Nanoseconds since the start, measured by the time-stamp counter, which is the same on all CPUs.
 
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use x86_64::instructions::port::Port;
 
-/// The counter at the start. Both are written once, before there are other processors.
+/// Value of the counter at the start. `START` and `RATE` are written once, before the other CPUs start.
 static START: AtomicU64 = AtomicU64::new(0);
-/// Nanoseconds in 2^32 turns of the counter.
+/// Nanoseconds in 2^32 ticks of the counter.
 static RATE: AtomicU64 = AtomicU64::new(1 << 32);
 
-/// The time of the start, in nanoseconds since 1970: by the machine's own clock, until a program sets it.
+/// Wall-clock time of the start, in nanoseconds since 1970. Comes from the CMOS clock until a program sets
+/// the time.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// Turns of the old timer in a second, and how long it is looked at.
+/// Frequency of the programmable interval timer (PIT), and the time for which calibration runs it.
 const PIT_HZ: u64 = 1_193_182;
 const LOOK_NS: u64 = 20_000_000;
 
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: every processor of this kind has it.
+    // SAFETY: every x86-64 CPU has the instruction.
     unsafe { _rdtsc() }
 }
 
-/// The time now. Never goes back.
+/// Returns the nanoseconds since the start. The time never decreases.
 #[inline]
 pub fn now_ns() -> u64 {
     let turns = counter().wrapping_sub(START.load(Relaxed));
     ((u128::from(turns) * u128::from(RATE.load(Relaxed))) >> 32) as u64
 }
 
-/// Turns of the counter in so many nanoseconds.
+/// Converts nanoseconds to ticks of the counter.
 pub fn turns(ns: u64) -> u64 {
     (ns << 32) / RATE.load(Relaxed)
 }
 
-/// A number that changes with every turn of the processor.
+/// Returns a number that changes on every tick of the counter.
 pub fn entropy() -> u64 {
     counter()
 }
 
-/// Measures the counter against the old timer, whose speed is known; returns how many nanoseconds that took.
+/// Measures the counter against the PIT, whose frequency is known. Returns the nanoseconds that the
+/// measurement took.
 pub fn calibrate() -> u64 {
     let begin = counter();
     wait_by_old_timer();
@@ -49,10 +51,10 @@ pub fn calibrate() -> u64 {
     LOOK_NS
 }
 
-/// Waits, by channel 2 of the programmable interval timer.
+/// Waits for `LOOK_NS`, timed by channel 2 of the PIT.
 fn wait_by_old_timer() {
     let count = PIT_HZ * LOOK_NS / 1_000_000_000;
-    // SAFETY: ports of the timer and of its gate.
+    // SAFETY: these are the ports of the PIT and of its gate.
     unsafe {
         let mut gate = Port::<u8>::new(0x61);
         let before = gate.read();
@@ -66,7 +68,7 @@ fn wait_by_old_timer() {
     }
 }
 
-/// Spins for so long.
+/// Spins for `us` microseconds.
 pub fn spin_us(us: u64) {
     let end = now_ns() + us * 1000;
     while now_ns() < end {
@@ -78,15 +80,15 @@ pub fn epoch_ns() -> u64 {
     EPOCH.load(Relaxed)
 }
 
-/// The machine has started at this time.
+/// Sets the wall-clock time of the start, in nanoseconds since 1970.
 pub fn set_epoch(ns: u64) {
     EPOCH.store(ns, Relaxed);
 }
 
-/// Asks the machine's clock (MC146818) what day it is.
+/// Reads the date and time from the CMOS clock (MC146818).
 pub fn read_day() {
     let mut before = date();
-    // Twice the same: it was not being changed.
+    // Two equal readings mean that the clock was not being updated.
     loop {
         let again = date();
         if again == before {
@@ -99,7 +101,7 @@ pub fn read_day() {
     set_epoch((seconds * 1_000_000_000).saturating_sub(now_ns()));
 }
 
-/// Second, minute, hour, day, month and year of this century.
+/// Reads second, minute, hour, day, month and year of this century.
 fn date() -> [u64; 6] {
     while register(0xa) & 0x80 != 0 {
         core::hint::spin_loop();
@@ -118,14 +120,15 @@ fn date() -> [u64; 6] {
 }
 
 fn register(at: u8) -> u8 {
-    // SAFETY: ports of the clock; nonmaskable interrupts stay on.
+    // SAFETY: these are the ports of the clock. Bit 7 of port 0x70 is clear, so nonmaskable interrupts stay
+    // enabled.
     unsafe {
         Port::<u8>::new(0x70).write(at);
         Port::<u8>::new(0x71).read()
     }
 }
 
-/// In the calendar that we use, from a year that begins in March.
+/// Returns the days from 1970 to a date of the Gregorian calendar. Computes with years that begin in March.
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     let (year, month) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468

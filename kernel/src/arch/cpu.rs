@@ -1,8 +1,8 @@
-//! What each processor has for itself. Its GS base, while the kernel runs, is the address of its [`Cpu`].
+//! Per-CPU data. While the kernel runs, the GS base of a CPU is the address of its [`Cpu`].
 //!
-//! Interrupts are off in the kernel, and threads move between processors only where they sleep or let others
-//! in (`preempt`). So a `Cpu` is its own as long as neither happens, and nobody keeps a reference from [`cpu`]
-//! over that, nor over a call of the engine.
+//! Interrupts are off in the kernel. A thread moves to another CPU only where it sleeps or where it can be
+//! preempted (`preempt`). A reference from [`cpu`] is therefore valid until the next such point. No code
+//! keeps one over a sleep, a preemption point or a call of the engine.
 
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
@@ -10,46 +10,47 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire};
 use freehold_kit::SpaceCpus;
 
-/// Most processors that there may be.
+/// The maximum number of CPUs.
 pub const MAX_CPUS: usize = 64;
 
-/// One processor's own.
+/// Data of one CPU.
 #[repr(C, align(128))]
 pub struct Cpu {
-    /// Its own address: offset 0, read by [`cpu`].
+    /// The address of this `Cpu`: offset 0, read by [`cpu`].
     this: Cell<*const Cpu>,
-    /// Where system calls begin to push: offset 8, read by `entry.s`.
+    /// Top of the stack on which a system call pushes its frame: offset 8, read by `entry.s`.
     pub kernel_stack: Cell<u64>,
-    /// The program's stack pointer for a moment: offset 16, used by `entry.s`.
+    /// Holds the program's stack pointer while a system call switches stacks: offset 16, used by `entry.s`.
     user_stack: Cell<u64>,
     pub number: Cell<usize>,
-    /// The thread that runs, of which the processor holds a reference (the scheduler knows the type): offset 32,
-    /// read by `current`.
+    /// The running thread: offset 32, read by `current`. The CPU holds a reference to the thread; only the
+    /// scheduler knows its type.
     pub current: Cell<*const ()>,
-    /// The thread that runs where no other does.
+    /// The thread that runs when no other thread is runnable.
     pub idle: Cell<*const ()>,
-    /// Whose root is loaded; null: the kernel's own.
+    /// The space whose page-table root is loaded; null for the kernel's own root.
     pub loaded: Cell<*const SpaceCpus>,
-    /// The thread has run for its time.
+    /// Set when the running thread has used up its time slice.
     pub resched: Cell<bool>,
-    /// When the timer goes off, in nanoseconds; `u64::MAX`: never.
+    /// Time at which the timer fires, in nanoseconds; `u64::MAX` if it is disarmed.
     pub timer: Cell<u64>,
-    /// Why the thread keeps the processor, counted; and the counter when interrupts were let in last, and
-    /// how long after that they are again. See `preempt`.
+    /// The state of `preempt`: the count of reasons that forbid preemption, the counter's value when
+    /// interrupts were last let in, and the ticks after which they are let in again.
     pub held: Cell<u32>,
     pub let_in: Cell<u32>,
     pub let_in_after: Cell<u32>,
-    /// Since when interrupts are off: see `irq_off`.
+    /// Time since when interrupts are off: see `irq_off`.
     pub off_since: Cell<u64>,
     /// The last random number of `jitter`.
     pub jitter: Cell<u64>,
-    /// Since when the thread's time was not counted, and what `Thread::virtual_ns` was then. Written by the
-    /// processor, read by others that wake threads (Relaxed: a hint).
+    /// Start of the part of the thread's run time that is not counted yet, and `Thread::virtual_ns` at that
+    /// start. Written by this CPU, read by CPUs that wake threads. Relaxed: the values are hints.
     pub turn_began: AtomicU64,
     pub turn_virtual: AtomicU64,
 }
 
-// SAFETY: only the processor itself uses its own, see the module; `Cpu`s are in a static for their addresses.
+// SAFETY: only its own CPU uses the cells of a `Cpu`, see the module. `Cpu`s are in a static so that they
+// have addresses.
 unsafe impl Sync for Cpu {}
 
 impl Cpu {
@@ -76,46 +77,46 @@ impl Cpu {
 }
 
 static CPUS: [Cpu; MAX_CPUS] = [const { Cpu::new() }; MAX_CPUS];
-/// How many processors run.
+/// Number of running CPUs.
 static COUNT: AtomicUsize = AtomicUsize::new(1);
 
-/// The processor that this runs on.
+/// Returns the data of the calling CPU.
 #[inline(always)]
 pub fn cpu() -> &'static Cpu {
     let this: *const Cpu;
-    // SAFETY: `init` was the first thing that this processor did.
+    // SAFETY: each CPU calls `init` before anything else, so its GS base is the address of a `Cpu`.
     unsafe {
         asm!("mov {}, gs:0", out(reg) this, options(nostack, preserves_flags, readonly));
         &*this
     }
 }
 
-/// Another processor: its atomics are for all.
+/// Returns the data of another CPU, whose atomics any CPU may use.
 #[inline]
 pub fn other(number: usize) -> &'static Cpu {
     &CPUS[number]
 }
 
-/// The number of the processor that this runs on.
+/// Returns the number of the calling CPU.
 #[inline(always)]
 pub fn number() -> usize {
     cpu().number.get()
 }
 
-/// The thread that runs, as `Cpu::current` has it.
+/// Returns the running thread, from `Cpu::current`.
 #[inline(always)]
 pub fn current() -> *const () {
     let thread: *const ();
-    // SAFETY: the processor's own.
+    // SAFETY: reads a field of the calling CPU's `Cpu`.
     unsafe { asm!("mov {}, gs:32", out(reg) thread, options(nostack, preserves_flags, readonly)) };
     thread
 }
 
-/// A value of one processor, in an array that [`number`] indexes.
+/// An element of an array that [`number`] indexes: a value that only one CPU uses.
 #[repr(align(128))]
 pub struct PerCpu<T>(UnsafeCell<T>);
 
-// SAFETY: only the processor itself uses its own, as those of a `Cpu`.
+// SAFETY: only its own CPU uses the value, as with the cells of a `Cpu`.
 unsafe impl<T> Sync for PerCpu<T> {}
 
 impl<T> PerCpu<T> {
@@ -129,7 +130,7 @@ impl<T> PerCpu<T> {
     }
 }
 
-/// How many processors run.
+/// Returns the number of running CPUs.
 #[inline]
 pub fn count() -> usize {
     // Acquire pairs with the release of `set_count`.
@@ -140,7 +141,7 @@ pub fn set_count(count: usize) {
     COUNT.store(count, core::sync::atomic::Ordering::Release);
 }
 
-/// Makes the calling processor this one.
+/// Makes the calling CPU the CPU `number`.
 pub fn init(number: usize) {
     const { assert!(core::mem::offset_of!(Cpu, kernel_stack) == 8) };
     const { assert!(core::mem::offset_of!(Cpu, user_stack) == 16) };
@@ -148,7 +149,7 @@ pub fn init(number: usize) {
     let own = &CPUS[number];
     own.this.set(own);
     own.number.set(number);
-    // SAFETY: the GS base is ours; programs get theirs by `swapgs`.
+    // SAFETY: the kernel owns the GS base; programs get theirs by `swapgs`.
     unsafe {
         x86_64::registers::model_specific::Msr::new(0xc000_0101).write(ptr::from_ref(own) as u64);
         x86_64::registers::model_specific::Msr::new(0xc000_0102).write(0);

@@ -1,4 +1,4 @@
-//! Segments, the task state segment with its stacks for what may not happen, and gates.
+//! Segments, gates, and the task state segment with its stacks for severe exceptions.
 
 use crate::arch::cpu::{self, MAX_CPUS};
 use core::cell::UnsafeCell;
@@ -30,13 +30,13 @@ struct Segments {
 #[repr(transparent)]
 struct Own(UnsafeCell<Segments>);
 
-// SAFETY: each is written by its processor alone, before the processor uses it.
+// SAFETY: only its own CPU writes each of them, before that CPU uses it.
 unsafe impl Sync for Own {}
 
 #[repr(C, align(4096))]
 struct Gates(UnsafeCell<[[u64; 2]; 256]>);
 
-// SAFETY: written by the first processor, before there are others.
+// SAFETY: the first CPU writes the gates before the other CPUs start.
 unsafe impl Sync for Gates {}
 
 static SEGMENTS: [Own; MAX_CPUS] = [const {
@@ -50,7 +50,7 @@ static GATES: Gates = Gates(UnsafeCell::new([[0; 2]; 256]));
 
 /// Writes the gates, once.
 pub fn init_gates() {
-    // SAFETY: nobody uses them yet; the stubs are code.
+    // SAFETY: no CPU has loaded the gates yet; the stubs are code.
     unsafe {
         for (vector, gate) in (*GATES.0.get()).iter_mut().enumerate() {
             let at = &raw const trap_stubs[vector] as u64;
@@ -62,10 +62,11 @@ pub fn init_gates() {
     }
 }
 
-/// Loads segments and gates of the calling processor, and says where system calls come in.
+/// Loads segments and gates of the calling CPU, and sets the entry point of system calls.
 pub fn load() {
     let own = SEGMENTS[cpu::number()].0.get();
-    // SAFETY: the processor's own, in a static; the segments are those that entry.s and the gates name.
+    // SAFETY: the tables belong to this CPU and are in a static. The segments are those that entry.s and the
+    // gates name.
     unsafe {
         for (index, stack) in (*own).stacks.iter().enumerate() {
             (*own).tss.interrupt_stack_table[index] = VirtAddr::new(stack.as_ptr_range().end as u64);
@@ -75,7 +76,7 @@ pub fn load() {
         let low = size | (tss & 0xff_ffff) << 16 | 0x89 << 40 | (tss >> 24 & 0xff) << 56;
         let (code, data, user_data, user_code) =
             (0x00af_9a00_0000_ffff, 0x00cf_9200_0000_ffff, 0x00cf_f200_0000_ffff, 0x00af_fa00_0000_ffff);
-        // Programs have the selectors of Linux: 0x2b and 0x33.
+        // Programs have the same selectors as on Linux: 0x2b and 0x33.
         (*own).gdt = [0, code, data, 0, 0, user_data, user_code, low, tss >> 32];
         lgdt(&pointer(&raw const (*own).gdt as u64, 9 * 8));
         lidt(&pointer(GATES.0.get() as u64, 256 * 16));
@@ -87,15 +88,15 @@ pub fn load() {
         load_tss(SegmentSelector::new(7, PrivilegeLevel::Ring0));
         Msr::new(0xc000_0081).write(8 << 32 | 0x20 << 48);
         Msr::new(0xc000_0082).write(syscall_entry as *const () as u64);
-        // Off at entry: interrupts, single steps, direction, alignment checks, nesting.
+        // Flags cleared at entry: interrupts, single step, direction, alignment check, nested task.
         Msr::new(0xc000_0084).write(0x4_7700);
     }
 }
 
-/// Where traps from programs begin to push on the calling processor.
+/// Sets the top of the stack on which the calling CPU pushes the frame of a trap from a program.
 #[inline]
 pub fn set_trap_stack(top: u64) {
-    // SAFETY: the processor's own; it reads the field at traps from programs alone.
+    // SAFETY: the field belongs to this CPU, which reads it only at traps from programs.
     unsafe { (*SEGMENTS[cpu::number()].0.get()).tss.privilege_stack_table[0] = VirtAddr::new_unsafe(top) };
 }
 

@@ -1,5 +1,6 @@
-# Ways into the kernel and out of it. A frame (arch/frame.rs, `Frame`) is pushed whichever way it was, below
-# it the 16 vector registers, which programs keep over system calls and the kernel uses. Interrupts are off.
+# Ways into the kernel and out of it. Each way in pushes the same frame (arch/frame.rs, `Frame`). Below the
+# frame it pushes the 16 vector registers, because programs keep them over system calls and the kernel uses
+# them. Interrupts are off.
 .section .text
 .macro PUSH_REGISTERS
   push %rax
@@ -45,7 +46,7 @@
   pop %rax
 .endm
 
-# One stub of 16 bytes a vector. The processor pushes an error code for some of them.
+# One stub of 16 bytes for each vector. The processor pushes an error code for some of them.
 .balign 16
 .global trap_stubs
 trap_stubs:
@@ -72,7 +73,7 @@ trap_entry:
   cld
   call trap
 # rax is the address of the next instruction; a program's is a `UserAddr`. `iretq` and `sysretq` load this
-# address. A thread's first way to user mode comes in here, too.
+# address. A new thread also enters user mode for the first time here.
 return_by_iret:
   mov %rax, 392(%rsp)           # Frame::rip
   POP_REGISTERS
@@ -89,7 +90,7 @@ syscall_entry:
   swapgs
   mov %rsp, %gs:16              # Cpu::user_stack
   mov %gs:8, %rsp               # Cpu::kernel_stack
-  push $0x2b                    # as a trap would: ss, rsp, rflags, cs, rip, error code, vector
+  push $0x2b                    # the order of a trap: ss, rsp, rflags, cs, rip, error code, vector
   push %gs:16
   push %r11
   push $0x33
@@ -99,7 +100,7 @@ syscall_entry:
   PUSH_REGISTERS
   xor %ebp, %ebp
   call system_call
-  cmpq $0x100, 376(%rsp)        # a handler that changes the frame as a whole changes the vector
+  cmpq $0x100, 376(%rsp)        # a handler that replaces the whole frame changes the vector
   jne return_by_iret
   mov %rax, 392(%rsp)           # Frame::rip
   POP_REGISTERS
@@ -111,7 +112,7 @@ syscall_entry:
   pop %rsp
   sysretq
 
-# switch_stacks(rdi: where to keep this stack pointer, rsi: the other's stack pointer)
+# switch_stacks(rdi: where to store this stack pointer, rsi: stack pointer of the next thread)
 .global switch_stacks
 switch_stacks:
   push %rbx
@@ -130,7 +131,7 @@ switch_stacks:
   pop %rbx
   ret
 
-# Where a new thread begins, as if `switch_stacks` returned to it: its frame lies above.
+# Entry of a new thread: `switch_stacks` returns here. The thread's frame lies above.
 .global thread_begin
 thread_begin:
   lea 256(%rsp), %rdi

@@ -1,4 +1,4 @@
-//! What of the processor is turned on, on each processor alike.
+//! Processor features that the kernel turns on. All CPUs get the same set.
 
 use crate::arch::frame::Vectors;
 use alloc::boxed::Box;
@@ -8,23 +8,24 @@ use freehold::error::Errno;
 use freehold::platform::PkeyRights;
 use x86_64::registers::control::{Cr4, Cr4Flags};
 
-/// Supervisor-mode access prevention is on. Written before the first program runs.
+/// True if supervisor-mode access prevention is on. Written before the first program runs, like all statics
+/// below.
 static SMAP: AtomicBool = AtomicBool::new(false);
-/// Translations belong to contexts: PCID. As above.
+/// True if TLB entries are tagged with a context (PCID).
 static CONTEXTS: AtomicBool = AtomicBool::new(false);
-/// Vector registers are kept by XSAVE.
+/// True if XSAVE saves the vector registers.
 static XSAVE: AtomicBool = AtomicBool::new(false);
-/// The parts that XSAVE keeps, and the bytes of its image. Written once, as above.
+/// The state components that XSAVE saves, and the size of its image in bytes.
 static PARTS: AtomicU64 = AtomicU64::new(3);
 static BYTES: AtomicUsize = AtomicUsize::new(512);
-/// Where PKRU, the rights that a thread has by protection keys, lies in the image; 0: there are no keys.
+/// Offset of PKRU, the thread's rights by protection keys, in the image; 0 if there are no keys.
 static PKRU_AT: AtomicUsize = AtomicUsize::new(0);
-/// The part of the image that is PKRU.
+/// The state component of PKRU.
 const PKRU: u32 = 1 << 9;
-/// What a program and a handler begin with: only pages of key 0 may be accessed.
+/// PKRU of a new program and of a signal handler: only pages of key 0 may be accessed.
 const FIRST_PKRU: u32 = 0x5555_5554;
 
-/// Turns on what there is.
+/// Turns on the features that this processor has.
 pub fn init() {
     let most = __cpuid(0).eax;
     let (one, seven) = (__cpuid(1), if most >= 7 { Some(__cpuid_count(7, 0)) } else { None });
@@ -35,22 +36,23 @@ pub fn init() {
         flags.set(Cr4Flags::USER_MODE_INSTRUCTION_PREVENTION, seven.ecx >> 2 & 1 != 0);
     }
     flags.set(Cr4Flags::OSXSAVE, one.ecx >> 26 & 1 != 0);
-    // The kernel's root is loaded, by number 0.
+    // PCID may be set only while the context number is 0, with which the kernel's root is loaded.
     flags.set(Cr4Flags::PCID, one.ecx >> 17 & 1 != 0);
     let keys = seven.is_some_and(|seven| seven.ecx >> 3 & 1 != 0) && flags.contains(Cr4Flags::OSXSAVE);
     flags.set(Cr4Flags::PROTECTION_KEY_USER, keys);
-    // SAFETY: each is there; the kernel touches memory of programs in ucopy.s alone.
+    // SAFETY: CPUID reports each of these features. With SMAP the kernel touches programs' memory only in
+    // ucopy.s.
     unsafe { Cr4::write(flags) };
     SMAP.store(flags.contains(Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION), Relaxed);
     CONTEXTS.store(flags.contains(Cr4Flags::PCID), Relaxed);
     if flags.contains(Cr4Flags::OSXSAVE) {
         let wanted = if one.ecx >> 28 & 1 != 0 { 7 } else { 3 } | if keys { PKRU } else { 0 };
-        // SAFETY: x87, SSE and, where they are there, AVX state and PKRU.
+        // SAFETY: the components are x87, SSE and, where they exist, AVX state and PKRU.
         unsafe { core::arch::asm!("xsetbv", in("ecx") 0, in("eax") wanted, in("edx") 0) };
         XSAVE.store(true, Relaxed);
         PARTS.store(wanted.into(), Relaxed);
         let bytes = __cpuid_count(0xd, 0).ebx as usize;
-        assert!(bytes < VectorState::ROOM, "an image of {bytes} bytes by XSAVE");
+        assert!(bytes < VectorState::ROOM, "XSAVE needs {bytes} bytes");
         BYTES.store(bytes, Relaxed);
         if keys {
             PKRU_AT.store(__cpuid_count(0xd, 9).ebx as usize, Relaxed);
@@ -58,7 +60,7 @@ pub fn init() {
     }
 }
 
-/// Whether translations are marked with the number that a root is loaded with.
+/// Returns true if TLB entries are tagged with the number that a root is loaded with.
 pub fn has_contexts() -> bool {
     CONTEXTS.load(Relaxed)
 }
@@ -67,12 +69,12 @@ pub fn has_pkeys() -> bool {
     PKRU_AT.load(Relaxed) != 0
 }
 
-/// PKRU of the calling thread; 0, all rights, where there are no keys.
+/// Returns PKRU of the calling thread, or 0 (all rights) if there are no keys.
 #[inline(always)]
 pub fn pkru() -> u32 {
     let mut rights = 0;
     if has_pkeys() {
-        // SAFETY: there is such a register.
+        // SAFETY: the register exists, as `has_pkeys` says.
         unsafe {
             core::arch::asm!("rdpkru", inout("ecx") 0 => _, out("eax") rights, out("edx") _, options(nomem, nostack));
         }
@@ -80,15 +82,15 @@ pub fn pkru() -> u32 {
     rights
 }
 
-/// Sets PKRU of the calling thread, where there are keys.
+/// Sets PKRU of the calling thread, if there are keys.
 pub fn set_pkru(rights: u32) {
     if has_pkeys() {
-        // SAFETY: there is such a register; it limits accesses to pages of programs alone.
+        // SAFETY: the register exists. It limits accesses only to pages of programs.
         unsafe { core::arch::asm!("wrpkru", in("ecx") 0, in("eax") rights, in("edx") 0, options(nostack)) };
     }
 }
 
-/// `f` with all rights: any key may be that of a stack.
+/// Runs `f` with the rights of all keys, because a program's stack may have any key.
 pub fn with_all_keys<R>(f: impl FnOnce() -> R) -> R {
     let rights = pkru();
     set_pkru(0);
@@ -97,18 +99,18 @@ pub fn with_all_keys<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// What the calling thread denies itself of pages of one key.
+/// Returns the rights that the calling thread denies itself for pages of one key.
 pub fn pkey_rights(pkey: u8) -> PkeyRights {
     PkeyRights::from_bits_truncate(pkru() >> (2 * u32::from(pkey)))
 }
 
-/// Sets what the calling thread may do with pages of one key.
+/// Sets the rights that the calling thread denies itself for pages of one key.
 pub fn set_pkey_rights(pkey: u8, rights: PkeyRights) {
     let shift = 2 * u32::from(pkey);
     set_pkru(pkru() & !(3 << shift) | rights.bits() << shift);
 }
 
-/// Programs' memory may be touched until [`forbid_user`].
+/// Lets the kernel touch programs' memory until [`forbid_user`].
 #[inline(always)]
 pub fn allow_user() {
     if SMAP.load(Relaxed) {
@@ -117,7 +119,7 @@ pub fn allow_user() {
     }
 }
 
-/// It may not any more.
+/// Ends [`allow_user`].
 #[inline(always)]
 pub fn forbid_user() {
     if SMAP.load(Relaxed) {
@@ -126,7 +128,7 @@ pub fn forbid_user() {
     }
 }
 
-/// Copies from a program.
+/// A function that copies from a program's memory.
 pub type CopyIn = fn(u64, &mut [u8]) -> Result<(), Errno>;
 
 /// Room for x87, SSE and AVX registers, and PKRU.
@@ -134,20 +136,20 @@ pub type CopyIn = fn(u64, &mut [u8]) -> Result<(), Errno>;
 pub struct VectorState([u8; VectorState::ROOM]);
 
 impl VectorState {
-    /// Of the parts that are turned on PKRU comes last, at 2688 on processors of Intel. Bochs says that it has
-    /// 64 bytes there; a frame's mark follows.
+    /// PKRU is the last of the components that are turned on. It lies at offset 2688 on Intel processors,
+    /// where Bochs reports 64 bytes for it. The end mark of a signal frame follows.
     const ROOM: usize = 2816;
 
-    /// As a program finds them when it starts.
+    /// Returns the state with which a program starts.
     pub fn new() -> Self {
         let mut state = VectorState([0; Self::ROOM]);
         state.begin();
         state
     }
 
-    /// The same, made where it stays.
+    /// Returns the state with which a program starts, built on the heap rather than on the stack.
     pub fn boxed() -> Box<Self> {
-        // SAFETY: bytes of zero.
+        // SAFETY: all bytes may be zero.
         let mut state = unsafe { Box::<Self>::new_zeroed().assume_init() };
         state.begin();
         state
@@ -164,9 +166,9 @@ impl VectorState {
         }
     }
 
-    /// Puts the processor's registers here.
+    /// Saves the processor's registers here.
     pub fn save(&mut self) {
-        // SAFETY: room for all that `init` turned on, aligned.
+        // SAFETY: the buffer is aligned and has room for all that `init` turned on.
         unsafe {
             match XSAVE.load(Relaxed) {
                 true => {
@@ -177,9 +179,9 @@ impl VectorState {
         }
     }
 
-    /// Loads them. The kernel's own contents are lost: callers have none.
+    /// Loads the registers. Overwrites what the kernel has in them, so callers keep no values there.
     pub fn load(&self) {
-        // SAFETY: what `new` or `save` left.
+        // SAFETY: `new` or `save` wrote the image.
         unsafe {
             match XSAVE.load(Relaxed) {
                 true => core::arch::asm!(
@@ -194,8 +196,9 @@ impl VectorState {
     }
 }
 
-/// What a handler's frame has of these registers, and takes back: FXSAVE's image, and, where there is XSAVE,
-/// a header, AVX's upper halves and PKRU behind it, with Linux's marks around (`struct _fpx_sw_bytes`).
+/// The image that a signal frame has of these registers, and from which `rt_sigreturn` restores them. The
+/// image is FXSAVE's. With XSAVE, a header, the upper halves of AVX and PKRU follow, between Linux's marks
+/// (`struct _fpx_sw_bytes`).
 impl VectorState {
     const LEGACY: usize = 512;
     const HEADER: usize = 64;
@@ -210,7 +213,7 @@ impl VectorState {
         XSAVE.load(Relaxed)
     }
 
-    /// Bytes of the image, without the mark at its end.
+    /// Returns the bytes of the image, without the mark at its end.
     fn size() -> usize {
         BYTES.load(Relaxed)
     }
@@ -223,8 +226,8 @@ impl VectorState {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The registers of the calling thread's program: these, which `entry.s` has kept, and what else the
-    /// processor has, which is the program's still.
+    /// Returns the registers of the calling thread's program: `vectors`, which `entry.s` saved, and the
+    /// others, which still are in the processor.
     pub fn of_program(vectors: &Vectors) -> Self {
         let mut state = Self::new();
         state.save();
@@ -244,21 +247,22 @@ impl VectorState {
         state
     }
 
-    /// The image, with its marks.
+    /// Returns the image with its marks.
     pub fn bytes_for_program(&self) -> &[u8] {
         &self.0[..Self::size_for_program()]
     }
 
-    /// How many these are.
+    /// Returns the length of `bytes_for_program`.
     pub fn size_for_program() -> usize {
         Self::size() + if Self::is_extended() { 4 } else { 0 }
     }
 
-    /// What a handler has left at this address, made harmless.
+    /// Reads the image that a handler left at this address, and clears every bit that the processor would
+    /// refuse.
     ///
     /// # Errors
     ///
-    /// EFAULT.
+    /// EFAULT if the image cannot be read.
     pub fn read_from_program(at: u64, copy_in: CopyIn) -> Result<Self, Errno> {
         let mut state = Self::new();
         copy_in(at, &mut state.0[..Self::LEGACY])?;
@@ -271,7 +275,7 @@ impl VectorState {
             state.0[Self::LEGACY..Self::LEGACY + Self::HEADER].fill(0);
             state.put(Self::LEGACY, &parts.to_le_bytes());
         }
-        // Bits of MXCSR that do not exist are refused by the processor, in the kernel.
+        // In the kernel, the processor would fault on bits of MXCSR that do not exist.
         state.0[Self::MXCSR + 2..Self::MXCSR + 8].fill(0);
         Ok(state)
     }
@@ -280,7 +284,7 @@ impl VectorState {
         VectorState(self.0)
     }
 
-    /// Returns what a tracer reads: FXSAVE's image, or all of it, with XCR0 in the place of the marks.
+    /// Returns the image for a tracer: FXSAVE's part, or all of it with XCR0 in place of the marks.
     pub fn for_tracer(&mut self, all: bool) -> &[u8] {
         self.0[Self::MARKS..Self::LEGACY].fill(0);
         if all {
@@ -289,11 +293,12 @@ impl VectorState {
         &self.0[..if all { Self::size() } else { Self::LEGACY }]
     }
 
-    /// Takes so many bytes of the image from a tracer, made harmless.
+    /// Reads `bytes` bytes of the image from a tracer.
     ///
     /// # Errors
     ///
-    /// EFAULT; EINVAL: the header says what there is not, or that it is compacted.
+    /// EFAULT if the image cannot be read; EINVAL if it sets unknown bits of MXCSR, or its header names
+    /// missing components, the compacted form or reserved bytes.
     pub fn take_from_tracer(&mut self, at: u64, bytes: usize, copy_in: CopyIn) -> Result<(), Errno> {
         const MXCSR_BITS: u64 = 0xffff;
         copy_in(at, &mut self.0[..bytes])?;
@@ -307,7 +312,7 @@ impl VectorState {
         Ok(())
     }
 
-    /// The registers that `entry.s` loads.
+    /// Returns the registers that `entry.s` loads.
     pub fn vectors(&self) -> Vectors {
         let mut vectors = Vectors([[0; 16]; 16]);
         if !Self::is_extended() || self.word(Self::LEGACY) & Self::SSE != 0 {

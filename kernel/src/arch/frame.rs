@@ -1,10 +1,10 @@
-//! The registers of an interrupted program, as `entry.s` pushes them, and the addresses that they may hold.
+//! The registers of an interrupted program, as `entry.s` pushes them, and the type of the addresses in them.
 
 use super::layout::Tables;
 use freehold::PAGE_SIZE;
 use freehold::platform::Format;
 
-/// What `entry.s` pushes, lowest address first. Below it lie the vector registers.
+/// The registers that `entry.s` pushes, lowest address first. The vector registers lie below them.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Frame {
@@ -42,13 +42,13 @@ pub const USER_CODE: u64 = 0x33;
 pub const USER_DATA: u64 = 0x2b;
 
 impl Frame {
-    /// `vector` of a system call, which may return by `sysretq`: rcx and r11 are lost.
+    /// Value of `vector` for a system call, which may return by `sysretq`: rcx and r11 are lost.
     #[allow(dead_code, reason = "entry.s writes it")]
     pub const SYSTEM_CALL: u64 = 0x100;
-    /// `vector` of a frame that has to be restored as a whole: after exec, or from a signal's handler.
+    /// Value of `vector` for a frame that is restored as a whole: after exec, or from a signal handler.
     pub const WHOLE: u64 = 0x101;
 
-    /// Of a program that begins here.
+    /// Returns the frame of a program that begins at `begin`.
     pub fn of_program(begin: UserAddr, rsp: u64) -> Self {
         let rip = begin.get();
         Frame {
@@ -62,13 +62,13 @@ impl Frame {
         }
     }
 
-    /// The arguments of a call.
+    /// Returns the arguments of a system call.
     #[inline]
     pub fn args(&self) -> [u64; 6] {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
     }
 
-    /// Whether a program was interrupted, not the kernel.
+    /// Returns true if the frame interrupted a program, false if it interrupted the kernel.
     pub fn is_user(&self) -> bool {
         self.cs & 3 == 3
     }
@@ -76,18 +76,18 @@ impl Frame {
 
 /// An address below the end of a program's address space.
 ///
-/// `iretq`, `sysretq` and `wrmsr` fault in the kernel if the instruction pointer or the segment base that
-/// they load is not canonical. So they load values of this type only: [`before_user`] returns the
-/// address of a program's next instruction, and a [`Thread`] has the bases of fs and gs. A stack pointer needs
-/// no check: the processor loads any value, and the program's first use of the stack faults.
+/// `iretq`, `sysretq` and `wrmsr` fault in the kernel if they load an instruction pointer or a segment base
+/// that is not canonical. They therefore load only values of this type: [`before_user`] returns the address
+/// of a program's next instruction, and a [`Thread`] has the bases of fs and gs. A stack pointer needs no
+/// check: the processor loads any value, and the program's first use of the stack faults.
 ///
 /// [`before_user`]: super::handlers::Handlers::before_user
 /// [`Thread`]: crate::sched::Thread
 ///
 /// # Invariants
 ///
-/// Below [`END`](Self::END), which lies in the lower half of the addresses that the page tables of this
-/// kernel translate: the address is canonical.
+/// The address is below [`END`](Self::END). `END` lies in the lower half of the addresses that the page
+/// tables of this kernel translate, so the address is canonical.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct UserAddr(u64);
@@ -110,7 +110,7 @@ impl UserAddr {
     }
 }
 
-/// Returns whether all bits above those that page tables translate are copies of the highest of those.
+/// Returns true if all bits above those that page tables translate equal the highest translated bit.
 pub fn is_canonical(at: u64) -> bool {
     at < Tables::USER_END || at >= Tables::USER_END.wrapping_neg()
 }

@@ -1,4 +1,5 @@
-//! The end: by the program's exit status, or by a panic. `PROTOCOL.md` says what is heard of it.
+//! The end of the machine: by the program's exit status, or by a panic. `PROTOCOL.md` describes the report of
+//! both.
 
 use super::irq_off;
 use crate::arch::report::{report_now, say};
@@ -6,10 +7,10 @@ use crate::arch::serial;
 use core::panic::PanicInfo;
 use x86_64::instructions::{hlt, interrupts, port::Port};
 
-/// What QEMU's debug-exit device is told: any number but 0, which would look like a refusal of QEMU's.
+/// Value written to QEMU's debug-exit device. It is not 0, because 0 would look like a refusal by QEMU.
 const END: u8 = 1;
 
-/// Ends the machine with the first program's status. Its output comes before.
+/// Sends all pending output, then ends the machine with the first program's status.
 pub fn exit(status: u8) -> ! {
     serial::drain();
     report_irq_off();
@@ -17,7 +18,7 @@ pub fn exit(status: u8) -> ! {
     end()
 }
 
-/// Says how long interrupts were off at most, and where.
+/// Reports the longest time that interrupts were off, and where.
 fn report_irq_off() {
     match irq_off::longest() {
         None => {}
@@ -34,19 +35,19 @@ fn report_irq_off() {
     }
 }
 
-/// Ends the machine after a panic, of which the report has been told.
+/// Ends the machine after a panic that is already reported.
 pub fn exit_after_panic() -> ! {
     serial::drain();
     end()
 }
 
 fn end() -> ! {
-    // SAFETY: the debug-exit device of QEMU; a machine without it ignores the write.
+    // SAFETY: the debug-exit device of QEMU; a machine without one ignores the write.
     unsafe { Port::<u8>::new(0xf4).write(END) };
     stop()
 }
 
-/// The calling processor does nothing any more.
+/// Halts the calling CPU for ever.
 pub fn stop() -> ! {
     loop {
         interrupts::disable();
@@ -66,6 +67,6 @@ extern "C" fn _Unwind_Resume() -> ! {
     panic!("unwinding")
 }
 
-/// Named by their tables.
+/// Named by exception tables of the precompiled libraries, which are never read.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}

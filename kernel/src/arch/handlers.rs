@@ -1,38 +1,40 @@
-//! The table of functions by which traps and waiting locks call the kernel above. Boot installs it.
+//! The table of functions by which traps and waiting locks call the kernel's upper layers. Installed at boot.
 
 use super::frame::{Frame, UserAddr};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use freehold::fault::{Access, FaultError};
 
-/// Functions of the kernel above.
+/// Functions of the kernel's upper layers.
 pub struct Handlers {
-    /// Answers the flushes that other processors wait for.
+    /// Answers the flushes that other CPUs wait for.
     pub answer_flushes: fn(),
-    /// Serves a page fault of a program, or of the kernel in a program's memory.
+    /// Serves a page fault of a program, or of the kernel in a program's memory. The last argument is true
+    /// for a program's.
     pub page_fault: fn(u64, Access, bool) -> Result<(), FaultError>,
-    /// The same where an option watches it.
+    /// Serves a page fault like `page_fault` while an option watches faults.
     pub watched_page_fault: fn(u64, Access, bool) -> Result<(), FaultError>,
-    /// A page fault of a program was refused.
+    /// Handles a page fault of a program that `page_fault` refused.
     pub refused: fn(&Frame, u64, FaultError),
-    /// An exception of a program other than a page fault.
+    /// Handles an exception of a program other than a page fault.
     pub exception: fn(&Frame),
-    /// Does what a thread has to do before it goes back to its program; returns the next instruction's address.
+    /// Does the pending work of a thread that returns to its program. Returns the address of the next
+    /// instruction.
     pub before_user: fn(&mut Frame) -> UserAddr,
-    /// The timer has gone off.
+    /// Handles the timer interrupt.
     pub tick: fn(),
-    /// The thread has had its time, or another has come.
+    /// Switches to another thread if the running one has used up its time slice, or another was woken.
     pub preempt: fn(),
-    /// Lets others run that wait for this processor.
+    /// Runs other threads that wait for this CPU.
     pub give_way: fn(),
-    /// A nonmaskable interrupt: reports what every processor is at, and ends the machine.
+    /// Handles a nonmaskable interrupt: reports the state of every CPU and ends the machine.
     pub nonmaskable: fn(&Frame) -> !,
-    /// Returns whether an address lies below a kernel stack, where nothing is mapped.
+    /// Returns true if an address is in the unmapped guard below a kernel stack.
     pub is_stack_guard: fn(u64) -> bool,
 }
 
-/// Until boot installs its table only one processor runs, with interrupts off. Only `answer_flushes` and
-/// `is_stack_guard` are called.
+/// The table until boot installs its own. Until then only one CPU runs, with interrupts off, and calls only
+/// `answer_flushes` and `is_stack_guard`.
 static EARLY: Handlers = Handlers {
     answer_flushes: || {},
     page_fault: |_, _, _| Err(FaultError::Killed),
@@ -51,7 +53,7 @@ static EARLY: Handlers = Handlers {
 
 static INSTALLED: AtomicPtr<Handlers> = AtomicPtr::new(ptr::from_ref(&EARLY).cast_mut());
 
-/// Installs the table. Called once, before there are other processors.
+/// Installs the table. Called once, before the other CPUs start.
 pub fn install(handlers: &'static Handlers) {
     // Relaxed: the table is a constant.
     INSTALLED.store(ptr::from_ref(handlers).cast_mut(), Relaxed);
@@ -59,6 +61,6 @@ pub fn install(handlers: &'static Handlers) {
 
 #[inline(always)]
 pub fn handlers() -> &'static Handlers {
-    // SAFETY: from a reference that lives for ever, to a constant.
+    // SAFETY: the pointer comes from a `'static` reference to a constant.
     unsafe { &*INSTALLED.load(Relaxed) }
 }

@@ -1,19 +1,22 @@
-//! The longest time that interrupts were off on a processor: with option `irqoff`, the machine says it when
-//! it ends. Interrupts are off in the kernel, so a stretch begins where a processor comes into the kernel, or
-//! is woken from its halt, and ends where it leaves it, or halts, or lets interrupts in half-way through a
-//! call (`preempt`); threads may have changed meanwhile.
+//! Measures the longest time that interrupts were off on a CPU. With option `irqoff`, the machine reports it
+//! when it ends.
+//!
+//! Interrupts are off in the kernel. An interval begins where a CPU enters the kernel or wakes from its halt.
+//! It ends where the CPU leaves the kernel, halts, or lets interrupts in during a long call (`preempt`). The
+//! running thread may change within an interval.
 
 use crate::arch::{clock, cpu::cpu};
 use crate::options;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Nanoseconds of the longest, above, and by what it ended: a call's number, or a vector and this.
+/// The longest interval: its nanoseconds in the upper bits, and below what ended it: a call's number, or
+/// `VECTOR` and a vector.
 static LONGEST: AtomicU64 = AtomicU64::new(0);
-/// What a vector's number is told from a call's by.
+/// Flag that marks a vector's number, to distinguish it from a call's.
 pub const VECTOR: u64 = 0x1000;
-/// The processor halts.
+/// The interval ended because the CPU halted.
 pub const IDLE: u64 = 0x2000;
-/// A call goes on.
+/// The interval ended at a preemption point of a call.
 pub const HALF_WAY: u64 = 0x4000;
 const WHAT_BITS: u32 = 16;
 
@@ -27,7 +30,7 @@ pub fn begin() {
 #[inline(always)]
 pub fn end(what: u64) {
     if options::measures_irq_off() {
-        // 0: the processor has just started.
+        // 0 means that the CPU has just started.
         let since = cpu().off_since.replace(0);
         if since != 0 {
             LONGEST.fetch_max((clock::now_ns() - since) << WHAT_BITS | what, Relaxed);
@@ -35,7 +38,7 @@ pub fn end(what: u64) {
     }
 }
 
-/// The longest in nanoseconds, and by what it ended; none where it was not measured.
+/// Returns the longest interval in nanoseconds and what ended it; `None` if nothing was measured.
 pub fn longest() -> Option<(u64, u64)> {
     let longest = LONGEST.load(Relaxed);
     options::measures_irq_off().then_some((longest >> WHAT_BITS, longest & ((1 << WHAT_BITS) - 1)))

@@ -1,17 +1,17 @@
-//! Option `jitter=N`: processors are held up at random where another may come in between, so that what takes a
-//! few instructions takes as long as it likes, as on a processor that a hypervisor has put aside.
+//! Option `jitter=N`: delays CPUs at random points where another CPU may interleave. A few instructions can
+//! then take very long, as when a hypervisor deschedules a virtual CPU.
 
 use crate::arch::cpu::cpu;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The seed; 0: off. Written once, at the start.
+/// The seed; 0 if the option is off. Written once, at the start.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
 pub fn start(seed: u64) {
     SEED.store(seed.max(1), Relaxed);
 }
 
-/// A place where the calling processor may be held up.
+/// Marks a point where the calling CPU may be delayed.
 #[inline(always)]
 pub fn stall() {
     let seed = SEED.load(Relaxed);
@@ -20,7 +20,8 @@ pub fn stall() {
     }
 }
 
-/// Of 16 times 11 not at all, else up to 100 or 3,000 turns of the loop, or 300,000 once in 4,096.
+/// Delays the CPU by a random number of loop iterations. 11 times of 16 there is no delay; otherwise fewer
+/// than 100 or 3,000 iterations, or, once in 4,096, fewer than 300,000.
 #[cold]
 fn stall_now(seed: u64) {
     let own = cpu();

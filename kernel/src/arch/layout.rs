@@ -1,17 +1,17 @@
-//! Where memory is visible, and the format of page tables.
+//! The kernel's view of physical memory, and the format of page tables.
 
-/// Where physical address 0 lies.
+/// The virtual address of physical address 0: the start of the direct map.
 pub const DIRECT: u64 = 0xffff_8000_0000_0000;
-/// Where a physical address is visible.
+/// Returns the virtual address of a physical address in the direct map.
 #[inline(always)]
 pub const fn direct<T>(physical: u64) -> *mut T {
     (physical + DIRECT) as *mut T
 }
 
-/// Page tables of this kernel. How many levels they have is said when it is built: where it was asked at run
-/// time, a first store to a page took 4 % more instructions on four levels, and walks are everywhere.
+/// The page-table format of this kernel. The number of levels is fixed at build time. A check at run time
+/// made a first store to a page take 4 % more instructions on four levels, because walks occur everywhere.
 #[cfg(not(feature = "five-levels"))]
 pub type Tables = freehold::platform::X86_4;
-/// Page tables of this kernel.
+/// The page-table format of this kernel.
 #[cfg(feature = "five-levels")]
 pub type Tables = freehold::platform::X86_5;

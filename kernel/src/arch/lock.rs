@@ -1,5 +1,5 @@
-//! A spin lock. Interrupts are off in the kernel, so holders are not interrupted; a processor that waits
-//! answers the flushes of others meanwhile, so that a holder may wait for a flush.
+//! A spin lock. Interrupts are off in the kernel, so holders are not interrupted. A waiting CPU answers TLB
+//! flushes, so a holder may wait for a flush.
 
 use super::handlers::handlers;
 use super::preempt;
@@ -12,12 +12,12 @@ use core::sync::atomic::{
 
 /// A value behind a spin lock. The holder does not sleep.
 pub struct SpinLock<T> {
-    /// Whether it is held.
+    /// True while the lock is held.
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by one holder at a time.
+// SAFETY: only the holder of the lock reaches the value.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
@@ -25,13 +25,13 @@ impl<T> SpinLock<T> {
         SpinLock { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// The value, without the lock.
+    /// Returns the value without taking the lock.
     ///
     /// # Safety
     ///
     /// Nothing else runs any more.
     pub unsafe fn at_standstill(&self) -> &T {
-        // SAFETY: the caller's.
+        // SAFETY: by the caller's promise, no other CPU uses the value.
         unsafe { &*self.value.get() }
     }
 
@@ -46,14 +46,14 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// A turn of a loop that waits for another processor.
+/// Does one iteration of a loop that waits for another CPU: answers flushes and pauses.
 #[inline]
 pub fn relax() {
     (handlers().answer_flushes)();
     core::hint::spin_loop();
 }
 
-/// The right to the value; given back when dropped.
+/// The right to use the value. Releases the lock when dropped.
 pub struct SpinGuard<'a, T> {
     lock: &'a SpinLock<T>,
 }

@@ -1,24 +1,24 @@
-//! The processor and what stands next to it: nothing here knows of threads' lives, processes or files.
+//! The processor and the devices next to it. Nothing here knows the life of threads, processes or files.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `entry.s`, [`trap`] | ways into the kernel; exceptions and interrupts |
-//! | [`cpu`] | what each processor has for itself, found by its GS base |
+//! | [`cpu`] | per-CPU data, found by the GS base |
 //! | [`descriptors`] | segments, the task state segment, gates |
 //! | [`apic`] | interrupts to other processors, and the timer |
 //! | [`clock`] | nanoseconds since the start |
 //! | [`frame`] | a program's registers, and addresses that go into them |
-//! | [`handlers`] | what the kernel above does about traps: a table that boot installs |
-//! | [`layout`] | where memory is visible, and the format of page tables |
+//! | [`handlers`] | how traps call the kernel's upper layers: a table that boot installs |
+//! | [`layout`] | the direct map, and the format of page tables |
 //! | `ucopy.s` | copies from and to a program's memory |
-//! | [`preempt`] | where a long call lets interrupts and other threads in |
+//! | [`preempt`] | the points where a long call lets in interrupts and other threads |
 //! | [`irq_off`] | how long interrupts were off |
-//! | [`jitter`] | delays at random, for tests |
-//! | [`features`] | what of this processor is turned on |
+//! | [`jitter`] | random delays, for tests |
+//! | [`features`] | the processor features that are turned on |
 //! | [`lock`] | a spin lock whose waiters answer flushes |
-//! | [`random`] | numbers that look random |
+//! | [`random`] | pseudorandom numbers |
 //! | [`serial`] | the console |
-//! | [`report`], [`halt`] | what the kernel itself says, and the end |
+//! | [`report`], [`halt`] | the kernel's own messages, and the end of the machine |
 
 pub mod apic;
 pub mod clock;

@@ -1,13 +1,13 @@
-//! Where a thread of the kernel lets others have its processor, half-way through a long call.
+//! The points where a long call of the kernel lets in interrupts and other threads.
 //!
-//! Interrupts are off in the kernel, so that what a processor has for itself needs no lock. A long call lets
-//! them in at places where nothing is in the making: [`look`]. The engine comes by such a place whenever it
-//! lets its last spin lock go ([`release_and_look`]), or waits for another processor; the kernel's own long
-//! loops call [`look`] themselves. There, once [`EVERY_NS`] have passed since the last time, interrupts are on
-//! for a moment, and a thread whose turn is over gives way.
+//! Interrupts are off in the kernel, so per-CPU data needs no lock. A long call lets interrupts in at
+//! [`preempt_point`], where no operation is half done. The engine reaches such a point whenever it releases
+//! its last spin lock ([`release_and_look`]) or waits for another CPU. The kernel's own long loops call
+//! [`preempt_point`] themselves. If [`EVERY_NS`] have passed since the last time, the point enables
+//! interrupts for a moment, and a thread whose time slice is used up yields.
 //!
-//! [`hold`] forbids it: spin locks, read sections, walks without locks, numbers of processors, and interrupts
-//! themselves. The count is the processor's; a thread that sleeps has none, which the scheduler checks.
+//! [`hold`] forbids it. Spin locks, read sections, lockless walks, uses of the CPU's number, and interrupts
+//! hold. The count is per CPU. A thread that sleeps holds nothing, which the scheduler checks.
 
 use super::handlers::handlers;
 use crate::arch::cpu::{Cpu, cpu};
@@ -18,24 +18,25 @@ use core::arch::x86_64::_rdtsc;
 use core::mem::offset_of;
 use core::ptr;
 
-/// How long a call goes on before it looks.
+/// Time after which a call lets interrupts in.
 const EVERY_NS: u64 = 20_000;
 
-/// Until the matching [`release`] the thread keeps its processor, and interrupts stay off.
+/// Keeps the thread on its CPU, and interrupts off, until the matching [`release`].
 #[inline(always)]
 pub fn hold() {
-    // SAFETY: the processor's own, in one instruction.
+    // SAFETY: changes a field of the calling CPU's `Cpu`, in one instruction.
     unsafe { asm!("inc dword ptr gs:[{}]", const offset_of!(Cpu, held), options(nostack)) };
 }
 
-/// Ends a [`hold`], where the caller is in the midst of something.
+/// Ends a [`hold`] without a preemption point.
 #[inline(always)]
 pub fn release() {
     // SAFETY: as in `hold`.
     unsafe { asm!("dec dword ptr gs:[{}]", const offset_of!(Cpu, held), options(nostack)) };
 }
 
-/// Ends a [`hold`]. The thread may be somewhere else afterwards, if that was the last.
+/// Ends a [`hold`]. If it was the last one, this is a preemption point: the thread may continue on another
+/// CPU.
 #[inline(always)]
 pub fn release_and_look() {
     // SAFETY: as in `hold`.
@@ -50,8 +51,8 @@ pub fn release_and_look() {
     }
 }
 
-/// A place where interrupts may come, and others may have the processor. No spin lock is held, and nothing of
-/// [`cpu`] is at hand.
+/// Lets in interrupts and other threads, if it is time. The caller holds no spin lock and keeps no reference
+/// from [`cpu`].
 #[inline]
 pub fn preempt_point() {
     if cpu().held.get() == 0 {
@@ -62,7 +63,7 @@ pub fn preempt_point() {
 #[inline(always)]
 fn look_at_time() {
     let own = cpu();
-    // SAFETY: every processor of this kind has it.
+    // SAFETY: every x86-64 CPU has the instruction.
     let now = unsafe { _rdtsc() } as u32;
     if now.wrapping_sub(own.let_in.get()) >= own.let_in_after.get() {
         let_in(now);
@@ -78,8 +79,8 @@ fn let_in(now: u32) {
         return;
     }
     irq_off::end(irq_off::HALF_WAY);
-    // SAFETY: nothing is held, so an interrupt finds all in order, and leaves it so. `nop`: interrupts come
-    // one instruction after `sti`.
+    // SAFETY: nothing is held, so an interrupt finds all data consistent and leaves it consistent. `nop` is
+    // there because interrupts are taken one instruction after `sti`.
     unsafe { asm!("sti", "nop", "cli") };
     irq_off::begin();
     if options::gives_way() {
@@ -89,7 +90,7 @@ fn let_in(now: u32) {
     }
 }
 
-/// Prepares the calling processor. The clock is right already.
+/// Prepares the calling CPU. The clock must be calibrated.
 pub fn init_cpu() {
     let turns = if options::gives_way() { 0 } else { clock::turns(EVERY_NS) };
     cpu().let_in_after.set(u32::try_from(turns).unwrap_or(u32::MAX));

@@ -1,11 +1,12 @@
-//! Numbers that look random. No secrets are kept here: good enough for hash tables and layouts.
+//! Pseudorandom numbers for hash tables and layouts. They are not good enough for secrets, and the kernel
+//! keeps none.
 
 use crate::arch::clock;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 static STATE: AtomicU64 = AtomicU64::new(0x853c_49e6_748f_ea9b);
 
-/// The next one (SplitMix64, Steele, Lea and Flood 2014), stirred by the clock.
+/// Returns the next number: SplitMix64 (Steele, Lea and Flood 2014), mixed with the clock.
 fn next() -> u64 {
     let mut z = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed) ^ clock::entropy().rotate_left(32);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

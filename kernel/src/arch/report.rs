@@ -1,19 +1,19 @@
-//! The report port, on which the kernel speaks to the command that has booted it: `PROTOCOL.md`. Where the
-//! machine has none, the console gets what is said.
+//! The report port, on which the kernel sends messages to the command that booted it: see `PROTOCOL.md`. On a
+//! machine without the port, the messages appear on the console.
 
 use crate::arch::{lock::SpinLock, serial};
 use core::fmt;
 use x86_64::instructions::port::Port;
 
 const PORT: u16 = 0xe9;
-/// What the port reads as, where there is one.
+/// Value that reads from the port if it exists.
 const THERE: u8 = 0xe9;
-/// Longest line that is kept together.
+/// Maximum length of a line that is written without interleaving.
 const LINE: usize = 240;
 
 static LOCK: SpinLock<()> = SpinLock::new(());
 
-/// Writes all of it, also while another processor writes.
+/// Writes all bytes, even while another CPU writes.
 fn write_now(bytes: &[u8]) {
     // SAFETY: the port of QEMU's debug console; another machine has nothing there.
     if unsafe { Port::<u8>::new(PORT).read() } != THERE {
@@ -23,7 +23,7 @@ fn write_now(bytes: &[u8]) {
     bytes.iter().for_each(|byte| unsafe { Port::<u8>::new(PORT).write(*byte) });
 }
 
-/// What formatted text is written to at once, without a lock: for a panic.
+/// A sink that writes formatted text immediately and without a lock, for a panic.
 pub struct Raw;
 
 impl fmt::Write for Raw {
@@ -33,7 +33,7 @@ impl fmt::Write for Raw {
     }
 }
 
-/// A line that is put together, and written with nothing of another processor's in between.
+/// A line that is assembled, then written without output of another CPU in between.
 pub struct Line {
     bytes: [u8; LINE],
     len: usize,
@@ -44,7 +44,7 @@ impl Line {
         Self { bytes: [0; LINE], len: 0 }
     }
 
-    /// Writes the line. What did not fit is cut off.
+    /// Writes the line. Text that did not fit is cut off.
     pub fn end(mut self) {
         self.bytes[self.len] = b'\n';
         let _guard = LOCK.lock();
@@ -61,7 +61,7 @@ impl fmt::Write for Line {
     }
 }
 
-/// A line of the report.
+/// Writes a line of the report.
 macro_rules! report {
     ($($part:tt)*) => {{
         use core::fmt::Write;
@@ -72,7 +72,7 @@ macro_rules! report {
 }
 pub(crate) use report;
 
-/// A line of the report from a kernel that cannot go on: at once, without a lock.
+/// Writes a line of the report immediately, without a lock: for a kernel that cannot continue.
 macro_rules! report_now {
     ($($part:tt)*) => {{
         use core::fmt::Write;
@@ -81,7 +81,7 @@ macro_rules! report_now {
 }
 pub(crate) use report_now;
 
-/// A message.
+/// Writes a message to the log.
 macro_rules! say {
     ($($part:tt)*) => { $crate::arch::report::report!("log {}", format_args!($($part)*)) };
 }

@@ -4,15 +4,15 @@ use crate::arch::lock::SpinLock;
 use x86_64::instructions::port::Port;
 
 const BASE: u16 = 0x3f8;
-/// Bytes that the port takes once it says that it is empty.
+/// Bytes that the port takes when it reports that it is empty.
 const FIFO: usize = 16;
 
 static PORT: SpinLock<()> = SpinLock::new(());
 
-/// Turns the queue on, and interrupts of the port off. What has come in before is lost, so the report says
-/// that input is taken from now on.
+/// Enables the port's queue, and disables its interrupts. Input that arrived before is lost; the report's
+/// line `ready` therefore announces when input is accepted.
 pub fn init() {
-    // SAFETY: the port of the first serial line; nothing but output follows from it.
+    // SAFETY: the ports of the first serial line; writing them affects nothing but its output.
     unsafe {
         Port::<u8>::new(BASE + 1).write(0);
         Port::<u8>::new(BASE + 3).write(3);
@@ -20,13 +20,13 @@ pub fn init() {
     }
 }
 
-/// Writes all of it, with nothing of another processor's in between.
+/// Writes all bytes, without output of another CPU in between.
 pub fn write(bytes: &[u8]) {
     let _guard = PORT.lock();
     write_now(bytes);
 }
 
-/// The same, though others may be writing: for a panic.
+/// Writes all bytes, even while another CPU writes: for a panic.
 pub fn write_now(bytes: &[u8]) {
     for part in bytes.chunks(FIFO) {
         // SAFETY: as in `init`.
@@ -37,7 +37,7 @@ pub fn write_now(bytes: &[u8]) {
     }
 }
 
-/// Takes a byte that came in.
+/// Takes a byte of input, if there is one.
 pub fn read() -> Option<u8> {
     // SAFETY: as in `init`.
     unsafe { (Port::<u8>::new(BASE + 5).read() & 1 != 0).then(|| Port::<u8>::new(BASE).read()) }

@@ -1,4 +1,4 @@
-//! Exceptions and interrupts, after `entry.s` has saved everything.
+//! Exceptions and interrupts, after `entry.s` has saved all registers.
 
 use super::frame::{Frame, Vectors};
 use super::handlers::{Handlers, handlers};
@@ -15,7 +15,7 @@ unsafe extern "C" {
     static ucopy_fixup: u8;
 }
 
-/// Of the flags: interrupts are on.
+/// Bit of the flags register: interrupts are enabled.
 const INTERRUPTS: u64 = 0x200;
 const PAGE_FAULT: u64 = 14;
 const FLUSH: u64 = apic::FLUSH as u64;
@@ -23,8 +23,8 @@ const WAKE: u64 = apic::WAKE as u64;
 const TIMER: u64 = apic::TIMER as u64;
 const SPURIOUS: u64 = apic::SPURIOUS as u64;
 
-/// Called by `entry.s`, interrupts off. Returns the address of the next instruction: a program's is a
-/// [`UserAddr`].
+/// Handles a trap. Called by `entry.s` with interrupts off. Returns the address of the next instruction; a
+/// program's is a [`UserAddr`].
 #[unsafe(no_mangle)]
 extern "C" fn trap(frame: &mut Frame) -> u64 {
     const { assert!(size_of::<Vectors>() + core::mem::offset_of!(Frame, rip) == 392) };
@@ -35,7 +35,7 @@ extern "C" fn trap(frame: &mut Frame) -> u64 {
     }
 }
 
-/// With an option that looks at traps.
+/// Handles a trap while an option watches traps.
 #[cold]
 fn watched(frame: &mut Frame) -> u64 {
     let vector = frame.vector;
@@ -50,7 +50,7 @@ fn watched(frame: &mut Frame) -> u64 {
     next
 }
 
-/// What serves page faults.
+/// A function that serves page faults.
 type Serve = fn(u64, Access, bool) -> Result<(), FaultError>;
 
 #[inline(always)]
@@ -68,13 +68,13 @@ fn handle(frame: &mut Frame, handlers: &Handlers, serve: Serve) -> u64 {
         }
         TIMER => {
             apic::end_of_interrupt();
-            // What expires takes locks, and no other thread comes in between.
+            // Timers that expire take locks, so no other thread may run in between.
             preempt::hold();
             (handlers.tick)();
             preempt::release();
         }
         SPURIOUS => {}
-        // These have stacks of their own, from which no thread goes on.
+        // These vectors run on their own stacks, from which no thread continues.
         2 => (handlers.nonmaskable)(frame),
         vector @ (8 | 18) => fatal(frame, vector),
         _ if frame.is_user() => (handlers.exception)(frame),
@@ -91,7 +91,7 @@ fn handle(frame: &mut Frame, handlers: &Handlers, serve: Serve) -> u64 {
     next.get()
 }
 
-/// A page fault of a program, or of the kernel in its memory.
+/// Handles a page fault of a program, or of the kernel in a program's memory.
 #[inline(always)]
 fn page_fault(frame: &mut Frame, handlers: &Handlers, serve: Serve) {
     let at = Cr2::read_raw();
@@ -112,7 +112,7 @@ fn in_ucopy(rip: u64) -> bool {
     (&raw const ucopy_begin as u64..&raw const ucopy_end as u64).contains(&rip)
 }
 
-/// What must not happen in the kernel: says where, and ends the machine.
+/// Reports an exception that must not occur in the kernel, and ends the machine.
 fn fatal(frame: &Frame, vector: u64) -> ! {
     let name = match vector {
         6 => "invalid instruction",

@@ -1,5 +1,6 @@
-# Everything that touches a program's memory. A page fault between ucopy_begin and ucopy_end that the address
-# space refuses goes on at ucopy_fixup. All keep in rdx what is not done yet, which is then the answer.
+# All code that touches a program's memory. If the address space refuses a page fault between ucopy_begin and
+# ucopy_end, execution continues at ucopy_fixup. Each function keeps the number of bytes not done yet in rdx,
+# which ucopy_fixup returns.
 .section .text
 .balign 16
 .global ucopy_begin
@@ -37,7 +38,7 @@ ucopy:
 4: xor %eax, %eax
   ret
 
-# uload32(rdi: to, in the kernel; rsi: from) -> 0, or not
+# uload32(rdi: to, in the kernel; rsi: from) -> 0, or nonzero on failure
 .global uload32
 uload32:
   mov $4, %edx
@@ -46,7 +47,8 @@ uload32:
   xor %eax, %eax
   ret
 
-# uexchange32(rdi: word, esi: expected, edx: new; rcx: where the old value goes, in the kernel) -> 0, or not
+# uexchange32(rdi: word, esi: expected, edx: new; rcx: where to store the old value, in the kernel) -> 0, or
+# nonzero on failure
 .global uexchange32
 uexchange32:
   mov %edx, %r8d
