@@ -1,5 +1,5 @@
-//! Links the kernel as its script says, where it is built for bare metal: no libc, no start files, at its
-//! own addresses. The arguments touch that one binary, and no test or tool.
+//! Links the kernel by its linker script if it is built for bare metal: no libc, no start files, fixed
+//! addresses. The arguments apply only to that binary, not to tests or tools.
 
 fn main() {
     println!("cargo::rerun-if-changed=kernel.ld");

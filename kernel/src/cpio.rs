@@ -6,15 +6,15 @@ const HEADER: usize = 110;
 /// A file of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its path, without a slash at the front.
+    /// The path, without a leading slash.
     pub name: &'a [u8],
-    /// Type and permissions, as `st_mode` has them.
+    /// Type and permissions, as in `st_mode`.
     pub mode: u32,
-    /// What is in it; of a symbolic link, where it leads.
+    /// The contents of a file, or the target of a symbolic link.
     pub contents: &'a [u8],
 }
 
-/// The files of an archive, up to its trailer, or to what is no archive any more.
+/// Returns the files of an archive, up to its trailer or to the first bytes that are not a valid entry.
 pub fn entries(archive: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     let mut left = archive;
     core::iter::from_fn(move || {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive() {
+    fn archive_lists_its_files_up_to_the_trailer() {
         let archive = file("./bin", 0o040_755, "")
             + &file("bin/sh", 0o100_755, "hello")
             + &file("etc", 0o120_777, "bin")
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_ends_it() {
+    fn truncated_archive_ends_the_list() {
         let archive = file("a", 0o100_644, "contents");
         for length in 0..archive.len() {
             assert!(entries(&archive.as_bytes()[..length]).count() <= 1);

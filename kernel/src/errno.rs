@@ -1,4 +1,4 @@
-//! Error numbers that the engine has no use for.
+//! Error numbers that the engine does not use.
 
 use freehold::error::Errno;
 

@@ -1,39 +1,39 @@
-//! What is typed, or sent, becomes what programs read: `PROTOCOL.md` has the two kinds of console.
+//! Turns what is typed or sent into what programs read. `PROTOCOL.md` describes the two kinds of console.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Of `c_iflag`: a carriage return is a line's end.
+/// Bit of `c_iflag`: a carriage return ends a line.
 const ICRNL: u32 = 0o400;
-/// Of `c_lflag`: lines are edited before they are read; what is typed is printed.
+/// Bits of `c_lflag`: a line is edited before it is read; typed characters are printed.
 const ICANON: u32 = 2;
 const ECHO: u32 = 8;
 
-/// A byte that ends the input, or a line without its end.
+/// A byte that ends the input, or submits a line without a newline.
 const END: u8 = 0x04;
-/// In a stream: the next byte is meant as it is.
+/// A byte of a stream that escapes the next byte: the next byte has no special meaning.
 const AS_IT_IS: u8 = 0x10;
-/// Erase a letter (two keys send it), erase the line.
+/// Bytes that erase a character (two keys do that), and the line.
 const ERASE: [u8; 2] = [0x7f, 0x08];
 const KILL: u8 = 0x15;
 
-/// `struct termios` of the system calls: four words of flags, and more that is kept and means nothing.
+/// Size of the system calls' `struct termios`: four words of flags, and more that is stored without effect.
 pub const TERMIOS: usize = 36;
 
-/// Where input comes from.
+/// The source of input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A stream of bytes, with marks.
+    /// A stream of bytes with escapes.
     Stream,
-    /// Somebody's keys.
+    /// A keyboard.
     Terminal,
 }
 
-/// Input that has come and was not read yet.
+/// Input that arrived and was not read yet.
 pub struct Input {
     source: Source,
     termios: [u8; TERMIOS],
-    /// May be read.
+    /// Bytes that may be read.
     ready: VecDeque<u8>,
     /// The line that is being typed.
     line: Vec<u8>,
@@ -42,10 +42,11 @@ pub struct Input {
 }
 
 impl Input {
-    /// Of a line on which nothing has come yet.
+    /// Returns an empty input.
     pub const fn new(source: Source) -> Self {
         let mut termios = [0; TERMIOS];
-        // ICRNL and IXON; OPOST and ONLCR; 38400 bauds, 8 bits, reading; ISIG, ICANON, ECHO, ECHOE, IEXTEN.
+        // ICRNL and IXON; OPOST and ONLCR; 38400 baud, 8 bits, receiver on; ISIG, ICANON, ECHO, ECHOE,
+        // IEXTEN.
         let words = [0x0500_u32, 5, 0x0bf, 0x801b];
         let mut word = 0;
         while word < words.len() {
@@ -60,17 +61,17 @@ impl Input {
         Self { source, termios, ready: VecDeque::new(), line: Vec::new(), ended: false, escaped: false }
     }
 
-    /// What comes is read as this from now on.
+    /// Sets the source as which later bytes are interpreted.
     pub fn set_source(&mut self, source: Source) {
         self.source = source;
     }
 
-    /// The terminal's settings; none of a stream, which is no terminal.
+    /// Returns the terminal's settings, or `None` for a stream.
     pub fn termios(&mut self) -> Option<&mut [u8; TERMIOS]> {
         (self.source == Source::Terminal).then_some(&mut self.termios)
     }
 
-    /// Whether a read gives something, or the end.
+    /// Returns true if a read returns at once: with bytes, or with the end of input.
     pub fn is_ready(&self) -> bool {
         self.ended || !self.ready.is_empty()
     }
@@ -79,7 +80,7 @@ impl Input {
         u32::from_le_bytes([0, 1, 2, 3].map(|byte| self.termios[4 * word + byte]))
     }
 
-    /// Takes a byte that has come. What is to be printed for it goes to `echo`.
+    /// Takes a byte of input. Passes to `echo` what is printed for it.
     pub fn take(&mut self, byte: u8, echo: &mut dyn FnMut(&[u8])) {
         match self.source {
             Source::Stream => self.take_sent(byte),
@@ -134,8 +135,8 @@ impl Input {
         }
     }
 
-    /// Moves to `out` what may be read, of a terminal's lines at most one. `None`: nothing has come yet;
-    /// 0: the end. A terminal's input goes on after its end.
+    /// Moves readable bytes to `out`, at most one line of a terminal. Returns `None` if there is no input
+    /// yet, and 0 at the end of input. A terminal accepts more input after its end.
     pub fn read(&mut self, out: &mut [u8]) -> Option<usize> {
         if self.ready.is_empty() {
             let ended = self.ended;
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_what_was_sent() {
+    fn stream_passes_bytes_and_honours_escapes() {
         let mut input = Input::new(Source::Stream);
         assert_eq!(typed(&mut input, b"ab\n\x7f\x10\x04\x10\x10c"), b"");
         assert_eq!(read(&mut input).as_deref(), Some(&b"ab\n\x7f\x04\x10c"[..]));
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminals_lines_are_edited() {
+    fn terminal_lines_are_edited() {
         let mut input = Input::new(Source::Terminal);
         assert_eq!(typed(&mut input, b"ax\x7fb"), b"ax\x08 \x08b");
         assert_eq!(read(&mut input), None);

@@ -1,5 +1,5 @@
-//! What of the kernel needs no machine: formats that it reads. The kernel itself is the program of this
-//! package; see its README.
+//! The parts of the kernel that need no machine: the formats that it reads. The kernel itself is the binary
+//! of this package; see its README.
 #![no_std]
 #![deny(unsafe_code)]
 

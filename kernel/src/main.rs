@@ -1,5 +1,5 @@
-//! A kernel on bare metal that runs Linux programs on the address spaces of Freehold. `README.md` says how
-//! to build and run it; [`kernel_main`] is what happens when it boots, in order.
+//! A bare-metal kernel that runs Linux programs on the address spaces of Freehold. `README.md` says how to
+//! build and run it; [`kernel_main`] boots it step by step.
 #![cfg_attr(bare_metal, no_std, no_main)]
 #![cfg_attr(bare_metal, expect(unsafe_code, reason = "a kernel"))]
 
@@ -35,9 +35,10 @@ mod start;
 #[cfg(bare_metal)]
 mod start_info;
 
-/// Without `--cfg bare_metal` there is no kernel, but the workspace builds.
+/// Tells how to build the kernel. Without `--cfg bare_metal` the package has no kernel, but the workspace
+/// builds.
 #[cfg(not(bare_metal))]
 fn main() {
-    eprintln!("This is a kernel; kernel/README.md says how to build it.");
+    eprintln!("freehold-kernel: built without bare_metal; see kernel/README.md");
     std::process::exit(2);
 }

@@ -1,29 +1,30 @@
-//! The kernel's options, from its command line.
+//! The kernel's options, from its command line. All statics are written at boot, before the other CPUs start;
+//! only `WATCHES` may be set later.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Says what it does on the console. Written once, at the start.
+/// Logs what the kernel does. Options `verbose` and `log=2`.
 static VERBOSE: AtomicBool = AtomicBool::new(false);
 
 pub fn is_verbose() -> bool {
     VERBOSE.load(Relaxed)
 }
 
-/// Says every system call. Written once, as above.
+/// Logs every system call. Option `trace`.
 static TRACE: AtomicBool = AtomicBool::new(false);
 
 pub fn is_tracing() -> bool {
     TRACE.load(Relaxed)
 }
 
-/// Writes a recording. Written once, as above.
+/// Writes a recording. Option `record`.
 static RECORDS: AtomicBool = AtomicBool::new(false);
 
 pub fn records() -> bool {
     RECORDS.load(Relaxed)
 }
 
-/// One of the options that look at every call. Written once, as above.
+/// True if an option needs a look at every call, or a tracer wants its tracee to stop there.
 static WATCHES: AtomicBool = AtomicBool::new(false);
 
 #[inline(always)]
@@ -31,7 +32,7 @@ pub fn watches_calls() -> bool {
     WATCHES.load(Relaxed)
 }
 
-/// Measures how long interrupts are off. Written once, as above.
+/// Measures how long interrupts are off. Option `irqoff`.
 static STRETCHES: AtomicBool = AtomicBool::new(false);
 
 #[inline(always)]
@@ -39,61 +40,61 @@ pub fn measures_irq_off() -> bool {
     STRETCHES.load(Relaxed)
 }
 
-/// Gives way wherever a call may. Written once, as above, before there are other processors.
+/// Yields at every preemption point. Option `giveway`.
 static GIVES_WAY: AtomicBool = AtomicBool::new(false);
 
 pub fn gives_way() -> bool {
     GIVES_WAY.load(Relaxed)
 }
 
-/// Overflows the first thread's kernel stack, to see what happens. Written once, as above.
+/// Overflows the first thread's kernel stack, for a test. Option `crash=stack`.
 static CRASH_STACK: AtomicBool = AtomicBool::new(false);
 
-/// Ends the machine by an overflow of a kernel stack, if an option says so.
+/// Overflows a kernel stack, if `crash=stack` is set.
 pub fn crash_if_asked() {
     if CRASH_STACK.load(Relaxed) {
         crash::stack(0);
     }
 }
 
-/// Huge pages that the pool has at the start. Written once, as above.
+/// Number of huge pages in the pool at the start. Option `hugepages`.
 static HUGE_PAGES: AtomicU64 = AtomicU64::new(0);
 
 pub fn huge_pages() -> u64 {
     HUGE_PAGES.load(Relaxed)
 }
 
-/// Ways to end badly.
+/// Deliberate crashes.
 mod crash {
-    /// Touches what is not there.
+    /// Reads an address where nothing is mapped.
     #[inline(never)]
     pub fn page() {
-        // SAFETY: none: it is to fail.
+        // SAFETY: none. The access must fault.
         unsafe { (0xffff_9000_dead_0000 as *const u8).read_volatile() };
     }
 
-    /// Needs more and more stack.
+    /// Recurses until the stack overflows.
     pub fn stack(depth: u64) -> u64 {
         let room = core::hint::black_box([depth; 64]);
         if room[63] == u64::MAX { 0 } else { stack(depth + 1) + room[0] }
     }
 }
 
-/// The first random number of `jitter`; 0: it does not stall. Written once, as above.
+/// The seed of `jitter`; 0 if there are no delays.
 static JITTER: AtomicU64 = AtomicU64::new(0);
 
 pub fn jitter() -> u64 {
     JITTER.load(Relaxed)
 }
 
-/// Input comes from keys. Written once, as above.
+/// Standard input is a terminal. Option `console=terminal`.
 static TERMINAL: AtomicBool = AtomicBool::new(false);
 
 pub fn is_terminal() -> bool {
     TERMINAL.load(Relaxed)
 }
 
-/// Takes the options of a command line over; reports those that there are not.
+/// Applies the options of a command line. Calls `report_unknown` with each unknown option.
 pub fn init(line: &str, report_unknown: impl Fn(&str)) {
     for option in line.split_ascii_whitespace() {
         match option {
@@ -118,7 +119,7 @@ pub fn init(line: &str, report_unknown: impl Fn(&str)) {
     WATCHES.store(is_tracing() || measures_irq_off() || records() || crashes, Relaxed);
 }
 
-/// From now on calls are looked at: a tracer wants its tracee to stop there.
+/// Makes every system call be looked at, because a tracer wants its tracee to stop there.
 pub fn watch_calls() {
     WATCHES.store(true, Relaxed);
 }

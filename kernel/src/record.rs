@@ -1,9 +1,9 @@
-//! A recording of what programs do to their memory, in the project's own format (`docs/trace-format.md`), on
-//! a port of its own: option `record`, and `PROTOCOL.md`.
+//! Option `record`: writes a recording of what programs do to their memory, in the project's format
+//! (`docs/trace-format.md`), to a port of its own (`PROTOCOL.md`).
 //!
-//! A line is written when what it says is over, by the thread that did it: a call or a fault with the time
-//! that it took, a new task before it runs, an exec with the list of what is mapped. Numbers of tasks are
-//! those of threads.
+//! The thread that does an operation writes the line when the operation is complete. A call or a fault has
+//! the time that it took; a new task is written before it runs; an exec has the list of what is mapped. A
+//! task's number is its thread's.
 
 use crate::arch::{clock, cpu, frame::Frame, layout::Tables, lock::SpinLock};
 use crate::files::tree;
@@ -31,16 +31,16 @@ use x86_64::instructions::port::Port;
 
 const PORT: u16 = 0xea;
 
-/// A file and its number. It is kept, so that no other gets its place.
+/// A file and its number. The reference keeps the file, so that no other file gets its address.
 type Known = (u32, Counted<File<Machine>>);
 
-/// Files that were mapped, by where their pages are kept.
+/// Files that were mapped, by the address of their page cache.
 static FILES: SpinLock<BTreeMap<usize, Known>> = SpinLock::new(BTreeMap::new());
 /// Held while a line is written, so that times ascend.
 static PEN: SpinLock<()> = SpinLock::new(());
 static SNAPSHOTS: AtomicU32 = AtomicU32::new(0);
 
-/// Writes what `f` makes of the time now.
+/// Writes the text that `f` returns for the current time.
 fn write(f: impl FnOnce(u64) -> String) {
     let _pen = PEN.lock();
     let text = f(clock::now_ns());
@@ -56,7 +56,7 @@ fn event(what: &str) {
 
 static OBSERVER: Observer = Observer { task, signal, exit, leave };
 
-/// Begins with the settings that say how memory is mapped.
+/// Starts the recording. Writes the settings that affect how memory is mapped.
 pub fn begin(thp: &str) {
     observer::watch(&OBSERVER);
     let most = engine().config().max_map_count;
@@ -68,7 +68,7 @@ pub fn begin(thp: &str) {
     });
 }
 
-/// A call that is over: what was asked, what the frame has now, and when it began.
+/// Writes a completed call: its arguments, the answer in `frame`, and the time since `began`.
 pub fn call(number: u64, args: [u64; 6], frame: &Frame, began: u64) {
     let Some(call) = CALLS.iter().find(|call| u64::from(call.0) == number) else { return };
     let answer = frame.rax as i64;
@@ -91,7 +91,7 @@ pub fn call(number: u64, args: [u64; 6], frame: &Frame, began: u64) {
     write(|now| format!("{now} {cpu} {tid} {text} e{} x0\n", now - began));
 }
 
-/// The call with its arguments; none if it says nothing to a reader.
+/// Returns the call with its arguments, or `None` if the recording does not need it.
 fn arguments(call: &Recorded, args: [u64; 6], failed: bool) -> Option<String> {
     let Recorded(number, name, count, kind) = *call;
     let mut text = String::from(name);
@@ -135,7 +135,7 @@ fn own_number() -> u64 {
     current().process().pid.into()
 }
 
-/// The number of the file that a descriptor has mapped; a new one is introduced.
+/// Returns the number of the file behind a descriptor. Introduces a file that is new.
 fn file_of(descriptor: u64) -> Option<u32> {
     let open = current().process().files.get(descriptor & 0xffff_ffff).ok()?;
     Some(number_of(&open.mapped().ok()?))
@@ -150,19 +150,19 @@ fn number_of(file: &Counted<File<Machine>>) -> u32 {
     let number = files.len() as u32 + 1;
     files.insert(place, (number, file.clone()));
     let (size, path) = (file.mapping().size(), file.name().replace('\n', "\\012"));
-    // Before the lock is let go: no line mentions it earlier.
+    // The files' lock is still held, so no line mentions the number earlier.
     write(|_| format!("# file {number} {size} {path}\n"));
     number
 }
 
-/// Serves a page fault, and writes it. What the kernel itself writes for an exec is none.
+/// Serves a page fault and writes it. The kernel's own stores for an exec are not recorded.
 ///
 /// # Errors
 ///
-/// As [`fault::page`].
+/// Fails like [`fault::page`].
 pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
     let began = clock::now_ns();
-    // Of the processor's code: whether a page was there.
+    // Bit 0 of the processor's error code: a page was present.
     let there = u64::from(at < Tables::USER_END && current().space().frame_at(at).is_some());
     let rest = [(access.write, 2), (from_program, 4), (access.exec, 0x10)];
     let code = rest.iter().filter(|(is, _)| *is).fold(there, |code, (_, bit)| code | bit);
@@ -175,15 +175,15 @@ pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultErro
     served
 }
 
-/// A signal that a fault has become.
+/// Writes a signal that a fault caused.
 pub fn signal(number: u32, code: i32) {
     if matches!(number, SIGSEGV | SIGBUS) {
         event(&format!("G {number} {code}"));
     }
 }
 
-/// Writes a task that is about to run for the first time. An address space of its own was copied since
-/// `began`.
+/// Writes a task that is about to run for the first time. If the task has an address space of its own,
+/// copying it began at `began`.
 pub fn task(tid: u32, process: u32, flags: u64, began: u64) {
     if options::records() {
         let (cpu, own) = (cpu::number(), current().tid());
@@ -192,7 +192,7 @@ pub fn task(tid: u32, process: u32, flags: u64, began: u64) {
     }
 }
 
-/// Writes the new image of the calling thread's process. The old one was torn down since `began`.
+/// Writes the new image of the calling thread's process. Replacing the old one began at `began`.
 pub fn exec(began: u64) {
     if options::records() {
         let thread = current();
@@ -200,7 +200,7 @@ pub fn exec(began: u64) {
     }
 }
 
-/// Writes the image of a thread that is not running yet, or of the calling one, whose execve began at
+/// Writes the image of a thread: one that does not run yet, or the calling one, whose execve began at
 /// `began`.
 pub fn of_exec(thread: &Thread, process: &Process, space: &Space, began: u64) {
     if !options::records() {
@@ -220,7 +220,8 @@ pub fn of_exec(thread: &Thread, process: &Process, space: &Space, began: u64) {
     });
 }
 
-/// The calling thread ends; as the last of its process, with all that is mapped yet.
+/// Writes the end of the calling thread. If it is the last thread of its process, also writes what is still
+/// mapped.
 pub fn exit(last: bool) {
     if !options::records() {
         return;
@@ -230,7 +231,7 @@ pub fn exit(last: bool) {
     if !last {
         return event("X");
     }
-    // One that has the space of its parent, by vfork, says nothing of it.
+    // After vfork the space may be the parent's; `leave` then does not write its end.
     let id = SNAPSHOTS.fetch_add(1, Relaxed);
     let lines = snapshot(thread.space());
     let (cpu, tid, pid, name) = (cpu::number(), thread.tid(), process.pid, name_of(process));
@@ -242,8 +243,7 @@ pub fn exit(last: bool) {
     });
 }
 
-/// Drops the space that the calling thread has left, and writes that it is gone, unless another process has
-/// it.
+/// Drops the space that the calling thread has left. Writes its end, unless another process uses it.
 pub fn leave(space: Option<Space>) {
     let left = space.as_ref().filter(|_| options::records()).map(Counted::downgrade);
     drop(space);
@@ -252,7 +252,7 @@ pub fn leave(space: Option<Space>) {
     }
 }
 
-/// Name and path of a process's program, as a snapshot has them.
+/// Returns the name and path of a process's program, in the form of a snapshot.
 fn name_of(process: &Process) -> String {
     let exe = process.exe.lock().clone();
     let path = exe.map(|node| tree::path_of(&node)).unwrap_or_default();
@@ -268,7 +268,7 @@ fn limits(limits: &Limits) -> String {
     format!(" {space:x} {data:x} {data_hard:x} {stack:x} {locked:x} c")
 }
 
-/// What is mapped and present, a line each, marked as of a snapshot.
+/// Returns what is mapped and present, one item a line, each line marked as part of a snapshot.
 fn snapshot(space: &Space) -> String {
     let mut text = String::new();
     let mut pages = String::new();
@@ -302,12 +302,12 @@ fn area(text: &mut String, smap: &Smap<Machine>) {
     let name = if name.is_empty() { "-".into() } else { name.replace('\n', "\\012") };
     let _ = write!(text, "s {:08x}-{:08x} {r}{w}{x}{s} {:x} {name}", line.start, line.end, line.offset);
     let _ = write!(text, " | {} | ", sizes(&smap.usage));
-    // Linux shows soft-dirty where it is built with it; a replay has none.
+    // A Linux built without soft-dirty does not show that flag, and a replay does not have it.
     line.flags.smaps_names().filter(|name| *name != "sd").for_each(|name| text.push_str(name));
     text.push_str(if smap.huge_eligible { "!\n" } else { "\n" });
 }
 
-/// Nine numbers of kB between commas, nothing for 0; or a single 0.
+/// Returns nine numbers of kB separated by commas, with nothing for 0; or a single 0 if all are 0.
 fn sizes(usage: &Usage) -> String {
     let all = [
         usage.rss,
@@ -333,21 +333,21 @@ fn sizes(usage: &Usage) -> String {
     text
 }
 
-/// When a call is written.
+/// The condition under which a call is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Always,
-    /// Descriptors: where it did something.
+    /// Written if the call succeeds: calls on descriptors.
     Succeeded,
-    /// Where it succeeds, there is another line.
+    /// Written if the call fails. Success writes another line.
     Failed,
-    /// With the limits that it sets.
+    /// Written with the limits that it sets.
     Limit,
-    /// fcntl that copies a descriptor, seals a file, or asks for its seals.
+    /// Written if the fcntl copies a descriptor, seals a file, or reads its seals.
     Control,
 }
 
-/// A call: its number, name, how many arguments it has, and when it is written.
+/// A call: its number, its name, the number of its arguments, and when it is written.
 struct Recorded(u32, &'static str, usize, Kind);
 
 macro_rules! recorded {

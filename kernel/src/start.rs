@@ -1,4 +1,4 @@
-//! What happens when the kernel boots, in order.
+//! Boot, step by step.
 
 use crate::arch::frame::Vectors;
 use crate::arch::handlers::{self, Handlers};
@@ -22,7 +22,7 @@ use freehold::hugetlb::HugePageSize;
 use freehold_kernel::{cpio, words};
 use linux_raw_sys::general::O_RDWR;
 
-/// Where the first processor begins in Rust: `boot.s` jumps here with the boot protocol's address.
+/// Entry of the first CPU in Rust. `boot.s` jumps here with the address that the boot protocol gave.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(info: u64) -> ! {
     serial::init();
@@ -32,7 +32,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
     descriptors::init_gates();
     descriptors::load();
     features::init();
-    // SAFETY: the boot protocol's address.
+    // SAFETY: the address comes from the boot protocol.
     let info = unsafe { StartInfo::at(info) };
     let (settings, program) = words::split(info.command_line());
     options::init(settings, |option| report::say!("unknown option {option}"));
@@ -59,8 +59,8 @@ extern "C" fn kernel_main(info: u64) -> ! {
             clock::now_ns() / 1000
         );
     }
-    let Some(module) = module else { panic!("there is no initial file system: -initrd") };
-    // SAFETY: the module's memory was taken out of what is free, and nobody writes there.
+    let Some(module) = module else { panic!("no initial file system: use -initrd") };
+    // SAFETY: the module's memory was removed from the free memory, so nothing writes there.
     let module = unsafe {
         core::slice::from_raw_parts(direct::<u8>(module.start), (module.end - module.start) as usize)
     };
@@ -75,7 +75,7 @@ fn start_engine() {
     crate::proc::settings::set_huge_pages(HugePageSize::Mib2, options::huge_pages());
 }
 
-/// The folder /dev.
+/// Makes the folder /dev.
 fn dev() -> Arc<Node> {
     devices::folder((b"userfaultfd", Node::device(Arc::new(userfault::Maker))))
 }
@@ -98,7 +98,8 @@ static HANDLERS: Handlers = Handlers {
     is_stack_guard: stacks::is_guard,
 };
 
-/// What the first program is given: the archive says it, or else the words of the command line.
+/// Returns the arguments and environment of the first program: the archive's, or else the words of the
+/// command line.
 fn strings(module: &'static [u8], line: &str) -> Strings {
     let listed = |name: &[u8]| {
         let entry = cpio::entries(module).find(|entry| entry.name == name)?;
@@ -113,8 +114,8 @@ fn strings(module: &'static [u8], line: &str) -> Strings {
     }
 }
 
-/// Makes the first process. An archive's program is named by its path; a program that was booted alone gets
-/// all the words as its arguments.
+/// Makes the first process. A program in an archive is named by its path. A program that was booted without
+/// an archive gets all words as arguments.
 fn run_first(mut strings: Strings) {
     let root = tree::root();
     let alone = root.child(b"program").ok();
@@ -129,7 +130,7 @@ fn run_first(mut strings: Strings) {
     let name = |path: &[u8]| alloc::string::String::from_utf8_lossy(path).into_owned();
     let node: Arc<Node> = match tree::lookup(&root, &path, true) {
         Ok(node) => node,
-        Err(error) => panic!("the first program {}: {error:?}", name(&path)),
+        Err(error) => panic!("cannot run the first program {}: {error:?}", name(&path)),
     };
     let process = Process::new(process::new_tid(), None, Default::default());
     let console = Open::new(Arc::new(Console), O_RDWR, b"/dev/console");
@@ -139,7 +140,7 @@ fn run_first(mut strings: Strings) {
     let (space, frame) =
         match exec::open(node.clone()).and_then(|program| exec::load(&program, &path, &strings)) {
             Ok(loaded) => loaded,
-            Err(error) => panic!("the first program {}: {error:?}", name(&path)),
+            Err(error) => panic!("cannot run the first program {}: {error:?}", name(&path)),
         };
     let comm = exec::short_name(&path);
     *process.name.lock() = path;

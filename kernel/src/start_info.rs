@@ -1,10 +1,10 @@
-//! What the boot protocol (PVH) hands over: command line, initial file system, memory map.
+//! The start info of the boot protocol (PVH): command line, initial file system, memory map.
 
 use crate::arch::layout::direct;
 use core::ffi::CStr;
 
 const MAGIC: u32 = 0x336e_c578;
-/// Type of memory that is free to use.
+/// Type of usable memory in the memory map.
 const RAM: u32 = 1;
 
 #[repr(C)]
@@ -29,7 +29,7 @@ struct MapEntry {
     reserved: u32,
 }
 
-/// A part of physical memory, in bytes.
+/// A range of physical memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     pub start: u64,
@@ -37,15 +37,16 @@ pub struct Region {
 }
 
 impl StartInfo {
-    /// What lies at this physical address.
+    /// Returns the start info at this physical address.
     ///
     /// # Safety
     ///
-    /// The boot protocol gave the address, and nobody has written there.
+    /// The boot protocol gave the address, and nothing was written there since.
     pub unsafe fn at(address: u64) -> &'static StartInfo {
-        // SAFETY: by the caller's promise; below 4 GiB, where the direct map is from the start.
+        // SAFETY: by the caller's promise. The address is below 4 GiB, which the direct map shows from the
+        // start.
         let info = unsafe { &*direct::<StartInfo>(address) };
-        assert_eq!(info.magic, MAGIC, "this machine does not boot by PVH");
+        assert_eq!(info.magic, MAGIC, "not booted by PVH");
         assert!(info.version >= 1, "the boot protocol gives no memory map");
         info
     }
@@ -54,24 +55,24 @@ impl StartInfo {
         if self.command_line == 0 {
             return "";
         }
-        // SAFETY: a string that ends with a zero, by the protocol.
+        // SAFETY: by the protocol, the address of a string that ends with a zero byte.
         let text = unsafe { CStr::from_ptr(direct(self.command_line)) };
         text.to_str().unwrap_or_default()
     }
 
-    /// The first module: the initial file system, or a program.
+    /// Returns the first module: the initial file system, or a program.
     pub fn module(&self) -> Option<Region> {
         if self.modules == 0 {
             return None;
         }
-        // SAFETY: the list of modules, by the protocol: address and size of each.
+        // SAFETY: by the protocol, the list of modules, which begins with the address and size of the first.
         let [start, bytes] = unsafe { *direct::<[u64; 2]>(self.module_list) };
         Some(Region { start, end: start + bytes })
     }
 
-    /// Memory that is free to use.
+    /// Returns the usable memory.
     pub fn memory(&self) -> impl Iterator<Item = Region> + Clone {
-        // SAFETY: the memory map, by the protocol.
+        // SAFETY: by the protocol, the memory map and its length.
         let map = unsafe {
             core::slice::from_raw_parts(direct::<MapEntry>(self.memory_map), self.memory_entries as usize)
         };

@@ -1,7 +1,7 @@
-//! The kernel's command line: `option… -- program argument…`; without `--`, all of it is the program's.
-//! Words are separated by spaces. `\` makes the next character one like any other: a space, say.
+//! The kernel's command line: `option… -- program argument…`. Without `--` the whole line is the program's.
+//! Spaces separate words. `\` removes the special meaning of the next character, for example of a space.
 
-/// Splits a command line into options, and the program with its arguments.
+/// Splits a command line into the options, and the program with its arguments.
 pub fn split(line: &str) -> (&str, &str) {
     if let Some(program) = line.strip_prefix("-- ") {
         return ("", program);
@@ -9,7 +9,7 @@ pub fn split(line: &str) -> (&str, &str) {
     line.split_once(" -- ").unwrap_or(("", line))
 }
 
-/// The words of a line, each by the bytes that it has.
+/// Returns the words of a line, each as an iterator over its bytes.
 pub fn words(line: &str) -> impl Iterator<Item = impl Iterator<Item = u8> + '_> + '_ {
     let mut left = line.as_bytes();
     core::iter::from_fn(move || {
@@ -41,7 +41,7 @@ mod tests {
     use std::{string::String, vec::Vec};
 
     #[test]
-    fn command_lines() {
+    fn command_line_is_split_into_options_and_words() {
         assert_eq!(split("a -- b c"), ("a", "b c"));
         assert_eq!(split("-- b c"), ("", "b c"));
         assert_eq!(split("b c"), ("", "b c"));

@@ -1,5 +1,5 @@
-# From the machine's reset state as PVH hands it over (32 bits, flat segments, paging off, ebx = start info),
-# or from a start-up interrupt (16 bits), to Rust in the upper half. AT&T syntax.
+# From the machine's state that PVH hands over (32 bits, flat segments, paging off, ebx = start info), or from
+# a start-up interrupt (16 bits), to Rust in the upper half. AT&T syntax.
 .section .note.pvh, "a", @note
 .balign 4
 .long 4                         # length of the name
@@ -10,8 +10,8 @@
 
 .section .boot, "awx", @progbits
 .balign 4096
-boot_pml4:                      # the kernel's own root, and the pattern of every space's upper half
-  .quad boot_pdpt_low + 7       # 0: memory at its own address, where processors start
+boot_pml4:                      # the kernel's own root; every space copies its upper half
+  .quad boot_pdpt_low + 7       # 0: identity map, in which CPUs start
   .skip 8 * 255
   .quad boot_pdpt_low + 3       # 256: the direct map, at 0xffff800000000000
   .skip 8 * 127
@@ -20,8 +20,8 @@ boot_pml4:                      # the kernel's own root, and the pattern of ever
   .quad boot_pdpt_high + 3      # 511: the kernel's image
 .global boot_root
 .if LEVELS == 5
-boot_root:                      # above that
-  .quad boot_pml4 + 7           # 0: as there
+boot_root:                      # root of the fifth level
+  .quad boot_pml4 + 7           # 0: the identity map
   .skip 8 * 510
   .quad boot_pml4 + 3           # 511: the kernel's half
 .else
@@ -67,7 +67,7 @@ pvh_start:
   mov $boot_stack, %esp
   mov %ebx, boot_info
   xor %ebp, %ebp
-enter_long:                     # ebp: 0 on the first processor
+enter_long:                     # ebp: 0 on the first CPU
 .if LEVELS == 5
   xor %eax, %eax
   cpuid
@@ -92,14 +92,14 @@ enter_long:                     # ebp: 0 on the first processor
   or $0x901, %eax               # SCE, LME, NXE
   wrmsr
   mov %cr0, %eax
-  and $~4, %eax                 # without EM
+  and $~4, %eax                 # EM off
   or $0x80010023, %eax          # PG, WP, NE, MP, PE
   mov %eax, %cr0
   lgdt boot_gdtr
   ljmp $8, $start64
 
 .if LEVELS == 5
-four_levels:                    # as PROTOCOL.md has it
+four_levels:                    # ends the machine as PROTOCOL.md describes
   mov $too_few, %esi
   mov $too_few_end - too_few, %ecx
   mov $0xe9, %edx

@@ -1,4 +1,4 @@
-//! Which processors there are, by the ACPI table that says so.
+//! The list of CPUs, from the ACPI table MADT.
 
 use crate::arch::layout::direct;
 
@@ -6,11 +6,11 @@ const LOCAL_APIC: u8 = 0;
 const ENABLED: u32 = 1;
 
 fn word<T: Copy>(at: u64) -> T {
-    // SAFETY: firmware's tables, in the direct map; any bytes are a number.
+    // SAFETY: an address in the firmware's tables, which the direct map shows; any bytes are a valid number.
     unsafe { direct::<T>(at).read_unaligned() }
 }
 
-/// Calls `f` with the APIC number of each processor.
+/// Calls `f` with the APIC ID of each CPU.
 pub fn processors(rsdp: u64, mut f: impl FnMut(u32)) {
     let Some(table) = find(rsdp, *b"APIC") else { return };
     let end = table + u64::from(word::<u32>(table + 4));
@@ -24,7 +24,7 @@ pub fn processors(rsdp: u64, mut f: impl FnMut(u32)) {
     }
 }
 
-/// The table with this signature.
+/// Returns the address of the table with this signature.
 fn find(rsdp: u64, signature: [u8; 4]) -> Option<u64> {
     if rsdp == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! From the start to all processors running.
+//! From the first instruction until all CPUs run.
 
 pub mod madt;
 pub mod smp;

@@ -1,4 +1,4 @@
-//! Starts the other processors, one after the other.
+//! Starts the other CPUs, one after another.
 
 use crate::arch::{apic, clock, cpu, descriptors, features, layout::direct, lock};
 use crate::boot::madt;
@@ -17,23 +17,23 @@ unsafe extern "C" {
     static mut ap_stack_top: u64;
 }
 
-/// Where a processor begins: the page of a start-up interrupt's number.
+/// Physical address at which a CPU starts: the page that the start-up interrupt names.
 const TRAMPOLINE: u64 = 0x8000;
 const INIT: u32 = 0x4500;
 const START_UP: u32 = 0x4600 | (TRAMPOLINE >> 12) as u32;
-/// Longest that a processor may take to start.
+/// Maximum time that a CPU may take to start.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// The number of the processor that is being started, and of the last that has.
+/// The number of the CPU that is being started, and of the CPU that started last.
 static STARTING: AtomicUsize = AtomicUsize::new(0);
 static STARTED: AtomicUsize = AtomicUsize::new(0);
-/// All are there: low memory is programs' from now on.
+/// True once all CPUs run; from then on programs may use low memory.
 static TOGETHER: AtomicBool = AtomicBool::new(false);
 
-/// Starts all processors that the firmware names, as far as there is room for them.
+/// Starts all CPUs that the firmware lists, up to `MAX_CPUS`.
 pub fn start_all(rsdp: u64) {
     let from = &raw const ap_trampoline;
-    // SAFETY: the trampoline's own length; the page below 64 KiB is nobody's.
+    // SAFETY: copies the trampoline's exact length; nothing else uses this page below 64 KiB.
     unsafe {
         let bytes = (&raw const ap_trampoline_end).offset_from_unsigned(from);
         direct::<u8>(TRAMPOLINE).copy_from_nonoverlapping(direct(from as u64), bytes);
@@ -60,7 +60,7 @@ pub fn start_all(rsdp: u64) {
 fn start(number: usize, id: u32) {
     apic::set_id(number, id);
     let stack = stacks::alloc().expect("memory for a stack");
-    // SAFETY: no other processor is starting; it reads this by the identity map.
+    // SAFETY: no other CPU is being started. The new CPU reads the field through the identity map.
     unsafe { direct::<u64>((&raw mut ap_stack_top) as u64).write_volatile(stack.top()) };
     core::mem::forget(stack);
     // Release pairs with the acquire of `secondary_main`.
@@ -71,15 +71,15 @@ fn start(number: usize, id: u32) {
     let patience = clock::now_ns() + PATIENCE_NS;
     // Acquire pairs with the release of `secondary_main`.
     while STARTED.load(Acquire) != number {
-        assert!(clock::now_ns() < patience, "processor {number} does not start");
+        assert!(clock::now_ns() < patience, "CPU {number} does not start");
         core::hint::spin_loop();
     }
 }
 
-/// Drops translations that are the same in all spaces, as of low memory at its own address.
+/// Drops global TLB entries, such as those of the identity map of low memory.
 fn forget_global() {
     let flags = Cr4::read();
-    // SAFETY: off and on again.
+    // SAFETY: clears the flag and restores it.
     unsafe {
         Cr4::write(flags - Cr4Flags::PAGE_GLOBAL);
         Cr4::write(flags);
@@ -87,7 +87,7 @@ fn forget_global() {
     tlb::flush_all();
 }
 
-/// Where another processor begins in Rust.
+/// Entry of the other CPUs in Rust. `boot.s` jumps here.
 #[unsafe(no_mangle)]
 extern "C" fn secondary_main() -> ! {
     let number = STARTING.load(Acquire);
