@@ -3,14 +3,14 @@
 use crate::arch::frame::Frame;
 use freehold::error::Errno;
 
-/// What a call answers.
+/// The result of a system call.
 pub type Answer = Result<u64, Errno>;
-/// A call.
+/// A function that performs a system call.
 pub type Call = fn(&mut Frame) -> Answer;
-/// Calls of a file, by number.
+/// The calls that a file of this folder implements, by number.
 pub type Calls = &'static [(u32, Call)];
 
-/// A call that does nothing, and may do nothing.
+/// Performs a call that succeeds without an effect.
 pub fn nothing(_: &mut Frame) -> Answer {
     Ok(0)
 }

@@ -1,5 +1,5 @@
-//! Contents of files: positions, sizes, holes, copies within the kernel, and bringing them to storage, of which
-//! there is none.
+//! Contents of files: positions, sizes, holes, copies within the kernel, and calls that write data to
+//! storage. There is no storage, so the last kind has no effect.
 
 use super::descriptors::put;
 use crate::arch::frame::Frame;
@@ -44,7 +44,7 @@ fn lseek(frame: &mut Frame) -> Answer {
     let [descriptor, offset, whence, ..] = frame.args();
     let open = file(descriptor)?;
     seekable(&open)?;
-    // Devices have one place alone.
+    // A character device has only position 0.
     if open.file.stat().mode & TYPE == CHARACTER && whence as u32 <= SEEK_END {
         return Ok(0);
     }
@@ -67,10 +67,10 @@ fn lseek(frame: &mut Frame) -> Answer {
 }
 
 const TYPE: u32 = 0o170_000;
-/// ENXIO.
+/// ENXIO: the offset is beyond the end of the file.
 const BEYOND: Errno = Errno(6);
 
-/// The next data, or hole, from `offset` on: a page that is not in memory is a hole.
+/// Returns the next data or hole at or after `offset`. A page that is not in memory is a hole.
 fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
     let size = open.file.stat().size;
     if offset >= size {
@@ -154,7 +154,7 @@ fn fallocate(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// The pages are there from now on; those beyond the end of a file that keeps its size are not.
+/// Allocates the pages of a range, except those beyond the end of a file that keeps its size.
 fn allocate(mapping: &Counted<Mapping<Machine>>, offset: u64, end: u64, keeps: bool) -> Result<(), Errno> {
     if mapping.huge_page_size().is_some() {
         return mapping.allocate(offset..end).map_err(|error| error.errno());
@@ -180,10 +180,11 @@ fn allocate(mapping: &Counted<Mapping<Machine>>, offset: u64, end: u64, keeps: b
     Ok(())
 }
 
-/// Copies within the kernel.
+/// Bytes that one step of a copy within the kernel moves.
 const PART: usize = 4096;
 
-/// Copies up to `len` bytes from one file to another, at offsets or positions; returns how many.
+/// Copies up to `len` bytes from one file to another, at the given offsets or else at the files' positions.
+/// Returns the number of copied bytes.
 fn copy(from: &Open, at: Option<u64>, to: &Open, to_at: Option<u64>, len: u64) -> Answer {
     let (mut part, mut done) = ([0; PART], 0);
     while done < len {
@@ -246,7 +247,7 @@ fn copy_file_range(frame: &mut Frame) -> Answer {
     Ok(done)
 }
 
-/// What is written is where it stays.
+/// Succeeds at once, because no file has storage behind it.
 fn sync_one(frame: &mut Frame) -> Answer {
     let [descriptor, ..] = frame.args();
     file(descriptor).map(|_| 0)
@@ -254,7 +255,7 @@ fn sync_one(frame: &mut Frame) -> Answer {
 
 const CACHESTAT: u32 = 451;
 
-/// How many pages of a part of a file are in memory; none of them waits to be written.
+/// Counts the pages of a range of a file that are in memory. None of them waits for write-back.
 fn cachestat(frame: &mut Frame) -> Answer {
     let [descriptor, range, out, flags, ..] = frame.args();
     let open = file(descriptor)?;

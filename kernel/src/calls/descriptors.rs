@@ -43,10 +43,10 @@ pub const CALLS: Calls = &[
     (__NR_getsockopt, socket_option),
 ];
 
-/// Most bytes of one call.
+/// Maximum number of bytes that one call transfers.
 pub const MOST: u64 = 0x7fff_f000;
 
-/// The open file of a descriptor.
+/// Returns the open file of a descriptor.
 pub fn file(descriptor: u64) -> Result<Arc<Open>, Errno> {
     current().process().files.get(descriptor)
 }
@@ -83,12 +83,12 @@ pub fn seekable(open: &Open) -> Result<(), Errno> {
     if open.file.can_seek() { Ok(()) } else { Err(errno::ESPIPE) }
 }
 
-/// EINVAL: there is no such offset. ESPIPE: there are none.
+/// Fails with EINVAL if the offset is too large, and with ESPIPE if the file has no positions.
 fn seekable_at(open: &Open, offset: u64) -> Result<(), Errno> {
     if offset > i64::MAX as u64 { Err(Errno::EINVAL) } else { seekable(open) }
 }
 
-/// The ranges that `struct iovec`s name.
+/// Reads an array of `struct iovec` and returns the ranges in it.
 pub fn parts(at: u64, count: u64) -> Result<Vec<Part>, Errno> {
     if count > UIO_MAXIOV.into() {
         return Err(Errno::EINVAL);
@@ -118,7 +118,7 @@ fn writev(frame: &mut Frame) -> Answer {
     put(&*file(descriptor)?, None, &mut UserBuffer::new(&parts))
 }
 
-/// -1, for preadv2 and pwritev2: the file's position.
+/// Returns the offset for preadv2 and pwritev2; `None`, the file's position, for -1.
 fn place(open: &Open, offset: u64) -> Result<Option<u64>, Errno> {
     if offset == u64::MAX {
         return Ok(None);
@@ -199,7 +199,7 @@ fn fcntl(frame: &mut Frame) -> Answer {
             let _ = open.flags.fetch_update(Relaxed, Relaxed, step);
             Ok(0)
         }
-        // Locks: one process is never in its own way.
+        // Locks are always granted: one process never conflicts with itself, and no other is checked.
         F_GETLK | OFD_GETLK => UserPtr::<u16>::new(argument).write(&UNLOCKED).map(|()| 0),
         F_SETLK | F_SETLKW | OFD_SETLK | OFD_SETLKW => UserPtr::<u16>::new(argument).read().map(|_| 0),
         F_GETOWN | F_SETOWN | F_GETSIG | F_SETSIG => Ok(0),
@@ -214,7 +214,7 @@ fn fcntl(frame: &mut Frame) -> Answer {
     }
 }
 
-/// What F_GETFL says of every file.
+/// Flag that F_GETFL reports for every file.
 const O_LARGE: u64 = 0o100_000;
 const UNLOCKED: u16 = 2;
 const OFD_GETLK: u32 = 36;
@@ -233,7 +233,7 @@ fn add_seals(open: &Open, seals: u32) -> Answer {
     let mut seals = Seals::from_bits(seals).ok_or(Errno::EINVAL)?;
     let can_run = node_of(&*open.file).is_some_and(|node| node.mode.load(Relaxed) & 0o111 != 0);
     if seals.contains(Seals::EXEC) && can_run {
-        // A program that cannot become another.
+        // F_SEAL_EXEC on an executable file also seals its contents.
         seals |= Seals::SHRINK | Seals::GROW | Seals::WRITE | Seals::FUTURE_WRITE;
     }
     mapping.add_seals(seals).map(|()| 0).map_err(|error| error.errno())
@@ -251,7 +251,7 @@ fn no_socket(_: &mut Frame) -> Answer {
     Err(errno::EAFNOSUPPORT)
 }
 
-/// Of the family UNIX, streams alone.
+/// Makes a pair of connected sockets. Supports only AF_UNIX and SOCK_STREAM.
 fn socketpair(frame: &mut Frame) -> Answer {
     let [family, kind, _, out, ..] = frame.args();
     if family as u32 != AF_UNIX {
@@ -286,14 +286,14 @@ fn shutdown(frame: &mut Frame) -> Answer {
     with_socket(descriptor, |socket| socket.shut_down(how != 1, how != 0)).map(|()| 0)
 }
 
-/// A socket of a pair has a family and no name.
+/// Returns the name of a socket: a socket of a pair has a family and no name.
 fn socket_name(frame: &mut Frame) -> Answer {
     let [descriptor, name, bytes, ..] = frame.args();
     with_socket(descriptor, |_| ())?;
     store(name, bytes, &(AF_UNIX as u16).to_ne_bytes())
 }
 
-/// The kind alone.
+/// Returns an option of a socket. Supports only SO_TYPE.
 fn socket_option(frame: &mut Frame) -> Answer {
     let [descriptor, level, option, value, bytes, ..] = frame.args();
     with_socket(descriptor, |_| ())?;
@@ -303,7 +303,7 @@ fn socket_option(frame: &mut Frame) -> Answer {
     }
 }
 
-/// Stores what fits in the number of bytes at `bytes`, and there how many that were.
+/// Stores as much of `value` as the length at `bytes` allows, and stores the number of bytes there.
 fn store(to: u64, bytes: u64, value: &[u8]) -> Answer {
     let bytes = UserPtr::<u32>::new(bytes);
     let count = value.len().min(bytes.read()? as usize);
@@ -354,11 +354,12 @@ fn make_pipe(out: u64, flags: u32) -> Answer {
     Ok(0)
 }
 
-/// Writes to an open file, within the process's limit of sizes. Where nobody reads any more, SIGPIPE comes.
+/// Writes to an open file, within the process's limit of file sizes. Sends SIGPIPE to the process if the pipe
+/// or socket has no reader.
 ///
 /// # Errors
 ///
-/// As [`Open::write`].
+/// Fails like [`Open::write`].
 pub fn put(open: &Open, at: Option<u64>, from: &mut UserBuffer<'_>) -> Answer {
     let written = open.write(at, from, renew::file_room);
     if written == Err(errno::EPIPE) {

@@ -1,4 +1,4 @@
-//! Descriptors that are made from nothing: eventfd, timers, memory files, userfaultfd.
+//! Descriptors without a path: eventfd, timers, memory files, userfaultfd.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -62,7 +62,7 @@ fn timerfd_create(frame: &mut Frame) -> Answer {
     add(Arc::new(Timer::new(clock)), flags, b"anon_inode:[timerfd]")
 }
 
-/// `f` with the timer of a descriptor.
+/// Calls `f` with the timer of a descriptor.
 fn with_timer<R>(open: &Open, f: impl FnOnce(&Timer) -> Result<R, Errno>) -> Result<R, Errno> {
     f(open.file.as_any().and_then(|any| any.downcast_ref()).ok_or(Errno::EINVAL)?)
 }

@@ -28,19 +28,19 @@ pub const CALLS: Calls = &[
     (__NR_umask, umask),
 ];
 
-/// AT_FDCWD, as the low half of a register has it.
+/// AT_FDCWD, as the low half of a register.
 pub const HERE: u64 = AT_FDCWD as u32 as u64;
 
-/// A path from a program.
+/// Reads a path from a program.
 ///
 /// # Errors
 ///
-/// EFAULT, ENAMETOOLONG.
+/// EFAULT if the path cannot be read, ENAMETOOLONG if it is too long.
 pub fn path(at: u64) -> Result<Vec<u8>, Errno> {
     user::read_string(at, PATH_MAX as usize)?.ok_or(errno::ENAMETOOLONG)
 }
 
-/// The directory that a path begins at which does not begin with a slash.
+/// Returns the directory in which a relative path begins: the one of `descriptor`, or the working directory.
 pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     let process = current().process();
     if descriptor & 0xffff_ffff == HERE {
@@ -49,17 +49,17 @@ pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     node_of(&*process.files.get(descriptor & 0xffff_ffff)?.file).cloned().ok_or(errno::ENOTDIR)
 }
 
-/// What the path at `at` names.
+/// Returns the node that the path at `at` names.
 ///
 /// # Errors
 ///
-/// As [`tree::lookup`]; EFAULT, EBADF.
+/// Fails like [`tree::lookup`], and with EFAULT or EBADF.
 pub fn find(descriptor: u64, at: u64, follow: bool) -> Result<Arc<Node>, Errno> {
     let path = path(at)?;
     tree::lookup(&start(descriptor, &path)?, &path, follow)
 }
 
-/// Where a path begins.
+/// Returns the directory in which a path begins.
 pub fn start(descriptor: u64, path: &[u8]) -> Result<Arc<Node>, Errno> {
     if path.first() == Some(&b'/') { Ok(tree::root()) } else { directory(descriptor) }
 }
@@ -79,7 +79,8 @@ fn creat(frame: &mut Frame) -> Answer {
     open_at(HERE, path, O_CREAT | O_WRONLY | O_TRUNC, mode as u32)
 }
 
-/// `struct open_how`: flags, mode, and how far lookups may go, of which nothing is known here.
+/// Opens a file as `struct open_how` says: flags, mode, and restrictions of the lookup, none of which is
+/// supported.
 fn openat2(frame: &mut Frame) -> Answer {
     let [directory, path, how, bytes, ..] = frame.args();
     if bytes < 24 {
@@ -92,7 +93,7 @@ fn openat2(frame: &mut Frame) -> Answer {
     open_at(directory, path, flags as u32, mode as u32)
 }
 
-/// What of the flags stays with an open file.
+/// Flags of an open that stay with the open file.
 const KEPT: u32 = O_ACCMODE | O_APPEND | O_NONBLOCK | O_PATH | O_DIRECT | O_NOATIME;
 
 fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
@@ -114,7 +115,7 @@ fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
     current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
 }
 
-/// What an open of this node gets.
+/// Returns the file that an open of this node gets.
 fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
     let writes = flags & O_ACCMODE != O_RDONLY;
     if flags & O_PATH != 0 {
@@ -141,7 +142,7 @@ fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
     }
 }
 
-/// O_TMPFILE: a file without a name.
+/// Makes a file without a name, for O_TMPFILE.
 fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Errno> {
     if flags & O_ACCMODE == O_RDONLY {
         return Err(Errno::EINVAL);
@@ -185,7 +186,7 @@ fn read_link(descriptor: u64, at: u64, out: u64, room: u64) -> Answer {
     }
 }
 
-/// What a descriptor names, which was opened by O_PATH.
+/// Returns the node of a descriptor that was opened with O_PATH.
 fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
     node_of(&*current().process().files.get(descriptor)?.file).cloned().ok_or(Errno::ENOENT)
 }
@@ -208,7 +209,7 @@ fn fchdir(frame: &mut Frame) -> Answer {
     enter(node)
 }
 
-/// Makes it the process's directory.
+/// Makes `node` the process's working directory.
 fn enter(node: Arc<Node>) -> Answer {
     if !node.is_directory() {
         return Err(errno::ENOTDIR);
@@ -243,7 +244,7 @@ fn getdents64(frame: &mut Frame) -> Answer {
         true
     })?;
     if records.is_empty() && position == open.position() {
-        // An entry is left that does not fit.
+        // Nothing was copied. If an entry is left, the buffer is too small for it.
         let mut left = false;
         open.file.entries(position, &mut |_| {
             left = true;

@@ -31,7 +31,7 @@ fn call(frame: &mut Frame) -> Answer {
     if command == FUTEX_WAKE_BITSET && bits == 0 {
         return Err(Errno::EINVAL);
     }
-    // What other processes may use has to be there, also for those who wake.
+    // A shared futex must be mapped even for a wake; a private address must only be valid.
     if matches!(command, FUTEX_WAKE | FUTEX_WAKE_BITSET) {
         match word.private && at.is_multiple_of(4) {
             true => user::check(at, 4)?,
@@ -70,7 +70,8 @@ fn call(frame: &mut Frame) -> Answer {
     }
 }
 
-/// Changes the word as FUTEX_WAKE_OP's last argument says; whether its comparison holds of the old value.
+/// Changes the word as the last argument of FUTEX_WAKE_OP says. Returns the result of its comparison with the
+/// old value.
 fn change(at: u64, how: u32) -> Result<bool, Errno> {
     let signed = |bits: u32| (bits << 20) as i32 >> 20;
     let (mut operand, compared) = (signed(how >> 12 & 0xfff), signed(how & 0xfff));
@@ -105,11 +106,11 @@ fn change(at: u64, how: u32) -> Result<bool, Errno> {
     }
 }
 
-/// Most words that one call waits for, and what says that they have 32 bits.
+/// Maximum number of words that one call waits for, and the flag for words of 32 bits.
 const MOST_WAITED: u64 = 128;
 const SIZE_32: u64 = 2;
 
-/// Waits for any of several words, which an array of `struct futex_waitv` names.
+/// Waits for any of several words, which an array of `struct futex_waitv` lists.
 fn waitv(frame: &mut Frame) -> Answer {
     let [at, count, flags, timeout, clock, _] = frame.args();
     let is_clock = timeout == 0 || matches!(clock as u32, CLOCK_REALTIME | CLOCK_MONOTONIC);
@@ -133,7 +134,7 @@ fn waitv(frame: &mut Frame) -> Answer {
     futex::wait_any(&words?, deadline).map(|woken| woken as u64)
 }
 
-/// The end of a time that begins now.
+/// Returns the end of a timeout that begins now; `u64::MAX` if the pointer is null.
 fn relative(timeout: u64) -> Result<u64, Errno> {
     match timeout {
         0 => Ok(u64::MAX),
@@ -150,7 +151,7 @@ fn set_robust_list(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// The calling thread's: of others it is not told.
+/// Returns the robust list of the calling thread. Fails with EPERM for another thread.
 fn get_robust_list(frame: &mut Frame) -> Answer {
     let [tid, head, bytes, ..] = frame.args();
     let thread = current();

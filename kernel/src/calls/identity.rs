@@ -1,4 +1,4 @@
-//! What a process is to others: users, groups, capabilities, process groups, sessions, and what prctl knows.
+//! Identity of a process: users, groups, capabilities, process groups, sessions, and the options of prctl.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls, nothing};
@@ -55,17 +55,17 @@ fn put_three(frame: &Frame, numbers: Numbers) -> Answer {
     Ok(0)
 }
 
-/// Picks one of the two kinds of numbers.
+/// A function that selects the user's or the group's numbers.
 type Which = fn(&mut Ids) -> &mut Numbers;
 
-/// setuid, setgid: root's three numbers change, of others the effective one.
+/// Performs setuid or setgid: sets all three numbers for root, and only the effective one for another user.
 fn store_all(frame: &Frame, which: Which) -> Answer {
     let id = frame.rdi;
     let others = if current().process().ids.lock().is_root() { id } else { u64::MAX };
     store([others, id, others], which)
 }
 
-/// Stores the real, the effective and the saved number; -1: as it is.
+/// Stores the real, the effective and the saved number; -1 leaves a number unchanged.
 fn store(to: [u64; 3], which: Which) -> Answer {
     let process = current().process();
     let mut ids = process.ids.lock();
@@ -84,7 +84,8 @@ fn store(to: [u64; 3], which: Which) -> Answer {
 /// All capabilities, CAP_CHOWN to CAP_CHECKPOINT_RESTORE.
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 
-/// How many words of rights a header's version has; EINVAL tells the version that there is.
+/// Returns the number of words in a capability set of the header's version, and the header's PID. Stores the
+/// supported version and fails with EINVAL if the version is unknown.
 fn capability_words(header: u64) -> Result<(usize, u32), Errno> {
     let [version, pid] = UserPtr::<[u32; 2]>::new(header).read()?;
     match version {
@@ -111,7 +112,8 @@ fn capget(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// A process keeps all capabilities, or gives up all.
+/// Sets the capabilities of the calling process. The process keeps all or, if the effective set is empty,
+/// none.
 fn capset(frame: &mut Frame) -> Answer {
     let [header, at, ..] = frame.args();
     let (words, _) = capability_words(header)?;
@@ -125,7 +127,8 @@ fn capset(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// The process with this number, or a thread of which has it; 0: the calling one.
+/// Returns the process with this PID, or the process of the thread with this number; the calling process for
+/// 0.
 pub fn of(pid: u32) -> Result<Arc<Process>, Errno> {
     match pid {
         0 => Ok(current().process().clone()),
@@ -188,7 +191,7 @@ fn getsid(frame: &mut Frame) -> Answer {
     Ok(of(pid as u32)?.session.load(Relaxed).into())
 }
 
-/// PR_GET_TIMERSLACK, as Linux has it.
+/// The default of PR_GET_TIMERSLACK, as on Linux.
 const USUAL_SLACK_NS: u64 = 50_000;
 const PR_SET_PDEATHSIG: u32 = 1;
 const PR_GET_PDEATHSIG: u32 = 2;
@@ -250,7 +253,7 @@ fn prctl(frame: &mut Frame) -> Answer {
         }
         PR_CAPBSET_READ | PR_CAPBSET_DROP if argument > 40 => Err(Errno::EINVAL),
         PR_CAPBSET_READ => Ok(1),
-        // Timers have no slack.
+        // Accepted without an effect; timers have no slack.
         PR_CAPBSET_DROP | PR_SET_TIMERSLACK | PR_SET_KEEPCAPS | PR_CAP_AMBIENT => Ok(0),
         PR_GET_TIMERSLACK => Ok(USUAL_SLACK_NS),
         PR_SET_CHILD_SUBREAPER => {

@@ -1,4 +1,4 @@
-//! Memory: nearly all of it is the engine's.
+//! Memory calls. The engine implements nearly all of them.
 
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
@@ -63,7 +63,7 @@ fn mmap(frame: &mut Frame) -> Answer {
     let mapped = thread.space().mmap(at, len, prot, flags, file.as_ref(), offset);
     mapped.map_err(|error| {
         let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
-        // Linux takes a fixed address in the last page for an error number, where the length would do.
+        // Linux takes a fixed address in the last page for an error number, if the length is valid.
         let is_error = fixed && len <= AddressSpace::<Machine>::TASK_SIZE && at > u64::MAX - (PAGE_SIZE - 1);
         match error {
             MmapError::NoSpace if is_error => Errno(at.wrapping_neg() as i32),
@@ -72,7 +72,7 @@ fn mmap(frame: &mut Frame) -> Answer {
     })
 }
 
-/// What a program asks for, in which reading may mean executing, too (personality(2)).
+/// Returns the requested protection. With READ_IMPLIES_EXEC, reading implies executing (personality(2)).
 fn asked(prot: u64) -> Prot {
     let prot = Prot::from_bits_retain(prot);
     if reading_executes() && prot.contains(Prot::READ) { prot | Prot::EXEC } else { prot }
@@ -84,8 +84,8 @@ pub fn reading_executes() -> bool {
 
 pub const READ_IMPLIES_EXEC: u32 = 0x40_0000;
 
-/// Notes the program's peak before `len` bytes go. Of short ranges it does not: the sum over all processors
-/// would cost more than the call. (Linux's own counters may be off by as much.)
+/// Notes the program's peak before `len` bytes are unmapped. Short ranges are skipped: summing over all CPUs
+/// would cost more than the call. (Linux's own counters can be off by as much.)
 fn note_peak(len: u64) {
     if len >= 32 * PAGE_SIZE {
         current().process().usage.note_peak(current().space());
@@ -133,7 +133,7 @@ fn mincore(frame: &mut Frame) -> Answer {
     if !at.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
-    // What is asked for is looked at before the place of the answer.
+    // Linux checks the range before it touches the output buffer.
     if at.checked_add(len).is_none_or(|end| end > AddressSpace::<Machine>::TASK_SIZE) {
         return Err(Errno::ENOMEM);
     }
@@ -165,7 +165,8 @@ fn mlock2(frame: &mut Frame) -> Answer {
     locked(current().space().mlock2(at, len, flags))
 }
 
-/// Where there is no page for what is locked, the process ends as by a fault: it may try for ever otherwise.
+/// Ends the process, as a failed fault does, if memory for a locked page runs out. Otherwise the program
+/// might retry for ever.
 fn locked(done: Result<(), MlockError>) -> Answer {
     match done {
         Err(MlockError::OutOfFrames) => exit::exit_group(Status::by_signal(SIGKILL as u8)),
@@ -200,25 +201,25 @@ fn mseal(frame: &mut Frame) -> Answer {
     current().space().mseal(at, len, flags).map(|()| 0).map_err(|error| error.errno())
 }
 
-/// The ranges that `struct iovec`s name, of another process or the calling one.
+/// Reads an array of `struct iovec` and returns its ranges as the engine's type.
 fn ranges(at: u64, count: u64) -> Result<Vec<IoVec>, Errno> {
     Ok(parts(at, count)?.iter().map(|[base, len]| IoVec { base: *base, len: *len }).collect())
 }
 
-/// The address space of a process.
+/// Returns the address space of a process.
 fn space_of(pid: u64) -> Result<Space, Errno> {
     let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
     let space = process.space.lock().clone();
     space.ok_or(Errno::ESRCH)
 }
 
-/// The same, of one whose memory the caller may look at.
+/// Returns the address space of a process whose memory the caller may access.
 fn traced_space(pid: u64) -> Result<Space, Errno> {
     process::find(pid as u32).ok_or(Errno::ESRCH)?;
     space_of(pid)
 }
 
-/// By a descriptor of a process: a pidfd, or a folder of /proc.
+/// Advises about another process's memory. The descriptor is a pidfd or a folder of /proc.
 fn process_madvise(frame: &mut Frame) -> Answer {
     let [descriptor, at, count, advice, flags, _] = frame.args();
     if flags != 0 {
@@ -232,7 +233,7 @@ fn process_madvise(frame: &mut Frame) -> Answer {
     let own = Counted::ptr_eq(&space, current().space());
     let advice = match Advice::from_raw(advice as u32) {
         Ok(advice) => advice,
-        // Of nothing, Linux takes any advice.
+        // Linux accepts any advice for empty ranges.
         Err(_) if own && ranges.iter().all(|range| range.len == 0) => Advice::Normal,
         Err(error) => return Err(error.errno()),
     };
@@ -284,13 +285,14 @@ fn pkey_mprotect(frame: &mut Frame) -> Answer {
     done.map(|()| 0).map_err(|error| error.errno())
 }
 
-/// Commands of membarrier that there are, by bit; and those that need the bit above them first.
+/// The supported commands of membarrier, one bit each; and the commands that need registration by the next
+/// higher bit.
 const BARRIERS: u64 = 0x7f;
 const PRIVATE: [u64; 2] = [1 << 3, 1 << 5];
-/// What processes have registered for.
+/// Commands for which processes have registered, by PID.
 static REGISTERED: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
 
-/// A barrier on all processors: a grace period, in which each of them comes by.
+/// Orders memory on all CPUs by waiting for a grace period, in which each CPU passes a quiescent state.
 fn membarrier(frame: &mut Frame) -> Answer {
     let [command, flags, ..] = frame.args();
     let pid = current().process().pid;

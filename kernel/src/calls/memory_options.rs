@@ -1,4 +1,4 @@
-//! What prctl says of all of a process's memory: the engine's options, and where the heap is.
+//! Options of prctl for a process's memory: the engine's options, and the bounds of the heap.
 
 use crate::calls::answer::Answer;
 use crate::platform::user::UserPtr;
@@ -15,17 +15,17 @@ const PR_GET_MDWE: u64 = 66;
 const PR_SET_MEMORY_MERGE: u64 = 67;
 const PR_GET_MEMORY_MERGE: u64 = 68;
 
-/// Words of `struct prctl_mm_map`, and which of them say where the heap starts and ends, how long the
-/// auxiliary vector is, and, in the upper half of the same word, which descriptor the executable has.
+/// Words of `struct prctl_mm_map`: their number, and the indices of the heap's start and end. The last index
+/// holds the length of the auxiliary vector and, in the upper half, the descriptor of the executable.
 const WORDS: usize = 13;
 const START_BRK: usize = 4;
 const BRK: usize = 5;
 const LENGTH_AND_EXECUTABLE: usize = 12;
 
-/// Neither a vector nor an executable.
+/// The value of the last word that names neither a vector nor an executable.
 const NO_VECTOR_NO_EXECUTABLE: u64 = (u32::MAX as u64) << 32;
 
-/// The answer to what is asked of memory; `None`: it is asked of something else.
+/// Performs an option of prctl that concerns memory. Returns `None` for any other option.
 pub fn answer([what, first, second, third, fourth]: [u64; 5]) -> Option<Answer> {
     let thread = current();
     let space = thread.space();
@@ -55,8 +55,8 @@ pub fn answer([what, first, second, third, fourth]: [u64; 5]) -> Option<Answer> 
     })
 }
 
-/// Of what a restored program says of its memory the engine has the heap, which must be empty; another
-/// executable or vector is refused.
+/// Sets the bounds of the heap, which must be empty. A map that also names an executable or a vector is
+/// refused.
 fn set_map(at: u64, size: u64) -> Answer {
     let map = UserPtr::<[u64; WORDS]>::new(at).read()?;
     let plain = map[LENGTH_AND_EXECUTABLE] == NO_VECTOR_NO_EXECUTABLE;

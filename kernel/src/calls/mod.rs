@@ -1,10 +1,11 @@
-//! System calls: the table, and one subject a file.
+//! System calls: the table, and one file for each subject.
 //!
-//! A call is a function of the program's frame: arguments by [`Frame::args`], the answer a number or an
-//! error. Programs' memory is reached by [`user`](crate::platform::user) alone. A call that gives up because a
-//! signal came answers EINTR; whatever is to be done about the signal is done on the way back
-//! ([`before_user`](crate::process::thread::before_user)). To add a call: a function in the file of its subject, and a
-//! line in its `CALLS`.
+//! A call is a function of the program's frame. [`Frame::args`] returns its arguments; its answer is a number
+//! or an error. Calls access programs' memory only through [`user`](crate::platform::user). A call that stops
+//! because of a signal answers EINTR. The signal itself is handled on the way back to the program
+//! ([`before_user`](crate::process::thread::before_user)).
+//!
+//! To add a call, write a function in the file of its subject and add a line to that file's `CALLS`.
 
 pub mod answer;
 mod contents;
@@ -43,7 +44,7 @@ use linux_raw_sys::general::__NR_restart_syscall;
 
 const COUNT: usize = 512;
 
-/// Calls that are absent and were called: a bit each. The report has each once.
+/// Missing calls that a program has called, one bit each. The report lists each call once.
 static ABSENT: [AtomicU64; COUNT / 64] = [const { AtomicU64::new(0) }; COUNT / 64];
 
 static TABLE: [Call; COUNT] = {
@@ -85,7 +86,8 @@ static TABLE: [Call; COUNT] = {
     table
 };
 
-/// Called by `entry.s`, interrupts off. Returns the address of the program's next instruction.
+/// Performs a system call. Called by `entry.s` with interrupts off. Returns the address of the program's next
+/// instruction.
 #[unsafe(no_mangle)]
 extern "C" fn system_call(frame: &mut Frame) -> UserAddr {
     let number = frame.rax as usize;
@@ -104,7 +106,7 @@ fn answer(frame: &mut Frame, call: Call) -> UserAddr {
 
 #[inline(always)]
 fn perform(frame: &mut Frame, call: Call) {
-    // For calls that begin again after a signal.
+    // The call's number, for calls that restart after a signal.
     frame.error = frame.rax;
     match call(frame) {
         Ok(value) => frame.rax = value,
@@ -112,7 +114,7 @@ fn perform(frame: &mut Frame, call: Call) {
     }
 }
 
-/// With an option that looks at calls.
+/// Performs a call while an option looks at calls.
 #[cold]
 fn watched(frame: &mut Frame, call: Call) -> UserAddr {
     let number = frame.rax;
@@ -131,7 +133,7 @@ fn watched(frame: &mut Frame, call: Call) -> UserAddr {
     next
 }
 
-/// For a tracer, which may change what is asked for, and what is answered.
+/// Performs a call between two stops for a tracer, which may change the arguments and the answer.
 #[cold]
 fn stopped(frame: &mut Frame) -> UserAddr {
     frame.error = frame.rax;
@@ -150,7 +152,7 @@ fn stopped(frame: &mut Frame) -> UserAddr {
     thread::before_user(frame)
 }
 
-/// With option `trace`: says what was asked and answered.
+/// Performs a call for option `trace`: logs its arguments and its answer.
 #[cold]
 fn traced(frame: &mut Frame, call: Call) -> UserAddr {
     let (tid, number, [a, b, c, d, e, f]) = (current().tid(), frame.rax, frame.args());
@@ -160,7 +162,7 @@ fn traced(frame: &mut Frame, call: Call) -> UserAddr {
     next
 }
 
-/// With option `record`.
+/// Performs a call for option `record`.
 #[cold]
 fn recorded(frame: &mut Frame, call: Call) -> UserAddr {
     let (number, args, began) = (frame.rax, frame.args(), clock::now_ns());
@@ -169,7 +171,7 @@ fn recorded(frame: &mut Frame, call: Call) -> UserAddr {
     thread::before_user(frame)
 }
 
-/// A call that a signal has interrupted goes on.
+/// Continues a call that a signal interrupted.
 fn restart(frame: &mut Frame) -> Answer {
     let thread = current();
     let (call, deadline) = thread.restart.take().ok_or(Errno::EINTR)?;
@@ -184,7 +186,7 @@ fn restart(frame: &mut Frame) -> Answer {
 fn unknown(frame: &mut Frame) -> Answer {
     if let Some(word) = ABSENT.get(frame.rax as usize / 64) {
         let bit = 1 << (frame.rax % 64);
-        // Relaxed: the bit says nothing of other memory.
+        // Relaxed: the bit publishes no other memory.
         if word.fetch_or(bit, Relaxed) & bit == 0 {
             report!("missing {}", frame.rax);
         }

@@ -1,4 +1,4 @@
-//! Making, removing and renaming what has names.
+//! Calls that make, remove and rename nodes of the tree.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -34,10 +34,11 @@ pub const CALLS: Calls = &[
     (__NR_umount2, umount),
 ];
 
-/// The directory and the name that a path ends with; `None`: it ends with `.`, `..` or the root.
+/// Returns the directory and the last name of a path. The name is `None` if the path ends with `.`, `..` or
+/// the root.
 fn last(descriptor: u64, at: u64) -> Result<(Arc<Node>, Option<Vec<u8>>), Errno> {
     let mut path = path(at)?;
-    // A slash at the end says no more than that a directory is meant.
+    // A trailing slash only says that the path means a directory.
     while path.len() > 1 && path.ends_with(b"/") {
         path.pop();
     }
@@ -45,7 +46,7 @@ fn last(descriptor: u64, at: u64) -> Result<(Arc<Node>, Option<Vec<u8>>), Errno>
     tree::lookup_parent(&from, &path, false)
 }
 
-/// The same, of what is to be made.
+/// Returns the directory and the last name of a path that must not exist yet.
 fn new(descriptor: u64, at: u64) -> Result<(Arc<Node>, Vec<u8>), Errno> {
     let (directory, name) = last(descriptor, at)?;
     let name = name.ok_or(Errno::EEXIST)?;
@@ -65,7 +66,7 @@ fn make_directory(descriptor: u64, at: u64, mode: u64) -> Answer {
     directory.insert(&name, node).map(|()| 0)
 }
 
-/// Regular files and named pipes; devices are the kernel's own.
+/// Makes a regular file or a named pipe. Only the kernel makes devices.
 fn make_node(descriptor: u64, at: u64, mode: u64) -> Answer {
     let (directory, name) = new(descriptor, at)?;
     match mode as u32 & 0o170_000 {
@@ -131,7 +132,7 @@ fn symlink_at(target: u64, descriptor: u64, at: u64) -> Answer {
     directory.insert(&name, node).map(|()| 0)
 }
 
-/// Of memory alone: a new, empty directory.
+/// Mounts a new, empty directory in memory. No other kind of file system is supported.
 fn mount(frame: &mut Frame) -> Answer {
     let [_, target, kind, _, data, _] = frame.args();
     let kind = path(kind)?;
@@ -145,7 +146,7 @@ fn mount(frame: &mut Frame) -> Answer {
     names::mount(&directory, kind, huge).map(|()| 0)
 }
 
-/// What the options of a mount say of the size of pages: 2 MiB, if they say nothing.
+/// Returns the page size that the options of a mount name; 2 MiB by default.
 fn page_size(data: u64) -> Result<HugePageSize, Errno> {
     let options = if data == 0 { Vec::new() } else { path(data)? };
     let options = core::str::from_utf8(&options).map_err(|_| Errno::EINVAL)?;

@@ -18,11 +18,11 @@ pub const CALLS: Calls = &[
     (__NR_process_mrelease, process_mrelease),
 ];
 
-/// The process that a descriptor stands for: a pidfd, or a folder of /proc.
+/// Returns the process of a descriptor: a pidfd, or a folder of /proc.
 ///
 /// # Errors
 ///
-/// EBADF: it stands for none.
+/// EBADF if the descriptor names no process.
 pub fn process_of(open: &Open) -> Result<Arc<Process>, Errno> {
     let file = open.file.as_any().and_then(|file| file.downcast_ref::<PidFile>());
     let by_folder = || open.file.process().and_then(process::find);
@@ -52,7 +52,7 @@ fn pidfd_send_signal(frame: &mut Frame) -> Answer {
     signals::send_with(&process, signal, info).map(|()| 0)
 }
 
-/// A process that has been killed gives its memory back by itself: returns when it has.
+/// Waits until a killed process has ended. Such a process frees its memory without help.
 fn process_mrelease(frame: &mut Frame) -> Answer {
     let [descriptor, flags, ..] = frame.args();
     if flags as u32 != 0 {

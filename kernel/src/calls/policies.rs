@@ -1,4 +1,4 @@
-//! Where memory comes from, on a machine with one node.
+//! Memory policies, on a machine with one node.
 
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
@@ -28,28 +28,28 @@ const INTERLEAVE: u64 = 3;
 const LOCAL: u64 = 4;
 const PREFERRED_MANY: u64 = 5;
 const WEIGHTED: u64 = 6;
-/// Flags that go with the mode.
+/// Flags that are combined with the mode.
 const MODE_FLAGS: u64 = BALANCING | RELATIVE | STATIC;
 const BALANCING: u64 = 1 << 13;
 const RELATIVE: u64 = 1 << 14;
 const STATIC: u64 = 1 << 15;
-/// Nodes that a mask may have.
+/// Maximum number of nodes in a mask.
 const MOST_NODES: u64 = 1024 * 32;
 
-/// Policies of threads that are not the default, as [`tag`] has them.
+/// Policies of threads that are not the default, encoded by [`tag`].
 static THREADS: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
 
-/// A policy in a word, which tells the engine which VMAs have the same: the mode, and whether node 0 is named.
-/// The default is 0.
+/// Encodes a policy in a word: the mode, and whether node 0 is named. The engine compares these words of
+/// VMAs. The default policy is 0.
 fn tag(mode: u64, nodes: u64) -> u64 {
     mode | nodes << 32
 }
 
-/// Whether a mask has node 0, which is the only one.
+/// Returns 1 if a mask contains node 0, the only node; otherwise 0.
 ///
 /// # Errors
 ///
-/// EINVAL: another node is named. EFAULT.
+/// EINVAL if the mask names another node; EFAULT if it cannot be read.
 fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
     if at == 0 || bits <= 1 {
         return Ok(0);
@@ -72,7 +72,7 @@ fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
     if all & !1 != 0 { Err(Errno::EINVAL) } else { Ok(all) }
 }
 
-/// EINVAL: there is no such mode, or not with these flags.
+/// Fails with EINVAL if the mode does not exist or does not take these flags.
 fn check_mode(mode: u64) -> Result<(), Errno> {
     let flags = mode & MODE_FLAGS;
     let fits = match mode & 0xffff_ffff & !MODE_FLAGS {
@@ -83,14 +83,14 @@ fn check_mode(mode: u64) -> Result<(), Errno> {
     if fits { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// The tag of a policy that a program asks for, whose mode is one.
+/// Returns the tag of a policy that a program requests, after `check_mode` accepted its mode.
 fn policy(mode: u64, nodes: u64) -> Result<u64, Errno> {
     let flags = mode & 0xffff_ffff & MODE_FLAGS;
     match mode & 0xffff_ffff & !MODE_FLAGS {
         DEFAULT if nodes == 0 && flags == 0 => Ok(0),
         LOCAL if nodes == 0 && flags == 0 => Ok(tag(LOCAL, 0)),
         PREFERRED if nodes == 0 && flags != 0 => Err(Errno::EINVAL),
-        // As on Linux: preferred is where the thread runs, if no node is named.
+        // As on Linux, PREFERRED without a node means the node on which the thread runs.
         PREFERRED if nodes == 0 => Ok(tag(LOCAL, 0)),
         PREFERRED => Ok(tag(PREFERRED | flags, nodes)),
         BIND | INTERLEAVE | PREFERRED_MANY | WEIGHTED if nodes != 0 => Ok(tag(mode & 0xffff_ffff, nodes)),
@@ -113,8 +113,7 @@ fn mbind(frame: &mut Frame) -> Answer {
     current().space().set_policy(at, len, tag).map(|()| 0).map_err(|error| error.errno())
 }
 
-/// Of policies that have several nodes to choose from, which come from the first that is near this one: there is
-/// one.
+/// Sets the home node of policies that have several nodes to choose from. The only home node is 0.
 fn set_home_node(frame: &mut Frame) -> Answer {
     let [at, len, node, flags, ..] = frame.args();
     let range = UserRange::decode_wrapping(at, len).ok_or(Errno::EINVAL)?;
@@ -168,7 +167,7 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
     };
     let (answer, nodes) = (tag & 0xffff_ffff, tag >> 32);
     if let Some(mode) = UserPtr::<u32>::optional(mode) {
-        // The node of the page at the address is 0.
+        // Any page at the address is on node 0.
         let is_node = flags & NODE != 0;
         if is_node && flags & OF_ADDRESS == 0 && answer != INTERLEAVE {
             return Err(Errno::EINVAL);
@@ -186,7 +185,7 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
 const MOVE: u64 = 2;
 const MOVE_ALL: u64 = 4;
 
-/// The process of this number, 0 for the caller's.
+/// Returns the process with this PID, or the caller's for 0.
 fn process_of(pid: u64) -> Result<Arc<Process>, Errno> {
     if pid as i32 == 0 {
         return Ok(current().process().clone());
@@ -194,7 +193,7 @@ fn process_of(pid: u64) -> Result<Arc<Process>, Errno> {
     process::find(pid as u32).ok_or(Errno::ESRCH)
 }
 
-/// Between sets of nodes, of which there is one.
+/// Moves pages between sets of nodes. Only checks its arguments, because there is one node.
 fn migrate_pages(frame: &mut Frame) -> Answer {
     let [pid, bits, from, to, ..] = frame.args();
     nodes(from, bits)?;
@@ -207,7 +206,7 @@ fn migrate_pages(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// All pages are on node 0 already: says so of each.
+/// Reports that each page is on node 0; no page has to move.
 fn move_pages(frame: &mut Frame) -> Answer {
     let [pid, count, pages, nodes, status, flags] = frame.args();
     if flags & !(MOVE | MOVE_ALL) != 0 {

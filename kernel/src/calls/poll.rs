@@ -1,4 +1,4 @@
-//! Waiting for files: poll, select, epoll. A caller sleeps on the keys of all files at once.
+//! Calls that wait for files: poll, select, epoll. A caller sleeps on the keys of all its files at once.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -26,12 +26,12 @@ pub const CALLS: Calls = &[
     (__NR_epoll_pwait2, epoll_pwait2),
 ];
 
-/// What a look at files found.
+/// The result of one look at all files.
 struct Look<R> {
     found: Option<R>,
-    /// What to sleep on if nothing was found.
+    /// Keys to sleep on if nothing was found.
     keys: Vec<Key>,
-    /// When to look again at the latest.
+    /// Latest time at which to look again.
     again: u64,
 }
 
@@ -40,7 +40,7 @@ impl<R> Look<R> {
         Look { found: None, keys: Vec::new(), again: u64::MAX }
     }
 
-    /// What a file is ready for; it is waited for, too.
+    /// Returns the events for which a file is ready, and adds the file's key to the keys to sleep on.
     fn ask(&mut self, open: &Open) -> u32 {
         self.keys.extend(open.file.ready_key());
         self.again = self.again.min(open.file.ready_at());
@@ -48,7 +48,7 @@ impl<R> Look<R> {
     }
 }
 
-/// Looks until something is found, or the deadline has come: `None`.
+/// Looks repeatedly until something is found. Returns `None` when the deadline has passed.
 fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) -> Result<Option<R>, Errno> {
     loop {
         let first = look()?;
@@ -59,7 +59,7 @@ fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) 
         if waiting.is_empty() {
             waiting.push(wait::enqueue(Key::kernel(&raw const deadline as u64), u32::MAX));
         }
-        // What came before the thread was listed.
+        // Looks again, for events from before the thread was queued.
         let second = look();
         if !matches!(&second, Ok(Look { found: None, .. })) {
             for waiting in &waiting {
@@ -74,7 +74,7 @@ fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) 
     }
 }
 
-/// The end of a time in milliseconds; negative: never.
+/// Returns the end of a timeout in milliseconds; never, if the timeout is negative.
 fn by_ms(timeout: u64) -> u64 {
     match timeout as i32 {
         ms @ 0.. => deadline_after(ms as u64 * 1_000_000),
@@ -82,7 +82,7 @@ fn by_ms(timeout: u64) -> u64 {
     }
 }
 
-/// The end of a time that a `struct timespec` says; null: never.
+/// Returns the end of the timeout in a `struct timespec`; never, if the pointer is null.
 fn by_timespec(at: u64) -> Result<u64, Errno> {
     match at {
         0 => Ok(u64::MAX),
@@ -90,7 +90,7 @@ fn by_timespec(at: u64) -> Result<u64, Errno> {
     }
 }
 
-/// Signals that are blocked until the call is over, where the program names them.
+/// Blocks the signals of `mask` until the call is over, if the program passed a mask.
 fn block(mask: u64, bytes: u64) -> Result<(), Errno> {
     let Some(mask) = UserPtr::<u64>::optional(mask) else { return Ok(()) };
     if bytes != 8 {
@@ -120,7 +120,8 @@ fn poll_until(at: u64, count: u64, deadline: u64) -> Answer {
     Ok(wait_for(deadline, || look_poll(at, count))?.unwrap_or(0))
 }
 
-/// Looks at every file that a poll names, and writes what each is ready for; finds how many are.
+/// Looks at every file of a poll and writes the events for which it is ready. Finds the number of ready
+/// files.
 fn look_poll(at: u64, count: u64) -> Result<Look<u64>, Errno> {
     let (mut look, mut ready) = (Look::new(), 0);
     for n in 0..count {
@@ -130,7 +131,8 @@ fn look_poll(at: u64, count: u64) -> Result<Look<u64>, Errno> {
         let found = match file(descriptor as u32 as u64) {
             _ if descriptor < 0 => 0,
             Ok(open) => {
-                // What is read normally, or written, is all that there is.
+                // Normal data is the only kind of data, so POLLRDNORM equals POLLIN and POLLWRNORM equals
+                // POLLOUT.
                 let events = u32::from(events);
                 let more = if events & POLLRDNORM != 0 { POLLIN } else { 0 }
                     | if events & POLLWRNORM != 0 { POLLOUT } else { 0 };
@@ -174,9 +176,9 @@ fn pselect(frame: &mut Frame) -> Answer {
     select_until(count, [read, write, except], deadline)
 }
 
-/// Three sets of descriptors, a bit each: to read, to write, and what else.
+/// Three sets of descriptors, one bit each: for reading, for writing, and for exceptional conditions.
 type Sets = [Vec<u8>; 3];
-/// What counts for each set.
+/// Events that make a descriptor ready in each set.
 const COUNTS: [u32; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
 
 /// Waits for sets of descriptors. Ignores descriptors beyond the size of the process's table, as Linux does.
@@ -238,7 +240,7 @@ fn new_epoll(close_on_exec: bool) -> Answer {
     current().process().files.add(open, 0, close_on_exec)
 }
 
-/// `f` with the set of a descriptor.
+/// Calls `f` with the epoll of a descriptor.
 fn with_epoll<R>(open: &Open, f: impl FnOnce(&Epoll) -> Result<R, Errno>) -> Result<R, Errno> {
     f(Epoll::of(open).ok_or(Errno::EINVAL)?)
 }
@@ -252,7 +254,7 @@ fn epoll_ctl(frame: &mut Frame) -> Answer {
     if open.file.mapping().is_some() || node_of(&*open.file).is_some() {
         return Err(Errno::EPERM);
     }
-    // `struct epoll_event` is packed: events, and the program's word.
+    // `struct epoll_event` is packed: the events, then the program's word.
     let (mut events, mut data) = (0, 0);
     if what as u32 != EPOLL_CTL_DEL {
         let words = UserPtr::<[u32; 3]>::new(event).read()?;

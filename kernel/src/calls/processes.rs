@@ -57,7 +57,7 @@ fn vfork(frame: &mut Frame) -> Answer {
 
 fn clone_call(frame: &mut Frame) -> Answer {
     let [flags, stack, parent_tid, child_tid, tls, _] = frame.args();
-    // Flags of the upper half are clone3's alone.
+    // Only clone3 has flags in the upper half.
     let (flags, exit_signal) = (u64::from(flags as u32 & !CSIGNAL), flags as u32 & CSIGNAL);
     let has = |flag: u32| flags & u64::from(flag) != 0;
     if has(CLONE_PIDFD) && has(CLONE_PARENT_SETTID | CLONE_DETACHED) {
@@ -74,7 +74,7 @@ fn clone3(frame: &mut Frame) -> Answer {
     if bytes > PAGE_SIZE {
         return Err(errno::E2BIG);
     }
-    // What is behind what is known has to be zero.
+    // Bytes after the known fields must be zero.
     const KNOWN: u64 = 88;
     for n in KNOWN..bytes {
         if UserPtr::<u8>::new(at).add(n).read()? != 0 {
@@ -130,14 +130,14 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
         arguments: read_strings(arguments, &mut room)?,
         environment: read_strings(environment, &mut room)?,
     };
-    // As on Linux: a program always has a name.
+    // As on Linux, a program always has a first argument.
     if strings.arguments.is_empty() {
         strings.arguments.push(Vec::new());
     }
     let node = exec::interpret(node, &path, &mut strings)?;
     let program = exec::open(node.clone())?;
     let loaded = exec::load(&program, &path, &strings);
-    // As on Linux, the calling program does not see this error.
+    // As on Linux, a failure beyond this point kills the calling program.
     let (space, begin) = loaded.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
     exit::end_others()?;
     let name = tree::path_of(&node);
@@ -152,7 +152,7 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     Ok(0)
 }
 
-/// The calling thread, alone in its process, goes on in this space, with what exec keeps.
+/// Replaces the program of the calling thread, the only one of its process, and keeps what exec keeps.
 fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     let thread = current();
     let process = thread.process();
@@ -167,11 +167,11 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     process.files.close_marked();
     process.has_executed.store(1, Relaxed);
     process.is_dumpable.store(1, Relaxed);
-    // Of programs of 32 bits alone.
+    // exec clears this flag; only 32-bit programs keep it.
     process.personality.fetch_and(!memory::READ_IMPLIES_EXEC, Relaxed);
     renew::renew(process);
     process.timers.lock().forget();
-    // Handlers were the old program's; what is ignored stays so.
+    // Handlers belonged to the old program; ignored signals stay ignored.
     let kept = |action: Action| match action.handler {
         IGNORE => Action { handler: IGNORE, ..Action::default() },
         _ => Action::default(),
@@ -187,7 +187,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     VectorState::new().load();
 }
 
-/// An array of strings that ends with a null pointer.
+/// Reads an array of strings that ends with a null pointer.
 fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
     let mut strings = Vec::new();
     if at == 0 {
@@ -279,7 +279,7 @@ fn waitid(frame: &mut Frame) -> Answer {
         Info { fields: [who & !0xffff_ffff | u64::from(found.id), a, b, c], ..info }
     });
     if out != 0 {
-        // Bytes behind these are not touched.
+        // Bytes after these words are left unchanged.
         UserPtr::<[u64; 4]>::new(out).write(&info.words()[..4].try_into().expect("four words"))?;
     }
     if let (Some(found), Some(usage)) = (&found, UserPtr::<[u64; 18]>::optional(usage)) {
@@ -310,7 +310,7 @@ fn arch_prctl(frame: &mut Frame) -> Answer {
     let [what, at, ..] = frame.args();
     let thread = current();
     let base = match what as u32 {
-        // CPUID works, and nothing can make it fault.
+        // CPUID always works and cannot be made to fault.
         ARCH_GET_CPUID => return Ok(1),
         ARCH_SET_CPUID => return Err(errno::ENODEV),
         ARCH_SET_FS | ARCH_GET_FS => &thread.fs_base,

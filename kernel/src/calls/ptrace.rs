@@ -1,4 +1,4 @@
-//! ptrace(2): requests of a tracer. Debug registers are stored, and stop no thread.
+//! ptrace(2): the requests of a tracer. Debug registers are stored but stop no thread.
 
 use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};
@@ -106,7 +106,7 @@ fn ptrace(frame: &mut Frame) -> Answer {
     }
 }
 
-/// Options that are known here.
+/// Fails with EINVAL if the options contain an unknown one.
 fn known(options: u64) -> Result<u64, Errno> {
     if options & !OPTIONS != 0 { Err(Errno::EINVAL) } else { Ok(options) }
 }
@@ -117,7 +117,7 @@ fn trace_me() -> Answer {
     trace::begin(&parent, here, &Thread::hold_current(), 0, false).map(|()| 0)
 }
 
-/// With `options`, without a stop.
+/// Attaches to a thread. Stops the thread, unless `options` is given (PTRACE_SEIZE).
 fn attach(pid: u64, options: Option<u64>) -> Answer {
     let here = current().process();
     let (process, thread) = process::find_thread(pid as i32 as u32).ok_or(Errno::ESRCH)?;
@@ -145,7 +145,8 @@ impl Tracee {
         self.thread.trace.with(current().process(), f)
     }
 
-    /// ESRCH, where it has not stopped. `f` touches no program's memory.
+    /// Calls `f` with the tracee's stop. Fails with ESRCH if the tracee has not stopped. `f` touches no
+    /// program's memory.
     fn with_stop<R>(&self, f: impl FnOnce(&mut Stop) -> R) -> Result<R, Errno> {
         let stopped = |state: &mut State| {
             let stop = state.stop.as_mut().filter(|stop| stop.resumed.is_none())?;
@@ -187,7 +188,7 @@ impl Tracee {
                 all[n] = value;
                 set_registers(stop, &all)
             })??,
-            // Addresses of the kernel's are refused, and bits that there are not.
+            // Kernel addresses and missing bits are refused.
             Place::Debug(0..4) if UserAddr::new(value).is_none() => return Err(Errno::EINVAL),
             Place::Debug(4 | 5) => return Err(EIO),
             Place::Debug(7) if value >> 32 != 0 => return Err(EIO),
@@ -197,7 +198,7 @@ impl Tracee {
         Ok(0)
     }
 
-    /// Registers as a whole.
+    /// Reads or writes a whole set of registers.
     fn registers(&self, request: u32, at: u64, data: u64) -> Answer {
         match (request, at) {
             (GET_REGISTERS, _) => {
@@ -222,7 +223,7 @@ impl Tracee {
         Ok(0)
     }
 
-    /// A set of registers by the number of its note in a core file; returns how many bytes it took.
+    /// Reads or writes the register set with a note number of core files. Returns the number of bytes.
     fn register_set(&self, sets: bool, note: u32, [base, bytes]: [u64; 2]) -> Answer {
         match note {
             1 => {
@@ -248,7 +249,7 @@ impl Tracee {
                 let whole = image.for_tracer(note == 0x202);
                 let count = bytes.min(whole.len() as u64) as usize;
                 match sets {
-                    // As Linux: all of it, or nothing.
+                    // As on Linux, this set is written completely or not at all.
                     true if note == 0x202 && bytes != whole.len() as u64 => return Err(Errno::EFAULT),
                     true => self.set_image(base, count)?,
                     false => user::copy_out(base, &whole[..count])?,
@@ -275,11 +276,11 @@ impl Tracee {
     }
 }
 
-/// Where the debug registers are in `struct user`, and its size.
+/// Offset of the debug registers in `struct user`, and the structure's size.
 const DEBUG: u64 = 848;
 const USER: u64 = 912;
 
-/// What a word of `struct user` is.
+/// The kind of a word of `struct user`.
 enum Place {
     Register(usize),
     Debug(usize),
@@ -299,9 +300,9 @@ fn registers(stop: &Stop) -> [u64; REGISTERS] {
     trace::registers(&stop.frame, stop.bases)
 }
 
-/// EIO: a program cannot have these.
+/// Sets the registers of a stopped tracee. Fails with EIO if a program cannot have these values.
 fn set_registers(stop: &mut Stop, all: &[u64; REGISTERS]) -> Result<(), Errno> {
-    /// Flags that a program may change: those of arithmetic, direction, alignment, and of a step.
+    /// Flags that a program may change: arithmetic, direction, alignment, resume, and single step.
     const OWN_FLAGS: u64 = 0x0004_0dd5 | 0x0001_0000;
     let f = &mut stop.frame;
     let [call, rip, cs, flags, rsp, ss, fs, gs] = core::array::from_fn(|n| all[15 + n]);

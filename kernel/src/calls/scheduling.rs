@@ -1,4 +1,4 @@
-//! Which thread runs where. Classes and nice values are answered and stored; nothing depends on them.
+//! Scheduling calls. Classes and nice values are stored and returned; they have no effect.
 
 use crate::arch::{cpu, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -26,7 +26,7 @@ pub const CALLS: Calls = &[
     (__NR_getpriority, getpriority),
     (__NR_setpriority, setpriority),
     (__NR_getcpu, getcpu),
-    // So that it is not reported as missing: every program of glibc asks.
+    // Listed so that it is not reported as missing: every program with glibc calls it.
     (__NR_rseq, |_| Err(errno::ENOSYS)),
 ];
 
@@ -35,7 +35,7 @@ fn sched_yield(_: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// The thread with this number; 0: the calling one.
+/// Returns the thread with this number, or the calling thread for 0.
 fn thread(tid: u64) -> Result<Arc<Thread>, Errno> {
     match tid as i32 {
         0 => Ok(Thread::hold_current()),
@@ -44,7 +44,7 @@ fn thread(tid: u64) -> Result<Arc<Thread>, Errno> {
     }
 }
 
-/// The processors that there are, by bit.
+/// Returns the mask of all CPUs.
 fn all_cpus() -> u64 {
     u64::MAX >> (64 - cpu::count())
 }
@@ -80,7 +80,7 @@ fn getparam(frame: &mut Frame) -> Answer {
     out.write(&0).map(|()| 0)
 }
 
-/// The processes that `which` and `who` name.
+/// Returns the processes that `which` and `who` select.
 fn meant(which: u64, who: u64) -> Result<Vec<Arc<Process>>, Errno> {
     let who = who as u32;
     let here = current().process();
@@ -90,7 +90,7 @@ fn meant(which: u64, who: u64) -> Result<Vec<Arc<Process>>, Errno> {
             let group = if who == 0 { here.group.load(Relaxed) } else { who };
             process::all().into_iter().filter(|process| process.group.load(Relaxed) == group).collect()
         }
-        // There is one user.
+        // All processes belong to the one user.
         PRIO_USER => process::all(),
         _ => return Err(Errno::EINVAL),
     };
@@ -100,7 +100,8 @@ fn meant(which: u64, who: u64) -> Result<Vec<Arc<Process>>, Errno> {
 fn getpriority(frame: &mut Frame) -> Answer {
     let [which, who, ..] = frame.args();
     let nice = meant(which, who)?.iter().map(|process| process.nice.load(Relaxed)).min();
-    // From 1 to 40, so that it is no error: the library takes it from 20.
+    // The call answers 20 minus the nice value, 1 to 40, so that no answer looks like an error. The C library
+    // converts it back.
     Ok(u64::from(40 - nice.unwrap_or(20)))
 }
 

@@ -1,5 +1,5 @@
-//! System V shared memory: keys, identifiers and times; the memory, and how often it is attached, is the
-//! engine's.
+//! System V shared memory: keys, identifiers and times. The engine has the memory and counts how often it is
+//! attached.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -29,7 +29,7 @@ const EXCLUSIVE: u32 = 0o2000;
 const HUGE: u32 = 0o4000;
 const NORESERVE: u32 = 0o10000;
 const HUGE_SHIFT: u32 = 26;
-/// `shm_perm.mode`: removed; locked.
+/// Bits of `shm_perm.mode`: removed, locked.
 const REMOVED: u32 = 0o1000;
 const LOCKED: u32 = 0o2000;
 
@@ -144,7 +144,7 @@ fn shmctl(frame: &mut Frame) -> Answer {
         RMID => {
             let shm = find(id)?;
             shm.memory.remove();
-            // A segment that is attached is known by its identifier alone.
+            // From now on a segment that is still attached can be found only by its identifier.
             change(id, |shm| {
                 shm.mode |= REMOVED;
                 shm.key = PRIVATE;
@@ -180,7 +180,7 @@ fn shmctl(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// `struct shmid_ds`, as it lies in memory.
+/// Writes `struct shmid_ds` in its memory layout.
 fn put_stat(id: u32, shm: &Shm, out: u64) -> Result<(), Errno> {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let mut words = [0u64; 14];
@@ -195,7 +195,7 @@ fn put_stat(id: u32, shm: &Shm, out: u64) -> Result<(), Errno> {
     UserPtr::<[u64; 14]>::new(out).write(&words)
 }
 
-/// The segment at a place in the table; returns its identifier.
+/// Writes the status of the segment at an index of the table. Returns the segment's identifier.
 fn stat_by_index(index: u64, out: u64) -> Answer {
     forget();
     let place = index as u32 % PLACES;
@@ -205,7 +205,7 @@ fn stat_by_index(index: u64, out: u64) -> Answer {
     Ok(id.into())
 }
 
-/// `struct shminfo`.
+/// Writes `struct shminfo`.
 fn put_limits(out: u64) -> Answer {
     let limits = &settings::SHM;
     let most = limits.most_segments.load(Relaxed);
@@ -214,7 +214,7 @@ fn put_limits(out: u64) -> Answer {
     Ok(last_index())
 }
 
-/// `struct shm_info`.
+/// Writes `struct shm_info`.
 fn put_sums(out: u64) -> Answer {
     forget();
     let all = ALL.lock();

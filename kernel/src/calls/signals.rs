@@ -97,7 +97,7 @@ fn sigpending(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Sleeps until a signal comes, or the deadline.
+/// Sleeps until a signal arrives or the deadline passes.
 fn sleep_for_signal(deadline: u64) {
     let word = 0u32;
     wait::enqueue(Key::kernel(&raw const word as u64), u32::MAX).sleep(Sleep::Interruptible, deadline);
@@ -167,9 +167,9 @@ fn sigaltstack(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Sends a signal; 0 is none.
+/// Sends a signal. Signal 0 only checks the target.
 fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> Result<(), Errno> {
-    // One of kill's own comes though there is no room.
+    // A signal of `kill` is sent even if the queue is full.
     if info.signal >= signal::REAL_TIME && info.code != 0 {
         let most = process.limits.lock().soft(RLIMIT_SIGPENDING);
         if signal::queued() >= most {
@@ -212,7 +212,7 @@ fn kill(frame: &mut Frame) -> Answer {
     }
 }
 
-/// The thread `tid`, of process `pid` if that is named.
+/// Returns the thread `tid`, which must belong to process `pid` if that is given.
 fn thread(pid: Option<u64>, tid: u64) -> Result<(Arc<Process>, Arc<Thread>), Errno> {
     let is_number = |id: u64| id as i32 > 0;
     if !is_number(tid) || pid.is_some_and(|pid| !is_number(pid)) {
@@ -237,7 +237,8 @@ fn tgkill(frame: &mut Frame) -> Answer {
     send(&process, Some(&thread), Info::from_here(number(signal)?, SI_TKILL)).map(|()| 0)
 }
 
-/// What a program has put together: it may not say that the kernel sent it, but to itself.
+/// Reads a signal's information that a program has composed. Fails with EPERM if it claims to come from the
+/// kernel or tkill, unless the program sends it to itself.
 fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
     let info = Info { signal: number(signal)?, ..Info::read(at)? };
     if (info.code >= 0 || info.code == SI_TKILL) && pid != current().process().pid {
@@ -246,7 +247,7 @@ fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
     Ok(info)
 }
 
-/// Sends with what the program has put together at `at`, or else as kill does.
+/// Sends a signal with the information at `at`, or like kill if `at` is null.
 pub fn send_with(process: &Arc<Process>, signal: u64, at: u64) -> Result<(), Errno> {
     let sent = match at {
         0 => Info::from_here(number(signal)?, 0),
@@ -270,5 +271,5 @@ fn tgsigqueueinfo(frame: &mut Frame) -> Answer {
     send(&process, Some(&thread), info).map(|()| 0)
 }
 
-/// A call that a signal has interrupted begins again, and ends when it would have.
+/// `si_code` of signals that tkill and tgkill send.
 const SI_TKILL: i32 = -6;

@@ -1,4 +1,4 @@
-//! What is known of files: stat and its kin, permissions, owners, times, file systems.
+//! Status of files: the stat calls, permissions, owners, times, file systems.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -42,14 +42,14 @@ pub const CALLS: Calls = &[
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Blocks of 512 bytes.
+/// Returns the number of blocks of 512 bytes.
 fn blocks(of: &Stat) -> u64 {
     of.allocated / 512
 }
 
 /// Writes `struct stat`.
 fn put_stat(of: Stat, at: u64) -> Answer {
-    // As `struct stat` lies in memory: words of eight bytes.
+    // The memory layout of `struct stat`, in words of eight bytes.
     let mode = u64::from(of.mode) | of.owner << 32;
     let mut words = [0u64; 18];
     let first = [1, of.inode, of.links, mode, of.owner >> 32, of.device, of.size, 4096, blocks(&of)];
@@ -61,7 +61,7 @@ fn put_stat(of: Stat, at: u64) -> Answer {
     Ok(0)
 }
 
-/// What the path, or with AT_EMPTY_PATH the descriptor, names.
+/// Returns the status of the path's node, or, with AT_EMPTY_PATH and no path, of the descriptor's file.
 fn stat_of(descriptor: u64, at: u64, flags: u32) -> Result<Stat, Errno> {
     if flags & AT_EMPTY_PATH != 0 && (at == 0 || path(at)?.is_empty()) {
         return match descriptor & 0xffff_ffff {
@@ -78,13 +78,13 @@ fn statx(frame: &mut Frame) -> Answer {
         return Err(Errno::EINVAL);
     }
     let of = stat_of(descriptor, at, flags as u32)?;
-    // As `struct statx` lies in memory.
+    // The memory layout of `struct statx`.
     let mut words = [0u64; 32];
     words[0] = u64::from(STATX_BASIC_STATS) | 4096 << 32;
     words[2] = of.links | of.owner << 32;
     words[3] = of.owner >> 32 | u64::from(of.mode) << 32;
     (words[4], words[5], words[6]) = (of.inode, of.size, blocks(&of));
-    // Read, made, changed, written; nobody knows when it was made.
+    // Times of access, status change and modification. The creation time is not recorded.
     for (time, at) in of.times.iter().zip([8, 14, 12]) {
         (words[at], words[at + 1]) = (time / SECOND, time % SECOND);
     }
@@ -102,7 +102,7 @@ fn faccessat2(frame: &mut Frame) -> Answer {
     may_access(find(descriptor, at, flags as u32 & AT_SYMLINK_NOFOLLOW == 0)?, mode)
 }
 
-/// Anybody may do anything, except run what no one may run.
+/// Allows every access, except execution of a file that has no execute bit.
 fn may_access(node: Arc<Node>, mode: u64) -> Answer {
     match mode {
         mode if mode & u64::from(X_OK) != 0 && node.mode.load(Relaxed) & 0o111 == 0 => Err(Errno::EACCES),
@@ -115,7 +115,7 @@ const TMPFS: u64 = 0x0102_1994;
 const PROC: u64 = 0x9fa0;
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Writes `struct statfs`: of memory, all of which files may have.
+/// Writes `struct statfs`. Files may use all memory.
 fn put_statfs(kind: u64, out: u64) -> Answer {
     let (all, free) = (memory::total_bytes() / PAGE_SIZE, frames::free_count());
     let block = if kind == HUGETLBFS { HugePageSize::Mib2.bytes() } else { PAGE_SIZE };
@@ -139,7 +139,7 @@ fn fstatfs(frame: &mut Frame) -> Answer {
     put_statfs(node_of(&*open.file).map_or(TMPFS, |node| kind_of(node)), out)
 }
 
-/// The node that a descriptor names.
+/// Returns the node of a descriptor, if its file has one.
 fn node(descriptor: u64) -> Result<Option<Arc<Node>>, Errno> {
     Ok(node_of(&*current().process().files.get(descriptor)?.file).cloned())
 }
@@ -174,7 +174,7 @@ fn fchownat(frame: &mut Frame) -> Answer {
     set_owner(&*find(descriptor, at, flags & AT_SYMLINK_NOFOLLOW == 0)?, user, group)
 }
 
-/// -1: stays.
+/// Sets the owner and the group; -1 leaves a number unchanged.
 fn set_owner(node: &Node, user: u64, group: u64) -> Answer {
     let choose = |new: u64, old: u64| if new as u32 == u32::MAX { old } else { new & 0xffff_ffff };
     let step = |owner: u64| Some(choose(user, owner & 0xffff_ffff) | choose(group, owner >> 32) << 32);
@@ -223,7 +223,7 @@ fn utimensat(frame: &mut Frame) -> Answer {
     set_times(&*find(descriptor, path, flags as u32 & AT_SYMLINK_NOFOLLOW == 0)?, times)
 }
 
-/// When it was read and written; now, if nothing is said.
+/// Sets the times of access and modification, to now if none are given.
 fn set_times(node: &Node, times: Option<[Option<u64>; 2]>) -> Answer {
     let now = clock::epoch_ns() + clock::now_ns();
     for (n, time) in times.unwrap_or([Some(now); 2]).into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The system as a whole.
+//! Calls about the system as a whole.
 
 use crate::arch::{frame::Frame, random};
 use crate::calls::answer::{Answer, Calls};

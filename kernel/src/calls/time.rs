@@ -1,4 +1,4 @@
-//! Time.
+//! Clocks and sleeping.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -22,11 +22,11 @@ pub const CALLS: Calls = &[
 
 pub const SECOND: u64 = 1_000_000_000;
 
-/// What a clock shows.
+/// Returns the time of a clock in nanoseconds.
 ///
 /// # Errors
 ///
-/// EINVAL: there is no such clock.
+/// EINVAL if there is no such clock.
 fn now(clock: u32) -> Result<u64, Errno> {
     match clock {
         CLOCK_REALTIME | CLOCK_REALTIME_COARSE | CLOCK_TAI => Ok(clock::epoch_ns() + clock::now_ns()),
@@ -45,11 +45,11 @@ fn now(clock: u32) -> Result<u64, Errno> {
     }
 }
 
-/// The time that a `struct timespec` says, in nanoseconds.
+/// Returns the duration in a `struct timespec`, in nanoseconds.
 ///
 /// # Errors
 ///
-/// EFAULT, EINVAL.
+/// EFAULT if the structure cannot be read, EINVAL if it is invalid.
 pub fn duration(at: u64) -> Result<u64, Errno> {
     let [seconds, ns] = UserPtr::<[u64; 2]>::new(at).read()?;
     if ns >= SECOND || seconds > i64::MAX as u64 {
@@ -58,11 +58,12 @@ pub fn duration(at: u64) -> Result<u64, Errno> {
     Ok(seconds.saturating_mul(SECOND).saturating_add(ns))
 }
 
-/// The time that a `struct timespec` says by a clock, in nanoseconds since the start; null: never.
+/// Converts the time in a `struct timespec`, on a clock, to nanoseconds since the start. A null pointer means
+/// never.
 ///
 /// # Errors
 ///
-/// As [`duration`].
+/// Fails like [`duration`], and with EINVAL if there is no such clock.
 pub fn deadline(at: u64, clock: u32) -> Result<u64, Errno> {
     match at {
         0 => Ok(u64::MAX),
@@ -132,7 +133,7 @@ fn time(frame: &mut Frame) -> Answer {
     Ok(seconds)
 }
 
-/// Sleeps for a time; where a signal ends that, says what is left.
+/// Sleeps for `ns` nanoseconds. If a signal interrupts the sleep, stores the remaining time at `left`.
 fn sleep_for(ns: u64, left: u64) -> Answer {
     let end = deadline_after(ns);
     let result = futex::sleep_until(end);

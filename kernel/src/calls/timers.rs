@@ -36,15 +36,15 @@ fn alarm(frame: &mut Frame) -> Answer {
         seconds => clock::now_ns() + u64::from(seconds) * SECOND,
     };
     timer.set(next, 0);
-    // As Linux rounds: up from half a second, and never to none.
+    // Rounds like Linux: up from half a second, and never to zero.
     Ok(if left == 0 { 0 } else { ((left + SECOND / 2) / SECOND).max(1) })
 }
 
-/// `struct itimerval` of a timer that has so much left, and this interval.
+/// Returns the `struct itimerval` of a timer with this remaining time and interval.
 fn itimerval([left, interval]: [u64; 2]) -> [u64; 4] {
     let part = |ns: u64| [ns / SECOND, ns % SECOND / 1000];
     let ([a, b], [c, d]) = (part(interval), part(left));
-    // What is armed is never shown as if it was not.
+    // The remaining time of an armed timer is never shown as zero.
     [a, b, c, if left != 0 && c == 0 { d.max(1) } else { d }]
 }
 
@@ -68,7 +68,7 @@ fn setitimer(frame: &mut Frame) -> Answer {
             timer.set(next, interval);
             before
         }
-        // The time that a process runs is not watched: these never go off.
+        // The kernel does not watch the run time of processes, so these timers never expire.
         _ => [0; 2],
     };
     if let Some(old) = UserPtr::<[u64; 4]>::optional(old) {
@@ -129,7 +129,7 @@ fn timer(id: u64) -> Result<Arc<Timer>, Errno> {
     current().process().timers.lock().get(id as u32).ok_or(Errno::EINVAL)
 }
 
-/// `struct itimerspec`.
+/// Returns the `struct itimerspec` of a timer with this remaining time and interval.
 fn itimerspec([left, interval]: [u64; 2]) -> [u64; 4] {
     [interval / SECOND, interval % SECOND, left / SECOND, left % SECOND]
 }

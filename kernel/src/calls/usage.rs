@@ -1,4 +1,4 @@
-//! What processes have used, and may use.
+//! Resource use and resource limits of processes.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -26,7 +26,8 @@ const RUSAGE_SELF: i32 = 0;
 const RUSAGE_CHILDREN: i32 = -1;
 const RUSAGE_THREAD: i32 = 1;
 
-/// `struct rusage`: run time, all of it counted as the program's own; the most memory; minor and major faults.
+/// Returns a `struct rusage`: run time, counted entirely as user time; the peak of resident memory; minor and
+/// major faults.
 fn rusage(ns: u64, pages: u64, [minor, major]: [u64; 2]) -> [u64; 18] {
     let mut words = [0; 18];
     words[0] = ns / SECOND;
@@ -37,7 +38,7 @@ fn rusage(ns: u64, pages: u64, [minor, major]: [u64; 2]) -> [u64; 18] {
     words
 }
 
-/// What a process that has ended has used, with its children, for wait4.
+/// Returns what an ended process and its children have used, for wait4.
 pub fn of_ended(process: &Process) -> [u64; 18] {
     let usage = &process.usage;
     let ns = process.ran_ns() + usage.children_ns.load(Relaxed);
@@ -89,7 +90,7 @@ fn sysinfo(frame: &mut Frame) -> Answer {
     words[4] = memory::total_bytes();
     words[5] = memory::frames::free_count() * PAGE_SIZE;
     words[10] = process::all().len() as u64 & 0xffff;
-    // Behind two numbers for memory that there is not: the unit of all sizes.
+    // The unit of all sizes, after the two fields for high memory, which does not exist.
     words[13] = 1;
     UserPtr::<[u64; 14]>::new(out).write(&words)?;
     Ok(0)
