@@ -1,24 +1,24 @@
-//! A program's memory that a call reads into or writes from: one range, or several in turn.
+//! The memory of a program from which a call reads or to which it writes: one range, or several in order.
 
 use crate::arch::preempt;
 use crate::platform::user;
 use freehold::error::Errno;
 
-/// A range of a program's memory, as `struct iovec` has it.
+/// A range of a program's memory, in the layout of `struct iovec`.
 pub type Part = [u64; 2];
 
-/// Ranges of a program's memory, and how far a call has come. Where the kernel itself reads or writes a file,
-/// memory of its own.
+/// Ranges of a program's memory, and the position of a call in them. If the kernel itself reads or writes a
+/// file, the buffer is kernel memory instead.
 pub struct UserBuffer<'a> {
     parts: &'a [Part],
-    /// Within the first part, or the kernel's memory.
+    /// Position within the first part, or within the kernel memory.
     offset: u64,
     own: Own<'a>,
-    /// Bytes that may still be copied.
+    /// Number of bytes that may still be copied.
     room: usize,
 }
 
-/// Memory of the kernel's, in place of a program's.
+/// Kernel memory that replaces a program's.
 enum Own<'a> {
     None,
     To(&'a mut [u8]),
@@ -30,17 +30,17 @@ impl<'a> UserBuffer<'a> {
         UserBuffer { parts, offset: 0, own: Own::None, room: usize::MAX }
     }
 
-    /// A file is read into this.
+    /// Returns a buffer of kernel memory into which a file is read.
     pub fn to_kernel(memory: &'a mut [u8]) -> Self {
         UserBuffer { own: Own::To(memory), ..UserBuffer::new(&[]) }
     }
 
-    /// A file is written from this.
+    /// Returns a buffer of kernel memory from which a file is written.
     pub fn from_kernel(memory: &'a [u8]) -> Self {
         UserBuffer { own: Own::From(memory), ..UserBuffer::new(&[]) }
     }
 
-    /// Bytes that are left.
+    /// Returns the number of remaining bytes.
     pub fn len(&self) -> usize {
         let all = match &self.own {
             Own::None => self.parts.iter().map(|part| part[1]).sum(),
@@ -50,16 +50,16 @@ impl<'a> UserBuffer<'a> {
         ((all - self.offset) as usize).min(self.room)
     }
 
-    /// At most so many bytes are left from now on.
+    /// Limits the number of remaining bytes to `room`.
     pub fn shorten(&mut self, room: usize) {
         self.room = self.room.min(room);
     }
 
-    /// Copies to the program, as much as fits; returns how much.
+    /// Copies as much of `data` to the program as fits. Returns the number of copied bytes.
     ///
     /// # Errors
     ///
-    /// EFAULT, where nothing could be copied.
+    /// EFAULT if nothing could be copied.
     pub fn put(&mut self, data: &[u8]) -> Result<usize, Errno> {
         let data = &data[..data.len().min(self.room)];
         if let Own::To(memory) = &mut self.own {
@@ -71,11 +71,11 @@ impl<'a> UserBuffer<'a> {
         self.each(data.len(), |at, done, bytes| user::copy_out_some(at, &data[done..done + bytes]))
     }
 
-    /// Copies all of it to the program, for which there is room.
+    /// Copies all of `data` to the program. The buffer has room for it.
     ///
     /// # Errors
     ///
-    /// EFAULT: not all of it could be copied.
+    /// EFAULT if not all of it could be copied.
     pub fn put_whole(&mut self, data: &[u8]) -> Result<usize, Errno> {
         match self.put(data)? {
             bytes if bytes == data.len() => Ok(bytes),
@@ -83,12 +83,13 @@ impl<'a> UserBuffer<'a> {
         }
     }
 
-    /// Copies to the program what `next` makes, part by part, until it makes no more or memory ends; returns
-    /// how much. `next` is given how much came before, and room that it may fill, which is as it left it.
+    /// Copies data from `next` to the program, part by part, until `next` returns 0 or the buffer is full.
+    /// Returns the number of copied bytes. `next` gets the number of bytes copied so far and a buffer to
+    /// fill, which keeps its contents between calls.
     ///
     /// # Errors
     ///
-    /// Those of `next`, and EFAULT, where nothing could be copied.
+    /// Those of `next`, and EFAULT; either only if nothing was copied.
     pub fn put_parts(
         &mut self,
         mut next: impl FnMut(usize, &mut [u8]) -> Result<usize, Errno>,
@@ -105,11 +106,12 @@ impl<'a> UserBuffer<'a> {
         Ok(done)
     }
 
-    /// Copies from the program, as much as there is; returns how much.
+    /// Copies from the program until `out` is full or the buffer is empty. Returns the number of copied
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// EFAULT, where nothing could be copied.
+    /// EFAULT if nothing could be copied.
     pub fn get(&mut self, out: &mut [u8]) -> Result<usize, Errno> {
         let most = out.len().min(self.room);
         let out = &mut out[..most];
@@ -122,7 +124,7 @@ impl<'a> UserBuffer<'a> {
         self.each(out.len(), |at, done, bytes| user::copy_in_some(at, &mut out[done..done + bytes]))
     }
 
-    /// Of the kernel's memory, which is one part.
+    /// Advances the position in kernel memory, which is a single range.
     fn advance(&mut self, bytes: usize) -> usize {
         self.offset += bytes as u64;
         self.room -= bytes;

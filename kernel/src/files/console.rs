@@ -1,6 +1,6 @@
-//! The console, behind descriptors 0 to 2 of the first program.
+//! The console, which is behind descriptors 0 to 2 of the first program.
 //!
-//! Nothing interrupts the kernel when a byte comes in: a thread that reads looks again from time to time.
+//! Input raises no interrupt. A thread that reads polls for it periodically.
 
 use crate::arch::{clock, lock::SpinLock, serial};
 use crate::errno;
@@ -13,9 +13,9 @@ use freehold_kernel::input::{Input, Source, TERMIOS};
 
 pub struct Console;
 
-/// Bytes that are written or read in one go.
+/// Maximum bytes of one step of a write or read.
 const PART: usize = 512;
-/// Nanoseconds between two looks for input.
+/// Nanoseconds between two polls for input.
 const LOOK: u64 = 1_000_000;
 
 const TCGETS: u64 = 0x5401;
@@ -25,19 +25,19 @@ const TIOCSCTTY: u64 = 0x540e;
 const TIOCGPGRP: u64 = 0x540f;
 const TIOCSPGRP: u64 = 0x5410;
 const TIOCGWINSZ: u64 = 0x5413;
-/// Rows and columns, and pixels that nobody counts.
+/// Rows and columns; the sizes in pixels are 0.
 const WINDOW: [u8; 8] = [24, 0, 80, 0, 0, 0, 0, 0];
 
-/// The process group in the foreground, as TIOCSPGRP says. Read and written alone.
+/// The foreground process group, set by TIOCSPGRP. Relaxed: the number publishes no other memory.
 static GROUP: AtomicU32 = AtomicU32::new(1);
 static INPUT: SpinLock<Input> = SpinLock::new(Input::new(Source::Stream));
 
-/// Input comes from keys.
+/// Makes the console a terminal, with input from a keyboard.
 pub fn is_terminal() {
     INPUT.lock().set_source(Source::Terminal);
 }
 
-/// Takes what has come in, and gives of it what may be read, as [`Input::read`].
+/// Takes the input that arrived and moves the readable part to `part`, like [`Input::read`].
 fn read_part(part: &mut [u8]) -> Option<usize> {
     let mut input = INPUT.lock();
     while let Some(byte) = serial::read() {

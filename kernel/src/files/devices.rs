@@ -1,4 +1,4 @@
-//! The devices of memory: null, zero, full, random.
+//! The memory devices: null, zero, full, random.
 
 use crate::arch::random;
 use crate::files::{CHARACTER, File, Stat, buffer::UserBuffer, console::Console, tree::Node};
@@ -19,11 +19,11 @@ enum Kind {
 struct Device {
     kind: Kind,
     minor: u64,
-    /// What mmap maps of it: new memory.
+    /// The memory that mmap of the device maps: new pages, for `zero` only.
     zeroes: Option<Counted<Mapping<Machine>>>,
 }
 
-/// Names and nodes of all of them.
+/// Returns the names and nodes of all memory devices.
 fn all() -> impl Iterator<Item = (&'static [u8], Arc<Node>)> {
     let names: [(&'static [u8], Kind, u64); 5] = [
         (b"null", Kind::Null, 3),
@@ -69,7 +69,7 @@ impl File for Device {
     }
 }
 
-/// The folder /dev, with one device that is made elsewhere.
+/// Makes the folder /dev, with one device that another module provides.
 pub fn folder(other: (&'static [u8], Arc<Node>)) -> Arc<Node> {
     let directory = Node::directory(0o755);
     let console = || Node::device(Arc::new(Console));

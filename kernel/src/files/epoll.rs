@@ -1,7 +1,7 @@
-//! epoll: a set of open files, and what is to be heard of each.
+//! epoll: a set of open files, and the events to report for each.
 //!
-//! An edge is a change of what a file is ready for, or of its count of [`changes`](crate::files::File::changes)
-//! since it was told last. A file that was closed leaves the set when it is looked at.
+//! An edge is a change, since the last report, of the events for which a file is ready or of its count of
+//! [`changes`](crate::files::File::changes). A closed file leaves the set when the set is next examined.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -18,27 +18,27 @@ struct Interest {
     open: Weak<Open>,
     events: u32,
     data: u64,
-    /// What was told last, of which an edge is a change: readiness and count.
+    /// The readiness and the count of changes at the last report. An edge is a difference from these.
     told: (u32, u64),
-    /// EPOLLONESHOT, and it was told.
+    /// True if EPOLLONESHOT is set and an event was reported.
     is_over: bool,
 }
 
-/// Files by descriptor, and by address where a descriptor was used again.
+/// Files by descriptor, and by address, because a closed file's descriptor may be in use again.
 type Interests = BTreeMap<(u64, usize), Interest>;
 
 pub struct Epoll {
     interests: SpinLock<Interests>,
-    /// Epolls that began to watch this one. Some may have ended that.
+    /// Epolls that started to watch this one. Some of them may have stopped.
     watchers: SpinLock<Vec<Weak<Open>>>,
 }
 
-/// Held while one epoll begins to watch another, so that two that do cannot make a circle together.
+/// Held while one epoll starts to watch another, so that two concurrent additions cannot form a cycle.
 static NESTING: Mutex = Mutex::new();
-/// Most epolls in a chain in which each watches the next.
+/// Maximum length of a chain in which each epoll watches the next.
 const MOST_NESTED: usize = 5;
 
-/// What is to be told: events, and the program's word for the file.
+/// A report: the events, and the program's word for the file.
 pub type Told = (u32, u64);
 
 impl Epoll {
@@ -51,12 +51,12 @@ impl Epoll {
         open.file.as_any()?.downcast_ref()
     }
 
-    /// Checks that the epoll `set` may watch `open`, if that is an epoll, too. The caller holds the guard
-    /// until `set` watches it.
+    /// Checks that the epoll `set` may watch `open` if `open` is an epoll, too. The caller holds the guard
+    /// until `set` watches `open`.
     ///
     /// # Errors
     ///
-    /// ELOOP: the epolls would make a circle, or a chain that is too long.
+    /// ELOOP if the epolls would form a cycle, or a chain that is too long.
     pub fn nest(set: &Arc<Open>, open: &Arc<Open>) -> Result<Option<MutexGuard<'static>>, Errno> {
         let Some(watched) = Self::of(open) else { return Ok(None) };
         let turn = NESTING.lock()?;
@@ -73,7 +73,7 @@ impl Epoll {
         Ok(Some(turn))
     }
 
-    /// Epolls that watch this one, which is that of `open`.
+    /// Returns the epolls that watch this one, which is the epoll of `open`.
     fn watchers(&self, open: &Arc<Open>) -> Vec<Arc<Open>> {
         let mut watchers: Vec<_> = self.watchers.lock().iter().filter_map(Weak::upgrade).collect();
         watchers.retain(|other| {
@@ -91,9 +91,11 @@ impl Epoll {
         (descriptor, Arc::as_ptr(open) as usize)
     }
 
+    /// Adds a file to the set.
+    ///
     /// # Errors
     ///
-    /// EEXIST.
+    /// EEXIST if the set contains the file.
     pub fn add(&self, descriptor: u64, open: &Arc<Open>, events: u32, data: u64) -> Result<(), Errno> {
         let mut interests = self.interests.lock();
         let place = Self::place(descriptor, open);
@@ -107,9 +109,11 @@ impl Epoll {
         Ok(())
     }
 
+    /// Changes the events and the word of a file in the set.
+    ///
     /// # Errors
     ///
-    /// ENOENT.
+    /// ENOENT if the set does not contain the file.
     pub fn modify(&self, descriptor: u64, open: &Arc<Open>, events: u32, data: u64) -> Result<(), Errno> {
         let mut interests = self.interests.lock();
         let interest = interests.get_mut(&Self::place(descriptor, open)).ok_or(Errno::ENOENT)?;
@@ -120,15 +124,17 @@ impl Epoll {
         Ok(())
     }
 
+    /// Removes a file from the set.
+    ///
     /// # Errors
     ///
-    /// ENOENT.
+    /// ENOENT if the set does not contain the file.
     pub fn remove(&self, descriptor: u64, open: &Arc<Open>) -> Result<(), Errno> {
         let gone = self.interests.lock().remove(&Self::place(descriptor, open));
         gone.map(drop).ok_or(Errno::ENOENT)
     }
 
-    /// Files of the set that are open.
+    /// Returns the open files of the set, and removes the closed ones.
     fn files(&self) -> Vec<((u64, usize), Arc<Open>)> {
         let mut files = Vec::new();
         self.interests.lock().retain(|place, interest| {
@@ -140,15 +146,15 @@ impl Epoll {
         files
     }
 
-    /// What is to be told now, up to `most`; `keys` gets the keys to sleep on. Returns when to look again,
-    /// too.
+    /// Returns up to `most` reports, and the time at which to look again. Adds the keys to sleep on to
+    /// `keys`.
     pub fn look(&self, most: usize, keys: &mut Vec<Key>) -> (Vec<Told>, u64) {
         let (mut told, mut again) = (Vec::new(), u64::MAX);
         keys.push(self.key());
         for (place, open) in self.files() {
             keys.extend(open.file.ready_key());
             again = again.min(open.file.ready_at());
-            // No lock is held while the file is asked.
+            // No lock is held while the file's readiness is computed.
             let (ready, changes) = (open.ready(), open.file.changes());
             let mut interests = self.interests.lock();
             let Some(interest) = interests.get_mut(&place) else { continue };
@@ -162,8 +168,8 @@ impl Epoll {
     }
 }
 
-/// Returns how many epolls the longest chain from `first` on has, and whether `end` is in one. `next` gives
-/// the files that come after an epoll.
+/// Returns the number of epolls in the longest chain that begins with `first`, and whether a chain contains
+/// `end`. `next` returns the files that follow an epoll.
 fn chain(
     first: &Arc<Open>,
     next: impl Fn(&Epoll, &Arc<Open>) -> Vec<Arc<Open>>,
@@ -171,7 +177,7 @@ fn chain(
 ) -> (usize, bool) {
     let (mut count, mut meets_end) = (0, false);
     let mut layer = BTreeMap::from([(Arc::as_ptr(first) as usize, first.clone())]);
-    // Each link was checked when it was made, so every chain has an end.
+    // Every chain is finite, because each link was checked when it was made.
     while !layer.is_empty() {
         count += 1;
         meets_end |= layer.contains_key(&(Arc::as_ptr(end) as usize));
@@ -183,7 +189,7 @@ fn chain(
 }
 
 impl Interest {
-    /// What is to be told of a file that is ready for this.
+    /// Returns the events to report, given the file's readiness and its count of changes.
     fn tell(&mut self, ready: u32, changes: u64) -> Option<u32> {
         let ready = ready & (self.events | EPOLLERR | EPOLLHUP);
         if self.is_over {
@@ -216,7 +222,7 @@ impl File for Epoll {
         if is_ready { READABLE } else { 0 }
     }
 
-    /// Those that wait for the set do not know its files' keys.
+    /// Tasks that wait for this set do not sleep on the keys of its files, so they poll.
     fn ready_at(&self) -> u64 {
         crate::arch::clock::now_ns() + 1_000_000
     }

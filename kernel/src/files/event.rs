@@ -1,4 +1,4 @@
-//! eventfd: a number that writers add to, and readers take or count down.
+//! eventfd: a counter that writers add to, and that readers take or decrement.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{File, READABLE, Stat, WRITABLE, buffer::UserBuffer};
@@ -7,17 +7,17 @@ use freehold::error::Errno;
 
 pub struct Event {
     state: SpinLock<State>,
-    /// A read takes one, not all.
+    /// True if a read decrements the counter instead of taking all of it (EFD_SEMAPHORE).
     counts_down: bool,
 }
 
 struct State {
     number: u64,
-    /// How often it was written.
+    /// Number of writes.
     writes: u64,
 }
 
-/// What the number may be at most.
+/// The maximum of the counter.
 const MOST: u64 = u64::MAX - 1;
 
 impl Event {
@@ -29,7 +29,8 @@ impl Event {
         Key::kernel(&raw const self.state as u64)
     }
 
-    /// `step` until it gives something; sleeps in between.
+    /// Calls `step` until it returns a value. Sleeps between calls, or fails with EAGAIN if `nonblock` is
+    /// set.
     fn until<R>(&self, nonblock: bool, mut step: impl FnMut(&mut State) -> Option<R>) -> Result<R, Errno> {
         loop {
             let waiting = wait::enqueue(self.key(), u32::MAX);

@@ -1,4 +1,4 @@
-//! Named pipes: each open is a new end.
+//! Named pipes. Each open makes a new end.
 
 use crate::errno;
 use crate::files::pipe::{Pipe, READ, Reader, WRITE, Writer};
@@ -7,11 +7,12 @@ use alloc::sync::Arc;
 use freehold::error::Errno;
 use linux_raw_sys::general::{O_ACCMODE, O_NONBLOCK, O_RDONLY, O_WRONLY};
 
-/// Opens a named pipe: waits for the other end, unless O_NONBLOCK is set or the open is for both.
+/// Opens a named pipe. Waits for the other end, unless O_NONBLOCK is set or the file is opened for reading
+/// and writing.
 ///
 /// # Errors
 ///
-/// ENXIO: an open to write would have to wait. EINTR.
+/// ENXIO if an open for writing with O_NONBLOCK finds no reader; EINTR if a signal interrupts the wait.
 pub fn open(pipe: &Arc<Pipe>, flags: u32) -> Result<Arc<dyn File>, Errno> {
     let end = match flags & O_ACCMODE {
         O_RDONLY => READ,

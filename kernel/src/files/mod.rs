@@ -2,16 +2,16 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | here | [`File`]: what may stand behind a descriptor |
+//! | here | [`File`]: the interface of everything that a descriptor can refer to |
 //! | [`open`] | an open file: position and flags, which descriptors share |
 //! | [`table`] | the descriptors of a process |
-//! | [`buffer`] | a program's memory that a call reads into or writes from |
-//! | [`tree`] | the root file system: names, directories, contents that are Freehold's files |
+//! | [`buffer`] | the memory of a program that a call reads or writes |
+//! | [`tree`] | the root file system: names, directories, files whose contents Freehold holds |
 //! | [`node`] | a node of the tree, opened |
-//! | [`pages`] | contents that come from the archive as they are touched |
-//! | [`names`] | changes of the tree: removing, renaming, hard links |
-//! | [`console`], [`devices`], [`pipe`], [`socket`] | files that are not of the tree's memory |
-//! | [`event`], [`timer`], [`epoll`] | what programs wait for by descriptor |
+//! | [`pages`] | file contents that are read from the archive on demand |
+//! | [`names`] | changes of the tree: removal, renaming, hard links |
+//! | [`console`], [`devices`], [`pipe`], [`socket`] | files without contents in the tree |
+//! | [`event`], [`timer`], [`epoll`] | descriptors for events |
 
 pub mod buffer;
 pub mod console;
@@ -38,21 +38,21 @@ use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::file::Mapping;
 
-/// What of `stat` differs between files.
+/// The fields of `stat` that differ between files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stat {
     pub inode: u64,
-    /// Type and permissions, as `st_mode` has them.
+    /// Type and permissions, as in `st_mode`.
     pub mode: u32,
     pub links: u64,
     pub size: u64,
-    /// Bytes that it takes, in whole pages.
+    /// Bytes of the allocated pages.
     pub allocated: u64,
-    /// Of a device: major and minor number as `st_rdev` has them.
+    /// Major and minor number of a device, as in `st_rdev`.
     pub device: u64,
-    /// User, and group in the upper half.
+    /// The user in the lower half, and the group in the upper half.
     pub owner: u64,
-    /// When it was read, written and changed, in nanoseconds.
+    /// Times of access, modification and status change, in nanoseconds.
     pub times: [u64; 3],
 }
 
@@ -60,24 +60,25 @@ pub struct Stat {
 pub struct Entry {
     pub inode: u64,
     pub name: Vec<u8>,
-    /// `d_type`.
+    /// The type, as in `d_type`.
     pub kind: u8,
 }
 
-/// What may stand behind a descriptor. It has no position: [`open::Open`] has.
+/// The interface of everything that a descriptor can refer to. A file has no position; [`open::Open`] has
+/// one.
 ///
-/// Calls may sleep, with [`wait`](crate::sched::wait) by [`Sleep::Interruptible`]; with `nonblock` they answer
-/// EAGAIN instead.
+/// Calls may sleep, with [`wait`](crate::sched::wait) and [`Sleep::Interruptible`]. With `nonblock` they fail
+/// with EAGAIN instead.
 ///
 /// [`Sleep::Interruptible`]: crate::sched::wait::Sleep::Interruptible
 pub trait File: Send + Sync {
-    /// Reads from `at`, where files have positions; returns how many bytes.
+    /// Reads from offset `at`, if files of this kind have positions. Returns the number of bytes.
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
         let _ = (at, to, nonblock);
         Err(Errno::EINVAL)
     }
 
-    /// Writes; as `read`.
+    /// Writes at offset `at`, if files of this kind have positions. Returns the number of bytes.
     fn write(&self, at: u64, from: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
         let _ = (at, from, nonblock);
         Err(Errno::EINVAL)
@@ -85,22 +86,22 @@ pub trait File: Send + Sync {
 
     fn stat(&self) -> Stat;
 
-    /// Whether there are positions.
+    /// Returns true if files of this kind have positions.
     fn can_seek(&self) -> bool {
         false
     }
 
-    /// The pages that read, write and mmap share, if it is memory.
+    /// Returns the pages that read, write and mmap share, if the file is memory.
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
         None
     }
 
-    /// What calls hold that change its contents or its size, if those exclude each other.
+    /// Returns the lock of calls that change the contents or the size, if those calls exclude each other.
     fn changing(&self) -> Option<&Mutex> {
         None
     }
 
-    /// Entries of a directory from the `from`th on, each by `f` until that says false.
+    /// Passes the entries of a directory to `f`, beginning with number `from`, until `f` returns false.
     fn entries(&self, from: u64, f: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
         let _ = (from, f);
         Err(errno::ENOTDIR)
@@ -111,37 +112,38 @@ pub trait File: Send + Sync {
         Err(errno::ENOTTY)
     }
 
-    /// What of POLLIN, POLLOUT, POLLHUP and so on holds now.
+    /// Returns the events for which the file is ready: POLLIN, POLLOUT, POLLHUP and so on.
     fn ready(&self) -> u32 {
         READABLE | WRITABLE
     }
 
-    /// Whether it may be polled by one who has not said that reads shall not wait.
+    /// Returns true if the file may be polled without O_NONBLOCK.
     fn polls_blocking(&self) -> bool {
         true
     }
 
-    /// The key that is woken when [`ready`](Self::ready) changes.
+    /// Returns the key that is woken when [`ready`](Self::ready) changes.
     fn ready_key(&self) -> Option<crate::sched::wait::Key> {
         None
     }
 
-    /// When to look at [`ready`](Self::ready) again though nobody wakes its key, in nanoseconds.
+    /// Returns the time, in nanoseconds, at which to call [`ready`](Self::ready) again although the key was
+    /// not woken.
     fn ready_at(&self) -> u64 {
         u64::MAX
     }
 
-    /// How often something came that made it ready: edges, for epoll.
+    /// Counts the events that made the file ready. epoll uses the count to detect edges.
     fn changes(&self) -> u64 {
         0
     }
 
-    /// The process that it stands for.
+    /// Returns the PID of the process that the file represents.
     fn process(&self) -> Option<u32> {
         None
     }
 
-    /// What it is beyond a file, for calls that want just that: `as_any().downcast_ref()`.
+    /// Returns the concrete type, for calls on one kind of file: `as_any().downcast_ref()`.
     fn as_any(&self) -> Option<&dyn core::any::Any> {
         None
     }
@@ -156,7 +158,7 @@ pub const FAILED: u32 = 8;
 /// POLLHUP.
 pub const HUNG_UP: u32 = 16;
 
-/// `st_mode`: the types.
+/// File types in `st_mode`.
 pub const REGULAR: u32 = 0o100_000;
 pub const DIRECTORY: u32 = 0o040_000;
 pub const LINK: u32 = 0o120_000;

@@ -1,5 +1,5 @@
-//! Changes of the tree: new files; and removing, renaming and hard links, one at a time, by a lock of their
-//! own. Lookups go on meanwhile, and find the old name or the new one.
+//! Changes of the tree: new files, removal, renaming, hard links. Changes of more than one name are
+//! serialised by a lock. Lookups run concurrently and find the old name or the new one.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -28,7 +28,8 @@ fn is_empty(node: &Node) -> bool {
     !matches!(&node.kind, Kind::Directory(entries) if !entries.lock().is_empty())
 }
 
-/// Takes a name away; `directories` says of what: of a directory, which is empty, or of something else.
+/// Removes a name. With `directories` the node must be an empty directory; otherwise it must not be a
+/// directory.
 ///
 /// # Errors
 ///
@@ -46,7 +47,7 @@ pub fn remove(directory: &Arc<Node>, name: &[u8], directories: bool) -> Result<(
     forget_name(&node);
     directory.touch();
     drop(guard);
-    // Contents go with no lock held.
+    // Contents are freed without a lock held.
     drop((gone, node));
     Ok(())
 }
@@ -56,11 +57,11 @@ fn forget_name(node: &Node) {
     node.touch();
 }
 
-/// Another name for a node.
+/// Adds a name for a node.
 ///
 /// # Errors
 ///
-/// EPERM: a directory has one name. EEXIST, ENOTDIR.
+/// EPERM if the node is a directory, which has only one name; EEXIST, ENOTDIR.
 pub fn link(node: &Arc<Node>, directory: &Arc<Node>, name: &[u8]) -> Result<(), Errno> {
     if node.is_directory() {
         return Err(Errno::EPERM);
@@ -72,22 +73,22 @@ pub fn link(node: &Arc<Node>, directory: &Arc<Node>, name: &[u8]) -> Result<(), 
     directory.insert(name, node.clone())
 }
 
-/// How [`rename`] treats what has the new name.
+/// The treatment of an existing node with the new name by [`rename`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Existing {
-    /// It goes.
+    /// The existing node is removed.
     Replace,
-    /// It stays, and the call fails.
+    /// The existing node is kept, and the call fails.
     Keep,
-    /// It gets the old name.
+    /// The existing node gets the old name.
     Exchange,
 }
 
-/// Gives what has the name `from` in one directory the name `to` in another.
+/// Renames a node from a name in one directory to a name in another.
 ///
 /// # Errors
 ///
-/// ENOENT, EEXIST, ENOTDIR, EISDIR, ENOTEMPTY; EINVAL: a directory would lie within itself.
+/// ENOENT, EEXIST, ENOTDIR, EISDIR, ENOTEMPTY; EINVAL if a directory would lie within itself.
 pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Existing) -> Result<(), Errno> {
     let guard = CHANGES.lock();
     let (old, new) = (entries(from.0)?, entries(to.0)?);
@@ -105,7 +106,7 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
             }
             set_name(old, from, other);
         }
-        // Two names of one file: nothing happens.
+        // Both names belong to the same file: Linux does nothing.
         (Some(other), Existing::Replace) if Arc::ptr_eq(other, &node) => return Ok(()),
         (Some(other), Existing::Replace) => match (node.is_directory(), other.is_directory()) {
             (true, false) => return Err(errno::ENOTDIR),
@@ -118,7 +119,7 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     set_name(new, to, &node);
     if existing != Existing::Exchange {
         let gone = old.lock().remove(from.1);
-        // `node` is another reference.
+        // `node` is another reference, so this one is not the last.
         drop(gone);
     }
     from.0.touch();
@@ -128,14 +129,14 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     Ok(())
 }
 
-/// What is mounted, and its kind. By node: names change.
+/// The mounted directories and their kinds. Identified by node, because names can change.
 static MOUNTS: SpinLock<Vec<(Weak<Node>, &str)>> = SpinLock::new(Vec::new());
 
-/// Path and kind of each, for /proc.
+/// Returns the path and the kind of each mount, for /proc.
 pub fn mounts() -> Vec<(Vec<u8>, &'static str)> {
     let all = MOUNTS.lock().clone();
     let path = |node: Arc<Node>| {
-        // Of the directory above: what another mount covers has a path, too.
+        // Built from the parent's path, because a directory that another mount covers also has a path.
         let up = node.parent.lock().upgrade()?;
         let mut path = tree::path_of(&up);
         if path != b"/" {
@@ -147,11 +148,12 @@ pub fn mounts() -> Vec<(Vec<u8>, &'static str)> {
     all.into_iter().filter_map(|(node, kind)| Some((path(node.upgrade()?)?, kind))).collect()
 }
 
-/// Covers a directory by a new one, which is empty, until [`unmount`]: for files of huge pages, if it says so.
+/// Covers a directory with a new, empty one until [`unmount`]. With `huge`, files in the new directory have
+/// huge pages.
 ///
 /// # Errors
 ///
-/// ENOTDIR; EBUSY: the root.
+/// ENOTDIR if the node is no directory, EBUSY if it is the root.
 pub fn mount(directory: &Arc<Node>, kind: &'static str, huge: Option<HugePageSize>) -> Result<(), Errno> {
     let _guard = CHANGES.lock();
     let up = directory.parent.lock().upgrade().ok_or(Errno::EBUSY)?;
@@ -162,17 +164,17 @@ pub fn mount(directory: &Arc<Node>, kind: &'static str, huge: Option<HugePageSiz
     new.links.store(1, Relaxed);
     set_name(entries(&up)?, (&up, &name), &new);
     let mut mounts = MOUNTS.lock();
-    // Those that went with what they lay in.
+    // Drops mounts that were freed together with the directory around them.
     mounts.retain(|(node, _)| node.strong_count() > 0);
     mounts.push((Arc::downgrade(&new), kind));
     Ok(())
 }
 
-/// Shows what was covered again; the new directory goes, with all that is in it.
+/// Uncovers the directory below a mount. The mounted directory is freed with everything in it.
 ///
 /// # Errors
 ///
-/// EINVAL: nothing is covered. EBUSY: somebody uses what is there, and `detach` does not say that it may.
+/// EINVAL if the directory is not mounted; EBUSY if it is in use and `detach` is false.
 pub fn unmount(directory: &Arc<Node>, detach: bool) -> Result<(), Errno> {
     let guard = CHANGES.lock();
     let up = directory.parent.lock().upgrade().ok_or(Errno::EINVAL)?;
@@ -197,9 +199,11 @@ pub fn unmount(directory: &Arc<Node>, detach: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether somebody has a directory, or something below it, that is in the tree: open, to be in, or by a mount.
+/// Returns true if a directory in the tree, or a node below it, is in use: open, a working directory, or a
+/// mount.
 fn is_used(directory: &Arc<Node>) -> bool {
-    // A directory has one name, and is in this list; the caller has the first one, too.
+    // Expected references to a directory: one from its name and one from this list. The first one has a
+    // third, the caller's.
     let (mut rest, mut known) = (Vec::from([directory.clone()]), 3);
     while let Some(node) = rest.pop() {
         if Arc::strong_count(&node) > core::mem::replace(&mut known, 2) {
@@ -224,11 +228,11 @@ fn set_name(entries: &Entries, (directory, name): (&Arc<Node>, &[u8]), node: &Ar
     let before = entries.lock().insert(name.to_vec(), node.clone());
     *node.parent.lock() = Arc::downgrade(directory);
     *node.name.lock() = name.to_vec();
-    // The caller has a reference, too.
+    // The caller has a reference, too, so this one is not the last.
     drop(before);
 }
 
-/// Whether `inner` is `outer`, or lies below it.
+/// Returns true if `inner` is `outer` or lies below it.
 fn lies_within(inner: &Arc<Node>, outer: &Arc<Node>) -> bool {
     let mut here = Some(inner.clone());
     while let Some(node) = here {
@@ -240,7 +244,8 @@ fn lies_within(inner: &Arc<Node>, outer: &Arc<Node>) -> bool {
     false
 }
 
-/// A new file at a path; at the end of a link there, if links are followed.
+/// Makes a file at a path. If the path names a symbolic link and `follows` is set, makes the file at the
+/// link's target.
 pub fn create(from: &Arc<Node>, path: &[u8], mode: u32, follows: bool) -> Result<Arc<Node>, Errno> {
     let (directory, name) = tree::lookup_parent(from, path, follows)?;
     if path.ends_with(b"/") {
@@ -249,7 +254,7 @@ pub fn create(from: &Arc<Node>, path: &[u8], mode: u32, follows: bool) -> Result
     let name = name.ok_or(errno::EISDIR)?;
     let node = Node::empty(mode, &directory)?;
     match directory.insert(&name, node.clone()) {
-        // Somebody else was faster.
+        // Another task has just made the file.
         Err(Errno::EEXIST) => directory.child(&name),
         inserted => inserted.map(|()| node),
     }

@@ -1,4 +1,4 @@
-//! A node of the tree, opened: its contents are Freehold's, and read, write and mmap see the same pages.
+//! Open files of the tree. Freehold holds their contents: read, write and mmap use the same pages.
 
 use crate::errno;
 use crate::files::tree::{Kind, Node};
@@ -98,11 +98,11 @@ impl File for NodeFile {
     }
 }
 
-/// Writes to a file; memory is all the room that there is.
+/// Writes to a file. The file's size is limited only by memory.
 ///
 /// # Errors
 ///
-/// ENOSPC, EFBIG, EPERM where it is sealed.
+/// ENOSPC if memory runs out, EFBIG, EPERM if the file is sealed.
 pub fn write_at(mapping: &Mapping<Machine>, at: u64, data: &[u8]) -> Result<usize, Errno> {
     if at > i64::MAX as u64 - data.len() as u64 {
         return Err(errno::EFBIG);
@@ -114,7 +114,8 @@ pub fn write_at(mapping: &Mapping<Machine>, at: u64, data: &[u8]) -> Result<usiz
 }
 
 impl NodeFile {
-    /// How many of the next `room` bytes belong to a page that is not there, and that a read need not bring.
+    /// Returns how many of the next `room` bytes are in an absent page that reads as zeroes, so that a read
+    /// need not fill it.
     fn hole_at(&self, mapping: &Mapping<Machine>, at: u64, room: usize) -> usize {
         let is_other = self.0.is_archived || mapping.huge_page_size().is_some() || mapping.is_secret();
         if is_other || mapping.has_page(page_at(at)) {
@@ -129,7 +130,7 @@ fn page_at(at: u64) -> PageIndex {
     PageIndex::new(at / PAGE_SIZE)
 }
 
-/// The node of the tree that a file is, if it is one.
+/// Returns the node of a file that is in the tree.
 pub fn node_of(file: &dyn File) -> Option<&Arc<Node>> {
     Some(&file.as_any()?.downcast_ref::<NodeFile>()?.0)
 }

@@ -1,4 +1,4 @@
-//! An open file: what descriptors share that were made by dup or fork.
+//! An open file, which the descriptors made by dup or fork share.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -13,7 +13,7 @@ use freehold::error::Errno;
 use freehold::file::{self, FileAccess};
 use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_NONBLOCK, O_PATH, O_RDONLY, O_RDWR, O_WRONLY};
 
-/// How many bytes a regular file may get from a place on.
+/// A function that returns how many bytes may be written to a regular file at an offset.
 pub type Room = fn(u64) -> Result<usize, Errno>;
 
 pub struct Open {
@@ -21,12 +21,12 @@ pub struct Open {
     /// O_ACCMODE, O_APPEND, O_NONBLOCK.
     pub flags: AtomicU32,
     position: AtomicU64,
-    /// Held by calls that move the position, from where they look at it until it is moved. Comes before what
-    /// [`File::changing`] says.
+    /// Held by calls that move the position, from reading the position until it is updated. Taken before the
+    /// lock that [`File::changing`] returns.
     moving: Mutex,
-    /// Its path, for reports.
+    /// The path, for reports.
     pub name: Vec<u8>,
-    /// What mmap maps, once it was asked for.
+    /// The object that mmap maps; made on first use.
     mapped: SpinLock<Option<Counted<file::File<Machine>>>>,
 }
 
@@ -58,16 +58,16 @@ impl Open {
         self.flags() & O_NONBLOCK != 0
     }
 
-    /// What of POLLIN, POLLOUT, POLLHUP and so on holds now.
+    /// Returns the events for which the file is ready: POLLIN, POLLOUT, POLLHUP and so on.
     pub fn ready(&self) -> u32 {
         if self.nonblock() || self.file.polls_blocking() { self.file.ready() } else { FAILED }
     }
 
-    /// Reads at the position, which moves, or at `at`.
+    /// Reads at the position, which advances, or at `at`.
     ///
     /// # Errors
     ///
-    /// EBADF: not open for reading. What the file says.
+    /// EBADF if the file is not open for reading; the errors of the file.
     pub fn read(&self, at: Option<u64>, to: &mut UserBuffer<'_>) -> Result<usize, Errno> {
         if !self.may_read() {
             return Err(Errno::EBADF);
@@ -79,19 +79,19 @@ impl Open {
         Ok(done)
     }
 
-    /// Writes at the position, which moves, or at `at`; at the end of the file where it is open for that.
+    /// Writes at the position, which advances, or at `at`; at the end of the file if O_APPEND is set. `room`
+    /// returns how many bytes may be written to a regular file at that place.
     ///
     /// # Errors
     ///
-    /// EBADF: not open for writing. What `room` says of where a regular file is written: how many bytes it may get
-    /// there. What the file says.
+    /// EBADF if the file is not open for writing; the errors of `room` and of the file.
     pub fn write(&self, at: Option<u64>, from: &mut UserBuffer<'_>, room: Room) -> Result<usize, Errno> {
         if !self.may_write() {
             return Err(Errno::EBADF);
         }
         let _moving = if at.is_none() { self.hold_position()? } else { None };
         let changing = self.hold_contents()?;
-        // Whatever place a call names, as on Linux (pwrite(2), BUGS).
+        // O_APPEND overrides even the offset of pwrite, as on Linux (pwrite(2), BUGS).
         let begin = match self.flags() & O_APPEND {
             0 => at.unwrap_or_else(|| self.position()),
             _ => self.file.stat().size,
@@ -110,20 +110,20 @@ impl Open {
         }
     }
 
-    /// The right to move the position, if there is one.
+    /// Acquires the right to move the position, if the file has one.
     ///
     /// # Errors
     ///
-    /// EINTR: the thread has to end.
+    /// EINTR if the thread is killed while waiting.
     pub fn hold_position(&self) -> Result<Option<MutexGuard<'_>>, Errno> {
         if self.file.can_seek() { self.moving.lock().map(Some) } else { Ok(None) }
     }
 
-    /// The right to change what is in the file, where calls that do exclude each other.
+    /// Acquires the right to change the file's contents, if calls that do so exclude each other.
     ///
     /// # Errors
     ///
-    /// EINTR: the thread has to end.
+    /// EINTR if the thread is killed while waiting.
     pub fn hold_contents(&self) -> Result<Option<MutexGuard<'_>>, Errno> {
         self.file.changing().map(Mutex::lock).transpose()
     }
@@ -136,11 +136,11 @@ impl Open {
         self.position.store(to, Relaxed);
     }
 
-    /// What mmap maps of it.
+    /// Returns the object that mmap maps.
     ///
     /// # Errors
     ///
-    /// EBADF: it is open for its name alone. ENODEV: it is no memory. ENOMEM.
+    /// EBADF if the file is open with O_PATH, ENODEV if it is not memory, ENOMEM.
     pub fn mapped(&self) -> Result<Counted<file::File<Machine>>, Errno> {
         if self.flags() & O_PATH != 0 {
             return Err(Errno::EBADF);

@@ -1,5 +1,5 @@
-//! Contents of a file that come from the archive, which stays in memory, as they are touched. What is cut
-//! off reads as zeroes afterwards.
+//! File contents that are read on demand from the archive, which stays in memory. A part that was cut off
+//! reads as zeroes later.
 
 use crate::arch::lock::SpinLock;
 use crate::platform::Machine;
@@ -12,7 +12,7 @@ use freehold::{PAGE_SIZE, PageIndex, PageRange};
 
 pub struct Archived {
     contents: &'static [u8],
-    /// Pages that were cut off or punched out.
+    /// Pages that were truncated or punched out.
     gone: SpinLock<Vec<Range<u64>>>,
 }
 
@@ -45,7 +45,7 @@ impl Pager<Machine> for Archived {
     }
 }
 
-/// Bytes of the pages that a file has.
+/// Returns the bytes of the pages that a file has in memory.
 pub fn allocated(mapping: &Mapping<Machine>) -> u64 {
     mapping.present_pages() * mapping.page_bytes()
 }

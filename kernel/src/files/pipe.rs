@@ -10,21 +10,22 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use freehold::error::Errno;
 
-/// The ends of a pipe.
+/// Indices of the two kinds of ends.
 pub(super) const READ: usize = 0;
 pub(super) const WRITE: usize = 1;
 const ROOM: usize = 65536;
-/// A write of so many bytes is not mixed with others (PIPE_BUF).
+/// Maximum size of a write that is not interleaved with others (PIPE_BUF).
 const WHOLE: usize = 4096;
-/// Most that F_SETPIPE_SZ gives.
+/// The largest size that F_SETPIPE_SZ can set.
 const MOST_ROOM: usize = 1 << 20;
 const FIONREAD: u64 = 0x541b;
 
-/// The pipe that a file is an end of: its room, which `set` changes.
+/// Returns the size of the pipe behind a file. Changes the size first, if `set` gives one.
 ///
 /// # Errors
 ///
-/// EBADF: it is no pipe. EPERM, EBUSY.
+/// EBADF if the file is no pipe; EPERM if the new size is too large; EBUSY if it is too small for the
+/// contents.
 pub fn room(file: &dyn File, set: Option<usize>) -> Result<usize, Errno> {
     let any = file.as_any().ok_or(Errno::EBADF)?;
     let reader = any.downcast_ref::<Reader>().map(|reader| &reader.0);
@@ -37,11 +38,11 @@ pub fn room(file: &dyn File, set: Option<usize>) -> Result<usize, Errno> {
 
 struct State {
     bytes: VecDeque<u8>,
-    /// Ends that are open, to read and to write, and how many there have been.
+    /// Number of open ends, and of ends opened so far; one element for reading, one for writing.
     open: [usize; 2],
     opened: [usize; 2],
     room: usize,
-    /// How often bytes came, and how often some went.
+    /// Number of times that bytes were added, and that bytes were removed.
     changes: [u64; 2],
 }
 
@@ -54,23 +55,23 @@ impl State {
 /// The state that both ends share.
 pub struct Pipe {
     state: SpinLock<State>,
-    /// Held by the reader that copies bytes, which leave the pipe when it has them.
+    /// Held by a reader while it copies bytes. The bytes are removed from the pipe after the copy.
     reading: Mutex,
 }
 
 impl Pipe {
-    /// Both ends sleep on one key: whatever changes wakes all.
+    /// Returns the key on which both ends sleep. Every change wakes all threads on it.
     fn key(&self) -> Key {
         Key::kernel(&raw const self.state as u64)
     }
 }
 
-/// The end that is read.
+/// An end for reading.
 pub struct Reader(pub(super) Arc<Pipe>);
-/// The end that is written.
+/// An end for writing.
 pub struct Writer(pub(super) Arc<Pipe>);
 
-/// A new pipe: both ends.
+/// Makes a pipe and returns both ends.
 pub fn new() -> (Reader, Writer) {
     let pipe = Pipe::new();
     (Reader::new(&pipe), Writer::new(&pipe))
@@ -91,14 +92,14 @@ impl Writer {
 }
 
 impl Pipe {
-    /// A pipe without ends.
+    /// Makes a pipe without ends.
     pub fn new() -> Arc<Self> {
         let state =
             State { bytes: VecDeque::new(), open: [0; 2], opened: [0; 2], room: ROOM, changes: [0; 2] };
         Arc::new(Pipe { state: SpinLock::new(state), reading: Mutex::new() })
     }
 
-    /// An end is opened. Returns how many of the other kind are open, and how many have been.
+    /// Counts a new end. Returns how many ends of the other kind are open, and how many were opened so far.
     pub(super) fn open_end(&self, end: usize) -> (usize, usize) {
         let mut state = self.state.lock();
         if state.open == [0; 2] {
@@ -119,19 +120,19 @@ impl Pipe {
         wait::wake(self.key(), usize::MAX);
     }
 
-    /// Sleeps until another end of this kind has been opened than the `before` that had been.
+    /// Sleeps until the count of opened ends of this kind differs from `before`.
     pub(super) fn wait_for_end(&self, end: usize, before: usize) -> Result<(), Errno> {
         let is_there = |state: &State| state.opened[end] != before;
         let mut slept = Ok(());
         while !is_there(&self.state.lock()) {
-            // A signal ends the wait only if the end has not come.
+            // A signal ends the wait only if no end was opened.
             slept?;
             slept = self.sleep_unless(is_there);
         }
         Ok(())
     }
 
-    /// Sleeps until something changes, unless `holds` says that it has.
+    /// Sleeps until the pipe changes, unless `holds` is already true for its state.
     fn sleep_unless(&self, holds: impl FnOnce(&State) -> bool) -> Result<(), Errno> {
         let waiting = wait::enqueue(self.key(), u32::MAX);
         let over = holds(&self.state.lock());
@@ -145,7 +146,7 @@ impl Pipe {
         }
     }
 
-    /// Nothing more goes through.
+    /// Ends the transfer of bytes in both directions, as if all ends were closed.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.open = [0; 2];
@@ -153,7 +154,7 @@ impl Pipe {
         wait::wake(self.key(), usize::MAX);
     }
 
-    /// FIONREAD: bytes that are there.
+    /// Performs FIONREAD: stores the number of bytes in the pipe.
     fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
         if request != FIONREAD {
             return Err(errno::ENOTTY);
@@ -162,7 +163,7 @@ impl Pipe {
         UserPtr::<u32>::new(argument).write(&bytes).map(|()| 0)
     }
 
-    /// F_SETPIPE_SZ: room for so many bytes, in whole pages; returns how many.
+    /// Performs F_SETPIPE_SZ: sets the size to `bytes`, rounded up. Returns the new size.
     fn set_room(&self, bytes: usize) -> Result<usize, Errno> {
         let mut state = self.state.lock();
         if bytes > MOST_ROOM {
@@ -200,7 +201,7 @@ impl File for Reader {
                 if bytes == 0 {
                     break;
                 }
-                // They leave the pipe once the program has them.
+                // The bytes stay in the pipe until the program has them.
                 let put = match to.put(&part[..bytes]) {
                     Err(error) if done == 0 => return Err(error),
                     Err(_) => return Ok(done),

@@ -1,4 +1,4 @@
-//! A pair of sockets that are connected: two pipes.
+//! Pairs of connected sockets, each made of two pipes.
 
 use crate::files::pipe::{self, Reader, Writer};
 use crate::files::{File, HUNG_UP, READABLE, SOCKET, Stat, buffer::UserBuffer};
@@ -10,19 +10,19 @@ pub struct Socket {
     writer: Writer,
 }
 
-/// Two that are connected.
+/// Makes two connected sockets.
 pub fn pair() -> (Socket, Socket) {
     let ((a_reader, b_writer), (b_reader, a_writer)) = (pipe::new(), pipe::new());
     (Socket::new(a_reader, a_writer), Socket::new(b_reader, b_writer))
 }
 
 impl Socket {
-    /// Both ends in one file: of two pipes, or of a named one.
+    /// Combines two ends in one file: the ends of two pipes, or both ends of a named pipe.
     pub fn new(reader: Reader, writer: Writer) -> Self {
         Socket { reader, writer }
     }
 
-    /// No more is read, or written.
+    /// Ends reading, writing, or both.
     pub fn shut_down(&self, reads: bool, writes: bool) {
         if reads {
             self.reader.0.end();
@@ -46,8 +46,8 @@ impl File for Socket {
         Stat { mode: SOCKET | 0o777, ..self.reader.stat() }
     }
 
-    /// Returns the events that hold. A direction that the other side has ended is readable; HUP means that both
-    /// directions have ended.
+    /// Returns the events that hold. A direction that the other side has ended is readable; HUP means that
+    /// both directions have ended.
     fn ready(&self) -> u32 {
         let (read, write) = (self.reader.ready(), self.writer.ready());
         let end = if read & HUNG_UP != 0 { READABLE } else { 0 };
@@ -58,7 +58,7 @@ impl File for Socket {
         self.reader.changes() + self.writer.changes()
     }
 
-    /// Room to write comes by the other pipe.
+    /// Polls if the socket is not writable, because room to write is signalled on the key of the other pipe.
     fn ready_at(&self) -> u64 {
         if self.writer.ready() == 0 { crate::arch::clock::now_ns() + 1_000_000 } else { u64::MAX }
     }

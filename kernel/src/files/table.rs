@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use freehold::error::Errno;
 
-/// Most descriptors that a process may have.
+/// Maximum number of descriptors of a process.
 pub const MOST: usize = 4096;
 
 #[derive(Clone)]
@@ -19,10 +19,10 @@ struct Slot {
 
 type Slots = SpinLock<Vec<Option<Slot>>>;
 
-/// The descriptors of a process, which processes that were made by CLONE_FILES share.
+/// The descriptors of a process. Processes made with CLONE_FILES share one table.
 pub struct FileTable {
     slots: SpinLock<Arc<Slots>>,
-    /// How many descriptors the process may have (RLIMIT_NOFILE).
+    /// The process's limit on descriptors (RLIMIT_NOFILE).
     limit: AtomicUsize,
 }
 
@@ -31,14 +31,14 @@ impl FileTable {
         FileTable { slots: SpinLock::new(Arc::default()), limit: AtomicUsize::new(MOST) }
     }
 
-    /// The same files, by the same numbers; with `share`, also what becomes of them.
+    /// Returns a table with the same files by the same numbers. With `share`, both processes use one table.
     pub fn fork(&self, share: bool) -> Self {
         let slots = self.slots();
         let slots = if share { slots } else { Arc::new(SpinLock::new(slots.lock().clone())) };
         FileTable { slots: SpinLock::new(slots), limit: AtomicUsize::new(self.limit()) }
     }
 
-    /// What happens to the descriptors concerns no other process from now on.
+    /// Gives the process a table of its own, so that changes of its descriptors affect no other process.
     pub fn unshare(&self) {
         if Arc::strong_count(&self.slots.lock()) == 1 {
             return;
@@ -48,17 +48,17 @@ impl FileTable {
         drop(before);
     }
 
-    /// How many descriptors there may be.
+    /// Returns the process's limit on descriptors.
     pub fn limit(&self) -> usize {
         self.limit.load(Relaxed)
     }
 
-    /// For how many descriptors there is room without a larger table, as on Linux: 64, or a power of two.
+    /// Returns the size of the table as Linux would report it: 64, or a larger power of two.
     pub fn room(&self) -> usize {
         self.slots().lock().len().next_power_of_two().max(64)
     }
 
-    /// RLIMIT_NOFILE has changed; there is room for [`MOST`].
+    /// Applies a change of RLIMIT_NOFILE, up to [`MOST`].
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit.min(MOST as u64) as usize, Relaxed);
     }
@@ -67,9 +67,11 @@ impl FileTable {
         self.slots.lock().clone()
     }
 
+    /// Returns the open file of a descriptor.
+    ///
     /// # Errors
     ///
-    /// EBADF.
+    /// EBADF if the descriptor is not in use.
     pub fn get(&self, number: u64) -> Result<Arc<Open>, Errno> {
         let slots = self.slots();
         let table = slots.lock();
@@ -77,11 +79,11 @@ impl FileTable {
         slot.map(|slot| slot.open.clone()).ok_or(Errno::EBADF)
     }
 
-    /// The lowest number from `from` on that is free becomes the file's.
+    /// Assigns the file the lowest free number that is at least `from`.
     ///
     /// # Errors
     ///
-    /// EMFILE.
+    /// EMFILE if no number below the limit is free.
     pub fn add(&self, open: Arc<Open>, from: usize, close_on_exec: bool) -> Result<u64, Errno> {
         let most = self.limit();
         let slots = self.slots();
@@ -94,11 +96,11 @@ impl FileTable {
         Ok(number as u64)
     }
 
-    /// This number becomes the file's; what it was before is closed.
+    /// Assigns the file this number, and closes the file that had it.
     ///
     /// # Errors
     ///
-    /// EBADF: there is no such number.
+    /// EBADF if the number is not below the limit.
     pub fn put(&self, open: Arc<Open>, number: u64, close_on_exec: bool) -> Result<(), Errno> {
         let number =
             usize::try_from(number).ok().filter(|number| *number < self.limit()).ok_or(Errno::EBADF)?;
@@ -113,9 +115,11 @@ impl FileTable {
         Ok(())
     }
 
+    /// Closes a descriptor.
+    ///
     /// # Errors
     ///
-    /// EBADF.
+    /// EBADF if the descriptor is not in use.
     pub fn close(&self, number: u64) -> Result<(), Errno> {
         let slots = self.slots();
         let mut table = slots.lock();
@@ -124,14 +128,14 @@ impl FileTable {
         gone.map(drop).ok_or(Errno::EBADF)
     }
 
-    /// The numbers in use.
+    /// Returns the numbers in use.
     pub fn numbers(&self) -> Vec<u64> {
         let slots = self.slots();
         let table = slots.lock();
         table.iter().enumerate().filter(|(_, slot)| slot.is_some()).map(|(n, _)| n as u64).collect()
     }
 
-    /// close_range: those from `first` to `last` go, or will at exec.
+    /// Closes the descriptors from `first` to `last`, or with `at_exec` marks them to be closed at exec.
     pub fn close_range(&self, first: usize, last: usize, at_exec: bool) {
         let mut gone = Vec::new();
         let last = last.saturating_add(1);
@@ -143,11 +147,11 @@ impl FileTable {
         }
     }
 
-    /// FD_CLOEXEC of a number.
+    /// Returns FD_CLOEXEC of a descriptor, and changes it if `set` gives a value.
     ///
     /// # Errors
     ///
-    /// EBADF.
+    /// EBADF if the descriptor is not in use.
     pub fn close_on_exec(&self, number: u64, set: Option<bool>) -> Result<bool, Errno> {
         let slots = self.slots();
         let mut table = slots.lock();
@@ -157,7 +161,7 @@ impl FileTable {
         Ok(before)
     }
 
-    /// Exec: what is marked goes.
+    /// Closes the descriptors that are marked to be closed at exec.
     pub fn close_marked(&self) {
         let mut gone = Vec::new();
         for slot in self.slots().lock().iter_mut() {
@@ -167,7 +171,7 @@ impl FileTable {
         }
     }
 
-    /// The process ends.
+    /// Closes all descriptors, at the end of the process.
     pub fn close_all(&self) {
         let before = core::mem::take(&mut *self.slots.lock());
         drop(before);

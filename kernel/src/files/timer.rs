@@ -1,21 +1,21 @@
-//! timerfd: how often a time has come.
+//! timerfd: counts how often a timer expired.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::files::{File, READABLE, Stat, buffer::UserBuffer};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use freehold::error::Errno;
 
-/// Times are in nanoseconds since the start.
+/// The setting of a timer. Times are in nanoseconds since the start.
 #[derive(Clone, Copy, Default)]
 struct Setting {
-    /// When it goes off next; 0: never.
+    /// Time of the next expiration; 0 if the timer is disarmed.
     next: u64,
-    /// And how long after that again; 0: not again.
+    /// Interval between expirations; 0 if the timer expires once.
     interval: u64,
 }
 
 impl Setting {
-    /// How often it has gone off by now; it is set to the next time, if `takes`.
+    /// Returns how often the timer has expired by now. With `takes`, moves on to the next expiration.
     fn expirations(&mut self, takes: bool) -> u64 {
         let now = clock::now_ns();
         if self.next == 0 || now < self.next {
@@ -43,7 +43,7 @@ impl Timer {
         Key::kernel(&raw const self.setting as u64)
     }
 
-    /// Sets it; returns how long until it would have gone off, and its interval.
+    /// Sets the timer. Returns the time that was left until the next expiration, and the old interval.
     pub fn set(&self, next: u64, interval: u64) -> (u64, u64) {
         let before = self.get();
         *self.setting.lock() = Setting { next, interval };
@@ -51,10 +51,10 @@ impl Timer {
         before
     }
 
-    /// How long until it goes off, and its interval.
+    /// Returns the time until the next expiration, and the interval.
     pub fn get(&self) -> (u64, u64) {
         let mut setting = *self.setting.lock();
-        // What has gone off counts from its next time.
+        // A periodic timer that has expired reports the time until its next expiration.
         if setting.interval != 0 {
             setting.expirations(true);
         }

@@ -1,5 +1,5 @@
-//! The root file system: a tree in memory, unpacked from the archive at the start. Contents of files are
-//! Freehold's: read, write and mmap see the same pages.
+//! The root file system: a tree in memory, unpacked from the archive at the start. Freehold holds the files'
+//! contents: read, write and mmap use the same pages.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::errno;
@@ -27,37 +27,38 @@ const MOST_LINKS: usize = 40;
 const LONGEST_NAME: usize = 255;
 
 static NEXT_INODE: AtomicU64 = AtomicU64::new(2);
-/// The root; from `Arc::into_raw`, and never given back.
+/// The root: a pointer from `Arc::into_raw` that is never freed.
 static ROOT: AtomicPtr<Node> = AtomicPtr::new(core::ptr::null_mut());
 
-/// What has a name.
+/// A node of the tree.
 pub struct Node {
     pub inode: u64,
     pub mode: AtomicU32,
     pub parent: SpinLock<Weak<Node>>,
-    /// The parent of a node that is made when it is asked for: nothing else keeps that one. Of a directory in
-    /// memory: the one that it covers.
+    /// A reference that keeps another node alive: the parent of a node that is made on demand, or the
+    /// directory that a mounted directory covers.
     pub keeps: SpinLock<Option<Arc<Node>>>,
-    /// Its last name.
+    /// The last name of the node.
     pub name: SpinLock<Vec<u8>>,
-    /// How many names it has. Changed under the lock of all changes, [`names`](crate::files::names).
+    /// Number of names. Changed under the lock of [`names`](crate::files::names).
     pub links: AtomicU32,
-    /// User, and group in the upper half.
+    /// The user in the lower half, and the group in the upper half.
     pub owner: AtomicU64,
-    /// When it was read, written and changed, in nanoseconds. Each is set and read alone.
+    /// Times of access, modification and status change, in nanoseconds. Relaxed: each is set and read
+    /// separately.
     pub times: [AtomicU64; 3],
-    /// Held by calls that change contents or size of a regular file, which exclude each other so. No fault
-    /// needs it: what is written to a file may come from a mapping of that file.
+    /// Held by calls that change the contents or the size of a regular file, so that they exclude each other.
+    /// No fault takes this lock, because a write to a file may copy from a mapping of the same file.
     pub changing: Mutex,
-    /// Its contents came with the archive: they are all there, whether they were touched or not.
+    /// True if the contents came with the archive. All of such a file counts as allocated.
     pub is_archived: bool,
-    /// Of a directory: files that are made there are of huge pages (hugetlbfs).
+    /// For a directory: the page size of files made in it, if they have huge pages (hugetlbfs).
     pub huge: Option<HugePageSize>,
     pub kind: Kind,
 }
 
 impl Node {
-    /// Takes out what it alone may keep.
+    /// Takes out the references that may be the last ones to other nodes.
     fn take_below(&mut self) -> Vec<Arc<Node>> {
         let mut below: Vec<_> = self.keeps.lock().take().into_iter().collect();
         if let Kind::Directory(entries) = &self.kind {
@@ -68,7 +69,7 @@ impl Node {
 }
 
 impl Drop for Node {
-    // Not each by the one above: a tree may be deeper than a kernel stack.
+    // Frees the nodes in a loop rather than recursively: a tree may be deeper than a kernel stack allows.
     fn drop(&mut self) {
         let mut rest = self.take_below();
         while let Some(node) = rest.pop() {
@@ -84,31 +85,31 @@ pub enum Kind {
     Directory(SpinLock<BTreeMap<Vec<u8>, Arc<Node>>>),
     Link(Vec<u8>),
     Fifo(Arc<Pipe>),
-    /// Opened as this file.
+    /// A node whose open returns this file.
     Device(Arc<dyn File>),
-    /// A directory whose entries are made when they are asked for.
+    /// A directory whose entries are made on demand.
     Listing(Box<dyn Listing>),
-    /// A link to what may have no name.
+    /// A symbolic link to a node that may have no name.
     Jump(Box<dyn Jump>),
-    /// Opened as what this makes.
+    /// A node whose open calls this function.
     Made(Maker),
 }
 
-/// Makes what an open gets.
+/// A function that makes the file for an open.
 pub type Maker = Box<dyn Fn() -> Result<Arc<dyn File>, Errno> + Send + Sync>;
 
-/// A directory whose entries are made when they are asked for.
+/// A directory whose entries are made on demand.
 pub trait Listing: Send + Sync {
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno>;
-    /// Names, each with its `d_type`.
+    /// Returns the names, each with its `d_type`.
     fn names(&self) -> Vec<(Vec<u8>, u8)>;
 }
 
 /// A link of /proc.
 pub trait Jump: Send + Sync {
-    /// What `readlink` says.
+    /// Returns the text for `readlink`.
     fn text(&self) -> Result<Vec<u8>, Errno>;
-    /// Where it leads.
+    /// Returns the target.
     fn node(&self) -> Result<Arc<Node>, Errno>;
 }
 
@@ -135,7 +136,7 @@ impl Node {
         Self::new(DIRECTORY | mode & 0o7777, Kind::Directory(SpinLock::new(BTreeMap::new())))
     }
 
-    /// A file whose text is made when it is opened.
+    /// Makes a file whose text is made when it is opened.
     pub fn made(mode: u32, maker: Maker) -> Arc<Node> {
         Self::new(REGULAR | mode, Kind::Made(maker))
     }
@@ -152,14 +153,14 @@ impl Node {
         matches!(self.kind, Kind::Directory(_) | Kind::Listing(_))
     }
 
-    /// Its contents, or names, have changed.
+    /// Updates the times after a change of contents or names.
     pub fn touch(&self) {
         let now = clock::epoch_ns() + clock::now_ns();
         self.times[1].store(now, Relaxed);
         self.times[2].store(now, Relaxed);
     }
 
-    /// The same, for files of huge pages, if it says so.
+    /// Makes a directory. With `huge`, files made in it have huge pages.
     pub fn directory_of(mode: u32, huge: Option<HugePageSize>) -> Arc<Node> {
         let mut node = Self::directory(mode);
         if let Some(node) = Arc::get_mut(&mut node) {
@@ -168,7 +169,7 @@ impl Node {
         node
     }
 
-    /// An empty file, for this directory.
+    /// Makes an empty file for this directory.
     ///
     /// # Errors
     ///
@@ -181,7 +182,7 @@ impl Node {
         Ok(Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping)))
     }
 
-    /// A file with these contents.
+    /// Makes a file with these contents.
     ///
     /// # Errors
     ///
@@ -232,11 +233,11 @@ impl Node {
         Stat { inode: self.inode, mode, links: links.into(), size, allocated, device, owner, times }
     }
 
-    /// The entry of a directory.
+    /// Returns the node with this name in a directory.
     ///
     /// # Errors
     ///
-    /// ENOENT; ENOTDIR.
+    /// ENOENT, ENOTDIR.
     pub fn child(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Node>, Errno> {
         match &self.kind {
             Kind::Directory(entries) => entries.lock().get(name).cloned().ok_or(Errno::ENOENT),
@@ -254,11 +255,11 @@ impl Node {
         }
     }
 
-    /// Gives `child` a name in this directory.
+    /// Adds `child` to this directory by a name.
     ///
     /// # Errors
     ///
-    /// ENOTDIR; EEXIST.
+    /// ENOTDIR if this is no directory; EPERM if its entries are made on demand; ENAMETOOLONG; EEXIST.
     pub fn insert(self: &Arc<Self>, name: &[u8], child: Arc<Node>) -> Result<(), Errno> {
         let entries = match &self.kind {
             Kind::Directory(entries) => entries,
@@ -282,33 +283,34 @@ impl Node {
     }
 }
 
-/// The root directory.
+/// Returns the root directory.
 pub fn root() -> Arc<Node> {
     // Acquire pairs with the release of `unpack`.
     let root = ROOT.load(Acquire);
-    assert!(!root.is_null(), "a root file system");
-    // SAFETY: from `Arc::into_raw`, and kept for ever.
+    assert!(!root.is_null(), "there is no root file system");
+    // SAFETY: the pointer comes from `Arc::into_raw`, and that reference is never dropped.
     unsafe {
         Arc::increment_strong_count(root);
         Arc::from_raw(root)
     }
 }
 
-/// What a path names, from a directory on. With `follow`, also a symbolic link at its end is followed.
+/// Returns the node that a path names, beginning in `from`. With `follow`, a symbolic link at the end of the
+/// path is followed.
 ///
 /// # Errors
 ///
-/// ENOENT, ENOTDIR, ELOOP.
+/// ENOENT, ENOTDIR, ENAMETOOLONG, ELOOP.
 pub fn lookup(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Arc<Node>, Errno> {
     walk(from, path, follow)?.node.ok_or(Errno::ENOENT)
 }
 
-/// The directory where a path's last name is, or would be, and that name; `None` where the path ends with
-/// a directory that has no name there: the root, `.` or `..`.
+/// Returns the directory that has, or would have, the last name of a path, and that name. The name is `None`
+/// if the path ends with the root, `.` or `..`.
 ///
 /// # Errors
 ///
-/// As [`lookup`].
+/// Fails like [`lookup`].
 pub fn lookup_parent(
     from: &Arc<Node>,
     path: &[u8],
@@ -318,12 +320,12 @@ pub fn lookup_parent(
     Ok((found.directory, found.name))
 }
 
-/// Where a path leads.
+/// The result of walking a path.
 struct Found {
-    /// Where its last name is, or would be.
+    /// The directory that has, or would have, the last name.
     directory: Arc<Node>,
     name: Option<Vec<u8>>,
-    /// What is there.
+    /// The node with that name, if it exists.
     node: Option<Arc<Node>>,
 }
 
@@ -336,7 +338,7 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
         return Err(Errno::ENOENT);
     }
     let start = |path: &[u8], here: &Arc<Node>| if path[0] == b'/' { root() } else { here.clone() };
-    // A slash at the end: a directory is meant, and a link to one followed.
+    // With a trailing slash the path means a directory, and a link at its end is followed.
     let whole = path.ends_with(b"/");
     let (mut here, mut links) = (start(path, from), 0);
     let mut left: Vec<Vec<u8>> = split(path).collect();
@@ -390,7 +392,7 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
     }
 }
 
-/// The path of a node, from the root on.
+/// Returns the path of a node from the root.
 pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
     let (mut names, mut here, mut gone) = (Vec::new(), node.clone(), false);
     let root = root();
@@ -422,10 +424,10 @@ pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
     path
 }
 
-/// A name in the root directory, and what makes the directory there.
+/// A name in the root directory, and the function that makes the directory.
 pub type Mount = (&'static [u8], fn() -> Arc<Node>);
 
-/// Makes the root file system of an archive, or of a program alone, which is then `/program`.
+/// Makes the root file system from an archive, or from a single program, which becomes `/program`.
 pub fn unpack(module: &'static [u8], mounts: &[Mount]) {
     let root = Node::directory(0o755);
     ROOT.store(Arc::into_raw(root.clone()).cast_mut(), Release);
@@ -440,20 +442,20 @@ pub fn unpack(module: &'static [u8], mounts: &[Mount]) {
     for entry in cpio::entries(module) {
         if let Err(error) = add(&root, &entry) {
             let name = core::str::from_utf8(entry.name).unwrap_or("?");
-            crate::arch::report::say!("{name} of the initial file system is left out: {error:?}");
+            crate::arch::report::say!("cannot unpack {name} from the initial file system: {error:?}");
         }
     }
 }
 
 fn add(root: &Arc<Node>, entry: &cpio::Entry<'static>) -> Result<(), Errno> {
     let (directory, name) = lookup_parent(root, entry.name, false)?;
-    // A directory that is there already.
+    // The archive may list a directory that exists already.
     let Some(name) = name.filter(|name| directory.child(name).is_err()) else { return Ok(()) };
     let node = match entry.mode & 0o170_000 {
         DIRECTORY => Node::directory(entry.mode),
         LINK => Node::link(entry.contents),
         REGULAR => Node::archived(entry.mode, entry.contents)?,
-        // Devices are the kernel's own.
+        // Only the kernel makes devices.
         _ => return Ok(()),
     };
     directory.insert(&name, node)

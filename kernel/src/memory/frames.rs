@@ -1,7 +1,7 @@
 //! Free frames, and records of all frames.
 //!
-//! Blocks of 1 to 2^18 frames are kept by the buddy system (Knowlton 1965), under one lock. Single frames go
-//! through a cache of each processor, which takes and gives back many at a time.
+//! A buddy system (Knowlton 1965) under one lock manages blocks of 1 to 2^18 frames. Single frames pass
+//! through per-CPU caches, which exchange many frames at a time with the buddy system.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
 use crate::arch::{layout::direct, lock::SpinLock};
@@ -10,39 +10,41 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 use freehold::PAGE_SIZE;
 use freehold::platform::{Frame, TableMeta};
 
-/// The largest block: 1 GiB.
+/// Order of the largest block: 1 GiB.
 pub const MAX_ORDER: u32 = 18;
-/// `state` of a frame that is not the first of a free block.
+/// Value of `state` for a frame that is not the first of a free block.
 const NOT_FREE: u8 = 0xff;
 const NONE: u64 = 0;
-/// Frames that are left for the kernel's own objects when programs get no more: 4 MiB.
+/// Frames reserved for the kernel when programs get no more: 4 MiB.
 const RESERVE: u64 = 1024;
 
-/// Records by frame number. Written once, before anything reads them.
+/// Records by frame number. Written once, before they are read.
 static FRAMES: AtomicPtr<Frame> = AtomicPtr::new(core::ptr::null_mut());
 static TABLES: AtomicPtr<TableMeta> = AtomicPtr::new(core::ptr::null_mut());
-/// Frames have numbers below this.
+/// End of the frame numbers.
 static END: AtomicU64 = AtomicU64::new(0);
 static BUDDY: SpinLock<Buddy> = SpinLock::new(Buddy::new());
 
-/// What a free block holds: its neighbours in the list of its order.
+/// The contents of a free block: its neighbours in the list of its order.
 #[repr(C)]
 struct Links {
     next: u64,
     previous: u64,
 }
 
+/// The buddy system.
+///
 /// # Invariants
 ///
-/// `state` has a byte per frame: the order of the free block that begins there, or `NOT_FREE`. A free block
-/// is in the list of its order.
+/// `state` has a byte for each frame: the order of the free block that begins there, or `NOT_FREE`. A free
+/// block is in the list of its order.
 struct Buddy {
     heads: [u64; MAX_ORDER as usize + 1],
     state: *mut u8,
     free: u64,
 }
 
-// SAFETY: the pointer is to memory that the buddy alone uses, under its lock.
+// SAFETY: only the buddy system uses the memory behind the pointer, under its lock.
 unsafe impl Send for Buddy {}
 
 impl Buddy {
@@ -51,7 +53,7 @@ impl Buddy {
     }
 
     fn state(&mut self, frame: u64) -> &mut u8 {
-        // SAFETY: a byte for each frame below END, and callers have checked.
+        // SAFETY: `state` has a byte for each frame below END, and callers have checked the number.
         unsafe { &mut *self.state.add(frame as usize) }
     }
 
@@ -61,7 +63,7 @@ impl Buddy {
 
     fn push(&mut self, frame: u64, order: u32) {
         let head = core::mem::replace(&mut self.heads[order as usize], frame);
-        // SAFETY: free blocks are ours.
+        // SAFETY: the buddy system owns free blocks.
         unsafe {
             Self::links(frame).write(Links { next: head, previous: NONE });
             if head != NONE {
@@ -113,7 +115,7 @@ impl Buddy {
     }
 }
 
-/// How much memory records of so many frames need.
+/// Returns the bytes that records of `frames` frames need.
 pub fn records_bytes(frames: u64) -> u64 {
     let bytes = size_of::<TableMeta>() + size_of::<Frame>() + 1;
     (frames * bytes as u64).next_multiple_of(PAGE_SIZE)
@@ -123,11 +125,12 @@ pub fn records_bytes(frames: u64) -> u64 {
 ///
 /// # Safety
 ///
-/// Nobody uses the memory, of `records_bytes(frames)`; nothing was asked of this module before.
+/// The memory has `records_bytes(frames)` bytes and is unused. No other function of this module was called
+/// before.
 pub unsafe fn init(memory: Region, frames: u64) {
     let at: *mut u8 = direct(memory.start);
     let count = frames as usize;
-    // SAFETY: by the caller's promise; records of zero bytes are those of free frames and empty tables.
+    // SAFETY: by the caller's promise. Records of zero bytes are those of free frames and empty tables.
     unsafe {
         at.write_bytes(0, (memory.end - memory.start) as usize);
         let frames = at.add(count * size_of::<TableMeta>());
@@ -140,11 +143,11 @@ pub unsafe fn init(memory: Region, frames: u64) {
     END.store(frames, Relaxed);
 }
 
-/// Memory of whole pages becomes free.
+/// Adds whole pages of memory to the free frames.
 ///
 /// # Safety
 ///
-/// Nobody uses it, and the direct map shows it.
+/// The memory is unused, and the direct map shows it.
 pub unsafe fn add(memory: Region) {
     let (mut at, end) = (memory.start / PAGE_SIZE, memory.end / PAGE_SIZE);
     let mut buddy = BUDDY.lock();
@@ -155,26 +158,26 @@ pub unsafe fn add(memory: Region) {
     }
 }
 
-/// How many frames are free, but for those that processors have at hand.
+/// Returns the number of free frames, without those in CPUs' caches.
 pub fn free_count() -> u64 {
     BUDDY.lock().free
 }
 
-/// Whether there is a frame of this number.
+/// Returns true if a frame has this number.
 #[inline(always)]
 pub fn exists(frame: u64) -> bool {
     frame < END.load(Relaxed)
 }
 
-/// The engine's record of a frame.
+/// Returns the engine's record of a frame.
 #[inline(always)]
 pub fn record(frame: u64) -> &'static Frame {
     assert!(exists(frame));
-    // SAFETY: a record for each frame, made of zeroes in `init`.
+    // SAFETY: `init` made a record of zero bytes for each frame.
     unsafe { &*FRAMES.load(Relaxed).add(frame as usize) }
 }
 
-/// The engine's record of a table.
+/// Returns the engine's record of a table.
 #[inline(always)]
 pub fn table_record(frame: u64) -> &'static TableMeta {
     assert!(exists(frame));
@@ -182,7 +185,7 @@ pub fn table_record(frame: u64) -> &'static TableMeta {
     unsafe { &*TABLES.load(Relaxed).add(frame as usize) }
 }
 
-/// Frames that a processor has at hand.
+/// Free frames that a CPU caches.
 pub struct FrameCache {
     count: usize,
     frames: [u32; Self::ROOM],
@@ -222,7 +225,7 @@ impl FrameCache {
             return false;
         }
         if let Some(first) = buddy.alloc(Self::BATCH_ORDER) {
-            // The lowest last, which is the first to be taken.
+            // The lowest frame is last in the array, so it is taken first.
             (0..Self::BATCH).for_each(|n| self.frames[n] = (first as usize + Self::BATCH - 1 - n) as u32);
             self.count = Self::BATCH;
         } else if let Some(frame) = buddy.alloc(0) {
@@ -245,17 +248,18 @@ static CACHES: [PerCpu<FrameCache>; MAX_CPUS] = [const { PerCpu::new(FrameCache:
 
 #[inline]
 fn with_cache<R>(f: impl FnOnce(&mut FrameCache) -> R) -> R {
-    // SAFETY: the processor's own, nothing sleeps here, and nothing below comes back here.
+    // SAFETY: only this CPU uses the cache, and nothing here sleeps or is called recursively.
     f(unsafe { &mut *CACHES[cpu::number()].get() })
 }
 
-/// A block of 2^`order` frames at a multiple of its size; its first. None: out of memory.
+/// Allocates a block of 2^`order` frames, aligned to its size. Returns its first frame, or `None` if memory
+/// runs out.
 #[inline]
 pub fn alloc(order: u32) -> Option<u64> {
     alloc_above(order, 0)
 }
 
-/// The same on behalf of a program, which leaves some for the kernel.
+/// Allocates a block for a program. Leaves a reserve for the kernel.
 #[inline]
 pub fn alloc_for_program(order: u32) -> Option<u64> {
     alloc_above(order, RESERVE)
@@ -271,11 +275,11 @@ fn alloc_above(order: u32, reserve: u64) -> Option<u64> {
     is_left.then(|| buddy.alloc(order)).flatten()
 }
 
-/// Puts a block back.
+/// Frees a block.
 ///
 /// # Safety
 ///
-/// It came from `alloc`, whole or as a part of such a block, and nobody uses it.
+/// The block is one that `alloc` returned, or a part of such a block, and is unused.
 #[inline]
 pub unsafe fn free(frame: u64, order: u32) {
     match order {

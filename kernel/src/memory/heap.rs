@@ -1,5 +1,6 @@
-//! The kernel's own objects: sizes of powers of two from pages that are cut up, each processor with free
-//! ones at hand; what is larger than half a page is a block of frames. Pages that were cut up stay so.
+//! The kernel's heap. Objects up to half a page have sizes of powers of two, are cut from pages, and are
+//! cached per CPU. Larger objects are blocks of frames. Pages that were cut into objects are never returned
+//! to the frame allocator.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
 use crate::arch::{layout::direct, lock::SpinLock};
@@ -11,18 +12,18 @@ use freehold::PAGE_SIZE;
 const CLASSES: usize = 8;
 const SMALLEST_SHIFT: u32 = 4;
 const LARGEST: usize = 1 << (SMALLEST_SHIFT as usize + CLASSES - 1);
-/// Bytes that a processor has at hand of a class before it gives half of them away.
+/// Bytes of one class that a CPU caches before it moves half of them to the shared list.
 const AT_HAND: usize = 4 * PAGE_SIZE as usize;
 
 #[global_allocator]
 static HEAP: Heap = Heap;
 
-/// Free objects of each class that no processor has.
+/// Free objects of each class that no CPU caches.
 static SHARED: [SpinLock<List>; CLASSES] = [const { SpinLock::new(List::new()) }; CLASSES];
 
 struct Heap;
 
-/// A free object holds the next one's address.
+/// A list of free objects. Each object stores the address of the next.
 struct List {
     first: *mut Free,
     count: usize,
@@ -32,7 +33,7 @@ struct Free {
     next: *mut Free,
 }
 
-// SAFETY: free objects are the list's.
+// SAFETY: the list owns its free objects.
 unsafe impl Send for List {}
 
 impl List {
@@ -44,20 +45,22 @@ impl List {
     fn pop(&mut self) -> *mut u8 {
         let first = self.first;
         if !first.is_null() {
-            // SAFETY: a free object of this list.
+            // SAFETY: the head is a free object of this list.
             self.first = unsafe { (*first).next };
             self.count -= 1;
         }
         first.cast()
     }
 
+    /// Adds an object to the list.
+    ///
     /// # Safety
     ///
-    /// The object is free and the caller's.
+    /// The object is free, and the caller owns it.
     #[inline]
     unsafe fn push(&mut self, object: *mut u8) {
         let object: *mut Free = object.cast();
-        // SAFETY: by the caller's promise; objects are larger than this.
+        // SAFETY: by the caller's promise. Every object is at least as large as a `Free`.
         unsafe { (*object).next = self.first };
         self.first = object;
         self.count += 1;
@@ -66,13 +69,13 @@ impl List {
     fn take_from(&mut self, other: &mut List, count: usize) {
         for _ in 0..count.min(other.count) {
             let object = other.pop();
-            // SAFETY: just taken.
+            // SAFETY: the object was just taken from the other list.
             unsafe { self.push(object) };
         }
     }
 }
 
-/// Free objects that a processor has at hand.
+/// The free objects that a CPU caches.
 pub struct HeapCache([List; CLASSES]);
 
 impl HeapCache {
@@ -89,7 +92,7 @@ impl HeapCache {
             let Some(frame) = frames::alloc(0) else { return ptr::null_mut() };
             let page: *mut u8 = direct(frame * PAGE_SIZE);
             for at in (0..PAGE_SIZE as usize).step_by(size).rev() {
-                // SAFETY: parts of a page that is ours now.
+                // SAFETY: the objects are disjoint parts of a page that was just allocated.
                 unsafe { list.push(page.add(at)) };
             }
         }
@@ -106,7 +109,7 @@ impl HeapCache {
 
 static CACHES: [PerCpu<HeapCache>; MAX_CPUS] = [const { PerCpu::new(HeapCache::new()) }; MAX_CPUS];
 
-/// The class of a layout, or the order of a block.
+/// Returns the class of a layout, or the order of a block if the layout is larger than all classes.
 #[inline]
 fn class_of(layout: Layout) -> Result<usize, u32> {
     let size = layout.size().max(layout.align()).max(1 << SMALLEST_SHIFT).next_power_of_two();
@@ -116,13 +119,14 @@ fn class_of(layout: Layout) -> Result<usize, u32> {
     }
 }
 
-// SAFETY: objects lie apart, each of its class's size and aligned to it; null where there is no memory.
+// SAFETY: objects are disjoint, have the size of their class and are aligned to it. A null pointer means that
+// memory ran out.
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class_of(layout) {
             Ok(class) => {
-                // SAFETY: the processor's own; nothing sleeps or comes back here.
+                // SAFETY: only this CPU uses the cache, and nothing here sleeps or allocates recursively.
                 let cache = unsafe { &mut *CACHES[cpu::number()].get() };
                 match cache.0[class].pop() {
                     object if object.is_null() => cache.refill(class),
@@ -140,7 +144,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
         match class_of(layout) {
             Ok(class) => {
-                // SAFETY: as in `alloc`; the object comes back.
+                // SAFETY: as in `alloc`. The object came from this heap, by `dealloc`'s contract.
                 let cache = unsafe {
                     let cache = &mut *CACHES[cpu::number()].get();
                     cache.0[class].push(object);
@@ -150,7 +154,7 @@ unsafe impl GlobalAlloc for Heap {
                     cache.give_away(class);
                 }
             }
-            // SAFETY: came from there as this block.
+            // SAFETY: the object came from `frames::alloc` as a block of this order.
             Err(order) => unsafe {
                 frames::free((object as u64 - direct::<u8>(0) as u64) / PAGE_SIZE, order);
             },

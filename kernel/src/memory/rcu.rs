@@ -3,5 +3,5 @@
 use crate::arch::cpu::MAX_CPUS;
 use freehold_kit::{Qsbr, QsbrCpu};
 
-/// Grace periods.
+/// The grace periods of the kernel.
 pub static RCU: Qsbr<MAX_CPUS> = Qsbr::new([const { QsbrCpu::new() }; MAX_CPUS]);

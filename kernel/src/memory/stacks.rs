@@ -1,18 +1,18 @@
-//! Kernel stacks. Each lies in a slot of its own, with nothing mapped below it: an overflow is a double
-//! fault, which has a stack of its own and says so. Pages of a slot stay with it, so no translation of one
-//! ever changes.
+//! Kernel stacks. Each stack lies in a slot of its own, and nothing is mapped below it. An overflow therefore
+//! causes a double fault, which runs on a stack of its own and reports the overflow. A slot keeps its pages
+//! for ever, so the translations of stacks never change.
 
 use crate::arch::{layout::direct, lock::SpinLock};
 use crate::memory::frames;
 use alloc::vec::Vec;
 use freehold::PAGE_SIZE;
 
-/// Where the slots begin: entry 384 of the root, for which `boot.s` has the table.
+/// Start of the slots: entry 384 of the root, whose table is in `boot.s`.
 const AREA: u64 = crate::arch::layout::DIRECT + 128 * (512 << 30);
 const SLOT: u64 = 64 << 10;
-/// Of which so much, at the end, is there. The engine needs 8.4 KiB at most.
+/// Size of a stack, at the end of its slot. The engine needs at most 8.4 KiB.
 pub const STACK: u64 = 32 << 10;
-/// Slots that fit below one entry of the kernel's root table.
+/// Number of slots below one entry of the kernel's root table.
 const SLOTS: u64 = (512 << 30) / SLOT;
 
 unsafe extern "C" {
@@ -20,19 +20,19 @@ unsafe extern "C" {
 }
 
 struct Slots {
-    /// Those that have pages and no user.
+    /// Slots that have pages and are not in use.
     free: Vec<u64>,
-    /// How many have pages.
+    /// Number of slots that have pages.
     made: u64,
 }
 
 static SLOTS_USED: SpinLock<Slots> = SpinLock::new(Slots { free: Vec::new(), made: 0 });
 
-/// A stack that somebody uses; free again when dropped.
+/// A stack in use. Becomes free when dropped.
 pub struct Stack(u64);
 
 impl Stack {
-    /// Where it begins: the address behind it.
+    /// Returns the address above the stack, where the stack begins to grow down.
     pub fn top(&self) -> u64 {
         AREA + (self.0 + 1) * SLOT
     }
@@ -44,7 +44,7 @@ impl Drop for Stack {
     }
 }
 
-/// A stack. None: no memory.
+/// Allocates a stack. Returns `None` if memory runs out.
 pub fn alloc() -> Option<Stack> {
     let mut slots = SLOTS_USED.lock();
     if let Some(slot) = slots.free.pop() {
@@ -62,28 +62,28 @@ pub fn alloc() -> Option<Stack> {
     Some(Stack(slot))
 }
 
-/// The top of the stack that an address is in; an address of no thread's stack itself.
+/// Returns the top of the stack that contains `at`, or `at` itself if no thread's stack contains it.
 pub fn top_of(at: u64) -> u64 {
     let is_one = (AREA..AREA + SLOTS * SLOT).contains(&at) && at % SLOT >= SLOT - STACK;
     if is_one { at.next_multiple_of(SLOT) } else { at }
 }
 
-/// Whether an address is one where an overflow of a stack ends up.
+/// Returns true if the address is in the guard below a stack, where an overflow faults.
 pub fn is_guard(at: u64) -> bool {
     (AREA..AREA + SLOTS * SLOT).contains(&at) && at % SLOT < SLOT - STACK
 }
 
-/// Puts a frame behind a page, unless there is one. Under the lock of the slots.
+/// Maps a page to a new frame, unless it is mapped. The caller holds the lock of the slots.
 fn map(at: u64) -> Option<()> {
     let mut table = direct::<u64>(&raw mut boot_pdpt_stacks as u64);
     for shift in [30, 21, 12] {
-        // SAFETY: tables of this area are changed here alone.
+        // SAFETY: only this function changes the tables of this area, under the lock of the slots.
         let entry = unsafe { &mut *table.add((at >> shift & 511) as usize) };
         if *entry & 1 == 0 {
             let frame = frames::alloc_for_program(0)? * PAGE_SIZE;
-            // SAFETY: a frame of ours.
+            // SAFETY: the frame was just allocated.
             unsafe { direct::<u8>(frame).write_bytes(0, PAGE_SIZE as usize) };
-            // The last level's pages may not be executed.
+            // The pages themselves are not executable.
             *entry = frame | 3 | if shift == 12 { 1 << 63 } else { 0 };
         }
         table = direct(*entry & 0x000f_ffff_ffff_f000);

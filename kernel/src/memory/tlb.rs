@@ -1,4 +1,4 @@
-//! Which space a processor runs, and what it forgets when others ask.
+//! The space that each CPU runs, and the TLB flushes that CPUs request of each other.
 
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::{apic, features, jitter};
@@ -10,12 +10,12 @@ use freehold_kit::{Load, Processors, ShootCpu, Shootdown, SpaceCpus};
 use x86_64::registers::control::Cr3;
 
 static TLBS: Shootdown<MAX_CPUS> = Shootdown::new([const { ShootCpu::new() }; MAX_CPUS]);
-/// Pages that are forgotten one by one; for more, all is.
+/// Maximum number of pages that are flushed one by one. For more pages, the whole context is flushed.
 const ONE_BY_ONE: u64 = 33;
-/// Of what is loaded as a root: the context's translations stay. The context is in the lowest bits.
+/// Bit of a root's CR3 value: keep the context's TLB entries. The context is in the lowest bits.
 const KEEP: u64 = 1 << 63;
 
-/// How processors reach each other.
+/// The operations by which CPUs reach each other and flush.
 struct Machine;
 
 impl Processors for Machine {
@@ -29,7 +29,7 @@ impl Processors for Machine {
         if what.all || start >= end || end - start > ONE_BY_ONE * PAGE_SIZE {
             reload();
         } else {
-            // Each forgets what is remembered of tables, too.
+            // Each `invlpg` also drops the cached upper-level entries.
             (start..end).step_by(PAGE_SIZE as usize).for_each(forget);
         }
     }
@@ -48,65 +48,65 @@ fn current_root() -> u64 {
     Cr3::read_raw().0.start_address().as_u64()
 }
 
-/// Forgets one page. The crate `x86_64` would cut the address to 48 bits.
+/// Flushes one page. Written in assembly, because the crate `x86_64` would truncate the address to 48 bits.
 fn forget(at: u64) {
-    // SAFETY: drops what tables say anyway.
+    // SAFETY: drops TLB entries, which the CPU reloads from the page tables.
     unsafe { core::arch::asm!("invlpg [{}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
 fn load(root: u64) {
-    // SAFETY: a root whose upper half is the kernel's.
+    // SAFETY: the upper half of every root is the kernel's.
     unsafe { core::arch::asm!("mov cr3, {}", in(reg) root, options(nostack, preserves_flags)) };
 }
 
-/// Loads a space's root. Context 0 is the kernel's own root's.
+/// Loads a space's root. Context 0 belongs to the kernel's own root.
 fn load_space(space: &SpaceCpus, how: Load) {
     let kept = if how.keeps { KEEP } else { 0 };
     let context = if features::has_contexts() { (how.context as u64 + 1) | kept } else { 0 };
     load((space.root().get() << PAGE_SHIFT) | context);
 }
 
-/// Forgets all of the context that is loaded but what is global.
+/// Flushes the loaded context, except global entries.
 fn reload() {
-    // SAFETY: what is in the register.
+    // SAFETY: writes back the value that the register has.
     unsafe {
         core::arch::asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _, options(nostack, preserves_flags));
     }
 }
 
-/// `Platform::space_created`.
+/// Implements `Platform::space_created`.
 pub fn space(root: Pfn) -> SpaceCpus {
     TLBS.space(root)
 }
 
-/// Answers the flushes that others wait for.
+/// Answers the flushes for which other CPUs wait.
 #[inline]
 pub fn answer() {
     TLBS.answer(cpu::number(), &Machine);
 }
 
-/// `Platform::flush`.
+/// Implements `Platform::flush`.
 pub fn flush(space: &SpaceCpus, what: &Flush) {
     jitter::stall();
     TLBS.flush(cpu::number(), space, what, &Machine);
 }
 
-/// `Platform::space_ending`.
+/// Implements `Platform::space_ending`.
 pub fn end(space: &SpaceCpus) {
     TLBS.end(cpu::number(), space, &Machine);
 }
 
-/// `Platform::runs_elsewhere`.
+/// Implements `Platform::runs_elsewhere`.
 pub fn runs_elsewhere(space: &SpaceCpus) -> bool {
     TLBS.runs_elsewhere(cpu::number(), space)
 }
 
-/// Whether the processor runs this space's programs.
+/// Returns true if the calling CPU runs programs in this space.
 pub fn runs(space: &SpaceCpus) -> bool {
     TLBS.runs(cpu::number(), space)
 }
 
-/// The processor goes on with a program in this space. The caller keeps the space until the next call.
+/// Makes the calling CPU run a program in this space. The caller keeps the space alive until the next call.
 pub fn enter(space: &SpaceCpus) {
     let own = cpu();
     let number = own.number.get();
@@ -117,13 +117,13 @@ pub fn enter(space: &SpaceCpus) {
         load_space(space, how);
         let before = own.loaded.replace(space);
         if !before.is_null() {
-            // SAFETY: `space_ending` of that one would have made this processor forget it.
+            // SAFETY: the old space is alive: its `space_ending` would have cleared this CPU's `loaded`.
             TLBS.leave(number, unsafe { &*before });
         }
     }
 }
 
-/// The processor goes on without a program, in whatever space it is.
+/// Makes the calling CPU run no program. It keeps the loaded space.
 pub fn idle() {
     let loaded = cpu().loaded.get();
     // SAFETY: as in `enter`.
@@ -134,7 +134,7 @@ pub fn idle() {
     }
 }
 
-/// The processor goes on in no space at all: what it ran may end.
+/// Makes the calling CPU leave its space, which may then end.
 pub fn leave() {
     load(kernel_root());
     let before = cpu().loaded.replace(ptr::null());

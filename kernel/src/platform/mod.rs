@@ -1,4 +1,5 @@
-//! What Freehold asks of a kernel: the bare-metal sibling of `examples/embedding/src/kernel.rs`.
+//! The implementation of Freehold's platform on bare metal. `examples/embedding/src/kernel.rs` is its
+//! counterpart in a process.
 
 use crate::arch::cpu::{self, MAX_CPUS};
 use crate::arch::layout::{Tables, direct};
@@ -28,10 +29,11 @@ pub type Space = Counted<AddressSpace<Machine>>;
 
 const _: () = assert!(UserAddr::END == AddressSpace::<Machine>::TASK_SIZE);
 
-/// This machine. All that it has is in statics.
+/// The machine. All its state is in statics.
 pub struct Machine;
 
-/// A read section: until its end the thread keeps its processor, which so passes no quiescent state.
+/// An RCU read section. The thread keeps its CPU until the section ends, so the CPU passes no quiescent
+/// state.
 pub struct Reading(PhantomData<*const ()>);
 
 impl Drop for Reading {
@@ -41,7 +43,7 @@ impl Drop for Reading {
     }
 }
 
-/// The thread keeps its processor while `f` runs.
+/// Runs `f` while the thread keeps its CPU.
 #[inline(always)]
 fn held<R>(f: impl FnOnce() -> R) -> R {
     preempt::hold();
@@ -50,8 +52,8 @@ fn held<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-// SAFETY: a processor has a number of its own, and threads leave it only where nothing is held; `freehold-kit`
-// says why what is deferred waits for sections.
+// SAFETY: each CPU has its own number, and a thread leaves its CPU only while it holds nothing.
+// `freehold-kit` explains why deferred functions wait for read sections.
 unsafe impl Host for Machine {
     const MAX_CPUS: usize = MAX_CPUS;
     type RcuGuard = Reading;
@@ -101,7 +103,7 @@ unsafe impl Host for Machine {
 
     fn relax() {
         lock::relax();
-        // The thread that is waited for may be one that has given way here.
+        // The holder may be a thread that yielded on this CPU, so let it run.
         preempt::preempt_point();
     }
 
@@ -116,7 +118,7 @@ unsafe impl Host for Machine {
     }
 
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: by the caller's promise, which is the contract of `defer`.
         unsafe { RCU.defer(cpu::number(), head, f) };
     }
 
@@ -125,33 +127,35 @@ unsafe impl Host for Machine {
     }
 }
 
-/// What sleeps on a word of the engine's.
+/// Returns the key of threads that sleep on a word of the engine.
 pub fn key(word: &AtomicU32) -> wait::Key {
     wait::Key::kernel(word.as_ptr() as u64)
 }
 
-/// False: a signal has ended the wait.
+/// Sleeps while the word has the expected value. Returns false if a signal ended the wait.
 fn wait_while(word: &AtomicU32, expected: u32, how: Sleep) -> bool {
     let here = current();
     let is_over = || here.work.load(Ordering::Relaxed) & how.ends_by() != 0;
     if is_over() {
         return false;
     }
-    // SeqCst: a task that changes the word wakes afterwards, and needs the lock of the queue for that.
+    // SeqCst: a task that changes the word wakes sleepers afterwards, and for that takes the lock of the
+    // queue.
     if let Some(waiting) = wait::enqueue_if(key(word), || word.load(Ordering::SeqCst) == expected) {
         waiting.sleep(how, u64::MAX);
     }
     !is_over()
 }
 
-/// Where the frame's bytes are visible.
+/// Returns the address of the frame's bytes in the direct map.
 #[inline(always)]
 fn bytes(pfn: Pfn) -> *mut u8 {
     assert!(frames::exists(pfn.get()));
     direct(pfn.get() * PAGE_SIZE)
 }
 
-// SAFETY: a frame leaves the allocator for one owner; records do not move; other numbers panic.
+// SAFETY: the allocator gives each frame to one owner. Records do not move. A frame number that does not
+// exist panics.
 unsafe impl TableMemory for Machine {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         let table = Pfn::new(frames::alloc_for_program(0).ok_or(OutOfTables)?);
@@ -161,13 +165,14 @@ unsafe impl TableMemory for Machine {
 
     unsafe fn free_table(&self, table: Pfn) {
         frames::table_record(table.get()).reset();
-        // SAFETY: came from `alloc_table`.
+        // SAFETY: the frame came from `alloc_table`.
         unsafe { frames::free(table.get(), 0) };
     }
 
     #[inline(always)]
     fn table(&self, pfn: Pfn) -> &Table {
-        // SAFETY: a frame is a table's worth of atomics, and stays.
+        // SAFETY: a frame has the size and alignment of a table, which consists of atomics. Memory is never
+        // unmapped.
         unsafe { &*bytes(pfn).cast() }
     }
 
@@ -177,8 +182,8 @@ unsafe impl TableMemory for Machine {
     }
 }
 
-// SAFETY: as above; contents are accessed by instructions of the machine, which a race does no harm;
-// `freehold-kit` says why a flush is over only when no processor uses what it covers.
+// SAFETY: as above. Contents are accessed by assembly, so that a race is not undefined behaviour.
+// `freehold-kit` explains why a flush completes only when no CPU uses what it covers.
 unsafe impl Platform for Machine {
     type Format = Tables;
     type Mmu = SpaceCpus;
@@ -189,9 +194,9 @@ unsafe impl Platform for Machine {
     }
 
     unsafe fn free_frames(&self, frames: &[Pfn]) {
-        // SAFETY: each came from `alloc_frames`.
+        // SAFETY: each frame came from `alloc_frames`.
         frames.iter().rev().for_each(|frame| unsafe { frames::free(frame.get(), 0) });
-        // The engine holds no spin lock here; a file that ends takes none.
+        // The engine holds no spin lock here, and the end of a file takes none.
         preempt::preempt_point();
     }
 
@@ -218,7 +223,7 @@ unsafe impl Platform for Machine {
 
     fn zero_frame(&self, pfn: Pfn) {
         let at = bytes(pfn);
-        // SAFETY: a whole frame, by stores of the machine.
+        // SAFETY: writes exactly the frame, by assembly.
         unsafe {
             core::arch::asm!(
                 "xorps xmm0, xmm0",
@@ -240,31 +245,31 @@ unsafe impl Platform for Machine {
     }
 
     fn copy_frame(&self, to: Pfn, from: Pfn) {
-        // SAFETY: two whole frames.
+        // SAFETY: `bytes` checked both frames, which are copied whole.
         unsafe { copy(bytes(to), bytes(from), PAGE_SIZE as usize) };
     }
 
     fn copy_part(&self, (to, to_offset): (Pfn, usize), (from, from_offset): (Pfn, usize), len: usize) {
         assert!(to_offset + len <= PAGE_SIZE as usize && from_offset + len <= PAGE_SIZE as usize);
-        // SAFETY: inside two frames.
+        // SAFETY: the assertion keeps both parts inside their frames.
         unsafe { copy(bytes(to).add(to_offset), bytes(from).add(from_offset), len) };
     }
 
     fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
         assert!(offset + out.len() <= PAGE_SIZE as usize);
-        // SAFETY: inside a frame, and `out` is ours.
+        // SAFETY: the assertion keeps the part inside its frame, and `out` is a unique reference.
         unsafe { copy(out.as_mut_ptr(), bytes(pfn).add(offset), out.len()) };
     }
 
     fn write_frame(&self, pfn: Pfn, offset: usize, data: &[u8]) {
         assert!(offset + data.len() <= PAGE_SIZE as usize);
-        // SAFETY: as in `read_frame`.
+        // SAFETY: the assertion keeps the part inside its frame.
         unsafe { copy(bytes(pfn).add(offset), data.as_ptr(), data.len()) };
     }
 
     fn space_created(&self, root: Pfn) -> Option<SpaceCpus> {
         for entry in Tables::USER_ENTRIES..512 {
-            // SAFETY: two root tables; the kernel's upper half has not changed since the start.
+            // SAFETY: both are root tables, and the kernel's upper half has not changed since the start.
             unsafe {
                 *direct::<u64>(root.get() * PAGE_SIZE).add(entry) = *direct::<u64>(kernel_root()).add(entry)
             };
@@ -289,7 +294,7 @@ unsafe impl Platform for Machine {
     }
 }
 
-/// Copies by instructions of the machine, `ucopy.s`'s: no reference to what programs write is made.
+/// Copies bytes by the assembly of `ucopy.s`, so that no reference exists to memory that programs write.
 ///
 /// # Safety
 ///

@@ -1,9 +1,9 @@
-//! A program's memory, as system calls read and write it. An address from a program is an allegation: it is
-//! reached through this module alone, which answers EFAULT where the address space refuses.
+//! Access to a program's memory by system calls. An address from a program may be wrong. Only this module
+//! accesses such addresses, and it fails with EFAULT if the address space refuses the access.
 //!
-//! Callers hold no spin lock: an access may wait for a page.
+//! Callers hold no spin lock, because an access may wait for a page.
 //!
-//! An address that goes into a register of the processor instead is a [`UserAddr`].
+//! An address for a register of the processor is a [`UserAddr`] instead.
 
 use crate::arch::{features, frame::UserAddr};
 use core::marker::PhantomData;
@@ -16,11 +16,11 @@ unsafe extern "C" {
     fn uexchange32(word: *mut u32, expected: u32, new: u32, old: *mut u32) -> usize;
 }
 
-/// What any bytes are a value of, and whose bytes are all set.
+/// A type for which any bytes are a valid value, and whose bytes are all initialised.
 ///
 /// # Safety
 ///
-/// No invalid values, no padding.
+/// The type has no invalid values and no padding.
 pub unsafe trait Plain: Copy {}
 
 macro_rules! plain {
@@ -30,10 +30,10 @@ macro_rules! plain {
     )* };
 }
 plain!(u8, u16, u32, u64, i32, i64);
-// SAFETY: made of such.
+// SAFETY: an array of such values has no padding between them.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
-/// EFAULT: no program's memory lies there.
+/// Fails with EFAULT if the range is outside of programs' address spaces.
 pub fn check(at: u64, bytes: usize) -> Result<(), Errno> {
     match at.checked_add(bytes as u64) {
         Some(end) if end <= UserAddr::END => Ok(()),
@@ -41,7 +41,8 @@ pub fn check(at: u64, bytes: usize) -> Result<(), Errno> {
     }
 }
 
-/// `f`, which returns how much it left undone, with the program's memory open to it.
+/// Calls `f` with access to programs' memory enabled. `f` returns the number of bytes that it did not
+/// process.
 fn touch(at: u64, bytes: usize, f: impl FnOnce() -> usize) -> Result<(), Errno> {
     check(at, bytes)?;
     features::allow_user();
@@ -54,9 +55,9 @@ fn touch(at: u64, bytes: usize, f: impl FnOnce() -> usize) -> Result<(), Errno> 
 ///
 /// # Errors
 ///
-/// EFAULT: not all of it could be read.
+/// EFAULT if not all of it could be read.
 pub fn copy_in(at: u64, out: &mut [u8]) -> Result<(), Errno> {
-    // SAFETY: `out` is ours, and the fix-up of `ucopy` answers for the rest.
+    // SAFETY: `out` is a unique reference. A fault on the program's side continues at the fix-up of `ucopy`.
     touch(at, out.len(), || unsafe { ucopy(out.as_mut_ptr(), at as *const u8, out.len()) })
 }
 
@@ -64,24 +65,24 @@ pub fn copy_in(at: u64, out: &mut [u8]) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// EFAULT: not all of it could be written.
+/// EFAULT if not all of it could be written.
 pub fn copy_out(at: u64, data: &[u8]) -> Result<(), Errno> {
     // SAFETY: as in `copy_in`.
     touch(at, data.len(), || unsafe { ucopy(at as *mut u8, data.as_ptr(), data.len()) })
 }
 
-/// Copies from a program what can be read of it; returns how many bytes.
+/// Copies from a program as much as can be read. Returns the number of bytes.
 pub fn copy_in_some(at: u64, out: &mut [u8]) -> usize {
     some(out.len(), |from, to| copy_in(at.wrapping_add(from as u64), &mut out[from..to]))
 }
 
-/// Copies to a program what can be written of it; returns how many bytes.
+/// Copies to a program as much as can be written. Returns the number of bytes.
 pub fn copy_out_some(at: u64, data: &[u8]) -> usize {
     some(data.len(), |from, to| copy_out(at.wrapping_add(from as u64), &data[from..to]))
 }
 
-/// How many of so many bytes `copy` can copy, which is given the first and the end: all at once, or else those
-/// up to one that cannot be.
+/// Returns how many of `bytes` bytes `copy` can copy. Tries all of them first, then ever smaller parts up to
+/// the first byte that fails. `copy` gets the start and the end of a part.
 fn some(bytes: usize, mut copy: impl FnMut(usize, usize) -> Result<(), Errno>) -> usize {
     if copy(0, bytes).is_ok() {
         return bytes;
@@ -96,11 +97,11 @@ fn some(bytes: usize, mut copy: impl FnMut(usize, usize) -> Result<(), Errno>) -
     done
 }
 
-/// The aligned word there, read at once.
+/// Returns the aligned word at an address, read in one access.
 ///
 /// # Errors
 ///
-/// EFAULT, or EINVAL where it is not aligned.
+/// EFAULT if it cannot be read, EINVAL if it is not aligned.
 pub fn load(at: u64) -> Result<u32, Errno> {
     aligned(at)?;
     let mut word = 0;
@@ -109,11 +110,11 @@ pub fn load(at: u64) -> Result<u32, Errno> {
     Ok(word)
 }
 
-/// Puts `new` where `expected` is, in one step; returns what was there.
+/// Replaces `expected` with `new` atomically. Returns the old value.
 ///
 /// # Errors
 ///
-/// As [`load`].
+/// Fails like [`load`].
 pub fn exchange(at: u64, expected: u32, new: u32) -> Result<u32, Errno> {
     aligned(at)?;
     let mut old = 0;
@@ -126,7 +127,7 @@ fn aligned(at: u64) -> Result<(), Errno> {
     if at.is_multiple_of(4) { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// An address in a program where it says that a `T` lies.
+/// An address in a program at which the program says that there is a `T`.
 #[derive(Clone, Copy, Debug)]
 pub struct UserPtr<T> {
     at: u64,
@@ -138,7 +139,7 @@ impl<T: Plain> UserPtr<T> {
         UserPtr { at, of: PhantomData }
     }
 
-    /// None: the null pointer, by which programs say that there is nothing.
+    /// Returns `None` for a null pointer.
     pub fn optional(at: u64) -> Option<Self> {
         (at != 0).then_some(Self::new(at))
     }
@@ -147,44 +148,49 @@ impl<T: Plain> UserPtr<T> {
         self.at
     }
 
-    /// The `n`th behind it.
+    /// Returns the address of the `n`th value after this one.
     #[must_use]
     pub fn add(self, n: u64) -> Self {
         Self::new(self.at.wrapping_add(n.wrapping_mul(size_of::<T>() as u64)))
     }
 
+    /// Reads the value.
+    ///
     /// # Errors
     ///
-    /// EFAULT.
+    /// EFAULT if it cannot be read.
     pub fn read(self) -> Result<T, Errno> {
         let mut value = MaybeUninit::<T>::zeroed();
-        // SAFETY: room for a `T`, initialised.
+        // SAFETY: the bytes are initialised, and there are as many as a `T` has.
         let bytes = unsafe { core::slice::from_raw_parts_mut(value.as_mut_ptr().cast(), size_of::<T>()) };
         copy_in(self.at, bytes)?;
-        // SAFETY: any bytes are a `T`.
+        // SAFETY: any bytes are a valid `T`.
         Ok(unsafe { value.assume_init() })
     }
 
+    /// Writes the value.
+    ///
     /// # Errors
     ///
-    /// EFAULT.
+    /// EFAULT if it cannot be written.
     pub fn write(self, value: &T) -> Result<(), Errno> {
-        // SAFETY: a `T` has no padding.
+        // SAFETY: a `T` has no padding, so all its bytes are initialised.
         let bytes = unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast(), size_of::<T>()) };
         copy_out(self.at, bytes)
     }
 }
 
-/// A string that ends with a zero, of fewer than `most` bytes.
+/// Reads a string that ends with a zero byte, of fewer than `most` bytes. Returns `None` if the string is
+/// longer; the caller chooses between E2BIG and ENAMETOOLONG.
 ///
 /// # Errors
 ///
-/// EFAULT; E2BIG or ENAMETOOLONG is the caller's to say where it is `Ok(None)`: no end within `most`.
+/// EFAULT if it cannot be read.
 pub fn read_string(at: u64, most: usize) -> Result<Option<alloc::vec::Vec<u8>>, Errno> {
     let mut text = alloc::vec::Vec::new();
     let mut chunk = [0; 256];
     while text.len() < most {
-        // Never beyond the page, behind which there may be nothing.
+        // A chunk never crosses a page boundary, because the next page may not be mapped.
         let from = at.wrapping_add(text.len() as u64);
         let room = (4096 - from as usize % 4096).min(chunk.len()).min(most - text.len());
         copy_in(from, &mut chunk[..room])?;

@@ -1,4 +1,4 @@
-//! /proc/PID/clear_refs: forgets how pages were used.
+//! /proc/PID/clear_refs: clears the record of how pages were used.
 
 use crate::errno;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree::Node};
@@ -10,21 +10,21 @@ use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use freehold::report::clear_refs::ClearRefs;
 
-/// The file of a process.
+/// Makes the file for a process.
 pub fn clear_refs(process: Arc<Process>) -> Arc<Node> {
     Node::made(0o200, Box::new(move || Ok(Arc::new(Switch(process.clone())) as Arc<dyn File>)))
 }
 
 struct Switch(Arc<Process>);
 
-/// Bytes that a write takes at most, as on Linux.
+/// Maximum bytes of a write, as on Linux.
 const MOST: usize = 12;
 
-/// The number in a text of Linux's `kstrtoint`, with white space around it.
+/// Parses a number like Linux's `kstrtoint`, with white space around it.
 ///
 /// # Errors
 ///
-/// EINVAL: no number. ERANGE: too large.
+/// EINVAL if the text is not a number, ERANGE if the number is too large.
 fn number(text: &[u8]) -> Result<i32, Errno> {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
@@ -49,7 +49,7 @@ impl File for Switch {
             1 => clear(ClearRefs::All),
             2 => clear(ClearRefs::Anonymous),
             3 => clear(ClearRefs::Mapped),
-            // Soft-dirty bits: there are none, as on a Linux without CONFIG_MEM_SOFT_DIRTY.
+            // There are no soft-dirty bits, as on a Linux without CONFIG_MEM_SOFT_DIRTY.
             4 => {}
             5 => self.0.usage.peak_resident.store(0, Relaxed),
             _ => return Err(Errno::EINVAL),

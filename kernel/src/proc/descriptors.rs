@@ -26,12 +26,12 @@ impl Jump for Opened {
     }
 
     fn node(&self) -> Result<Arc<Node>, Errno> {
-        // What has no name is opened as what it is.
+        // A file without a node in the tree is opened directly.
         Ok(node_of(&*self.0.file).cloned().unwrap_or_else(|| Node::device(self.0.file.clone())))
     }
 }
 
-/// What an open file is called.
+/// Returns the name of an open file.
 fn name_of(open: &Open) -> Vec<u8> {
     match node_of(&*open.file) {
         Some(node) => path_of(node, &open.name),
@@ -43,7 +43,8 @@ fn name_of(open: &Open) -> Vec<u8> {
     }
 }
 
-/// The path that a node was opened by, where it leads there still; else the one that it has by now.
+/// Returns the path by which a node was opened, if it still leads to the node; otherwise the node's current
+/// path.
 fn path_of(node: &Arc<Node>, opened: &[u8]) -> Vec<u8> {
     let found = tree::lookup(&tree::root(), opened, true);
     let path = tree::path_of(node);

@@ -1,4 +1,4 @@
-//! What is mapped: the engine's reports, with the inodes and paths of the kernel's files.
+//! Reports of what is mapped: the engine's reports, with the inodes and paths of the kernel's files.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};
@@ -18,10 +18,10 @@ use freehold::report::maps::{MapLine, MapName};
 use freehold::report::pagemap::PageKind;
 use freehold::vma::flags::VmFlags;
 
-/// The column that names begin in.
+/// Column in which names begin.
 const NAME: usize = 73;
 
-/// The inode and the path of a file that is mapped. A path that leads elsewhere by now was removed.
+/// Returns the inode and the path of a mapped file. A path that now leads elsewhere is marked as deleted.
 fn file_of(file: &file::File<Machine>) -> (u64, String) {
     let name = file.name();
     if name.ends_with(" (deleted)") {
@@ -37,7 +37,7 @@ fn file_of(file: &file::File<Machine>) -> (u64, String) {
     }
 }
 
-/// A line of maps, with its end.
+/// Writes a line of maps.
 fn write_line(out: &mut String, line: &MapLine<Machine>) {
     let letter = |flag, letter| if line.flags.contains(flag) { letter } else { '-' };
     let (r, w, x) = (letter(VmFlags::READ, 'r'), letter(VmFlags::WRITE, 'w'), letter(VmFlags::EXEC, 'x'));
@@ -65,31 +65,31 @@ fn write_line(out: &mut String, line: &MapLine<Machine>) {
     out.push('\n');
 }
 
-/// The address space of a process; of one that has ended, none.
+/// Returns the address space of a process, or `None` after its end.
 pub fn space(process: &Process) -> Option<Space> {
     process.space.lock().clone()
 }
 
-/// maps, or smaps: made as it is read, because there may be very many lines.
+/// The file maps or smaps. Its text is made in parts while it is read, because there may be very many lines.
 pub struct Lines {
     process: Arc<Process>,
-    /// smaps.
+    /// True for smaps.
     detailed: bool,
     made: SpinLock<Made>,
 }
 
-/// The part of the text that is there.
+/// The part of the text that is currently made.
 #[derive(Default)]
 struct Made {
-    /// Where in the whole text it begins.
+    /// Offset of this part in the whole text.
     begin: u64,
     text: String,
-    /// From which address on the next line is.
+    /// Address from which the next line is made.
     next: u64,
     over: bool,
 }
 
-/// Bytes that are made at a time, at least.
+/// Minimum bytes of a part.
 const PART: usize = 4096;
 
 impl Lines {
@@ -99,7 +99,7 @@ impl Lines {
 }
 
 impl Made {
-    /// Goes on to the next part.
+    /// Makes the next part.
     fn advance(&mut self, space: Option<&Space>, detailed: bool) {
         self.begin += self.text.len() as u64;
         self.text.clear();
@@ -113,7 +113,7 @@ impl Made {
         });
     }
 
-    /// Adds a line, or a paragraph; false: there is none.
+    /// Adds a line of maps or a paragraph of smaps. Returns false if there is none.
     fn add_line(&mut self, space: &Space, detailed: bool) -> bool {
         if !detailed {
             let Some(line) = space.maps(self.next).next() else { return false };
@@ -123,7 +123,7 @@ impl Made {
         }
         let Some(smap) = space.smaps(self.next).next() else { return false };
         write_line(&mut self.text, &smap.line);
-        // The engine's own first line knows no inode.
+        // The engine's first line lacks the inode, so it is replaced.
         let text = format!("{smap}\n");
         self.text.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));
         self.next = smap.line.end;
@@ -134,7 +134,7 @@ impl Made {
 impl File for Lines {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
         let space = space(&self.process);
-        // Two readers at a time each make the text for themselves.
+        // Each of two concurrent readers makes the text itself.
         let mut made = core::mem::take(&mut *self.made.lock());
         if at < made.begin || at == 0 {
             made = Made::default();
@@ -168,12 +168,12 @@ impl File for Lines {
     }
 }
 
-/// All of smaps added up.
+/// Returns the sum of all entries of smaps.
 pub fn rollup(process: &Process) -> Vec<u8> {
     space(process).map_or_else(Vec::new, |space| format!("{}", space.smaps_rollup()).into_bytes())
 }
 
-/// The memory of a process, read and written as a debugger does.
+/// The file mem: the memory of a process, accessed as a debugger does.
 pub struct Memory(pub Arc<Process>);
 
 impl File for Memory {
@@ -216,12 +216,12 @@ impl File for Memory {
     }
 }
 
-/// A word for every page: whether it is there, of what kind, and where.
+/// The file pagemap: a word for each page, with its presence, its kind and its frame.
 pub struct Pages(pub Arc<Process>);
 
 const PRESENT: u64 = 1 << 63;
 const OF_FILE: u64 = 1 << 61;
-/// Words that one look makes.
+/// Words that one step makes.
 const WORDS: usize = 256;
 
 impl File for Pages {
@@ -240,7 +240,7 @@ impl File for Pages {
             }
             let words = words(&space, first, last);
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            // As on Linux, what came before is not told.
+            // As on Linux, an error hides the bytes that were already copied.
             done += to.put_whole(&bytes)?;
         }
         Ok(done)

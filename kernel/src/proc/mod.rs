@@ -7,7 +7,7 @@
 //! | [`system`] | the system as a whole: meminfo, cpuinfo, stat… |
 //! | [`settings`] | /proc/sys |
 //! | [`process`] | the folders of processes |
-//! | [`maps`] | what is mapped: maps, smaps, pagemap, mem |
+//! | [`maps`] | reports of what is mapped: maps, smaps, pagemap, mem |
 //! | [`clear_refs`] | clear_refs |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
@@ -31,7 +31,7 @@ use alloc::vec::Vec;
 use freehold::error::Errno;
 use text::{FOLDER, LINKED, PLAIN, number, text};
 
-/// A link whose text is made when it is read, and leads where that says.
+/// A link whose text is made when it is read, relative to /proc.
 struct Pointer(fn() -> String);
 
 impl Jump for Pointer {
@@ -44,7 +44,7 @@ impl Jump for Pointer {
     }
 }
 
-/// /proc.
+/// The folder /proc.
 struct Root {
     sys: Arc<Node>,
 }
@@ -94,7 +94,7 @@ impl Listing for Root {
     }
 }
 
-/// /proc/sysvipc.
+/// The folder /proc/sysvipc.
 struct Ipc;
 
 impl Listing for Ipc {

@@ -38,11 +38,11 @@ const TEXTS: &[(&str, Text)] = &[
 
 const LINKS: &[&str] = &["exe", "cwd", "root"];
 
-/// The folder of a process, or of a thread by its number.
+/// Makes the folder of a process, or of a thread by its number.
 ///
 /// # Errors
 ///
-/// ENOENT.
+/// ENOENT if neither exists.
 pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
     let (process, thread) = match process::find(pid) {
         Some(process) => (process, None),
@@ -53,7 +53,7 @@ pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
 
 struct Of {
     process: Arc<Process>,
-    /// Of a thread: it has no threads of its own.
+    /// The thread's number in the folder of a thread, which has no folder `task`.
     thread: Option<u32>,
 }
 
@@ -112,7 +112,7 @@ impl Listing for Of {
     }
 }
 
-/// Written and read back by daemons and tests.
+/// Makes oom_score_adj, which has no effect: daemons and tests write it and read it back.
 fn score(process: Arc<Process>) -> Arc<Node> {
     let other = process.clone();
     let read = move || Ok(format!("{}\n", process.oom_score.load(Relaxed)).into_bytes());
@@ -143,7 +143,7 @@ fn find_thread(process: &Process, tid: u32) -> Option<Arc<Thread>> {
     process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned()
 }
 
-/// The links of a process.
+/// A link in the folder of a process.
 struct Link {
     process: Arc<Process>,
     what: &'static str,
@@ -163,7 +163,7 @@ impl Jump for Link {
     }
 }
 
-/// The thread's name, which can be written.
+/// Makes comm: the thread's name, which can be written.
 fn name_of(process: Arc<Process>, tid: u32) -> Arc<Node> {
     let named = process.clone();
     setting(
@@ -189,7 +189,7 @@ fn is_here(process: &Process) -> bool {
     core::ptr::eq(&raw const **current().process(), process)
 }
 
-/// Its strings of arguments, or of the environment.
+/// Returns the strings of the arguments, or of the environment.
 pub fn strings(process: &Process, environment: bool) -> Vec<u8> {
     let Some(space) = space(process) else { return Vec::new() };
     let (mut out, mut part) = (Vec::new(), [0; 512]);
@@ -206,7 +206,7 @@ pub fn strings(process: &Process, environment: bool) -> Vec<u8> {
     }
 }
 
-/// Sizes in pages: mapped, resident, of files, program text, data.
+/// Sizes of a process's memory, in pages.
 struct Sizes {
     total: u64,
     resident: u64,
@@ -246,7 +246,7 @@ fn statm(process: &Process) -> Vec<u8> {
     }
 }
 
-/// As `ps` says it: running, sleeping, ended.
+/// Returns the state of a thread, as `ps` shows it.
 fn state(process: &Process, tid: u32) -> (char, &'static str) {
     if process.status.lock().is_some() {
         return ('Z', "zombie");
@@ -256,7 +256,7 @@ fn state(process: &Process, tid: u32) -> (char, &'static str) {
         Some(thread) if thread.is_parked() && process.signals.lock().job.is_stopping() => ('T', "stopped"),
         Some(thread) if thread.is_parked() => ('S', "sleeping"),
         Some(_) => ('R', "running"),
-        // The first thread has ended, and others have not.
+        // The first thread has ended, and other threads have not.
         None => ('Z', "zombie"),
     }
 }
@@ -269,7 +269,7 @@ fn users(process: &Process) -> String {
     row("Uid", &ids.user) + &row("Gid", &ids.group)
 }
 
-/// Sets of signals, as numbers of 64 bits.
+/// Returns the rows with sets of signals, as numbers of 64 bits.
 fn signals(process: &Process, tid: u32) -> String {
     let (own, blocked) = find_thread(process, tid)
         .map_or((0, 0), |thread| (thread.pending.lock().signals(), thread.blocked()));
@@ -392,7 +392,7 @@ fn mounts(_: &Process) -> Vec<u8> {
     out
 }
 
-/// What would end a field, or the line, as octal digits.
+/// Escapes bytes that would end a field or the line, as octal digits.
 fn escaped(path: &[u8]) -> Vec<u8> {
     let escape = |byte: &u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),

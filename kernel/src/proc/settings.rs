@@ -1,4 +1,5 @@
-//! /proc/sys. What the engine decides is asked of it; what nobody looks at is kept, and read back.
+//! /proc/sys. Settings of the engine are read from the engine. Settings that nothing uses are stored and read
+//! back.
 
 use crate::files::tree::Node;
 use crate::memory;
@@ -23,7 +24,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("kernel/random/boot_id", "46726565-686f-4c64-8000-000000000001\n"),
 ];
 
-/// Numbers that are somebody's.
+/// A path, a function that reads the number from its owner, and one that sets it.
 type Asked = (&'static str, fn() -> i64, Option<fn(u64)>);
 
 const ASKED: &[Asked] = &[
@@ -42,7 +43,7 @@ const ASKED: &[Asked] = &[
     ("vm/mmap_min_addr", || engine().config().mmap_min_addr as i64, None),
 ];
 
-/// By size, in their order.
+/// Overcommitted huge pages by size, in the order of `HugePageSize::ALL`.
 static OVERCOMMIT: [AtomicU64; HugePageSize::ALL.len()] =
     [const { AtomicU64::new(0) }; HugePageSize::ALL.len()];
 
@@ -63,7 +64,7 @@ pub fn set_overcommit(size: HugePageSize, pages: u64) {
     engine().huge_pool(size).set_overcommit(pages);
 }
 
-/// How much memory there is for promises where they are counted (vm.overcommit_memory = 2), in pages.
+/// Returns the limit on committed memory for vm.overcommit_memory = 2, in pages.
 pub fn commit_limit() -> u64 {
     match kept("vm/overcommit_kbytes") {
         0 => memory::total_bytes() / PAGE_SIZE * kept("vm/overcommit_ratio") / 100,
@@ -71,7 +72,7 @@ pub fn commit_limit() -> u64 {
     }
 }
 
-/// Tells the engine how much memory programs may be promised.
+/// Sets the engine's limit on committed memory.
 pub fn commit() {
     engine().set_overcommit(match kept("vm/overcommit_memory") {
         0 => Overcommit::Heuristic(PageCount::new(memory::total_bytes() / PAGE_SIZE)),
@@ -80,7 +81,7 @@ pub fn commit() {
     });
 }
 
-/// Gives a node a path below a folder; folders come as they are needed.
+/// Adds a node at a path below a folder. Makes the folders on the path as needed.
 pub fn insert(root: &Arc<Node>, path: &str, node: Arc<Node>) {
     let (mut here, mut path) = (root.clone(), path);
     while let Some((folder, rest)) = path.split_once('/') {
@@ -95,7 +96,7 @@ pub fn insert(root: &Arc<Node>, path: &str, node: Arc<Node>) {
     here.insert(path.as_bytes(), node).expect("names that differ");
 }
 
-/// A file with a number that is not negative, which `set` may change.
+/// Makes a file with a nonnegative number, which `set` may change.
 pub fn number_file(
     get: impl Fn() -> i64 + Send + Sync + 'static,
     set: Option<impl Fn(u64) + Send + Sync + 'static>,
@@ -144,9 +145,9 @@ pub fn root() -> Arc<Node> {
     insert(&root, "kernel/core_pattern", pattern);
     for (path, get, set) in ASKED {
         let node = match *path {
-            // These are larger than any number with a sign.
+            // These settings are larger than any signed number.
             "kernel/shmmax" | "kernel/shmall" => large(*get, *set),
-            // -1 is a number here: all ones.
+            // This setting accepts -1, all ones.
             "kernel/shm_next_id" => setting(
                 || Ok(format!("{}\n", SHM.next_id.load(Relaxed) as i64).into_bytes()),
                 |text| number(text).map(|id| SHM.next_id.store(id as u64, Relaxed)),

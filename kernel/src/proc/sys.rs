@@ -1,4 +1,4 @@
-//! /sys, as far as programs look: processors, the node of memory, huge pages.
+//! The parts of /sys that programs read: CPUs, the memory node, huge pages.
 
 use crate::arch::cpu;
 use crate::files::tree::Node;
@@ -68,8 +68,7 @@ fn pool(size: HugePageSize) -> freehold::hugetlb::HugePoolCounts {
 const MODES: [(&str, HugePages); 3] =
     [("always", HugePages::Always), ("madvise", HugePages::Madvise), ("never", HugePages::Never)];
 
-/// Where anonymous memory gets huge pages.
-/// Where there are huge pages, in the word that programs read.
+/// Returns the word for the current use of huge pages by anonymous memory, as programs read it.
 pub fn huge_mode() -> &'static str {
     let now = engine().huge_pages();
     MODES.iter().find(|(_, mode)| *mode == now).map_or("never", |(name, _)| name)
@@ -109,7 +108,7 @@ pub fn root() -> Arc<Node> {
         insert(&root, &format!("devices/system/cpu/cpu{number}/online"), text(|| Ok(b"1\n".to_vec())));
     }
     for name in ["run", "pages_shared", "pages_sharing", "full_scans", "max_page_sharing"] {
-        // Nothing merges pages.
+        // No page merging is implemented, so the counts are zero.
         insert(&root, &format!("kernel/mm/ksm/{name}"), text(|| Ok(b"0\n".to_vec())));
     }
     insert(&root, "kernel/mm/transparent_hugepage/enabled", huge_enabled());

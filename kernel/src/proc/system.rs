@@ -1,4 +1,4 @@
-//! The system as a whole.
+//! Files about the system as a whole.
 
 use crate::arch::{clock, cpu, layout::Tables};
 use crate::memory::{self, frames};
@@ -12,10 +12,10 @@ use freehold::PAGE_SIZE;
 use freehold::hugetlb::HugePageSize;
 use freehold::platform::Format;
 
-/// A file's name, and what makes its text.
+/// The name of a file, and the function that makes its text.
 pub type Text = (&'static str, fn() -> String);
 
-/// Names and texts.
+/// The names and texts.
 pub const FILES: &[Text] = &[
     ("meminfo", meminfo),
     ("cpuinfo", cpuinfo),
@@ -33,7 +33,7 @@ pub const FILES: &[Text] = &[
     ("interrupts", String::new),
 ];
 
-/// Rows of meminfo. Most are not counted, and programs look for them.
+/// Rows of meminfo. Programs look for them; most are not counted and always 0.
 const MEMINFO: &str = "MemTotal MemFree MemAvailable Buffers Cached SwapCached Active Inactive Active(anon) \
     Inactive(anon) Active(file) Inactive(file) Unevictable Mlocked SwapTotal SwapFree Dirty Writeback AnonPages \
     Mapped Shmem KReclaimable Slab SReclaimable SUnreclaim KernelStack PageTables CommitLimit Committed_AS \
@@ -69,7 +69,8 @@ fn meminfo() -> String {
     text
 }
 
-/// Flags of leaf 1, in edx and ecx, and of leaf 7, in ecx: a name for each bit, or a dash.
+/// Names of the flags of leaf 1 in edx and ecx, and of leaf 7 in ecx, one for each bit; a dash for a bit
+/// without a name.
 const EDX: &str =
     "fpu - - pse tsc msr pae - cx8 apic - - - pge - cmov pat pse36 - - - - - mmx fxsr sse sse2 - ht";
 const ECX: &str =

@@ -1,4 +1,4 @@
-//! Files of text that is made when it is read.
+//! Text files whose text is made when they are read.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{DIRECTORY, File, LINK, REGULAR, Stat, buffer::UserBuffer, tree::Node};
@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use freehold::error::Errno;
 
-/// `d_type` of a directory, a link, a file.
+/// `d_type` of a directory, a link and a file.
 pub const FOLDER: u8 = (DIRECTORY >> 12) as u8;
 pub const LINKED: u8 = (LINK >> 12) as u8;
 pub const PLAIN: u8 = (REGULAR >> 12) as u8;
@@ -15,19 +15,19 @@ pub const PLAIN: u8 = (REGULAR >> 12) as u8;
 type Make = Arc<dyn Fn() -> Result<Vec<u8>, Errno> + Send + Sync>;
 type Take = Arc<dyn Fn(&[u8]) -> Result<(), Errno> + Send + Sync>;
 
-/// An open file of text. The text is made when its beginning is read.
+/// An open text file. The text is made when its beginning is read.
 struct Text {
     make: Make,
     take: Option<Take>,
     text: SpinLock<Option<Arc<Vec<u8>>>>,
 }
 
-/// A file of text.
+/// Makes a text file.
 pub fn text(make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static) -> Arc<Node> {
     file(0o444, Arc::new(make), None)
 }
 
-/// A file of text that takes what is written to it.
+/// Makes a text file that passes written text to `take`.
 pub fn setting(
     make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static,
     take: impl Fn(&[u8]) -> Result<(), Errno> + Send + Sync + 'static,
@@ -84,11 +84,11 @@ impl File for Text {
     }
 }
 
-/// The number that a text begins with.
+/// Parses a text as a number, without the white space and zero bytes around it.
 ///
 /// # Errors
 ///
-/// EINVAL.
+/// EINVAL if the text is not a number.
 pub fn number(text: &[u8]) -> Result<i64, Errno> {
     let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
     text.trim_matches(|c: char| c.is_whitespace() || c == '\0').parse().map_err(|_| Errno::EINVAL)
