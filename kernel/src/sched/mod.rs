@@ -1,18 +1,19 @@
-//! Threads of the kernel, and which of them runs where. `process` adds the data of a program's threads.
+//! Threads of the kernel, and the CPUs on which they run. `process` adds the data of a program's threads.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | [`thread`] | a thread: its stack, its registers, whether it sleeps, what it has to do |
-//! | [`scheduler`] | queues of processors, switches, idling |
-//! | [`wait`] | sleeping until somebody wakes, for a word of the kernel's or a program's |
-//! | [`mutex`] | a lock that threads sleep for |
-//! | [`timers`] | the tick, sleepers with a deadline, and what else expires |
+//! | [`thread`] | a thread: its stack, its registers, whether it sleeps, its pending work |
+//! | [`scheduler`] | per-CPU queues, switches, idling |
+//! | [`wait`] | sleeping until a wake-up on a word of the kernel or a program |
+//! | [`mutex`] | a lock whose waiters sleep |
+//! | [`timers`] | the tick, sleepers with a deadline, and other timers |
 //!
 //! # Sleeping
 //!
-//! A thread that sleeps is *parked*; others wake it by *unparking* it, before or after, as often as they like:
-//! a park that finds an unpark before it returns at once. So every wait is a loop that looks at its condition
-//! again, and a signal needs no more than to set [`Thread::work`](thread::Thread::work) and unpark.
+//! A sleeping thread is *parked*. Other threads wake it by *unparking* it, before or after it parks, any
+//! number of times. A park after an unpark returns at once. Every wait is therefore a loop that checks its
+//! condition again, and a signal only has to set [`Thread::work`](thread::Thread::work) and unpark the
+//! thread.
 
 pub mod mutex;
 pub mod scheduler;

@@ -1,13 +1,13 @@
-//! A lock that threads sleep for: what a holder does may wait for a page, or for a device.
+//! A lock whose waiters sleep. Its holder may wait for a page or for a device.
 //!
 //! | word | meaning | leaves it by |
 //! | --- | --- | --- |
 //! | 0 | free | exchange to 1 or 2, by the thread that becomes the holder |
 //! | 1 | held | exchange to 0, by the holder; exchange to 2, by a thread that is about to sleep |
-//! | 2 | held, and somebody may sleep | exchange to 0, by the holder, which then wakes one |
+//! | 2 | held, and a thread may sleep | exchange to 0, by the holder, which then wakes one thread |
 //!
-//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A thread that was
-//! woken takes the lock as 2, since others may still sleep.
+//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A woken thread takes
+//! the lock as 2, because other threads may still sleep.
 
 use super::thread::current;
 use crate::sched::wait::{self, Key, Sleep, Woken};
@@ -21,14 +21,14 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WANTED: u32 = 2;
 
-/// A lock that one thread has at a time.
+/// A lock that one thread holds at a time.
 #[derive(Default)]
 pub struct Mutex {
     /// See the module's table.
     word: AtomicU32,
 }
 
-/// The lock is held; dropping this gives it back.
+/// The right of the holder. Releases the lock when dropped.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct MutexGuard<'a>(&'a Mutex);
 
@@ -37,11 +37,11 @@ impl Mutex {
         Mutex { word: AtomicU32::new(FREE) }
     }
 
-    /// Takes the lock; sleeps until it is free. No spin lock is held.
+    /// Takes the lock. Sleeps until the lock is free, so the caller holds no spin lock.
     ///
     /// # Errors
     ///
-    /// EINTR: the thread has to end.
+    /// EINTR if the thread is killed while waiting.
     pub fn lock(&self) -> Result<MutexGuard<'_>, Errno> {
         if self.word.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok() {
             return Ok(MutexGuard(self));
@@ -50,7 +50,7 @@ impl Mutex {
             if current().is_killed() {
                 return Err(Errno::EINTR);
             }
-            // SeqCst: the holder changes the word first, and needs the lock of the list to wake.
+            // SeqCst: the holder changes the word before it wakes, and for waking takes the lock of the list.
             let waiting = wait::enqueue_if(self.key(), || self.word.load(SeqCst) == WANTED);
             if waiting.is_some_and(|waiting| waiting.sleep(Sleep::Killable, u64::MAX) == Woken::Signal) {
                 return Err(Errno::EINTR);

@@ -1,10 +1,10 @@
-//! Which thread runs where: a queue for each processor, a turn of [`SLICE_NS`] for each thread, and idle
-//! processors that take from the queues of others.
+//! The scheduler: a queue for each CPU, a time slice of [`SLICE_NS`] for each thread, and idle CPUs that take
+//! threads from other queues.
 //!
-//! The thread that has run least comes first, as in Linux's CFS (2007): [`Thread::virtual_ns`] counts how
-//! long a thread has run, and queues are in its order. A thread that comes begins at the queue's floor at
-//! least, which is where the thread stood that was picked last: so sleep is no credit. A thread that comes
-//! interrupts one that is ahead of it by [`AHEAD_NS`].
+//! The thread that has run least is first, as in Linux's CFS (2007). [`Thread::virtual_ns`] counts how long a
+//! thread has run, and queues are in its order. A thread that enters a queue starts at least at the queue's
+//! floor, the virtual time of the thread that was picked last, so sleeping earns no credit. An entering
+//! thread preempts a running one whose virtual time is larger by [`AHEAD_NS`].
 
 use super::thread::{PARKED, RUNNABLE, Thread, UNPARKED, current, work};
 use super::timers;
@@ -23,24 +23,26 @@ use core::sync::atomic::{
 use linux_raw_sys::general::__NR_clone;
 use x86_64::registers::model_specific::Msr;
 
-/// How long a thread runs while others wait.
+/// The time that a thread may run while others wait.
 pub const SLICE_NS: u64 = 10_000_000;
-/// How much more a thread must have had than one that comes to be interrupted for it.
+/// The lead in virtual time at which a running thread is preempted for an entering one.
 const AHEAD_NS: u64 = 1_000_000;
 
 const FS_BASE: u32 = 0xc000_0100;
 /// The program's GS base, while the kernel runs.
 const USER_GS_BASE: u32 = 0xc000_0102;
 
-/// Threads that wait for each processor.
+/// The threads that wait for each CPU.
 static QUEUES: [SpinLock<Queue>; MAX_CPUS] = [const { SpinLock::new(Queue::new()) }; MAX_CPUS];
 
+/// The queue of a CPU.
+///
 /// # Invariants
 ///
-/// In the order of `virtual_ns`, which does not change while a thread is here.
+/// The threads are in the order of `virtual_ns`, which does not change while a thread is in a queue.
 struct Queue {
     threads: VecDeque<Arc<Thread>>,
-    /// `virtual_ns` of the thread that was picked last; never goes back.
+    /// `virtual_ns` of the thread that was picked last. Never decreases.
     floor: u64,
 }
 
@@ -49,7 +51,8 @@ impl Queue {
         Queue { threads: VecDeque::new(), floor: 0 }
     }
 
-    /// Adds a thread; one that has `moved` here begins anew. Returns its virtual time.
+    /// Adds a thread. A thread that `moved` from another CPU starts at the floor. Returns the thread's
+    /// virtual time.
     fn insert(&mut self, thread: Arc<Thread>, moved: bool) -> u64 {
         let before = thread.virtual_ns.load(Relaxed);
         let own = if moved { self.floor } else { before.max(self.floor) };
@@ -59,7 +62,7 @@ impl Queue {
         own
     }
 
-    /// The first, if it has run for less than `most`.
+    /// Removes and returns the first thread, if its virtual time is at most `most`.
     fn pop_before(&mut self, most: u64) -> Option<Arc<Thread>> {
         let own = self.threads.front()?.virtual_ns.load(Relaxed);
         if own > most {
@@ -69,13 +72,13 @@ impl Queue {
         self.threads.pop_front()
     }
 }
-/// Processors that idle, by bit. Set by the processor before it looks for threads once more; a waker pushes,
-/// then looks here.
+/// Idle CPUs, one bit each. A CPU sets its bit and then looks for threads again. A waker queues a thread and
+/// then reads this word.
 static IDLE: AtomicU64 = AtomicU64::new(0);
 
-/// What a thread that leaves a processor wants of the thread that comes.
+/// Instructions of a thread that leaves a CPU, for the thread that follows.
 struct Switching {
-    /// The thread that left. Its processor's reference goes along.
+    /// The thread that left. The CPU's reference to it passes along.
     from: *const Thread,
     requeue: bool,
 }
@@ -86,7 +89,7 @@ unsafe extern "C" {
     fn switch_stacks(keep: *mut u64, to: u64);
 }
 
-/// The calling processor has a thread from now on: its idle one, which is what runs.
+/// Gives the calling CPU its idle thread, as which the current code continues.
 pub fn init_cpu() {
     let idle = Arc::into_raw(Arc::new(Thread::idle())).cast();
     let own = cpu();
@@ -96,20 +99,22 @@ pub fn init_cpu() {
     preempt::init_cpu();
 }
 
-/// Runs what waits for a grace period. No other thread comes in between: it would be at the same.
+/// Runs the functions whose grace period is over. Preemption is held off, because another thread would run
+/// the same functions.
 fn advance_rcu() {
     preempt::hold();
     RCU.advance();
     preempt::release();
 }
 
-/// A thread that can run, and is in no queue, gets a place in one.
+/// Puts a runnable thread that is in no queue into a queue.
 pub fn enqueue(thread: Arc<Thread>) {
     let target = place(&thread);
     jitter::stall();
     let moved = thread.last_cpu.load(Relaxed) != target;
     let own = QUEUES[target].lock().insert(thread, moved);
-    // SeqCst: with the idle processor's store and its look at the queue, one of the two sees the other.
+    // SeqCst: pairs with the idle CPU's store of its bit and its look at the queue. One of the two sees the
+    // other.
     let idles = IDLE.load(SeqCst) >> target & 1 != 0;
     if target == cpu::number() {
         if !idles && is_ahead(target, own) {
@@ -120,14 +125,14 @@ pub fn enqueue(thread: Arc<Thread>) {
     }
 }
 
-/// Whether the thread that runs there should make way for one of this virtual time.
+/// Returns true if the thread that runs on CPU `target` should be preempted for one of this virtual time.
 fn is_ahead(target: usize, own: u64) -> bool {
     let there = cpu::other(target);
     let ran = clock::now_ns().saturating_sub(there.turn_began.load(Relaxed));
     there.turn_virtual.load(Relaxed) + ran > own + AHEAD_NS
 }
 
-/// Counts what the calling thread has run since that was last counted.
+/// Adds the time since the last count to the calling thread's run time.
 pub fn count_turn() {
     let (own, here) = (cpu(), current());
     let now = clock::now_ns();
@@ -137,7 +142,7 @@ pub fn count_turn() {
     own.turn_virtual.store(total, Relaxed);
 }
 
-/// Where a thread should run: where it ran last, unless that is busy and another processor idles.
+/// Returns the CPU for a thread: the one on which it ran last, unless that is busy and another is idle.
 fn place(thread: &Thread) -> usize {
     let (last, allowed) = (thread.last_cpu.load(Relaxed), thread.affinity.load(Relaxed));
     let idle = IDLE.load(Relaxed) & allowed;
@@ -150,7 +155,7 @@ fn place(thread: &Thread) -> usize {
     }
 }
 
-/// Has the processor that runs the thread come into the kernel, so that it looks at its work.
+/// Interrupts the CPU that runs the thread, so that the thread enters the kernel and looks at its work.
 pub fn kick(thread: &Thread) {
     let number = thread.last_cpu.load(Relaxed);
     if thread.on_cpu.load(Acquire) && number != cpu::number() {
@@ -158,14 +163,14 @@ pub fn kick(thread: &Thread) {
     }
 }
 
-/// The next thread for the calling processor.
+/// Removes and returns the next thread for the calling CPU.
 fn pick() -> Option<Arc<Thread>> {
     let number = cpu::number();
     let own = QUEUES[number].lock().pop_before(u64::MAX);
     own.or_else(|| steal(number))
 }
 
-/// A thread that waits for another processor, and may run here.
+/// Takes a thread that waits for another CPU and may run on this one.
 fn steal(number: usize) -> Option<Arc<Thread>> {
     let count = cpu::count();
     let taken = (1..count).map(|n| (number + n) % count).find_map(|other| {
@@ -179,11 +184,12 @@ fn steal(number: usize) -> Option<Arc<Thread>> {
     taken
 }
 
-/// The calling thread was parked: another runs, until it is unparked.
+/// Runs another thread. The calling thread is parked, and continues when it is unparked.
 pub fn block() {
     let next = match pick() {
-        // The caller may have been picked elsewhere by now, and the processor that did waits until it is off
-        // this one. So this one may not wait first: the idle thread does, for which nobody waits.
+        // Another CPU may have picked the calling thread already, and then waits until this CPU has left the
+        // thread's stack. This CPU therefore must not wait for another one first. It switches to the idle
+        // thread instead, for which no CPU waits.
         Some(next) if next.on_cpu.load(Acquire) && !ptr::eq(&raw const *next, current()) => {
             enqueue(next);
             None
@@ -193,13 +199,14 @@ pub fn block() {
     switch(next, false);
 }
 
-/// The thread has had its time, or another has come: one runs that has had less.
+/// Handles the end of a time slice, or the wake-up of another thread: runs a thread with less virtual time,
+/// if there is one.
 pub fn preempt() {
     cpu().resched.set(false);
     make_way(false);
 }
 
-/// Lets others run that wait for this processor.
+/// Lets the threads run that wait for this CPU.
 pub fn give_way() {
     make_way(true);
 }
@@ -207,7 +214,7 @@ pub fn give_way() {
 fn make_way(for_all: bool) {
     let number = cpu::number();
     RCU.quiescent(number);
-    // On the idle thread, as it is at the start, there is nobody to come back.
+    // The idle thread, which also runs at boot, is never queued.
     if ptr::eq(cpu().current.get(), cpu().idle.get()) {
         advance_rcu();
         return relax();
@@ -218,7 +225,7 @@ fn make_way(for_all: bool) {
     match next {
         Some(next) => {
             if for_all {
-                // One that gives way comes after the others, whatever it has had.
+                // A thread that yields goes behind the others, whatever its virtual time is.
                 own.fetch_max(next.virtual_ns.load(Relaxed), Relaxed);
             }
             switch(Some(next), true);
@@ -230,10 +237,10 @@ fn make_way(for_all: bool) {
     }
 }
 
-/// Goes on with `next`, or idles. Returns when the calling thread is picked again.
+/// Switches to `next`, or idles. Returns when the calling thread is picked again.
 fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     let own = cpu();
-    assert!(own.held.get() == 0, "a thread that holds a spin lock, or reads, gives its processor up");
+    assert!(own.held.get() == 0, "a thread leaves its CPU with a spin lock or in a read section");
     preempt::hold();
     RCU.quiescent(own.number.get());
     let from: *const Thread = own.current.get().cast();
@@ -244,17 +251,17 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     };
     if next == from {
         if next != idle {
-            // SAFETY: a reference too many: the processor has one already.
+            // SAFETY: this drops the surplus reference; the CPU already has one to the thread.
             unsafe { Arc::decrement_strong_count(next) };
         }
         return preempt::release();
     }
     jitter::stall();
-    // SAFETY: both are held by this processor.
+    // SAFETY: this CPU holds a reference to both.
     let (from, next) = unsafe { (&*from, &*next) };
-    // Acquire pairs with the release of `finish`: the other processor has left its stack. Processors do not
-    // wait here for each other in a ring: one is waited for only if its thread could be picked already, and
-    // then `block` goes to the idle thread first. The thread of any other caller is in no queue yet.
+    // Acquire pairs with the release of `finish`: the other CPU has left the stack of `next`. CPUs cannot
+    // wait here for each other in a cycle. A CPU is waited for only if its current thread could be picked,
+    // and then `block` switches to the idle thread first. The thread of any other caller is in no queue yet.
     while next.on_cpu.load(Acquire) && !ptr::eq(next, idle) {
         relax();
     }
@@ -267,7 +274,8 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     enter_program(next);
     own.current.set(ptr::from_ref(next).cast());
     own.turn_virtual.store(next.virtual_ns.load(Relaxed), Relaxed);
-    // SAFETY: the processor's own; the threads' stack pointers are theirs, and `next` does not run.
+    // SAFETY: `SWITCHING` belongs to this CPU. The stack pointers belong to the threads, and `next` does not
+    // run.
     unsafe {
         *SWITCHING[own.number.get()].get() = Some(Switching { from, requeue });
         switch_stacks(from.stack_pointer.get(), *next.stack_pointer.get());
@@ -275,21 +283,21 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     finish();
 }
 
-/// Keeps the registers of a thread's program.
+/// Saves the registers of a thread's program.
 fn leave_program(thread: &Thread) {
     if thread.stack.is_some() {
-        // SAFETY: the thread that runs.
+        // SAFETY: the thread is the running one.
         unsafe { (*thread.vectors.get()).save() };
     }
 }
 
-/// Loads space and registers of a thread's program, as far as the kernel does not use them itself.
+/// Loads the space of a thread's program, and those of its registers that the kernel does not use.
 fn enter_program(thread: &Thread) {
     let Some(stack) = &thread.stack else { return tlb::idle() };
     let top = stack.top();
     cpu().kernel_stack.set(top);
     descriptors::set_trap_stack(top);
-    // SAFETY: the thread is about to run, so this is its own.
+    // SAFETY: the thread is about to run on this CPU, so its cells belong to this code.
     unsafe {
         (*thread.vectors.get()).load();
         match thread.mmu.get().as_ref() {
@@ -300,14 +308,14 @@ fn enter_program(thread: &Thread) {
     load_bases(thread);
 }
 
-/// What the thread that comes does for the one that left: the end of [`switch`].
+/// Completes [`switch`] for the thread that left, on the stack of the thread that follows.
 fn finish() {
     let own = cpu();
-    // SAFETY: the processor's own.
+    // SAFETY: the element belongs to this CPU.
     if let Some(Switching { from, requeue }) = unsafe { (*SWITCHING[own.number.get()].get()).take() } {
         timers::begin_turn();
         if !ptr::eq(from, own.idle.get().cast()) {
-            // SAFETY: the processor's reference, which came along.
+            // SAFETY: the CPU's reference, which `switch` passed along.
             let from = unsafe { Arc::from_raw(from) };
             jitter::stall();
             // Release pairs with the acquire of `switch`.
@@ -320,7 +328,7 @@ fn finish() {
     preempt::release();
 }
 
-/// Begins a new thread, whose program's registers are in `frame`. Returns the address of the program's next
+/// Starts a new thread, whose program's registers are in `frame`. Returns the address of the program's next
 /// instruction.
 #[unsafe(no_mangle)]
 extern "C" fn thread_first_run(frame: &mut Frame) -> UserAddr {
@@ -330,7 +338,7 @@ extern "C" fn thread_first_run(frame: &mut Frame) -> UserAddr {
     begin
 }
 
-/// What a processor does for ever when there is nothing else.
+/// Runs threads as they become runnable, and halts the CPU in between. The loop of the idle thread.
 pub fn idle() -> ! {
     let number = cpu::number();
     loop {
@@ -343,7 +351,8 @@ pub fn idle() -> ! {
             timers::before_idle();
             RCU.offline(number);
             irq_off::end(irq_off::IDLE);
-            // SAFETY: an interrupt that comes before the halt ends it.
+            // SAFETY: `sti` takes effect after the next instruction, so an interrupt cannot come before the
+            // halt and be missed.
             unsafe { core::arch::asm!("sti", "hlt", "cli") };
             irq_off::begin();
             RCU.online(number);
@@ -355,7 +364,7 @@ pub fn idle() -> ! {
     }
 }
 
-/// The thread may run on other processors than before: it leaves one that is not among them.
+/// Applies a change of the thread's allowed CPUs: moves the thread if its CPU is not among them.
 pub fn renew_place(thread: &Arc<Thread>) {
     let allowed = |number: usize| thread.affinity.load(Relaxed) >> number & 1 != 0;
     if ptr::eq(&raw const **thread, current()) {
@@ -371,19 +380,19 @@ pub fn renew_place(thread: &Arc<Thread>) {
     drop(queue);
     match waiting {
         Some(waiting) => enqueue(waiting),
-        // It runs, or sleeps: it comes by.
+        // The thread runs or sleeps. It moves when it looks at its work.
         None => thread.give_work(work::MOVE),
     }
 }
 
-/// The calling thread goes on at another processor, if it may not run on this one any more.
+/// Moves the calling thread to another CPU, if it may no longer run on this one.
 pub fn move_away() {
     if current().affinity.load(Relaxed) >> cpu::number() & 1 == 0 {
         switch(pick(), true);
     }
 }
 
-/// Loads the bases of a thread that runs, or is about to.
+/// Loads the fs and gs bases of a thread that runs or is about to run.
 #[inline]
 pub fn load_bases(thread: &Thread) {
     // SAFETY: the bases are canonical, by the invariant of `UserAddr`.
@@ -394,10 +403,11 @@ pub fn load_bases(thread: &Thread) {
 }
 
 impl Thread {
-    /// Sleeps until somebody unparks, or has since the last time. May return for nothing.
+    /// Sleeps until another thread unparks this one. Returns at once after an earlier unpark, and may return
+    /// spuriously.
     pub fn park(&self) {
         debug_assert!(ptr::eq(self, current()));
-        // Acquire pairs with the release of `unpark`, here and in the exchange of the scheduler.
+        // Acquire pairs with the release of `unpark`, in this exchange and in the swap below.
         if self.state.compare_exchange(RUNNABLE, PARKED, AcqRel, Acquire).is_err() {
             self.state.swap(RUNNABLE, Acquire);
             return;
@@ -406,7 +416,7 @@ impl Thread {
         block();
     }
 
-    /// Ends its park, or the one that comes.
+    /// Ends the thread's current park, or its next one.
     pub fn unpark(self: &Arc<Self>) {
         let step = |state| Some(if state == PARKED { RUNNABLE } else { UNPARKED });
         // Release pairs with the acquires of `park`: the thread sees why it was woken.
@@ -416,7 +426,7 @@ impl Thread {
         }
     }
 
-    /// Adds work to do before its program goes on, and ends what it waits for.
+    /// Adds work that the thread must do before its program continues, and ends the thread's wait.
     pub fn give_work(self: &Arc<Self>, bits: u32) {
         self.work.fetch_or(bits, AcqRel);
         self.unpark();

@@ -1,4 +1,4 @@
-//! A thread: its stack, the registers that the kernel does not use itself, whether it sleeps.
+//! A thread: its stack, the registers that the kernel does not use itself, and whether it sleeps.
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{cpu, features::VectorState};
@@ -14,41 +14,41 @@ use core::sync::atomic::{
 };
 use freehold_kit::SpaceCpus;
 
-/// `state`: runs, or waits for a processor.
+/// Value of `state`: the thread runs or waits for a CPU.
 pub const RUNNABLE: u32 = 0;
-/// `state`: sleeps, and is in no processor's queue.
+/// Value of `state`: the thread sleeps and is in no CPU's queue.
 pub const PARKED: u32 = 1;
-/// `state`: runs, and its next park returns at once.
+/// Value of `state`: the thread runs, and its next park returns at once.
 pub(super) const UNPARKED: u32 = 2;
 
-/// A thread. Fields in cells are its own: it alone uses them, while it runs, or its maker before.
+/// A thread. Fields in cells are used only by the thread itself while it runs, or by its creator before.
 pub struct Thread {
-    /// Changes once at most, where exec makes it the only thread of its process.
+    /// The number. Changes at most once, when exec makes the thread the only one of its process.
     tid: AtomicU32,
-    /// `RUNNABLE`, `PARKED` or `UNPARKED`; changed by the thread and by those who wake it.
+    /// `RUNNABLE`, `PARKED` or `UNPARKED`. Changed by the thread and by the threads that wake it.
     pub state: AtomicU32,
-    /// A processor is on its stack. Cleared by the thread that comes after it there.
+    /// True while a CPU is on the thread's stack. Cleared by the thread that follows on that CPU.
     pub on_cpu: AtomicBool,
-    /// The processor that it ran on last.
+    /// The CPU on which the thread ran last.
     pub last_cpu: AtomicUsize,
-    /// Processors that it may run on, by bit.
+    /// The CPUs on which the thread may run, one bit each.
     pub affinity: AtomicU64,
-    /// What it has to do before it goes back to its program: bits of [`work`].
+    /// Pending work before the thread returns to its program: bits of [`work`].
     pub work: AtomicU32,
-    /// None: an idle thread, which has no program.
+    /// The kernel stack; `None` for an idle thread, which has no program.
     pub stack: Option<Stack>,
     pub stack_pointer: UnsafeCell<u64>,
     pub(super) vectors: UnsafeCell<Box<VectorState>>,
     pub fs_base: Cell<UserAddr>,
     pub gs_base: Cell<UserAddr>,
-    /// The processors' half of its program's space; null: it has none. The task that sets it keeps the space until it
-    /// sets another.
+    /// The CPU-related half of the program's space; null if there is none. The task that sets the pointer
+    /// keeps the space alive until it sets another.
     pub mmu: Cell<*const SpaceCpus>,
-    /// How long it has run, in nanoseconds. Written by its processor at switches.
+    /// The run time in nanoseconds. Written by the thread's CPU at switches.
     pub ran_ns: AtomicU64,
-    /// Its place among those that wait for a processor: how long it has run, as the scheduler counts.
+    /// The thread's virtual time, which determines its place in a queue.
     pub virtual_ns: AtomicU64,
-    /// Where a requeued futex has moved its sleep: see `wait`.
+    /// The list to which a requeue has moved the thread's sleep: see `wait`.
     pub(super) moved: Moved,
     /// Data of a program's thread: a `process::thread::PosixThread`.
     pub data: Box<dyn Any + Send + Sync>,
@@ -56,19 +56,19 @@ pub struct Thread {
 
 /// Bits of [`Thread::work`].
 pub mod work {
-    /// It has to end.
+    /// The thread has to end.
     pub const KILL: u32 = 1;
     /// A signal that is not blocked is pending.
     pub const SIGNAL: u32 = 2;
-    /// Its mask is one for a call: see `signal::set_blocked_for_call`.
+    /// The thread's mask was set for a call: see `signal::set_blocked_for_call`.
     pub const MASK: u32 = 4;
-    /// Others should run.
+    /// The thread should let others run.
     pub const YIELD: u32 = 8;
-    /// It may not run on every processor any more.
+    /// The thread may no longer run on every CPU.
     pub const MOVE: u32 = 16;
 }
 
-// SAFETY: cells are the thread's own, see the type; all else is atomic or does not change.
+// SAFETY: only the thread itself uses the cells, see the type. All other fields are atomic or constant.
 unsafe impl Send for Thread {}
 // SAFETY: as above.
 unsafe impl Sync for Thread {}
@@ -77,24 +77,22 @@ unsafe extern "C" {
     fn thread_begin();
 }
 
-/// The thread that runs: the caller's own. It lives as long as it runs.
+/// Returns the running thread, which is the caller's own and lives as long as it runs.
 #[inline(always)]
 pub fn current() -> &'static Thread {
-    // SAFETY: set before the first thread runs; the processor holds a reference.
+    // SAFETY: set before the first thread runs. The CPU holds a reference to the thread.
     unsafe { &*cpu::current().cast() }
 }
 
 impl Thread {
-    /// A thread that will go on with `frame` and these vector registers in its program.
-    ///
-    /// # Errors
-    ///
-    /// No memory for a stack.
+    /// Makes a thread whose program continues with `frame` and these vector registers. Returns `None` if
+    /// there is no memory for a stack.
     pub fn new(tid: u32, frame: &Frame, vectors: &Vectors, data: Box<dyn Any + Send + Sync>) -> Option<Self> {
         let stack = stacks::alloc()?;
         let at = stack.top() - (size_of::<Frame>() + size_of::<Vectors>()) as u64;
         let begin = at - 7 * 8;
-        // SAFETY: a stack of ours that nobody runs on; `switch_stacks` pops six registers and returns.
+        // SAFETY: the stack is new, so no thread runs on it. `switch_stacks` pops six registers and returns
+        // to `thread_begin`.
         unsafe {
             (at as *mut Vectors).write(*vectors);
             ((at + size_of::<Vectors>() as u64) as *mut Frame).write(*frame);
@@ -103,7 +101,7 @@ impl Thread {
         Some(Thread { stack: Some(stack), stack_pointer: UnsafeCell::new(begin), data, ..Thread::blank(tid) })
     }
 
-    /// What a processor runs when there is nothing to run.
+    /// Makes the thread that a CPU runs when no other thread is runnable.
     pub fn idle() -> Self {
         Thread { on_cpu: AtomicBool::new(true), ..Thread::blank(0) }
     }
@@ -129,54 +127,55 @@ impl Thread {
         }
     }
 
-    /// Its number.
+    /// Returns the thread's number.
     #[inline]
     pub fn tid(&self) -> u32 {
         self.tid.load(Relaxed)
     }
 
-    /// The calling thread gets another number: its process's, as exec wants.
+    /// Changes the calling thread's number to its process's, for exec.
     pub fn set_tid(&self, tid: u32) {
         self.tid.store(tid, Relaxed);
     }
 
-    /// The frame of the calling thread's program, and its vector registers.
+    /// Returns the vector registers of the calling thread's program, which lie below its frame.
     pub fn user_vectors(frame: &Frame) -> &Vectors {
-        // SAFETY: `entry.s` pushes them below the frame.
+        // SAFETY: `entry.s` pushes the registers below the frame.
         unsafe { &*core::ptr::from_ref(frame).cast::<Vectors>().sub(1) }
     }
 
-    /// The registers of a thread's program.
+    /// Returns the registers of a thread's program.
     ///
     /// # Safety
     ///
-    /// The thread is in the kernel, and stays there.
+    /// The thread is in the kernel and stays there.
     pub unsafe fn frame(&self) -> Frame {
-        let top = self.stack.as_ref().expect("a thread with a program").top();
-        // SAFETY: `entry.s` pushes them at the top, and the caller's.
+        let top = self.stack.as_ref().expect("the thread has a program").top();
+        // SAFETY: `entry.s` pushes the frame at the top of the stack, and by the caller's promise it does not
+        // change.
         unsafe { *((top - size_of::<Frame>() as u64) as *const Frame) }
     }
 
-    /// Keeps the calling thread's x87 and AVX registers up to date for a copy of it.
+    /// Saves the calling thread's x87 and AVX registers in a new thread that is a copy of it.
     pub fn copy_vector_state_to(&self, other: &Thread) {
-        // SAFETY: the caller's own, and a thread that is not running yet.
+        // SAFETY: the other thread does not run yet, so its cells belong to the caller.
         unsafe { (*other.vectors.get()).save() };
     }
 
-    /// Whether it sleeps.
+    /// Returns true if the thread sleeps.
     pub fn is_parked(&self) -> bool {
         self.state.load(Relaxed) == PARKED
     }
 
-    /// Whether it has to end.
+    /// Returns true if the thread has to end.
     pub fn is_killed(&self) -> bool {
         self.work.load(Relaxed) & work::KILL != 0
     }
 
-    /// A reference to the calling thread that can be kept.
+    /// Returns a reference to the calling thread that can be stored.
     pub fn hold_current() -> Arc<Thread> {
         let thread = core::ptr::from_ref(current());
-        // SAFETY: the processor has a reference, from `Arc::into_raw`.
+        // SAFETY: the CPU has a reference to the thread, from `Arc::into_raw`.
         unsafe {
             Arc::increment_strong_count(thread);
             Arc::from_raw(thread)
@@ -184,9 +183,9 @@ impl Thread {
     }
 }
 
-/// Where [`requeue`] has moved a thread's sleep: its number, and the list. Written under the locks of the
-/// list that it leaves and the list that it comes to; a thread that does not find itself in a list, and finds
-/// the same here afterwards as before, is in none.
+/// The list to which [`requeue`] has moved a thread's sleep, and the sleep's number. Written under the locks
+/// of both the old and the new list. If a thread does not find itself in a list, and this value is the same
+/// before and after the search, the thread is in no list.
 pub struct Moved {
     id: AtomicU64,
     bucket: AtomicUsize,
@@ -197,7 +196,8 @@ impl Moved {
         Moved { id: AtomicU64::new(u64::MAX), bucket: AtomicUsize::new(0) }
     }
 
-    /// Acquire pairs with the releases of `set`: a thread that sees the list sees the number, too.
+    /// Returns the list of the sleep `id`, if it was moved. Acquire pairs with the releases of `set`: a
+    /// thread that sees the list also sees the number.
     pub(super) fn of(&self, id: u64) -> Option<usize> {
         let bucket = self.bucket.load(Acquire);
         (self.id.load(Acquire) == id).then_some(bucket)

@@ -1,5 +1,5 @@
-//! The tick, sleepers with a deadline, and timers of programs. Each processor has its own, and one timer of
-//! the machine for all.
+//! The tick, sleepers with a deadline, and timers of programs. Each CPU has its own list of them, and uses
+//! one hardware timer for all.
 
 use super::scheduler::{self, SLICE_NS};
 use super::thread::Thread;
@@ -12,32 +12,32 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A timer.
 pub trait Expire: Send + Sync {
-    /// It goes off, armed as this. Called in an interrupt.
+    /// Handles the expiration of the timer that was armed as `armed`. Called in an interrupt.
     fn expire(self: Arc<Self>, armed: Armed);
 }
 
-/// What a deadline ends.
+/// The action at a deadline.
 enum Due {
     Sleeper(Arc<Thread>),
     Timer(Arc<dyn Expire>),
 }
 
-/// Those that wait, by deadline and a number of their own.
+/// The waiting actions, by deadline and a unique number.
 type Sleepers = BTreeMap<(u64, u64), Due>;
 
-/// A timer's place among those of a processor.
+/// The place of an armed timer in the list of a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Armed {
     cpu: usize,
     key: (u64, u64),
 }
 
-/// Has the timer expire at its time, on the calling processor.
+/// Arms a timer on the calling CPU.
 pub fn arm(deadline: u64, timer: Arc<dyn Expire>) -> Armed {
     insert(deadline, Due::Timer(timer))
 }
 
-/// It does not expire any more, unless it does so already.
+/// Disarms a timer. An expiration that has already begun continues.
 pub fn disarm(armed: Armed) {
     let gone = SLEEPERS[armed.cpu].lock().remove(&armed.key);
     drop(gone);
@@ -55,11 +55,12 @@ fn insert(deadline: u64, due: Due) -> Armed {
 static SLEEPERS: [SpinLock<Sleepers>; MAX_CPUS] = [const { SpinLock::new(BTreeMap::new()) }; MAX_CPUS];
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A thread that will be unparked at its deadline; not any more when this is dropped.
+/// A thread that will be unparked at its deadline. Dropping the alarm cancels it.
 pub struct Alarm(Armed);
 
 impl Alarm {
-    /// Unparks the calling thread at this time, in nanoseconds since the start. None: never.
+    /// Sets an alarm for the calling thread, at a time in nanoseconds since the start. Returns `None` if the
+    /// deadline is never.
     pub fn set(deadline: u64) -> Option<Alarm> {
         if deadline == u64::MAX {
             return None;
@@ -74,13 +75,13 @@ impl Drop for Alarm {
     }
 }
 
-/// The timer has gone off.
+/// Handles the timer interrupt.
 pub fn tick() {
     let own = cpu();
     own.timer.set(u64::MAX);
     wake_sleepers();
     if own.current.get() != own.idle.get() {
-        // A program was interrupted, so no read section is open.
+        // The interrupt came while a program ran, or at a preemption point, so no read section is open.
         RCU.quiescent(own.number.get());
         RCU.advance();
         own.resched.set(true);
@@ -89,7 +90,7 @@ pub fn tick() {
     }
 }
 
-/// Unparks the sleepers of which the deadline has come.
+/// Unparks the sleepers whose deadline has passed, and lets timers expire.
 fn wake_sleepers() {
     let now = clock::now_ns();
     loop {
@@ -109,7 +110,7 @@ fn first_deadline() -> u64 {
     SLEEPERS[cpu::number()].lock().first_key_value().map_or(u64::MAX, |(key, _)| key.0)
 }
 
-/// A thread begins its turn: the timer ends it.
+/// Starts a time slice, whose end sets the timer.
 pub fn begin_turn() {
     let now = clock::now_ns();
     cpu().turn_began.store(now, Relaxed);
@@ -119,7 +120,7 @@ pub fn begin_turn() {
     }
 }
 
-/// The processor is about to halt: only a deadline ends that.
+/// Sets the timer before the CPU halts: only the first deadline ends the halt.
 pub fn before_idle() {
     apic::set_timer(first_deadline());
 }

@@ -1,5 +1,5 @@
-//! Sleeping on a key until somebody wakes it: for the engine's words, a program's futexes, and events of the
-//! kernel. A key's sleepers are in one of [`BUCKETS`] lists, in the order in which they came.
+//! Sleeping on a key until another thread wakes it: for words of the engine, futexes of programs, and events
+//! of the kernel. The sleepers of a key are in one of [`BUCKETS`] lists, in the order of their arrival.
 
 use super::thread::current;
 use crate::arch::{clock, jitter, lock::SpinLock};
@@ -15,7 +15,7 @@ type Bucket = SpinLock<VecDeque<Sleeper>>;
 static TABLE: [Bucket; BUCKETS] = [const { SpinLock::new(VecDeque::new()) }; BUCKETS];
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// What is waited for.
+/// The object on which threads sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key {
     /// An address space, a file, or 0 for the kernel.
@@ -24,7 +24,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// An object of the kernel's, by its address.
+    /// Returns the key of a kernel object, by its address.
     pub fn kernel(at: u64) -> Self {
         Key { of: 0, at }
     }
@@ -42,17 +42,18 @@ impl Key {
 struct Sleeper {
     key: Key,
     id: u64,
-    /// Wakers that name bits wake those who share one (FUTEX_WAIT_BITSET).
+    /// Bits of the sleeper. A waker that names bits wakes sleepers that share one (FUTEX_WAIT_BITSET).
     bits: u32,
-    /// The thread sleeps on other keys, too, and [`requeue`] wakes it: a thread knows one move.
+    /// True if the thread sleeps on other keys, too. [`requeue`] wakes such a thread, because a thread can
+    /// record only one move.
     is_one_of_many: bool,
     thread: Arc<Thread>,
 }
 
-/// What ends a sleep besides a wake-up.
+/// The events, apart from a wake-up, that end a sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sleep {
-    /// Nothing.
+    /// No other event.
     Deaf,
     /// A fatal signal.
     Killable,
@@ -61,7 +62,7 @@ pub enum Sleep {
 }
 
 impl Sleep {
-    /// Of a thread's work, what ends the sleep.
+    /// Returns the bits of a thread's work that end the sleep.
     pub fn ends_by(self) -> u32 {
         match self {
             Sleep::Deaf => 0,
@@ -71,7 +72,7 @@ impl Sleep {
     }
 }
 
-/// Why a sleep is over.
+/// The reason for the end of a sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
     Waker,
@@ -79,26 +80,27 @@ pub enum Woken {
     Time,
 }
 
-/// The calling thread in the list of a key. A wake-up counts from now on; it sleeps by
+/// The calling thread in the list of a key. Wake-ups count from now on. The thread sleeps with
 /// [`sleep`](Self::sleep).
 pub struct Waiting {
     key: Key,
     id: u64,
 }
 
-/// Puts the calling thread into the list of `key`, if `holds`, which wakers cannot come in between with.
+/// Puts the calling thread into the list of `key` if `holds` returns true. The list is locked, so no waker
+/// can act in between.
 pub fn enqueue_if(key: Key, holds: impl FnOnce() -> bool) -> Option<Waiting> {
     jitter::stall();
     let mut bucket = key.bucket().lock();
     holds().then(|| push(&mut bucket, key, u32::MAX, false))
 }
 
-/// Puts the calling thread into the list of `key`, for wakers of these bits.
+/// Puts the calling thread into the list of `key`, for wakers that name one of these bits.
 pub fn enqueue(key: Key, bits: u32) -> Waiting {
     push(&mut key.bucket().lock(), key, bits, false)
 }
 
-/// The same, of a thread that sleeps on others as well, by [`sleep_any`].
+/// Puts the calling thread into the list of `key`. The thread also sleeps on other keys, with [`sleep_any`].
 pub fn enqueue_one_of_many(key: Key) -> Waiting {
     push(&mut key.bucket().lock(), key, u32::MAX, true)
 }
@@ -110,7 +112,7 @@ fn push(bucket: &mut VecDeque<Sleeper>, key: Key, bits: u32, is_one_of_many: boo
 }
 
 impl Waiting {
-    /// Sleeps until a wake-up, what `how` says, or the deadline, in nanoseconds since the start.
+    /// Sleeps until a wake-up, an event that `how` allows, or the deadline, in nanoseconds since the start.
     pub fn sleep(self, how: Sleep, deadline: u64) -> Woken {
         let _alarm = Alarm::set(deadline);
         let here = current();
@@ -134,13 +136,14 @@ impl Waiting {
         self.find(|_, _| ()).is_some()
     }
 
-    /// Takes the thread out of the list; whether a waker had done so already.
+    /// Removes the thread from the list. Returns true if a waker had already removed it.
     pub fn cancel(&self) -> bool {
         let gone = self.find(|bucket, at| bucket.remove(at));
         gone.is_none()
     }
 
-    /// Calls `f` with the list that the thread is in, if it is in one, and its place there.
+    /// Calls `f` with the list that contains the thread, and the thread's place in it. Returns `None` if no
+    /// list contains the thread.
     fn find<R>(&self, mut f: impl FnMut(&mut VecDeque<Sleeper>, usize) -> R) -> Option<R> {
         let mut look = |index: usize| {
             let mut bucket = TABLE[index].lock();
@@ -164,8 +167,8 @@ impl Waiting {
     }
 }
 
-/// Wakes up to `wakes` that sleep on `from`, and has up to `moves` others sleep on `to` from now on. Returns
-/// how many were woken, and moved.
+/// Wakes up to `wakes` threads that sleep on `from`, and moves up to `moves` others to the list of `to`.
+/// Returns the numbers of woken and moved threads.
 pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize) {
     let woken = wake(from, wakes);
     if from == to {
@@ -173,7 +176,7 @@ pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize)
     }
     let (source, target) = (from.index(), to.index());
     let (mut moved, mut at) = (0, 0);
-    // Two lists are locked in the order of their numbers.
+    // Two lists are locked in the order of their indices.
     let (mut first, mut second) = (TABLE[source.min(target)].lock(), None);
     if source != target {
         second = Some(TABLE[source.max(target)].lock());
@@ -184,12 +187,12 @@ pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize)
             Some(second) if source < target => (&mut *first, Some(&mut **second)),
             Some(second) => (&mut **second, Some(&mut *first)),
         };
-        // Those before have been looked at.
+        // The sleepers before `at` have already been checked.
         let Some(behind) = leaves.iter().skip(at).position(|sleeper| sleeper.key == from) else { break };
         at += behind;
         let Some(mut sleeper) = leaves.remove(at) else { break };
         if sleeper.is_one_of_many {
-            // It looks at its words again.
+            // The thread is woken instead of moved, and its program checks the words again.
             sleeper.thread.unpark();
         } else {
             sleeper.key = to;
@@ -201,8 +204,8 @@ pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize)
     (woken, moved)
 }
 
-/// Sleeps until any of these is woken, and takes the thread out of all their lists; returns which was woken, or
-/// else as [`Waiting::sleep`].
+/// Sleeps until any of these is woken, and removes the thread from all their lists. Returns the index of the
+/// one that was woken, or the reason for the end, as [`Waiting::sleep`] does.
 pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Result<usize, Woken> {
     let _alarm = Alarm::set(deadline);
     let here = current();
@@ -219,7 +222,8 @@ pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Result<usize, Wo
     cancel_all(all).ok_or(woken)
 }
 
-/// Takes the thread out of all these lists; returns the last that a waker has taken it out of already.
+/// Removes the thread from all these lists. Returns the index of the last one from which a waker had already
+/// removed it.
 pub fn cancel_all(all: &[Waiting]) -> Option<usize> {
     let mut woken = None;
     for (n, waiting) in all.iter().enumerate() {
@@ -230,12 +234,14 @@ pub fn cancel_all(all: &[Waiting]) -> Option<usize> {
     woken
 }
 
-/// Wakes up to `most` that sleep on the key, the longest first; returns how many.
+/// Wakes up to `most` threads that sleep on the key, the longest sleepers first. Returns the number of woken
+/// threads.
 pub fn wake(key: Key, most: usize) -> usize {
     wake_bits(key, most, u32::MAX)
 }
 
-/// The same, those alone who share a bit.
+/// Wakes up to `most` threads that sleep on the key and share one of these bits. Returns the number of woken
+/// threads.
 pub fn wake_bits(key: Key, most: usize, bits: u32) -> usize {
     let mut woken = 0;
     while woken < most {
