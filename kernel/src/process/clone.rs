@@ -1,4 +1,4 @@
-//! New threads and processes.
+//! Making threads and processes.
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};
@@ -15,21 +15,21 @@ use linux_raw_sys::general::{
     CLONE_VM, RLIMIT_NPROC,
 };
 
-/// What clone and clone3 are asked for.
+/// The arguments of clone and clone3.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request {
     pub flags: u64,
-    /// Where the number goes of a descriptor of the new process (CLONE_PIDFD).
+    /// Address at which to store the descriptor of the new process (CLONE_PIDFD).
     pub pidfd: u64,
     pub parent_tid: u64,
     pub child_tid: u64,
-    /// The stack pointer of the new thread; 0: the caller's. It may be any value.
+    /// The stack pointer of the new thread, which may be any value; 0 to use the caller's.
     pub stack: u64,
     pub tls: u64,
     pub exit_signal: u32,
 }
 
-/// Flags that ask for namespaces.
+/// Flags that request new namespaces.
 const NAMESPACES: u32 =
     CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
 
@@ -38,11 +38,11 @@ impl Request {
         self.flags & u64::from(flag) != 0
     }
 
-    /// The fs base of the new thread.
+    /// Returns the fs base of the new thread.
     ///
     /// # Errors
     ///
-    /// EPERM: the request asks for a base beyond the end of a program's addresses.
+    /// EPERM if the requested base is beyond the end of a program's addresses.
     fn fs_base(&self) -> Result<UserAddr, Errno> {
         match self.has(CLONE_SETTLS) {
             true => UserAddr::new(self.tls).ok_or(Errno::EPERM),
@@ -51,8 +51,8 @@ impl Request {
     }
 }
 
-/// Makes a thread, in the calling process or in one of its own, which goes on where the caller does, with 0.
-/// Returns its number.
+/// Makes a thread in the calling process, or in a new process. The thread continues where the caller does,
+/// with answer 0. Returns the thread's number.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     if request.has(CLONE_SIGHAND) && (!request.has(CLONE_VM) || request.flags & CLONE_CLEAR_SIGHAND != 0) {
         return Err(Errno::EINVAL);
     }
-    // There are no namespaces but one.
+    // The kernel has only one namespace of each kind.
     if request.has(NAMESPACES) {
         return Err(Errno::EINVAL);
     }
@@ -97,7 +97,7 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
         return Err(error);
     }
     if request.has(CLONE_PARENT_SETTID) {
-        // As on Linux, whether it can be written or not.
+        // As on Linux, a failure to write is ignored.
         let _ = UserPtr::<u32>::new(request.parent_tid).write(&tid);
     }
     if request.has(CLONE_CHILD_SETTID) {
@@ -106,7 +106,8 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
             space.write_memory(request.child_tid, &tid.to_ne_bytes(), freehold::remote::AccessMode::Plain);
     }
     if !request.has(CLONE_THREAD) {
-        // The parent that is asked for may give its children away, the caller among them.
+        // The chosen parent may hand its children to an heir at any time, so the family lock is held until
+        // the child is listed.
         let _family = process::FAMILY.lock();
         let parent = parent_for(request);
         process.set_parent(parent.clone());
@@ -114,7 +115,7 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     }
     let thread = Arc::new(thread);
     process.add(thread.clone());
-    // A fatal signal that came before the thread was listed is for it, too.
+    // A fatal signal that was sent before the thread was listed also applies to it.
     if process.ending.lock().is_some() {
         thread.work.fetch_or(crate::sched::work::KILL, Relaxed);
     }
@@ -135,7 +136,7 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     Ok(tid.into())
 }
 
-/// CLONE_PIDFD.
+/// Stores a descriptor of the new process, if CLONE_PIDFD is set.
 fn put_pidfd(process: &Arc<Process>, request: &Request) -> Result<(), Errno> {
     if !request.has(CLONE_PIDFD) {
         return Ok(());
@@ -149,17 +150,17 @@ fn put_pidfd(process: &Arc<Process>, request: &Request) -> Result<(), Errno> {
 }
 
 fn child_space(process: &Process) -> crate::platform::Space {
-    process.space.lock().clone().expect("a process with a space")
+    process.space.lock().clone().expect("the process has a space")
 }
 
-/// Fails where there are too many processes for another (RLIMIT_NPROC).
+/// Fails with EAGAIN if the limit on processes is reached (RLIMIT_NPROC).
 fn room_for_process(here: &Process) -> Result<(), Errno> {
     let most = here.limits.lock().soft(RLIMIT_NPROC);
     let is_bounded = !here.ids.lock().is_root();
     if is_bounded && process::all().len() as u64 >= most { Err(Errno::EAGAIN) } else { Ok(()) }
 }
 
-/// Whose child the new process is.
+/// Returns the parent of the new process.
 fn parent_for(request: &Request) -> Arc<Process> {
     let here = current().process();
     let above = here.parent();
@@ -196,7 +197,7 @@ fn new_thread(
     let here = current();
     let mut begin = Frame { rax: 0, vector: Frame::WHOLE, ..*frame };
     if here.trace.is_traced() {
-        // The tracer's step of the caller has set this flag.
+        // The flag may be set because a tracer single-steps the caller.
         begin.rflags &= !trace::TRAP_FLAG;
     }
     if request.stack != 0 {
@@ -218,7 +219,7 @@ fn new_thread(
     Some(thread)
 }
 
-/// Sleeps until the child has a program of its own, or has ended.
+/// Sleeps until the child has its own address space or has ended.
 fn wait_for_vfork(child: &Arc<Process>) {
     let space = current().space().clone();
     let shares = || {

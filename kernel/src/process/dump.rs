@@ -1,9 +1,9 @@
-//! Core dumps: what is left in a file of a process that a signal has ended (core(5)), as an ELF file with the
-//! registers of its threads and its memory.
+//! Core dumps (core(5)): an ELF file with the memory of a process that a signal has ended, and the registers
+//! of its threads.
 //!
-//! The thread that acts on the signal marks its process, and all others come by to end. Each of them waits in
-//! [`hold`] until the file is written: its registers are in the frame at the top of its stack. A SIGKILL that
-//! comes meanwhile cuts the file short.
+//! The thread that acts on the signal marks its process. All other threads of the process then come to their
+//! end and wait in [`hold`] until the file is written. The registers of a waiting thread are in the frame at
+//! the top of its stack. A SIGKILL during the dump cuts the file short.
 
 use crate::arch::{frame::Frame, preempt};
 use crate::files::{buffer::UserBuffer, names, node::NodeFile, open::Open, tree};
@@ -33,7 +33,7 @@ fn key(process: &Process) -> Key {
     Key::kernel(&raw const process.dumping as u64)
 }
 
-/// The calling thread is to end. While its process is dumped, it waits before it does.
+/// Makes the calling thread, which is about to end, wait while its process is dumped.
 pub fn hold(here: &Thread) {
     let (process, mut counts) = (here.process(), 1);
     loop {
@@ -51,8 +51,8 @@ pub fn hold(here: &Thread) {
     }
 }
 
-/// A signal ends the process of the calling thread, which is at `frame`: leaves a core file, if the signal and
-/// the process are such. Its status says so then.
+/// Writes a core file for the process of the calling thread, which a signal ends at `frame`, if the signal
+/// and the process allow it. Records the dump in the process's status.
 pub fn dump(frame: &Frame, info: &Info) {
     let here = current();
     let process = here.process();
@@ -76,7 +76,7 @@ pub fn dump(frame: &Frame, info: &Info) {
     {
         *process.ending.lock() = Some(status.with_core());
         let mut core = Core { open, at: 0, room: most };
-        // What was written until something is in the way is the file.
+        // If an error occurs, the file keeps what was written so far.
         let _ = core.write(here, frame, info);
         let _ = core.open.file.mapping().map(|mapping| mapping.truncate(core.at.max(mapping.size())));
     }
@@ -84,7 +84,7 @@ pub fn dump(frame: &Frame, info: &Info) {
     wait::wake(key(process), usize::MAX);
 }
 
-/// EINTR: the calling thread has to end.
+/// Waits until all other threads wait in [`hold`]. Fails with EINTR if the calling thread is killed.
 fn wait_for_others(process: &Process) -> Result<(), Errno> {
     loop {
         let waiting = wait::enqueue(process.thread_key(), u32::MAX);
@@ -99,7 +99,8 @@ fn wait_for_others(process: &Process) -> Result<(), Errno> {
     }
 }
 
-/// What kernel.core_pattern makes: `%p` is the process, `%e` the program. None: no file.
+/// Returns the path that kernel.core_pattern produces: `%p` is the PID, `%e` the program. Returns `None` if
+/// no file is written.
 fn path(process: &Process) -> Option<String> {
     let (pattern, pid) = (settings::CORE_PATTERN.lock().clone(), format!("{}", process.pid));
     let name = String::from_utf8_lossy(&short_name(process)).replace('/', "!");
@@ -111,7 +112,7 @@ fn path(process: &Process) -> Option<String> {
     Some(path).filter(|path| !path.is_empty() && !path.starts_with('|'))
 }
 
-/// The file, empty: a new one, or one that has no other name.
+/// Opens the core file and empties it. An existing file must have no other name.
 fn open(process: &Process) -> Result<Arc<Open>, Errno> {
     let path = path(process).ok_or(Errno::EPERM)?.into_bytes();
     let from = process.place().directory.lock().clone();
@@ -125,19 +126,19 @@ fn open(process: &Process) -> Result<Arc<Open>, Errno> {
     Ok(Open::new(Arc::new(file), O_WRONLY, &path))
 }
 
-/// A part of memory, and how much of it, from its beginning, is in the file.
+/// A VMA, and how many of its bytes, from its start, are in the file.
 struct Part {
     start: u64,
     end: u64,
     kept: u64,
     flags: VmFlags,
-    /// What it maps in small pages, and from which byte on.
+    /// The file that the VMA maps with small pages, and the offset of its start.
     file: Option<(Counted<File<Machine>>, u64)>,
 }
 
 impl Part {
-    /// As a process has it that has left its filter alone: what is its own, what is shared and has no name, and
-    /// the first pages of files, where programs have their headers.
+    /// Chooses the contents as for a process with the default filter: private memory, anonymous shared
+    /// memory, and the first page of each file, in which programs have their headers.
     fn new(smap: &Smap<Machine>) -> Self {
         let &MapLine { start, end, flags, offset, ref name } = &smap.line;
         let (is_shared, is_huge) = (flags.contains(VmFlags::SHARED), smap.page_bytes > PAGE_SIZE);
@@ -156,7 +157,8 @@ impl Part {
         Part { start, end, kept, flags, file: file.map(|file| (file.clone(), offset)) }
     }
 
-    /// Reads a page. False: nothing is there. Not by a fault, which a thread would have to serve that is held.
+    /// Reads a page. Returns false if there is no page. Does not fault, because a waiting thread might have
+    /// to serve the fault.
     fn read(&self, space: &Space, at: u64, out: &mut [u8]) -> bool {
         if space.frame_at(at).is_some() {
             return space.read_memory(at, out, AccessMode::Forced).is_ok();
@@ -169,11 +171,11 @@ impl Part {
     }
 }
 
-/// The file as far as it is written.
+/// The core file while it is written.
 struct Core {
     open: Arc<Open>,
     at: u64,
-    /// Bytes that it may still get (RLIMIT_CORE).
+    /// Number of bytes that may still be written (RLIMIT_CORE).
     room: u64,
 }
 
@@ -195,7 +197,7 @@ impl Core {
         }
         let notes = notes(here, frame, info)?;
         let count = parts.len() as u64 + 1;
-        // The headers (System V ABI, "Object files"): of the file, of the notes, of each part.
+        // The headers (System V ABI, "Object files"): of the file, of the notes, and of each VMA.
         let from = 64 + 56 * count;
         self.put(&bytes_of(&[0x0001_0102_464c_457f, 0, 0x1_003e_0004, 0, 64, 0, 0x0038_0040 << 32, count]))?;
         self.put(&bytes_of(&[4, from, 0, 0, notes.len() as u64, 0, 4]))?;
@@ -238,15 +240,15 @@ impl Core {
     }
 }
 
-/// As many as a header can count.
+/// Maximum number of VMAs that the header can count.
 const MOST_PARTS: usize = 0xfff0;
 
 fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// `struct elf_prstatus` of each thread, that of the signal first; `struct elf_prpsinfo`; what is known of the
-/// signal; the auxiliary vector.
+/// Returns the notes: `struct elf_prstatus` of each thread, beginning with the thread of the signal; `struct
+/// elf_prpsinfo`; the signal's information; the auxiliary vector.
 fn notes(here: &Thread, frame: &Frame, info: &Info) -> Result<Vec<u8>, Errno> {
     let process = here.process();
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -278,7 +280,7 @@ fn notes(here: &Thread, frame: &Frame, info: &Info) -> Result<Vec<u8>, Errno> {
     note(&mut out, 6, &auxv(process))?;
     let others = process.threads.lock().clone();
     for other in others.iter().filter(|other| other.tid() != here.tid()) {
-        // SAFETY: it is in `hold`, until this is over.
+        // SAFETY: the thread waits in `hold` until the dump is over.
         let frame = unsafe { other.frame() };
         note(&mut out, 1, &bytes_of(&status(other, &frame)))?;
     }
@@ -286,7 +288,7 @@ fn notes(here: &Thread, frame: &Frame, info: &Info) -> Result<Vec<u8>, Errno> {
 }
 
 fn note(out: &mut Vec<u8>, kind: u32, text: &[u8]) -> Result<(), Errno> {
-    // A process with many threads may end for want of memory.
+    // Memory may run out if the process has many threads.
     out.try_reserve(20 + text.len()).map_err(|_| Errno::ENOMEM)?;
     [5, text.len() as u32, kind].iter().for_each(|word| out.extend(word.to_le_bytes()));
     out.extend(b"CORE\0\0\0\0");

@@ -1,4 +1,4 @@
-//! A program's image, mapped as its ELF file says, and its first stack.
+//! Loading a program: its image, mapped as its ELF file says, and its first stack.
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};
@@ -27,21 +27,21 @@ use linux_raw_sys::auxvec::{
     AT_NULL, AT_PAGESZ, AT_PHDR, AT_PHENT, AT_PHNUM, AT_RANDOM, AT_SECURE, AT_UID,
 };
 
-/// Where programs lie that may lie anywhere.
+/// Base address of position-independent programs.
 const PIE_BASE: u64 = 0x5555_5555_4000;
 const STACK_TOP: u64 = 0x7fff_ffff_f000;
-/// So much of the stack is there at first; it grows.
+/// Initial size of the stack, which grows.
 const STACK_BYTES: u64 = 132 << 10;
 const PROGRAM_HEADER: usize = 56;
 const MOST_HEADERS: u16 = 64;
-/// Most that arguments and environment may be, in bytes.
+/// Maximum size of all arguments and the environment, in bytes.
 pub const MOST_ARGUMENTS: usize = 2 << 20;
-/// Most that one of them may be.
+/// Maximum size of one argument or environment string.
 pub const MOST_ARGUMENT: usize = 128 << 10;
 
 type Headers = Vec<ProgramHeader>;
 
-/// Arguments and environment of a program, without the zeroes at their ends.
+/// Arguments and environment of a program, without the terminating zero bytes.
 #[derive(Default, Clone)]
 pub struct Strings {
     pub arguments: Vec<Vec<u8>>,
@@ -49,13 +49,13 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// Where a program that begins with this stack pointer finds the auxiliary vector.
+    /// Returns the address of the auxiliary vector of a program that begins with this stack pointer.
     pub fn auxv_at(&self, stack: u64) -> u64 {
         stack + 8 * (3 + self.arguments.len() + self.environment.len()) as u64
     }
 }
 
-/// What a thread is called that executes this path.
+/// Returns the name of a thread that executes this path.
 pub fn short_name(path: &[u8]) -> [u8; 16] {
     let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let (mut name, kept) = ([0; 16], last.len().min(15));
@@ -63,7 +63,7 @@ pub fn short_name(path: &[u8]) -> [u8; 16] {
     name
 }
 
-/// What is mapped of a file.
+/// A mapped ELF file.
 struct Image {
     entry: u64,
     headers: u64,
@@ -71,7 +71,7 @@ struct Image {
     end: u64,
 }
 
-/// A file with a program or an interpreter, and its headers.
+/// The file of a program or an interpreter, and its headers.
 struct Elf {
     node: Arc<Node>,
     header: FileHeader<LittleEndian>,
@@ -84,7 +84,7 @@ impl Elf {
         Ok(Elf { node, header, headers })
     }
 
-    /// Returns the highest end of the parts to be loaded, counted from the file's address 0.
+    /// Returns the highest end of the loaded segments, relative to the file's address 0.
     fn end(&self) -> Result<u64, Errno> {
         let parts = self.headers.iter().filter(|part| part.p_type == PT_LOAD);
         parts.map(|part| part.p_vaddr.saturating_add(part.p_memsz)).max().ok_or(errno::ENOEXEC)
@@ -101,7 +101,7 @@ pub struct Program {
 ///
 /// # Errors
 ///
-/// ENOEXEC: no program of this machine. As [`tree::lookup`].
+/// ENOEXEC if the file is no program for this machine; fails also like [`tree::lookup`].
 pub fn open(node: Arc<Node>) -> Result<Program, Errno> {
     let own = Elf::open(node)?;
     let interpreter = match interpreter(&own.node, &own.headers)? {
@@ -111,12 +111,12 @@ pub fn open(node: Arc<Node>) -> Result<Program, Errno> {
     Ok(Program { own, interpreter })
 }
 
-/// Makes a new space with the program, and the frame to begin with.
+/// Makes a new address space with the program, and the frame with which the program begins.
 ///
 /// # Errors
 ///
-/// The headers ask for what no program can have, or for more memory than there is. Linux has replaced the
-/// calling program by then, so that SIGSEGV ends the process.
+/// Fails if the headers request what no program can have, or if memory runs out. Linux has already replaced
+/// the calling program at this point, so SIGSEGV ends the process.
 pub fn load(program: &Program, path: &[u8], strings: &Strings) -> Result<(Space, Frame), Errno> {
     let Program { own, interpreter } = program;
     let base = if own.header.e_type == ET_DYN { PIE_BASE } else { 0 };
@@ -138,17 +138,19 @@ pub fn load(program: &Program, path: &[u8], strings: &Strings) -> Result<(Space,
     Ok((space, Frame::of_program(begin, stack)))
 }
 
-/// Most scripts that scripts may name.
+/// Maximum depth of scripts that are run by scripts.
 const MOST_SCRIPTS: usize = 4;
-/// So much of a script's first line is looked at.
+/// Bytes of a script's first line that are read.
 const FIRST_LINE: usize = 256;
 
-/// The program that runs a file: itself, or, of a script, what its first line names (`#!`), which gets that
-/// line's argument and the script's path before the other arguments.
+/// Returns the program that runs a file: the file itself or, for a script, the program that its first line
+/// names (`#!`). In the second case, inserts that line's argument and the script's path before the other
+/// arguments.
 ///
 /// # Errors
 ///
-/// ELOOP: scripts name scripts. ENOEXEC. As [`tree::lookup`].
+/// EACCES if a file is not executable, ENOEXEC if the first line names no program, ELOOP if scripts are
+/// nested too deeply; fails also like [`tree::lookup`].
 pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Result<Arc<Node>, Errno> {
     let mut path = path.to_vec();
     for _ in 0..=MOST_SCRIPTS {
@@ -217,7 +219,7 @@ fn interpreter(file: &Arc<Node>, headers: &Headers) -> Result<Option<Vec<u8>>, E
     Ok(Some(path))
 }
 
-/// Maps what the file says is to be loaded, from `base` on.
+/// Maps the segments of an ELF file that are to be loaded, from `base` on.
 fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
     let Elf { node, header, headers } = elf;
     let mapping = node.mapping().ok_or(Errno::EACCES)?;
@@ -240,7 +242,7 @@ fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
     Ok(Image { entry, headers: table, header_count: headers.len(), end })
 }
 
-/// Maps one part; returns where it ends.
+/// Maps one segment. Returns its end.
 fn map_part(
     space: &Space,
     file: &Counted<File<Machine>>,
@@ -268,7 +270,7 @@ fn map_part(
         }
     };
     if end > file_end {
-        // All the rest of the file's last page is zeroes: ld.so takes it for its own use.
+        // The rest of the file's last page must be zero: ld.so uses it for its own data.
         let rest = zeroes_from.saturating_sub(file_end) as usize;
         if part.p_filesz != 0 && rest > 0 {
             let zeroes = [0; PAGE_SIZE as usize / 4];
@@ -288,7 +290,7 @@ fn map_part(
     Ok(end)
 }
 
-/// Maps the stack and writes what a program finds on it; returns the stack pointer.
+/// Maps the stack and writes its initial contents. Returns the stack pointer.
 fn write_stack(
     space: &Space,
     path: &[u8],

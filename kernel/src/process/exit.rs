@@ -1,4 +1,4 @@
-//! The end of threads and processes, and waiting for it.
+//! The end of threads and processes.
 
 use crate::arch::halt;
 use crate::platform::user::UserPtr;
@@ -12,17 +12,17 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use freehold::error::Errno;
 use linux_raw_sys::general::{SA_NOCLDWAIT, SIGCHLD};
 
-/// Ends the process of the calling thread, and so all its threads.
+/// Ends the process of the calling thread with all its threads.
 pub fn exit_group(status: Status) -> ! {
     current().process().end(status);
     exit_thread()
 }
 
-/// Ends all other threads of the process, as exec does; returns when they have.
+/// Ends all other threads of the process, for exec, and waits until they have ended.
 ///
 /// # Errors
 ///
-/// EINTR: the calling thread has to end itself.
+/// EINTR if the calling thread is killed.
 pub fn end_others() -> Result<(), Errno> {
     let here = current();
     let process = here.process();
@@ -43,7 +43,7 @@ pub fn end_others() -> Result<(), Errno> {
     }
 }
 
-/// Ends the calling thread. The last of a process ends that.
+/// Ends the calling thread. The last thread of a process ends the process.
 pub fn exit_thread() -> ! {
     let here = current();
     dump::hold(here);
@@ -73,16 +73,17 @@ pub fn exit_thread() -> ! {
         here.process().files.close_all();
     }
     (observer().exit)(last);
-    // The process's memory goes here, with the last thread's reference.
+    // Drops the thread's reference to the address space. The last thread's reference frees the memory.
     (observer().leave)(here.set_space(None));
-    // Release pairs with the acquire of others: all that threads did comes before the process's end.
+    // Release pairs with the acquire of other threads: the process ends after everything that its threads
+    // did.
     if here.process().unended.fetch_sub(1, AcqRel) == 1 {
         become_zombie(here.process());
     }
     end()
 }
 
-/// Signals of the process that the thread would have taken are for others now.
+/// Lets other threads take signals of the process that this thread would have taken.
 fn leave_signals(process: &Process, here: &Thread) {
     scheduler::count_turn();
     process.usage.thread_ends(here);
@@ -93,7 +94,7 @@ fn leave_signals(process: &Process, here: &Thread) {
     }
 }
 
-/// Tells a thread that waits for this one's end by a futex.
+/// Clears the word that another thread waits on for the end of this one, and wakes that thread.
 fn clear_tid(thread: &Thread) {
     let at = thread.clear_tid.get();
     if at != 0 && UserPtr::<u32>::new(at).write(&0).is_ok() {
@@ -101,13 +102,13 @@ fn clear_tid(thread: &Thread) {
     }
 }
 
-/// The stack of the calling thread is left for good. The last reference to the thread frees it.
+/// Leaves the calling thread's stack for ever. The last reference to the thread frees it.
 fn end() -> ! {
     scheduler::block();
-    unreachable!("a thread that has ended runs")
+    unreachable!("a thread that has ended continues to run")
 }
 
-/// Nothing is left of the process but its status, for its parent.
+/// Frees everything of the process except its status, which is for its parent.
 fn become_zombie(process: &Arc<Process>) {
     let status = process.ending.lock().unwrap_or(Status::by_exit(0));
     if process.pid == 1 {
@@ -120,14 +121,14 @@ fn become_zombie(process: &Arc<Process>) {
         }
     }
     give_children_away(process);
-    // What ends last may end in an interrupt, where no file may.
+    // The last reference to a process may be dropped in an interrupt, where no file may be freed.
     process.leave_place();
     let exe = process.exe.lock().take();
     drop(exe);
     tell(process, status);
 }
 
-/// Its children become another's.
+/// Hands the children of a process to its heir.
 fn give_children_away(process: &Process) {
     let family = process::FAMILY.lock();
     process.is_childless.store(true, Relaxed);
@@ -145,9 +146,10 @@ fn give_children_away(process: &Process) {
     wait::wake(heir.child_key(), usize::MAX);
 }
 
-/// The parent may wait for it from now on, and gets the signal; one that does not care has it forgotten.
+/// Publishes the status of a process, and notifies its parent. If the parent ignores its children, forgets
+/// the process.
 fn tell(process: &Arc<Process>, status: Status) {
-    // Until the status is there: then an heir is told of it.
+    // Held until the status is set. An heir that gets the process later sees the status and is notified.
     let family = process::FAMILY.lock();
     let Some(parent) = process.parent() else {
         *process.status.lock() = Some(status);

@@ -16,20 +16,20 @@ const PAGE_FAULT: u64 = 14;
 const PRESENT: u64 = 1;
 const USER: u64 = 4;
 const FETCH: u64 = 16;
-/// The flag RF, which a fault sets in the frame of the instruction that it has interrupted.
+/// The flag RF, which a fault sets in the frame of the interrupted instruction.
 const RESUME: u64 = 0x1_0000;
 
-/// A page fault of the calling thread's program, or of the kernel in its memory.
+/// Handles a page fault of the calling thread's program, or of the kernel in the program's memory.
 ///
 /// # Errors
 ///
-/// The access is refused.
+/// Fails if the access is refused.
 #[inline]
 pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
     let here = current();
     let access = Access { user: from_program, ..access };
     let resolved = match here.space().handle_fault(at, access) {
-        // The program's access comes again after the signal's handler.
+        // The program repeats the access after the signal's handler.
         Err(FaultError::Interrupted) => return Ok(()),
         handled => handled?,
     };
@@ -38,7 +38,7 @@ pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultErro
     Ok(())
 }
 
-/// A page fault of a program was refused: this becomes a signal.
+/// Raises the signal for a page fault of a program that was refused.
 pub fn refused(frame: &Frame, at: u64, error: FaultError) {
     let info = match error {
         FaultError::Segv { code: SegvCode::Maperr, .. } => Info::fault(SIGSEGV, SEGV_MAPERR, at),
@@ -48,24 +48,24 @@ pub fn refused(frame: &Frame, at: u64, error: FaultError) {
             Info { fields: [at, 0, key.into(), 0], ..info }
         }
         FaultError::Bus { .. } => Info::fault(SIGBUS, BUS_ADRERR, at),
-        // The size of what has failed, as a shift: a page.
+        // The size of the failed memory, as a shift: one page.
         FaultError::MemoryFailed { .. } => {
             Info { fields: [at, 12, 0, 0], ..Info::fault(SIGBUS, BUS_MCEERR_AR, at) }
         }
-        // It ends on its way back.
+        // The thread ends on its way back to the program.
         FaultError::Killed => return,
         _ => {
             report(frame, SIGKILL, at);
             exit::exit_group(Status::by_signal(SIGKILL as u8))
         }
     };
-    // As on Linux, a program cannot learn from the error code which addresses the kernel maps.
+    // As on Linux, every kernel address looks mapped, so that a program cannot learn which of them are.
     let error = frame.error | if at >= UserAddr::END { PRESENT } else { 0 };
     current().last_fault.set((PAGE_FAULT, error, at));
     raise(frame, info, at);
 }
 
-/// An exception other than a page fault.
+/// Raises the signal for an exception other than a page fault.
 pub fn exception(frame: &Frame) {
     let at = frame.rip;
     let info = match frame.vector {
@@ -82,9 +82,9 @@ pub fn exception(frame: &Frame) {
     raise(frame, info, at);
 }
 
-/// Raises the signal of a program whose next instruction is at no [`UserAddr`]. The program sees what a jump
-/// there does: a page fault or, if the address is not canonical, a general protection fault. `iretq` does not
-/// load the address, because it would fault in the kernel.
+/// Raises the signal of a program whose next instruction is not at a [`UserAddr`]. The program sees the
+/// result of a jump to that address: a page fault, or a general protection fault if the address is not
+/// canonical. `iretq` does not load the address, because it would fault in the kernel.
 pub fn beyond_end(frame: &mut Frame) {
     let at = frame.rip;
     let info = match is_canonical(at) {
@@ -101,13 +101,13 @@ pub fn beyond_end(frame: &mut Frame) {
     raise(frame, info, at);
 }
 
-/// Notes an exception that has no address, and keeps the address of the last page fault.
+/// Records an exception that has no address. Keeps the address of the last page fault.
 fn note(vector: u64, error: u64) {
     let last = &current().last_fault;
     last.set((vector, error, last.get().2));
 }
 
-/// The program's instruction deserves this signal.
+/// Raises a signal that an instruction of the program caused.
 fn raise(frame: &Frame, info: Info, at: u64) {
     report(frame, info.signal, at);
     (observer().signal)(info.signal, info.code);

@@ -1,6 +1,6 @@
 //! Futexes: sleeping on a word of a program's memory.
 //!
-//! A futex is named by address space and address, or, in memory that is shared, by file and offset.
+//! A futex is identified by address space and address or, in shared memory, by file and offset.
 
 use crate::arch::{clock, lock};
 use crate::errno;
@@ -14,14 +14,14 @@ use freehold::file::Object;
 use freehold::report::QueryFlags;
 use freehold::report::maps::MapName;
 
-/// Of a word in a robust list: the owner's number, and that others wait.
+/// Parts of a word in a robust list: the owner's number, and flags for waiters and for an owner that died.
 const OWNER: u32 = 0x3fff_ffff;
 const WAITERS: u32 = 0x8000_0000;
 const OWNER_DIED: u32 = 0x4000_0000;
-/// Most entries of a robust list that are looked at.
+/// Maximum number of entries of a robust list that are processed.
 const MOST_ROBUST: usize = 2048;
 
-/// A word that may be a futex. `private` is what the program says: that no other process uses it.
+/// A word that may be a futex. `private` is the program's statement that no other process uses the word.
 #[derive(Clone, Copy, Debug)]
 pub struct Word {
     pub at: u64,
@@ -41,32 +41,33 @@ impl Word {
         Key { of: Counted::as_ptr(space) as u64, at: self.at }
     }
 
-    /// Wakes up to `most` that sleep on it with one of these bits, the longest first; returns how many.
+    /// Wakes up to `most` threads that sleep on the word with one of these bits, the longest sleepers first.
+    /// Returns the number of woken threads.
     pub fn wake(self, most: usize, bits: u32) -> usize {
         wait::wake_bits(self.key(), most, bits)
     }
 
-    /// Wakes up to `wakes`, and moves up to `moves` others to another word; returns how many of both.
+    /// Wakes up to `wakes` threads, and moves up to `moves` others to another word. Returns both numbers.
     pub fn requeue(self, to: Word, wakes: usize, moves: usize) -> (usize, usize) {
         wait::requeue(self.key(), to.key(), wakes, moves)
     }
 
-    /// Sleeps while the word is `expected`, until a wake-up by one of these bits or the deadline, in
+    /// Sleeps while the word is `expected`, until a wake-up with one of these bits or the deadline, in
     /// nanoseconds since the start.
     ///
     /// # Errors
     ///
-    /// EAGAIN: the word differs. ETIMEDOUT, EINTR, EFAULT, EINVAL.
+    /// EAGAIN if the word is not `expected`; ETIMEDOUT, EINTR, EFAULT, EINVAL.
     pub fn wait(self, expected: u32, bits: u32, deadline: u64) -> Result<(), Errno> {
         if bits == 0 {
             return Err(Errno::EINVAL);
         }
         user::load(self.at)?;
-        // In the list first, then the look: a thread that changes the word afterwards finds this one.
+        // Queues before it reads the word, so that a thread that changes the word afterwards finds this one.
         let waiting = wait::enqueue(self.key(), bits);
         match user::load(self.at) {
             Ok(word) if word == expected => {}
-            // A wake-up that came already counts, or it would be lost for others.
+            // A wake-up that already arrived must count, because it is lost for other threads.
             _ if waiting.cancel() => return Ok(()),
             Ok(_) => return Err(Errno::EAGAIN),
             Err(error) => return Err(error),
@@ -82,11 +83,12 @@ fn ended_by(woken: Woken) -> Errno {
     if woken == Woken::Time { errno::ETIMEDOUT } else { Errno::EINTR }
 }
 
-/// Sleeps while every word is what is expected of it, until one of them is woken; returns which.
+/// Sleeps while every word has its expected value, until one of the words is woken. Returns the index of that
+/// word.
 ///
 /// # Errors
 ///
-/// As [`Word::wait`].
+/// Fails like [`Word::wait`].
 pub fn wait_any(words: &[(Word, u32)], deadline: u64) -> Result<usize, Errno> {
     words.iter().try_for_each(|(word, _)| user::load(word.at).map(|_| ()))?;
     let waiting: Vec<_> = words.iter().map(|(word, _)| wait::enqueue_one_of_many(word.key())).collect();
@@ -104,7 +106,7 @@ pub fn wait_any(words: &[(Word, u32)], deadline: u64) -> Result<usize, Errno> {
 ///
 /// # Errors
 ///
-/// EINTR.
+/// EINTR if a signal arrives earlier.
 pub fn sleep_until(deadline: u64) -> Result<(), Errno> {
     let word = 0u32;
     let waiting = wait::enqueue(Key::kernel(&raw const word as u64), u32::MAX);
@@ -114,8 +116,8 @@ pub fn sleep_until(deadline: u64) -> Result<(), Errno> {
     }
 }
 
-/// The calling thread ends: the robust futexes that it holds say so, and one that waits for each is woken.
-/// What the list says is the program's; what it gets wrong ends the walk.
+/// Marks the robust futexes that the ending thread holds, and wakes one waiter of each. The list is the
+/// program's memory; an invalid entry ends the walk.
 pub fn release_robust(thread: &Thread) {
     let (head, _) = thread.robust_list.get();
     if head == 0 {

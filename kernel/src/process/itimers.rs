@@ -1,5 +1,5 @@
-//! Timers that send signals: alarm and setitimer's, and those of timer_create. All count the time that
-//! passes; those of the time that a process runs are not there.
+//! Timers that send signals: of alarm and setitimer, and of timer_create. All of them count elapsed time;
+//! there are none for the run time of a process.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::process::signal::types::Info;
@@ -8,10 +8,10 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use linux_raw_sys::general::{SI_TIMER, SIGALRM};
 
-/// The shortest time between two signals of a timer: programs get on.
+/// The shortest time between two signals of a timer, so that the program makes progress.
 const SHORTEST_NS: u64 = 20_000;
 
-/// The thread or process that gets a timer's signal.
+/// The receiver of a timer's signal.
 #[derive(Clone, Copy, Debug)]
 pub enum Notify {
     Nobody,
@@ -20,12 +20,12 @@ pub enum Notify {
     Thread(u32, Info),
 }
 
-/// Sends a timer's signal.
+/// A function that sends a timer's signal.
 pub type Ring = fn(&Timer) -> bool;
 
 pub struct Timer {
     pub process: u32,
-    /// Sends its signal. False: that is pending already.
+    /// Sends the timer's signal. Returns false if the signal is already pending.
     ring: Ring,
     /// The clock that timer_create named.
     pub clock: u32,
@@ -36,24 +36,26 @@ pub struct Timer {
 #[derive(Default)]
 struct State {
     armed: Option<Armed>,
-    /// When it goes off next, in nanoseconds since the start.
+    /// Time of the next expiration, in nanoseconds since the start.
     next: u64,
-    /// 0: only once.
+    /// The interval between expirations; 0 if the timer expires once.
     interval: u64,
-    /// How often it went off while its signal was pending, and as much when that was taken.
+    /// Number of expirations while the signal was pending, now and when the signal was last taken.
     overrun: u32,
     told_overrun: u32,
 }
 
 impl Timer {
-    /// What is left until it goes off, 0 where it does not; and the interval. In nanoseconds.
+    /// Returns the time until the next expiration, 0 if the timer is not armed, and the interval; both in
+    /// nanoseconds.
     pub fn get(&self) -> [u64; 2] {
         let state = self.state.lock();
         let left = state.next.saturating_sub(clock::now_ns()).max(1);
         [if state.armed.is_some() { left } else { 0 }, state.interval]
     }
 
-    /// It goes off at `next`, in nanoseconds since the start, and then in intervals; 0: it does not.
+    /// Sets the timer to expire at `next`, in nanoseconds since the start, and then in intervals. 0 disarms
+    /// it.
     pub fn set(self: &Arc<Self>, next: u64, interval: u64) {
         let mut state = self.state.lock();
         let before = state.armed.take();
@@ -65,12 +67,12 @@ impl Timer {
         }
     }
 
-    /// How often it went off in vain before the signal that was taken last.
+    /// Returns the number of expirations that were merged into the signal that was taken last.
     pub fn told_overrun(&self) -> u32 {
         self.state.lock().told_overrun
     }
 
-    /// Its signal is taken: what it would have sent meanwhile is told with it.
+    /// Adds the number of merged expirations to the signal that is being taken.
     pub fn tell(&self, info: &mut Info) {
         let mut state = self.state.lock();
         state.told_overrun = core::mem::take(&mut state.overrun);
@@ -100,7 +102,7 @@ impl Expire for Timer {
     }
 }
 
-/// A process's timers.
+/// The timers of a process.
 #[derive(Default)]
 pub struct Timers {
     /// ITIMER_REAL.
@@ -110,7 +112,7 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// ITIMER_REAL of a process.
+    /// Returns ITIMER_REAL of a process; makes it on first use.
     pub fn real(&mut self, process: u32, ring: Ring) -> Arc<Timer> {
         let info = Info::kernel(SIGALRM);
         let new = || {
@@ -120,7 +122,7 @@ impl Timers {
         self.real.get_or_insert_with(new).clone()
     }
 
-    /// A new one; returns its number. `notify` is made of that.
+    /// Makes a timer and returns its number. `notify` chooses the receiver from that number.
     pub fn create(
         &mut self,
         (process, ring): (u32, Ring),
@@ -147,12 +149,12 @@ impl Timers {
         self.by_id.remove(&id)
     }
 
-    /// Exec: timer_create's go.
+    /// Deletes the timers of timer_create, at exec.
     pub fn forget(&mut self) {
         core::mem::take(&mut self.by_id).values().for_each(|timer| timer.set(0, 0));
     }
 
-    /// The process ends.
+    /// Deletes all timers, at the end of the process.
     pub fn end(&mut self) {
         self.forget();
         if let Some(real) = self.real.take() {
@@ -161,7 +163,7 @@ impl Timers {
     }
 }
 
-/// The signal that a timer sends by itself.
+/// Returns the information of a timer's signal.
 pub fn info(signal: u32, value: u64) -> Info {
     Info { signal, code: SI_TIMER, fields: [0, value, 0, 0], ..Info::default() }
 }

@@ -1,4 +1,4 @@
-//! What a process may use (getrlimit(2)). The engine keeps those of memory, and is told of changes.
+//! Resource limits of a process (getrlimit(2)). The engine gets copies of the limits on memory.
 
 use crate::platform::Space;
 use crate::process::ids::Ids;
@@ -8,10 +8,10 @@ use linux_raw_sys::general::*;
 
 pub const UNLIMITED: u64 = u64::MAX;
 const COUNT: usize = RLIM_NLIMITS as usize;
-/// Most descriptors that any process may be allowed to have.
+/// Maximum of the limit on descriptors.
 const MOST_DESCRIPTORS: u64 = 1 << 20;
 
-/// Soft and hard limit.
+/// A soft and a hard limit.
 pub type Limit = [u64; 2];
 
 /// All limits of a process, by number.
@@ -19,7 +19,7 @@ pub type Limit = [u64; 2];
 pub struct Limits([Limit; COUNT]);
 
 impl Limits {
-    /// The first process's.
+    /// Returns the limits of the first process.
     pub fn first() -> Self {
         let mut all = [[UNLIMITED; 2]; COUNT];
         all[RLIMIT_STACK as usize] = [8 << 20, UNLIMITED];
@@ -34,21 +34,26 @@ impl Limits {
         Limits(all)
     }
 
+    /// Returns a limit.
+    ///
     /// # Errors
     ///
-    /// EINVAL: there is no such limit.
+    /// EINVAL if there is no such limit.
     pub fn get(&self, resource: u64) -> Result<Limit, Errno> {
         self.0.get(resource as usize).copied().ok_or(Errno::EINVAL)
     }
 
-    /// The soft limit of a resource that there is.
+    /// Returns the soft limit of an existing resource.
     pub fn soft(&self, resource: u32) -> u64 {
         self.0[resource as usize][0]
     }
 
+    /// Sets a limit.
+    ///
     /// # Errors
     ///
-    /// EINVAL; EPERM: more than the hard limit, for one who may not.
+    /// EINVAL if there is no such limit or the soft limit is above the hard one; EPERM if an unprivileged
+    /// process raises a hard limit.
     pub fn set(&mut self, resource: u64, to: Limit, privileged: bool) -> Result<(), Errno> {
         let limit = self.0.get_mut(resource as usize).ok_or(Errno::EINVAL)?;
         if to[0] > to[1] {
@@ -62,7 +67,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Tells the engine what counts for a space.
+    /// Passes the limits on memory to the engine, for a space.
     pub fn apply(&self, space: &Space, ids: &Ids) {
         let [data, data_hard] = self.0[RLIMIT_DATA as usize];
         space.limits().set(&limits::Limits {

@@ -1,4 +1,4 @@
-//! What the threads of a program share, and which process is a child of which.
+//! Processes: the state that the threads of a program share, and the tree of parents and children.
 
 pub mod clone;
 pub mod dump;
@@ -38,64 +38,64 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::
 use linux_raw_sys::general::SIGKILL;
 
 static NEXT_PID: AtomicU32 = AtomicU32::new(1);
-/// Every process that was not waited for yet.
+/// Every process that has not been waited for.
 static ALL: SpinLock<BTreeMap<u32, Arc<Process>>> = SpinLock::new(BTreeMap::new());
 
-/// Every process.
+/// Returns all processes.
 ///
 /// # Safety
 ///
 /// Nothing else runs any more.
 pub unsafe fn all_at_standstill() -> &'static BTreeMap<u32, Arc<Process>> {
-    // SAFETY: the caller's.
+    // SAFETY: by the caller's promise.
     unsafe { ALL.at_standstill() }
 }
 
-/// A number that no thread or process has.
+/// Returns an unused number for a thread or process.
 pub fn new_tid() -> u32 {
     NEXT_PID.fetch_add(1, Relaxed)
 }
 
-/// Handlers, which processes that were made by CLONE_SIGHAND share.
+/// The actions for signals, which processes made with CLONE_SIGHAND share.
 pub type SharedActions = Arc<SpinLock<Actions>>;
 
 /// Counters of a process, for getrusage.
 #[derive(Default)]
 pub struct Usage {
-    /// How long threads have run that have ended, and how long children did that were waited for.
+    /// Run time of the threads that have ended, and of children that were waited for.
     pub ended_ns: AtomicU64,
     pub children_ns: AtomicU64,
-    /// Minor and major faults of threads that have ended, and of children.
+    /// Minor and major faults of threads that have ended, and of children that were waited for.
     pub ended_faults: [AtomicU64; 2],
     pub children_faults: [AtomicU64; 2],
-    /// Most resident pages of the programs that the process has run before, and of a child.
+    /// Peak of resident pages of the process's earlier programs, and of any child.
     pub most_pages: AtomicU64,
     pub children_most_pages: AtomicU64,
-    /// Most resident and most mapped pages of the program that it runs, as far as they were noted.
+    /// Peaks of resident and of mapped pages of the current program, as far as they were noted.
     pub peak_resident: AtomicU64,
     pub peak_mapped: AtomicU64,
 }
 
 impl Usage {
-    /// Notes how many pages the program's space has, before they become fewer.
+    /// Records the number of pages of the program's space, before it shrinks.
     pub fn note_peak(&self, space: &Space) {
         self.peak_resident.fetch_max(u64::try_from(space.rss().total()).unwrap_or_default(), Relaxed);
         self.peak_mapped.fetch_max(space.counts().total_vm, Relaxed);
     }
 
-    /// Notes how many pages the space of a program has had that ends.
+    /// Records the number of pages of a space whose program ends.
     pub fn program_ends(&self, space: &Space) {
         self.note_peak(space);
         self.most_pages.fetch_max(self.peak_resident.swap(0, Relaxed), Relaxed);
         self.peak_mapped.store(0, Relaxed);
     }
 
-    /// Returns the most pages that a program of the process has had.
+    /// Returns the peak of resident pages of all the process's programs.
     pub fn most_resident(&self) -> u64 {
         self.most_pages.load(Relaxed).max(self.peak_resident.load(Relaxed))
     }
 
-    /// A thread of the process ends.
+    /// Adds the counters of a thread that ends.
     pub fn thread_ends(&self, thread: &Thread) {
         self.ended_ns.fetch_add(thread.ran_ns.load(Relaxed), Relaxed);
         for (sum, count) in self.ended_faults.iter().zip(&thread.faults) {
@@ -104,7 +104,7 @@ impl Usage {
     }
 }
 
-/// Where a process is in the tree, which processes that were made by CLONE_FS share.
+/// The working directory and the file mode mask, which processes made with CLONE_FS share.
 pub struct Place {
     pub directory: SpinLock<Arc<Node>>,
     pub umask: AtomicU32,
@@ -120,19 +120,19 @@ impl Place {
     }
 }
 
-/// What a new process has together with its maker.
+/// State that a new process shares with its creator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shares {
     pub files: bool,
     pub place: bool,
 }
 
-/// Tracees of a process, and those that have ended and were not waited for.
+/// The tracees of a process: live ones, and ended ones that were not waited for.
 #[derive(Default)]
 pub struct Tracees {
     pub live: Vec<(Arc<Process>, Arc<Thread>)>,
     pub ended: Vec<(u32, Arc<Process>, Status)>,
-    /// The tracer ends, and traces no more threads.
+    /// True once the tracer ends; it then traces no more threads.
     pub is_over: bool,
 }
 
@@ -140,65 +140,66 @@ pub struct Tracees {
 pub struct Process {
     pub pid: u32,
     parent: SpinLock<Option<Arc<Process>>>,
-    /// The parent's number, 0 for none; written under its lock.
+    /// The parent's number, 0 for none. Written under the lock of `parent`.
     parent_pid: AtomicU32,
     pub children: SpinLock<Vec<Arc<Process>>>,
-    /// Threads that it traces.
+    /// The threads that the process traces.
     pub tracees: SpinLock<Tracees>,
-    /// Those that have not ended.
+    /// The threads that have not ended.
     pub threads: SpinLock<Vec<Arc<Thread>>>,
-    /// Threads that have not ended, or still have the address space: the last of these ends the process.
+    /// Number of threads that have not ended or still have the address space. The last of them ends the
+    /// process.
     pub unended: AtomicU32,
-    /// The address space, for others; gone when the last thread ends.
+    /// The address space, for other processes; `None` once the last thread ends.
     pub space: SpinLock<Option<Space>>,
-    /// Set once, by the first thread that ends the process.
+    /// The exit status. Set once, by the first thread that ends the process.
     pub ending: SpinLock<Option<Status>>,
-    /// How many threads wait for the end of a core dump, while there is one.
+    /// Number of threads that wait for the end of a core dump; `None` if there is no dump.
     pub dumping: SpinLock<Option<usize>>,
-    /// What is left of it when the last thread has ended.
+    /// The exit status, once the last thread has ended.
     pub status: SpinLock<Option<Status>>,
     pub files: FileTable,
     place: SpinLock<Arc<Place>>,
-    /// The file of its program.
+    /// The file of the program.
     pub exe: SpinLock<Option<Arc<Node>>>,
-    /// The signal that its parent gets when it ends; 0: none.
+    /// The signal that the parent gets at the end of this process; 0 for none.
     pub exit_signal: AtomicU32,
-    /// What it gets when its parent ends (PR_SET_PDEATHSIG); 0: nothing.
+    /// The signal that this process gets at the end of its parent (PR_SET_PDEATHSIG); 0 for none.
     pub parent_signal: AtomicU32,
-    /// What prctl has set: no more rights by exec, others may look in, orphans below are its own (each 0 or 1), and
-    /// by how many nanoseconds timers may be late.
+    /// Settings of prctl, each 0 or 1: exec grants no privileges; the process is dumpable; the process adopts
+    /// orphans among its descendants.
     pub no_new_privs: AtomicU32,
     pub is_dumpable: AtomicU32,
     pub is_subreaper: AtomicU32,
-    /// It has given its children away for good. Under [`FAMILY`].
+    /// True once the process has handed its children to an heir. Guarded by [`FAMILY`].
     pub is_childless: AtomicBool,
-    /// Where the program found what the kernel told it.
+    /// Address of the program's auxiliary vector.
     pub auxv_at: AtomicU64,
-    /// What personality has set.
+    /// The setting of personality(2).
     pub personality: AtomicU32,
-    /// What `rt_sigaction` has set.
+    /// The actions that `rt_sigaction` sets.
     actions: SpinLock<SharedActions>,
-    /// Signals that wait, and job control; guards more: see [`signal`](crate::process::signal).
+    /// Pending signals and job control. The lock guards more: see [`signal`](crate::process::signal).
     pub signals: SpinLock<Signals>,
-    /// Process group and session, by the number of their first process.
+    /// Process group and session, each named by the number of its first process.
     pub group: AtomicU32,
     pub session: AtomicU32,
     pub ids: SpinLock<Ids>,
     pub limits: SpinLock<Limits>,
     pub timers: SpinLock<Timers>,
     pub usage: Usage,
-    /// It has executed a program of its own: its parent may not put it into a group any more.
+    /// True (1) once the process has executed a program: its parent may no longer change its group.
     pub has_executed: AtomicU32,
-    /// Nice value, from -20 to 19, plus 20.
+    /// The nice value, -20 to 19, plus 20.
     pub nice: AtomicU32,
-    /// oom_score_adj: stored, and read by nothing.
+    /// oom_score_adj, which is stored without an effect.
     pub oom_score: AtomicI64,
     /// The program's path, for reports.
     pub name: SpinLock<Vec<u8>>,
 }
 
 impl Process {
-    /// A process without threads, known by its number from now on.
+    /// Makes a process without threads, and adds it to the list of processes.
     pub fn new(pid: u32, parent: Option<&Arc<Process>>, shares: Shares) -> Arc<Process> {
         let process = Arc::new(match parent {
             Some(parent) => parent.copy(pid, shares),
@@ -247,7 +248,7 @@ impl Process {
         }
     }
 
-    /// As fork makes it.
+    /// Makes a copy of the process, as fork does.
     fn copy(self: &Arc<Self>, pid: u32, shares: Shares) -> Self {
         let actions = *self.actions().lock();
         Process {
@@ -272,8 +273,8 @@ impl Process {
         }
     }
 
-    /// Every thread of the process ends, as soon as it comes by. Called by `kill`, too. Of one that is being
-    /// dumped all others do already, and SIGKILL alone is for the thread that dumps.
+    /// Ends every thread of the process as soon as it looks at its work. Also called by `kill`. During a core
+    /// dump all other threads already end, and only SIGKILL applies to the thread that dumps.
     pub fn end(&self, status: Status) {
         if self.dumping.lock().is_some() && status != Status::by_signal(SIGKILL as u8) {
             return;
@@ -284,18 +285,18 @@ impl Process {
         }
     }
 
-    /// The key that it wakes when it leaves the space of its parent.
+    /// Returns the key that is woken when the process leaves the space of its parent.
     pub fn vfork_key(&self) -> Key {
         Key::kernel(&raw const self.space as u64)
     }
 
-    /// The thread can be found from now on.
+    /// Adds a thread, which can be found from now on.
     pub fn add(&self, thread: Arc<Thread>) {
         self.unended.fetch_add(1, Relaxed);
         self.threads.lock().push(thread);
     }
 
-    /// The parent's number; 0: none.
+    /// Returns the parent's number, or 0.
     pub fn parent_pid(&self) -> u32 {
         self.parent_pid.load(Relaxed)
     }
@@ -312,12 +313,12 @@ impl Process {
         drop(before);
     }
 
-    /// Its directory and mask.
+    /// Returns the working directory and the mask.
     pub fn place(&self) -> Arc<Place> {
         self.place.lock().clone()
     }
 
-    /// It ends, and keeps no directory.
+    /// Drops the working directory, at the end of the process.
     pub fn leave_place(&self) {
         self.set_place(Place::new(tree::root(), 0));
     }
@@ -331,24 +332,24 @@ impl Process {
         self.actions.lock().clone()
     }
 
-    /// From now on these are the process's actions, too.
+    /// Makes the process share these actions.
     pub fn share_actions(&self, with: SharedActions) {
         let before = core::mem::replace(&mut *self.actions.lock(), with);
         drop(before);
     }
 
-    /// What happens by a signal.
+    /// Returns the action for a signal.
     pub fn action(&self, signal: u32) -> Action {
         self.actions().lock()[signal as usize]
     }
 
-    /// How long its threads have run, in nanoseconds.
+    /// Returns the run time of all threads, in nanoseconds.
     pub fn ran_ns(&self) -> u64 {
         let now: u64 = self.threads.lock().iter().map(|thread| thread.ran_ns.load(Relaxed)).sum();
         now + self.usage.ended_ns.load(Relaxed)
     }
 
-    /// Minor and major faults of its threads.
+    /// Returns the minor and major faults of all threads.
     pub fn faults(&self) -> [u64; 2] {
         let threads = self.threads.lock();
         core::array::from_fn(|kind| {
@@ -357,33 +358,33 @@ impl Process {
         })
     }
 
-    /// The key that is woken when a thread ends.
+    /// Returns the key that is woken when a thread ends.
     pub fn thread_key(&self) -> Key {
         Key::kernel(&raw const self.threads as u64)
     }
 
-    /// The key that is woken when the process has ended.
+    /// Returns the key that is woken when the process has ended.
     pub fn end_key(&self) -> Key {
         Key::kernel(&raw const self.status as u64)
     }
 
-    /// The key that a process sleeps on which waits for its children.
+    /// Returns the key on which the process sleeps while it waits for children.
     pub fn child_key(&self) -> Key {
         Key::kernel(&raw const self.children as u64)
     }
 }
 
-/// The process with this number.
+/// Returns the process with this number.
 pub fn find(pid: u32) -> Option<Arc<Process>> {
     ALL.lock().get(&pid).cloned()
 }
 
-/// All processes, also those that have ended and were not waited for.
+/// Returns all processes, including ended ones that were not waited for.
 pub fn all() -> Vec<Arc<Process>> {
     ALL.lock().values().cloned().collect()
 }
 
-/// The thread with this number, and its process.
+/// Returns the thread with this number, and its process.
 pub fn find_thread(tid: u32) -> Option<(Arc<Process>, Arc<Thread>)> {
     let in_process = |process: Arc<Process>| {
         let found = process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned();
@@ -392,22 +393,23 @@ pub fn find_thread(tid: u32) -> Option<(Arc<Process>, Arc<Thread>)> {
     find(tid).and_then(in_process).or_else(|| all().into_iter().find_map(in_process))
 }
 
-/// The numbers of all processes.
+/// Returns the numbers of all processes.
 pub fn pids() -> Vec<u32> {
     ALL.lock().keys().copied().collect()
 }
 
-/// Nobody can name it any more.
+/// Removes a process from the list of processes.
 pub fn forget(pid: u32) {
     let gone = ALL.lock().remove(&pid);
     drop(gone);
 }
 
-/// Which process is whose child. Held where one gets a parent, is told to its parent, or gives its children away.
+/// Guards the relation of parents and children. Held while a process gets a parent, notifies its parent of
+/// its end, or hands its children to an heir.
 pub static FAMILY: SpinLock<()> = SpinLock::new(());
 
-/// The process that inherits children of one that ends: the next above that asked for it, or the first. With
-/// [`FAMILY`] held.
+/// Returns the process that inherits the children of an ending one: the nearest ancestor that is a subreaper,
+/// or the first process. The caller holds [`FAMILY`].
 pub fn heir_of(process: &Process) -> Option<Arc<Process>> {
     let mut above = process.parent();
     while let Some(next) = above {

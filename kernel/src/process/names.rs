@@ -5,12 +5,13 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::remote::AccessMode;
 
-/// Returns the name up to its first zero.
+/// Returns the name up to its first zero byte.
 pub fn up_to_zero(name: &[u8]) -> &[u8] {
     name.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// What `ps` calls it: the last name of its program's path.
+/// Returns the name that `ps` shows: the last name of the program's path, unless the thread's name was
+/// changed.
 pub fn short_name(process: &Process) -> Vec<u8> {
     let thread = process.threads.lock().first().cloned();
     if let Some(thread) = thread {
@@ -22,7 +23,7 @@ pub fn short_name(process: &Process) -> Vec<u8> {
     last[..last.len().min(15)].to_vec()
 }
 
-/// What the kernel told the program when it began, up to its end.
+/// Returns the auxiliary vector that the kernel wrote for the program, including its end.
 pub fn auxv(process: &Process) -> Vec<u8> {
     let (mut out, mut pair) = (Vec::new(), [1; 16]);
     let Some(space) = process.space.lock().clone() else { return out };

@@ -6,12 +6,12 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// The functions of a recorder.
 pub struct Observer {
-    /// A thread is about to run for the first time: its number, its process's, the flags of clone, and since
-    /// when its space was copied.
+    /// A thread is about to run for the first time. The arguments are its number, its process's number, the
+    /// flags of clone, and the time at which copying its space began.
     pub task: fn(u32, u32, u64, u64),
-    /// A fault has become this signal, with this code.
+    /// A fault caused this signal, with this code.
     pub signal: fn(u32, i32),
-    /// The calling thread ends, and with it the process, if it is the last.
+    /// The calling thread ends. The argument is true if it is the last of its process.
     pub exit: fn(bool),
     /// The calling thread leaves its space.
     pub leave: fn(Option<Space>),
@@ -26,8 +26,8 @@ pub fn watch(observer: &'static Observer) {
     WATCHES.store(ptr::from_ref(observer).cast_mut(), Relaxed);
 }
 
-/// Returns the installed recorder; one that ignores everything where there is none.
+/// Returns the installed recorder, or one that ignores all events.
 pub fn observer() -> &'static Observer {
-    // SAFETY: from a reference that lives for ever, to a constant.
+    // SAFETY: the pointer comes from a `'static` reference to a constant.
     unsafe { &*WATCHES.load(Relaxed) }
 }

@@ -1,4 +1,4 @@
-//! A process by descriptor: it is ready to be read once the process has ended.
+//! Descriptors of processes. A pidfd is readable once its process has ended.
 
 use crate::files::{File, READABLE, Stat, open::Open};
 use crate::process::Process;
@@ -9,7 +9,7 @@ use linux_raw_sys::general::O_RDWR;
 
 pub struct PidFile(pub Arc<Process>);
 
-/// An open file that stands for the process.
+/// Makes an open file that represents the process.
 pub fn open(process: &Arc<Process>, flags: u32) -> Arc<Open> {
     Open::new(Arc::new(PidFile(process.clone())), O_RDWR | flags, b"anon_inode:[pidfd]")
 }

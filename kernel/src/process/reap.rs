@@ -1,4 +1,4 @@
-//! Waiting for children: what has become of them, told once.
+//! Waiting for children. Each event of a child is reported once.
 
 use crate::errno;
 use crate::process::{self, Process, signal::types::Report, status::Status};
@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-/// Which children are meant.
+/// The children that a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
     Any,
@@ -17,17 +17,17 @@ pub enum Which {
     Group(u32),
 }
 
-/// What a child has come to.
+/// An event of a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     Ended(Status),
     Stopped(u32),
     Continued,
-    /// A tracee has stopped: the signal, and an event above it.
+    /// A tracee has stopped. The value is the signal, with an event above it.
     Trapped(u32),
 }
 
-/// A child, or a tracee, by its number, and what it has come to.
+/// A child or a tracee, its number, and its event.
 pub struct Found {
     pub id: u32,
     pub process: Arc<Process>,
@@ -35,7 +35,7 @@ pub struct Found {
 }
 
 impl Event {
-    /// The word that `wait4` stores.
+    /// Returns the word that `wait4` stores.
     pub fn word(self) -> u32 {
         match self {
             Event::Ended(status) => status.word(),
@@ -45,7 +45,7 @@ impl Event {
         }
     }
 
-    /// `si_code` and `si_status`.
+    /// Returns `si_code` and `si_status`.
     pub fn code(self) -> (u32, u32) {
         match self {
             Event::Ended(status) => status.code_and_value(),
@@ -56,12 +56,12 @@ impl Event {
     }
 }
 
-/// Waits for a child that is meant, with `options` of waitid. None: there is none yet, and WNOHANG says not
-/// to wait.
+/// Waits for an event of the selected children, with the `options` of waitid. Returns `None` if there is no
+/// event and WNOHANG is set.
 ///
 /// # Errors
 ///
-/// ECHILD: there is no such child. EINTR.
+/// ECHILD if no child is selected; EINTR if a signal interrupts the wait.
 pub fn wait_child(which: Which, options: u32) -> Result<Option<Found>, Errno> {
     let process = current().process();
     loop {
@@ -87,7 +87,7 @@ fn is_meant(child: &Process, which: Which, options: u32) -> bool {
     by_which && (options & __WALL != 0 || is_clone == (options & __WCLONE != 0))
 }
 
-/// A tracee that has stopped or ended; `None`: nobody that is meant is traced.
+/// Takes an event of the selected tracees. Returns `None` if no tracee is selected.
 fn take_tracee(process: &Process, which: Which, options: u32) -> Option<Option<Found>> {
     let mut tracees = process.tracees.lock();
     let by_which = |id: u32, of: &Process| match which {
@@ -142,7 +142,7 @@ fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<Fo
     Ok(Some(Found { id: child.pid, process: child, event }))
 }
 
-/// What there is to tell of a child.
+/// Takes the event of a child, if there is one.
 fn event_of(child: &Process, options: u32) -> Option<Event> {
     if let Some(status) = *child.status.lock() {
         return (options & WEXITED != 0).then_some(Event::Ended(status));
@@ -159,7 +159,7 @@ fn event_of(child: &Process, options: u32) -> Option<Event> {
     Some(event)
 }
 
-/// What a child has used counts for its parent, too.
+/// Adds the resources that a child has used to its parent's counters for children.
 fn count(process: &Process, child: &Process) {
     let (usage, of_child) = (&process.usage, &child.usage);
     let ns = child.ran_ns() + of_child.children_ns.load(Relaxed);

@@ -1,4 +1,4 @@
-//! Effects of the limits of a process: on its space, its descriptors and its writes to files.
+//! Effects of a process's limits: on its space, its descriptors and its writes to files.
 
 use crate::errno::EFBIG;
 use crate::process::{Process, signal};
@@ -6,11 +6,11 @@ use crate::sched::current;
 use freehold::error::Errno;
 use linux_raw_sys::general::{RLIMIT_FSIZE, RLIMIT_NOFILE, SIGXFSZ};
 
-/// How many bytes the calling process may write to a regular file from `at` on (RLIMIT_FSIZE).
+/// Returns the number of bytes that the calling process may write to a regular file at `at` (RLIMIT_FSIZE).
 ///
 /// # Errors
 ///
-/// EFBIG: none, and SIGXFSZ comes.
+/// EFBIG, with SIGXFSZ, if the process may write none.
 pub fn file_room(at: u64) -> Result<usize, Errno> {
     let most = current().process().limits.lock().soft(RLIMIT_FSIZE);
     if at < most {
@@ -20,7 +20,7 @@ pub fn file_room(at: u64) -> Result<usize, Errno> {
     Err(EFBIG)
 }
 
-/// The process's limits or rights have changed: its space follows.
+/// Applies a change of the process's limits or privileges to its space and descriptors.
 pub fn renew(process: &Process) {
     process.files.set_limit(process.limits.lock().soft(RLIMIT_NOFILE));
     let space = process.space.lock().clone();

@@ -1,11 +1,11 @@
-//! Signals of timers: sent when a timer goes off, and completed when a thread takes one.
+//! Signals of timers: sent when a timer expires, and completed when a thread takes one.
 
 use crate::process::itimers::{Notify, Timer};
 use crate::process::signal::{self, Info};
 use crate::process::{self, Process};
 use linux_raw_sys::general::SI_TIMER;
 
-/// Sends a timer's signal. False: that is pending already.
+/// Sends a timer's signal. Returns false if the signal is already pending.
 pub fn ring(timer: &Timer) -> bool {
     let Some(process) = process::find(timer.process) else { return true };
     match timer.notify {
@@ -18,7 +18,7 @@ pub fn ring(timer: &Timer) -> bool {
     }
 }
 
-/// A timer's signal is taken by a thread of the process.
+/// Completes a timer's signal that a thread of the process takes.
 pub fn tell(process: &Process, info: &mut Info) {
     if info.code == SI_TIMER {
         let timer = process.timers.lock().get(info.fields[0] as u32);

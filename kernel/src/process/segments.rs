@@ -19,26 +19,26 @@ pub struct Shm {
     pub bytes: u64,
     pub mode: u32,
     pub owner: [u32; 2],
-    /// User and group of the process that made it.
+    /// User and group of the process that made the segment.
     pub maker: [u32; 2],
-    /// The process that made it, and the last that attached or detached it.
+    /// The process that made the segment, and the last one that attached or detached it.
     pub pids: [u32; 2],
-    /// When it was attached, detached and changed, in seconds.
+    /// Times of attaching, detaching and changing, in seconds since 1970.
     pub times: [u64; 3],
 }
 
-/// By identifier.
+/// All segments, by identifier.
 pub static ALL: SpinLock<BTreeMap<u32, Shm>> = SpinLock::new(BTreeMap::new());
 
-/// The key of a segment that is known by its identifier alone.
+/// The key of a segment that is known only by its identifier.
 pub const PRIVATE: u32 = 0;
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn seconds() -> u64 {
     (clock::epoch_ns() + clock::now_ns()) / 1_000_000_000
 }
 
-/// Forgets segments that are gone: removed, and attached nowhere.
+/// Removes segments that are destroyed: marked as removed, and attached nowhere.
 pub fn forget() {
     let mut gone = Vec::new();
     let mut all = ALL.lock();
@@ -48,23 +48,25 @@ pub fn forget() {
     drop(gone);
 }
 
+/// Returns a segment.
+///
 /// # Errors
 ///
-/// EINVAL: there is none.
+/// EINVAL if there is none with this identifier.
 pub fn find(id: u64) -> Result<Shm, Errno> {
     forget();
     let shm = ALL.lock().get(&(id as u32)).cloned().ok_or(Errno::EINVAL)?;
     Ok(shm)
 }
 
-/// Changes what is known of a segment, if it is still there.
+/// Changes the data of a segment, if it still exists.
 pub fn change(id: u64, f: impl FnOnce(&mut Shm)) {
     if let Some(shm) = ALL.lock().get_mut(&(id as u32)) {
         f(shm);
     }
 }
 
-/// The identifier that /proc/sys/kernel/shm_next_id asks for, or the next one.
+/// Returns the identifier that /proc/sys/kernel/shm_next_id requests, or the next free one.
 pub fn new_id(all: &BTreeMap<u32, Shm>) -> u32 {
     let wanted = settings::SHM.next_id.swap(u64::MAX, Relaxed);
     let is_free = |index: u32| all.keys().all(|id| id % PLACES != index);
@@ -86,16 +88,17 @@ pub fn new_id(all: &BTreeMap<u32, Shm>) -> u32 {
     }
 }
 
-/// An identifier is a place in a table, and above it how often places have begun anew: after so many at first.
+/// Number of places in the table. An identifier is a place plus a multiple of `PLACES`, which counts how
+/// often the numbering of places has wrapped. At first it wraps after `ROUND` places.
 pub const PLACES: u32 = 1 << 15;
 const ROUND: u32 = 64;
 
-/// The highest place that is taken.
+/// Returns the highest place in use.
 pub fn last_index() -> u64 {
     ALL.lock().keys().map(|id| u64::from(id % PLACES)).max().unwrap_or(0)
 }
 
-/// A line of /proc/sysvipc/shm for each.
+/// Writes /proc/sysvipc/shm, one line for each segment.
 pub fn write_report(out: &mut Vec<u8>) {
     forget();
     out.extend_from_slice(

@@ -1,15 +1,15 @@
-//! Settings that programs read and write by /proc/sys.
+//! Settings that programs read and write through /proc/sys.
 
 use crate::arch::lock::SpinLock;
 use alloc::string::String;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Limits of System V shared memory. Each is read and written alone.
+/// Limits of System V shared memory. Relaxed: each is read and written separately.
 pub struct Shm {
     pub most_bytes: AtomicU64,
     pub most_segments: AtomicU64,
     pub most_pages: AtomicU64,
-    /// The identifier of the next segment; all ones: any.
+    /// The identifier of the next segment; all ones for any.
     pub next_id: AtomicU64,
     pub last_id: AtomicU64,
 }
@@ -24,10 +24,10 @@ pub static SHM: Shm = Shm {
     last_id: AtomicU64::new(u64::MAX),
 };
 
-/// How core files are called.
+/// The pattern of core files' names.
 pub static CORE_PATTERN: SpinLock<String> = SpinLock::new(String::new());
 
-/// A number that is kept, within a range.
+/// A number that is stored, within a range.
 pub struct Kept {
     pub path: &'static str,
     pub value: &'static AtomicU64,
@@ -44,7 +44,7 @@ macro_rules! kept {
     };
 }
 
-/// Numbers that nobody but programs looks at.
+/// Settings that have no effect, or that other modules read by [`kept`].
 pub static KEPT: &[Kept] = kept! {
     "kernel/pid_max" = 4_194_304, 4_194_304;
     "kernel/threads-max" = 8192, i64::MAX;
@@ -70,7 +70,7 @@ pub static KEPT: &[Kept] = kept! {
     "fs/nr_open" = 1_048_576, i64::MAX;
 };
 
-/// A number of [`KEPT`].
+/// Returns the value of a number in [`KEPT`].
 pub fn kept(path: &str) -> u64 {
     KEPT.iter().find(|kept| kept.path == path).map_or(0, |kept| kept.value.load(Relaxed))
 }

@@ -1,5 +1,6 @@
-//! Where all processors and threads are, for a machine that goes on no more: the command sends every processor
-//! a nonmaskable interrupt when the time limit is over. It comes anywhere, so nothing here takes a lock.
+//! Reports the state of all CPUs and threads of a machine that no longer makes progress. When the time limit
+//! is over, the command sends every CPU a nonmaskable interrupt. It can interrupt any code, so nothing here
+//! takes a lock that other code uses.
 
 use crate::arch::{apic, clock, cpu, frame::Frame, halt, report::report_now};
 use crate::memory::stacks;
@@ -10,14 +11,14 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// How long the first processor waits for the others.
+/// Time for which the first CPU waits for the others.
 const PATIENCE_NS: u64 = 500_000_000;
-/// Most return addresses that are told of a stack.
+/// Maximum number of return addresses that are reported of a stack.
 const DEPTH: usize = 24;
 
-/// A processor tells, or none.
+/// True while a CPU reports. A lock: acquire and release order the reports.
 static TELLS: AtomicBool = AtomicBool::new(false);
-/// How many have told.
+/// Number of CPUs that have reported. Relaxed: read and written under `TELLS`, or polled.
 static TOLD: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" {
@@ -25,7 +26,7 @@ unsafe extern "C" {
     static text_end: u8;
 }
 
-/// The calling processor tells where it was; the first one ends the machine when all have.
+/// Reports where the calling CPU was interrupted. CPU 0 ends the machine when all have reported.
 pub fn tell(frame: &Frame) -> ! {
     let number = apic::own_number();
     while TELLS.swap(true, Acquire) {
@@ -34,9 +35,9 @@ pub fn tell(frame: &Frame) -> ! {
     if TOLD.load(Relaxed) == 0 {
         report_now!("panic nonmaskable interrupt");
     }
-    // SAFETY: the thread that runs there, of which the processor has a reference.
+    // SAFETY: the thread that runs on the CPU, which holds a reference to it.
     let tid = unsafe { cpu::other(number).current.get().cast::<Thread>().as_ref() }.map_or(0, Thread::tid);
-    report_now!("processor {number}, thread {tid} at {:#x}", frame.rip);
+    report_now!("CPU {number}, thread {tid} at {:#x}", frame.rip);
     if !frame.is_user() {
         tell_stack(frame.rsp, stacks::top_of(frame.rsp));
     }
@@ -52,7 +53,8 @@ pub fn tell(frame: &Frame) -> ! {
     while TELLS.swap(true, Acquire) {
         core::hint::spin_loop();
     }
-    // SAFETY: the other processors have stopped. One of them may have been at a change, and then this fails.
+    // SAFETY: the other CPUs have stopped. One of them may have been in the middle of a change; then this
+    // report fails.
     for process in unsafe { process::all_at_standstill() }.values() {
         // SAFETY: as above.
         unsafe { process.threads.at_standstill() }.iter().for_each(|thread| tell_thread(thread));
@@ -69,7 +71,7 @@ fn tell_thread(thread: &Thread) {
     let at = if thread.on_cpu.load(Relaxed) { "on" } else { "last on" };
     let (cpu, todo) = (thread.last_cpu.load(Relaxed), thread.work.load(Relaxed));
     let (pid, tid) = (thread.process().pid, thread.tid());
-    // SAFETY: all stand still.
+    // SAFETY: all CPUs have stopped.
     let comm = unsafe { thread.comm.at_standstill() };
     let name = core::str::from_utf8(comm).unwrap_or("?").trim_end_matches('\0');
     report_now!("thread {tid} of {pid} ({name}) {state}, {at} {cpu}, work {todo:#x}");
@@ -81,10 +83,10 @@ fn tell_thread(thread: &Thread) {
     }
 }
 
-/// Tells what looks like a return address between two ends of a stack.
+/// Reports words between two addresses of a stack that look like return addresses.
 fn tell_stack(from: u64, to: u64) {
     let code = &raw const text_begin as u64..&raw const text_end as u64;
-    // SAFETY: a stack, from its pointer to its top.
+    // SAFETY: the range lies in a mapped stack, from its pointer to its top.
     let words = (from..to).step_by(8).map(|at| unsafe { (at as *const u64).read() });
     words.filter(|word| code.contains(word)).take(DEPTH).for_each(|word| report_now!("  {word:#x}"));
 }

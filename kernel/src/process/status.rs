@@ -1,8 +1,8 @@
-//! How a process ended.
+//! The exit status of a process.
 
 use linux_raw_sys::general::{CLD_DUMPED, CLD_EXITED, CLD_KILLED};
 
-/// How a process ended, as `wait4` tells it.
+/// The exit status of a process, in the form of `wait4`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status(u32);
 
@@ -15,17 +15,17 @@ impl Status {
         Status(signal.into())
     }
 
-    /// The same, with a core file.
+    /// Returns the status with the flag for a core file.
     pub fn with_core(self) -> Self {
         Status(self.0 | 0x80)
     }
 
-    /// The word that `wait4` stores.
+    /// Returns the word that `wait4` stores.
     pub fn word(self) -> u32 {
         self.0
     }
 
-    /// `si_code` and `si_status` of SIGCHLD.
+    /// Returns `si_code` and `si_status` of SIGCHLD.
     pub fn code_and_value(self) -> (u32, u32) {
         match self.0 & 0x7f {
             0 => (CLD_EXITED, self.0 >> 8),
@@ -34,7 +34,7 @@ impl Status {
         }
     }
 
-    /// As a shell says it in one number.
+    /// Returns the status as one number, like a shell.
     pub fn code(self) -> u8 {
         match self.0 & 0x7f {
             0 => (self.0 >> 8) as u8,

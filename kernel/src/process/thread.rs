@@ -1,4 +1,5 @@
-//! Threads of programs: the data of such a [`Thread`], and its work on the way back to the program.
+//! Threads of programs: the data that a [`Thread`] has for its program, and its work on the way back to the
+//! program.
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{lock::SpinLock, preempt};
@@ -17,39 +18,40 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
-/// A thread of a program. Fields in cells are the thread's own, as those of [`Thread`].
+/// The data of a program's thread. As with [`Thread`], only the thread itself uses the fields in cells.
 pub struct PosixThread {
     process: Arc<Process>,
     space: UnsafeCell<Option<Space>>,
-    /// Where zero is stored, and a futex woken, when it ends (CLONE_CHILD_CLEARTID).
+    /// Address at which zero is stored, and a futex woken, at the end of the thread (CLONE_CHILD_CLEARTID).
     pub clear_tid: Cell<u64>,
-    /// Address and size that set_robust_list was given.
+    /// Address and size from set_robust_list.
     pub robust_list: Cell<(u64, u64)>,
-    /// Signals that are blocked: see [`blocked`](Self::blocked).
+    /// Blocked signals: see [`blocked`](Self::blocked).
     pub(super) blocked: AtomicU64,
-    /// Of those, the ones that it waits for by rt_sigtimedwait. As `blocked`.
+    /// The blocked signals for which the thread waits in rt_sigtimedwait. Changed like `blocked`.
     pub awaited: AtomicU64,
-    /// Signals for this thread alone. Under the lock of the process's signals, too.
+    /// Signals for this thread only. Guarded also by the lock of the process's signals.
     pub pending: SpinLock<signal::Pending>,
-    /// The mask to go back to, where a call has set another for its time.
+    /// The mask to restore after a call that set another mask for its duration.
     pub saved_mask: Cell<Option<signal::Set>>,
     pub alternate_stack: Cell<AlternateStack>,
     /// The last fault: vector, error code and address.
     pub last_fault: Cell<(u64, u64, u64)>,
-    /// When the call ends that the thread is in, where that has a time.
+    /// End of the timeout of the current call, if it has one.
     pub deadline: Cell<u64>,
-    /// The call that a signal has interrupted, and its end, for restart_syscall.
+    /// The call that a signal has interrupted, and the end of its timeout, for restart_syscall.
     pub restart: Cell<Option<(u32, u64)>>,
-    /// The old end of a call that begins again.
+    /// The original end of the timeout of a restarted call.
     pub resumed: Cell<Option<u64>>,
-    /// Minor and major faults. Written by the thread alone.
+    /// Minor and major faults. Only the thread itself writes them.
     pub faults: [AtomicU64; 2],
     pub trace: trace::Trace,
-    /// The thread's name, as `PR_SET_NAME` has it.
+    /// The thread's name, set by `PR_SET_NAME`.
     pub comm: SpinLock<[u8; 16]>,
 }
 
-// SAFETY: cells are the thread's own, see the type; all else is atomic or does not change.
+// SAFETY: only the thread itself uses the cells, see the type. All other fields are atomic, locked or
+// constant.
 unsafe impl Send for PosixThread {}
 // SAFETY: as above.
 unsafe impl Sync for PosixThread {}
@@ -57,19 +59,16 @@ unsafe impl Sync for PosixThread {}
 impl Deref for Thread {
     type Target = PosixThread;
 
-    /// Panics for an idle thread, which is none of a program.
+    /// Panics for an idle thread, which belongs to no program.
     #[inline]
     fn deref(&self) -> &PosixThread {
-        self.data.downcast_ref().expect("a thread of a program")
+        self.data.downcast_ref().expect("the thread belongs to a program")
     }
 }
 
 impl Thread {
-    /// A thread of a process that will go on with `frame` and these vector registers in its program.
-    ///
-    /// # Errors
-    ///
-    /// No memory for a stack.
+    /// Makes a thread of a process. Its program continues with `frame` and these vector registers. Returns
+    /// `None` if there is no memory for a stack.
     pub fn of_program(
         tid: u32,
         process: &Arc<Process>,
@@ -101,15 +100,16 @@ impl Thread {
         Some(thread)
     }
 
-    /// The address space of the calling thread.
+    /// Returns the address space of the calling thread.
     #[inline]
     pub fn space(&self) -> &Space {
         debug_assert!(core::ptr::eq(self, current()));
-        // SAFETY: the thread's own; replaced by `set_space`, whose caller has no reference from here.
-        unsafe { (*self.space.get()).as_ref() }.expect("a thread with a program")
+        // SAFETY: only the thread itself uses the cell. `set_space` replaces the value, and its caller has no
+        // reference from here.
+        unsafe { (*self.space.get()).as_ref() }.expect("the thread has a space")
     }
 
-    /// The calling thread goes on in this space, or in none; returns the one that it was in.
+    /// Moves the calling thread to another space, or to none. Returns the space that it left.
     pub fn set_space(&self, space: Option<Space>) -> Option<Space> {
         debug_assert!(core::ptr::eq(self, current()));
         match &space {
@@ -123,15 +123,15 @@ impl Thread {
 }
 
 impl PosixThread {
-    /// Its process.
+    /// Returns the thread's process.
     #[inline]
     pub fn process(&self) -> &Arc<Process> {
         &self.process
     }
 }
 
-/// Does what the calling thread has to do before it goes back to its program, whose registers are in `frame`.
-/// Returns the address of the program's next instruction.
+/// Does the pending work of the calling thread before it returns to its program, whose registers are in
+/// `frame`. Returns the address of the program's next instruction.
 #[inline]
 pub fn before_user(frame: &mut Frame) -> UserAddr {
     let work = current().work.load(Relaxed);
@@ -144,7 +144,7 @@ pub fn before_user(frame: &mut Frame) -> UserAddr {
 #[cold]
 fn do_work(frame: &mut Frame, mut work: u32) -> UserAddr {
     loop {
-        // What is done last may let others run that give it more.
+        // The work may let other threads run, which may add more work.
         while work != 0 {
             do_once(frame, work);
             work = current().work.load(Relaxed) & (work::KILL | work::SIGNAL);
@@ -152,7 +152,8 @@ fn do_work(frame: &mut Frame, mut work: u32) -> UserAddr {
         if let Some(next) = UserAddr::new(frame.rip) {
             return next;
         }
-        // The handler of this signal may be at no such address either, until the stack has no room left.
+        // The signal's handler may also be at an invalid address. The loop ends at the latest when the stack
+        // is full.
         fault::beyond_end(frame);
         preempt::preempt_point();
         work = current().work.load(Relaxed);
@@ -172,7 +173,7 @@ fn do_once(frame: &mut Frame, work: u32) {
         here.work.fetch_and(!work::MOVE, AcqRel);
         scheduler::move_away();
     }
-    // What others gave it meanwhile counts, too.
+    // Other threads may have added work since the word was read.
     let work = here.work.load(Relaxed);
     if work & work::KILL != 0 {
         exit::exit_thread();

@@ -1,9 +1,9 @@
-//! Tracing (ptrace(2)): a thread stops, and its tracer looks at it, changes it, and lets it go on.
+//! Tracing (ptrace(2)): a thread stops, and its tracer reads it, changes it, and lets it continue.
 //!
-//! A traced thread stops where a signal would be acted on, where it was told to at calls, and after exec. It
-//! leaves a copy of its registers in [`Stop`], tells the tracer as a child tells its parent, and sleeps until
-//! the copy says that it goes on; then the copy becomes its registers. So nobody touches the registers of a
-//! thread that runs.
+//! A traced thread stops before it acts on a signal, at system calls if the tracer requested that, and after
+//! exec. It leaves a copy of its registers in [`Stop`], notifies the tracer as a child notifies its parent,
+//! and sleeps until the copy is marked as resumed. Then it loads its registers from the copy. So no other
+//! thread accesses the registers of a running thread.
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{features::VectorState, lock::SpinLock};
@@ -18,11 +18,11 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-/// Options of a tracer that are known here, with one bit for each of the events below.
+/// The supported options of a tracer. Each event below has one bit.
 pub const SYSGOOD: u64 = 1;
 const EXIT_KILL: u64 = 1 << 20;
 pub const OPTIONS: u64 = SYSGOOD | EXIT_KILL | 0b111_1110;
-/// Events that stop a thread, in the second byte of the word that a wait stores.
+/// Events that stop a thread, in the third byte of the word that a wait stores.
 pub const EVENT_FORK: u32 = 1;
 pub const EVENT_VFORK: u32 = 2;
 pub const EVENT_CLONE: u32 = 3;
@@ -30,23 +30,24 @@ pub const EVENT_EXEC: u32 = 4;
 pub const EVENT_VFORK_DONE: u32 = 5;
 pub const EVENT_EXIT: u32 = 6;
 const EVENT_STOP: u32 = 128;
-/// A bit of the flags: an exception after the next instruction.
+/// A bit of the flags: raises an exception after the next instruction.
 pub const TRAP_FLAG: u64 = 0x100;
 
-/// How a thread goes on.
+/// The way in which a thread continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
     #[default]
     Free,
-    /// To the next call, or the end of this one.
+    /// Runs to the start or the end of the next system call.
     Calls,
     Step,
 }
 
-/// Of a thread: its tracer, and where it has stopped.
+/// The tracing state of a thread: its tracer and its stop.
 #[derive(Default)]
 pub struct Trace {
-    /// Whether there is a tracer; read without the lock as a hint, by those that come too late anyway.
+    /// True if there is a tracer. Read without the lock as a hint: a reader that sees an old value could also
+    /// have come earlier.
     is_traced: AtomicBool,
     state: SpinLock<State>,
 }
@@ -55,32 +56,32 @@ pub struct Trace {
 pub struct State {
     pub tracer: Option<Arc<Process>>,
     pub options: u64,
-    /// The tracer has come by PTRACE_SEIZE.
+    /// True if the tracer attached with PTRACE_SEIZE.
     pub seized: bool,
     pub mode: Mode,
-    /// It is to stop at once (PTRACE_INTERRUPT).
+    /// True if the thread is to stop at once (PTRACE_INTERRUPT).
     pub interrupted: bool,
-    /// What PTRACE_GETEVENTMSG says.
+    /// The answer to PTRACE_GETEVENTMSG.
     pub message: u64,
-    /// Debug registers, as the tracer has set them. The processor does not get them.
+    /// The debug registers, as the tracer set them. They are not loaded into the processor.
     pub debug: [u64; 8],
     pub stop: Option<Box<Stop>>,
 }
 
-/// A thread that has stopped.
+/// The state of a stopped thread.
 pub struct Stop {
-    /// A signal, and an event above it.
+    /// The signal, with an event above it.
     pub word: u32,
     pub info: Info,
-    /// Its registers now, and as it goes on.
+    /// The registers at the stop. The thread continues with them.
     pub frame: Frame,
     pub vectors: VectorState,
-    /// The tracer has changed `vectors`.
+    /// True if the tracer has changed `vectors`.
     pub has_vectors: bool,
     pub bases: [UserAddr; 2],
-    /// The tracer has waited for it.
+    /// True if a wait of the tracer has reported the stop.
     pub told: bool,
-    /// It goes on, with this signal, or none: 0.
+    /// The signal with which the thread continues, 0 for none; `None` while it is stopped.
     pub resumed: Option<u32>,
 }
 
@@ -89,11 +90,11 @@ impl Trace {
         self.is_traced.load(Relaxed)
     }
 
-    /// What the tracer, the process `by`, may do with it.
+    /// Calls `f` with the tracing state, for the tracer `by`.
     ///
     /// # Errors
     ///
-    /// ESRCH: another traces it, or nobody does.
+    /// ESRCH if another process traces the thread, or none does.
     pub fn with<R>(&self, by: &Arc<Process>, f: impl FnOnce(&mut State) -> R) -> Result<R, Errno> {
         let mut state = self.state.lock();
         match &state.tracer {
@@ -102,17 +103,17 @@ impl Trace {
         }
     }
 
-    /// The number of the tracer; 0: none.
+    /// Returns the number of the tracer, or 0.
     pub fn tracer_pid(&self) -> u32 {
         self.state.lock().tracer.as_ref().map_or(0, |tracer| tracer.pid)
     }
 
-    /// Whether it has stopped for its tracer.
+    /// Returns true if the thread has stopped for its tracer.
     pub fn is_stopped(&self) -> bool {
         self.state.lock().stop.is_some()
     }
 
-    /// What a wait of the tracer finds, which may be told once.
+    /// Returns the stop for a wait of the tracer, and marks it as reported unless `keep` is set.
     pub fn take_report(&self, keep: bool) -> Option<(u32, Info)> {
         let mut state = self.state.lock();
         let stop = state.stop.as_mut().filter(|stop| !stop.told && stop.resumed.is_none())?;
@@ -121,10 +122,10 @@ impl Trace {
     }
 }
 
-/// `struct user_regs_struct`, in words.
+/// Words of `struct user_regs_struct`.
 pub const REGISTERS: usize = 27;
 
-/// The registers of a program, as debuggers have them, with the bases of fs and gs.
+/// Returns the registers of a program in the layout of debuggers, with the bases of fs and gs.
 pub fn registers(f: &Frame, bases: [UserAddr; 2]) -> [u64; REGISTERS] {
     let [fs, gs] = bases.map(UserAddr::get);
     let call = if f.vector == Frame::SYSTEM_CALL { f.error } else { u64::MAX };
@@ -138,11 +139,11 @@ fn key(thread: &Thread) -> Key {
     Key::kernel(&raw const thread.trace as u64)
 }
 
-/// `tracer` traces the thread from now on.
+/// Makes `tracer` trace the thread.
 ///
 /// # Errors
 ///
-/// EPERM: it is traced, or the tracer ends.
+/// EPERM if the thread is already traced, or the tracer is ending.
 pub fn begin(
     tracer: &Arc<Process>,
     process: &Arc<Process>,
@@ -162,7 +163,7 @@ pub fn begin(
     Ok(())
 }
 
-/// Returns the event of a fork or clone of the calling thread, if its tracer wants to know of it.
+/// Returns the event for a fork or clone of the calling thread, if its tracer requested it.
 pub fn event_of_clone(is_vfork: bool, exit_signal: u32) -> Option<u32> {
     let trace = &current().trace;
     let event = match exit_signal {
@@ -173,7 +174,7 @@ pub fn event_of_clone(is_vfork: bool, exit_signal: u32) -> Option<u32> {
     (trace.is_traced() && trace.state.lock().options & 1 << event != 0).then_some(event)
 }
 
-/// The tracer of the calling thread traces its new child or thread, too, which stops before it runs.
+/// Makes the tracer of the calling thread also trace its new child or thread, which stops before it runs.
 pub fn follow(process: &Arc<Process>, thread: &Arc<Thread>) {
     let state = current().trace.state.lock();
     let (tracer, options, seized) = (state.tracer.clone(), state.options, state.seized);
@@ -188,7 +189,7 @@ pub fn follow(process: &Arc<Process>, thread: &Arc<Thread>) {
     }
 }
 
-/// The thread goes on where it has stopped, in this way, with this signal.
+/// Resumes a stopped thread in this mode, with this signal.
 pub fn resume(thread: &Thread, mode: Mode, signal: u32) {
     if mode == Mode::Calls {
         options::watch_calls();
@@ -206,7 +207,7 @@ pub fn resume(thread: &Thread, mode: Mode, signal: u32) {
     wait::wake(key(thread), usize::MAX);
 }
 
-/// Nobody traces the thread any more; where it has stopped, it goes on, with this signal.
+/// Ends the tracing of a thread. If the thread has stopped, it continues with this signal.
 pub fn end(tracer: &Process, thread: &Arc<Thread>, signal: u32) {
     let mut state = thread.trace.state.lock();
     let before = state.tracer.take();
@@ -221,7 +222,7 @@ pub fn end(tracer: &Process, thread: &Arc<Thread>, signal: u32) {
     resume(thread, Mode::Free, signal);
 }
 
-/// The process ends: what it traces goes on, or ends too.
+/// Ends all tracing by a process that ends. Its tracees continue, or are killed if PTRACE_O_EXITKILL is set.
 pub fn tracer_ends(tracer: &Process) {
     let over = Tracees { is_over: true, ..Tracees::default() };
     let tracees = core::mem::replace(&mut *tracer.tracees.lock(), over);
@@ -234,7 +235,8 @@ pub fn tracer_ends(tracer: &Process) {
     }
 }
 
-/// The calling thread ends: its tracer is told, unless the parent is, who is the same.
+/// Notifies the tracer of the calling thread's end, unless the tracer is the parent, which is notified
+/// anyway.
 pub fn tracee_ends(here: &Thread, status: Status) {
     let mut state = here.trace.state.lock();
     let Some(tracer) = state.tracer.take() else { return };
@@ -256,8 +258,8 @@ pub fn tracee_ends(here: &Thread, status: Status) {
     }
 }
 
-/// The calling thread stops, if it is traced, and tells its tracer this. Returns the signal that it goes on
-/// with.
+/// Stops the calling thread, if it is traced, and notifies its tracer. Returns the signal with which it
+/// continues.
 pub fn stop(frame: &mut Frame, word: u32, info: Info) -> u32 {
     let here = current();
     let Some(tracer) = leave_copy(here, frame, word, info) else { return info.signal };
@@ -281,11 +283,11 @@ pub fn stop(frame: &mut Frame, word: u32, info: Info) -> u32 {
     }
 }
 
-/// Sleeps until a thread that was stopped already stops for its tracer, the calling process.
+/// Sleeps until a thread of a stopped process stops for its tracer, the calling process.
 ///
 /// # Errors
 ///
-/// EINTR: the calling thread has to end.
+/// EINTR if the calling thread is killed.
 pub fn wait_for_stop(here: &Process, thread: &Thread) -> Result<(), Errno> {
     loop {
         let waiting = wait::enqueue(here.child_key(), u32::MAX);
@@ -313,7 +315,7 @@ fn leave_copy(here: &Thread, frame: &Frame, word: u32, info: Info) -> Option<Arc
     let mut state = here.trace.state.lock();
     let tracer = state.tracer.clone()?;
     state.interrupted = false;
-    // The tracer's step has set this flag, not the program.
+    // The flag was set for the tracer's single step, not by the program.
     if state.mode == Mode::Step {
         stop.frame.rflags &= !TRAP_FLAG;
     }
@@ -333,7 +335,7 @@ fn take_copy(here: &Thread, frame: &mut Frame, stop: &Stop) -> u32 {
     stop.resumed.unwrap_or(0)
 }
 
-/// The tracer gets SIGCHLD, and its waits look again.
+/// Sends SIGCHLD to the tracer, and wakes its waits.
 fn tell(tracer: &Arc<Process>, here: &Thread, word: u32) {
     if !tracer.action(SIGCHLD).has(SA_NOCLDSTOP) {
         let info = job::child_info(here.process(), SIGCHLD, CLD_TRAPPED, word & 0x7f);
@@ -342,7 +344,7 @@ fn tell(tracer: &Arc<Process>, here: &Thread, word: u32) {
     wait::wake(tracer.child_key(), usize::MAX);
 }
 
-/// The calling thread was asked to stop.
+/// Stops the calling thread, if PTRACE_INTERRUPT requested it.
 pub fn stop_if_interrupted(frame: &mut Frame) {
     let here = current();
     if here.trace.is_traced() && here.trace.state.lock().interrupted {
@@ -350,13 +352,13 @@ pub fn stop_if_interrupted(frame: &mut Frame) {
     }
 }
 
-/// The calling thread is to stop at calls.
+/// Returns true if the calling thread is to stop at system calls.
 pub fn watches_calls() -> bool {
     let trace = &current().trace;
     trace.is_traced() && trace.state.lock().mode == Mode::Calls
 }
 
-/// The calling thread stops before or after a call; `frame.error` is the call's number.
+/// Stops the calling thread before or after a system call. `frame.error` is the call's number.
 pub fn stop_at_call(frame: &mut Frame) {
     let here = current();
     let good = here.trace.state.lock().options & SYSGOOD != 0;
@@ -369,7 +371,7 @@ pub fn stop_at_call(frame: &mut Frame) {
     }
 }
 
-/// The calling thread has executed a program.
+/// Stops the calling thread after exec, if its tracer wants that.
 pub fn has_executed(frame: &mut Frame) {
     let here = current();
     let tells = stop_at(frame, EVENT_EXEC, here.tid());
@@ -378,8 +380,8 @@ pub fn has_executed(frame: &mut Frame) {
     }
 }
 
-/// The calling thread stops for an event, if its tracer wants to know of it, with this message. Returns
-/// whether it has.
+/// Stops the calling thread for an event with this message, if its tracer requested the event. Returns true
+/// if it stopped.
 pub fn stop_at(frame: &mut Frame, event: u32, message: u32) -> bool {
     let trace = &current().trace;
     if !trace.is_traced() {
@@ -402,7 +404,7 @@ fn stop_for(frame: &mut Frame, event: u32) {
     stop(frame, word, Info::from_here(SIGTRAP, word as i32));
 }
 
-/// The thread comes by, and stops.
+/// Makes the thread stop for its tracer.
 pub fn interrupt(thread: &Arc<Thread>) {
     thread.trace.state.lock().interrupted = true;
     thread.give_work(work::SIGNAL);

@@ -1,5 +1,5 @@
-//! userfaultfd: a program serves page faults of its own memory, by messages and requests. Faults, messages and
-//! fills are the engine's.
+//! userfaultfd: a program serves page faults of its own memory, by messages and requests. The engine
+//! implements faults, messages and fills.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -28,12 +28,12 @@ const UFFDIO_MOVE: u64 = 0xc028_aa05;
 const UFFDIO_WRITEPROTECT: u64 = 0xc018_aa06;
 const UFFDIO_CONTINUE: u64 = 0xc020_aa07;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
-/// What /dev/userfaultfd is asked for.
+/// The request of /dev/userfaultfd that makes a new userfaultfd.
 pub const NEW: u64 = 0xaa00;
-/// What there is of requests that begin a conversation: API, REGISTER, UNREGISTER.
+/// The requests that UFFDIO_API reports: API, REGISTER, UNREGISTER.
 const IOCTLS: u64 = 1 << 0x3f | 3;
 const USER_MODE_ONLY: u32 = 1;
-/// Bytes that one fill takes over at most: a huge page's.
+/// Maximum bytes that one step of a fill copies: the size of a huge page.
 const MOST: u64 = 2 << 20;
 const MESSAGE: usize = 32;
 
@@ -42,15 +42,15 @@ type Handle = Arc<Userfaultfd<Machine>>;
 pub struct Fault {
     space: Weak<AddressSpace<Machine>>,
     user_mode_only: bool,
-    /// Made by UFFDIO_API.
+    /// The engine's context. Made by UFFDIO_API.
     handle: SpinLock<Option<Handle>>,
 }
 
-/// userfaultfd: a new one for the calling process's memory; returns its descriptor.
+/// Makes a userfaultfd for the calling process's memory. Returns its descriptor.
 ///
 /// # Errors
 ///
-/// EINVAL, EMFILE.
+/// EINVAL if the flags are invalid; EMFILE.
 pub fn open(flags: u32) -> Result<u64, Errno> {
     if flags & !(O_CLOEXEC | O_NONBLOCK | USER_MODE_ONLY) != 0 {
         return Err(Errno::EINVAL);
@@ -73,7 +73,7 @@ impl Fault {
         self.handle.lock().clone().ok_or(Errno::EINVAL)
     }
 
-    /// UFFDIO_API: the version, and what it is to do.
+    /// Performs UFFDIO_API: checks the version, and sets the features.
     fn begin(&self, at: u64) -> Result<u64, Errno> {
         let place = UserPtr::<[u64; 3]>::new(at);
         let [api, wanted, _] = place.read()?;
@@ -98,7 +98,8 @@ impl Fault {
         UserPtr::<u64>::new(at + 24).write(&ioctls.bits()).map(|()| 0)
     }
 
-    /// UFFDIO_COPY: the destination, the source, how much, how, and where the answer goes.
+    /// Performs UFFDIO_COPY. The request has the destination, the source, the length, the mode, and room for
+    /// the answer.
     fn copy(&self, at: u64) -> Result<u64, Errno> {
         let [to, from, len, mode] = UserPtr::<[u64; 4]>::new(at).read()?;
         let mode = FillMode::from_bits(mode).ok_or(Errno::EINVAL)?;
@@ -117,7 +118,7 @@ impl Fault {
         })
     }
 
-    /// A request of a range, how, and where the answer goes.
+    /// Performs a request that has a range, a mode, and room for the answer.
     fn fill(
         &self,
         at: u64,
@@ -146,7 +147,7 @@ impl Fault {
     }
 }
 
-/// The next message, which may be waited for.
+/// Returns the next message. Waits for it unless `nonblock` is set.
 fn next(handle: &Userfaultfd<Machine>, nonblock: bool) -> Result<Message<Machine>, Errno> {
     match nonblock {
         true => handle.try_read().ok_or(Errno::EAGAIN),
@@ -154,7 +155,8 @@ fn next(handle: &Userfaultfd<Machine>, nonblock: bool) -> Result<Message<Machine
     }
 }
 
-/// Calls `step` with how much is done until all is, and writes how much that was, or why it is nothing.
+/// Calls `step` with the number of completed bytes until all are done. Writes that number or, if nothing was
+/// done, the error.
 fn answer(
     at: u64,
     len: u64,
@@ -180,7 +182,7 @@ fn answer(
     Err(error)
 }
 
-/// `struct uffd_msg`. A child's context gets a descriptor.
+/// Returns the `struct uffd_msg` of a message. The context of a child gets a descriptor.
 fn words(message: Message<Machine>) -> Result<[u64; 4], Errno> {
     Ok(match message {
         Message::Fault { addr, reason, write } => {
@@ -206,7 +208,7 @@ fn words(message: Message<Machine>) -> Result<[u64; 4], Errno> {
     })
 }
 
-/// The caller's: a context that has begun asks for no space again.
+/// Returns the caller's space. A child's context already has its engine context, so the space is never used.
 fn current_space() -> Weak<AddressSpace<Machine>> {
     Counted::downgrade(current().space())
 }
@@ -259,12 +261,12 @@ impl File for Fault {
     }
 
     fn ready(&self) -> u32 {
-        // Without a handle its program has not said yet what it wants of it.
+        // Before UFFDIO_API, polling reports an error.
         let Ok(handle) = self.handle() else { return FAILED };
         if handle.poll().readable { READABLE } else { 0 }
     }
 
-    // With several that read, one that was told of a message might wait for it.
+    // If several tasks read, one that polled a message could block in its read.
     fn polls_blocking(&self) -> bool {
         false
     }
@@ -274,12 +276,12 @@ impl File for Fault {
     }
 
     fn ready_key(&self) -> Option<Key> {
-        // Asked before what it is ready for: what comes later wakes.
+        // The key is taken before the readiness is checked, so that a later message wakes it.
         self.handle().ok().map(|handle| key(handle.poll().bell))
     }
 }
 
-/// /dev/userfaultfd.
+/// The device /dev/userfaultfd.
 pub struct Maker;
 
 impl File for Maker {

@@ -1,4 +1,4 @@
-//! What a thread does about its signals on the way back to its program.
+//! Delivery of a thread's signals on the way back to its program.
 
 use crate::arch::{frame::Frame, report::say};
 use crate::options;
@@ -10,22 +10,23 @@ use crate::sched::{Thread, current, work};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use linux_raw_sys::general::*;
 
-/// What is to be done next.
+/// The next step of delivery.
 enum Next {
     Nothing,
     Stop,
-    /// The tracer is asked.
+    /// Ask the tracer.
     Trap(Info),
     End(Info),
     Handle(Info, Action),
 }
 
-/// Does all of it: stops, ends, or makes `frame` begin in a handler; several handlers nest.
+/// Delivers all signals: stops or ends the thread, or makes `frame` begin in a handler. Several handlers
+/// nest.
 #[cold]
 pub fn deliver(frame: &mut Frame) {
     let here = current();
     let mut call = restart::interrupted(frame);
-    // A mask that was set for a call is over with the call, unless a signal has ended that.
+    // A mask that was set for a call ends with the call, unless a signal interrupted the call.
     if call.is_none() {
         restore_mask(here);
     }
@@ -71,8 +72,8 @@ fn restore_mask(here: &Thread) {
     }
 }
 
-/// The tracer says what becomes of a signal. A call that was interrupted does not begin again where the tracer
-/// has changed where the program is.
+/// Stops so that the tracer decides about a signal. If the tracer changes the program's position, an
+/// interrupted call does not restart.
 fn trapped(frame: &mut Frame, info: Info, call: &mut Option<u32>) -> Option<Info> {
     let before = (frame.rip, frame.rax);
     let signal = trace::stop(frame, info.signal, info);
@@ -86,7 +87,7 @@ fn trapped(frame: &mut Frame, info: Info, call: &mut Option<u32>) -> Option<Info
     }
 }
 
-/// Takes the first signal that is to be acted on; `given` is one that the tracer lets through.
+/// Takes the next signal to act on. `given` is a signal that the tracer has let through.
 fn next(here: &Thread, mut given: Option<Info>) -> Next {
     let process = here.process();
     let mut signals = process.signals.lock();
@@ -128,13 +129,14 @@ fn next(here: &Thread, mut given: Option<Info>) -> Next {
     }
 }
 
-/// Makes the frame begin in the handler, and blocks what the action says meanwhile.
+/// Makes the frame begin in the handler, and blocks the signals that the action names until the handler
+/// returns.
 fn handle(here: &Thread, frame: &mut Frame, info: &Info, action: &Action) {
     let before = here.saved_mask.take().unwrap_or_else(|| here.blocked());
     here.work.fetch_and(!work::MASK, AcqRel);
     let begun = frame::push(frame, info, action, before);
     if begun.is_err() {
-        // No stack for the handler, or no place to come back to.
+        // There is no stack for the handler, or no address for its return.
         return match info.signal {
             SIGSEGV => force_default(Info::kernel(SIGSEGV)),
             _ => force(Info::kernel(SIGSEGV)),
@@ -149,8 +151,8 @@ fn blocked_by(signal: u32, action: &Action) -> Set {
 }
 
 impl Thread {
-    /// The signals that it blocks. Only the thread itself changes them, under the lock of its process's
-    /// signals; where that is not held, others may see a mask that is over.
+    /// Returns the signals that the thread blocks. Only the thread itself changes them, under the lock of its
+    /// process's signals. Other threads may see an old mask unless they hold that lock.
     pub fn blocked(&self) -> Set {
         self.blocked.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What a handler finds on its stack, and the way back from it: `struct rt_sigframe` of x86-64, lowest
+//! The frame of a signal handler on its stack, and the return from it: `struct rt_sigframe` of x86-64, lowest
 //! address first:
 //!
 //! | bytes | what |
@@ -6,7 +6,7 @@
 //! | 8 | the restorer's address, to which the handler returns |
 //! | 304 | `ucontext_t`: flags, link, alternate stack, registers (`sigcontext`), mask |
 //! | 128 | `siginfo_t` |
-//! | | up to a multiple of 64: x87, SSE and AVX registers and PKRU, as FXSAVE or XSAVE leave them |
+//! | | up to a multiple of 64: x87, SSE and AVX registers and PKRU, in the layout of FXSAVE or XSAVE |
 
 use crate::arch::features::{self, VectorState};
 use crate::arch::frame::{Frame, USER_CODE, USER_DATA, Vectors};
@@ -16,7 +16,7 @@ use crate::sched::{Thread, current};
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-/// Words of the frame, by what they hold.
+/// Indices of the frame's words, by contents.
 const RESTORER: usize = 0;
 const FLAGS: usize = 1;
 const STACK: usize = 3;
@@ -31,11 +31,11 @@ const MASK: usize = 38;
 const INFO: usize = 39;
 const WORDS: usize = 55;
 
-/// `uc_flags`: there is XSAVE state; the stack segment is kept, and is restored as it is.
+/// Bits of `uc_flags`: there is XSAVE state; the stack segment is saved, and is restored unchanged.
 const UC_FP_XSTATE: u64 = 1;
 const UC_SIGCONTEXT_SS: u64 = 2;
 const UC_STRICT_RESTORE_SS: u64 = 4;
-/// Below a stack pointer, functions keep values of their own.
+/// Bytes below the stack pointer that functions may use (the red zone of the ABI).
 const RED_ZONE: u64 = 128;
 const TRAP_FLAG: u64 = 0x100;
 const DIRECTION: u64 = 0x400;
@@ -43,7 +43,7 @@ const RESUME: u64 = 0x1_0000;
 /// Flags that a program may change: AC, OF, DF, TF, SF, ZF, AF, PF, CF, RF.
 const OWN_FLAGS: u64 = 0x5_0dd5;
 
-/// An alternate stack for handlers, as sigaltstack has it.
+/// An alternate stack for handlers, set by sigaltstack.
 #[derive(Clone, Copy, Debug)]
 pub struct AlternateStack {
     pub at: u64,
@@ -55,12 +55,12 @@ pub struct AlternateStack {
 impl AlternateStack {
     pub const NONE: Self = AlternateStack { at: 0, flags: SS_DISABLE, bytes: 0 };
 
-    /// Whether a stack pointer lies on it.
+    /// Returns true if a stack pointer is on this stack.
     pub fn contains(&self, sp: u64) -> bool {
         self.flags & SS_AUTODISARM == 0 && sp > self.at && sp - self.at <= self.bytes
     }
 
-    /// As programs see it, who are at `sp`.
+    /// Returns the stack in the form of sigaltstack, for a program whose stack pointer is `sp`.
     pub fn words(&self, sp: u64) -> [u64; 3] {
         let now = match (self.bytes, self.contains(sp)) {
             (0, _) => SS_DISABLE,
@@ -71,16 +71,17 @@ impl AlternateStack {
     }
 }
 
-/// Bytes of a stack that a handler's frame takes at most (AT_MINSIGSTKSZ).
+/// Returns the maximum bytes of a handler's frame on a stack (AT_MINSIGSTKSZ).
 pub fn most_bytes() -> u64 {
     (VectorState::size_for_program() as u64 + 63 + WORDS as u64 * 8 + 15 + 8).next_multiple_of(16)
 }
 
-/// Makes `frame`, of the calling thread's program, begin in a handler, which returns to what the frame was.
+/// Makes `frame`, of the calling thread's program, begin in a handler. The handler returns to the old
+/// contents of `frame`.
 ///
 /// # Errors
 ///
-/// EFAULT: there is no stack to write to, or no restorer.
+/// EFAULT if the stack cannot be written or the action has no restorer.
 pub fn push(frame: &mut Frame, info: &Info, action: &Action, mask: u64) -> Result<(), Errno> {
     let here = current();
     if !action.has(SA_RESTORER) {
@@ -93,7 +94,7 @@ pub fn push(frame: &mut Frame, info: &Info, action: &Action, mask: u64) -> Resul
     let image = VectorState::of_program(Thread::user_vectors(frame));
     let image_bytes = image.bytes_for_program();
     let vectors = top.wrapping_sub(image_bytes.len() as u64) & !63;
-    // As after a call: the return address lies 8 below a multiple of 16.
+    // At a function's entry, the return address lies 8 bytes below a multiple of 16.
     let at = (vectors.wrapping_sub(WORDS as u64 * 8) & !15).wrapping_sub(8);
     if (was_on || switches) && at <= stack.at {
         return Err(Errno::EFAULT);
@@ -111,7 +112,7 @@ pub fn push(frame: &mut Frame, info: &Info, action: &Action, mask: u64) -> Resul
     frame.rax = 0;
     frame.rflags &= !(TRAP_FLAG | DIRECTION | RESUME);
     (frame.cs, frame.ss, frame.vector) = (USER_CODE, USER_DATA, Frame::WHOLE);
-    // The handler begins with the registers of a program that begins, and its rights by protection keys.
+    // The handler begins with the vector registers, and the rights by protection keys, of a new program.
     VectorState::new().load();
     *vectors_of(frame) = Vectors([[0; 16]; 16]);
     Ok(())
@@ -139,13 +140,13 @@ fn contents(frame: &Frame, info: &Info, action: &Action, mask: u64, vectors: u64
     words
 }
 
-/// The vector registers of the calling thread's program.
+/// Returns the vector registers of the calling thread's program.
 pub fn vectors_of(frame: &mut Frame) -> &mut Vectors {
-    // SAFETY: `entry.s` pushes them below the frame, and nobody else has a reference.
+    // SAFETY: `entry.s` pushes the registers below the frame, and no other reference to them exists.
     unsafe { &mut *core::ptr::from_mut(frame).cast::<Vectors>().sub(1) }
 }
 
-/// The handler has returned: `frame` becomes what the stack says. Returns what rax was.
+/// Returns from a handler: restores `frame` from the stack. Returns the old value of rax.
 pub fn pop(frame: &mut Frame) -> u64 {
     match restore(frame) {
         Ok(rax) => rax,
@@ -181,16 +182,16 @@ fn restore(frame: &mut Frame) -> Result<u64, Errno> {
     *vectors_of(frame) = image.vectors();
     here.restart.set(None);
     crate::process::signal::set_blocked(words[MASK]);
-    let [at, flags, bytes] = words[STACK..STACK + 3] else { unreachable!("three") };
+    let [at, flags, bytes] = words[STACK..STACK + 3] else { unreachable!("three words") };
     let _ = set_alternate_stack(rsp, at, flags as u32, bytes);
     Ok(rax)
 }
 
-/// Sets the alternate stack of the calling thread, whose program is at `sp`.
+/// Sets the alternate stack of the calling thread, whose program's stack pointer is `sp`.
 ///
 /// # Errors
 ///
-/// EPERM: it is in use. EINVAL, ENOMEM.
+/// EPERM if the stack is in use; EINVAL if the flags are invalid; ENOMEM if the stack is too small.
 pub fn set_alternate_stack(sp: u64, at: u64, flags: u32, bytes: u64) -> Result<(), Errno> {
     let here = current();
     if here.alternate_stack.get().contains(sp) {

@@ -1,7 +1,7 @@
-//! Processes that stop and go on, and what their parents are told.
+//! Job control: stopping and continuing processes, and notifying their parents.
 //!
-//! A signal that stops sets [`Job::stop`]; every thread comes by and sleeps on the process's key. The last
-//! one to come tells the parent. SIGCONT ends it, whether it is ignored or not.
+//! A signal that stops a process sets [`Job::stop`]. Every thread of the process then sleeps on the process's
+//! key, and the last of them notifies the parent. SIGCONT ends the stop, even if it is ignored.
 
 use crate::process::signal::{Info, Signals, send};
 use crate::process::{Process, signal::types::Report};
@@ -14,7 +14,7 @@ fn key(process: &Process) -> Key {
     Key::kernel(&raw const process.signals as u64)
 }
 
-/// The process is to stop: the calling thread, which then calls [`stop_here`], and the others.
+/// Starts a stop of the process. The calling thread then calls [`stop_here`], as do the other threads.
 pub(super) fn begin(process: &Process, signals: &mut Signals, signal: u32) {
     let job = &mut signals.job;
     job.stop = Some(signal);
@@ -23,7 +23,7 @@ pub(super) fn begin(process: &Process, signals: &mut Signals, signal: u32) {
     process.threads.lock().iter().for_each(|thread| thread.give_work(work::SIGNAL));
 }
 
-/// Sleeps while the process is stopped, or until the thread has to end.
+/// Sleeps while the process is stopped, or until the thread is killed.
 pub(super) fn stop_here() {
     let process = current().process();
     let mut counted = 0;
@@ -54,8 +54,8 @@ pub(super) fn stop_here() {
     }
 }
 
-/// The process goes on, and nobody is told: a tracer stops its threads one by one instead. Whether it was
-/// stopped.
+/// Ends a stop without notifying the parent, because a tracer stops the threads one by one instead. Returns
+/// true if the process was stopped.
 pub fn leave_to_tracer(process: &Process) -> bool {
     let mut signals = process.signals.lock();
     let was_stopped = signals.job.stop.take().is_some();
@@ -67,13 +67,13 @@ pub fn leave_to_tracer(process: &Process) -> bool {
     was_stopped
 }
 
-/// The process goes on: its threads, and its parent, learn of it.
+/// Wakes the threads of a process that continues, and notifies its parent.
 pub(super) fn has_resumed(process: &Arc<Process>) {
     wait::wake(key(process), usize::MAX);
     tell_parent(process, CLD_CONTINUED, SIGCONT);
 }
 
-/// The parent gets SIGCHLD, unless it does not want it for this, and its waits look again.
+/// Sends SIGCHLD to the parent, unless the parent does not want it for stops, and wakes the parent's waits.
 pub fn tell_parent(process: &Process, code: u32, status: u32) {
     let parent = process.parent();
     let Some(parent) = parent else { return };
@@ -84,7 +84,7 @@ pub fn tell_parent(process: &Process, code: u32, status: u32) {
     wait::wake(parent.child_key(), usize::MAX);
 }
 
-/// What a signal about a child says.
+/// Returns the information of a signal about a child.
 pub fn child_info(child: &Process, signal: u32, code: u32, status: u32) -> Info {
     let who = u64::from(child.pid) | u64::from(child.ids.lock().user.real) << 32;
     let ticks = child.ran_ns() / 10_000_000;

@@ -1,20 +1,20 @@
-//! Signals: what they carry, what is pending, and which thread gets them.
+//! Signals: their contents, the pending ones, and the choice of the thread that takes a signal.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | [`types`] | [`Info`], [`Action`], [`Pending`] |
 //! | here | [`send`] and [`force`] |
-//! | [`deliver`] | what a thread does about its signals on the way back to its program |
-//! | [`frame`] | what a handler finds on its stack, and the way back from it |
-//! | [`restart`] | calls that a signal has interrupted, and whether they begin again |
-//! | [`job`] | processes that stop and go on, and what parents are told |
+//! | [`deliver`] | delivery of a thread's signals on the way back to its program |
+//! | [`frame`] | the frame of a signal handler on its stack, and the return from it |
+//! | [`restart`] | calls that a signal has interrupted, and whether they restart |
+//! | [`job`] | job control, and the notification of parents |
 //!
 //! # Locks
 //!
-//! [`Process::signals`] guards what is pending for the process *and for each of its threads*, and changes of
-//! the threads' masks: so a sender sees a mask and decides in one step. In it the locks of the actions, of a
-//! thread's own pending set, of the list of threads and of the scheduler's queues may be taken. No two
-//! processes' are held at a time.
+//! [`Process::signals`] guards the pending signals of the process *and of each of its threads*, and changes
+//! of the threads' masks. A sender can therefore read a mask and decide in one step. A thread that holds this
+//! lock may take the locks of the actions, of a thread's own pending signals, of the list of threads and of
+//! the scheduler's queues. No thread holds the signal locks of two processes.
 
 pub mod deliver;
 pub mod frame;
@@ -30,7 +30,7 @@ use linux_raw_sys::general::*;
 
 pub use types::*;
 
-/// Sends a signal to a process, or to a thread of it. False: it was pending already.
+/// Sends a signal to a process, or to one of its threads. Returns false if the signal was already pending.
 pub fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> bool {
     let signal = info.signal;
     let mut signals = process.signals.lock();
@@ -52,10 +52,10 @@ pub fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) ->
 fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thread>>, info: Info) -> bool {
     let (signal, action) = (info.signal, process.action(info.signal));
     let threads = process.threads.lock();
-    // A sender that ignores what it sends itself may wait for it all the same.
+    // A process that ignores a signal may still wait for it with rt_sigtimedwait, if it blocks the signal.
     let Some(first) = thread.or(threads.first()) else { return true };
     let is_blocked = |thread: &Thread, but: Set| thread.blocked() & !but & bit(signal) != 0;
-    // A tracer hears of every signal.
+    // A tracer is notified of every signal.
     let traced = first.trace.is_traced() && signal != SIGKILL;
     if action.ignores(signal) && !is_blocked(first, 0) && !traced {
         return true;
@@ -80,7 +80,7 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
     added
 }
 
-/// How many signals wait for processes and their threads.
+/// Returns the number of pending signals of all processes and their threads.
 pub fn queued() -> u64 {
     let of = |process: &Arc<Process>| {
         let signals = process.signals.lock();
@@ -91,14 +91,14 @@ pub fn queued() -> u64 {
     process::all().iter().map(of).sum()
 }
 
-/// Nothing of these is pending any more, for the process and its threads.
+/// Discards pending signals of the process and its threads.
 pub fn discard(process: &Process, signals: &mut Signals, of: Set) {
     signals.pending.discard(of);
     process.threads.lock().iter().for_each(|thread| thread.pending.lock().discard(of));
 }
 
-/// An instruction of the calling thread deserves this signal, which comes though it is blocked or ignored:
-/// then it ends the process.
+/// Raises a signal that an instruction of the calling thread caused. If the signal is blocked or ignored, it
+/// ends the process.
 pub fn force(info: Info) {
     let here = current();
     let process = here.process();
@@ -119,13 +119,13 @@ pub fn force(info: Info) {
     drop(signals);
 }
 
-/// Forces a signal as [`force`] does, and removes its handler: the signal ends the process.
+/// Raises a signal as [`force`] does, but removes its handler first: the signal ends the process.
 pub fn force_default(info: Info) {
     current().process().actions().lock()[info.signal as usize].handler = DEFAULT;
     force(info);
 }
 
-/// The calling thread blocks these signals, and no others, from now on.
+/// Replaces the mask of the calling thread.
 pub fn set_blocked(blocked: Set) {
     let here = current();
     let process = here.process();
@@ -138,7 +138,7 @@ pub fn set_blocked(blocked: Set) {
     }
 }
 
-/// Says whether the calling thread has something to do for signals.
+/// Sets or clears the calling thread's work bit for signals.
 pub fn refresh(here: &Thread, signals: &Signals) {
     let blocked = here.blocked() & !here.awaited.load(Relaxed);
     let ready = (here.pending.lock().set | signals.pending.set) & !blocked;
@@ -148,7 +148,7 @@ pub fn refresh(here: &Thread, signals: &Signals) {
     };
 }
 
-/// Other threads than `here`, which does not take these signals of the process any more, come by for them.
+/// Makes threads other than `here` look for these signals of the process, which `here` no longer takes.
 pub fn pass_on(process: &Process, here: &Thread, of: Set) {
     for thread in process.threads.lock().iter() {
         if !core::ptr::eq(&raw const **thread, here) && of & !thread.blocked() != 0 {
@@ -157,8 +157,8 @@ pub fn pass_on(process: &Process, here: &Thread, of: Set) {
     }
 }
 
-/// The mask of the calling thread is this one until the call that says so is over, or, if a handler comes,
-/// until that returns. For rt_sigsuspend, ppoll, pselect6 and epoll_pwait.
+/// Sets the mask of the calling thread for the duration of a call, or, if a handler runs, until the handler
+/// returns. For rt_sigsuspend, ppoll, pselect6 and epoll_pwait.
 pub fn set_blocked_for_call(blocked: Set) {
     let here = current();
     if here.saved_mask.get().is_none() {
@@ -168,13 +168,13 @@ pub fn set_blocked_for_call(blocked: Set) {
     here.work.fetch_or(work::MASK, AcqRel);
 }
 
-/// What the calling thread does deserves this signal: SIGPIPE, SIGXFSZ.
+/// Sends the calling thread a signal that its own call caused: SIGPIPE, SIGXFSZ.
 pub fn to_itself(signal: u32) {
     send(current().process(), Some(&Thread::hold_current()), Info::from_here(signal, 0));
 }
 
 impl Info {
-    /// From the calling thread, by kill or tgkill.
+    /// Returns the information of a signal that the calling thread sends by kill or tgkill.
     pub fn from_here(signal: u32, code: i32) -> Self {
         let process = current().process();
         let sender = u64::from(process.pid) | u64::from(process.ids.lock().user.real) << 32;

@@ -1,5 +1,5 @@
-//! Calls that a signal has interrupted. They all answer EINTR; whether the program sees that, or the call
-//! begins again, is decided here by the call and by what comes of the signal (signal(7)).
+//! Calls that a signal has interrupted. All of them answer EINTR. This module decides whether the program
+//! sees EINTR or the call restarts, by the kind of call and by the effect of the signal (signal(7)).
 
 use crate::arch::{clock, frame::Frame};
 use crate::process::signal::Action;
@@ -7,19 +7,19 @@ use crate::sched::current;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-/// When a call begins again.
+/// The condition under which a call restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
-    /// After no handler, or one with SA_RESTART.
+    /// After no handler, or after one with SA_RESTART.
     Restarts,
     /// After no handler.
     WithoutHandler,
-    /// After no handler, with what is left of its time.
+    /// After no handler, with the rest of its timeout.
     KeepsTime,
     Never,
 }
 
-/// The call that `frame` returns from, if a signal has interrupted it.
+/// Returns the number of the call from which `frame` returns, if a signal has interrupted it.
 pub fn interrupted(frame: &Frame) -> Option<u32> {
     let answer = -i64::from(Errno::EINTR.0) as u64;
     (frame.vector == Frame::SYSTEM_CALL && frame.rax == answer).then_some(frame.error as u32)
@@ -32,7 +32,7 @@ fn class(call: u32, frame: &Frame) -> Class {
             true => Class::WithoutHandler,
             false => Class::KeepsTime,
         },
-        // With a timeout, and waiting.
+        // A wait with a timeout.
         __NR_futex if frame.r10 != 0 && matches!(frame.rsi as u32 & FUTEX_CMD_MASK as u32, FUTEX_WAIT) => {
             Class::KeepsTime
         }
@@ -45,7 +45,7 @@ fn class(call: u32, frame: &Frame) -> Class {
     }
 }
 
-/// A handler will run: the call that was interrupted begins again after it, or has answered.
+/// Restarts an interrupted call after the handler, if the action and the call allow it.
 pub fn before_handler(frame: &mut Frame, call: Option<u32>, action: &Action) {
     current().restart.set(None);
     if let Some(call) = call
@@ -56,7 +56,7 @@ pub fn before_handler(frame: &mut Frame, call: Option<u32>, action: &Action) {
     }
 }
 
-/// No handler runs: most calls begin again at once.
+/// Restarts an interrupted call at once, if no handler runs and the call allows it.
 pub fn without_handler(frame: &mut Frame, call: Option<u32>) {
     let Some(call) = call else { return };
     match class(call, frame) {
@@ -70,13 +70,13 @@ pub fn without_handler(frame: &mut Frame, call: Option<u32>) {
     }
 }
 
-/// The program's next instruction is the call, once more: `syscall` has two bytes.
+/// Makes the call the program's next instruction. The instruction `syscall` has two bytes.
 fn again(frame: &mut Frame, call: u32) {
     frame.rip -= 2;
     frame.rax = call.into();
 }
 
-/// The end of a time that begins now; of a call that begins again, its old end.
+/// Returns the end of a timeout that begins now. For a restarted call, returns the original end.
 pub fn deadline_after(ns: u64) -> u64 {
     let here = current();
     let deadline = here.resumed.take().unwrap_or_else(|| clock::now_ns().saturating_add(ns));

@@ -5,35 +5,35 @@ use alloc::collections::VecDeque;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-/// Signals: number n is bit n - 1.
+/// A set of signals: signal n is bit n - 1.
 pub type Set = u64;
 
 pub const fn bit(signal: u32) -> Set {
     1 << (signal - 1)
 }
 
-/// Highest number of a signal.
+/// The highest signal number.
 pub const MOST: u32 = 64;
-/// Nobody can block, catch or ignore these.
+/// Signals that cannot be blocked, caught or ignored.
 pub const ALWAYS: Set = bit(SIGKILL) | bit(SIGSTOP);
-/// These stop a process that has set nothing else.
+/// Signals that stop a process by default.
 pub const STOPS: Set = bit(SIGSTOP) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTTOU);
-/// An instruction of the thread deserves these: they come first.
+/// Signals that an instruction of the thread causes. They are delivered first.
 const SYNCHRONOUS: Set = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGFPE) | bit(SIGSYS);
-/// These leave a core file of a process that they end.
+/// Signals whose default action leaves a core file.
 pub const DUMPING: Set = SYNCHRONOUS | bit(SIGQUIT) | bit(SIGABRT) | bit(SIGXCPU) | bit(SIGXFSZ);
-/// Nothing happens by default.
+/// Signals that are ignored by default.
 const HARMLESS: Set = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
-/// The first signal that is queued as often as it is sent.
+/// The first signal that is queued each time it is sent.
 pub const REAL_TIME: u32 = 32;
-/// Most that wait for one thread or process, whatever RLIMIT_SIGPENDING says.
+/// Maximum number of pending signals of a thread or process, whatever RLIMIT_SIGPENDING is.
 const MOST_PENDING: usize = 4096;
 
-/// Handlers that are none.
+/// Values of `handler` that are no addresses.
 pub const DEFAULT: u64 = 0;
 pub const IGNORE: u64 = 1;
 
-/// What rt_sigaction sets for a signal, as programs pass it.
+/// The action for a signal, in the layout of rt_sigaction.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Action {
@@ -43,7 +43,7 @@ pub struct Action {
     pub mask: Set,
 }
 
-// SAFETY: four words.
+// SAFETY: four words, with no padding.
 unsafe impl Plain for Action {}
 
 impl Action {
@@ -51,42 +51,43 @@ impl Action {
         self.flags & u64::from(flag) != 0
     }
 
-    /// Whether `signal` does nothing.
+    /// Returns true if `signal` has no effect.
     pub fn ignores(&self, signal: u32) -> bool {
         self.handler == IGNORE || self.handler == DEFAULT && HARMLESS & bit(signal) != 0
     }
 
-    /// Whether `signal` ends the process at once. A thread has to act on one that leaves a core file.
+    /// Returns true if `signal` ends the process at once. A signal that leaves a core file first needs a
+    /// thread to act on it.
     pub(super) fn ends(&self, signal: u32) -> bool {
         self.handler == DEFAULT && (HARMLESS | STOPS | DUMPING) & bit(signal) == 0
     }
 }
 
-/// Actions by number; 0 is not used.
+/// The actions by signal number; element 0 is not used.
 pub type Actions = [Action; MOST as usize + 1];
 
-/// What is known of a signal: `siginfo_t`, of which nothing uses more than the first 48 bytes.
+/// The information of a signal: `siginfo_t`, of which only the first 48 bytes are used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Info {
     pub signal: u32,
     pub errno: i32,
     pub code: i32,
-    /// From byte 16 on: the sender, and its value; or where a fault was.
+    /// The bytes from offset 16 on: the sender and its value, or the address of a fault.
     pub fields: [u64; 4],
 }
 
 impl Info {
-    /// From the kernel, which says no more.
+    /// Returns the information of a signal from the kernel without details.
     pub fn kernel(signal: u32) -> Self {
         Info { signal, code: SI_KERNEL as i32, ..Info::default() }
     }
 
-    /// An instruction has failed; `at` is the address that it is about.
+    /// Returns the information of a fault at address `at`.
     pub fn fault(signal: u32, code: u32, at: u64) -> Self {
         Info { signal, code: code as i32, fields: [at, 0, 0, 0], ..Info::default() }
     }
 
-    /// As programs see it.
+    /// Returns `siginfo_t` in the layout of programs.
     pub fn words(&self) -> [u64; 16] {
         let mut words = [0; 16];
         words[0] = u64::from(self.signal) | u64::from(self.errno as u32) << 32;
@@ -95,11 +96,11 @@ impl Info {
         words
     }
 
-    /// What a program has put together.
+    /// Reads information that a program has composed.
     ///
     /// # Errors
     ///
-    /// EFAULT.
+    /// EFAULT if it cannot be read.
     pub fn read(at: u64) -> Result<Self, Errno> {
         let words = UserPtr::<[u64; 16]>::new(at).read()?;
         Ok(Info {
@@ -111,19 +112,20 @@ impl Info {
     }
 }
 
-/// Signals that wait for a thread or a process.
+/// Pending signals of a thread or a process.
 #[derive(Default)]
 pub struct Pending {
-    /// Those of which there is one in the queue.
+    /// The signals that are in the queue.
     pub set: Set,
     pub(super) queue: VecDeque<Info>,
 }
 
 impl Pending {
-    /// Adds one. False: it is pending already, and such a signal is so once; or there are too many.
+    /// Adds a signal. Returns false if it is already pending and is queued only once, or if the queue is
+    /// full.
     pub(super) fn add(&mut self, info: Info) -> bool {
         let again = self.set & bit(info.signal) != 0;
-        // A timer's signal counts how often it would have come.
+        // A timer's signal is queued once and counts further expirations.
         let timer = |other: &Info| {
             other.code == SI_TIMER
                 && other.signal == info.signal
@@ -138,12 +140,12 @@ impl Pending {
         true
     }
 
-    /// Which are pending.
+    /// Returns the set of pending signals.
     pub fn signals(&self) -> Set {
         self.set
     }
 
-    /// Takes the one of these that comes first.
+    /// Takes the first pending signal in `of`.
     pub fn take(&mut self, of: Set) -> Option<Info> {
         let ready = self.set & of;
         let ready = if ready & SYNCHRONOUS != 0 { ready & SYNCHRONOUS } else { ready };
@@ -159,7 +161,7 @@ impl Pending {
         info
     }
 
-    /// Forgets all of these.
+    /// Discards all signals in `of`.
     pub fn discard(&mut self, of: Set) {
         if self.set & of != 0 {
             self.set &= !of;
@@ -168,24 +170,24 @@ impl Pending {
     }
 }
 
-/// What a parent may be told once of a child that lives.
+/// An event of a live child that is reported to the parent once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// By this signal.
+    /// The child was stopped by this signal.
     Stopped(u32),
     Continued,
 }
 
-/// Under the lock of the process's signals.
+/// The state of job control. Guarded by the lock of the process's signals.
 #[derive(Default)]
 pub struct Job {
     /// The signal that stops the process.
     pub(super) stop: Option<u32>,
-    /// How often it was stopped.
+    /// Number of stops so far.
     pub(super) number: u64,
-    /// Threads that have stopped.
+    /// Number of threads that have stopped.
     pub(super) stopped: usize,
-    /// What the parent has not been told by a wait.
+    /// The event that no wait of the parent has reported yet.
     pub report: Option<Report>,
 }
 
@@ -194,7 +196,7 @@ impl Job {
         self.stop.is_some()
     }
 
-    /// Whether there was a stop, which is over.
+    /// Ends a stop. Returns true if the process was stopped.
     pub(super) fn resume(&mut self) -> bool {
         if self.stop.take().is_none() {
             return false;
@@ -204,10 +206,10 @@ impl Job {
     }
 }
 
-/// What a process has of signals, under its lock.
+/// The signals of a process. [`Process::signals`] is their lock.
 #[derive(Default)]
 pub struct Signals {
-    /// For whichever thread takes it first.
+    /// Signals for any thread of the process.
     pub pending: Pending,
     pub job: Job,
 }
