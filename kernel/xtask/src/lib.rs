@@ -1,5 +1,5 @@
-//! The chores of the kernel: its build, boots under QEMU, its tests and measurements. `cargo xtask boot` and
-//! `cargo xtask kernel-tests` run them; the command is `main.rs`.
+//! The kernel's chores: its build, boots under QEMU, its tests and measurements. `cargo xtask boot` and
+//! `cargo xtask kernel-tests` run them through the command in `main.rs`.
 #![deny(unsafe_code)]
 
 pub mod boot;

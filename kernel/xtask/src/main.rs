@@ -1,4 +1,4 @@
-//! The command behind `cargo xtask boot` and `cargo xtask kernel-tests`, which pass their arguments on.
+//! The command behind `cargo xtask boot` and `cargo xtask kernel-tests`, which pass their arguments to it.
 #![deny(unsafe_code)]
 
 use std::{env, process::ExitCode};

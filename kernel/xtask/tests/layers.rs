@@ -1,4 +1,4 @@
-//! The layers of the kernel: what a layer uses stands before it.
+//! The layers of the kernel: each file uses only files of its own layer and of the layers below.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,8 +6,8 @@ use std::{
     path::Path,
 };
 
-/// The layers, from the ground up. A folder, or a file; the longest name that fits decides the layer of a
-/// file.
+/// The layers from the bottom up. An entry is a folder or a file. The longest entry that matches a file
+/// decides its layer.
 const LAYERS: &[&[&str]] = &[
     &["options", "errno", "words", "cpio", "input"],
     &["arch"],
@@ -23,14 +23,13 @@ const LAYERS: &[&[&str]] = &[
     &["boot", "start", "main"],
 ];
 
-/// Arrows that run up nevertheless: a file, a layer above its own, and the reason. The list may only get
-/// shorter.
+/// Exceptions: a file, a layer above its own that it uses, and the reason. The list may only get shorter.
 const UPWARDS: &[(&str, &str, &str)] = &[];
 
-/// Most files of one circle.
+/// Maximum number of files in one cycle.
 const LARGEST_CIRCLE: usize = 3;
 
-/// Methods with names that types of the standard library or of the engine have, too.
+/// Methods whose names are also used by types of the standard library or of the engine.
 const COMMON: &[&str] = &[
     "add",
     "advance",
@@ -62,14 +61,14 @@ const COMMON: &[&str] = &[
 ];
 
 struct File {
-    /// Below `kernel/src`, without `.rs`.
+    /// Path below `kernel/src`, without `.rs`.
     path: String,
     /// The module's path.
     module: Vec<String>,
     text: String,
 }
 
-/// The sources without comments and without the tests at their ends.
+/// Reads the sources, without comments and without the tests at their ends.
 fn files() -> Vec<File> {
     fn collect(root: &Path, folder: &Path, out: &mut Vec<File>) {
         for entry in fs::read_dir(folder).expect("a folder of the kernel") {
@@ -108,7 +107,7 @@ fn word(text: &str) -> &str {
     &text[..text.find(|letter| !is_word(letter)).unwrap_or(text.len())]
 }
 
-/// All paths that a text's path, which begins here, stands for: those of a group are several.
+/// Adds all paths that a path in the text expands to. A path with a group expands to several.
 fn paths(text: &str, before: &[String], out: &mut Vec<Vec<String>>) {
     let text = text.trim_start();
     if let Some(group) = text.strip_prefix('{') {
@@ -141,7 +140,7 @@ fn paths(text: &str, before: &[String], out: &mut Vec<Vec<String>>) {
     }
 }
 
-/// The paths within the crate that a file uses, from the root of the crate on.
+/// Returns the paths within the crate that a file uses, from the root of the crate.
 fn used(file: &File) -> Vec<Vec<String>> {
     let mut out = Vec::new();
     for (at, _) in file.text.match_indices("crate::") {
@@ -159,7 +158,7 @@ fn used(file: &File) -> Vec<Vec<String>> {
     out
 }
 
-/// Which file uses which others, by imports and paths.
+/// Returns which file uses which other files, by imports and paths.
 fn arrows(files: &[File]) -> BTreeMap<&str, BTreeSet<&str>> {
     let modules: BTreeMap<&[String], &str> = files.iter().map(|file| (&*file.module, &*file.path)).collect();
     let of = |path: &Vec<String>| (1..=path.len()).rev().find_map(|n| modules.get(&path[..n]).copied());
@@ -170,7 +169,7 @@ fn arrows(files: &[File]) -> BTreeMap<&str, BTreeSet<&str>> {
     files.iter().map(|file| (&*file.path, targets(file))).collect()
 }
 
-/// Names of the methods that a text defines: functions with a `self`.
+/// Returns the names of the methods that a text defines: functions with a `self`.
 fn methods(text: &str) -> impl Iterator<Item = &str> {
     text.split("fn ").skip(1).filter_map(|rest| {
         let name = word(rest);
@@ -179,7 +178,7 @@ fn methods(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Names of the methods that a text calls.
+/// Returns the names of the methods that a text calls.
 fn calls(text: &str) -> impl Iterator<Item = &str> {
     text.split('.').skip(1).filter_map(|rest| {
         let name = word(rest);
@@ -187,12 +186,12 @@ fn calls(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Imports, paths and calls of methods. A method is resolved by its name; where several layers define one of
-/// that name, the lowest counts.
+/// Checks imports, paths and method calls. A method is resolved by its name. If several layers define a
+/// method of that name, the lowest layer counts.
 #[test]
 fn each_layer_uses_only_layers_below_it() {
     let files = files();
-    let of = |path: &str| height(path).unwrap_or_else(|| panic!("a file that is in no layer: {path}"));
+    let of = |path: &str| height(path).unwrap_or_else(|| panic!("{path} is in no layer"));
     let mut defined: BTreeMap<&str, usize> = BTreeMap::new();
     for file in &files {
         for name in methods(&file.text) {
@@ -216,13 +215,13 @@ fn each_layer_uses_only_layers_below_it() {
     }
     let listed = |arrow: &(&str, &str)| UPWARDS.iter().any(|(path, layer, _)| (*path, *layer) == *arrow);
     let new: Vec<_> = found.iter().filter(|(arrow, _)| !listed(arrow)).collect();
-    assert!(new.is_empty(), "arrows that run up: {new:#?}");
+    assert!(new.is_empty(), "uses of a higher layer: {new:#?}");
     let gone: Vec<_> =
         UPWARDS.iter().filter(|(path, layer, _)| !found.contains_key(&(*path, *layer))).collect();
-    assert!(gone.is_empty(), "arrows that do not run up any more: {gone:#?}");
+    assert!(gone.is_empty(), "exceptions that are no longer needed: {gone:#?}");
 }
 
-/// The files that `from` leads to.
+/// Returns the files that `from` uses, directly or indirectly.
 fn reached<'a>(arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &'a str) -> BTreeSet<&'a str> {
     let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
     while let Some(path) = left.pop() {
@@ -231,9 +230,9 @@ fn reached<'a>(arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &'a str) -> 
     seen
 }
 
-/// By imports and paths.
+/// Checks cycles of imports and paths.
 #[test]
-fn circles_of_files_are_small() {
+fn cycles_of_files_are_small() {
     let files = files();
     let arrows = arrows(&files);
     let all: BTreeMap<&str, BTreeSet<&str>> =
@@ -243,5 +242,5 @@ fn circles_of_files_are_small() {
         .map(|(path, reached)| reached.iter().copied().filter(|other| all[other].contains(path)).collect())
         .collect();
     let large: Vec<_> = circles.iter().filter(|circle| circle.len() > LARGEST_CIRCLE).collect();
-    assert!(large.is_empty(), "circles of more than {LARGEST_CIRCLE} files: {large:#?}");
+    assert!(large.is_empty(), "cycles of more than {LARGEST_CIRCLE} files: {large:#?}");
 }

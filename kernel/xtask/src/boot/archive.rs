@@ -1,7 +1,7 @@
-//! A tree as a cpio archive of the format `newc`.
+//! Writes a tree as a cpio archive of the format `newc`.
 //!
-//! The format is that of the manual page cpio(5): for each node a header of fourteen fields in hexadecimal
-//! digits, its name and its bytes, each filled up to a multiple of four.
+//! The manual page cpio(5) describes the format. Each node has a header of fourteen fields in hexadecimal
+//! digits, its name and its bytes. Name and bytes are padded to a multiple of four bytes.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 const DEVICE: u32 = 0o020_000;
 
-/// What a header says.
+/// The fields of a header that vary.
 #[derive(Default)]
 struct Header {
     inode: u32,
@@ -30,10 +30,10 @@ struct Header {
 ///
 /// # Errors
 ///
-/// A file of this machine cannot be read, or the archive cannot be written.
+/// Fails if a file of this machine cannot be read or the archive cannot be written.
 pub fn write(tree: &Tree, to: &mut impl Write) -> Result<(), String> {
     for (number, (path, node)) in (1..).zip(tree.nodes()) {
-        let said = |error: io::Error| format!("{} in the archive: {error}", path.display());
+        let said = |error: io::Error| format!("cannot pack {}: {error}", path.display());
         let mut header = Header { inode: number, links: 1, ..Header::default() };
         let bytes = match node {
             Node::Folder(mode) => {
@@ -60,26 +60,26 @@ pub fn write(tree: &Tree, to: &mut impl Write) -> Result<(), String> {
         entry(to, &header, &archive_name(path), &bytes).map_err(said)?;
     }
     let last = Header { links: 1, ..Header::default() };
-    entry(to, &last, b"TRAILER!!!", &[]).map_err(|error| format!("the archive: {error}"))
+    entry(to, &last, b"TRAILER!!!", &[]).map_err(|error| format!("cannot write the archive: {error}"))
 }
 
 fn entry(to: &mut impl Write, header: &Header, name: &[u8], bytes: &[u8]) -> io::Result<()> {
     let Header { inode, mode, links, time, size, device } = header;
     let name_size = name.len() as u32 + 1;
     write!(to, "070701")?;
-    // Owner and group are 0, and so are the archive's device and the checksum, which this format lacks.
+    // Owner and group are 0, as are the archive's device and the checksum, which this format lacks.
     let fields = [*inode, *mode, 0, 0, *links, *time, *size, 0, 0, device.0, device.1, name_size, 0];
     for field in fields {
         write!(to, "{field:08x}")?;
     }
     to.write_all(name)?;
-    // The header is two bytes longer than a multiple of four; the name ends with a zero.
+    // The header is two bytes longer than a multiple of four. A zero byte ends the name.
     to.write_all(&[0; 4][..1 + filling(110 + name_size)])?;
     to.write_all(bytes)?;
     to.write_all(&[0; 4][..filling(*size)])
 }
 
-/// How many bytes are missing to a multiple of four.
+/// Returns the number of padding bytes up to a multiple of four.
 fn filling(size: u32) -> usize {
     (size.wrapping_neg() % 4) as usize
 }
@@ -93,7 +93,7 @@ mod tests {
         (path.into(), node)
     }
 
-    /// Reads an archive back: names, modes, bytes.
+    /// Reads an archive: names, modes, bytes.
     fn read(mut rest: &[u8]) -> Vec<(String, u32, Vec<u8>)> {
         let mut found = Vec::new();
         loop {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_archive_reads_back() {
         let mut tree = Tree::default();
         let file = Node::File(0o755, 7, Content::Bytes(b"12345".to_vec()));
         let nodes = [
@@ -143,11 +143,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_is_named() {
+    fn unreadable_file_is_named_in_the_error() {
         let mut tree = Tree::default();
         let gone = Node::File(0o644, 0, Content::Host("/no/such/file".into()));
         tree.put(Path::new("/x"), gone).expect("room");
-        let why = write(&tree, &mut Vec::new()).expect_err("it is gone");
-        assert!(why.starts_with("/x in the archive: "), "{why}");
+        let why = write(&tree, &mut Vec::new()).expect_err("the file is missing");
+        assert!(why.starts_with("cannot pack /x: "), "{why}");
     }
 }

@@ -1,4 +1,4 @@
-//! Builds the kernel, and looks at what was built.
+//! Builds the kernel and checks its image.
 
 use std::{
     env, fs,
@@ -9,24 +9,24 @@ use std::{
 use super::redzone;
 use xtask::test_program::executable;
 
-/// The kernel runs on its own stack with interrupts on, which write below the stack pointer.
+/// Flags for the compiler. The kernel has no red zone, because interrupts in the kernel push onto the same
+/// stack.
 const FLAGS: &str = "-Cno-redzone=yes --cfg bare_metal";
 
-/// Builds the kernel and gives its image. An image that was not looked at yet is looked at
-/// ([`redzone`]).
+/// Builds the kernel and returns the path of its image. Checks an image once ([`redzone`]).
 ///
 /// # Errors
 ///
-/// It does not compile, or it uses the red zone.
+/// Fails if the kernel does not compile or uses the red zone.
 pub fn build() -> Result<PathBuf, String> {
     build_with(&["--target-dir", "target/kernel"])
 }
 
-/// The same for processors with five levels of page tables.
+/// Builds the kernel for CPUs with five levels of page tables.
 ///
 /// # Errors
 ///
-/// As [`build`].
+/// Fails like [`build`].
 pub fn build_for_five_levels() -> Result<PathBuf, String> {
     build_with(&["--features", "five-levels", "--target-dir", "target/kernel-five-levels"])
 }
@@ -42,17 +42,17 @@ fn build_with(more: &[&str]) -> Result<PathBuf, String> {
         .current_dir(&root)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
-    let built = cargo.output().map_err(|error| format!("cargo could not be started: {error}"))?;
+    let built = cargo.output().map_err(|error| format!("cannot start cargo: {error}"))?;
     if !built.status.success() {
         return Err("the kernel does not compile".into());
     }
     let messages = String::from_utf8_lossy(&built.stdout);
-    let image = PathBuf::from(executable(&messages).ok_or("cargo has built no kernel")?);
+    let image = PathBuf::from(executable(&messages).ok_or("cargo reports no kernel image")?);
     look_at(&image)?;
     Ok(image)
 }
 
-/// Looks at an image once: a file beside it says of which image that was done.
+/// Checks an image unless it was checked before. A file next to the image records which image was checked.
 fn look_at(image: &Path) -> Result<(), String> {
     let said = |error| format!("{}: {error}", image.display());
     let meta = fs::metadata(image).map_err(said)?;

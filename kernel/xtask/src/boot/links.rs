@@ -1,7 +1,7 @@
-//! What a program needs to start: its interpreter, and the shared libraries that it links to.
+//! Finds the files that a program needs to start: its interpreter, and the shared libraries that it links to.
 //!
-//! Libraries are looked for as the dynamic linker looks: `DT_RUNPATH`, or `DT_RPATH` where there is none, then
-//! the folders of `/etc/ld.so.conf`, then its own (ld.so(8)).
+//! Libraries are searched for in the order of the dynamic linker: `DT_RUNPATH`, or `DT_RPATH` if that is
+//! missing, then the folders of `/etc/ld.so.conf`, then the linker's own folders (ld.so(8)).
 
 use std::{
     collections::BTreeSet,
@@ -13,29 +13,29 @@ use std::{
 
 use elf::{ElfBytes, abi, endian::LittleEndian};
 
-/// Where the dynamic linkers of distributions look at last.
+/// The last folders in which the dynamic linkers of distributions search.
 const FOLDERS: [&str; 6] =
     ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
-/// What a program's file says of what it needs.
+/// The files that a program's headers name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// The interpreter: the dynamic linker, or of a script the program after `#!`.
+    /// The interpreter: the dynamic linker of a program, or the program after `#!` of a script.
     pub interpreter: Option<PathBuf>,
     /// Names of libraries.
     pub libraries: Vec<String>,
-    /// Where to look first.
+    /// Folders to search first.
     pub folders: Vec<PathBuf>,
 }
 
-/// Reads what the file at `path` needs. A file that is neither a program nor a library needs nothing, and nor
+/// Reads what the file at `path` needs. A file that is neither a program nor a library needs nothing. Nor
 /// does a program for another machine, which an emulator runs.
 ///
 /// # Errors
 ///
-/// It cannot be read, or it is a damaged program.
+/// Fails if the file cannot be read or is a damaged program.
 pub fn needs(path: &Path) -> Result<Needs, String> {
-    let said = |what: &str| format!("{}: {what}", path.display());
+    let said = |what: &str| format!("cannot read {}: {what}", path.display());
     let bytes = fs::read(path).map_err(|error| said(&error.to_string()))?;
     if let Some(line) = bytes.strip_prefix(b"#!") {
         let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn needs(path: &Path) -> Result<Needs, String> {
     if !bytes.starts_with(b"\x7fELF") {
         return Ok(Needs::default());
     }
-    let damaged = |error: elf::ParseError| said(&format!("a damaged program ({error})"));
+    let damaged = |error: elf::ParseError| said(&format!("damaged program ({error})"));
     let file = ElfBytes::<LittleEndian>::minimal_parse(&bytes).map_err(damaged)?;
     if file.ehdr.e_machine != abi::EM_X86_64 || file.ehdr.class != elf::file::Class::ELF64 {
         return Ok(Needs::default());
@@ -60,13 +60,13 @@ fn of_elf(file: &ElfBytes<LittleEndian>, origin: &Path) -> Result<Needs, elf::Pa
     if let Some(interpreter) = segments.iter().find(|segment| segment.p_type == abi::PT_INTERP) {
         let bytes = file.segment_data(&interpreter)?;
         let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        // A file of debugging information has the header, and not what it tells of.
+        // A file with debugging information has the program header without its contents.
         let named = Some(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)));
         needs.interpreter = named.filter(|path| path.is_absolute());
     }
     let Some(dynamic) = file.dynamic()? else { return Ok(needs) };
     let entry = |tag: i64| dynamic.iter().find(|entry| entry.d_tag == tag).map(|entry| entry.d_val());
-    // The table of names is at an address; the segment that is loaded there has it.
+    // The table gives the address of the names. They lie in the segment that is loaded there.
     let Some(at) = entry(abi::DT_STRTAB) else { return Ok(needs) };
     let holds = |s: &elf::segment::ProgramHeader| {
         s.p_type == abi::PT_LOAD && (s.p_vaddr..s.p_vaddr.saturating_add(s.p_filesz)).contains(&at)
@@ -87,7 +87,7 @@ fn of_elf(file: &ElfBytes<LittleEndian>, origin: &Path) -> Result<Needs, elf::Pa
     Ok(needs)
 }
 
-/// Returns whether a file is a program, or a library that can be linked to, for x86-64.
+/// Returns true if a file is a program or a shared library for x86-64.
 #[must_use]
 pub fn is_elf(path: &Path) -> bool {
     let mut first = [0; 20];
@@ -97,15 +97,16 @@ pub fn is_elf(path: &Path) -> bool {
     read.is_ok() && is_ours && matches!(kind, abi::ET_EXEC | abi::ET_DYN)
 }
 
-/// Returns every file that the program at `path` needs, as the path by which it is found: interpreters,
-/// libraries, and the files that those need.
+/// Returns the paths of all files that the program at `path` needs: interpreters, libraries, and the files
+/// that those need.
 ///
-/// `beside` are the programs and libraries of the folder that is taken along. A library that no search folder
-/// has is looked for there: Java's libraries link to `libjvm.so`, which its launcher loads by its path.
+/// `beside` lists the programs and libraries of the folder that is packed, too. A library that is in no
+/// search folder is searched for there: Java's libraries link to `libjvm.so`, which Java's launcher loads by
+/// its path.
 ///
 /// # Errors
 ///
-/// Fails if a file cannot be read, or if a library is nowhere.
+/// Fails if a file cannot be read or a library cannot be found.
 pub fn closure(path: &Path, beside: &[PathBuf]) -> Result<BTreeSet<PathBuf>, String> {
     let configured = configured();
     let mut found = BTreeSet::new();
@@ -117,9 +118,9 @@ pub fn closure(path: &Path, beside: &[PathBuf]) -> Result<BTreeSet<PathBuf>, Str
             let folders = needs.folders.iter().chain(&configured);
             let named = |file: &&PathBuf| file.file_name().is_some_and(|name| name == library.as_str());
             let file = find(library, folders).or_else(|| beside.iter().find(named).cloned());
-            files.push(file.ok_or_else(|| {
-                format!("{}: links to {library}, which is nowhere on this machine", path.display())
-            })?);
+            files.push(
+                file.ok_or_else(|| format!("cannot find {library}, which {} links to", path.display()))?,
+            );
         }
         todo.extend(files.into_iter().filter(|file| found.insert(file.clone())));
     }
@@ -130,11 +131,11 @@ fn find<'a>(library: &str, mut folders: impl Iterator<Item = &'a PathBuf>) -> Op
     if library.contains('/') {
         return Some(library.into());
     }
-    // A library of another machine, as beside ours in some folders, is passed by.
+    // Some folders also have libraries for other machines, which are skipped.
     folders.find_map(|folder| Some(folder.join(library)).filter(|file| is_elf(file)))
 }
 
-/// The folders of `/etc/ld.so.conf`, then the linker's own.
+/// Returns the folders of `/etc/ld.so.conf`, then the linker's own.
 fn configured() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     read_configuration(Path::new("/etc/ld.so.conf"), &mut folders, 0);
@@ -155,7 +156,8 @@ fn read_configuration(file: &Path, folders: &mut Vec<PathBuf>, depth: u32) {
     }
 }
 
-/// Files that a pattern means: a star in its last part stands for anything, as in `ld.so.conf.d/*.conf`.
+/// Returns the files that match a pattern. A star in the last part matches any text, as in
+/// `ld.so.conf.d/*.conf`.
 fn matching(pattern: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (pattern.parent(), pattern.file_name()) else { return Vec::new() };
     let name = name.to_string_lossy();
@@ -175,18 +177,18 @@ mod tests {
     use super::*;
     use crate::boot::scratch::Scratch;
 
-    /// This very program links to the C library.
+    /// The test program itself links to the C library.
     #[test]
-    fn a_dynamic_program_needs_its_linker_and_library() {
-        let itself = std::env::current_exe().expect("a test has a program");
-        let all = closure(&itself, &[]).expect("it runs, so all is there");
+    fn dynamic_program_needs_its_linker_and_library() {
+        let itself = std::env::current_exe().expect("a test has an executable");
+        let all = closure(&itself, &[]).expect("all files of a running program exist");
         let names: Vec<_> = all.iter().filter_map(|file| file.file_name()?.to_str()).collect();
         assert!(names.iter().any(|name| name.starts_with("ld-linux")), "{names:?}");
         assert!(names.contains(&"libc.so.6"), "{names:?}");
     }
 
     #[test]
-    fn a_script_needs_its_interpreter() {
+    fn script_needs_its_interpreter() {
         let folder = Scratch::new("script").expect("a folder");
         let script = folder.path().join("script");
         fs::write(&script, "#! /bin/sh -e\necho\n").expect("a file");
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn configurations_include_others() {
+    fn linker_configuration_includes_other_files() {
         let folder = Scratch::new("conf").expect("a folder");
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("d")).expect("a folder");

@@ -1,11 +1,12 @@
-//! `cargo xtask boot`: builds the kernel, packs what a program needs, and runs it under QEMU.
+//! `cargo xtask boot`: builds the kernel, packs what a program needs, and runs the program under QEMU.
 //!
 //! - [`options`]: the arguments.
-//! - [`kernel`]: the kernel's build; [`redzone`]: what its image must not do.
-//! - [`tree`]: a file tree in memory; [`links`]: what a program links to; [`archive`]: the tree as a cpio
-//!   archive.
-//! - [`recording`]: what `--record` makes.
-//! - [`qemu`]: the machine; [`report`]: what the kernel says, with names by [`symbols`]. `kernel/PROTOCOL.md` has both sides of it.
+//! - [`kernel`]: builds the kernel; [`redzone`]: checks that its image does not use the red zone.
+//! - [`tree`]: a file tree in memory; [`links`]: the files that a program links to; [`archive`]: writes the
+//!   tree as a cpio archive.
+//! - [`recording`]: writes the files of `--record`.
+//! - [`qemu`]: runs the machine; [`report`]: reads the kernel's report, with names from [`symbols`].
+//!   `kernel/PROTOCOL.md` describes the report and the archive.
 
 pub mod archive;
 pub mod kernel;
@@ -39,13 +40,13 @@ use self::{
 };
 use crate::kernel_bench;
 
-/// The command: gives its exit status.
+/// Runs the command. Returns its exit status.
 pub fn command(words: &[&str]) -> u8 {
     let words = ["cargo xtask boot"].iter().chain(words).map(OsString::from);
     let options = match Options::try_parse_from(words) {
         Ok(options) => options,
         Err(error) => {
-            // Help goes to standard output; where that is closed, nobody reads it.
+            // Help goes to standard output. A closed standard output is not an error.
             let _ = error.print();
             return if error.use_stderr() { 2 } else { 0 };
         }
@@ -99,7 +100,7 @@ fn boot(options: &Options) -> Result<End, String> {
     if options.log > 0 {
         ran.report.log.iter().for_each(|line| eprintln!("kernel: {line}"));
         for number in &ran.report.missing {
-            eprintln!("kernel: there is no system call {number}, {}", call_name(*number));
+            eprintln!("kernel: missing system call {number}, {}", call_name(*number));
         }
     }
     Ok(ran.end)
@@ -109,18 +110,18 @@ fn boot(options: &Options) -> Result<End, String> {
 ///
 /// # Errors
 ///
-/// Which file cannot be read or written.
+/// Fails with the name of a file that cannot be read or written.
 pub fn write_archive(program: &Program, to: &Path) -> Result<(), String> {
-    let said = |error: std::io::Error| format!("{}: {error}", to.display());
+    let said = |error: std::io::Error| format!("cannot write {}: {error}", to.display());
     let mut file = BufWriter::new(File::create(to).map_err(said)?);
     archive::write(&program.tree, &mut file)?;
     file.flush().map_err(said)
 }
 
-/// Finds a free port, and says how a debugger comes to it.
+/// Finds a free port, and prints how to connect a debugger.
 fn announce_debugger(image: &Path) -> Result<u16, String> {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    let port = free.map_err(|error| format!("no port for the debugger: {error}"))?.port();
+    let port = free.map_err(|error| format!("cannot find a port for the debugger: {error}"))?.port();
     let image: PathBuf = image.into();
     eprintln!("xtask: waiting for a debugger at 127.0.0.1:{port}:");
     eprintln!("  gdb {} -ex 'target remote 127.0.0.1:{port}'", image.display());

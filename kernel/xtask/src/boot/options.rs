@@ -4,65 +4,65 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
 
-/// Boots the kernel under QEMU and runs a Linux program on it.
+/// Boot the kernel under QEMU and run a Linux program on it.
 ///
-/// The program comes from this machine, with the libraries that it links to, or from the folder --root. Its
-/// output is the command's output, its exit status the command's. 125: the kernel panicked, or nothing could
-/// be started; 124: the time limit was over; 130: ^C.
+/// The program is taken from this machine with the libraries that it links to, or from the folder --root. The
+/// command has the program's output and its exit status. Exit status 125: the kernel panicked, or could not
+/// be started; 124: the time limit was exceeded; 130: ^C.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "cargo xtask boot", bin_name = "cargo xtask boot", disable_version_flag = true)]
 pub struct Options {
-    /// Processors of the machine
+    /// Number of CPUs of the machine
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=255))]
     pub cpus: u32,
     /// Memory of the machine: a number with K, M or G
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = memory)]
     pub memory: String,
-    /// The processor, as QEMU names it: max, or with --bench qemu64, where nothing is said
+    /// CPU model of QEMU; the default is max, or qemu64 with --bench
     #[arg(long, value_name = "MODEL")]
     pub cpu: Option<String>,
-    /// A folder that becomes the root of the file system
+    /// Use a folder as the root of the file system
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
-    /// A file or folder of this machine to take along to the same path
+    /// Copy a file or folder of this machine to the same path
     #[arg(long, value_name = "PATH")]
     pub with: Vec<PathBuf>,
-    /// A variable of the program's environment
+    /// Set a variable of the program's environment
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub env: Vec<(String, String)>,
-    /// A script for busybox's shell, in place of a program
+    /// Run a script with busybox's shell instead of a program
     #[arg(long, value_name = "TEXT", conflicts_with = "program")]
     pub script: Option<String>,
-    /// Ends the run after so many seconds
+    /// End the run after this many seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub limit: Option<Duration>,
-    /// Waits for a debugger, and says how to start one
+    /// Wait for a debugger, and print how to start one
     #[arg(long)]
     pub gdb: bool,
-    /// Shows what the kernel logs: 1 what is odd, 2 everything
+    /// Show the kernel's log: 1 unusual events, 2 everything
     #[arg(long, value_name = "LEVEL", num_args = 0..=1, default_value_t = 0, default_missing_value = "1",
         require_equals = true)]
     pub log: u8,
-    /// An option of the kernel: `kernel/README.md` lists them
+    /// Pass an option to the kernel; `kernel/README.md` lists them
     #[arg(long, value_name = "WORD")]
     pub option: Vec<String>,
-    /// An argument for QEMU
+    /// Pass an argument to QEMU
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub qemu: Vec<String>,
-    /// A kernel to boot in place of the one that is built
+    /// Boot this kernel instead of building one
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
-    /// Writes a recording of what the program does to its memory, FILE.trace and FILE.snap, for
-    /// `freehold replay FILE.trace`
+    /// Record what the program does to its memory, in FILE.trace and FILE.snap, for `freehold replay
+    /// FILE.trace`
     #[arg(long, value_name = "FILE", conflicts_with = "bench")]
     pub record: Option<PathBuf>,
-    /// Measures what operations cost, in place of a program, and prints it as a table
+    /// Measure what operations cost instead of running a program, and print a table
     #[arg(long, conflicts_with_all = ["program", "script", "gdb", "root", "with", "env"])]
     pub bench: bool,
-    /// Measures Debian's kernel for clouds, too, which is fetched once
+    /// Measure Debian's cloud kernel, too; it is downloaded once
     #[arg(long, requires = "bench", conflicts_with_all = ["program", "script"])]
     pub linux: bool,
-    /// Writes the tables to their place in a document
+    /// Write the tables to their place in a document
     #[arg(long, value_name = "FILE", requires = "bench", conflicts_with_all = ["program", "script"])]
     pub markdown: Vec<PathBuf>,
     /// The program and its arguments
@@ -73,19 +73,19 @@ pub struct Options {
 fn memory(text: &str) -> Result<String, String> {
     let digits = text.trim_end_matches(['K', 'M', 'G']);
     let fits = text.len() == digits.len() + 1 && digits.parse::<u32>().is_ok_and(|number| number > 0);
-    if fits { Ok(text.into()) } else { Err("a number with K, M or G is wanted, as 512M".into()) }
+    if fits { Ok(text.into()) } else { Err("expected a number with K, M or G, such as 512M".into()) }
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
-        _ => Err("NAME=VALUE is wanted".into()),
+        _ => Err("expected NAME=VALUE".into()),
     }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted")?;
-    Duration::try_from_secs_f64(seconds).map_err(|_| "a number of seconds is wanted".into())
+    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds")?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "expected a number of seconds".into())
 }
 
 #[cfg(test)]
@@ -97,32 +97,32 @@ mod tests {
     }
 
     #[test]
-    fn a_program_has_its_own_arguments() {
+    fn arguments_after_dashes_belong_to_the_program() {
         let options = read(&["--cpus", "4", "--memory", "512M", "--", "./x", "--cpus", "-a b"]);
-        let options = options.expect("they are right");
+        let options = options.expect("valid options");
         assert_eq!((options.cpus, options.memory.as_str()), (4, "512M"));
         assert_eq!(options.program, ["./x", "--cpus", "-a b"]);
         assert_eq!((options.cpu, options.log, options.gdb), (None, 0, false));
     }
 
     #[test]
-    fn variables_have_a_name_and_any_value() {
-        let options = read(&["--env", "A=b=c", "--env", "D=", "--log", "--", "x"]).expect("they are right");
+    fn variable_needs_a_name_and_takes_any_value() {
+        let options = read(&["--env", "A=b=c", "--env", "D=", "--log", "--", "x"]).expect("valid options");
         assert_eq!(options.env, [("A".into(), "b=c".into()), ("D".into(), String::new())]);
         assert_eq!(options.log, 1);
-        assert_eq!(read(&["--log=2", "--", "x"]).expect("right").log, 2);
+        assert_eq!(read(&["--log=2", "--", "x"]).expect("valid options").log, 2);
     }
 
     #[test]
-    fn a_script_takes_the_programs_place() {
-        let options = read(&["--script", "echo; true", "--limit", "1.5"]).expect("they are right");
+    fn script_replaces_the_program() {
+        let options = read(&["--script", "echo; true", "--limit", "1.5"]).expect("valid options");
         assert_eq!(options.script.as_deref(), Some("echo; true"));
         assert_eq!(options.limit, Some(Duration::from_millis(1500)));
         assert!(read(&["--script", "true", "--", "x"]).is_err());
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_options_are_reported() {
         let wrong: [(&[&str], &str); 9] = [
             (&["--linux", "--", "x"], "cannot be used with"),
             (&["--bench", "--", "x"], "cannot be used with"),
@@ -135,7 +135,7 @@ mod tests {
             (&["--limit", "soon", "--", "x"], "seconds"),
         ];
         for (words, said) in wrong {
-            let error = read(words).expect_err("it is wrong");
+            let error = read(words).expect_err("invalid options");
             assert!(error.contains(said), "{words:?}: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! What a run needs: the file tree, the arguments and the environment of the first program.
+//! Packs the files of a run: the file tree, the arguments and the environment of the first program.
 
 use std::{
     collections::BTreeMap,
@@ -14,29 +14,29 @@ use super::{
     tree::{Content, Node, Tree},
 };
 
-/// Where the shell of scripts is on this machine.
+/// Path of the shell for scripts on this machine.
 const BUSYBOX: &str = "/bin/busybox";
 
-/// What is known to be no file of this machine, but of the kernel that runs.
+/// Folders whose files come from the booted kernel, not from this machine.
 const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 
-/// The first program, and all that it finds.
+/// The first program, and all files that it finds.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// The root of its file system.
+    /// The root of the file system.
     pub tree: Tree,
-    /// Its arguments; the first is its path.
+    /// The arguments; the first is the program's path.
     pub args: Vec<String>,
-    /// Its environment.
+    /// The environment.
     pub env: BTreeMap<String, String>,
 }
 
 impl Program {
-    /// What the command's arguments ask for.
+    /// Packs the program that the command's arguments name.
     ///
     /// # Errors
     ///
-    /// A file is missing or cannot be read.
+    /// Fails if a file is missing or cannot be read.
     pub fn of(options: &Options) -> Result<Self, String> {
         let mut program = Self { tree: Tree::with_skeleton(), args: Vec::new(), env: surroundings() };
         if let Some(root) = &options.root {
@@ -54,11 +54,11 @@ impl Program {
         Ok(program)
     }
 
-    /// Takes a file or folder of this machine, and what it links to if it is a program.
+    /// Packs a file or folder of this machine, and what it links to if it is a program.
     ///
     /// # Errors
     ///
-    /// It is missing, or what it links to.
+    /// Fails if the file, or a file that it links to, is missing.
     pub fn add(&mut self, path: &Path) -> Result<(), String> {
         let taken = self.tree.take(path)?;
         let mut programs = Vec::new();
@@ -66,11 +66,11 @@ impl Program {
         programs.iter().try_for_each(|program| self.add_links(program, &programs))
     }
 
-    /// Takes a program of this machine to another path, and what it links to.
+    /// Packs a program of this machine at another path, and what it links to.
     ///
     /// # Errors
     ///
-    /// It is missing, or what it links to.
+    /// Fails if the program, or a file that it links to, is missing.
     pub fn add_as(&mut self, program: &Path, at: &Path) -> Result<(), String> {
         self.tree.put(at, Node::File(0o755, 0, Content::Host(program.into())))?;
         self.add_links(program, &[])
@@ -87,25 +87,25 @@ impl Program {
         Ok(())
     }
 
-    /// Lists by which the dynamic linkers find libraries in other folders than their own.
+    /// Packs the lists with which the dynamic linkers find libraries outside of their own folders.
     fn linker_lists(&mut self) {
         for list in ["/etc/ld.so.cache", "/etc/ld-musl-x86_64.path"] {
-            // Where there is none, the linkers do without.
+            // The linkers work without a list that is missing.
             let _ = self.tree.take(Path::new(list));
         }
     }
 
-    /// Makes a program with its arguments the first.
+    /// Makes a program with its arguments the first program.
     ///
     /// # Errors
     ///
-    /// It is neither in the tree nor on this machine.
+    /// Fails if the program is neither in the tree nor on this machine.
     pub fn command(&mut self, words: &[String]) -> Result<(), String> {
-        let [name, rest @ ..] = words else { return Err("there is no program to run".into()) };
+        let [name, rest @ ..] = words else { return Err("no program to run".into()) };
         let path = if self.tree.look(Path::new(name)).is_some() && name.starts_with('/') {
             PathBuf::from(name)
         } else {
-            let path = find(name).ok_or_else(|| format!("{name}: there is no such program"))?;
+            let path = find(name).ok_or_else(|| format!("cannot run {name}: no such program"))?;
             self.add(&path)?;
             path
         };
@@ -119,7 +119,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// This machine has no busybox.
+    /// Fails if this machine has no busybox.
     pub fn shell(&mut self, script: &str) -> Result<(), String> {
         self.add_busybox()?;
         self.take_named(&script.split([' ', '\t', '\n', ';', '|', '<', '(', ')', '"']).collect::<Vec<_>>())?;
@@ -127,11 +127,11 @@ impl Program {
         Ok(())
     }
 
-    /// Takes busybox and makes links for its tools where the tree has no program of that name.
+    /// Packs busybox, and links for its tools where the tree has no program of that name.
     ///
     /// # Errors
     ///
-    /// This machine has none.
+    /// Fails if this machine has no busybox.
     pub fn add_busybox(&mut self) -> Result<(), String> {
         let missing = |_| format!("{BUSYBOX} is missing: apt-get install busybox-static");
         let listed = Command::new(BUSYBOX).arg("--list").output().map_err(missing)?;
@@ -145,7 +145,7 @@ impl Program {
         Ok(())
     }
 
-    /// Takes the files of this machine that words name by an absolute path.
+    /// Packs the files of this machine that words name by an absolute path.
     fn take_named(&mut self, words: &[impl AsRef<str>]) -> Result<(), String> {
         for path in words.iter().map(|word| Path::new(word.as_ref())) {
             let own = KERNELS.iter().any(|folder| path.starts_with(folder));
@@ -156,11 +156,11 @@ impl Program {
         Ok(())
     }
 
-    /// Writes arguments and environment where the kernel looks for them.
+    /// Writes arguments and environment to the files from which the kernel reads them.
     ///
     /// # Errors
     ///
-    /// Something is in the way.
+    /// Fails if the tree has something else at their paths.
     pub fn finish(&mut self) -> Result<(), String> {
         let ended = |text: &str| [text.as_bytes(), &[0]].concat();
         let args: Vec<u8> = self.args.iter().flat_map(|arg| ended(arg)).collect();
@@ -171,8 +171,8 @@ impl Program {
     }
 }
 
-/// The path itself, or the programs and libraries in a folder. Scripts in a folder are no programs that must
-/// run: some are for interpreters of other machines.
+/// Collects the path itself, or the programs and libraries in a folder. Scripts in a folder are not
+/// collected, because they need not be able to run: some are for interpreters of other machines.
 fn collect_programs(path: &Path, into: &mut Vec<PathBuf>) {
     if path.is_file() {
         into.push(path.into());
@@ -188,7 +188,7 @@ fn collect_programs(path: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The environment that a program has unless it is told otherwise.
+/// Returns the default environment of a program.
 #[must_use]
 pub fn surroundings() -> BTreeMap<String, String> {
     let terminal = if std::io::stdin().is_terminal() { env::var("TERM").ok() } else { None };
@@ -200,7 +200,7 @@ pub fn surroundings() -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// A program as a shell finds it: by its path, or by its name in `PATH`.
+/// Finds a program like a shell: by its path, or by its name in `PATH`.
 fn find(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return std::path::absolute(name).ok().filter(|path| path.is_file());
@@ -215,7 +215,7 @@ mod tests {
     use clap::Parser;
 
     fn program(words: &[&str]) -> Result<Program, String> {
-        let options = Options::try_parse_from([&["boot"], words].concat()).expect("they are right");
+        let options = Options::try_parse_from([&["boot"], words].concat()).expect("valid options");
         Program::of(&options)
     }
 
@@ -227,8 +227,8 @@ mod tests {
     }
 
     #[test]
-    fn a_dynamic_program_comes_with_what_it_links_to() {
-        let packed = program(&["--env", "A=b", "--", "/bin/sh", "-c", "cat < /etc/passwd"]).expect("there");
+    fn dynamic_program_is_packed_with_its_libraries() {
+        let packed = program(&["--env", "A=b", "--", "/bin/sh", "-c", "cat < /etc/passwd"]).expect("packed");
         let there = |path: &str| packed.tree.look(Path::new(path)).is_some();
         assert!(there("/bin/sh") && there("/lib64/ld-linux-x86-64.so.2"));
         assert_eq!(text(&packed, "/.boot/args"), "/bin/sh\0-c\0cat < /etc/passwd\0");
@@ -236,22 +236,22 @@ mod tests {
     }
 
     #[test]
-    fn files_that_arguments_name_come_too() {
+    fn files_named_by_arguments_are_packed() {
         let packed =
-            program(&["--", "/bin/sh", "/etc/os-release", "/proc/self/maps", "/etc"]).expect("there");
+            program(&["--", "/bin/sh", "/etc/os-release", "/proc/self/maps", "/etc"]).expect("packed");
         let there = |path: &str| packed.tree.look(Path::new(path)).is_some();
         assert!(there("/etc/os-release") && !there("/proc/self/maps"));
-        assert!(!there("/etc/ld.so.conf"), "a folder is not taken whole");
+        assert!(!there("/etc/ld.so.conf"), "a named folder is not packed");
     }
 
     #[test]
-    fn a_program_that_is_nowhere_is_named() {
-        assert_eq!(program(&["--", "./none"]).err(), Some("./none: there is no such program".into()));
+    fn missing_program_is_named_in_the_error() {
+        assert_eq!(program(&["--", "./none"]).err(), Some("cannot run ./none: no such program".into()));
         assert_eq!(
             program(&["--", "no-such-name"]).err(),
-            Some("no-such-name: there is no such program".into())
+            Some("cannot run no-such-name: no such program".into())
         );
         let why = program(&["--root", "/no/such", "--", "x"]).expect_err("no such folder");
-        assert!(why.starts_with("/no/such: "), "{why}");
+        assert!(why.starts_with("cannot read /no/such: "), "{why}");
     }
 }

@@ -1,6 +1,6 @@
 //! Starts QEMU and follows it to its end.
 
-#![expect(unsafe_code, reason = "QEMU is told to end with this program before it starts")]
+#![expect(unsafe_code, reason = "requests before exec that QEMU dies with this program")]
 
 use std::{
     fs,
@@ -29,10 +29,10 @@ use super::{
     symbols,
 };
 
-/// The program.
+/// The name of the program.
 const QEMU: &str = "qemu-system-x86_64";
 
-/// How long QEMU may take to end when it is asked to.
+/// Time that QEMU may take to end after a request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A machine to start.
@@ -42,50 +42,50 @@ pub struct Machine {
     pub image: PathBuf,
     /// The archive.
     pub archive: PathBuf,
-    /// Processors.
+    /// The number of CPUs.
     pub cpus: u32,
-    /// Memory, as QEMU writes it.
+    /// The size of memory, in QEMU's form.
     pub memory: String,
-    /// The processor, as QEMU names it.
+    /// The CPU model, by QEMU's name.
     pub cpu: String,
-    /// The port at which it waits for a debugger.
+    /// The port at which the machine waits for a debugger.
     pub gdb: Option<u16>,
     /// How much the kernel logs.
     pub log: u8,
-    /// When it is ended.
+    /// Time after which the machine is ended.
     pub limit: Option<Duration>,
-    /// After how long without output, where that is kept, it is ended.
+    /// Time without output after which the machine is ended, if output is kept.
     pub silence: Option<Duration>,
     /// Options of the kernel.
     pub options: Vec<String>,
-    /// The whole command line, of a kernel that is not this project's.
+    /// The whole command line, for a kernel that is not this project's.
     pub command_line: Option<String>,
-    /// More arguments.
+    /// More arguments for QEMU.
     pub more: Vec<String>,
 }
 
-/// Where the machine's console is.
+/// The place of the machine's console.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Console {
     /// Standard input and output of this program.
     Here,
-    /// Nothing is typed, and what is printed is kept.
+    /// No input, and output is kept.
     Kept,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ran {
-    /// How it ended.
+    /// How the machine ended.
     pub end: End,
-    /// What the kernel said.
+    /// The kernel's report.
     pub report: Report,
-    /// What was printed, if it was kept.
+    /// The output, if it was kept.
     pub output: Vec<u8>,
 }
 
 impl Machine {
-    /// A machine with the defaults of the command: one processor, 1 GiB.
+    /// Returns a machine with the command's defaults: one CPU, 1 GiB.
     #[must_use]
     pub fn new(image: PathBuf, archive: PathBuf) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// Has the kernel write a recording, which comes to this file as `recording` reads it.
+    /// Makes the kernel write a recording to this file, in the form that `recording` reads.
     pub fn record_to(&mut self, file: &Path) {
         self.options.push("record".into());
         let path = file.to_string_lossy().replace(',', ",,");
@@ -117,7 +117,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// QEMU is missing, or refuses its arguments.
+    /// Fails if QEMU is missing or refuses its arguments.
     pub fn run(&self, console: Console) -> Result<Ran, String> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -131,7 +131,7 @@ impl Machine {
             command.stdout(Stdio::piped());
         }
         command.stdin(if terminal { Stdio::inherit() } else { Stdio::piped() });
-        // SAFETY: between fork and exec the closure makes one system call and touches nothing else.
+        // SAFETY: between fork and exec the closure only makes one system call.
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
@@ -139,7 +139,7 @@ impl Machine {
             std::io::ErrorKind::NotFound => {
                 format!("{QEMU} is missing: apt-get install qemu-system-x86")
             }
-            _ => format!("{QEMU} could not be started: {error}"),
+            _ => format!("cannot start {QEMU}: {error}"),
         })?;
         if let Some(input) = qemu.stdin.take() {
             feed(input, console, report.clone());
@@ -150,13 +150,13 @@ impl Machine {
             thread::spawn(move || keep(from, &printed))
         });
         let ended = self.follow(&mut qemu, &stop, &printed, &monitor)?;
-        // A thread that has panicked leaves what it has read.
+        // If the reader panicked, the output read so far is used.
         let _ = reader.map(thread::JoinHandle::join);
         let output = mem::take(&mut lock(&printed).bytes);
         let report = Report::read(&fs::read(report).unwrap_or_default());
         let end = match (ended, report.end.clone()) {
             (None, Some(End::Panic(text))) => End::Panic(symbols::explain(&text, &self.image)),
-            // What the kernel says of itself when it is asked.
+            // After a nonmaskable interrupt the kernel reports its state as a panic.
             (Some(End::Limit(_)), Some(End::Panic(text))) => {
                 End::Limit(Some(symbols::explain(&text, &self.image)))
             }
@@ -165,7 +165,7 @@ impl Machine {
         Ok(Ran { end, report, output })
     }
 
-    /// QEMU's command line.
+    /// Returns QEMU's command line.
     fn command(&self, folder: &Path, terminal: bool) -> Command {
         let at = |name| folder.join(name).to_string_lossy().replace(',', ",,");
         let mut command = Command::new(QEMU);
@@ -191,7 +191,7 @@ impl Machine {
         command
     }
 
-    /// Waits for QEMU's end. Gives how it was ended, if it did not end by itself.
+    /// Waits for QEMU's end. Returns how it was ended, or `None` if it ended by itself.
     fn follow(
         &self,
         qemu: &mut Child,
@@ -203,14 +203,15 @@ impl Machine {
         let mut pause = Duration::from_millis(2);
         loop {
             if let Some(status) = qemu.try_wait().map_err(|error| error.to_string())? {
-                // A terminal sends ^C to QEMU too.
-                // Relaxed: the flag says nothing of other memory.
+                // A terminal sends ^C to QEMU, too.
+                // Relaxed: the flag publishes no other memory.
                 if stop.load(Ordering::Relaxed) {
                     return Ok(Some(End::Interrupted));
                 }
-                // The kernel ends QEMU with an odd status from 3 on; a machine that resets, with 0.
+                // QEMU exits with an odd status of at least 3 when the kernel ends it, and with 0 when the
+                // machine resets.
                 return match (status.code(), status.signal()) {
-                    (Some(1), _) => Err(format!("{QEMU} has refused its arguments")),
+                    (Some(1), _) => Err(format!("{QEMU} refused its arguments")),
                     (_, Some(signal)) => Err(format!("{QEMU} was ended by signal {signal}")),
                     _ => Ok(None),
                 };
@@ -221,7 +222,8 @@ impl Machine {
             }
             let silent = self.silence.is_some_and(|most| lock(printed).last.elapsed() > most);
             if silent || self.limit.is_some_and(|limit| started.elapsed() > limit) {
-                // A kernel of this project says where it is. One that cannot, or another, is ended.
+                // A kernel of this project reports its state. QEMU is ended if the kernel does not, or is
+                // another one.
                 let asked =
                     UnixStream::connect(monitor).and_then(|mut to| to.write_all(b"nmi\n").map(|()| to));
                 if asked.is_err() || !has_ended(qemu)? {
@@ -236,14 +238,14 @@ impl Machine {
     }
 }
 
-/// QEMU's monitor, at a socket; none where the path is too long for one.
+/// Returns the address of QEMU's monitor, a socket; `none` if the path is too long for a socket.
 fn monitor(path: &Path) -> String {
     const LONGEST: usize = 100;
     let path = path.to_string_lossy().replace(',', ",,");
     if path.len() > LONGEST { "none".into() } else { format!("unix:{path},server=on,wait=off") }
 }
 
-/// What was printed so far, and when last.
+/// The output so far, and the time of the last output.
 struct Printed {
     bytes: Vec<u8>,
     last: Instant,
@@ -253,7 +255,7 @@ fn lock(printed: &Mutex<Printed>) -> MutexGuard<'_, Printed> {
     printed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps what is printed, to its end.
+/// Keeps the output until it ends.
 fn keep(mut from: ChildStdout, printed: &Mutex<Printed>) {
     let mut bytes = [0; 4096];
     while let Ok(len @ 1..) = from.read(&mut bytes) {
@@ -263,7 +265,7 @@ fn keep(mut from: ChildStdout, printed: &Mutex<Printed>) {
     }
 }
 
-/// Whether QEMU ends by itself, soon.
+/// Returns true if QEMU ends by itself within `PATIENCE`.
 fn has_ended(qemu: &mut Child) -> Result<bool, String> {
     let asked = Instant::now();
     while asked.elapsed() < PATIENCE {
@@ -275,24 +277,24 @@ fn has_ended(qemu: &mut Child) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Ends QEMU: kindly, so that it gives the terminal back as it was, then by force.
+/// Ends QEMU: first by SIGTERM, so that it restores the terminal, then by force.
 fn end(qemu: &mut Child) -> Result<(), String> {
     if let Some(pid) = i32::try_from(qemu.id()).ok().and_then(Pid::from_raw) {
-        // One that has ended already needs no signal.
+        // A signal to a process that has ended fails, which is fine.
         let _ = kill_process(pid, Signal::TERM);
     }
     if has_ended(qemu)? {
         return Ok(());
     }
     let killed = qemu.kill().and_then(|()| qemu.wait());
-    killed.map(drop).map_err(|error| format!("{QEMU} could not be ended: {error}"))
+    killed.map(drop).map_err(|error| format!("cannot end {QEMU}: {error}"))
 }
 
-/// Feeds standard input to the machine, if the console is here, and says where it ends.
+/// Feeds standard input to the machine, if the console is here, then the mark for the end of input.
 fn feed(mut to: ChildStdin, console: Console, report: PathBuf) {
     thread::spawn(move || {
         while !fs::read_to_string(&report).is_ok_and(|text| text.lines().any(|line| line == READY)) {
-            // The machine may end before it takes input: then the folder goes.
+            // The machine may end before it takes input. Its folder is removed then.
             if !report.parent().is_some_and(Path::exists) {
                 return;
             }
@@ -307,7 +309,7 @@ fn feed(mut to: ChildStdin, console: Console, report: PathBuf) {
             }
         }
         let _ = to.write_all(&[END_OF_INPUT]);
-        // QEMU sees no more of a pipe that is closed; it is left open until the machine ends.
+        // QEMU reads no more from a closed pipe, so the pipe stays open until the machine ends.
         std::mem::forget(to);
     });
 }
@@ -315,7 +317,7 @@ fn feed(mut to: ChildStdin, console: Console, report: PathBuf) {
 const END_OF_INPUT: u8 = 0x04;
 const AS_IT_IS: u8 = 0x10;
 
-/// Bytes as the kernel reads them: those that mean something are marked.
+/// Escapes the bytes that have a meaning for the kernel.
 fn escaped(bytes: &[u8]) -> Vec<u8> {
     let marked = |byte: u8| matches!(byte, END_OF_INPUT | AS_IT_IS).then_some(AS_IT_IS);
     bytes.iter().flat_map(|byte| marked(*byte).into_iter().chain([*byte])).collect()
@@ -326,19 +328,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_input_can_be_input() {
+    fn end_of_input_byte_is_escaped() {
         assert_eq!(escaped(b"ab\x04\x10"), b"ab\x10\x04\x10\x10");
     }
 
     #[test]
-    fn a_machine_that_is_refused_is_no_panic() {
+    fn refused_arguments_are_an_error_not_a_panic() {
         let machine = Machine::new("/no/such/kernel".into(), "/no/such/archive".into());
         let why = machine.run(Console::Kept).expect_err("there is no kernel");
         assert!(why.contains("refused") || why.contains("is missing"), "{why}");
     }
 
     #[test]
-    fn a_comma_in_a_path_separates_nothing() {
+    fn comma_in_a_path_is_escaped_for_qemu() {
         let more = vec!["-icount".into()];
         let machine = Machine { gdb: Some(7), log: 2, more, ..Machine::new("k".into(), "a".into()) };
         let command = machine.command(Path::new("/a,b"), false);

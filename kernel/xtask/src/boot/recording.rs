@@ -1,4 +1,5 @@
-//! What the kernel says of a run's memory (`kernel/PROTOCOL.md`), as a recording: `docs/trace-format.md`.
+//! Turns the lines from the kernel's recording port (`kernel/PROTOCOL.md`) into a recording:
+//! `docs/trace-format.md`.
 
 use std::{
     fs::File,
@@ -6,17 +7,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What lines of snapshots begin with.
+/// Prefix of the lines of snapshots.
 const OF_SNAPSHOT: &[u8] = b"s ";
 
-/// Writes `NAME.trace` and `NAME.snap` of what came to the port.
+/// Writes `NAME.trace` and `NAME.snap` from the lines that the port delivered.
 ///
 /// # Errors
 ///
-/// A file cannot be read or written, or nothing came.
+/// Fails if a file cannot be read or written, or if there are no lines.
 pub fn write(raw: &Path, name: &Path) -> Result<(), String> {
     let said = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-    let called = name.file_name().ok_or_else(|| format!("{} is no name", name.display()))?.to_string_lossy();
+    let called =
+        name.file_name().ok_or_else(|| format!("{} is not a file name", name.display()))?.to_string_lossy();
     let with = |ending: &str| PathBuf::from(format!("{}.{ending}", name.display()));
     let from = File::open(raw).map_err(|error| said(raw, error))?;
     let create = |path: &Path| File::create(path).map(BufWriter::new).map_err(|error| said(path, error));
@@ -24,11 +26,11 @@ pub fn write(raw: &Path, name: &Path) -> Result<(), String> {
     let (mut trace_file, mut snap_file) = (create(&trace)?, create(&snap)?);
     let lines = split(BufReader::new(from), &called, &mut trace_file, &mut snap_file);
     let lines = lines.map_err(|error| said(&trace, error))?;
-    if lines == 0 { Err("the kernel has recorded nothing".into()) } else { Ok(()) }
+    if lines == 0 { Err("the kernel recorded nothing".into()) } else { Ok(()) }
 }
 
-/// Divides the lines; gives how many there were. A line without an end, as a machine leaves that was ended, is
-/// left out.
+/// Distributes the lines to the two files. Returns the number of lines. An incomplete last line, which a
+/// killed machine leaves, is dropped.
 fn split(
     mut from: BufReader<impl Read>,
     name: &str,
@@ -56,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_go_where_they_belong() {
+    fn snapshot_lines_are_separated_from_trace_lines() {
         let text: &[u8] =
             b"# machine min-addr 4096\ns @ 0 exec 1 5 5 1 a | /a | \n5 0 1 E 0\n6 0 1 X g\n7 0 1 F 1";
         let (mut trace, mut snap) = (Vec::new(), Vec::new());

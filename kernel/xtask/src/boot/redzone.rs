@@ -1,36 +1,36 @@
 //! Finds functions of a linked image that use the red zone: memory below the stack pointer, which an
 //! interrupt in the kernel overwrites.
 //!
-//! The image is disassembled by `objdump`. Seen are accesses by `%rsp` with a negative offset, and by a frame
-//! pointer further down than what was pushed and reserved. Accesses by a frame pointer with an index, and in
-//! functions that reserve an amount that is computed, cannot be judged.
+//! `objdump` disassembles the image. The check finds accesses through `%rsp` with a negative offset, and
+//! accesses through a frame pointer below all that was pushed and reserved. It cannot judge accesses through
+//! a frame pointer with an index, nor functions that reserve a computed amount.
 
 use std::{path::Path, process::Command};
 
 /// A function that uses the red zone.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Its name.
+    /// The function's name.
     pub function: String,
-    /// An instruction of it.
+    /// The instruction that uses the red zone.
     pub instruction: String,
 }
 
-/// Looks at an image.
+/// Checks an image.
 ///
 /// # Errors
 ///
-/// The functions that use the red zone; or why it could not be looked at.
+/// Fails with the functions that use the red zone, or with the reason why the image could not be checked.
 pub fn check(image: &Path) -> Result<(), String> {
     let objdump = Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(image).output();
-    let listing = objdump
-        .map_err(|error| format!("objdump could not be started: {error} (apt-get install binutils)"))?;
+    let listing =
+        objdump.map_err(|error| format!("cannot start objdump: {error} (apt-get install binutils)"))?;
     if !listing.status.success() {
         return Err(format!("objdump: {}", String::from_utf8_lossy(&listing.stderr).trim()));
     }
     let (functions, found) = uses(&String::from_utf8_lossy(&listing.stdout));
     if functions == 0 {
-        return Err(format!("{}: objdump has found no code", image.display()));
+        return Err(format!("objdump found no code in {}", image.display()));
     }
     if found.is_empty() {
         return Ok(());
@@ -43,7 +43,7 @@ pub fn check(image: &Path) -> Result<(), String> {
     ))
 }
 
-/// The number of functions in a listing, and those that use the red zone.
+/// Returns the number of functions in a listing, and those that use the red zone.
 fn uses(listing: &str) -> (usize, Vec<Use>) {
     let mut functions = 0;
     let mut found = Vec::new();
@@ -61,15 +61,15 @@ fn uses(listing: &str) -> (usize, Vec<Use>) {
     (functions, found)
 }
 
-/// What is known of one function's frame.
+/// The known state of one function's frame.
 #[derive(Default)]
 struct Frame {
     /// Bytes pushed and reserved since the frame pointer was set.
     reserved: Option<u64>,
-    /// The lowest access by the frame pointer, below it.
+    /// The offset of the lowest access through the frame pointer, below it.
     lowest: u64,
     by_frame: Option<String>,
-    /// An amount that is computed is reserved.
+    /// True if a computed amount is reserved.
     computed: bool,
     below: Option<String>,
 }
@@ -94,7 +94,7 @@ impl Frame {
             "lea" => operands.ends_with(",%rsp") && !operands.contains("(%rbp)"),
             _ => false,
         };
-        // These compute an address, and do not go there.
+        // These instructions compute an address without an access.
         if verb.starts_with("lea") || verb.starts_with("nop") {
             return;
         }
@@ -118,7 +118,7 @@ impl Frame {
     }
 }
 
-/// The number after `-0x` right before `register`.
+/// Returns the number after `-0x` right before `register`.
 fn offset_before(operands: &str, register: &str) -> Option<u64> {
     let front = &operands[..operands.find(register)?];
     let digits = front.rsplit_once("-0x")?.1;
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn below_the_stack_pointer() {
+    fn access_below_the_stack_pointer_is_found() {
         let bad = "mov    %rax,-0x8(%rsp)";
         assert_eq!(found(&["sub    $0x8,%rsp", bad, "ret"]).as_deref(), Some(bad));
         let indexed = "movaps -0x10(%rsp,%rax,8),%xmm0";
@@ -146,22 +146,22 @@ mod tests {
     }
 
     #[test]
-    fn below_what_a_frame_reserves() {
+    fn access_below_the_reserved_frame_is_found() {
         let frame = ["push   %rbp", "mov    %rsp,%rbp", "push   %rbx", "sub    $0x10,%rsp"];
         let store = |offset: &str| format!("mov    %rax,-0x{offset}(%rbp)");
         let with = |last: &str| found(&[&frame[..], &[last]].concat());
         assert_eq!(with(&store("18")), None);
         assert_eq!(with(&store("20")), Some(store("20")));
         assert_eq!(found(&[frame[0], frame[1], "and    $0xffffffffffffffe0,%rsp", &store("20")]), None);
-        // Without a frame pointer `%rbp` is a register like any other.
+        // Without a frame pointer, `%rbp` is an ordinary register.
         assert_eq!(found(&[&store("20")]), None);
     }
 
-    /// The tool is there wherever programs are linked, and ordinary programs use the red zone.
+    /// `objdump` exists on every machine that links programs, and ordinary programs use the red zone.
     #[test]
-    fn this_program_is_found_out() {
-        let itself = std::env::current_exe().expect("a test has a program");
-        let why = check(&itself).expect_err("it was compiled for a process");
+    fn ordinary_program_uses_the_red_zone() {
+        let itself = std::env::current_exe().expect("a test has an executable");
+        let why = check(&itself).expect_err("compiled with a red zone");
         assert!(why.contains("use the red zone"), "{why}");
     }
 }

@@ -1,11 +1,11 @@
-//! What the kernel says on its report port: `kernel/PROTOCOL.md`.
+//! Reads the kernel's report: `kernel/PROTOCOL.md`.
 
 use std::{collections::BTreeSet, fs};
 
 /// The C library's list of system calls.
 const NAMES: &str = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h";
 
-/// The line that says that input is taken.
+/// The line that announces that input is accepted.
 pub const READY: &str = "ready";
 
 /// How the machine ended.
@@ -13,18 +13,18 @@ pub const READY: &str = "ready";
 pub enum End {
     /// The program ended with this status.
     Status(u8),
-    /// The kernel could not go on; its words.
+    /// The kernel panicked with this text.
     Panic(String),
     /// The machine stopped without a last line.
     Silent,
-    /// The time limit was over; where the kernel was, if it said so.
+    /// The time limit was exceeded. The text is the kernel's report of its state, if it sent one.
     Limit(Option<String>),
-    /// Somebody pressed ^C.
+    /// The user pressed ^C.
     Interrupted,
 }
 
 impl End {
-    /// The status of the command.
+    /// Returns the exit status of the command.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
@@ -35,32 +35,32 @@ impl End {
         }
     }
 
-    /// What to tell somebody, if it is not the program's own affair.
+    /// Returns a message for the user, unless the end is the program's own.
     #[must_use]
     pub fn message(&self) -> Option<String> {
         match self {
             End::Status(_) | End::Interrupted => None,
             End::Panic(text) => Some(format!("the kernel panicked: {text}")),
-            End::Silent => Some("the machine stopped without a word, as on a triple fault".into()),
-            End::Limit(None) => Some("the time limit is over".into()),
-            End::Limit(Some(text)) => Some(format!("the time limit is over: {text}")),
+            End::Silent => Some("the machine stopped without a report, as after a triple fault".into()),
+            End::Limit(None) => Some("time limit exceeded".into()),
+            End::Limit(Some(text)) => Some(format!("time limit exceeded: {text}")),
         }
     }
 }
 
-/// Everything on the port.
+/// The whole report.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The last line, if there is one.
+    /// The end that the last line reports, if there is one.
     pub end: Option<End>,
     /// Messages.
     pub log: Vec<String>,
-    /// System calls that programs called and the kernel lacks, by number.
+    /// Numbers of the system calls that programs called and the kernel lacks.
     pub missing: BTreeSet<u32>,
 }
 
 impl Report {
-    /// Reads what was written. Lines that mean nothing are taken for messages.
+    /// Reads a report. Unknown lines count as messages.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
@@ -80,7 +80,7 @@ impl Report {
                 ("missing", number) if number.parse::<u32>().is_ok() => {
                     report.missing.extend(number.parse::<u32>().ok());
                 }
-                // Said to what feeds the machine.
+                // The thread that feeds the input reads this line.
                 (READY, "") => {}
                 ("log", text) => report.log.push(text.into()),
                 _ => report.log.push(line.into()),
@@ -90,7 +90,7 @@ impl Report {
     }
 }
 
-/// The name of a system call, where this machine has a list of them; else its number.
+/// Returns the name of a system call if this machine has a list of them, or else its number.
 #[must_use]
 pub fn call_name(number: u32) -> String {
     let list = fs::read_to_string(NAMES).unwrap_or_default();
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_ends() {
+    fn report_of_a_program_is_parsed() {
         let report = Report::read(b"ready\nlog up\nmissing 41\nmissing 41\nodd line\nstatus 255\n");
         assert_eq!(report.end, Some(End::Status(255)));
         assert_eq!(report.log, ["up", "odd line"]);
@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_has_all_that_follows() {
+    fn all_lines_after_panic_belong_to_it() {
         let report = Report::read(b"panic at fault.rs:7\n  address 0x10\nstatus 0\n");
         assert_eq!(report.end, Some(End::Panic("at fault.rs:7\n  address 0x10\nstatus 0".into())));
         assert_eq!(report.end.map(|end| end.status()), Some(125));
     }
 
     #[test]
-    fn silence_is_no_success() {
+    fn report_without_status_is_no_success() {
         assert_eq!(Report::read(b"").end, None);
         assert_eq!(Report::read(b"status 256\n").end, None);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A folder that lasts as long as its value.
+//! A temporary folder that is removed with its value.
 
 use std::{
     env, fs,
@@ -7,29 +7,30 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Folders made by this process; only tells them apart.
+/// Number of folders that this process made; makes their names unique.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// A folder for what one run needs. It is removed with the value.
+/// A temporary folder for one run. Removed when dropped.
 #[derive(Debug)]
 pub struct Scratch {
     folder: PathBuf,
 }
 
 impl Scratch {
-    /// A new one among the machine's temporary files, with `name` in its name.
+    /// Makes a folder among the machine's temporary files, with `name` in its name.
     ///
     /// # Errors
     ///
-    /// It cannot be made.
+    /// Fails if the folder cannot be created.
     pub fn new(name: &str) -> Result<Self, String> {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let folder = env::temp_dir().join(format!("freehold-{name}-{}-{number}", process::id()));
-        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        fs::create_dir_all(&folder)
+            .map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
         Ok(Self { folder })
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.folder
@@ -38,7 +39,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed stays among the temporary files, and nothing is wrong.
+        // A folder that cannot be removed stays among the temporary files; that is not an error.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,13 +1,14 @@
-//! Names for the addresses in a panic's words.
+//! Adds names to the addresses in a panic's text.
 
 use std::{fs, path::Path};
 
 use elf::{ElfBytes, abi, endian::LittleEndian};
 
-/// Where the kernel's own code begins.
+/// Start of the kernel's own code.
 const KERNEL: u64 = 0xffff_ffff_8000_0000;
 
-/// Adds to each line of a text the functions that addresses in it are in. What cannot be found is left out.
+/// Adds to each line of a text the functions that contain its addresses. Skips addresses that it cannot
+/// resolve.
 #[must_use]
 pub fn explain(text: &str, image: &Path) -> String {
     let functions = functions(image).unwrap_or_default();
@@ -23,7 +24,7 @@ fn address(word: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok().filter(|address| *address >= KERNEL)
 }
 
-/// A function: where it begins and ends, and its name.
+/// A function: its start, its end, and its name.
 type Function = (u64, u64, String);
 
 fn name(functions: &[Function], at: u64) -> Option<String> {
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_have_names() {
+    fn kernel_address_resolves_to_its_function() {
         let functions = vec![(KERNEL, KERNEL + 16, "_ZN4core3fmt5write17h0123456789abcdefE".to_owned())];
         assert_eq!(name(&functions, KERNEL + 3).as_deref(), Some("core::fmt::write+0x3"));
         assert_eq!(name(&functions, KERNEL + 16), None);
@@ -57,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_an_image_stays_as_it_is() {
+    fn text_is_unchanged_without_an_image() {
         assert_eq!(
             explain("at 0xffffffff80000010\nmore", Path::new("/no/such")),
             "at 0xffffffff80000010\nmore"

@@ -1,4 +1,4 @@
-//! A file tree that is put together in memory: what the booted kernel finds as its root.
+//! A file tree in memory: the root file system of the booted kernel.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,24 +10,24 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Links followed in one path before it is taken for a circle.
+/// Number of links in one path after which the path counts as a cycle.
 const MOST_LINKS: usize = 40;
 
-/// Where a file's bytes are.
+/// The source of a file's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Here.
+    /// Bytes in memory.
     Bytes(Vec<u8>),
-    /// In a file of this machine, which is read when the archive is written.
+    /// A file of this machine, which is read when the archive is written.
     Host(PathBuf),
 }
 
-/// What stands at a path.
+/// A node at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
     /// A folder, with its permissions.
     Folder(u32),
-    /// A file: permissions, seconds of its last change (Python compares them), bytes.
+    /// A file: permissions, time of the last change in seconds (Python compares it), contents.
     File(u32, u64, Content),
     /// A symbolic link.
     Link(PathBuf),
@@ -42,16 +42,16 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A tree with the folders that every program expects: programs and libraries below `/usr`, as on the
-    /// distributions of today, and links to them from where they once were.
+    /// Returns a tree with the folders that every program expects: programs and libraries below `/usr`, as on
+    /// current distributions, and links to them from their old places.
     ///
     /// # Panics
     ///
-    /// Never: an empty tree takes them all.
+    /// Never panics, because an empty tree accepts all of them.
     #[must_use]
     pub fn with_skeleton() -> Self {
         let mut tree = Self::default();
-        let mut put = |path: &str, node| tree.put(Path::new(path), node).expect("nothing is in the way");
+        let mut put = |path: &str, node| tree.put(Path::new(path), node).expect("the path is free");
         for path in ["/dev", "/etc", "/proc", "/root", "/run", "/sys", "/usr/bin", "/usr/lib", "/var"] {
             put(path, Node::Folder(0o755));
         }
@@ -68,19 +68,19 @@ impl Tree {
         tree
     }
 
-    /// Everything by its path: parents first.
+    /// Returns all nodes with their paths, parents first.
     pub fn nodes(&self) -> impl Iterator<Item = (&Path, &Node)> {
         self.nodes.iter().map(|(path, node)| (path.as_path(), node))
     }
 
-    /// What stands at a path, links followed.
+    /// Returns the node at a path, with links followed.
     #[must_use]
     pub fn look(&self, path: &Path) -> Option<&Node> {
         self.nodes.get(&self.resolve(path)?)
     }
 
-    /// The path with every link in it followed; `None` if one leads in a circle. What is not in the tree is
-    /// left as it is.
+    /// Follows every link in a path. Returns `None` if the links form a cycle. Keeps the parts of the path
+    /// that are not in the tree.
     fn resolve(&self, path: &Path) -> Option<PathBuf> {
         let mut rest = names(path);
         let mut at = PathBuf::from("/");
@@ -105,54 +105,57 @@ impl Tree {
         Some(at)
     }
 
-    /// Puts a node at a path, below its parent's links, with the folders that lead there. A file replaces a
-    /// file; a folder that is there already, or a link to one, stays.
+    /// Puts a node at a path, following the links of its parent, and makes the folders on the path. A file
+    /// replaces a file. An existing folder, or a link to one, stays.
     ///
     /// # Errors
     ///
-    /// Something else is in the way.
+    /// Fails if the path has a node of another kind.
     pub fn put(&mut self, path: &Path, node: Node) -> Result<(), String> {
-        let circle = || format!("{}: links lead in a circle", path.display());
+        let circle = || format!("cannot add {}: its links form a cycle", path.display());
         let Some(name) = path.file_name() else { return Ok(()) };
         let folder = self.resolve(&parent(path)).ok_or_else(circle)?;
         for part in folder.ancestors().filter(|part| part.parent().is_some()) {
             match self.nodes.get(part) {
                 None => drop(self.nodes.insert(part.into(), Node::Folder(0o755))),
                 Some(Node::Folder(_)) => {}
-                Some(_) => return Err(format!("{}: {} is no folder", path.display(), part.display())),
+                Some(_) => {
+                    return Err(format!("cannot add {}: {} is not a folder", path.display(), part.display()));
+                }
             }
         }
         let at = folder.join(name);
         let is_folder = |node: Option<&Node>| matches!(node, Some(Node::Folder(_)));
         match (self.nodes.get(&at), &node) {
             (Some(Node::Folder(_) | Node::Link(_)), Node::Folder(_)) if is_folder(self.look(&at)) => {}
-            // The tree has a folder of its own where the other side has a link to one.
+            // The tree has a folder where the source has a link to one.
             (Some(Node::Folder(_)), Node::Link(_)) => {}
             (Some(Node::Folder(_)), _) => {
-                return Err(format!("{}: a folder is in the way", path.display()));
+                return Err(format!("cannot add {}: it is a folder", path.display()));
             }
             _ => drop(self.nodes.insert(at, node)),
         }
         Ok(())
     }
 
-    /// Puts text or bytes in a file.
+    /// Writes text or bytes to a file.
     ///
     /// # Errors
     ///
-    /// Something is in the way.
+    /// Fails if the path has a node of another kind.
     pub fn write(&mut self, path: &str, mode: u32, bytes: impl Into<Vec<u8>>) -> Result<(), String> {
         self.put(Path::new(path), Node::File(mode, 0, Content::Bytes(bytes.into())))
     }
 
-    /// Takes a file or a folder of this machine to the same path, with every link that the path goes
-    /// through, and of a folder all that it contains. Gives the path without links.
+    /// Copies a file or a folder of this machine to the same path, with every link on the path, and
+    /// everything in a folder. Returns the path without links.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or something is in the way.
+    /// Fails if the source cannot be read, or a path has a node of another kind.
     pub fn take(&mut self, path: &Path) -> Result<PathBuf, String> {
-        let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let path =
+            std::path::absolute(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let mut rest = names(&path);
         let mut at = PathBuf::from("/");
         let mut links = 0;
@@ -166,7 +169,7 @@ impl Tree {
                 Node::Link(target) => {
                     links += 1;
                     if links > MOST_LINKS {
-                        return Err(format!("{}: links lead in a circle", path.display()));
+                        return Err(format!("cannot read {}: its links form a cycle", path.display()));
                     }
                     at = if target.is_absolute() { "/".into() } else { at };
                     for name in names(&target).into_iter().rev() {
@@ -182,13 +185,13 @@ impl Tree {
         Ok(at)
     }
 
-    /// Takes everything in the folder `from` of this machine to the folder `to`.
+    /// Copies everything in the folder `from` of this machine to the folder `to`.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or something is in the way.
+    /// Fails if the folder cannot be read, or a path has a node of another kind.
     pub fn take_all(&mut self, from: &Path, to: &Path) -> Result<(), String> {
-        let said = |error| format!("{}: {error}", from.display());
+        let said = |error| format!("cannot read {}: {error}", from.display());
         for entry in fs::read_dir(from).map_err(said)? {
             let name = entry.map_err(said)?.file_name();
             let (from, to) = (from.join(&name), to.join(&name));
@@ -199,9 +202,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes one node, without what it contains or leads to. Sockets and pipes are left behind.
+    /// Copies one node, without its contents or its target. Skips sockets, pipes and block devices.
     fn take_one(&mut self, from: &Path, to: &Path) -> Result<Node, String> {
-        let said = |error| format!("{}: {error}", from.display());
+        let said = |error| format!("cannot read {}: {error}", from.display());
         let meta = fs::symlink_metadata(from).map_err(said)?;
         let mode = meta.permissions().mode() & 0o7777;
         let kind = meta.file_type();
@@ -228,13 +231,13 @@ fn parent(path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("/")).into()
 }
 
-/// The names in a path, `..` among them.
+/// Returns the names in a path, including `..`.
 fn names(path: &Path) -> VecDeque<PathBuf> {
     let named = |part: &Component| matches!(part, Component::Normal(_) | Component::ParentDir);
     path.components().filter(named).map(|part| PathBuf::from(part.as_os_str())).collect()
 }
 
-/// A path as an archive names it: without the slash at its front.
+/// Returns the path in the form of an archive: without the leading slash.
 #[must_use]
 pub fn archive_name(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().iter().copied().skip_while(|byte| *byte == b'/').collect()

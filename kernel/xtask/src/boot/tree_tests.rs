@@ -1,4 +1,4 @@
-//! Trees from made-up folders.
+//! Tests of trees, on temporary folders.
 
 use super::*;
 use crate::boot::scratch::Scratch;
@@ -8,7 +8,7 @@ fn file(text: &str) -> Node {
 }
 
 #[test]
-fn a_file_goes_where_its_folders_links_lead() {
+fn file_is_put_below_the_target_of_a_linked_folder() {
     let mut tree = Tree::with_skeleton();
     tree.put(Path::new("/bin/x"), file("1")).expect("room");
     assert!(tree.nodes().any(|(path, _)| path == Path::new("/usr/bin/x")));
@@ -17,21 +17,24 @@ fn a_file_goes_where_its_folders_links_lead() {
 }
 
 #[test]
-fn what_is_in_the_way_is_said() {
+fn conflicting_node_is_reported() {
     let mut tree = Tree::default();
     tree.put(Path::new("/a/b"), file("1")).expect("room");
-    assert_eq!(tree.put(Path::new("/a/b/c"), file("2")), Err("/a/b/c: /a/b is no folder".into()));
-    assert_eq!(tree.put(Path::new("/a"), file("2")), Err("/a: a folder is in the way".into()));
+    assert_eq!(
+        tree.put(Path::new("/a/b/c"), file("2")),
+        Err("cannot add /a/b/c: /a/b is not a folder".into())
+    );
+    assert_eq!(tree.put(Path::new("/a"), file("2")), Err("cannot add /a: it is a folder".into()));
     tree.put(Path::new("/a/b"), file("3")).expect("a file replaces a file");
     assert_eq!(tree.look(Path::new("/a/b")), Some(&file("3")));
     for (from, to) in [("/x", "y"), ("/y", "x")] {
-        tree.put(Path::new(from), Node::Link(to.into())).expect("a link leads anywhere");
+        tree.put(Path::new(from), Node::Link(to.into())).expect("a link may have any target");
     }
-    assert_eq!(tree.put(Path::new("/x/z"), file("")), Err("/x/z: links lead in a circle".into()));
+    assert_eq!(tree.put(Path::new("/x/z"), file("")), Err("cannot add /x/z: its links form a cycle".into()));
 }
 
 #[test]
-fn links_are_taken_with_what_they_lead_to() {
+fn link_is_copied_with_its_target() {
     let folder = Scratch::new("tree").expect("a folder");
     let at = |name: &str| folder.path().join(name);
     fs::create_dir(at("real")).expect("a folder");
@@ -39,7 +42,7 @@ fn links_are_taken_with_what_they_lead_to() {
     std::os::unix::fs::symlink("real", at("short")).expect("a link");
     std::os::unix::fs::symlink("../short/program", at("real/other")).expect("a link");
     let mut tree = Tree::default();
-    let taken = tree.take(&at("short/other")).expect("it is there");
+    let taken = tree.take(&at("short/other")).expect("the file exists");
     assert_eq!(taken, at("real/program"));
     assert_eq!(tree.nodes.get(&at("short")), Some(&Node::Link("real".into())));
     assert_eq!(tree.nodes.get(&at("real/other")), Some(&Node::Link("../short/program".into())));
@@ -49,7 +52,7 @@ fn links_are_taken_with_what_they_lead_to() {
 }
 
 #[test]
-fn a_folder_is_taken_whole() {
+fn folder_is_copied_with_everything_in_it() {
     let folder = Scratch::new("whole").expect("a folder");
     fs::create_dir_all(folder.path().join("a/b")).expect("a folder");
     fs::write(folder.path().join("a/b/c"), "text").expect("a file");

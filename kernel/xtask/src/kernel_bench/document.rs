@@ -1,4 +1,4 @@
-//! Figures as tables, and their place in documents.
+//! Tables of figures, and their place in documents.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -6,15 +6,16 @@ use super::rows::{Aim, ROWS};
 
 const BEGIN: &str = "<!-- kernel: written by `cargo xtask boot --bench --linux --markdown` -->\n";
 const END: &str = "<!-- end of kernel -->\n";
-/// What comes before the marks in a document that has none. `freehold reproduce` keeps what begins so.
+/// Heading before the marks in a document that has none. `freehold reproduce` keeps a section with this
+/// heading.
 const HEADING: &str = "\n## The kernel\n\n";
 
-/// What a program has printed: each name's numbers, in order.
+/// The figures that a program printed: the numbers of each name, in order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Figures(BTreeMap<String, Vec<f64>>);
 
 impl Figures {
-    /// Reads lines of a name and a number; others mean nothing.
+    /// Reads lines with a name and a number. Other lines are ignored.
     #[must_use]
     pub fn read(output: &str) -> Self {
         let mut figures = Self::default();
@@ -28,7 +29,7 @@ impl Figures {
         figures
     }
 
-    /// Whether the program came to its end.
+    /// Returns true if the program ran to its end.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.0.contains_key("done")
@@ -52,24 +53,22 @@ impl Figures {
 /// All figures of a kernel.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
-    /// As the tables call it.
+    /// The kernel's name in the tables.
     pub name: String,
     /// Instructions.
     pub counts: Figures,
-    /// Nanoseconds, with one processor and with two.
+    /// Nanoseconds, with one CPU and with two.
     pub times: [Figures; 2],
-    /// The longest time with interrupts off, as the kernel says it.
+    /// The longest time with interrupts off, from the kernel's log.
     pub longest: Option<String>,
 }
 
-/// The tables of one kernel, or of two beside each other.
+/// Returns the tables of one kernel, or of two kernels side by side.
 #[must_use]
 pub fn tables(ours: &Measured, linux: Option<&Measured>) -> String {
     let mut text = format!("{}\n", instructions(ours, linux));
     if let Some(longest) = &ours.longest {
-        text.push_str(&format!(
-            "The longest time with interrupts off, of calls that are long: {longest}.\n\n"
-        ));
+        text.push_str(&format!("The longest time with interrupts off, in long calls: {longest}.\n\n"));
     }
     text.push_str(&times(ours, linux));
     text
@@ -89,7 +88,7 @@ fn line(cells: &[String]) -> String {
 }
 
 fn instructions(ours: &Measured, linux: Option<&Measured>) -> String {
-    let mut text = head("instructions", ours, linux, Some("wanted"));
+    let mut text = head("instructions", ours, linux, Some("target"));
     for row in ROWS {
         let own = ours.counts.median(row.name);
         let other = linux.map(|linux| linux.counts.median(row.name));
@@ -128,27 +127,31 @@ fn times(ours: &Measured, linux: Option<&Measured>) -> String {
     type Figure = fn(&Measured) -> Option<f64>;
     type Shown = fn(Option<f64>) -> String;
     let rows: [(&str, Figure, Shown); 8] = [
-        ("faults a second, one processor", |m| m.times[0].largest("faults-1"), whole),
-        ("faults a second, one thread on two processors", |m| m.times[1].largest("faults-1"), whole),
-        ("faults a second, two threads", |m| m.times[1].largest("faults-2"), whole),
+        ("faults per second, one CPU", |m| m.times[0].largest("faults-1"), whole),
+        ("faults per second, one thread on two CPUs", |m| m.times[1].largest("faults-1"), whole),
+        ("faults per second, two threads", |m| m.times[1].largest("faults-2"), whole),
         (
-            "two threads as times one",
+            "throughput of two threads relative to one",
             |m| Some(m.times[1].largest("faults-2")? / m.times[1].largest("faults-1")?),
             hundredths,
         ),
-        ("mmap + munmap alone, 99 % within", |m| m.times[1].smallest("alone-p99"), micros),
-        ("beside a munmap of 1 GiB, 99 % within", |m| m.times[1].smallest("beside-p99"), micros),
-        ("beside it, the longest", |m| m.times[1].smallest("beside-most"), micros),
-        ("the munmap of 1 GiB", |m| m.times[1].smallest("munmap-gib"), micros),
+        ("mmap + munmap without other load, 99th percentile", |m| m.times[1].smallest("alone-p99"), micros),
+        (
+            "mmap + munmap during a munmap of 1 GiB, 99th percentile",
+            |m| m.times[1].smallest("beside-p99"),
+            micros,
+        ),
+        ("mmap + munmap during a munmap of 1 GiB, maximum", |m| m.times[1].smallest("beside-most"), micros),
+        ("munmap of 1 GiB", |m| m.times[1].smallest("munmap-gib"), micros),
     ];
-    let mut text = head("by the clock, best of many turns", ours, linux, None);
+    let mut text = head("time, best of many runs", ours, linux, None);
     for (what, figure, shown) in rows {
         text.push_str(&line(&cells(what, figure(ours), linux.map(figure), shown, None)));
     }
     text
 }
 
-/// A number without what follows the point, in groups of three digits.
+/// Formats a number without its fraction, in groups of three digits.
 #[must_use]
 pub fn whole(number: Option<f64>) -> String {
     let Some(number) = number else { return "-".into() };
@@ -172,13 +175,13 @@ fn micros(number: Option<f64>) -> String {
     if us < 100.0 { format!("{us:.1} us") } else { format!("{} us", whole(Some(us))) }
 }
 
-/// Writes the tables to their place in a document: between marks, or at its end.
+/// Writes the tables to their place in a document: between the marks, or at its end.
 ///
 /// # Errors
 ///
-/// It cannot be read or written.
+/// Fails if the document cannot be read or written.
 pub fn write(path: &Path, tables: &str) -> Result<(), String> {
-    let said = |error: std::io::Error| format!("{}: {error}", path.display());
+    let said = |error: std::io::Error| format!("cannot update {}: {error}", path.display());
     let document = fs::read_to_string(path).map_err(said)?;
     fs::write(path, put(&document, tables)).map_err(said)
 }
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_names_and_numbers() {
+    fn figures_are_read_from_lines_with_a_name_and_a_number() {
         let figures =
             Figures::read("[    0.1] Linux says something\nfault 12.5\nfault 13\nfault 11\ndone 1\n");
         assert!(figures.is_whole());
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missed_is_said() {
+    fn missed_target_is_marked() {
         let (own, other) =
             (measured("A", "fault 1500\nfork-page 40"), measured("B", "fault 3000\nfork-page 100"));
         let both = instructions(&own, Some(&other));
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_replace_those_before() {
+    fn new_tables_replace_the_old_ones() {
         let once = put("text\n", "| old |\n");
         assert_eq!(once, format!("text\n{HEADING}{BEGIN}\n| old |\n\n{END}"));
         assert_eq!(put(&once, "| new |\n"), once.replace("old", "new"));

@@ -1,4 +1,4 @@
-//! Debian's kernel for clouds, which the same program runs on: its package, its image, its machine.
+//! Debian's cloud kernel, on which the same program runs: its package and its image.
 
 use std::{
     fs,
@@ -6,34 +6,34 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The packages that name the newest kernel, the first that there is: of the version that the figures to reach
-/// were taken from, and of the system's own.
+/// Packages that depend on the newest kernel. The first available one is used: that of the version with which
+/// the targets were set, then the system's own.
 const PACKAGES: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
 const FOLDER: &str = "target/linux";
 const IMAGE: &str = "vmlinuz-";
 
-/// A kernel of Linux.
+/// A Linux kernel.
 #[derive(Debug, Clone)]
 pub struct Linux {
-    /// Its image.
+    /// The image.
     pub image: PathBuf,
-    /// As its file is called.
+    /// The version, from the file's name.
     pub version: String,
 }
 
-/// The kernel's command line: the program is the first, and only, process. Memory is in pages of 4 KiB, as on
-/// the other side.
+/// Returns the kernel's command line. The program is the first and only process. Memory has only 4 KiB pages,
+/// as on the other kernel.
 #[must_use]
 pub fn command_line(program: &str, arguments: &str) -> String {
     format!("console=ttyS0 quiet panic=-1 transparent_hugepage=never rdinit={program} -- {arguments}")
 }
 
 impl Linux {
-    /// The one that was fetched before, or else the package's.
+    /// Returns the kernel that was downloaded before, or downloads one.
     ///
     /// # Errors
     ///
-    /// There is none, or it cannot be fetched.
+    /// Fails if there is no package or it cannot be downloaded.
     pub fn find() -> Result<Self, String> {
         let folder = xtask::root().join(FOLDER);
         if let Some(found) = Self::within(&folder.join("boot")) {
@@ -41,7 +41,7 @@ impl Linux {
         }
         let said = |error: std::io::Error| format!("{}: {error}", folder.display());
         fs::create_dir_all(&folder).map_err(said)?;
-        let none = "no package of Linux's kernel for clouds is known: apt-get update";
+        let none = "no package of a Linux cloud kernel is known: run apt-get update";
         let package = PACKAGES.iter().find_map(|package| depends(package)).ok_or(none)?;
         eprintln!("xtask: fetching {package}");
         run(&folder, &format!("apt-get download {package}"))?;
@@ -63,7 +63,7 @@ impl Linux {
         })
     }
 
-    /// Its name in a table.
+    /// Returns the kernel's name in a table.
     #[must_use]
     pub fn name(&self) -> String {
         let number = |c: char| c.is_ascii_digit() || c == '.';
@@ -74,7 +74,7 @@ impl Linux {
     }
 }
 
-/// What a package without contents depends on: the kernel of today.
+/// Returns the first dependency of a package: the current kernel, for a package without contents.
 fn depends(package: &str) -> Option<String> {
     let said = Command::new("apt-cache").args(["depends", package]).output().ok()?;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_becomes_a_name() {
+    fn name_is_the_version_without_its_suffix() {
         let linux = Linux { image: PathBuf::new(), version: "6.12.117+deb12-cloud-amd64".into() };
         assert_eq!(linux.name(), "Linux 6.12.117");
     }

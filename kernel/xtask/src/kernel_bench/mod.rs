@@ -1,11 +1,12 @@
-//! `cargo xtask boot --bench`: what operations cost on the kernel, and with `--linux` on Debian's kernel for
-//! clouds, by one program (`kernel/tests/programs/bench.rs`) in one machine.
+//! `cargo xtask boot --bench`: measures what operations cost on the kernel, and with `--linux` on Debian's
+//! cloud kernel. The same program (`kernel/tests/programs/bench.rs`) runs on the same machine.
 //!
-//! - [`rows`]: what is measured, and what is wanted. [`document`]: figures as tables.
+//! - [`rows`]: the measured operations and their targets. [`document`]: figures as tables.
 //! - [`linux`]: the other kernel.
 //!
-//! Instructions are exact: with `-icount shift=0` the machine's clock counts them, and two runs give the same.
-//! Times are of a machine that interprets instructions, and of a host that has other things to do.
+//! Counts of instructions are exact: with `-icount shift=0` the machine's clock counts instructions, and two
+//! runs give equal numbers. Times are those of a machine that interprets instructions, on a host that may
+//! have other load.
 
 pub mod document;
 pub mod linux;
@@ -34,14 +35,14 @@ use crate::{
     },
 };
 
-/// The processor, where nothing else is asked for: one that needs no mitigations, which would cost Linux more.
+/// The default CPU model. It needs no mitigations, which would slow Linux down more.
 const PROCESSOR: &str = "qemu64";
-/// Where the program is.
+/// Path of the program.
 const PROGRAM: &str = "/bench";
-/// The machine's clock counts instructions, and does not wait where the processors do.
+/// Makes the machine's clock count instructions, without delays while the CPUs halt.
 const COUNTING: [&str; 2] = ["-icount", "shift=0,sleep=off"];
-/// Linux goes on starting for some seconds, with the program running already: it checks certificates. Where
-/// instructions are counted, the sleep takes no time.
+/// Seconds that the program sleeps first. Linux is still starting for some seconds while the program runs: it
+/// checks certificates. When instructions are counted, the sleep takes no real time.
 const REST: [u32; 2] = [60, 10];
 const LIMIT: Duration = Duration::from_secs(1200);
 
@@ -49,9 +50,9 @@ const LIMIT: Duration = Duration::from_secs(1200);
 #[derive(Clone, Copy)]
 enum Kind {
     Counts,
-    /// With so many processors.
+    /// Times, with this number of CPUs.
     Times(u32),
-    /// How long interrupts are off.
+    /// The longest time with interrupts off.
     Long,
 }
 
@@ -59,7 +60,7 @@ enum Kind {
 ///
 /// # Errors
 ///
-/// Something could not be made or started, or a run did not come to its end.
+/// Fails if something cannot be built or started, or if a run does not reach its end.
 pub fn run(options: &Options) -> Result<(), String> {
     let image = match &options.kernel {
         Some(image) => image.clone(),
@@ -106,14 +107,14 @@ impl Subject<'_> {
         let ran = machine.run(Console::Kept)?;
         let output = String::from_utf8_lossy(&ran.output);
         let right = match &self.linux {
-            // Linux restarts, at which the machine ends.
+            // At the end Linux restarts, which ends the machine.
             Some(_) => ran.end == End::Silent,
             None => ran.end == End::Status(0),
         };
         if right && Figures::read(&output).is_whole() {
             return Ok(ran);
         }
-        Err(format!("the program did not come to its end ({:?}):\n{output}", ran.end))
+        Err(format!("the program did not reach its end ({:?}):\n{output}", ran.end))
     }
 
     fn arguments(&self, kind: Kind) -> String {
@@ -147,23 +148,23 @@ impl Subject<'_> {
     }
 }
 
-/// The program in a tree of its own.
+/// Packs the program in a tree of its own.
 fn program(arguments: &str) -> Result<Program, String> {
     let source = Source { source: "bench.rs".into(), by: By::Rustc };
     let made = source.make().map_err(|trouble| match trouble {
-        Trouble::Missing(what) => format!("there is no {what}"),
+        Trouble::Missing(what) => format!("missing {what}"),
         Trouble::Broken(why) => why,
     })?;
     let mut program = Program { tree: Tree::with_skeleton(), args: Vec::new(), env: surroundings() };
     program.add_as(&made, PROGRAM.as_ref())?;
-    // Linux opens it for the first process.
+    // Linux opens this device for the first process.
     program.tree.put("/dev/console".as_ref(), Node::Device(0o600, 5, 1))?;
     program.args = [PROGRAM].into_iter().chain(arguments.split(' ')).map(str::to_owned).collect();
     program.finish()?;
     Ok(program)
 }
 
-/// How long, and where, of the kernel's sentence about it.
+/// Returns the duration and the place from the kernel's log line.
 fn longest(line: &str) -> Option<String> {
     let (number, place) = line.strip_prefix("interrupts were off for ")?.split_once(" ns at most, ")?;
     let number: u64 = number.parse().ok()?;
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_time_has_a_place() {
+    fn longest_time_is_parsed_with_its_place() {
         let line = "interrupts were off for 1234 ns at most, in vector 14";
         assert_eq!(longest(line).as_deref(), Some("1,234, in vector 14"));
         let line = "interrupts were off for 1234 ns at most, in call 11";

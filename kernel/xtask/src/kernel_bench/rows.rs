@@ -1,24 +1,24 @@
-//! What is measured: the names that the program prints, and what is wanted of each.
+//! The measured operations: the names that the program prints, and the target of each.
 
-/// What is wanted.
+/// A target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Aim {
-    /// At most so many.
+    /// At most this number.
     AtMost(f64),
-    /// At most half of Linux's.
+    /// At most half of Linux's number.
     Half,
-    /// Nothing.
+    /// No target.
     None,
 }
 
 /// A row of the table of instructions.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
-    /// As the program prints it.
+    /// The name that the program prints.
     pub name: &'static str,
-    /// As the table says it.
+    /// The label in the table.
     pub what: &'static str,
-    /// What is wanted of it.
+    /// The target.
     pub aim: Aim,
 }
 
@@ -26,7 +26,7 @@ const fn row(name: &'static str, what: &'static str, aim: Aim) -> Row {
     Row { name, what, aim }
 }
 
-/// The operations, instructions of each.
+/// The operations. Figures are in instructions.
 pub const ROWS: &[Row] = &[
     row("fault", "first store to a page, zeroing it included", Aim::AtMost(1400.0)),
     row("munmap", "munmap of 64 MiB, per page", Aim::AtMost(250.0)),
@@ -35,7 +35,7 @@ pub const ROWS: &[Row] = &[
     row("null", "a call that does nothing (getppid)", Aim::AtMost(150.0)),
     row("mmap-munmap", "mmap and munmap of 1 MiB, untouched", Aim::Half),
     row("fork-empty", "fork, exit and wait of a small process", Aim::Half),
-    row("fork-page", "the same with 64 MiB more, per page of these", Aim::Half),
+    row("fork-page", "the fork of a process with 64 MiB more, per additional page", Aim::Half),
     row("exec-least", "spawn, exec and exit of a program of 9 bytes of code", Aim::Half),
-    row("exec-static", "the same of a static Rust program, its start included", Aim::Half),
+    row("exec-static", "spawn, exec and exit of a static Rust program, its start included", Aim::Half),
 ];

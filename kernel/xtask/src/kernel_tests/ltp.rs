@@ -1,8 +1,8 @@
 //! Runs tests of the Linux Test Project, many in one machine.
 //!
-//! A folder has the tests as static programs, and `tests.tsv`: name, folder, time limit in seconds, command.
-//! In the machine a script runs one after the other, with a line before and after each. A machine that stops,
-//! or says nothing for too long, is followed by another one, which goes on with the next test.
+//! A folder has the tests as static programs, and the list `tests.tsv`: name, folder, time limit in seconds,
+//! command. In the machine a script runs one test after another and prints a line before and after each. If
+//! the machine stops, or prints nothing for too long, another machine continues with the next test.
 
 use std::{
     collections::BTreeMap,
@@ -23,12 +23,12 @@ use crate::boot::{
     write_archive,
 };
 
-/// The archive's name, and where it is unpacked.
+/// The archive's name, and the folder in which it is unpacked.
 const ARCHIVE: &str = "ltp-mm-static.tar.xz";
 const UNPACKED: &str = "target/ltp";
-/// Tests of one machine.
+/// Number of tests in one machine.
 const AT_ONCE: usize = 24;
-/// How many times as long as on a real machine a test may take.
+/// Factor by which a test may be slower than on a real machine.
 const SLOWER: u64 = 4;
 
 /// A test of the list.
@@ -40,24 +40,24 @@ struct Case {
     command: String,
 }
 
-/// How one came out.
+/// The result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
     Passed,
-    /// The configuration does not fit.
+    /// The test does not apply to this configuration.
     Unfit,
     Failed(String),
 }
 
-/// Runs the tests whose names begin with one of the words, or all.
+/// Runs the tests whose names begin with one of the words, or all tests.
 ///
 /// # Errors
 ///
-/// How many failed.
+/// Fails with the number of failed tests.
 pub fn run(options: &Options) -> Result<(), String> {
     let Some(folder) = &options.ltp else { return Ok(()) };
     let Some(folder) = unpacked(folder)? else {
-        println!("== left out: {} has neither tests.tsv nor {ARCHIVE}", folder.display());
+        println!("== left out: {} contains neither tests.tsv nor {ARCHIVE}", folder.display());
         return Ok(());
     };
     let list = fs::read_to_string(folder.join("tests.tsv")).map_err(|error| format!("tests.tsv: {error}"))?;
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     report(&cases, &results)
 }
 
-/// The folder with the programs, unpacked if it is an archive's.
+/// Returns the folder with the programs. Unpacks the archive if necessary.
 fn unpacked(folder: &Path) -> Result<Option<PathBuf>, String> {
     if folder.join("tests.tsv").is_file() {
         return Ok(Some(folder.into()));
@@ -90,7 +90,7 @@ fn unpacked(folder: &Path) -> Result<Option<PathBuf>, String> {
         fs::create_dir_all(&to).map_err(|error| format!("{UNPACKED}: {error}"))?;
         let status = Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&to).status();
         if !status.is_ok_and(|status| status.success()) {
-            return Err(format!("tar cannot unpack {}", archive.display()));
+            return Err(format!("cannot unpack {}", archive.display()));
         }
     }
     Ok(Some(to))
@@ -101,16 +101,16 @@ fn parse(list: &str) -> Result<Vec<Case>, String> {
     for line in list.lines().filter(|line| !line.is_empty()) {
         let fields: Vec<&str> = line.split('\t').collect();
         let [name, folder, limit, command] = fields[..] else {
-            return Err(format!("tests.tsv: four fields are wanted: {line}"));
+            return Err(format!("tests.tsv: expected four fields: {line}"));
         };
-        let limit = limit.parse().map_err(|_| format!("tests.tsv: no time limit: {line}"))?;
+        let limit = limit.parse().map_err(|_| format!("tests.tsv: expected a time limit: {line}"))?;
         let [name, folder, command] = [name, folder, command].map(str::to_owned);
         cases.push(Case { name, folder, limit, command });
     }
     Ok(cases)
 }
 
-/// Runs tests in one machine, and says how many have a result.
+/// Runs tests in one machine. Returns the number of tests that have a result.
 fn some(
     cases: &[Case],
     folder: &Path,
@@ -123,7 +123,7 @@ fn some(
         Some(image) => on_kernel(&program, cases, options, image)?,
         None => {
             let limit = Duration::from_secs(cases.iter().map(|case| case.limit).sum());
-            (on_linux::run(&program, limit)?.output, "the shell has ended".into())
+            (on_linux::run(&program, limit)?.output, "the shell ended".into())
         }
     };
     let mut done = 0;
@@ -143,7 +143,7 @@ fn some(
         done += 1;
     }
     if done == 0 {
-        return Err(format!("no test has begun: {end}{}", super::tail(&output)));
+        return Err(format!("no test started: {end}{}", super::tail(&output)));
     }
     Ok(done)
 }
@@ -168,14 +168,14 @@ fn on_kernel(
     let ran = machine.run(Console::Kept)?;
     options.show_log(&ran);
     let end = match &ran.end {
-        End::Status(status) => format!("the shell has ended with {status}"),
+        End::Status(status) => format!("the shell ended with status {status}"),
         End::Interrupted => return Err("interrupted".into()),
         end => end.message().unwrap_or_default(),
     };
     Ok((String::from_utf8_lossy(&ran.output).into_owned(), end))
 }
 
-/// The tests' folders, and a script that runs them.
+/// Packs the tests' folders, and a script that runs the tests.
 fn pack(cases: &[Case], folder: &Path) -> Result<Program, String> {
     let mut program = Program { tree: Tree::with_skeleton(), args: Vec::new(), env: surroundings() };
     program.add_busybox()?;
@@ -188,7 +188,7 @@ fn pack(cases: &[Case], folder: &Path) -> Result<Program, String> {
     let variables = [("TMPDIR", "/tmp"), ("LTP_COLORIZE_OUTPUT", "n")];
     program.env.extend(variables.map(|(name, value)| (name.to_owned(), value.to_owned())));
     program.env.insert("LTP_TIMEOUT_MUL".into(), SLOWER.to_string());
-    // Neither the kernel nor every Linux has its configuration to be looked at.
+    // The kernel, and some Linux systems, have no configuration that LTP could check.
     program.env.insert("KCONFIG_SKIP_CHECK".into(), "1".into());
     program.args = ["/bin/sh", "/ltp/run"].map(str::to_owned).into();
     program.finish()?;
@@ -209,7 +209,7 @@ fn script(cases: &[Case]) -> String {
     script
 }
 
-/// What each test printed, with the line that follows it; `None` for those that have not begun.
+/// Returns the output of each test with its last line; `None` for a test that did not start.
 fn parts(output: &str, cases: &[Case]) -> Vec<Option<String>> {
     let part = |case: &Case| {
         let begin = format!("@@ begin {}\n", case.name);
@@ -223,7 +223,7 @@ fn parts(output: &str, cases: &[Case]) -> Vec<Option<String>> {
     cases.iter().map(part).collect()
 }
 
-/// By the exit status: a sum of 1 (failed), 2 (broken), 4 (warned) and 32 (does not fit).
+/// Judges a test by its exit status, a sum of 1 (failed), 2 (broken), 4 (warned) and 32 (does not apply).
 fn judge(text: &str, end: &str) -> Verdict {
     let last = text.lines().rev().find_map(|line| line.strip_prefix("@@ end "));
     let Some(status) = last.and_then(|last| last.rsplit(' ').next()?.parse::<u32>().ok()) else {
@@ -247,7 +247,9 @@ fn report(cases: &[Case], results: &BTreeMap<String, Verdict>) -> Result<(), Str
     let failed = cases.len() - passed - unfit;
     let fit = cases.len() - unfit;
     let rate = 100.0 * passed as f64 / fit.max(1) as f64;
-    println!("== LTP: {passed} of {fit} that fit passed ({rate:.1} %), {failed} failed; {unfit} do not fit");
+    println!(
+        "== LTP: {passed} of {fit} applicable tests passed ({rate:.1} %), {failed} failed, {unfit} unfit"
+    );
     if failed == 0 { Ok(()) } else { Err(format!("{failed} tests of the Linux Test Project failed")) }
 }
 
@@ -260,14 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn the_list_has_four_fields() {
+    fn list_line_needs_four_fields() {
         assert_eq!(parse("a\tf\t1\tf/a -x\n"), Ok(vec![case("a")]));
         assert!(parse("a\tf\t1\n").is_err_and(|why| why.contains("four fields")));
-        assert!(parse("a\tf\tsoon\tf/a\n").is_err_and(|why| why.contains("no time limit")));
+        assert!(parse("a\tf\tsoon\tf/a\n").is_err_and(|why| why.contains("expected a time limit")));
     }
 
     #[test]
-    fn each_test_has_its_part_of_the_output() {
+    fn output_is_split_into_one_part_per_test() {
         let output =
             "\n@@ begin a\nTPASS\n\n@@ end a 0\n\n@@ begin b\nx TFAIL: no\n\n@@ end b 1\n\n@@ begin c\nhalf";
         let parts = parts(output, &["a", "b", "c", "d"].map(case));
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_mean_something() {
+    fn exit_status_decides_the_verdict() {
         assert_eq!(judge("@@ end a 32", ""), Verdict::Unfit);
         assert_eq!(judge("@@ end a 137", ""), Verdict::Failed("signal 9".into()));
     }

@@ -1,8 +1,8 @@
-//! `cargo xtask kernel-tests`: the programs that the kernel must run, each in a machine of its own.
+//! `cargo xtask kernel-tests`: runs the programs that the kernel must run, each in a machine of its own.
 //!
-//! - [`table`]: the tests, as data. [`programs`]: their programs. [`verdict`]: whether a run was right.
-//! - [`on_linux`]: the same on this machine's Linux.
-//! - [`transcript`]: where two transcripts of memory calls part. [`ltp`]: the Linux Test Project.
+//! - [`table`]: the tests, as data. [`programs`]: builds their programs. [`verdict`]: judges a run.
+//! - [`on_linux`]: runs the same tests on this machine's Linux.
+//! - [`transcript`]: finds where two transcripts of memory calls differ. [`ltp`]: the Linux Test Project.
 
 pub mod ltp;
 pub mod on_linux;
@@ -43,7 +43,7 @@ use crate::boot::{
     write_archive,
 };
 
-/// Runs the kernel's tests: of `kernel/tests/tests.toml` those that take seconds, or those whose names begin
+/// Run the kernel's tests of `kernel/tests/tests.toml`: those that take seconds, or those whose names begin
 /// with one of the words.
 #[derive(Debug, Clone, Parser)]
 #[command(
@@ -52,45 +52,45 @@ use crate::boot::{
     disable_version_flag = true
 )]
 pub struct Options {
-    /// Runs the long ones too
+    /// Also run the long tests
     #[arg(long)]
     pub full: bool,
-    /// Runs them on this machine's Linux
+    /// Run the tests on this machine's Linux
     #[arg(long)]
     pub linux: bool,
-    /// Lists their names
+    /// List the names of the tests
     #[arg(long)]
     pub list: bool,
-    /// Processors of the machine, whatever the table says
+    /// Number of CPUs of the machine, overriding the table
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=255))]
     pub cpus: Option<u32>,
-    /// Shows what tests print, and what the kernel logs
+    /// Show the output of the tests and the kernel's log
     #[arg(long)]
     pub verbose: bool,
-    /// A kernel to boot in place of the one that is built
+    /// Boot this kernel instead of building one
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
-    /// An option of the kernel: `kernel/README.md` lists them
+    /// Pass an option to the kernel; `kernel/README.md` lists them
     #[arg(long, value_name = "WORD")]
     pub option: Vec<String>,
-    /// Runs each test so often, with other delays at random each time
+    /// Run each test this many times, with different random delays each time
     #[arg(long, value_name = "N", conflicts_with = "linux")]
     pub times: Option<u32>,
-    /// Runs the Linux Test Project in place of the table: the folder of its programs, or of their archive
+    /// Run the Linux Test Project instead of the table, from a folder with its programs or their archive
     #[arg(long, value_name = "DIR")]
     pub ltp: Option<PathBuf>,
-    /// Beginnings of names
+    /// Beginnings of test names
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
 }
 
-/// The command: gives its exit status.
+/// Runs the command. Returns its exit status.
 pub fn command(words: &[&str]) -> u8 {
     let words = ["cargo xtask kernel-tests"].iter().chain(words).map(OsString::from);
     let options = match Options::try_parse_from(words) {
         Ok(options) => options,
         Err(error) => {
-            // Help goes to standard output; where that is closed, nobody reads it.
+            // Help goes to standard output. A closed standard output is not an error.
             let _ = error.print();
             return if error.use_stderr() { 2 } else { 0 };
         }
@@ -105,22 +105,22 @@ pub fn command(words: &[&str]) -> u8 {
     }
 }
 
-/// How a test came out.
+/// The outcome of a test.
 enum Outcome {
     Passed,
     LeftOut(String),
     Failed(String),
 }
 
-/// How many tests run at the same time. Most of their machines have one processor, and keep one of the host's
-/// busy.
+/// Number of tests that run at the same time. Most of their machines have one CPU, which keeps one CPU of the
+/// host busy.
 const AT_A_TIME: usize = 2;
 
 /// Runs the tests of the table, those with the longest limits first.
 ///
 /// # Errors
 ///
-/// How many failed; or that the kernel does not compile.
+/// Fails with the number of failed tests, or if the kernel does not compile.
 pub fn run(options: &Options) -> Result<(), String> {
     let mut tests = table::select(table::read()?, &options.names, options.full || options.list)?;
     if options.list {
@@ -139,16 +139,16 @@ pub fn run(options: &Options) -> Result<(), String> {
             }
         }
     };
-    // What tests print does not say which of them printed it.
+    // With `verbose` one test runs at a time, because printed lines do not name their test.
     let at_a_time = if options.verbose { 1 } else { AT_A_TIME };
     thread::scope(|scope| (0..at_a_time).for_each(|_| drop(scope.spawn(work))));
     match failed.into_inner() {
         0 => Ok(()),
-        failed => Err(format!("{failed} of {} tests of the kernel failed", tests.len())),
+        failed => Err(format!("{failed} of {} kernel tests failed", tests.len())),
     }
 }
 
-/// Runs a test and prints how it came out. Returns whether it has not failed.
+/// Runs a test and prints its outcome. Returns false if the test failed.
 fn passes(test: &Test, options: &Options, kernel: Option<&Path>) -> bool {
     let started = Instant::now();
     let outcome = repeatedly(test, options, kernel);
@@ -165,7 +165,7 @@ fn passes(test: &Test, options: &Options, kernel: Option<&Path>) -> bool {
 }
 
 impl Options {
-    /// The kernel to boot; none if the tests run on Linux.
+    /// Returns the kernel to boot, or `None` if the tests run on Linux.
     fn image(&self) -> Result<Option<PathBuf>, String> {
         match &self.kernel {
             _ if self.linux => Ok(None),
@@ -175,7 +175,7 @@ impl Options {
     }
 }
 
-/// Runs a test as often as is asked for, until it fails.
+/// Runs a test the requested number of times, until it fails.
 fn repeatedly(test: &Test, options: &Options, kernel: Option<&Path>) -> Outcome {
     let Some(times) = options.times else { return one(test, options, kernel) };
     for seed in 1..=times {
@@ -193,7 +193,7 @@ fn repeatedly(test: &Test, options: &Options, kernel: Option<&Path>) -> Outcome 
 fn one(test: &Test, options: &Options, kernel: Option<&Path>) -> Outcome {
     let program = match test.program(options.linux) {
         Ok(program) => program,
-        Err(Trouble::Missing(what)) => return Outcome::LeftOut(format!("there is no {what}")),
+        Err(Trouble::Missing(what)) => return Outcome::LeftOut(format!("missing {what}")),
         Err(Trouble::Broken(why)) => return Outcome::Failed(why),
     };
     let done = match kernel {
@@ -206,7 +206,7 @@ fn one(test: &Test, options: &Options, kernel: Option<&Path>) -> Outcome {
     done.map_or_else(Outcome::Failed, |()| Outcome::Passed)
 }
 
-/// Runs a test on the kernel, and where it must do what Linux does, on Linux.
+/// Runs a test on the kernel, and also on Linux if the two must agree.
 fn on_kernel(test: &Test, program: &Program, options: &Options, image: &Path) -> Result<(), String> {
     let linux = if test.same_as_linux {
         let seen = on_linux::run(program, test.limit());
@@ -258,20 +258,20 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
     Ok(seen)
 }
 
-/// Replays a recording: it has to come out as it was.
+/// Replays a recording, which must not differ from the run.
 fn replay(trace: &Path) -> Result<(), String> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(["run", "--quiet", "--release", "--bin", "freehold", "--", "replay"])
         .arg(trace)
         .current_dir(xtask::root());
-    let done = cargo.output().map_err(|error| format!("cargo could not be started: {error}"))?;
+    let done = cargo.output().map_err(|error| format!("cannot start cargo: {error}"))?;
     let said = [done.stdout, done.stderr].concat();
     let said = String::from_utf8_lossy(&said);
-    if done.status.success() { Ok(()) } else { Err(format!("its replay differs:\n{}", said.trim())) }
+    if done.status.success() { Ok(()) } else { Err(format!("the replay differs:\n{}", said.trim())) }
 }
 
-/// What a test can be judged by: its status and output, if it has come to the end that it should.
+/// Returns the status and output by which a test is judged, if the machine ended as expected.
 fn seen(ran: &Ran, last_words: &[String]) -> Result<Seen, String> {
     let output = String::from_utf8_lossy(&ran.output).into_owned();
     let is_said = |text: &str| !last_words.is_empty() && last_words.iter().all(|word| text.contains(word));
@@ -279,12 +279,12 @@ fn seen(ran: &Ran, last_words: &[String]) -> Result<Seen, String> {
         End::Status(status) if last_words.is_empty() => {
             Ok(Seen { status: *status, output, note: missing(ran) })
         }
-        End::Status(status) => Err(format!("the program has ended with {status}{}", tail(&output))),
+        End::Status(status) => Err(format!("the program ended with status {status}{}", tail(&output))),
         End::Panic(text) | End::Limit(Some(text)) if is_said(text) => {
             Ok(Seen { status: 0, output, note: String::new() })
         }
         end => {
-            let what = end.message().unwrap_or("it was interrupted".into());
+            let what = end.message().unwrap_or("interrupted".into());
             Err(format!("{what}{}{}", tail(&output), missing(ran)))
         }
     }
@@ -292,7 +292,7 @@ fn seen(ran: &Ran, last_words: &[String]) -> Result<Seen, String> {
 
 fn missing(ran: &Ran) -> String {
     let names: Vec<String> = ran.report.missing.iter().map(|number| call_name(*number)).collect();
-    if names.is_empty() { String::new() } else { format!("\n  system calls it lacks: {}", names.join(", ")) }
+    if names.is_empty() { String::new() } else { format!("\n  missing system calls: {}", names.join(", ")) }
 }
 
 impl Options {
@@ -306,7 +306,7 @@ impl Options {
         if self.verbose {
             ran.report.log.iter().for_each(|line| println!("  kernel: {line}"));
             let missing = ran.report.missing.iter();
-            missing.for_each(|number| println!("  kernel: there is no system call {}", call_name(*number)));
+            missing.for_each(|number| println!("  kernel: missing system call {}", call_name(*number)));
         }
     }
 }
@@ -316,7 +316,7 @@ impl Test {
         Duration::from_secs(self.limit.unwrap_or(60))
     }
 
-    /// Makes its programs and packs what it needs.
+    /// Builds the test's programs and packs its files.
     fn program(&self, on_linux: bool) -> Result<Program, Trouble> {
         let broken = Trouble::Broken;
         let mut program = Program { tree: Tree::with_skeleton(), args: Vec::new(), env: surroundings() };

@@ -1,4 +1,4 @@
-//! Runs a test on this machine's Linux, in a folder that is the root of its file system.
+//! Runs a test on this machine's Linux, with a folder as the root of its file system.
 
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ use crate::boot::{
     tree::{Content, Node, Tree},
 };
 
-/// Makes the folder a root, and runs what follows in it.
+/// Shell commands that make the folder a root and run the arguments in it.
 const ENTER: &str = "root=$1; shift; mount -t proc proc \"$root/proc\" && mount --rbind /dev \"$root/dev\" \
      && mount -t tmpfs tmpfs \"$root/tmp\" && exec chroot \"$root\" \"$@\"";
 
@@ -24,7 +24,7 @@ const ENTER: &str = "root=$1; shift; mount -t proc proc \"$root/proc\" && mount 
 ///
 /// # Errors
 ///
-/// This machine does not let a program have a root of its own, or the limit was over.
+/// Fails if this machine does not allow a separate root, or if the limit is exceeded.
 pub fn run(program: &Program, limit: Duration) -> Result<Seen, String> {
     let folder = Scratch::new("root")?;
     unpack(&program.tree, folder.path())?;
@@ -35,11 +35,11 @@ pub fn run(program: &Program, limit: Duration) -> Result<Seen, String> {
     }
     command.args(["sh", "-c", ENTER, "sh"]).arg(folder.path()).args(&program.args);
     command.env_clear().envs(&program.env).stdin(Stdio::null()).stdout(Stdio::piped());
-    // As on the kernel's console, errors stand where they come in the output.
+    // Errors appear in order with the output, as on the kernel's console.
     let (reader, writer) = io::pipe().map_err(|error| error.to_string())?;
     let again = writer.try_clone().map_err(|error| error.to_string())?;
     command.stdout(writer).stderr(again);
-    let mut child = command.spawn().map_err(|error| format!("unshare could not be started: {error}"))?;
+    let mut child = command.spawn().map_err(|error| format!("cannot start unshare: {error}"))?;
     drop(command);
     let output = thread::spawn(move || io::read_to_string(reader).unwrap_or_default());
     let started = Instant::now();
@@ -49,12 +49,12 @@ pub fn run(program: &Program, limit: Duration) -> Result<Seen, String> {
         }
         if started.elapsed() > limit {
             child.kill().and_then(|()| child.wait()).map_err(|error| error.to_string())?;
-            return Err("the time limit is over".into());
+            return Err("time limit exceeded".into());
         }
         thread::sleep(Duration::from_millis(5));
     };
     let output = output.join().unwrap_or_default();
-    let status = status.code().and_then(|code| u8::try_from(code).ok()).ok_or("it was killed")?;
+    let status = status.code().and_then(|code| u8::try_from(code).ok()).ok_or("the program was killed")?;
     Ok(Seen { status, output, note: String::new() })
 }
 
@@ -73,10 +73,10 @@ fn unpack(tree: &Tree, to: &Path) -> Result<(), String> {
                 })
             }
             Node::Link(target) => symlink(target, &at),
-            // Linux has its own.
+            // Linux has its own devices.
             Node::Device(..) => Ok(()),
         };
-        done.map_err(|error| format!("{}: {error}", at.display()))?;
+        done.map_err(|error| format!("cannot write {}: {error}", at.display()))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Makes the programs of the kernel's tests.
+//! Builds the programs of the kernel's tests.
 
 use std::{
     env, fs,
@@ -10,16 +10,16 @@ use std::{
 use super::table::{By, Source};
 use xtask::test_program::executable;
 
-/// What a program cannot be made for.
+/// The reason why a program cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// This machine lacks a compiler: what, and how it is had.
+    /// This machine lacks a compiler. The text names it and how to install it.
     Missing(String),
-    /// What the compiler said.
+    /// The output of the compiler.
     Broken(String),
 }
 
-/// The compiler and its arguments, but for the files.
+/// The compiler and its arguments, except the files.
 struct Compiler {
     program: &'static str,
     args: &'static [&'static str],
@@ -56,26 +56,26 @@ impl By {
     }
 }
 
-/// Where the sources are.
+/// Returns the folder of the sources.
 #[must_use]
 pub fn sources() -> PathBuf {
     xtask::root().join("kernel/tests/programs")
 }
 
 impl Source {
-    /// Its name without what follows the point.
+    /// Returns the program's name: the source's name without its extension.
     #[must_use]
     pub fn name(&self) -> String {
         Path::new(&self.source).file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Makes the program, if it is older than its sources, and says where it is.
+    /// Builds the program if it is older than its sources. Returns its path.
     ///
     /// # Errors
     ///
-    /// The compiler is missing, or refuses the program.
+    /// Fails if the compiler is missing or refuses the program.
     pub fn make(&self) -> Result<PathBuf, Trouble> {
-        // Two tests may have the same program.
+        // Two tests may use the same program.
         static MAKING: Mutex<()> = Mutex::new(());
         let _one = MAKING.lock().expect("no compiler panics");
         let Some(compiler) = self.by.compiler() else { return self.make_example() };
@@ -87,7 +87,7 @@ impl Source {
         }
         fs::create_dir_all(program.parent().unwrap_or(&program)).map_err(broken)?;
         let mut command = Command::new(compiler.program);
-        // Go is told not to look for a module around the file, nor to link to C.
+        // Go must not search for a module around the file, nor link to C.
         let architecture = if self.by == By::GoArm64 { "arm64" } else { "amd64" };
         command.envs([("GO111MODULE", "off"), ("CGO_ENABLED", "0"), ("GOARCH", architecture)]);
         command.args(compiler.args).arg("-o").arg(&program).arg(&source);
@@ -95,8 +95,8 @@ impl Source {
         Ok(program)
     }
 
-    /// Makes an example of `freehold-model`. The packages and the profile are those of the tests, so that what
-    /// they have compiled serves the example too.
+    /// Builds an example of `freehold-model`. Packages and profile are those of the tests, so that the
+    /// example shares their compiled crates.
     fn make_example(&self) -> Result<PathBuf, Trouble> {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo
@@ -105,7 +105,8 @@ impl Source {
             .current_dir(xtask::root())
             .stdin(Stdio::null())
             .stderr(Stdio::inherit());
-        let built = cargo.output().map_err(|error| Trouble::Broken(format!("cargo: {error}")))?;
+        let built =
+            cargo.output().map_err(|error| Trouble::Broken(format!("cannot start cargo: {error}")))?;
         let messages = String::from_utf8_lossy(&built.stdout);
         let program = executable(&messages).filter(|_| built.status.success());
         program.map(PathBuf::from).ok_or_else(|| Trouble::Broken(format!("{} does not compile", self.source)))
@@ -116,18 +117,15 @@ fn run(command: &mut Command, compiler: &Compiler) -> Result<(), Trouble> {
     let Compiler { program, from, .. } = compiler;
     let ran = command.output().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Trouble::Missing(format!("{program} (apt-get install {from})")),
-        _ => Trouble::Broken(format!("{program}: {error}")),
+        _ => Trouble::Broken(format!("cannot start {program}: {error}")),
     })?;
     if ran.status.success() {
         return Ok(());
     }
-    Err(Trouble::Broken(format!(
-        "{program} refuses the program:\n{}",
-        String::from_utf8_lossy(&ran.stderr).trim()
-    )))
+    Err(Trouble::Broken(format!("{program} failed:\n{}", String::from_utf8_lossy(&ran.stderr).trim())))
 }
 
-/// Whether a file is there, and newer than others.
+/// Returns true if a file exists and is newer than the others.
 fn is_newer(file: &Path, others: &[&Path]) -> bool {
     let time = |path: &Path| fs::metadata(path).and_then(|meta| meta.modified()).ok();
     time(file).is_some_and(|own| others.iter().all(|other| time(other).is_some_and(|it| it < own)))

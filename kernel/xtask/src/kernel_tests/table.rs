@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use serde::Deserialize;
 
-/// Where the table is, from the repository's root.
+/// Path of the table, from the repository's root.
 pub const TABLE: &str = "kernel/tests/tests.toml";
 
-/// How a program is made.
+/// How a program is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum By {
@@ -27,13 +27,13 @@ pub enum By {
     Example,
 }
 
-/// A program of the project's own.
+/// A program of this project.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// Its file in `kernel/tests/programs`, or the example's name.
+    /// The file in `kernel/tests/programs`, or the name of the example.
     pub source: String,
-    /// How it is made.
+    /// How the program is built.
     pub by: By,
 }
 
@@ -48,53 +48,53 @@ pub enum Effort {
     Full,
 }
 
-/// One test.
+/// A test.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Test {
-    /// Its name.
+    /// The test's name.
     pub name: String,
-    /// Programs to make; they are found in `/tests`.
+    /// Programs to build. They are in `/tests`.
     pub programs: Vec<Source>,
-    /// Files of `kernel/tests/programs` that are found in `/tests`.
+    /// Files of `kernel/tests/programs` to copy to `/tests`.
     pub files: Vec<String>,
-    /// Files and folders of this machine that are taken along.
+    /// Files and folders of this machine to copy.
     pub host: Vec<PathBuf>,
-    /// Whether the tools of busybox are there; a script has them always.
+    /// Adds the tools of busybox. A test with a script always has them.
     pub busybox: bool,
-    /// What runs: a program and its arguments.
+    /// The program to run, and its arguments.
     pub command: Vec<String>,
-    /// What runs on Linux in its place.
+    /// The program to run on Linux instead, and its arguments.
     pub command_on_linux: Vec<String>,
-    /// What runs in place of a command: a script for busybox's shell.
+    /// A script for busybox's shell, in place of a command.
     pub script: Option<String>,
     /// Options of the kernel.
     pub options: Vec<String>,
-    /// Its environment, beside the usual.
+    /// Additional variables of the environment.
     pub env: BTreeMap<String, String>,
-    /// Processors; 1 if it does not say.
+    /// Number of CPUs; 1 by default.
     pub cpus: Option<u32>,
-    /// What QEMU's `-cpu` gets; `max` if it does not say.
+    /// Argument of QEMU's `-cpu`; `max` by default.
     pub cpu: Option<String>,
-    /// The kernel is the one for five levels of page tables.
+    /// Boots the kernel for five levels of page tables.
     pub five_levels: bool,
-    /// Memory; 512M if it does not say.
+    /// Size of memory; 512M by default.
     pub memory: Option<String>,
-    /// Seconds it may take; 60 if it does not say.
+    /// Time limit in seconds; 60 by default.
     pub limit: Option<u64>,
-    /// When it runs.
+    /// When the test runs.
     pub effort: Effort,
-    /// The exit status that is right.
+    /// The expected exit status.
     pub status: u8,
-    /// The output that is right, all of it.
+    /// The expected output.
     pub output: Option<String>,
-    /// What the output must contain.
+    /// Texts that the output must contain.
     pub contains: Vec<String>,
-    /// The machine does not come to its end by itself, and of what the kernel says then these are parts.
+    /// Texts in the kernel's last report. The machine is expected not to end normally.
     pub last_words: Vec<String>,
-    /// The output is that of the same run on Linux.
+    /// The output must equal that of the same run on Linux.
     pub same_as_linux: bool,
-    /// The run is recorded, and a replay of it answers the same.
+    /// The run is recorded, and its replay must not differ.
     pub replayed: bool,
 }
 
@@ -108,10 +108,10 @@ struct Table {
 ///
 /// # Errors
 ///
-/// It is not there, or it is wrong, and where.
+/// Fails if the table is missing or invalid. The message says where.
 pub fn read() -> Result<Vec<Test>, String> {
     let path = xtask::root().join(TABLE);
-    let text = fs::read_to_string(&path).map_err(|error| format!("{TABLE}: {error}"))?;
+    let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {TABLE}: {error}"))?;
     parse(&text).map_err(|error| format!("{TABLE}: {error}"))
 }
 
@@ -121,25 +121,25 @@ fn parse(text: &str) -> Result<Vec<Test>, String> {
         let right = match (test.command.is_empty(), test.script.is_none()) {
             (true, true) => Err("has neither a command nor a script"),
             (false, false) => Err("has a command and a script"),
-            _ if test.output.is_some() && test.same_as_linux => Err("says twice what its output is"),
+            _ if test.output.is_some() && test.same_as_linux => Err("gives its output twice"),
             _ => Ok(()),
         };
-        right.map_err(|what| format!("the test {:?} {what}", test.name))?;
+        right.map_err(|what| format!("test {:?} {what}", test.name))?;
     }
     Ok(table.test)
 }
 
-/// Those that a run means: all of the effort, or those whose names begin with one of the words.
+/// Selects the tests of a run: all tests of the effort, or those whose names begin with one of the words.
 ///
 /// # Errors
 ///
-/// A word means none.
+/// Fails if no test's name begins with a word.
 pub fn select(tests: Vec<Test>, words: &[String], full: bool) -> Result<Vec<Test>, String> {
     if words.is_empty() {
         return Ok(tests.into_iter().filter(|test| full || test.effort == Effort::Quick).collect());
     }
     if let Some(word) = words.iter().find(|word| !tests.iter().any(|test| test.name.starts_with(*word))) {
-        return Err(format!("no test has a name that begins with {word}"));
+        return Err(format!("no test name begins with {word}"));
     }
     let meant = |test: &Test| words.iter().any(|word| test.name.starts_with(word));
     Ok(tests.into_iter().filter(meant).collect())
@@ -150,33 +150,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_can_be_read() {
-        let tests = read().expect("it is right");
+    fn table_of_tests_is_valid() {
+        let tests = read().expect("a valid table");
         let mut names: Vec<&str> = tests.iter().map(|test| test.name.as_str()).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), tests.len(), "two tests have one name");
+        assert_eq!(names.len(), tests.len(), "two tests have the same name");
         for file in tests.iter().flat_map(|test| &test.files) {
             assert!(xtask::root().join("kernel/tests/programs").join(file).is_file(), "{file}");
         }
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_tables_are_reported() {
         let wrong = [
             ("[[test]]\nname = 'a'", "neither a command nor a script"),
             ("[[test]]\nname = 'a'\ncommand = ['x']\nscript = 'y'", "a command and a script"),
-            ("[[test]]\nname = 'a'\nscript = 'y'\noutput = ''\nsame_as_linux = true", "says twice"),
+            ("[[test]]\nname = 'a'\nscript = 'y'\noutput = ''\nsame_as_linux = true", "output twice"),
             ("[[test]]\nname = 'a'\nscript = 'y'\ncolour = 1", "unknown field"),
         ];
         for (text, said) in wrong {
-            let why = parse(text).expect_err("it is wrong");
+            let why = parse(text).expect_err("an invalid table");
             assert!(why.contains(said), "{why}");
         }
     }
 
     #[test]
-    fn words_are_beginnings_of_names() {
+    fn words_select_tests_by_the_start_of_their_names() {
         let named = |name: &str, effort| Test { name: name.into(), effort, ..Test::default() };
         let all = vec![named("a-1", Effort::Quick), named("a-2", Effort::Full), named("b", Effort::Quick)];
         let names = |words: &[&str], full| {

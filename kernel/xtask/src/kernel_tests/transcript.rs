@@ -1,5 +1,5 @@
-//! Where two transcripts part: of each line of hashes only whether it is right can be seen, so the part
-//! before the first wrong one is run again with all its lines.
+//! Finds where two transcripts differ. A line of hashes shows only whether it is right, so the part before
+//! the first wrong line is run again with all its lines shown.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use super::{
 };
 use crate::boot::pack::Program;
 
-/// Finds the first call that is answered differently, and says how. `None` if the two agree this time.
+/// Finds the first call with a different answer and describes the difference. Returns `None` if the two runs
+/// agree this time.
 pub fn narrow(
     program: &Program,
     linux: &Seen,
@@ -30,7 +31,7 @@ pub fn narrow(
     Some(format!("calls {from} to {to} of the transcript differ; {what}"))
 }
 
-/// The calls between the last line that is the same and the first that is not.
+/// Returns the range of calls between the last equal line and the first different one.
 fn part(right: &str, wrong: &str) -> Option<(u64, u64)> {
     let calls = |line: &str| line.split(' ').next()?.parse().ok();
     let mut from = 0;
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_part_before_the_first_wrong_hash() {
+    fn part_before_the_first_wrong_hash_is_found() {
         let right = "1000 aa\n2000 bb\n3000 cc\n";
         assert_eq!(part(right, "1000 aa\n2000 xx\n3000 yy\n"), Some((1000, 2000)));
         assert_eq!(part(right, "1000 xx\n"), Some((0, 1000)));

@@ -1,26 +1,26 @@
-//! Whether a run was right.
+//! Judges the run of a test.
 
 use super::table::Test;
 
-/// What a test printed, and how it ended.
+/// The output of a test, and its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The exit status.
     pub status: u8,
     /// The output.
     pub output: String,
-    /// What else is to be said where it is wrong.
+    /// A text to add to the message if the run failed.
     pub note: String,
 }
 
-/// Lines of output that are shown of a test that failed.
+/// Number of output lines that are shown of a failed test.
 const TAIL: usize = 20;
 
-/// Looks at a run.
+/// Judges a run.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Fails with a description of what is wrong.
 pub fn judge(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), String> {
     look_at(test, seen, linux).map_err(|why| why + &seen.note)
 }
@@ -28,7 +28,7 @@ pub fn judge(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), Strin
 fn look_at(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), String> {
     let wanted = linux.map_or(test.status, |linux| linux.status);
     if seen.status != wanted {
-        return Err(format!("status {} in place of {wanted}{}", seen.status, tail(&seen.output)));
+        return Err(format!("status {} instead of {wanted}{}", seen.status, tail(&seen.output)));
     }
     let expected = linux.map(|linux| linux.output.as_str()).or(test.output.as_deref());
     if let Some(expected) = expected
@@ -42,7 +42,7 @@ fn look_at(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), String>
     }
 }
 
-/// The first line in which two texts differ.
+/// Describes the first line in which two texts differ.
 #[must_use]
 pub fn difference(expected: &str, seen: &str) -> Option<String> {
     if expected == seen {
@@ -54,9 +54,9 @@ pub fn difference(expected: &str, seen: &str) -> Option<String> {
             (None, None) => break,
             (left, right) if left != right => {
                 let side =
-                    |line: Option<&str>| line.map_or("nothing more".into(), |line| format!("{line:?}"));
+                    |line: Option<&str>| line.map_or("end of output".into(), |line| format!("{line:?}"));
                 let (left, right) = (side(left), side(right));
-                return Some(format!("line {number}:\n  wanted {left}\n  seen   {right}"));
+                return Some(format!("line {number}:\n  expected {left}\n  found    {right}"));
             }
             _ => {}
         }
@@ -64,15 +64,15 @@ pub fn difference(expected: &str, seen: &str) -> Option<String> {
     Some("the ends of the last lines differ".into())
 }
 
-/// The last lines of a text, below each other.
+/// Returns the last lines of a text, one below the other.
 #[must_use]
 pub fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let last = &lines[lines.len().saturating_sub(TAIL)..];
     if last.is_empty() {
-        return "; nothing was printed".into();
+        return "; no output".into();
     }
-    last.iter().fold("; the last lines:".into(), |text, line| text + "\n  | " + line)
+    last.iter().fold("; last lines:".into(), |text, line| text + "\n  | " + line)
 }
 
 #[cfg(test)]
@@ -84,25 +84,25 @@ mod tests {
     }
 
     #[test]
-    fn status_output_and_parts_are_looked_at() {
+    fn status_output_and_contained_texts_are_checked() {
         let test = Test { output: Some("a\nb\n".into()), contains: vec!["b".into()], ..Test::default() };
         assert_eq!(judge(&test, &seen(0, "a\nb\n"), None), Ok(()));
         let why = judge(&test, &seen(1, "a\nb\n"), None).expect_err("the status");
-        assert!(why.starts_with("status 1 in place of 0") && why.ends_with("| b"), "{why}");
+        assert!(why.starts_with("status 1 instead of 0") && why.ends_with("| b"), "{why}");
         let why = judge(&test, &seen(0, "a\nc\n"), None).expect_err("the output");
-        assert_eq!(why, "line 2:\n  wanted \"b\"\n  seen   \"c\"");
+        assert_eq!(why, "line 2:\n  expected \"b\"\n  found    \"c\"");
         let test = Test { contains: vec!["x".into()], ..Test::default() };
-        assert!(judge(&test, &seen(0, ""), None).is_err_and(|why| why.contains("nothing was printed")));
+        assert!(judge(&test, &seen(0, ""), None).is_err_and(|why| why.contains("no output")));
     }
 
     #[test]
-    fn linux_is_right() {
+    fn run_on_linux_is_the_expected_result() {
         let test = Test { same_as_linux: true, ..Test::default() };
         assert_eq!(judge(&test, &seen(3, "x"), Some(&seen(3, "x"))), Ok(()));
         assert!(judge(&test, &seen(0, "x"), Some(&seen(3, "x"))).is_err());
         let why = judge(&test, &seen(0, "x"), Some(&seen(0, "x\n"))).expect_err("another end");
         assert_eq!(why, "the ends of the last lines differ");
-        let why = judge(&test, &seen(0, "x"), Some(&seen(0, "x\ny"))).expect_err("it is shorter");
-        assert_eq!(why, "line 2:\n  wanted \"y\"\n  seen   nothing more");
+        let why = judge(&test, &seen(0, "x"), Some(&seen(0, "x\ny"))).expect_err("fewer lines");
+        assert_eq!(why, "line 2:\n  expected \"y\"\n  found    end of output");
     }
 }
