@@ -54,10 +54,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
     if options::is_verbose() {
         let (free, count) = ((frames::free_count() * PAGE_SIZE) >> 20, cpu::count());
         let total = memory::total_bytes() >> 20;
-        report::say!(
-            "freehold: {count} processors, {free} of {total} MiB free, {} us",
-            clock::now_ns() / 1000
-        );
+        report::say!("freehold: {count} CPUs, {free} of {total} MiB free, {} us", clock::now_ns() / 1000);
     }
     let Some(module) = module else { panic!("no initial file system: use -initrd") };
     // SAFETY: the module's memory was removed from the free memory, so nothing writes there.

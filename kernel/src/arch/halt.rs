@@ -23,10 +23,10 @@ fn report_irq_off() {
     match irq_off::longest() {
         None => {}
         Some((ns, irq_off::IDLE)) => {
-            say!("interrupts were off for {ns} ns at most, until a processor halted")
+            say!("interrupts were off for {ns} ns at most, until a CPU halted")
         }
         Some((ns, irq_off::HALF_WAY)) => {
-            say!("interrupts were off for {ns} ns at most, half-way through a call")
+            say!("interrupts were off for {ns} ns at most, at a preemption point of a call")
         }
         Some((ns, what)) if what & irq_off::VECTOR != 0 => {
             say!("interrupts were off for {ns} ns at most, in vector {}", what & !irq_off::VECTOR)

@@ -5,7 +5,7 @@
 //! | `entry.s`, [`trap`] | ways into the kernel; exceptions and interrupts |
 //! | [`cpu`] | per-CPU data, found by the GS base |
 //! | [`descriptors`] | segments, the task state segment, gates |
-//! | [`apic`] | interrupts to other processors, and the timer |
+//! | [`apic`] | interrupts to other CPUs, and the timer |
 //! | [`clock`] | nanoseconds since the start |
 //! | [`frame`] | a program's registers, and addresses that go into them |
 //! | [`handlers`] | how traps call the kernel's upper layers: a table that boot installs |

@@ -108,7 +108,7 @@ four_levels:                    # ends the machine as PROTOCOL.md describes
   out %al, $0xf4
   hlt
 too_few:
-  .ascii "panic this kernel is for processors with five levels of page tables\n"
+  .ascii "panic this kernel needs a CPU with five levels of page tables\n"
 too_few_end:
 .endif
 
