@@ -1,4 +1,4 @@
-// Java: threads that fill the heap until it is collected many times, a mapped file, a child process, and
+// Java: threads that fill the heap so that it is collected many times, a mapped file, a child process, and
 // stacks that overflow.
 import java.io.RandomAccessFile;
 import java.lang.management.ManagementFactory;

@@ -1,4 +1,4 @@
-// Writers of one file exclude each other, and so do threads that share a descriptor's position.
+// Writers of one file exclude each other, as do threads that share a descriptor's position.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static void write_lines(int file, int writer) {
     }
 }
 
-// Every line of every writer is there, whole, in the writer's order.
+// Checks that every line of every writer is whole and in the writer's order.
 static void check_lines(int file) {
     int next[WRITERS] = {0};
     char line[WIDTH + 1] = "";
@@ -44,8 +44,8 @@ static void wait_for_all(void) {
         CHECK(status == 0);
 }
 
-// Each process has opened the file itself.
-static void processes_append(void) {
+// Each process opens the file itself.
+static void appending_processes_keep_lines_whole(void) {
     int file = fresh(0);
     for (int writer = 0; writer < WRITERS; writer++)
         if (fork() == 0) {
@@ -59,8 +59,8 @@ static void processes_append(void) {
     close(file);
 }
 
-// A descriptor that was inherited: the position is common.
-static void processes_share_a_position(void) {
+// The descriptor is inherited, so the processes share its position.
+static void processes_share_an_inherited_position(void) {
     int file = fresh(0);
     for (int writer = 0; writer < WRITERS; writer++)
         if (fork() == 0) {
@@ -82,7 +82,7 @@ static void *take_numbers(void *unused) {
     return unused;
 }
 
-static void each_read_moves_on(void) {
+static void concurrent_reads_get_distinct_data(void) {
     pthread_t threads[WRITERS];
     shared = fresh(0);
     for (int n = 0; n < WRITERS * LINES; n++)
@@ -97,8 +97,8 @@ static void each_read_moves_on(void) {
     close(shared);
 }
 
-// What is written lies in a mapping of the same file, whose pages come by faults within the write.
-static void a_file_is_written_to_itself(void) {
+// The source of the write is a mapping of the same file, whose pages fault during the write.
+static void file_can_be_written_from_its_own_mapping(void) {
     enum { SIZE = 64 << 12 };
     int file = fresh(0);
     CHECK(ftruncate(file, SIZE) == 0 && pwrite(file, "begin", 5, 0) == 5);
@@ -111,7 +111,7 @@ static void a_file_is_written_to_itself(void) {
     close(file);
 }
 
-static void files_have_a_limit(void) {
+static void writes_stop_at_the_file_size_limit(void) {
     int file = fresh(0);
     if (fork() == 0) {
         struct rlimit limit = {100, 100};
@@ -130,10 +130,10 @@ static void files_have_a_limit(void) {
 }
 
 int main(void) {
-    PART(processes_append);
-    PART(processes_share_a_position);
-    PART(each_read_moves_on);
-    PART(a_file_is_written_to_itself);
-    PART(files_have_a_limit);
+    PART(appending_processes_keep_lines_whole);
+    PART(processes_share_an_inherited_position);
+    PART(concurrent_reads_get_distinct_data);
+    PART(file_can_be_written_from_its_own_mapping);
+    PART(writes_stop_at_the_file_size_limit);
     return 0;
 }

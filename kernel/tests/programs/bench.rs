@@ -1,11 +1,12 @@
-//! What operations cost: the program of `cargo xtask boot --bench`, which runs unmodified on Linux. Each line
-//! is a name and a number.
+//! Measures what operations cost: the program of `cargo xtask boot --bench`, which runs unmodified on Linux.
+//! Each line of output is a name and a number.
 //!
 //!     bench counts|times|long [rest SECONDS] [end]
 //!
-//! `counts` reads the processor's counter, which counts instructions where the machine runs so (`-icount
-//! shift=0`). `times` measures nanoseconds: one thread, two threads, and one beside a long munmap. `long` makes
-//! calls that are long. `rest`: sleeps first. `end`: stops the machine, as Linux's first process must.
+//! `counts` reads the CPU's counter, which counts instructions if the machine runs with `-icount shift=0`.
+//! `times` measures nanoseconds: one thread, two threads, and one thread during a long munmap. `long` makes
+//! calls that take long. `rest` sleeps first. `end` stops the machine at the end, as Linux's first process
+//! must.
 
 use std::{
     arch::x86_64::_rdtsc,
@@ -51,7 +52,7 @@ const PRIVATE_ANONYMOUS: i32 = 0x22;
 const DONTNEED: i32 = 4;
 const GETPPID: i64 = 110;
 const RESTART: i32 = 0x0123_4567;
-/// What is touched before a fork, and by threads that fault.
+/// Bytes that are touched before a fork.
 const MEMORY: usize = 64 * MIB;
 
 fn main() {
@@ -70,7 +71,7 @@ fn main() {
         Some("counts") => counts(&arguments[0]),
         Some("times") => times(),
         Some("long") => long(),
-        _ => panic!("bench counts|times|long"),
+        _ => panic!("usage: bench counts|times|long [rest SECONDS] [end]"),
     }
     println!("done 1");
     if arguments.iter().any(|word| word == "end") {
@@ -83,16 +84,16 @@ fn main() {
 }
 
 fn counter() -> u64 {
-    // SAFETY: every processor of this kind has it.
+    // SAFETY: every x86-64 CPU has the instruction.
     unsafe { _rdtsc() }
 }
 
-/// Says what one of `rounds` took of all.
+/// Prints the cost of one of `rounds` rounds.
 fn say(name: &str, all: u64, rounds: usize) {
     println!("{name} {:.1}", all as f64 / rounds as f64);
 }
 
-/// What all rounds take together.
+/// Returns the cost of all rounds together.
 fn count(rounds: usize, mut f: impl FnMut()) -> u64 {
     f();
     let before = counter();
@@ -103,27 +104,27 @@ fn count(rounds: usize, mut f: impl FnMut()) -> u64 {
 }
 
 fn map(len: usize) -> *mut u8 {
-    // SAFETY: new memory.
+    // SAFETY: maps new memory.
     let at = unsafe { mmap(ptr::null_mut(), len, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0) };
-    assert_ne!(at as isize, -1, "there is no memory");
+    assert_ne!(at as isize, -1, "out of memory");
     at.cast()
 }
 
 fn unmap(at: *mut u8, len: usize) {
-    // SAFETY: what `map` gave.
+    // SAFETY: the range came from `map`.
     assert_eq!(unsafe { munmap(at.cast(), len) }, 0);
 }
 
 fn touch(at: *mut u8, len: usize) {
     for page in (0..len).step_by(PAGE) {
-        // SAFETY: mapped for writing.
+        // SAFETY: the range is mapped for writing.
         unsafe { at.add(page).write_volatile(1) };
     }
 }
 
-/// Instructions, if the counter counts those.
+/// Measures instructions, if the counter counts those.
 fn counts(own: &str) {
-    // The first round takes what is made once: tables, and memory that no processor keeps.
+    // The first round pays for what is made once: page tables, and frames that no CPU has cached.
     for last in [false, true] {
         let at = map(MEMORY);
         touch(at, PAGE);
@@ -140,13 +141,13 @@ fn counts(own: &str) {
     let page = map(MIB);
     touch(page, PAGE);
     const ROUNDS: usize = 20_000;
-    // SAFETY: memory of this program alone, which is there again when it is touched.
+    // SAFETY: only this program uses the memory, and a touch maps it again.
     let discard = count(ROUNDS, || unsafe {
         madvise(page.cast(), PAGE, DONTNEED);
         touch(page, PAGE);
     });
     say("madvise-touch", discard, ROUNDS);
-    // SAFETY: as above; it is writable when it is touched.
+    // SAFETY: as above. The page is writable when it is touched.
     let protect = count(ROUNDS, || unsafe {
         mprotect(page.cast(), PAGE, READ);
         mprotect(page.cast(), PAGE, READ_WRITE);
@@ -188,26 +189,26 @@ fn fork_and_wait() {
 
 fn wait(child: i32) {
     let mut status = -1;
-    // SAFETY: a child of ours, and room for its status.
+    // SAFETY: the process is a child of this one, and `status` has room for its status.
     let waited = unsafe { waitpid(child, &raw mut status, 0) };
     assert_eq!((waited, status), (child, 0));
 }
 
-/// Runs a program with the argument `nothing`, to its end.
+/// Runs a program with the argument `nothing` until it ends.
 fn spawn_and_wait(path: &str) {
     let path = CString::new(path).expect("a path");
     let arguments = [path.as_ptr(), c"nothing".as_ptr(), ptr::null()];
     let mut child = 0;
     let (none, environment) = (ptr::null(), [ptr::null()]);
-    // SAFETY: strings and lists that end with a null.
+    // SAFETY: the strings and lists end with a null.
     let error = unsafe {
         posix_spawn(&raw mut child, path.as_ptr(), none, none, arguments.as_ptr(), environment.as_ptr())
     };
-    assert_eq!(error, 0, "it does not start");
+    assert_eq!(error, 0, "the program does not start");
     wait(child);
 }
 
-/// A program of one segment, which ends with status 0.
+/// Returns a program of one segment that ends with status 0.
 fn least_program() -> Vec<u8> {
     const AT: u64 = 0x40_0000;
     const HEADERS: u64 = 64 + 56;
@@ -219,7 +220,7 @@ fn least_program() -> Vec<u8> {
     file.extend([AT + HEADERS, 64, 0].iter().flat_map(|word| word.to_le_bytes()));
     file.extend(0_u32.to_le_bytes());
     file.extend([64_u16, 56, 1, 64, 0, 0].iter().flat_map(|half| half.to_le_bytes()));
-    // Loaded, for reading and executing.
+    // The segment is loaded, readable and executable.
     file.extend([1_u32, 5].iter().flat_map(|word| word.to_le_bytes()));
     let len = HEADERS + code.len() as u64;
     file.extend([0, AT, AT, len, len, PAGE as u64].iter().flat_map(|word| word.to_le_bytes()));
@@ -227,9 +228,9 @@ fn least_program() -> Vec<u8> {
     file
 }
 
-/// Nanoseconds.
+/// Measures nanoseconds.
 fn times() {
-    // Many short turns: the host has other things to do, and the best turns are those without.
+    // Many short runs: the host may have other load, and the best runs are those without.
     let two = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
     for _ in 0..200 {
         println!("faults-1 {:.0}", faults(1));
@@ -242,7 +243,7 @@ fn times() {
     }
 }
 
-/// Faults a second of so many threads together, each in memory of its own: by the slowest's time.
+/// Returns the faults per second of several threads, each in its own memory, by the time of the slowest.
 fn faults(threads: usize) -> f64 {
     const EACH: usize = 8 * MIB;
     let start = Barrier::new(threads);
@@ -252,7 +253,7 @@ fn faults(threads: usize) -> f64 {
         let began = Instant::now();
         touch(at, EACH);
         let took = began.elapsed();
-        // The unmapping of one, which interrupts the other, is not measured.
+        // Unmapping interrupts the other thread, so it is not measured.
         start.wait();
         unmap(at, EACH);
         took
@@ -264,7 +265,7 @@ fn faults(threads: usize) -> f64 {
     (threads * (EACH / PAGE)) as f64 / took.as_secs_f64()
 }
 
-/// What mmap and munmap of an untouched page take a thread, alone, and while another unmaps a GiB.
+/// Measures mmap and munmap of an untouched page, alone and while another thread unmaps a GiB.
 fn beside() {
     const LARGE: usize = 1 << 30;
     let large = map(LARGE);
@@ -308,13 +309,13 @@ fn tell(name: &str, mut took: Vec<u64>) {
     println!("{name}-turns {}", took.len());
 }
 
-/// Calls that are long, for the time that interrupts are off.
+/// Makes long calls, to measure the time that interrupts are off.
 fn long() {
     const LARGE: usize = 256 * MIB;
     let at = map(LARGE);
     touch(at, LARGE);
     fork_and_wait();
-    // SAFETY: memory of this program alone.
+    // SAFETY: only this program uses the memory.
     unsafe {
         mprotect(at.cast(), LARGE, READ);
         mprotect(at.cast(), LARGE, READ_WRITE);

@@ -1,5 +1,5 @@
-// What valgrind and gdb are to find: reads of memory that is uninitialised, out of bounds, freed or lost, and a
-// function that threads call.
+// Errors for valgrind and gdb to find: reads of memory that is uninitialised, out of bounds, freed or lost,
+// and a function that threads call.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

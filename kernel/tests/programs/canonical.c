@@ -1,6 +1,6 @@
-// Addresses beyond the end of a program's, in every register that a program can set through the kernel: the
-// instruction pointer (handlers, sigreturn, ptrace, exec), segment bases, debug registers, and the stack
-// pointer, which takes any value. `canonical five` is for five levels of page tables.
+// Addresses beyond the end of a program's addresses, in every register that a program can set through the
+// kernel: the instruction pointer (handlers, sigreturn, ptrace, exec), segment bases, debug registers, and
+// the stack pointer, which may have any value. `canonical five` is for five levels of page tables.
 #define _GNU_SOURCE
 #include "check.h"
 #include <elf.h>
@@ -18,7 +18,7 @@
 
 enum { PAGE = 4096, SET_GS = 0x1001, GET_GS = 0x1004, RESUME = 1 << 16, RESTORER = 0x04000000 };
 
-// The end of a program's addresses, and of the canonical ones that are not the kernel's.
+// The end of a program's addresses, and the end of the lower half of the canonical addresses.
 static unsigned long end, half;
 static unsigned long beyond[7];
 #define EACH for (unsigned n = 0; n < 7; n++)
@@ -40,7 +40,7 @@ static int status_of(pid_t child) {
 
 static void nothing_is_left(void) { CHECK(waitpid(-1, 0, 0) == -1 && errno == ECHILD); }
 
-// clone by hand, since the child may have no stack: it exits at once.
+// Calls clone directly, because the child may have no stack. The child exits at once.
 static long clone_by_hand(unsigned long flags, unsigned long stack, unsigned long tls) {
     register unsigned long r10 __asm__("r10") = 0, r8 __asm__("r8") = tls;
     long result;
@@ -51,7 +51,7 @@ static long clone_by_hand(unsigned long flags, unsigned long stack, unsigned lon
     return result;
 }
 
-static void bases_lie_below_the_end(void) {
+static void segment_bases_must_be_below_the_end(void) {
     unsigned long base = 1;
     CHECK(!syscall(SYS_arch_prctl, SET_GS, end - 1));
     EACH CHECK(syscall(SYS_arch_prctl, SET_GS, beyond[n]) == -1 && errno == EPERM);
@@ -62,7 +62,7 @@ static void bases_lie_below_the_end(void) {
         CHECK(clone_by_hand(CLONE_SETTLS | SIGCHLD, 0, beyond[n]) == -EPERM);
         CHECK(clone_by_hand(CLONE_SETTLS | thread, 0, beyond[n]) == -EPERM);
         CHECK(clone_by_hand(CLONE_SETTLS | CLONE_VFORK | CLONE_VM | SIGCHLD, 0, beyond[n]) == -EPERM);
-        // What is wrong with the flags is said first.
+        // Invalid flags are reported first.
         CHECK(clone_by_hand(CLONE_SETTLS | CLONE_THREAD, 0, beyond[n]) == -EINVAL);
         struct clone_args args = {.flags = CLONE_SETTLS, .exit_signal = SIGCHLD, .tls = beyond[n]};
         CHECK(syscall(SYS_clone3, &args, sizeof args) == -1 && errno == EPERM);
@@ -71,7 +71,7 @@ static void bases_lie_below_the_end(void) {
     CHECK(status_of(clone_by_hand(CLONE_SETTLS | SIGCHLD, 0, end - 1)) == 7 << 8);
 }
 
-static void stack_pointers_are_anything(void) {
+static void stack_pointer_may_have_any_value(void) {
     EACH {
         CHECK(status_of(clone_by_hand(SIGCHLD, beyond[n], 0)) == 7 << 8);
         struct clone_args args = {.exit_signal = SIGCHLD, .stack = beyond[n] - PAGE, .stack_size = PAGE + 1};
@@ -79,7 +79,7 @@ static void stack_pointers_are_anything(void) {
         args.stack = beyond[n], args.stack_size = 1ul << 63;
         CHECK(syscall(SYS_clone3, &args, sizeof args) == -1 && errno == EINVAL);
     }
-    // One that is right comes to the base, which is not.
+    // With a valid stack, the call fails because of the base.
     struct clone_args args = {.flags = CLONE_SETTLS, .exit_signal = SIGCHLD, .tls = end};
     args.stack = end - PAGE, args.stack_size = PAGE;
     CHECK(syscall(SYS_clone3, &args, sizeof args) == -1 && errno == EPERM);
@@ -88,7 +88,7 @@ static void stack_pointers_are_anything(void) {
 
 static unsigned long expected;
 
-// Of SIGSEGV: the program was to go on at `expected`.
+// Handles the SIGSEGV of a jump to `expected`.
 static void fault(int signal, siginfo_t *info, void *frame) {
     greg_t *now = ((ucontext_t *)frame)->uc_mcontext.gregs;
     int mapped = is_canonical(expected);
@@ -111,7 +111,7 @@ static void act_at(int signal, unsigned long handler, unsigned long flags) {
     CHECK(!syscall(SYS_rt_sigaction, signal, &action, 0, 8));
 }
 
-static void handlers_lie_anywhere(void) {
+static void handler_may_be_at_any_address(void) {
     EACH {
         pid_t child = fork();
         if (!child) {
@@ -122,7 +122,8 @@ static void handlers_lie_anywhere(void) {
         CHECK(status_of(child) == 3 << 8);
         if (!(child = fork())) act_at(SIGUSR1, beyond[n], 0), raise(SIGUSR1);
         CHECK(status_of(child) == SIGSEGV);
-        // Its own handler: it is blocked in that, or goes on until the stack ends.
+        // The handler of SIGSEGV is itself at an invalid address: the signal is blocked during it, or
+        // handlers nest until the stack is full.
         if (!(child = fork())) act_at(SIGSEGV, beyond[n], 0), raise(SIGSEGV);
         CHECK(status_of(child) == SIGSEGV);
         if (!(child = fork())) act_at(SIGSEGV, beyond[n], SA_NODEFER), raise(SIGSEGV);
@@ -153,7 +154,7 @@ static int after_change(int which, unsigned long to, void (*by)(int, siginfo_t *
     return status_of(child);
 }
 
-static void handlers_return_anywhere(void) {
+static void handler_may_return_to_any_address(void) {
     EACH {
         CHECK(after_change(REG_RIP, beyond[n], fault) == 3 << 8);
         CHECK(after_change(REG_RIP, beyond[n], 0) == SIGSEGV);
@@ -187,7 +188,7 @@ static void write_image(const char *path, int type, unsigned long entry, unsigne
 static int end_of(const char *path) {
     pid_t child = fork();
     if (!child) {
-        // The old program does not hear of it any more.
+        // The old program does not get the signal any more.
         act(SIGSEGV, fault, 0);
         execl(path, path, (char *)0);
         _exit(4);
@@ -195,7 +196,7 @@ static int end_of(const char *path) {
     return status_of(child);
 }
 
-static void programs_begin_below_the_end(void) {
+static void program_entry_must_be_below_the_end(void) {
     const char *path = "/tmp/canonical-program", *by = "/tmp/canonical-by";
     const unsigned long start = 0x10000000;
     CHECK(mkdir("/tmp", 0777) == 0 || errno == EEXIST);
@@ -207,11 +208,11 @@ static void programs_begin_below_the_end(void) {
         write_image(path, ET_EXEC, start, start, by);
         write_image(by, ET_DYN, beyond[n], 0, 0);
         CHECK(end_of(path) == SIGSEGV);
-        // So are their parts.
+        // The addresses of segments must also be below the end.
         write_image(path, ET_EXEC, start, beyond[n] & -PAGE, 0);
         CHECK(end_of(path) == SIGSEGV);
     }
-    // What is wrong with the interpreter's header is said before.
+    // An invalid header of the interpreter is reported earlier.
     CHECK(!truncate(by, 10) && (write_image(path, ET_EXEC, start, start, by), 1) && end_of(path) == 4 << 8);
     CHECK(!unlink(path) && !unlink(by));
 }
@@ -224,7 +225,7 @@ static int stop_of(pid_t child) {
 
 #define PLACE(field) ((void *)offsetof(struct user, field))
 
-static void tracers_set_them(void) {
+static void tracer_may_set_any_instruction_pointer(void) {
     pid_t child = fork();
     if (!child) {
         CHECK(!ptrace(PTRACE_TRACEME, 0, 0, 0));
@@ -243,7 +244,7 @@ static void tracers_set_them(void) {
         CHECK(ptrace(PTRACE_SETREGS, child, 0, &now) == -1 && errno == EIO);
         CHECK(!ptrace(PTRACE_POKEUSER, child, PLACE(regs.rsp), at));
         CHECK(!ptrace(PTRACE_POKEUSER, child, PLACE(regs.rip), at));
-        // It has the fault again as long as its tracer keeps the signal.
+        // The fault repeats as long as the tracer suppresses the signal.
         for (int again = 0; again < 3; again++) {
             siginfo_t info;
             CHECK(!ptrace(again == 1 ? PTRACE_SINGLESTEP : PTRACE_CONT, child, 0, 0));
@@ -260,11 +261,11 @@ static void tracers_set_them(void) {
 
 int main(int argc, char **argv) {
     find_ends(argc > 1 && !strcmp(argv[1], "five"));
-    PART(bases_lie_below_the_end);
-    PART(stack_pointers_are_anything);
-    PART(handlers_lie_anywhere);
-    PART(handlers_return_anywhere);
-    PART(programs_begin_below_the_end);
-    PART(tracers_set_them);
+    PART(segment_bases_must_be_below_the_end);
+    PART(stack_pointer_may_have_any_value);
+    PART(handler_may_be_at_any_address);
+    PART(handler_may_return_to_any_address);
+    PART(program_entry_must_be_below_the_end);
+    PART(tracer_may_set_any_instruction_pointer);
     return 0;
 }

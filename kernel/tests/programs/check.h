@@ -1,4 +1,4 @@
-// What every test program has: a check that says where it failed, and ends the program.
+// Common to all test programs: a check that reports where it failed and ends the program.
 #ifndef CHECK_H
 #define CHECK_H
 #include <errno.h>
@@ -10,13 +10,13 @@
 #define CHECK(what)                                                                                    \
     do {                                                                                               \
         if (!(what)) {                                                                                 \
-            dprintf(1, "%s:%d: not so: %s (errno %d, %s)\n", __FILE__, __LINE__, #what, errno,         \
+            dprintf(1, "%s:%d: check failed: %s (errno %d, %s)\n", __FILE__, __LINE__, #what, errno,   \
                     strerror(errno));                                                                  \
             _exit(1);                                                                                  \
         }                                                                                              \
     } while (0)
 
-// A part of the program: it is announced, and has passed when it returns.
+// Runs a part of the program, and prints its name once it has passed.
 #define PART(name)                                                                                     \
     do {                                                                                               \
         name();                                                                                        \

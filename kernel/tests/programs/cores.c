@@ -1,4 +1,4 @@
-// Core files: which signals leave one, what is in it, and what is not.
+// Core files: which signals leave one, what it contains, and what it omits.
 #define _GNU_SOURCE
 #include "check.h"
 #include <elf.h>
@@ -34,7 +34,7 @@ static void set_limit(long bytes) {
     CHECK(!setrlimit(RLIMIT_CORE, &limit));
 }
 
-// What becomes of a child that a signal ends, with other threads; whether there is a file is the answer.
+// Ends a child that has other threads by a signal. Returns whether there is a core file.
 static int dies(int number, long limit, int dumpable) {
     struct stat found;
     int status;
@@ -59,14 +59,14 @@ static int dies(int number, long limit, int dumpable) {
     return is_there;
 }
 
-static void some_signals_leave_one(void) {
+static void dumping_signals_leave_a_core_file(void) {
     int dumping[] = {SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS, SIGXCPU, SIGXFSZ};
     for (unsigned n = 0; n < sizeof dumping / sizeof *dumping; n++) CHECK(dies(dumping[n], RLIM_INFINITY, 1));
     CHECK(!dies(SIGTERM, RLIM_INFINITY, 1) && !dies(SIGKILL, RLIM_INFINITY, 1));
     CHECK(!dies(SIGSEGV, 0, 1) && !dies(SIGSEGV, 4095, 1) && !dies(SIGSEGV, RLIM_INFINITY, 0));
 }
 
-// The part of the file with what is at an address; null: it was left out.
+// Returns the part of the file that contains an address, or null if the file omits it.
 static char *part_of(char *at, unsigned long *bytes) {
     Elf64_Ehdr *header = (void *)core;
     Elf64_Phdr *parts = (void *)(core + header->e_phoff);
@@ -80,7 +80,7 @@ static char *part_of(char *at, unsigned long *bytes) {
     return 0;
 }
 
-static void memory_and_registers_are_in_it(void) {
+static void core_file_has_memory_and_registers(void) {
     unsigned long bytes;
     char *kept = map(MAP_PRIVATE, PAGES * 4096), *shared = map(MAP_SHARED, 4096), *left_out = map(MAP_PRIVATE, 4096);
     strcpy(kept + 4096, "kept"), strcpy(shared, "shared"), strcpy(left_out, "left out");
@@ -118,7 +118,7 @@ static void memory_and_registers_are_in_it(void) {
     CHECK(threads == THREADS && others >= 1 && !close(file));
 }
 
-static void a_limit_and_holes_make_it_smaller(void) {
+static void core_file_obeys_its_limit_and_omits_holes(void) {
     struct stat found;
     CHECK(dies(SIGABRT, 20 * 4096, 1) && !stat("core", &found) && found.st_blocks <= 160);
     char *far_apart = map(MAP_PRIVATE, 1 << 30);
@@ -128,7 +128,7 @@ static void a_limit_and_holes_make_it_smaller(void) {
     CHECK(!munmap(far_apart, 1 << 30));
 }
 
-static void others_files_are_left_alone(void) {
+static void core_file_is_not_written_through_a_link(void) {
     CHECK(!mkdir("others", 0755) && !chdir("others") && !symlink("../target", "core"));
     pid_t child = fork();
     if (child == 0) set_limit(RLIM_INFINITY), abort();
@@ -137,7 +137,7 @@ static void others_files_are_left_alone(void) {
     CHECK(!unlink("core") && !chdir("..") && !rmdir("others"));
 }
 
-static void patterns_name_it(void) {
+static void core_pattern_names_the_core_file(void) {
     char name[80];
     int file = open("/proc/sys/kernel/core_pattern", O_WRONLY);
     CHECK(file >= 0 && write(file, "/tmp/cores/%e.%p%%", 18) == 18 && !close(file));
@@ -151,14 +151,14 @@ static void patterns_name_it(void) {
     CHECK(write(file, "core", 4) == 4 && !close(file));
 }
 
-// With an argument: leaves a file, for a debugger.
+// With an argument, leaves a core file for a debugger.
 int main(int argc, char **argv) {
     if (argc == 2) return chdir(argv[1]) || !dies(SIGSEGV, RLIM_INFINITY, 1);
     CHECK(!mkdir("/tmp/cores", 0755) && !chdir("/tmp/cores"));
-    PART(some_signals_leave_one);
-    PART(memory_and_registers_are_in_it);
-    PART(a_limit_and_holes_make_it_smaller);
-    PART(others_files_are_left_alone);
-    PART(patterns_name_it);
+    PART(dumping_signals_leave_a_core_file);
+    PART(core_file_has_memory_and_registers);
+    PART(core_file_obeys_its_limit_and_omits_holes);
+    PART(core_file_is_not_written_through_a_link);
+    PART(core_pattern_names_the_core_file);
     return 0;
 }

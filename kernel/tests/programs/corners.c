@@ -1,4 +1,4 @@
-// Calls in their corners: policies of memory, classes of threads, what prctl keeps, what others may not, mounts.
+// Rare cases of calls: memory policies, personalities, settings of prctl, limits, mounts.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -42,7 +42,7 @@ static long value_of(const char *path, const char *row, int base) {
 
 static void *wait_for_ever(void *unused) { return pause(), unused; }
 
-static void memory_has_policies(void) {
+static void memory_policies_are_accepted(void) {
     enum { DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL };
     unsigned long node = 1, none = 0, other = 2;
     int mode = -1;
@@ -69,8 +69,8 @@ static void memory_has_policies(void) {
     CHECK(status[0] == 0 && status[1] == -ENOENT && status[2] == -EFAULT);
 }
 
-// Of several errors, the one that Linux tells.
-static void errors_have_an_order(void) {
+// Linux checks for errors in this order.
+static void errors_are_checked_in_the_order_of_linux(void) {
     enum { BIND = 2, WAKE = 1, WAKE_BITSET = 10, PRIVATE = 128 };
     unsigned long node = 1;
     FAILS(syscall(SYS_mbind, 1, 4096, 99, 8, 64, 99), EINVAL);
@@ -95,7 +95,7 @@ static void errors_have_an_order(void) {
     CHECK(!close(file) && !kill(child, SIGKILL) && ended(child) == SIGKILL);
 }
 
-static void huge_files_have_sizes(void) {
+static void memfd_supports_each_listed_huge_page_size(void) {
     char path[80];
     for (unsigned shift = 1; shift < 64; shift++) {
         sprintf(path, "/sys/kernel/mm/hugepages/hugepages-%lukB/nr_hugepages", 1ul << shift >> 10);
@@ -123,7 +123,7 @@ static void set(const char *path, const char *text) {
     CHECK(file >= 0 && write(file, text, strlen(text)) == (long)strlen(text) && !close(file));
 }
 
-static void counted_promises_are_for_all(void) {
+static void strict_overcommit_ignores_noreserve(void) {
     enum { ANONYMOUS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
     for (int mode = 0; mode <= 2; mode += 2) {
         set("/proc/sys/vm/overcommit_memory", mode ? "2" : "0");
@@ -145,7 +145,7 @@ static long meminfo(const char *name) {
     return atol(strchr(strstr(text, name), ':') + 1);
 }
 
-static void shared_memory_is_promised(void) {
+static void shared_memory_is_committed(void) {
     enum { SHARED = MAP_SHARED | MAP_ANONYMOUS, RW = PROT_READ | PROT_WRITE };
     size_t huge = 1ul << 45, page = 4096;
     CHECK(mmap(0, huge, RW, SHARED, -1, 0) == MAP_FAILED && errno == ENOMEM);
@@ -158,7 +158,7 @@ static void shared_memory_is_promised(void) {
     CHECK(at != MAP_FAILED && (at[huge - page] = 1) && !munmap(at, huge) && !close(file));
 }
 
-static void promises_have_a_sum(void) {
+static void committed_memory_is_counted_and_limited(void) {
     enum { SHARED = MAP_SHARED | MAP_ANONYMOUS, RW = PROT_READ | PROT_WRITE, MOST = 4096 };
     static char *pieces[MOST];
     size_t piece = 4 << 20, count = 0;
@@ -178,7 +178,7 @@ static void promises_have_a_sum(void) {
     CHECK(meminfo("Committed_AS") - before < (long)(piece >> 10));
 }
 
-static void prctl_keeps(void) {
+static void prctl_stores_its_settings(void) {
     int is_reaper = 0;
     char name[16];
     CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1);
@@ -189,7 +189,7 @@ static void prctl_keeps(void) {
     CHECK(write(file, "another", 7) == 7 && !close(file));
     CHECK(!prctl(PR_GET_NAME, name) && !strcmp(name, "another"));
     CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1) && !prctl(PR_GET_CHILD_SUBREAPER, &is_reaper) && is_reaper == 1);
-    // Not the first process's: one below adopts, and its own children do not.
+    // The setting is not inherited: a process below the first adopts orphans, and its own children do not.
     pid_t above = fork();
     if (above == 0) {
         CHECK(!prctl(PR_GET_CHILD_SUBREAPER, &is_reaper) && is_reaper == 0 && !prctl(PR_SET_CHILD_SUBREAPER, 1));
@@ -209,8 +209,9 @@ static void prctl_keeps(void) {
     CHECK(ended(above) == 0);
 }
 
-// The numbers are stored; only whether the effective user is 0 counts, of which mlock's limit is told.
-static void users_are_numbers(void) {
+// The numbers are stored. They have no effect, except whether the effective user is 0, which decides about
+// mlock's limit.
+static void user_numbers_are_stored(void) {
     pid_t child = fork();
     if (child == 0) {
         struct rlimit limit = {4096, 4096};
@@ -229,7 +230,7 @@ static void users_are_numbers(void) {
     CHECK(ended(child) == 0);
 }
 
-// What this program finds when it is executed with this word.
+// Returns the result of this program when it is executed with a word.
 static int executed(const char *word) {
     return strcmp(word, "personality") || personality(-1) != PER_LINUX;
 }
@@ -239,7 +240,7 @@ static void execute(const char *word) {
     _exit(2);
 }
 
-static void personalities_are_processes(void) {
+static void personality_belongs_to_the_process(void) {
     pid_t child = fork();
     if (child == 0) {
         CHECK(personality(READ_IMPLIES_EXEC) == PER_LINUX && personality(-1) == READ_IMPLIES_EXEC);
@@ -255,7 +256,7 @@ static void personalities_are_processes(void) {
     CHECK(ended(child) == 0 && personality(-1) == PER_LINUX);
 }
 
-static void a_first_thread_may_end(void) {
+static void first_thread_may_end_before_others(void) {
     char path[40];
     pid_t child = fork();
     pthread_t other;
@@ -272,7 +273,7 @@ static void a_first_thread_may_end(void) {
     FAILS(fcntl(0, F_DUPFD, 20), EINVAL);
 }
 
-static void the_killed_give_memory_back(void) {
+static void killed_process_can_be_released(void) {
     pid_t child = fork();
     if (child == 0) pause(), _exit(0);
     int process = syscall(SYS_pidfd_open, child, 0);
@@ -287,17 +288,17 @@ static void the_killed_give_memory_back(void) {
 
 static void nothing(int number) { (void)number; }
 
-static void long_arguments_are_refused(void) {
+static void too_long_arguments_are_refused(void) {
     static char words[131073];
     char *arguments[] = {"x", words, 0}, *none[] = {0};
     memset(words, 'w', sizeof words - 1);
     FAILS(execve("/proc/self/exe", arguments, none), E2BIG);
-    // Flags of clone have 32 bits, so this is not CLONE_CLEAR_SIGHAND.
+    // The flags of clone have 32 bits, so this is not CLONE_CLEAR_SIGHAND.
     signal(SIGUSR1, nothing);
     pid_t child = syscall(SYS_clone, 1ul << 32 | SIGCHLD, 0, 0, 0, 0);
     if (child == 0) _exit(signal(SIGUSR1, SIG_DFL) == nothing);
     CHECK(ended(child) == 1 << 8);
-    // Where the number of the child is to be written there is nothing, and nobody is told.
+    // A failure to store the child's number is not reported.
     child = syscall(SYS_clone, CLONE_PARENT_SETTID | SIGCHLD, 0, 8, 0, 0);
     if (child == 0) _exit(3);
     CHECK(child > 0 && ended(child) == 3 << 8);
@@ -305,8 +306,8 @@ static void long_arguments_are_refused(void) {
 
 static long kib_of(const char *row) { return value_of("/proc/meminfo", row, 10); }
 
-// On a small machine alone, where nobody else takes memory.
-static void what_was_waited_for_has_no_memory(void) {
+// Only on a small machine, where no other program uses memory.
+static void reaped_process_has_freed_its_memory(void) {
     enum { BYTES = 32 << 20 };
     for (int round = 0; round < 20 && kib_of("MemTotal:") <= 1 << 20; round++) {
         long before = kib_of("MemFree:");
@@ -321,8 +322,8 @@ static void what_was_waited_for_has_no_memory(void) {
     }
 }
 
-// On a small machine alone: all of its memory is taken.
-static void locking_more_than_there_is_kills(void) {
+// Only on a small machine, because the test uses all of its memory.
+static void locking_too_much_memory_kills(void) {
     long kib = kib_of("MemTotal:");
     if (kib > 1 << 20) return;
     for (int round = 0; round < 2; round++) {
@@ -337,7 +338,7 @@ static void locking_more_than_there_is_kills(void) {
     }
 }
 
-static void limits_count(void) {
+static void limit_of_pending_signals_is_enforced(void) {
     pid_t child = fork();
     if (child == 0) {
         struct rlimit limit = {3, 3};
@@ -359,7 +360,7 @@ static void *its_number(void *to) {
     return wait_for_ever(to);
 }
 
-static void proc_knows_threads_and_huge_pages(void) {
+static void proc_lists_threads_and_huge_pages(void) {
     char path[64];
     volatile int tid = 0;
     pthread_t other;
@@ -401,7 +402,7 @@ static void mounts_are_listed(void) {
     CHECK(!strstr(text_of("/proc/mounts"), "/tmp/mounted"));
     FAILS(umount("/tmp/mounted"), EINVAL);
     CHECK(!rmdir("/tmp/mounted"));
-    // By the name that it has now; what would end the field is escaped.
+    // The list shows the current name, and escapes characters that would end the field.
     CHECK(!mkdir("/tmp/a b", 0755) && !mkdir("/tmp/a b/m", 0755));
     CHECK(!mount("none", "/tmp/a b/m", "tmpfs", 0, 0));
     CHECK(strstr(text_of("/proc/self/mounts"), " /tmp/a\\040b/m tmpfs "));
@@ -410,35 +411,35 @@ static void mounts_are_listed(void) {
     CHECK(!rmdir("/tmp/a\\b/m") && !rmdir("/tmp/a\\b"));
 }
 
-// What is below a mount that goes may be deeper than a stack of the kernel is large.
-static void deep_trees_go(void) {
+// The tree below a mount may be deeper than the kernel's stack allows for a recursion.
+static void deep_tree_is_freed_with_its_mount(void) {
     CHECK(!mkdir("/tmp/deep", 0777) && !mount("none", "/tmp/deep", "tmpfs", 0, 0) && !chdir("/tmp/deep"));
     for (int depth = 0; depth < 3000; depth++) CHECK(!mkdir("d", 0777) && !chdir("d"));
     CHECK(!chdir("/tmp") && !umount("/tmp/deep") && !rmdir("/tmp/deep"));
 }
 
-// With an argument, for a root who is none outside: without what asks for rights there.
+// With an argument, skips what needs privileges outside of the user namespace.
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "unprivileged")) return executed(argv[1]);
     if (argc == 1) {
-        PART(huge_files_have_sizes);
-        PART(counted_promises_are_for_all);
-        PART(promises_have_a_sum);
-        PART(users_are_numbers);
+        PART(memfd_supports_each_listed_huge_page_size);
+        PART(strict_overcommit_ignores_noreserve);
+        PART(committed_memory_is_counted_and_limited);
+        PART(user_numbers_are_stored);
         PART(mounts_are_listed);
-        PART(deep_trees_go);
-        PART(limits_count);
-        PART(proc_knows_threads_and_huge_pages);
-        PART(what_was_waited_for_has_no_memory);
-        PART(locking_more_than_there_is_kills);
+        PART(deep_tree_is_freed_with_its_mount);
+        PART(limit_of_pending_signals_is_enforced);
+        PART(proc_lists_threads_and_huge_pages);
+        PART(reaped_process_has_freed_its_memory);
+        PART(locking_too_much_memory_kills);
     }
-    PART(shared_memory_is_promised);
-    PART(memory_has_policies);
-    PART(errors_have_an_order);
-    PART(prctl_keeps);
-    PART(personalities_are_processes);
-    PART(the_killed_give_memory_back);
-    PART(long_arguments_are_refused);
-    PART(a_first_thread_may_end);
+    PART(shared_memory_is_committed);
+    PART(memory_policies_are_accepted);
+    PART(errors_are_checked_in_the_order_of_linux);
+    PART(prctl_stores_its_settings);
+    PART(personality_belongs_to_the_process);
+    PART(killed_process_can_be_released);
+    PART(too_long_arguments_are_refused);
+    PART(first_thread_may_end_before_others);
     return 0;
 }

@@ -1,4 +1,5 @@
-// Faults that a program serves itself, huge segments, and what files take: userfaultfd(2), shmget(2), stat(2).
+// Faults that a program serves itself, huge segments, and blocks of files: userfaultfd(2), shmget(2),
+// stat(2).
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -35,7 +36,7 @@ static int polled(int timeout) {
     return poll(&entry, 1, timeout) == 1 ? entry.revents : 0;
 }
 
-static void it_fails_before_it_begins(void) {
+static void poll_fails_without_api_call_or_nonblock(void) {
     uffd = syscall(SYS_userfaultfd, O_NONBLOCK | O_CLOEXEC);
     CHECK(uffd >= 0 && polled(0) == POLLERR);
     struct uffdio_api api = {.api = UFFD_API};
@@ -43,7 +44,7 @@ static void it_fails_before_it_begins(void) {
     area = mmap(0, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct uffdio_register range = {{(long)area, 4 * PAGE}, UFFDIO_REGISTER_MODE_MISSING, 0};
     CHECK(!ioctl(uffd, UFFDIO_REGISTER, &range));
-    // Polled by one whose reads wait, it fails.
+    // Polling a blocking descriptor reports an error.
     CHECK(!fcntl(uffd, F_SETFL, 0) && polled(0) == POLLERR);
     CHECK(!fcntl(uffd, F_SETFL, O_NONBLOCK) && polled(0) == 0);
 }
@@ -61,8 +62,8 @@ static void take_message_of(char *page) {
     CHECK(message.event == UFFD_EVENT_PAGEFAULT && (message.arg.pagefault.address & -PAGE) == (unsigned long)page);
 }
 
-// A poll sees the message and leaves it there; epoll is woken by it.
-static void a_fault_is_polled(void) {
+// A poll sees the message without taking it, and epoll is woken by it.
+static void poll_reports_a_fault(void) {
     int epoll = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u32 = 7};
     CHECK(!epoll_ctl(epoll, EPOLL_CTL_ADD, uffd, &event) && epoll_wait(epoll, &event, 1, 0) == 0);
@@ -80,8 +81,8 @@ static void a_fault_is_polled(void) {
     close(epoll);
 }
 
-// A handler runs while its thread's fault waits, and the thread faults again after it.
-static void a_signal_comes_through(void) {
+// A handler runs while the fault of its thread waits. The thread faults again afterwards.
+static void signal_interrupts_a_waiting_fault(void) {
     void *got;
     struct sigaction action = {.sa_handler = count};
     CHECK(!sigaction(SIGUSR1, &action, 0));
@@ -98,7 +99,7 @@ static void a_signal_comes_through(void) {
 }
 
 // The pool has four pages.
-static void huge_segments_reserve(void) {
+static void huge_segment_reserves_its_pages(void) {
     int first = shmget(IPC_PRIVATE, 3 * HUGE, SHM_HUGETLB | 0600);
     CHECK(first >= 0);
     CHECK(shmget(IPC_PRIVATE, 2 * HUGE, SHM_HUGETLB | 0600) == -1 && errno == ENOMEM);
@@ -112,7 +113,7 @@ static void huge_segments_reserve(void) {
     CHECK(again >= 0 && !shmctl(again, IPC_RMID, 0));
 }
 
-static void a_file_takes_what_is_there(void) {
+static void blocks_of_a_file_count_present_pages(void) {
     struct stat stat;
     int file = memfd_create("blocks", 0);
     CHECK(!ftruncate(file, 1 << 30) && !fstat(file, &stat) && stat.st_blocks == 0);
@@ -125,10 +126,10 @@ static void a_file_takes_what_is_there(void) {
 }
 
 int main(void) {
-    PART(it_fails_before_it_begins);
-    PART(a_fault_is_polled);
-    PART(a_signal_comes_through);
-    PART(huge_segments_reserve);
-    PART(a_file_takes_what_is_there);
+    PART(poll_fails_without_api_call_or_nonblock);
+    PART(poll_reports_a_fault);
+    PART(signal_interrupts_a_waiting_fault);
+    PART(huge_segment_reserves_its_pages);
+    PART(blocks_of_a_file_count_present_pages);
     return 0;
 }

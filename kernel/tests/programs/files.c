@@ -25,7 +25,7 @@ static int new_file(const char *path, const char *text) {
     return file;
 }
 
-static void a_mapping_is_the_file(void) {
+static void mapping_and_file_have_the_same_contents(void) {
     int file = new_file("/tmp/mapped", "first");
     char *shared = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     char *own = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0), text[6] = "";
@@ -45,7 +45,7 @@ static void a_mapping_is_the_file(void) {
     close(file);
 }
 
-static void a_file_that_shrinks_loses_pages(void) {
+static void truncated_file_loses_its_pages(void) {
     int file = new_file("/tmp/shrunk", "x");
     CHECK(!ftruncate(file, 3 * 4096));
     char *at = mmap(0, 3 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -59,7 +59,7 @@ static void a_file_that_shrinks_loses_pages(void) {
     CHECK(!unlink("/tmp/shrunk"));
 }
 
-static void seals_hold(void) {
+static void seals_forbid_changes(void) {
     int file = memfd_create("sealed", MFD_ALLOW_SEALING);
     CHECK(file >= 0 && !ftruncate(file, 4096));
     CHECK(!fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_WRITE));
@@ -73,7 +73,7 @@ static void seals_hold(void) {
     close(file);
 }
 
-static void programs_are_sealed(void) {
+static void exec_seal_protects_mode_and_contents(void) {
     enum { NOEXEC_SEAL = 8, EXEC = 16, SEAL_EXEC = 0x20, WRITES = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE };
     struct stat found;
     CHECK(memfd_create("both", NOEXEC_SEAL | EXEC) == -1 && errno == EINVAL);
@@ -90,7 +90,7 @@ static void programs_are_sealed(void) {
     close(file);
 }
 
-static void a_pipe_keeps_what_nobody_got(void) {
+static void pipe_keeps_the_bytes_of_a_failed_read(void) {
     int ends[2];
     char got[8] = "";
     char *page = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -102,7 +102,7 @@ static void a_pipe_keeps_what_nobody_got(void) {
     close(ends[0]), close(ends[1]), munmap(page, 4096);
 }
 
-static void a_read_ends_where_memory_does(void) {
+static void transfer_ends_at_unmapped_memory(void) {
     static unsigned char bytes[8192];
     int file = memfd_create("short", 0);
     char *page = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -113,7 +113,7 @@ static void a_read_ends_where_memory_does(void) {
         CHECK(pwrite(file, bytes, 8192, 0) == 8192);
         char *end = page + 4096;
         CHECK(pread(file, end - room, 8192, 0) == room && !memcmp(end - room, bytes, room));
-        // And a write.
+        // A write also ends there.
         memset(end - room, 'w', room);
         CHECK(pwrite(file, end - room, 8192, 0) == room && pread(file, bytes, 8192, 0) == 8192);
         CHECK(bytes[room - 1] == 'w' && bytes[room] == room * 7 % 251);
@@ -128,7 +128,7 @@ static void a_read_ends_where_memory_does(void) {
     close(map), close(file), munmap(page, 4096);
 }
 
-static void pipes_carry_and_block(void) {
+static void pipe_transfers_bytes_and_blocks(void) {
     int ends[2], status;
     CHECK(!pipe2(ends, O_NONBLOCK));
     static char much[1 << 17];
@@ -151,7 +151,7 @@ static void pipes_carry_and_block(void) {
     close(ends[0]);
 }
 
-static void pipes_have_names(void) {
+static void named_pipe_connects_its_openers(void) {
     const char *name = "/tmp/named-pipe";
     char text[8];
     int status;
@@ -163,7 +163,7 @@ static void pipes_have_names(void) {
     CHECK(writer >= 0 && read(reader, text, sizeof text) == -1 && errno == EAGAIN);
     CHECK(write(writer, "kept", 4) == 4 && !close(writer));
     CHECK(read(reader, text, sizeof text) == 4 && read(reader, text, sizeof text) == 0 && !close(reader));
-    // An open waits for the other end, which may be closed again by then.
+    // An open waits for the other end, which may already be closed again when the open returns.
     for (int n = 0; n < 100; n++) {
         pid_t child = fork();
         if (!child) _exit((writer = open(name, O_WRONLY)) < 0 || write(writer, "a", 1) != 1);
@@ -176,7 +176,7 @@ static void pipes_have_names(void) {
     CHECK(!close(both) && !unlink(name));
 }
 
-static void sockets_end_in_one_direction(void) {
+static void socket_can_shut_down_one_direction(void) {
     int ends[2], kind;
     char text[8];
     struct sockaddr_storage name;
@@ -200,8 +200,8 @@ static void sockets_end_in_one_direction(void) {
     close(ends[1]);
 }
 
-// A set may be larger than what the library's type has; numbers that no descriptor had are passed over.
-static void sets_are_as_large_as_the_table(void) {
+// A set may be larger than `fd_set`. Bits beyond the descriptor table are ignored.
+static void select_ignores_bits_beyond_the_table(void) {
     static unsigned long sets[1024];
     struct timeval none = {0, 0};
     struct rlimit most;
@@ -223,7 +223,7 @@ static void sets_are_as_large_as_the_table(void) {
     close(ends[1]);
 }
 
-static void events_are_waited_for(void) {
+static void epoll_waits_for_events(void) {
     int bell = eventfd(0, 0), timer = timerfd_create(CLOCK_MONOTONIC, 0), both = epoll_create1(0);
     CHECK(bell >= 0 && timer >= 0 && both >= 0);
     struct epoll_event first = {EPOLLIN, {.u32 = 1}}, second = {EPOLLIN, {.u32 = 2}}, got[2];
@@ -242,7 +242,7 @@ static void events_are_waited_for(void) {
     close(bell), close(timer), close(both);
 }
 
-static void segments_are_shared(void) {
+static void segment_is_shared_with_a_child(void) {
     int segment = shmget(IPC_PRIVATE, 8192, IPC_CREAT | 0600), status;
     CHECK(segment >= 0);
     char *at = shmat(segment, 0, 0);
@@ -257,7 +257,7 @@ static void segments_are_shared(void) {
     CHECK(!shmctl(segment, IPC_RMID, 0) && !shmdt(at));
 }
 
-static void others_memory_is_read(void) {
+static void process_vm_readv_reads_a_child(void) {
     static volatile char here[100] = "before";
     int ends[2];
     char byte, got[100];
@@ -274,7 +274,7 @@ static void others_memory_is_read(void) {
     CHECK(!kill(child, 9) && wait(0) == child);
 }
 
-static void maps_say_what_there_is(void) {
+static void maps_lists_vmas_stack_and_heap(void) {
     char *at = mmap(0, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), line[512];
     CHECK(at != MAP_FAILED && !mprotect(at + 4096, 4096, PROT_READ));
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -291,7 +291,7 @@ static void maps_say_what_there_is(void) {
     munmap(at, 3 * 4096);
 }
 
-static void folders_are_listed(void) {
+static void folder_entries_can_be_linked_and_renamed(void) {
     CHECK(!mkdir("/tmp/folder", 0755));
     close(new_file("/tmp/folder/a", "1"));
     CHECK(!symlink("a", "/tmp/folder/b") && !link("/tmp/folder/a", "/tmp/folder/c"));
@@ -312,7 +312,7 @@ static int watch(int set, int other) {
     return epoll_ctl(set, EPOLL_CTL_ADD, other, &event) ? errno : 0;
 }
 
-static void epolls_make_no_circles(void) {
+static void epolls_cannot_form_cycles(void) {
     enum { MOST = 5 };
     int all[MOST + 1], bell = eventfd(1, 0);
     struct epoll_event got;
@@ -321,7 +321,7 @@ static void epolls_make_no_circles(void) {
     CHECK(watch(all[0], all[1]) == 0 && watch(all[1], all[0]) == ELOOP);
     CHECK(watch(all[1], all[2]) == 0 && watch(all[2], all[0]) == ELOOP);
     CHECK(watch(all[2], bell) == 0 && epoll_wait(all[0], &got, 1, 0) == 1);
-    // A chain may have five, wherever it grows.
+    // A chain may have five epolls, wherever it grows.
     CHECK(watch(all[4], all[5]) == 0 && watch(all[3], all[4]) == 0 && watch(all[2], all[3]) == ELOOP);
     CHECK(epoll_ctl(all[4], EPOLL_CTL_DEL, all[5], 0) == 0 && watch(all[2], all[3]) == 0);
     CHECK(watch(all[4], all[5]) == ELOOP && watch(all[5], all[0]) == ELOOP);
@@ -332,21 +332,21 @@ static void epolls_make_no_circles(void) {
 }
 
 int main(void) {
-    PART(a_mapping_is_the_file);
-    PART(a_file_that_shrinks_loses_pages);
-    PART(seals_hold);
-    PART(programs_are_sealed);
-    PART(a_pipe_keeps_what_nobody_got);
-    PART(a_read_ends_where_memory_does);
-    PART(pipes_carry_and_block);
-    PART(pipes_have_names);
-    PART(sockets_end_in_one_direction);
-    PART(sets_are_as_large_as_the_table);
-    PART(events_are_waited_for);
-    PART(segments_are_shared);
-    PART(others_memory_is_read);
-    PART(maps_say_what_there_is);
-    PART(folders_are_listed);
-    PART(epolls_make_no_circles);
+    PART(mapping_and_file_have_the_same_contents);
+    PART(truncated_file_loses_its_pages);
+    PART(seals_forbid_changes);
+    PART(exec_seal_protects_mode_and_contents);
+    PART(pipe_keeps_the_bytes_of_a_failed_read);
+    PART(transfer_ends_at_unmapped_memory);
+    PART(pipe_transfers_bytes_and_blocks);
+    PART(named_pipe_connects_its_openers);
+    PART(socket_can_shut_down_one_direction);
+    PART(select_ignores_bits_beyond_the_table);
+    PART(epoll_waits_for_events);
+    PART(segment_is_shared_with_a_child);
+    PART(process_vm_readv_reads_a_child);
+    PART(maps_lists_vmas_stack_and_heap);
+    PART(folder_entries_can_be_linked_and_renamed);
+    PART(epolls_cannot_form_cycles);
     return 0;
 }

@@ -1,4 +1,4 @@
-// Goroutines over channels, and garbage that is collected meanwhile.
+// Goroutines that communicate over channels, and garbage that is collected while they run.
 package main
 
 import (
@@ -29,7 +29,7 @@ func (t *tree) count() int {
 	return 1 + t.left.count() + t.right.count()
 }
 
-// Numbers pass a filter for each prime found so far, a goroutine each.
+// Numbers pass through a filter for each prime found so far. Each filter is a goroutine.
 func primes(most int) []int {
 	var found []int
 	source := make(chan int)

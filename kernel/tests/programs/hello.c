@@ -1,4 +1,4 @@
-// Says what a program is given: arguments, environment, a page size.
+// Prints what a program gets: its arguments and its environment.
 #include "check.h"
 
 extern char **environ;

@@ -1,5 +1,5 @@
-// Addresses above 47 bits: had where processors have five levels of page tables and a hint asks for them, and
-// never without. `high five` says that they must be there, `high four` that they must not.
+// Addresses above 47 bits. They are available only if the CPU has five levels of page tables and a hint asks
+// for them. `high five` expects them, `high four` expects that there are none.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -30,11 +30,11 @@ static void addresses_are_low_without_a_hint(void) {
     char *at = pages(0, 1 << 20, 0), *below = pages(HIGH >> 10, PAGE, 0);
     CHECK((unsigned long)at < WINDOW && (unsigned long)below == HIGH >> 10 && (unsigned long)&at < WINDOW);
     munmap(at, 1 << 20), munmap(below, PAGE);
-    // More than there is below.
+    // More than the lower addresses have room for.
     CHECK(pages(0, WINDOW, MAP_NORESERVE) == MAP_FAILED && errno == ENOMEM);
 }
 
-static void a_hint_asks_for_high_ones(void) {
+static void hint_selects_high_addresses(void) {
     char *at = pages(HIGH, 64 * PAGE, 0);
     CHECK(at != MAP_FAILED && ((unsigned long)at == HIGH) == five && ((unsigned long)at < WINDOW) == !five);
     for (int n = 0; n < 64; n++) at[n * PAGE] = (char)n;
@@ -47,7 +47,7 @@ static void a_hint_asks_for_high_ones(void) {
     CHECK(!munmap(at, PAGE));
 }
 
-static void calls_know_them(void) {
+static void calls_accept_high_addresses(void) {
     char *at = pages(HIGH, 16 * PAGE, MAP_FIXED_NOREPLACE), state[4];
     CHECK(at == (char *)HIGH);
     int file = memfd_create("contents", 0);
@@ -83,13 +83,13 @@ static void *touch(void *arg) {
     return arg;
 }
 
-static void threads_map_them(void) {
+static void threads_map_high_addresses(void) {
     pthread_t threads[4];
     for (long n = 0; n < 4; n++) CHECK(!pthread_create(&threads[n], 0, touch, (void *)n));
     for (long n = 0; n < 4; n++) CHECK(!pthread_join(threads[n], 0));
 }
 
-static void there_are_none(void) {
+static void high_addresses_are_refused(void) {
     CHECK(pages(HIGH, PAGE, MAP_FIXED) == MAP_FAILED && errno == ENOMEM);
     CHECK(pages(WINDOW, PAGE, MAP_FIXED) == MAP_FAILED && errno == ENOMEM);
     CHECK(write(1, (char *)HIGH, 1) == -1 && errno == EFAULT);
@@ -98,12 +98,12 @@ static void there_are_none(void) {
 int main(int argc, char **argv) {
     five = argc > 1 && !strcmp(argv[1], "five");
     PART(addresses_are_low_without_a_hint);
-    PART(a_hint_asks_for_high_ones);
+    PART(hint_selects_high_addresses);
     if (five) {
-        PART(calls_know_them);
-        PART(threads_map_them);
+        PART(calls_accept_high_addresses);
+        PART(threads_map_high_addresses);
     } else {
-        PART(there_are_none);
+        PART(high_addresses_are_refused);
     }
     return 0;
 }

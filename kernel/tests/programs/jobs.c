@@ -1,4 +1,4 @@
-// Signals in their corners: flags of handlers, queues, sleeps that go on, stops, timers, limits, threads that execute.
+// Rare cases of signals: flags of handlers, queues, sleeps, stops, timers, limits, threads that call exec.
 #define _GNU_SOURCE
 #include "check.h"
 #include <linux/futex.h>
@@ -50,7 +50,7 @@ static int ended(pid_t pid) {
     return status;
 }
 
-static void flags_of_handlers_count(void) {
+static void handler_flags_take_effect(void) {
     came = depth = deepest = 0;
     handle(SIGUSR1, again, 0);
     raise(SIGUSR1);
@@ -65,7 +65,7 @@ static void flags_of_handlers_count(void) {
     CHECK(!sigaction(SIGUSR1, 0, &action) && action.sa_handler == SIG_DFL);
 }
 
-static void real_time_signals_queue(void) {
+static void real_time_signals_are_queued(void) {
     sigset_t set, old;
     sigemptyset(&set);
     for (int n = 0; n < 3; n++) sigaddset(&set, SIGRTMIN + n), handle(SIGRTMIN + n, note, 0);
@@ -82,7 +82,7 @@ static void real_time_signals_queue(void) {
     }
     struct timespec none = {0, 0};
     CHECK(!sigprocmask(SIG_SETMASK, &old, 0));
-    // The lowest is handled last: each of the others was set up before it.
+    // The handlers nest in ascending order, so the lowest signal is handled last.
     CHECK(came == 6);
     CHECK(sigtimedwait(&set, &info, &none) == -1 && errno == EAGAIN);
 }
@@ -102,7 +102,7 @@ static void where(int number, siginfo_t *info, void *context) {
     came++;
 }
 
-static void handlers_have_stacks(void) {
+static void handler_runs_on_the_alternate_stack(void) {
     char *room = malloc(1 << 16);
     stack_t other = {.ss_sp = room, .ss_size = 1 << 16}, old;
     CHECK(!sigaltstack(&other, 0));
@@ -128,11 +128,11 @@ static void change(int number, siginfo_t *info, void *context) {
     (void)number, (void)info;
     ucontext_t *u = context;
     u->uc_mcontext.gregs[REG_R12] = 4711;
-    u->uc_mcontext.gregs[REG_RIP] += 2; // Beyond ud2.
+    u->uc_mcontext.gregs[REG_RIP] += 2; // Skips ud2.
     ((float *)u->uc_mcontext.fpregs->_xmm)[4 * 8] = 2.5f;
 }
 
-static void handlers_may_change_registers(void) {
+static void handler_can_change_registers(void) {
     handle(SIGILL, change, 0);
     register long value __asm__("r12") = 1;
     register float vector __asm__("xmm8") = 1;
@@ -148,7 +148,7 @@ static void later(pid_t pid, int number, long us) {
     }
 }
 
-static void sleeps_end_or_go_on(void) {
+static void sleep_ends_at_a_handler_and_survives_a_stop(void) {
     struct timespec nap = {0, 200000000}, left = {9, 9};
     handle(SIGUSR1, note, SA_RESTART);
     signal(SIGCHLD, SIG_DFL);
@@ -156,7 +156,7 @@ static void sleeps_end_or_go_on(void) {
     CHECK(nanosleep(&nap, &left) == -1 && errno == EINTR);
     CHECK(left.tv_sec == 0 && left.tv_nsec > 0 && left.tv_nsec < 160000000);
     CHECK(wait(0) > 0);
-    // A stop is no reason to end, and the time goes on.
+    // A stop does not end the sleep, and its time continues.
     pid_t child = fork();
     if (!child) {
         long begin = now();
@@ -183,7 +183,7 @@ static void sleeps_end_or_go_on(void) {
     CHECK(ended(child) == 0);
 }
 
-static void parents_hear_of_stops(void) {
+static void parent_is_notified_of_stops(void) {
     handle(SIGCHLD, note, 0);
     came = 0;
     pid_t child = fork();
@@ -208,7 +208,7 @@ static void parents_hear_of_stops(void) {
     signal(SIGCHLD, SIG_DFL);
 }
 
-static void timers_have_numbers(void) {
+static void posix_timer_sends_its_signal(void) {
     timer_t timer;
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN};
     event.sigev_value.sival_int = 99;
@@ -241,7 +241,7 @@ static void *execute(void *unused) {
     return 0;
 }
 
-static void threads_execute(void) {
+static void any_thread_can_exec(void) {
     pid_t child = fork();
     if (!child) {
         pthread_t thread;
@@ -251,7 +251,7 @@ static void threads_execute(void) {
     CHECK(ended(child) == 0);
 }
 
-static void limits_are_kept(void) {
+static void limits_are_enforced_and_inherited(void) {
     pid_t child = fork();
     if (!child) {
         struct rlimit limit = {64 << 20, 64 << 20}, seen;
@@ -281,7 +281,7 @@ static void limits_are_kept(void) {
     CHECK(!getrusage(RUSAGE_SELF, &usage) && usage.ru_maxrss > 100);
 }
 
-static void groups_and_sessions(void) {
+static void process_group_can_be_signalled_and_awaited(void) {
     pid_t child = fork();
     if (!child) {
         CHECK(setsid() == getpid() && getsid(0) == getpid() && getpgrp() == getpid());
@@ -326,7 +326,7 @@ static void futexes_are_requeued(void) {
     for (int n = 0; n < 5; n++) CHECK(!pthread_join(threads[n], 0));
 }
 
-// futex_waitv: words of 32 bits, for this process alone.
+// futex_waitv, with private words of 32 bits.
 struct wait_word { unsigned long value, at; unsigned flags, reserved; };
 static int sleeps_on[128];
 
@@ -343,7 +343,7 @@ static void *wait_for_two(void *unused) {
     return 0;
 }
 
-static void words_are_waited_for_together(void) {
+static void futex_waitv_waits_for_several_words(void) {
     struct wait_word many[129];
     for (int n = 0; n < 129; n++) many[n] = (struct wait_word){0, (long)&sleeps_on[n % 128], 2 | 128, 0};
     struct timespec end = {now() / 1000000000, 0};
@@ -355,12 +355,12 @@ static void words_are_waited_for_together(void) {
     CHECK(!pthread_create(&waker, 0, wake_third, 0));
     CHECK(syscall(449, many, 128, 0, 0, 0) == 3);
     CHECK(!pthread_join(waker, 0));
-    // A sleeper of several words may be moved like others.
+    // A thread that sleeps on several words can also be requeued.
     CHECK(!pthread_create(&waker, 0, wait_for_two, 0));
     while (syscall(SYS_futex, &sleeps_on[5], FUTEX_CMP_REQUEUE_PRIVATE, 0, 1L, &words[1], 0) == 0) usleep(1000);
     syscall(SYS_futex, &words[1], FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
     CHECK(!pthread_join(waker, 0));
-    // It has left all lists.
+    // The thread has left all lists.
     CHECK(syscall(SYS_futex, &sleeps_on[0], FUTEX_WAKE_PRIVATE, 1, 0, 0, 0) == 0);
     many[1].value = 1;
     CHECK(syscall(449, many, 2, 0, 0, 0) == -1 && errno == EAGAIN);
@@ -372,7 +372,7 @@ static void words_are_waited_for_together(void) {
     CHECK(syscall(SYS_futex, words, FUTEX_WAKE | FUTEX_CLOCK_REALTIME, 1, 0, 0, 0) == -1 && errno == ENOSYS);
 }
 
-static void masks_of_calls_end_with_them(void) {
+static void mask_of_a_call_ends_with_the_call(void) {
     sigset_t blocked, none, seen;
     sigemptyset(&none);
     sigemptyset(&blocked);
@@ -390,7 +390,7 @@ static void masks_of_calls_end_with_them(void) {
     CHECK(wait(0) > 0);
 }
 
-static void pipes_break(void) {
+static void write_to_a_broken_pipe_raises_sigpipe(void) {
     int ends[2];
     CHECK(!pipe(ends));
     close(ends[0]);
@@ -400,7 +400,7 @@ static void pipes_break(void) {
     close(ends[1]);
 }
 
-static void turns_are_fair(void) {
+static void sleeper_wakes_beside_a_busy_process(void) {
     cpu_set_t one, seen;
     CPU_ZERO(&one);
     CPU_SET(0, &one);
@@ -426,20 +426,20 @@ static void turns_are_fair(void) {
 int main(int argc, char **argv) {
     itself = argv[0];
     if (argc > 2 && !strcmp(argv[1], "number")) return getpid() == atoi(argv[2]) && gettid() == getpid() ? 0 : 1;
-    PART(flags_of_handlers_count);
-    PART(real_time_signals_queue);
-    PART(handlers_have_stacks);
-    PART(handlers_may_change_registers);
-    PART(sleeps_end_or_go_on);
-    PART(parents_hear_of_stops);
-    PART(timers_have_numbers);
-    PART(threads_execute);
-    PART(limits_are_kept);
-    PART(groups_and_sessions);
+    PART(handler_flags_take_effect);
+    PART(real_time_signals_are_queued);
+    PART(handler_runs_on_the_alternate_stack);
+    PART(handler_can_change_registers);
+    PART(sleep_ends_at_a_handler_and_survives_a_stop);
+    PART(parent_is_notified_of_stops);
+    PART(posix_timer_sends_its_signal);
+    PART(any_thread_can_exec);
+    PART(limits_are_enforced_and_inherited);
+    PART(process_group_can_be_signalled_and_awaited);
     PART(futexes_are_requeued);
-    PART(words_are_waited_for_together);
-    PART(masks_of_calls_end_with_them);
-    PART(pipes_break);
-    PART(turns_are_fair);
+    PART(futex_waitv_waits_for_several_words);
+    PART(mask_of_a_call_ends_with_the_call);
+    PART(write_to_a_broken_pipe_raises_sigpipe);
+    PART(sleeper_wakes_beside_a_busy_process);
     return 0;
 }

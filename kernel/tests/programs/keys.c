@@ -1,5 +1,5 @@
-// Protection keys: who has which, what they deny to programs and to calls, and that each thread keeps its
-// rights over switches, handlers, fork and exec. Of a processor without keys: that there are none.
+// Protection keys: their allocation, what they deny to programs and to calls, and that each thread keeps its
+// rights over switches, handlers, fork and exec. On a CPU without keys: that they are unavailable.
 #define _GNU_SOURCE
 #include "check.h"
 #include <cpuid.h>
@@ -31,7 +31,7 @@ static char *pages(int count) {
     return at;
 }
 
-// Where XSAVE's image has the rights, and its size.
+// Returns the offset of the rights in XSAVE's image.
 static unsigned rights_at(void) {
     unsigned size, at, c, d;
     CHECK(__get_cpuid_count(0xd, 9, &size, &at, &c, &d) && size == 8);
@@ -58,7 +58,7 @@ static int key_in_smaps(char *at) {
     return key;
 }
 
-static void keys_are_given_and_taken(void) {
+static void keys_are_allocated_and_freed(void) {
     CHECK(pkey_alloc(1, 0) == -1 && errno == EINVAL);
     CHECK(pkey_alloc(0, 4) == -1 && errno == EINVAL);
     for (int key = 1; key < 16; key++) CHECK(pkey_alloc(0, 0) == key);
@@ -79,7 +79,7 @@ static volatile siginfo_t said;
 static volatile unsigned in_handler, code;
 static volatile int came;
 
-// Opens all keys in the frame, and others for itself, which lasts no longer than it does.
+// Opens all keys in the frame. Also opens keys for the handler itself, which does not outlast it.
 static void open_all(int number, siginfo_t *info, void *context) {
     (void)number;
     ucontext_t *frame = context;
@@ -108,7 +108,7 @@ static void refused(char *at, unsigned all, int writes, int key, unsigned wanted
     set_rights(FIRST);
 }
 
-static void a_key_denies_what_it_should(void) {
+static void key_denies_accesses(void) {
     handle(SIGSEGV, open_all, 0);
     int key = pkey_alloc(0, PKEY_DISABLE_WRITE);
     CHECK(key == 1 && rights() == 0x55555558);
@@ -121,7 +121,7 @@ static void a_key_denies_what_it_should(void) {
     refused(at + 3, 0x55555558, 1, key, KEY_FAULT | 7);
     refused(at + 2, 0x55555554, 0, key, KEY_FAULT | 5);
     refused(at + 1, 0xd5555554, 1, key, KEY_FAULT | 7);
-    // Pages that are not there yet: the key is asked first.
+    // The pages are not present, but the key is checked first.
     refused(at + 2 * PAGE, 0x55555554, 0, key, 4);
     refused(at + 3 * PAGE, 0x55555558, 1, key, 6);
     munmap(at, 4 * PAGE);
@@ -129,7 +129,7 @@ static void a_key_denies_what_it_should(void) {
     set_rights(FIRST);
 }
 
-static void calls_are_denied_it_too(void) {
+static void key_denies_accesses_by_calls(void) {
     int key = pkey_alloc(0, 0), file = memfd_create("contents", 0);
     CHECK(key > 0 && file >= 0);
     char *at = pages(2);
@@ -144,11 +144,11 @@ static void calls_are_denied_it_too(void) {
     CHECK(pwrite(file, at, 1, 0) == -1 && errno == EFAULT);
     CHECK(pwrite(file, at + PAGE, 1, 0) == -1 && errno == EFAULT);
     CHECK(access(at, F_OK) == -1 && errno == EFAULT);
-    // What goes by another process's number goes around its keys.
+    // Access through another process's number ignores its keys.
     char byte = 0;
     struct iovec here = {&byte, 1}, there = {at, 1};
     CHECK(process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 && byte == 7);
-    // One's own side does not.
+    // Access to the caller's own side respects them.
     CHECK(process_vm_readv(getpid(), &there, 1, &here, 1, 0) == -1 && errno == EFAULT);
     CHECK(process_vm_writev(getpid(), &there, 1, &here, 1, 0) == -1 && errno == EFAULT);
     CHECK(!pkey_set(key, PKEY_DISABLE_WRITE));
@@ -182,7 +182,7 @@ static void *keep(void *arg) {
     return 0;
 }
 
-static void each_thread_keeps_its_own(void) {
+static void each_thread_keeps_its_rights(void) {
     pthread_t threads[6];
     set_rights(0x55555504);
     for (long n = 0; n < 6; n++) CHECK(!pthread_create(&threads[n], 0, keep, (void *)(n + 1)));
@@ -192,7 +192,7 @@ static void each_thread_keeps_its_own(void) {
     CHECK(rights() == FIRST);
 }
 
-static void fork_inherits_and_exec_forgets(void) {
+static void fork_inherits_and_exec_resets_rights(void) {
     int status, key = pkey_alloc(0, 0);
     CHECK(key == 1);
     set_rights(0x55555504);
@@ -213,13 +213,13 @@ static int executed(void) {
     return 0;
 }
 
-// Opens all keys before it touches its stack, which has one.
+// Opens all keys before it touches its stack, whose pages have a closed key.
 __attribute__((naked)) static void on_closed_stack(int number, siginfo_t *info, void *context) {
     (void)number, (void)info, (void)context;
     __asm__ volatile("xor %eax, %eax\n xor %ecx, %ecx\n xor %edx, %edx\n wrpkru\n incl came(%rip)\n ret");
 }
 
-static void a_frame_lies_on_a_stack_of_any_key(void) {
+static void signal_frame_fits_a_stack_of_any_key(void) {
     int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
     char *at = pages(16);
     CHECK(key > 0 && !pkey_mprotect(at, 16 * PAGE, PROT_READ | PROT_WRITE, key));
@@ -232,7 +232,7 @@ static void a_frame_lies_on_a_stack_of_any_key(void) {
     CHECK(!sigaltstack(&none, 0) && !munmap(at, 16 * PAGE) && !pkey_free(key));
 }
 
-static void what_only_runs_has_a_key(void) {
+static void execute_only_memory_has_a_key(void) {
     char *at = pages(1), byte;
     int ends[2];
     memcpy(at, "\xb8\x2a\0\0\0\xc3", 6);  // mov $42, %eax; ret
@@ -249,7 +249,7 @@ static void what_only_runs_has_a_key(void) {
     close(ends[0]), close(ends[1]), munmap(at, PAGE);
 }
 
-static void a_tracer_sees_the_rights(void) {
+static void tracer_reads_the_rights(void) {
     static char image[PAGE];
     int status;
     pid_t child = fork();
@@ -269,7 +269,7 @@ static void a_tracer_sees_the_rights(void) {
     CHECK(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 3);
 }
 
-static void there_are_no_keys(void) {
+static void keys_are_unavailable(void) {
     char *at = pages(1);
     at[0] = 5;
     CHECK(pkey_alloc(0, 0) == -1 && errno == ENOSPC);
@@ -282,18 +282,18 @@ int main(int argc, char **argv) {
     (void)argv;
     unsigned a, b, c, d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(c >> 4 & 1)) {
-        PART(there_are_no_keys);
+        PART(keys_are_unavailable);
         return 0;
     }
     CHECK(rights() == FIRST);
     if (argc > 1) return executed();
-    PART(keys_are_given_and_taken);
-    PART(a_key_denies_what_it_should);
-    PART(calls_are_denied_it_too);
-    PART(each_thread_keeps_its_own);
-    PART(fork_inherits_and_exec_forgets);
-    PART(a_frame_lies_on_a_stack_of_any_key);
-    PART(what_only_runs_has_a_key);
-    PART(a_tracer_sees_the_rights);
+    PART(keys_are_allocated_and_freed);
+    PART(key_denies_accesses);
+    PART(key_denies_accesses_by_calls);
+    PART(each_thread_keeps_its_rights);
+    PART(fork_inherits_and_exec_resets_rights);
+    PART(signal_frame_fits_a_stack_of_any_key);
+    PART(execute_only_memory_has_a_key);
+    PART(tracer_reads_the_rights);
     return 0;
 }

@@ -1,4 +1,4 @@
-"""What Python's libraries ask of a kernel: files, threads, processes, mappings, time."""
+"""Python's libraries that use the kernel: files, threads, processes, mappings, time."""
 import concurrent.futures
 import gc
 import hashlib

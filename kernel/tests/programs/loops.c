@@ -1,8 +1,9 @@
-// The loops that measure how well memory scales, a fixed number of rounds each: faults on anonymous memory,
-// on private and shared files, mappings made and removed, the break moved, pages flushed from TLBs.
+// The loops of will-it-scale that measure how well memory management scales, each with a fixed number of
+// rounds: faults on anonymous memory, on private and on shared files, mappings made and removed, the break
+// moved, TLB flushes.
 //
-//     loops NAME|all [THREADS [ROUNDS]]      threads of one process
-//     loops -p NAME|all [PROCESSES [ROUNDS]] processes
+//     loops NAME|all [THREADS [ROUNDS]]       threads of one process
+//     loops -p NAME|all [PROCESSES [ROUNDS]]  processes
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -48,7 +49,7 @@ static void mmaps(int flags, int file) {
 static void mmap1(void) { mmaps(MAP_PRIVATE | MAP_ANONYMOUS, -1); }
 static void mmap2(void) { mmaps(MAP_SHARED, file()); }
 
-// The break is one for all threads of a process: what it becomes is looked at only where nobody else is.
+// All threads of a process share one break, so its value is checked only if there is one thread.
 static void brk1(void) {
     char *start = sbrk(0);
     CHECK(start != (char *)-1);
@@ -91,7 +92,7 @@ static void tlb_flush2(void) {
 static const struct {
     const char *name;
     void (*run)(void);
-    // Pages or calls of a round.
+    // Pages or calls in a round.
     long steps;
 } loops[] = {
     {"page_fault1", page_fault1, 4096}, {"page_fault2", page_fault2, 4096}, {"page_fault3", page_fault3, 4096},

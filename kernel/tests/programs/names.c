@@ -1,4 +1,4 @@
-// Names: renaming, links, removal, files without a name, and what /proc says of them.
+// Names: renaming, links, removal, unnamed files, and their entries in /proc.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 
-static void names_move(void) {
+static void files_can_be_linked_renamed_and_removed(void) {
     struct stat a, b;
     CHECK(mkdir("/tmp/n", 0755) == 0 && chdir("/tmp/n") == 0);
     int file = open("one", O_CREAT | O_RDWR, 0600);
@@ -26,7 +26,7 @@ static void names_move(void) {
     CHECK(chdir("/") == 0 && rmdir("/tmp/n") == 0);
 }
 
-static void holes_are_zeroes(void) {
+static void holes_read_as_zeroes(void) {
     char page[4096];
     int file = open("/tmp", O_TMPFILE | O_RDWR, 0600);
     memset(page, 7, sizeof page);
@@ -37,8 +37,8 @@ static void holes_are_zeroes(void) {
     close(file);
 }
 
-// Files of huge pages. Left out where there are none to be had.
-static void huge_files_have_a_folder(void) {
+// Files of huge pages. Skipped if no huge pages are available.
+static void hugetlbfs_can_be_mounted(void) {
     enum { HUGE = 2 << 20 };
     struct statfs system;
     struct stat of;
@@ -63,8 +63,8 @@ static void huge_files_have_a_folder(void) {
 }
 
 int main(void) {
-    PART(huge_files_have_a_folder);
-    PART(names_move);
-    PART(holes_are_zeroes);
+    PART(hugetlbfs_can_be_mounted);
+    PART(files_can_be_linked_renamed_and_removed);
+    PART(holes_read_as_zeroes);
     return 0;
 }

@@ -46,7 +46,7 @@ static void memory_is_copied_on_write(void) {
     munmap(both, PAGES * 4096);
 }
 
-static void generations_see_their_own(void) {
+static void descendants_see_memory_of_their_ancestors(void) {
     char *at = pages(MAP_PRIVATE);
     for (int depth = 0; depth < 20; depth++) {
         at[depth * 4096] = (char)(depth + 10);
@@ -75,7 +75,7 @@ static void vfork_waits_for_exec(void) {
     CHECK(ended(child) == 9 << 8);
 }
 
-static void exec_passes_what_it_should(void) {
+static void exec_passes_arguments_and_descriptors(void) {
     int kept = open("/dev/null", O_RDWR), closed = open("/dev/null", O_RDWR | O_CLOEXEC);
     CHECK(kept >= 0 && closed >= 0);
     char a[12], b[12];
@@ -95,7 +95,7 @@ static void exec_passes_what_it_should(void) {
     close(closed);
 }
 
-static void long_arguments_arrive(void) {
+static void long_arguments_are_passed(void) {
     enum { MANY = 2000 };
     static char text[101], *argv[MANY + 3];
     memset(text, 'x', 100);
@@ -110,7 +110,7 @@ static void long_arguments_arrive(void) {
     CHECK(ended(child) == (MANY % 251) << 8);
 }
 
-static void statuses_say_how(void) {
+static void wait_reports_how_a_child_ended(void) {
     pid_t child = fork();
     if (!child) {
         raise(SIGKILL);
@@ -175,7 +175,7 @@ static void groups_are_killed_together(void) {
     CHECK(WTERMSIG(ended(first)) == SIGTERM);
 }
 
-static void many_live_at_once(void) {
+static void many_processes_run_at_once(void) {
     enum { MANY = 200 };
     pid_t children[MANY];
     int ends[2];
@@ -206,7 +206,7 @@ static pid_t with_stack(int (*run)(void *), int flags, int *ends) {
     return clone(run, stack + sizeof stack, flags | SIGCHLD, ends);
 }
 
-static void files_and_places_are_shared(void) {
+static void clone_flags_share_files_and_directory(void) {
     int ends[2], flags = CLONE_VM | CLONE_FILES | CLONE_FS;
     char here[64];
     umask(022);
@@ -218,7 +218,7 @@ static void files_and_places_are_shared(void) {
     CHECK(close(ends[0]) == 0 && chdir("/") == 0);
 }
 
-static void processes_have_descriptors(void) {
+static void pidfd_signals_and_polls_a_process(void) {
     pid_t child = fork();
     if (child == 0) {
         pause();
@@ -244,15 +244,15 @@ int main(int argc, char **argv) {
         return kept >= 0 && closed == -1 && getenv("ONE") && !getenv("PATH") ? 0 : 1;
     }
     PART(memory_is_copied_on_write);
-    PART(generations_see_their_own);
+    PART(descendants_see_memory_of_their_ancestors);
     PART(vfork_waits_for_exec);
-    PART(exec_passes_what_it_should);
-    PART(long_arguments_arrive);
-    PART(statuses_say_how);
+    PART(exec_passes_arguments_and_descriptors);
+    PART(long_arguments_are_passed);
+    PART(wait_reports_how_a_child_ended);
     PART(orphans_are_adopted);
     PART(groups_are_killed_together);
-    PART(many_live_at_once);
-    PART(files_and_places_are_shared);
-    PART(processes_have_descriptors);
+    PART(many_processes_run_at_once);
+    PART(clone_flags_share_files_and_directory);
+    PART(pidfd_signals_and_polls_a_process);
     return 0;
 }

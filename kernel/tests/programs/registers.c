@@ -1,6 +1,6 @@
-// Does a program keep its vector registers, its x87 stack and the control words of both, over page faults,
-// system calls, interrupts and switches to other threads? Two threads a processor, each with values of its
-// own. `registers avx` looks at the upper halves too.
+// Checks that a program keeps its vector registers, its x87 stack and the control words of both, over page
+// faults, system calls, interrupts and switches to other threads. Runs two threads per CPU, each with its own
+// values. `registers avx` also checks the upper halves.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -27,7 +27,8 @@ static int avx;
 #define KEEP(n) "movaps %%xmm" #n ", " #n "*32(%[out])\n"
 #define LOAD_AVX(n) "vmovaps " #n "*32(%[in]), %%ymm" #n "\n"
 #define KEEP_AVX(n) "vmovaps %%ymm" #n ", " #n "*32(%[out])\n"
-// With everything loaded: the store that faults, a system call, or a loop that interrupts come into.
+// Code between loading and storing the registers: the store that faults, a system call, or a loop that is
+// interrupted.
 #define BETWEEN                                                                                        \
     "ldmxcsr %c[control](%[in])\n fldl %c[deep](%[in])\n cmp $1, %[how]\n jb 1f\n je 2f\n mov $3000, %%ecx\n"    \
     "4: pause\n dec %%ecx\n jnz 4b\n jmp 3f\n 2: syscall\n jmp 3f\n 1: movb $1, (%[touch])\n"                \

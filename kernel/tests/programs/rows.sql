@@ -1,4 +1,4 @@
--- Tables, indices, transactions, and a file that is mapped.
+-- Tables, indices, transactions, and a memory-mapped file.
 PRAGMA mmap_size = 67108864;
 PRAGMA journal_mode = WAL;
 CREATE TABLE rows (id INTEGER PRIMARY KEY, word TEXT, number INTEGER);

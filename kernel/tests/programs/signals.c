@@ -1,4 +1,4 @@
-// Signals: what faults say, stacks of handlers, masks, calls that are interrupted or started again, timers.
+// Signals: information of faults, stacks of handlers, masks, interrupted and restarted calls, timers.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -43,7 +43,7 @@ static void faults(char *at, int number, int code) {
     CHECK(said.si_addr == at);
 }
 
-static void faults_say_where_and_why(void) {
+static void fault_signal_reports_address_and_cause(void) {
     handle(SIGSEGV, leave, 0);
     handle(SIGBUS, leave, 0);
     char *at = mmap(0, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -69,7 +69,7 @@ static void repair(int number, siginfo_t *info, void *context) {
     came++;
 }
 
-static void a_handler_can_repair(void) {
+static void handler_can_repair_a_fault(void) {
     handle(SIGSEGV, repair, 0);
     char *at = mmap(0, 64 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     came = 0;
@@ -85,7 +85,7 @@ static int deeper(int n) {
     return n < 1 << 20 ? deeper(n + 1) + room[0] : 0;
 }
 
-static void a_stack_that_is_full_has_another(void) {
+static void stack_overflow_is_handled_on_another_stack(void) {
     struct rlimit limit = {1 << 20, 8 << 20};
     pid_t child = fork();
     if (!child) {
@@ -101,7 +101,7 @@ static void a_stack_that_is_full_has_another(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-static void other_exceptions_have_their_signals(void) {
+static void exceptions_raise_their_signals(void) {
     handle(SIGFPE, leave, 0);
     handle(SIGILL, leave, 0);
     handle(SIGTRAP, note, 0);
@@ -117,7 +117,7 @@ static void other_exceptions_have_their_signals(void) {
     CHECK(said.si_signo == SIGSEGV && said.si_code == SI_KERNEL);
 }
 
-static void masks_hold_signals_back(void) {
+static void blocked_signals_stay_pending(void) {
     handle(SIGUSR1, note, 0);
     sigset_t set, pending;
     sigemptyset(&set);
@@ -147,7 +147,7 @@ static void *disturb(void *whom) {
     return 0;
 }
 
-static void reads_are_interrupted_or_go_on(void) {
+static void read_is_interrupted_or_restarted(void) {
     for (int again = 0; again < 2; again++) {
         int ends[2];
         char byte;
@@ -166,7 +166,7 @@ static void reads_are_interrupted_or_go_on(void) {
     }
 }
 
-static void timers_ring(void) {
+static void timers_send_signals(void) {
     handle(SIGALRM, note, SA_RESTART);
     came = 0;
     struct itimerval often = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
@@ -181,7 +181,7 @@ static void timers_ring(void) {
     CHECK(took >= 30000000);
 }
 
-static void children_are_announced(void) {
+static void sigchld_reports_an_ended_child(void) {
     handle(SIGCHLD, note, 0);
     sigset_t set, old;
     sigemptyset(&set);
@@ -197,13 +197,13 @@ static void children_are_announced(void) {
 }
 
 int main(void) {
-    PART(faults_say_where_and_why);
-    PART(a_handler_can_repair);
-    PART(a_stack_that_is_full_has_another);
-    PART(other_exceptions_have_their_signals);
-    PART(masks_hold_signals_back);
-    PART(reads_are_interrupted_or_go_on);
-    PART(timers_ring);
-    PART(children_are_announced);
+    PART(fault_signal_reports_address_and_cause);
+    PART(handler_can_repair_a_fault);
+    PART(stack_overflow_is_handled_on_another_stack);
+    PART(exceptions_raise_their_signals);
+    PART(blocked_signals_stay_pending);
+    PART(read_is_interrupted_or_restarted);
+    PART(timers_send_signals);
+    PART(sigchld_reports_an_ended_child);
     return 0;
 }

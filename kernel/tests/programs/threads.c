@@ -1,5 +1,5 @@
-// Threads: locks, conditions, barriers, memory of their own, many starts and ends, locks that outlive their
-// holder, locks between processes.
+// Threads: locks, conditions, barriers, thread-local memory, many starts and ends, robust locks, locks
+// between processes.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -31,7 +31,7 @@ static void *count(void *arg) {
     return arg;
 }
 
-static void a_lock_excludes(void) {
+static void lock_excludes_other_threads(void) {
     total = 0;
     run(count);
     CHECK(total == THREADS * ROUNDS);
@@ -48,7 +48,7 @@ static void *in_turn(void *arg) {
     return arg;
 }
 
-static void turns_are_taken(void) {
+static void condition_variable_orders_threads(void) {
     turn = 0;
     run(in_turn);
     CHECK(turn == 0);
@@ -67,7 +67,7 @@ static void *meet(void *arg) {
     return arg;
 }
 
-static void barriers_hold(void) {
+static void barrier_waits_for_all_threads(void) {
     CHECK(!pthread_barrier_init(&barrier, 0, THREADS));
     run(meet);
 }
@@ -78,7 +78,7 @@ static void *touch(void *arg) {
     return arg;
 }
 
-static void many_start_and_end(void) {
+static void many_threads_start_and_end(void) {
     for (int n = 0; n < 100; n++) run(touch);
 }
 
@@ -111,7 +111,7 @@ static void processes_share_a_lock(void) {
     CHECK(*count == THREADS * ROUNDS);
 }
 
-static void a_holder_that_dies_is_noticed(void) {
+static void robust_lock_reports_a_dead_holder(void) {
     shared_lock(1);
     if (!fork()) {
         pthread_mutex_lock(shared);
@@ -124,11 +124,11 @@ static void a_holder_that_dies_is_noticed(void) {
 }
 
 int main(void) {
-    PART(a_lock_excludes);
-    PART(turns_are_taken);
-    PART(barriers_hold);
-    PART(many_start_and_end);
+    PART(lock_excludes_other_threads);
+    PART(condition_variable_orders_threads);
+    PART(barrier_waits_for_all_threads);
+    PART(many_threads_start_and_end);
     PART(processes_share_a_lock);
-    PART(a_holder_that_dies_is_noticed);
+    PART(robust_lock_reports_a_dead_holder);
     return 0;
 }

@@ -1,4 +1,4 @@
-//! Threads of Rust's standard library: scopes, channels, locks, a panic that is caught, memory that grows.
+//! Threads of Rust's standard library: scopes, channels, locks, a caught panic, growing memory.
 
 use std::{
     collections::{BTreeMap, HashMap},

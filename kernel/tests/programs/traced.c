@@ -1,5 +1,5 @@
-// A tracer and its tracee: stops by signals, calls and steps, registers, memory, exec, children and threads of
-// the tracee, and the end.
+// A tracer and its tracee: stops by signals, calls and steps, registers, memory, exec, children and threads
+// of the tracee, and the end.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -23,7 +23,7 @@ static int next_stop(pid_t child) {
     return status >> 8;
 }
 
-// Its next stop that is not for a child's end: that may come at any time.
+// Returns the next stop that is not for the end of a child, which may occur at any time.
 static int next_event(pid_t child) {
     int stop;
     while ((stop = next_stop(child)) == SIGCHLD) CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);
@@ -56,7 +56,7 @@ static void raise_two(void) {
     _exit(handled == SIGUSR2 && word == 6 ? 3 : 4);
 }
 
-static void signals_are_the_tracers(void) {
+static void tracer_decides_about_signals(void) {
     pid_t child = traced(raise_two);
     siginfo_t info;
     errno = 0;
@@ -74,7 +74,7 @@ static void signals_are_the_tracers(void) {
 
 static void ask_parent(void) { _exit(syscall(SYS_getppid) == 42 ? 5 : 6); }
 
-static void calls_are_shown(void) {
+static void tracer_sees_and_changes_calls(void) {
     pid_t child = traced(ask_parent);
     struct user_regs_struct all;
     struct iovec part = {&all, sizeof all};
@@ -96,7 +96,7 @@ static void count(void) {
     for (int n = 0; n < 1000; n++) word++;
 }
 
-static void steps_are_single(void) {
+static void single_step_runs_one_instruction(void) {
     pid_t child = traced(count);
     unsigned long long before = 0;
     int moved = 0;
@@ -117,7 +117,7 @@ static void wait_for_long(void) {
     _exit(kept == 2.5 ? 8 : 9);
 }
 
-static void others_can_be_attached(void) {
+static void tracer_can_attach_to_a_process(void) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) wait_for_long();
@@ -140,7 +140,7 @@ static void execute(void) {
     execv("/proc/self/exe", args);
 }
 
-static void exec_stops(void) {
+static void tracee_stops_after_exec(void) {
     pid_t child = traced(execute);
     CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && next_stop(child) == SIGTRAP);
     CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);
@@ -162,8 +162,8 @@ static void keep_selectors(int signal, siginfo_t *info, void *frame) {
 
 static void do_nothing(void) { _exit(8); }
 
-// Debuggers tell programs of 64 bits by cs.
-static void selectors_are_those_of_linux(void) {
+// Debuggers recognise 64-bit programs by cs.
+static void selectors_match_linux(void) {
     unsigned short code, stack;
     __asm__("mov %%cs, %0; mov %%ss, %1" : "=r"(code), "=r"(stack));
     CHECK(code == 0x33 && stack == 0x2b);
@@ -186,7 +186,7 @@ static void make_children(void) {
     if (fork() == 0) _exit(3);
     if (vfork() == 0) _exit(4);
     CHECK(pthread_create(&thread, 0, nothing, 0) == 0 && pthread_join(thread, 0) == 0);
-    // A thread that ends as the process does may end with its status.
+    // A thread that ends together with its process may end with the process's status.
     _exit(0);
 }
 
@@ -199,13 +199,14 @@ static void goes_on(pid_t child, int first_stop, int status) {
     CHECK(waitpid(made, &word, __WALL) == (pid_t)made && WIFEXITED(word) && WEXITSTATUS(word) == status);
 }
 
-// The tracee stops for this event, and its new child or thread before it runs; the new one ends with this status.
+// Checks that the tracee stops for this event, that its new child or thread stops before it runs, and that
+// the new one ends with this status.
 static void follows(pid_t child, int event, int first_stop, int status) {
     CHECK(next_event(child) == (SIGTRAP | event << 8));
     goes_on(child, first_stop, status);
 }
 
-static void children_are_followed(void) {
+static void tracer_follows_children(void) {
     long options = PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE | PTRACE_O_TRACEVFORKDONE;
     for (int seizes = 0; seizes < 2; seizes++) {
         handled = 0;
@@ -235,8 +236,8 @@ static void children_are_followed(void) {
     }
 }
 
-// Debuggers tell the kinds of registers by XCR0, in the image of XSAVE.
-static void an_image_says_its_parts(void) {
+// Debuggers recognise the kinds of registers by XCR0 in the image of XSAVE.
+static void xsave_image_contains_xcr0(void) {
     static unsigned long image[1024];
     struct iovec part = {image, sizeof image};
     pid_t child = traced(do_nothing);
@@ -248,13 +249,13 @@ static void an_image_says_its_parts(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "exit")) return 9;
-    PART(signals_are_the_tracers);
-    PART(calls_are_shown);
-    PART(steps_are_single);
-    PART(others_can_be_attached);
-    PART(selectors_are_those_of_linux);
-    PART(exec_stops);
-    PART(children_are_followed);
-    PART(an_image_says_its_parts);
+    PART(tracer_decides_about_signals);
+    PART(tracer_sees_and_changes_calls);
+    PART(single_step_runs_one_instruction);
+    PART(tracer_can_attach_to_a_process);
+    PART(selectors_match_linux);
+    PART(tracee_stops_after_exec);
+    PART(tracer_follows_children);
+    PART(xsave_image_contains_xcr0);
     return 0;
 }

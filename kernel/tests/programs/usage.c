@@ -1,4 +1,4 @@
-// What /proc says of the use of memory: smaps, its sum, clear_refs, page tables, peaks.
+// Reports of memory use in /proc: smaps, its sum, clear_refs, page tables, peaks.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -15,7 +15,8 @@ static char *map(size_t bytes, int flags) {
     return at;
 }
 
-// The number behind a name in a file of /proc; of smaps, in the paragraph of the VMA at an address.
+// Returns the number behind a name in a file of /proc. In smaps, searches the paragraph of the VMA at an
+// address.
 static long number(const char *file, const char *name, char *at) {
     FILE *f = fopen(file, "r");
     CHECK(f);
@@ -48,7 +49,7 @@ static int clear(const char *text) {
     return taken < 0 ? -error : taken;
 }
 
-static void freed_pages_are_clean(void) {
+static void lazily_freed_pages_are_clean(void) {
     char *at = map(64 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS);
     memset(at, 1, 4 * PAGE);
     CHECK(of(at, "Private_Dirty") == 16 && of(at, "Private_Clean") == 0);
@@ -61,7 +62,7 @@ static void freed_pages_are_clean(void) {
     munmap(at, 64 * PAGE);
 }
 
-static void the_sum_knows_kinds(void) {
+static void smaps_rollup_separates_kinds_of_memory(void) {
     char *own = map(256 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS), *shared = map(16 * PAGE, MAP_SHARED | MAP_ANONYMOUS);
     long anon = rollup("Pss_Anon"), shmem = rollup("Pss_Shmem");
     CHECK(anon > 0 && shmem >= 0 && rollup("Pss_File") >= 0);
@@ -75,7 +76,7 @@ static void the_sum_knows_kinds(void) {
     munmap(shared, 16 * PAGE);
 }
 
-static void use_is_forgotten(void) {
+static void clear_refs_clears_referenced(void) {
     char *own = map(4 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS), *shared = map(4 * PAGE, MAP_SHARED | MAP_ANONYMOUS);
     own[0] = shared[0] = 1;
     CHECK(of(own, "Referenced") == 4 && of(shared, "Referenced") == 4);
@@ -96,7 +97,7 @@ static void use_is_forgotten(void) {
     munmap(shared, 4 * PAGE);
 }
 
-static void tables_count(void) {
+static void page_tables_are_counted(void) {
     char *far = (char *)0x200000000000, *next = far + (64ul << 30);
     long before = status("VmPTE");
     CHECK(before > 0);
@@ -111,7 +112,7 @@ static void tables_count(void) {
     CHECK(status("VmPTE") == before);
 }
 
-static void peaks_stay(void) {
+static void peaks_are_kept_until_reset(void) {
     char *at = map(2048 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS);
     memset(at, 1, 2048 * PAGE);
     munmap(at, 2048 * PAGE);
@@ -125,10 +126,10 @@ static void peaks_stay(void) {
 }
 
 int main(void) {
-    PART(freed_pages_are_clean);
-    PART(the_sum_knows_kinds);
-    PART(use_is_forgotten);
-    PART(tables_count);
-    PART(peaks_stay);
+    PART(lazily_freed_pages_are_clean);
+    PART(smaps_rollup_separates_kinds_of_memory);
+    PART(clear_refs_clears_referenced);
+    PART(page_tables_are_counted);
+    PART(peaks_are_kept_until_reset);
     return 0;
 }

@@ -1,12 +1,12 @@
-//! Wild system calls: every number, with arguments that no sane program would pass. The kernel may refuse
-//! them, or end the process; the machine must go on.
+//! Makes wild system calls: every number, with arguments that no sane program would pass. The kernel may
+//! refuse them or end the process; the machine must continue to run.
 //!
 //!     wild [--calls N] [--seed N] [--batch N] [--from N --to N] [--drop] [--verbose]
 //!
-//! Each batch of calls is made by a child of its own, which may destroy itself: an interval timer ends calls
-//! that wait, and the parent ends a child that does not come to its end. Left out is what would reach other
-//! processes or the machine as a whole, such as advice that poisons frames. `--drop` gives up the rights of the
-//! superuser first: for a run on a machine that somebody needs. `--verbose` says each call before it is made.
+//! A child makes each batch of calls and may destroy itself. An interval timer ends calls that wait, and the
+//! parent kills a child that does not end in time. Calls that could reach other processes or the whole
+//! machine are left out, such as advice that poisons frames. `--drop` drops the superuser's rights first, for
+//! runs on a machine in use. `--verbose` prints each call before it is made.
 
 use std::{
     arch::asm,
@@ -39,12 +39,12 @@ unsafe extern "C" {
 const SIGKILL: i32 = 9;
 const SIGALRM: i32 = 14;
 const WNOHANG: i32 = 1;
-/// A child is ended after this long.
+/// Time after which a child is killed.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Numbers of calls on this architecture, with some room.
+/// Numbers of calls on this architecture, and some more.
 const NUMBERS: u64 = 480;
 
-/// Calls that make processes (whose children would go on with this program), that signal or stop others, that
+/// Calls that make processes (whose children would continue this program), that signal or stop others, that
 /// end the child at once, or that change the machine: clocks, names, modules, mounts, swap, restarts.
 const LEFT_OUT: &[u64] = &[
     56, 57, 58, 435, // clone, fork, vfork, clone3
@@ -58,13 +58,13 @@ const LEFT_OUT: &[u64] = &[
     302, 141, 144, 142, 314, 251, 203, 109, // limits, priorities, schedulers and groups of others
 ];
 
-/// Advice of madvise(2) that takes a frame away from all who have it, the parent of a child included:
-/// MADV_HWPOISON and MADV_SOFT_OFFLINE, which the superuser may give.
+/// Advice of madvise(2) that takes a frame away from all processes that use it, including the parent of a
+/// child: MADV_HWPOISON and MADV_SOFT_OFFLINE. The superuser may give it.
 const MADVISE: u64 = 28;
 const POISON: [u64; 2] = [100, 101];
 
-/// What is counted: of a batch in memory that the child shares with its parent, of all by the parent alone, for
-/// wild calls reach all memory that a child has.
+/// Counts of results. The counts of a batch are in memory that the child shares with its parent. The sums are
+/// only in the parent, because wild calls reach all memory of a child.
 #[repr(C)]
 #[derive(Clone)]
 struct Counts {
@@ -76,7 +76,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Adds those of a batch, if they are what so many calls may have left.
+    /// Adds the counts of a batch, if at most `most` calls can have produced them. Returns false otherwise.
     fn add(&mut self, batch: &Counts, most: u64) -> bool {
         let sum = batch.succeeded.checked_add(batch.odd).and_then(|sum| {
             batch.failed.iter().try_fold(sum, |sum, many| sum.checked_add(*many))
@@ -111,7 +111,7 @@ fn options() -> Options {
     while let Some(arg) = args.next() {
         let mut number = || {
             args.next().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
-                eprintln!("{arg} wants a number");
+                eprintln!("{arg} expects a number");
                 exit(2)
             })
         };
@@ -132,7 +132,7 @@ fn options() -> Options {
     options
 }
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -152,19 +152,20 @@ impl Random {
     }
 }
 
-/// Memory of a child that pointers lead to: pages to write, to read, of nothing, of a file's end, and edges.
+/// Memory of a child for pointers: writable, read-only and inaccessible pages, the end of a file, and page
+/// edges.
 struct Stage {
     pointers: Vec<u64>,
 }
 
-/// Private and anonymous; with the address given.
+/// Flags of mmap: private and anonymous; at the given address.
 const MAP: i32 = 0x22;
 const FIXED: i32 = 0x10;
 
-/// A mapping with nothing for a megabyte on either side, so that what is written too far stays away from it.
+/// Maps memory with a gap of a MiB on either side, so that writes beyond its ends hit nothing else.
 fn alone(bytes: usize, prot: i32, flags: i32, file: i32) -> u64 {
     const GAP: usize = 1 << 20;
-    // SAFETY: fresh mappings.
+    // SAFETY: the mappings are new.
     unsafe {
         let room = mmap(ptr::null_mut(), bytes + 2 * GAP, 0, MAP, -1, 0);
         mmap(room.add(GAP), bytes, prot, flags | FIXED, file, 0) as u64
@@ -173,7 +174,7 @@ fn alone(bytes: usize, prot: i32, flags: i32, file: i32) -> u64 {
 
 impl Stage {
     fn new() -> Self {
-        // SAFETY: fresh mappings and files; the name is a string.
+        // SAFETY: the mappings and files are new, and the name is a string.
         unsafe {
             let pages = alone(16 << 12, 3, MAP, -1);
             let none = alone(4 << 12, 0, MAP, -1);
@@ -276,7 +277,7 @@ impl Stage {
 
 fn call(number: u64, a: &[u64; 6]) -> i64 {
     let value: i64;
-    // SAFETY: it may do anything to this process, which expects that.
+    // SAFETY: the call may do anything to this process, which is prepared for that.
     unsafe {
         asm!("syscall", inlateout("rax") number as i64 => value, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
             in("r10") a[3], in("r8") a[4], in("r9") a[5], out("rcx") _, out("r11") _);
@@ -298,12 +299,12 @@ fn number(random: &mut Random, options: &Options) -> u64 {
     }
 }
 
-/// Nothing: the timer's signal is there to end calls that wait.
+/// Does nothing. The timer's signal only ends calls that wait.
 extern "C" fn rung(_: i32) {}
 
-/// What a child does, once it is one.
+/// Prepares a child.
 fn prepare(options: &Options) {
-    // SAFETY: plain calls, with pointers to values that live through them.
+    // SAFETY: plain calls, with pointers to values that live longer than the call.
     unsafe {
         let null = open(c"/dev/null".as_ptr(), 2);
         for file in 0..if options.verbose { 1 } else { 3 } {
@@ -311,7 +312,7 @@ fn prepare(options: &Options) {
         }
         pipe([0; 2].as_mut_ptr());
         chdir(c"/tmp".as_ptr());
-        // Address space, data, size of files.
+        // Limits of the address space, of data, and of the size of files.
         for (limit, bytes) in [(9, 1 << 29), (2, 1 << 28), (1, 1 << 20)] {
             setrlimit(limit, &[bytes, bytes]);
         }
@@ -357,12 +358,12 @@ fn child(seed: u64, options: &Options, counts: *mut Counts) -> ! {
     unsafe { _exit(0) }
 }
 
-/// How a child ended: a status as of waitpid, or `None` where it had to be ended.
+/// Returns the status of a child as from waitpid, or `None` if the child had to be killed.
 fn follow(pid: i32) -> Option<i32> {
     let started = Instant::now();
     let mut status = 0;
     let mut pause = 100;
-    // SAFETY: `pid` is a child that nobody else waits for.
+    // SAFETY: `pid` is a child for which no other code waits.
     unsafe {
         loop {
             if waitpid(pid, &mut status, WNOHANG) == pid {
@@ -381,16 +382,17 @@ fn follow(pid: i32) -> Option<i32> {
 
 fn main() {
     let options = options();
-    // Shared and anonymous; zeros are valid counts. Terabytes away from what wild pointers lead to.
+    // Shared and anonymous; zeros are valid counts. The address is terabytes away from the targets of wild
+    // pointers.
     const FAR: *mut c_void = 0x1357_9000_0000 as *mut c_void;
-    // SAFETY: a fresh mapping, at an address where there is none.
+    // SAFETY: a new mapping, at an address where nothing is mapped.
     let counts = unsafe { mmap(FAR, size_of::<Counts>(), 3, 0x21, -1, 0) } as *mut Counts;
-    assert_eq!(counts.cast(), FAR, "nothing else is there");
-    // SAFETY: as above; no child has it yet.
+    assert_eq!(counts.cast(), FAR, "the address is free");
+    // SAFETY: as above; no child uses the memory yet.
     let nothing = unsafe { (*counts).clone() };
     let mut all = nothing.clone();
     let (mut batches, mut ended, mut slow, mut lost) = (0_u64, [0_u64; 128], 0_u64, 0_u64);
-    // A batch may end with its first call.
+    // A batch may end with its first call, so their number is limited, too.
     while all.calls < options.calls && batches < options.calls {
         let seed = options.seed.wrapping_mul(1 << 32).wrapping_add(batches);
         batches += 1;
@@ -398,7 +400,7 @@ fn main() {
         match unsafe { fork() } {
             0 => child(seed, &options, counts),
             pid if pid < 0 => {
-                println!("no more children after {batches} batches");
+                println!("cannot fork after {batches} batches");
                 exit(1);
             }
             pid => match follow(pid) {
@@ -406,12 +408,12 @@ fn main() {
                 None => slow += 1,
             },
         }
-        // SAFETY: the child is gone, and has added to it only while the parent waited.
+        // SAFETY: the child has ended. It changed the counts only while the parent waited.
         let batch = unsafe { counts.replace(nothing.clone()) };
         lost += u64::from(!all.add(&batch, options.batch));
     }
     report(&all, batches, &ended, slow);
-    println!("batches that spoiled their counts: {lost}");
+    println!("batches with corrupted counts: {lost}");
 }
 
 fn report(counts: &Counts, batches: u64, ended: &[u64; 128], slow: u64) {
@@ -420,8 +422,8 @@ fn report(counts: &Counts, batches: u64, ended: &[u64; 128], slow: u64) {
     println!("errors: {}", failed.map(|(error, many)| format!("{error}: {many}, ")).collect::<String>());
     let signals = ended.iter().enumerate().filter(|(_, many)| **many > 0);
     println!("children by signal: {}", signals.map(|(n, many)| format!("{n}: {many}, ")).collect::<String>());
-    println!("children that were ended: {slow}; errors that no Linux has: {}", counts.odd);
+    println!("killed children: {slow}; errors unknown to Linux: {}", counts.odd);
     let absent = counts.absent.iter().filter(|many| **many > 0).count();
-    println!("numbers that are absent: {absent}");
-    println!("the machine has survived");
+    println!("missing system calls: {absent}");
+    println!("the machine survived");
 }
