@@ -247,8 +247,8 @@ fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Returns the notes: `struct elf_prstatus` of each thread, beginning with the thread of the signal; `struct
-/// elf_prpsinfo`; the signal's information; the auxiliary vector.
+/// Returns the notes: `struct elf_prstatus` of each thread, beginning with the thread of the signal;
+/// `struct elf_prpsinfo`; the signal's information; the auxiliary vector.
 fn notes(here: &Thread, frame: &Frame, info: &Info) -> Result<Vec<u8>, Errno> {
     let process = here.process();
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;

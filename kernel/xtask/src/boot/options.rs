@@ -52,8 +52,8 @@ pub struct Options {
     /// Boot this kernel instead of building one
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
-    /// Record what the program does to its memory, in FILE.trace and FILE.snap, for `freehold replay
-    /// FILE.trace`
+    /// Record what the program does to its memory, in FILE.trace and FILE.snap, for
+    /// `freehold replay FILE.trace`
     #[arg(long, value_name = "FILE", conflicts_with = "bench")]
     pub record: Option<PathBuf>,
     /// Measure what operations cost instead of running a program, and print a table
