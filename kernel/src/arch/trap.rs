@@ -24,7 +24,7 @@ const TIMER: u64 = apic::TIMER as u64;
 const SPURIOUS: u64 = apic::SPURIOUS as u64;
 
 /// Handles a trap. Called by `entry.s` with interrupts off. Returns the address of the next instruction; a
-/// program's is a [`UserAddr`].
+/// program's is a [`UserAddr`](super::frame::UserAddr).
 #[unsafe(no_mangle)]
 extern "C" fn trap(frame: &mut Frame) -> u64 {
     const { assert!(size_of::<Vectors>() + core::mem::offset_of!(Frame, rip) == 392) };

@@ -8,7 +8,8 @@
 //! | [`tlb`] | the space that each CPU runs, and TLB flushes |
 //! | [`rcu`] | grace periods |
 //!
-//! All memory is visible at [`layout::DIRECT`]. The kernel's image lies at the end of the address space.
+//! All memory is visible at [`DIRECT`](crate::arch::layout::DIRECT). The kernel's image lies at the end of the
+//! address space.
 
 pub mod frames;
 pub mod heap;

@@ -179,7 +179,7 @@ pub struct Process {
     pub personality: AtomicU32,
     /// The actions that `rt_sigaction` sets.
     actions: SpinLock<SharedActions>,
-    /// Pending signals and job control. The lock guards more: see [`signal`](crate::process::signal).
+    /// Pending signals and job control. The lock guards more: see [`signal`].
     pub signals: SpinLock<Signals>,
     /// Process group and session, each named by the number of its first process.
     pub group: AtomicU32,

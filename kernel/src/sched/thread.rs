@@ -183,9 +183,9 @@ impl Thread {
     }
 }
 
-/// The list to which [`requeue`] has moved a thread's sleep, and the sleep's number. Written under the locks
-/// of both the old and the new list. If a thread does not find itself in a list, and this value is the same
-/// before and after the search, the thread is in no list.
+/// The list to which [`requeue`](super::wait::requeue) has moved a thread's sleep, and the sleep's number.
+/// Written under the locks of both the old and the new list. If a thread does not find itself in a list, and
+/// this value is the same before and after the search, the thread is in no list.
 pub struct Moved {
     id: AtomicU64,
     bucket: AtomicUsize,

@@ -1,6 +1,6 @@
 //! Job control: stopping and continuing processes, and notifying their parents.
 //!
-//! A signal that stops a process sets [`Job::stop`]. Every thread of the process then sleeps on the process's
+//! A signal that stops a process sets `Job::stop`. Every thread of the process then sleeps on the process's
 //! key, and the last of them notifies the parent. SIGCONT ends the stop, even if it is ignored.
 
 use crate::process::signal::{Info, Signals, send};

@@ -206,7 +206,7 @@ impl Job {
     }
 }
 
-/// The signals of a process. [`Process::signals`] is their lock.
+/// The signals of a process. `Process::signals` is their lock.
 #[derive(Default)]
 pub struct Signals {
     /// Signals for any thread of the process.
