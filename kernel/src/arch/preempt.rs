@@ -6,8 +6,9 @@
 //! [`preempt_point`] themselves. If [`EVERY_NS`] have passed since the last time, the point enables
 //! interrupts for a moment, and a thread whose time slice is used up yields.
 //!
-//! [`hold`] forbids it. Spin locks, read sections, lockless walks, uses of the CPU's number, and interrupts
-//! hold. The count is per CPU. A thread that sleeps holds nothing, which the scheduler checks.
+//! [`hold`] forbids preemption. Spin locks, read sections, lockless walks, uses of the CPU's number, and
+//! interrupts call [`hold`]. The number of holds is counted per CPU. A sleeping thread has no hold, which the
+//! scheduler checks.
 
 use super::handlers::handlers;
 use crate::arch::cpu::{Cpu, cpu};

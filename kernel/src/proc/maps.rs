@@ -78,7 +78,7 @@ pub struct Lines {
     made: SpinLock<Made>,
 }
 
-/// The part of the text that is currently made.
+/// The part of the text that is in memory.
 #[derive(Default)]
 struct Made {
     /// Offset of this part in the whole text.
@@ -134,7 +134,7 @@ impl Made {
 impl File for Lines {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
         let space = space(&self.process);
-        // Each of two concurrent readers makes the text itself.
+        // If two tasks read concurrently, each makes its own part.
         let mut made = core::mem::take(&mut *self.made.lock());
         if at < made.begin || at == 0 {
             made = Made::default();

@@ -1,8 +1,8 @@
 //! Core dumps (core(5)): an ELF file with the memory of a process that a signal has ended, and the registers
 //! of its threads.
 //!
-//! The thread that acts on the signal marks its process. All other threads of the process then come to their
-//! end and wait in [`hold`] until the file is written. The registers of a waiting thread are in the frame at
+//! The thread that acts on the signal marks its process. All other threads of the process then start to end,
+//! and wait in [`hold`] until the file is written. The registers of a waiting thread are in the frame at
 //! the top of its stack. A SIGKILL during the dump cuts the file short.
 
 use crate::arch::{frame::Frame, preempt};
@@ -137,8 +137,8 @@ struct Part {
 }
 
 impl Part {
-    /// Chooses the contents as for a process with the default filter: private memory, anonymous shared
-    /// memory, and the first page of each file, in which programs have their headers.
+    /// Chooses the contents as for a process with the default filter: private memory that was written,
+    /// anonymous shared memory, and the first page of each file, in which programs have their headers.
     fn new(smap: &Smap<Machine>) -> Self {
         let &MapLine { start, end, flags, offset, ref name } = &smap.line;
         let (is_shared, is_huge) = (flags.contains(VmFlags::SHARED), smap.page_bytes > PAGE_SIZE);

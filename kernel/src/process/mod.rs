@@ -188,7 +188,7 @@ pub struct Process {
     pub limits: SpinLock<Limits>,
     pub timers: SpinLock<Timers>,
     pub usage: Usage,
-    /// True (1) once the process has executed a program: its parent may no longer change its group.
+    /// 1 once the process has executed a program; its parent may then no longer change its group.
     pub has_executed: AtomicU32,
     /// The nice value, -20 to 19, plus 20.
     pub nice: AtomicU32,

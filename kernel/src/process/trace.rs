@@ -46,8 +46,8 @@ pub enum Mode {
 /// The tracing state of a thread: its tracer and its stop.
 #[derive(Default)]
 pub struct Trace {
-    /// True if there is a tracer. Read without the lock as a hint: a reader that sees an old value could also
-    /// have come earlier.
+    /// True if there is a tracer. Read without the lock, as a hint: a reader may act on the value of a moment
+    /// before.
     is_traced: AtomicBool,
     state: SpinLock<State>,
 }

@@ -89,7 +89,7 @@ unsafe extern "C" {
     fn switch_stacks(keep: *mut u64, to: u64);
 }
 
-/// Gives the calling CPU its idle thread, as which the current code continues.
+/// Creates the calling CPU's idle thread. The current code continues as that thread.
 pub fn init_cpu() {
     let idle = Arc::into_raw(Arc::new(Thread::idle())).cast();
     let own = cpu();
@@ -113,8 +113,8 @@ pub fn enqueue(thread: Arc<Thread>) {
     jitter::stall();
     let moved = thread.last_cpu.load(Relaxed) != target;
     let own = QUEUES[target].lock().insert(thread, moved);
-    // SeqCst: pairs with the idle CPU's store of its bit and its look at the queue. One of the two sees the
-    // other.
+    // SeqCst: pairs with the idle CPU's store of its bit and its look at the queue. Either this CPU sees the
+    // bit, or the idle CPU sees the thread.
     let idles = IDLE.load(SeqCst) >> target & 1 != 0;
     if target == cpu::number() {
         if !idles && is_ahead(target, own) {
@@ -225,7 +225,7 @@ fn make_way(for_all: bool) {
     match next {
         Some(next) => {
             if for_all {
-                // A thread that yields goes behind the others, whatever its virtual time is.
+                // A thread that yields is queued behind the others, even if its virtual time is smaller.
                 own.fetch_max(next.virtual_ns.load(Relaxed), Relaxed);
             }
             switch(Some(next), true);
@@ -351,8 +351,8 @@ pub fn idle() -> ! {
             timers::before_idle();
             RCU.offline(number);
             irq_off::end(irq_off::IDLE);
-            // SAFETY: `sti` takes effect after the next instruction, so an interrupt cannot come before the
-            // halt and be missed.
+            // SAFETY: `sti` takes effect after the next instruction, so every interrupt from then on ends the
+            // halt.
             unsafe { core::arch::asm!("sti", "hlt", "cli") };
             irq_off::begin();
             RCU.online(number);

@@ -110,7 +110,7 @@ fn first_deadline() -> u64 {
     SLEEPERS[cpu::number()].lock().first_key_value().map_or(u64::MAX, |(key, _)| key.0)
 }
 
-/// Starts a time slice, whose end sets the timer.
+/// Starts a time slice, and sets the timer to its end.
 pub fn begin_turn() {
     let now = clock::now_ns();
     cpu().turn_began.store(now, Relaxed);

@@ -26,7 +26,7 @@ pub const DUMPING: Set = SYNCHRONOUS | bit(SIGQUIT) | bit(SIGABRT) | bit(SIGXCPU
 const HARMLESS: Set = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
 /// The first signal that is queued each time it is sent.
 pub const REAL_TIME: u32 = 32;
-/// Maximum number of pending signals of a thread or process, whatever RLIMIT_SIGPENDING is.
+/// Maximum number of pending signals of a thread or process, independent of RLIMIT_SIGPENDING.
 const MOST_PENDING: usize = 4096;
 
 /// Values of `handler` that are no addresses.
