@@ -1,4 +1,5 @@
-//! Makes random calls on the running kernel: a program to be recorded. See `random/mod.rs` for its options.
+//! Makes random system calls on the running kernel, as a program to record. `random/mod.rs` lists the
+//! options.
 
 #[path = "random/mod.rs"]
 mod program;

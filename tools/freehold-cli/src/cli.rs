@@ -9,159 +9,159 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a user asked for.
+/// The command line that a user typed.
 #[derive(Debug, Parser)]
 #[command(name = "freehold", version, about = help::ABOUT_SHORT, long_about = help::ABOUT, after_help = help::MORE, arg_required_else_help = true)]
 pub struct Cli {
-    /// The job.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The jobs there are.
+/// The subcommands of `freehold`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Replay recordings, and check every answer against Linux's
+    /// Replay recordings and compare every answer with Linux's
     #[command(long_about = help::replay(), after_help = help::REPLAY_MORE, after_long_help = help::REPLAY_EXAMPLES)]
     Replay(ReplayArgs),
-    /// Run a command, and make a recording of it
+    /// Run a command and record its memory operations
     #[command(long_about = help::record(), after_help = help::RECORD_MORE, after_long_help = help::RECORD_EXAMPLES)]
     Record(RecordArgs),
-    /// Measure what Linux's steps were judged by, each design beside the others
+    /// Measure the locking designs against each other and against the host's kernel
     #[command(long_about = help::REPRODUCE, after_help = help::REPRODUCE_MORE, after_long_help = help::REPRODUCE_EXAMPLES)]
     Reproduce(ReproduceArgs),
-    /// Print what completes this command's words in a shell
+    /// Generate shell completions
     #[command(long_about = help::COMPLETIONS, after_help = help::COMPLETIONS_MORE, after_long_help = help::COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
-    /// Print the manual page, or write those of all jobs
+    /// Generate manual pages
     #[command(long_about = help::MAN, after_help = help::MAN_MORE, after_long_help = help::MAN_EXAMPLES)]
     Man(ManArgs),
 }
 
-/// What to record, and how.
+/// Arguments of `freehold record`.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
-    /// Name of the recording [default: the command's name, here]
+    /// Name of the recording [default: the command's name, in the current folder]
     #[arg(short, long, value_name = "NAME")]
     pub output: Option<PathBuf>,
 
-    /// Stop everything this often for snapshots
+    /// Interval between snapshots, for which all recorded processes stop
     ///
-    /// Those where a process execs or exits are taken besides.
+    /// Snapshots at each exec and exit of a process are taken in addition.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     pub snapshot_every: Duration,
 
-    /// At most this many times
+    /// Maximum number of such snapshots
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub snapshots: u32,
 
-    /// Kernel buffer for each processor
+    /// Size of the kernel buffer of each CPU
     ///
-    /// The command says when events were lost, which a larger one keeps.
+    /// The recorder reports lost events; a larger buffer avoids the loss.
     #[arg(long, value_name = "KIB", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(64..=4_194_304))]
     pub buffer_kb: u32,
 
-    /// Write paths that begin with FROM as if they began with TO
+    /// Replace the prefix FROM of recorded paths by TO
     #[arg(long, value_name = "FROM=TO", value_parser = parse_rename)]
     pub rename: Vec<(String, String)>,
 
-    /// Replace files of an older recording
+    /// Overwrite the files of an older recording
     #[arg(long)]
     pub force: bool,
 
-    /// Only calls, by strace: no faults, no snapshots
+    /// Record only calls, with strace: no faults, no snapshots
     #[arg(long)]
     pub calls_only: bool,
 
-    /// The command and its arguments
+    /// Command to record, with its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
-/// What to replay, how, and what to show of it.
+/// Arguments of `freehold replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// NAME.trace[.zst|.xz] with NAME.snap beside it, text by strace, - (standard input)
+    /// NAME.trace[.zst|.xz] with NAME.snap beside it, a text by strace, or - (standard input)
     #[arg(required = true, value_name = "RECORDING")]
     pub recordings: Vec<PathBuf>,
 
-    /// The snapshots of a NAME.trace where they do not lie beside it
+    /// File with the snapshots, if it is not beside NAME.trace
     #[arg(long, value_name = "FILE")]
     pub snap: Option<PathBuf>,
 
-    /// Virtual CPUs, each a thread [default: as many as this machine has]
+    /// Number of virtual CPUs, one thread each [default: number of CPUs of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub cpus: Option<u16>,
 
-    /// Give memory contents, and compare the bytes that the recording shows
+    /// Keep memory contents, and compare the bytes that the recording shows
     ///
-    /// Texts by strace that show bytes always have them.
+    /// Implied for texts by strace that show bytes.
     #[arg(long)]
     pub backed: bool,
 
-    /// How to lock: unmap=, fault=, write=, hugetlb=, file-rmap=, with commas
+    /// Locking design, as comma-separated KNOB=VALUE; see --help
     #[arg(long, value_name = "SPEC", value_parser = locking::parse, long_help = help::LOCKING)]
     pub locking: Option<locking::Design>,
 
-    /// Replay on every design of locking, side by side
+    /// Replay on every locking design and compare the designs
     #[arg(long, conflicts_with = "locking")]
     pub compare: bool,
 
-    /// Vary which task runs first where that is open
+    /// Seed that varies the order of tasks where the recording leaves it open
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 
-    /// Look for stale translations all the time; slower
+    /// Check for stale TLB entries on every access (slower)
     #[arg(long)]
     pub oracles: bool,
 
-    /// Write the findings for programs; to standard output (-) without text
+    /// Write a JSON report; - writes it to standard output and suppresses the text report
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Draw address spaces over time: kinds of memory, faults, forks
+    /// Draw the address spaces over time as SVG: kinds of memory, faults, forks
     #[arg(long, value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
 
-    /// Only print an address space at a time, as /proc/PID/maps would
+    /// Print an address space at TIME in the format of /proc/PID/maps; print no report
     ///
     /// TIME counts from the recording's first event: 1.5s, 200ms, 30us, 7ns, or plain seconds.
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["compare", "json", "picture"])]
     pub maps_at: Option<u64>,
 
-    /// Only list the tasks: when each lived, its calls and faults
+    /// List tasks with their lifetime, calls and faults; do not replay
     #[arg(long, conflicts_with_all = ["compare", "json", "picture", "maps_at"])]
     pub tasks: bool,
 
-    /// Whose address space that is [default: the first task's alive then]
+    /// Task for --maps-at [default: the first task alive at that time]
     #[arg(long, value_name = "N", requires = "maps_at")]
     pub task: Option<u32>,
 
-    /// Show no progress
+    /// Do not show progress
     #[arg(long, short)]
     pub quiet: bool,
 }
 
-/// For which shell.
+/// Arguments of `freehold completions`.
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell to generate completions for
     #[arg(value_name = "SHELL")]
     pub shell: clap_complete::Shell,
 }
 
-/// Where manual pages go.
+/// Arguments of `freehold man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Write freehold.1 and a page of each job into this folder
+    /// Write freehold.1 and one page per subcommand to this folder
     #[arg(long, value_name = "FOLDER")]
     pub dir: Option<PathBuf>,
 }
 
-/// Which experiments to do, how large, and where to write what they find.
+/// Arguments of `freehold reproduce`.
 #[derive(Args, Debug)]
 pub struct ReproduceArgs {
-    /// Experiments [default: all, in the order of the steps]
+    /// Experiments to run [default: all, in the order of Linux's changes]
     #[arg(
         value_name = "EXPERIMENT",
         value_parser = PossibleValuesParser::new(freehold_reproduce::experiments().map(|(name, _)| name)),
@@ -170,64 +170,64 @@ pub struct ReproduceArgs {
     )]
     pub experiments: Vec<String>,
 
-    /// Small sizes: all of them in less than two minutes
+    /// Use small sizes: all experiments run in less than two minutes
     #[arg(long)]
     pub quick: bool,
 
-    /// Of what an experiment maps, no more than this: 64GiB, 512MiB
+    /// Upper limit for the memory that an experiment maps: 64GiB, 512MiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub at_most: Option<u64>,
 
-    /// Turns of each design [default: 5, or 3 where one takes long]
+    /// Number of measurements of each design [default: 5, or 3 for long experiments]
     ///
-    /// With --quick always 3.
+    /// With --quick the default is always 3.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=99))]
     pub turns: Option<u16>,
 
-    /// Processors to use [default: as many as this machine has]
+    /// Number of CPUs to use [default: number of CPUs of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub cpus: Option<u16>,
 
-    /// Leave out the host's kernel
+    /// Do not measure the host's kernel
     #[arg(long)]
     pub no_host: bool,
 
-    /// Write a report with plots for a browser
+    /// Write an HTML report with plots
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 
-    /// Write the tables as a document
+    /// Write the tables as a Markdown document
     #[arg(long, value_name = "FILE.md")]
     pub markdown: Option<PathBuf>,
 
-    /// Write the figures for programs; to standard output (-) without text
+    /// Write the figures as JSON; - writes them to standard output and suppresses the text
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Show no progress
+    /// Do not show progress
     #[arg(long, short)]
     pub quiet: bool,
 }
 
 impl ReproduceArgs {
-    /// What the arguments ask for together that each of them does not.
+    /// Checks the arguments that are valid only in certain combinations.
     ///
     /// # Errors
     ///
-    /// What makes no sense, for the user.
+    /// Fails with a message for the user if the combination is invalid.
     pub fn check(&self) -> Result<(), String> {
         let files: Vec<&PathBuf> = [&self.report, &self.markdown, &self.json].into_iter().flatten().collect();
         let dash = PathBuf::from("-");
         if [&self.report, &self.markdown].into_iter().flatten().any(|path| *path == dash) {
-            return Err("only --json goes to standard output (-)".to_owned());
+            return Err("only --json can be written to standard output (-)".to_owned());
         }
         match files.iter().enumerate().find(|(index, path)| files[..*index].contains(path)) {
-            Some((_, path)) => Err(format!("{} is named twice", path.display())),
+            Some((_, path)) => Err(format!("output file {} is given twice", path.display())),
             None => Ok(()),
         }
     }
 
-    /// Processors to use.
+    /// Returns the number of CPUs to use.
     pub fn cpus(&self) -> usize {
         let here =
             || std::thread::available_parallelism().map_or(1, usize::from).min(MachineConfig::MAX_CPUS);
@@ -236,35 +236,35 @@ impl ReproduceArgs {
 }
 
 impl ReplayArgs {
-    /// What the arguments ask for together that each of them does not.
+    /// Checks the arguments that are valid only in certain combinations.
     ///
     /// # Errors
     ///
-    /// What makes no sense, for the user.
+    /// Fails with a message for the user if the combination is invalid.
     pub fn check(&self) -> Result<(), String> {
         let many = self.recordings.len();
         if let Some(picture) = &self.picture
             && picture.extension().is_some_and(|ending| !ending.eq_ignore_ascii_case("svg"))
         {
-            return Err(format!("--picture draws SVG, which {} does not look like", picture.display()));
+            return Err(format!("--picture writes SVG, but {} does not end in .svg", picture.display()));
         }
         if many > 1 && self.picture.is_some() {
-            return Err(format!("--picture draws one recording, but {many} are named"));
+            return Err(format!("--picture takes one recording, but {many} are given"));
         }
         if many > 1 && self.maps_at.is_some() {
-            return Err(format!("--maps-at looks into one recording, but {many} are named"));
+            return Err(format!("--maps-at takes one recording, but {many} are given"));
         }
         if many > 1 && self.snap.is_some() {
-            return Err(format!("--snap is of one recording, but {many} are named"));
+            return Err(format!("--snap takes one recording, but {many} are given"));
         }
         if self.recordings.iter().filter(|path| *path == Path::new(STDIN)).count() > 1 {
-            return Err("standard input (-) can be read once".to_owned());
+            return Err("standard input (-) can be given only once".to_owned());
         }
         Ok(())
     }
 }
 
-/// Nanoseconds of `1.5s`, `200ms`, `30us`, `7ns`, or plain seconds.
+/// Parses a time such as `1.5s`, `200ms`, `30us`, `7ns` or plain seconds, and returns nanoseconds.
 fn parse_time(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -272,21 +272,22 @@ fn parse_time(text: &str) -> Result<u64, String> {
         "ms" => 1e6,
         "us" => 1e3,
         "ns" => 1.0,
-        other => return Err(format!("`{other}` is no unit of time: there are s, ms, us, ns")),
+        other => return Err(format!("`{other}` is not a unit of time: expected s, ms, us or ns")),
     };
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let number = digits.parse::<f64>().ok().filter(|_| plain);
     let time = number.map(|number| (number * unit).round()).filter(|time| *time < u64::MAX as f64);
-    time.map(|time| time as u64).ok_or_else(|| format!("`{text}` is no time: say 1.5s, 200ms, or seconds"))
+    time.map(|time| time as u64)
+        .ok_or_else(|| format!("`{text}` is not a time: expected for example 1.5s, 200ms, or seconds"))
 }
 
-/// Bytes of `64GiB`, in whole pages.
+/// Parses a size such as `64GiB`, and returns bytes, rounded down to whole pages.
 fn parse_size(text: &str) -> Result<u64, String> {
     const LEAST: u64 = 2 << 20;
     match locking::parse_bytes(text) {
         Some(bytes) if bytes >= LEAST => Ok(bytes / 4096 * 4096),
-        Some(_) => Err("nothing can be measured on less than 2MiB".to_owned()),
-        None => Err(format!("`{text}` is no size: say bytes, or as 64MiB, 80GiB")),
+        Some(_) => Err("the size must be at least 2MiB".to_owned()),
+        None => Err(format!("`{text}` is not a size: expected bytes, or a size such as 64MiB or 80GiB")),
     }
 }
 
@@ -294,10 +295,12 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_time(text).map(Duration::from_nanos)
 }
 
-/// `FROM=TO`.
+/// Parses `FROM=TO`.
 fn parse_rename(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once('=').filter(|(from, _)| !from.is_empty());
-    parts.map(|(from, to)| (from.to_owned(), to.to_owned())).ok_or_else(|| format!("`{text}` is not FROM=TO"))
+    parts
+        .map(|(from, to)| (from.to_owned(), to.to_owned()))
+        .ok_or_else(|| format!("`{text}` does not have the form FROM=TO"))
 }
 
 #[cfg(test)]

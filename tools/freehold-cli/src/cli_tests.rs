@@ -9,12 +9,12 @@ fn parse(line: &str) -> Result<ReplayArgs, clap::Error> {
 }
 
 #[test]
-fn the_definition_holds_together() {
+fn command_line_definition_is_valid() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn times() {
+fn times_are_parsed_with_their_unit() {
     for (text, ns) in [
         ("1.5s", 1_500_000_000),
         ("200ms", 200_000_000),
@@ -33,11 +33,11 @@ fn times() {
 }
 
 #[test]
-fn all_of_it() {
+fn all_replay_arguments_are_parsed() {
     let args = parse(
         "freehold replay a.trace b.trace --cpus 4 --backed --locking unmap=downgraded --seed 7 --json x -q",
     );
-    let args = args.expect("a good line");
+    let args = args.expect("a valid command line");
     assert_eq!(args.recordings, [PathBuf::from("a.trace"), PathBuf::from("b.trace")]);
     assert_eq!((args.cpus, args.backed, args.seed, args.quiet), (Some(4), true, 7, true));
     assert_eq!(
@@ -48,7 +48,7 @@ fn all_of_it() {
 }
 
 #[test]
-fn what_makes_no_sense() {
+fn invalid_arguments_are_refused() {
     for (line, kind) in [
         ("freehold replay", ErrorKind::MissingRequiredArgument),
         ("freehold replay a --cpus 0", ErrorKind::ValueValidation),
@@ -63,8 +63,8 @@ fn what_makes_no_sense() {
     ] {
         assert_eq!(parse(line).expect_err(line).kind(), kind, "{line}");
     }
-    let two = parse("freehold replay a b --picture x.svg").expect("two by themselves are fine");
-    assert_eq!(two.check(), Err("--picture draws one recording, but 2 are named".to_owned()));
-    let two = parse("freehold replay a b --maps-at 1s").expect("two by themselves are fine");
-    assert_eq!(two.check(), Err("--maps-at looks into one recording, but 2 are named".to_owned()));
+    let two = parse("freehold replay a b --picture x.svg").expect("each argument is valid on its own");
+    assert_eq!(two.check(), Err("--picture takes one recording, but 2 are given".to_owned()));
+    let two = parse("freehold replay a b --maps-at 1s").expect("each argument is valid on its own");
+    assert_eq!(two.check(), Err("--maps-at takes one recording, but 2 are given".to_owned()));
 }

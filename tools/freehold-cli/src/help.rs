@@ -1,186 +1,192 @@
-//! What `--help` says beside the arguments. Each job has the same parts: what it does, what it reads or
-//! writes, its exit status; then examples. `-h` is short, and says where more is.
+//! Help texts other than those of the arguments.
+//!
+//! The long help of each subcommand has the same parts: what it does, what it reads or writes, its exit status,
+//! examples. The short help (`-h`) refers to the long one.
 
 use freehold_record::strace_command_line;
 
 pub(crate) const ABOUT_SHORT: &str =
-    "Replays what real programs did to their memory, and checks every answer against Linux's";
+    "Replays the memory operations of real programs, and compares every answer with Linux's";
 
 pub(crate) const ABOUT: &str = "\
-Replays what real programs did to their memory on Freehold's address spaces, and checks every
-answer against the one that Linux gave; records such programs; measures what the designs of
-locking differ in.";
+Records the memory operations of real programs, replays them on Freehold's address spaces, compares
+every answer with the one that Linux gave, and measures the locking designs against each other.";
 
-pub(crate) const MORE: &str = "More, with examples: freehold replay --help, freehold record --help, ...";
+pub(crate) const MORE: &str = "Run 'freehold COMMAND --help' for details and examples.";
 
-/// Of `freehold replay`.
+/// Returns the description of `freehold replay`.
 pub(crate) fn replay() -> String {
     format!(
         "\
-Runs what a recorded program did to its memory (mmap, munmap, page faults, fork, ...) on
-Freehold's address spaces, its tasks side by side on virtual CPUs, as fast as they go. Each call's
-result, the end of each page fault, and each snapshot of the kernel's own lists of VMAs is compared
-with what Linux did.
+Replays the memory operations of a recorded program (mmap, munmap, page faults, fork, ...) on
+Freehold's address spaces. Its tasks run concurrently on virtual CPUs, at full speed. The result of
+each call, the outcome of each page fault, and each snapshot of the kernel's VMA lists are compared
+with Linux's.
 
-A recording is what `freehold record` writes, NAME.trace with its NAME.snap beside it (plain, .zst
-or .xz), or a text (plain, .zst or .xz) by
-  {}
-docs/trace-format.md describes both.
+A recording is a pair NAME.trace and NAME.snap written by `freehold record` (plain, .zst or .xz),
+or a text (plain, .zst or .xz) written by
+{}
+docs/trace-format.md describes both formats.
 
-Exit status: 0 when all was as on Linux, 1 when something differed; 2 when a recording could not be
-replayed (the others were), a file not be written, or the arguments make no sense.",
+Exit status: 0 if all answers are Linux's, 1 if an answer differs, 2 if a recording cannot be
+replayed (the others still are), a file cannot be written, or the arguments are invalid.",
         strace_command_line()
     )
 }
 
-/// Of `--locking`.
+/// Help of `--locking`: a table of all knobs and values.
 pub(crate) const LOCKING: &str = "\
-How to lock: unmap=, fault=, write=, hugetlb=, file-rmap=, with commas
+Locking design, as comma-separated KNOB=VALUE
 
-unmap=exclusive holds the mmap lock for all of a munmap, sectioned (or sectioned:BYTES)
-lets it go after every so many bytes (1GiB), downgraded lets readers in while pages are
-freed (as Linux does), released lets everyone in.
+  KNOB       VALUE              EFFECT
+  unmap      exclusive          munmap holds the mmap lock for writing to its end
+             sectioned[:BYTES]  munmap releases the lock after every BYTES (1GiB)
+             downgraded         munmap downgrades the lock while it frees pages (Linux)
+             released *         munmap releases the lock while it frees pages
+  fault      mmap-lock          a fault takes the mmap lock (Linux before 6.4)
+             vma-rwsem          a fault takes the VMA's reader/writer lock (Linux 6.4-6.14)
+             vma-count          a fault takes the count in the VMA (Linux since 6.15)
+             per-cpu *          like vma-count, with a slot per CPU
+  write      whole              one task at a time changes an address space (Linux)
+             ranges *           changes of different VMAs run concurrently, after the first
+                                time that a change has to wait
+             ranges-only        changes of different VMAs always run concurrently
+  hugetlb    file-lock          a fault keeps shared page tables by a lock of the file
+                                (Linux before 6.1)
+             vma-lock *         a fault keeps shared page tables by a lock of the VMA
+  file-rmap  mutex              one task at a time walks the VMAs of a file (Linux before
+                                3.19)
+             exclusive          like mutex, but with a reader/writer lock
+             shared *           walks of the VMAs of a file run concurrently
 
-fault=mmap-lock takes the mmap lock for every page fault (as Linux did before 6.4); the
-others just that of the VMA: vma-rwsem a reader/writer lock beside it (6.4 to 6.14),
-vma-count a count inside it (Linux today), per-cpu the same with a slot per CPU.
+  * is the default. docs/designs.md describes the designs.";
 
-write=whole has an address space changed by one task at a time (as on Linux), ranges by
-several, where they need different VMAs, from the first on that would have to wait;
-ranges-only the same from the start.
-
-hugetlb=file-lock keeps shared tables of huge pages by a lock of the file in every fault
-(as Linux did before 6.1), vma-lock by one of the VMA.
-
-file-rmap=mutex lets one at a time look up who maps a file (as Linux did before 3.19),
-exclusive the same with a reader/writer lock, shared all.
-
-[default: unmap=released,fault=per-cpu,write=ranges,hugetlb=vma-lock,file-rmap=shared]";
-
-pub(crate) const REPLAY_MORE: &str = "More, with examples: freehold replay --help";
+pub(crate) const REPLAY_MORE: &str = "Run 'freehold replay --help' for details and examples.";
 
 pub(crate) const REPLAY_EXAMPLES: &str = "\
 Examples:
   freehold replay recordings/git.trace.zst
-      replays it, and says how long anyone waited for the mmap lock, beside what it was on Linux
+      replay a recording, and report the waits for the mmap lock here and on Linux
   freehold replay --compare recordings/git.trace.zst
-      the same on every design of locking, side by side
+      replay it on every locking design
   freehold replay --locking unmap=sectioned:64MiB,fault=mmap-lock --cpus 4 recordings/git.trace.zst
-      on one design, on four virtual CPUs
+      replay it on one design, on four virtual CPUs
   freehold replay --picture git.svg recordings/git.trace.zst
-      draws the program's address spaces over time, too
+      draw the program's address spaces over time
   freehold replay --tasks recordings/git.trace.zst
-      lists the tasks, and from when to when each lived
+      list the tasks and their lifetimes
   freehold replay --maps-at 1.5s --task 3 recordings/git.trace.zst
-      prints the address space of task 3 after a second and a half, as /proc/PID/maps would
+      print the address space of task 3 after 1.5 seconds, in the format of /proc/PID/maps
   freehold replay --json result.json *.trace.zst
-      for programs: times in nanoseconds, differences with both answers
+      write a JSON report: times in nanoseconds, differences with both answers
   ssh host cat ls.strace | freehold replay -
-      from standard input; the snapshots of a NAME.trace are named with --snap";
+      read standard input; for a NAME.trace, name its snapshots with --snap";
 
-/// Of `freehold record`.
+/// Returns the description of `freehold record`.
 pub(crate) fn record() -> String {
     format!(
         "\
-Runs a command and records what it and all it forks do to their memory: their calls of memory
-management, their page faults, and snapshots of the kernel's own lists of their VMAs where a
-process execs or exits. This takes root, tracefs, perf events and Linux 6.7. Without them the calls
-alone are recorded, by
-  {}
+Runs a command, and records the memory operations of the command and of all processes that it
+forks: system calls of memory management, page faults, and snapshots of the kernel's VMA lists at
+each exec and exit. Recording requires root, tracefs, perf events and Linux 6.7. Without them only
+the calls are recorded, by
+{}
 
-The recording is NAME.trace.zst and NAME.snap.zst (NAME.strace.zst, where strace makes it),
-to be replayed by
+The recording is NAME.trace.zst and NAME.snap.zst, or NAME.strace.zst if strace writes it. Replay it
+with
   freehold replay NAME.trace.zst
-docs/trace-format.md describes both. Existing files are left alone without --force.
+docs/trace-format.md describes both formats. Existing files are not overwritten without --force.
 
-The command is told of SIGTERM, and of a SIGINT that was sent to the recorder alone; it is recorded
-until it ends, and killed at the second.
+SIGTERM, and SIGINT if sent only to the recorder, are forwarded to the command, and recording
+continues until it exits. A second signal kills it.
 
-Exit status: that of the command, 128 + N if signal N ended it; 127 when there is no such command,
-126 when it cannot be run, 125 when it could not be recorded; 2 when the arguments make no sense.",
+Exit status: that of the command, or 128 + N if signal N ended it; 127 if the command is not found,
+126 if it cannot be run, 125 if it cannot be recorded; 2 if the arguments are invalid.",
         strace_command_line()
     )
 }
 
-pub(crate) const RECORD_MORE: &str = "More, with examples: freehold record --help";
+pub(crate) const RECORD_MORE: &str = "Run 'freehold record --help' for details and examples.";
 
 pub(crate) const RECORD_EXAMPLES: &str = "\
 Examples:
   freehold record -- ls -l
-      writes ls.trace.zst and ls.snap.zst here
+      write ls.trace.zst and ls.snap.zst to the current folder
   freehold record -o /tmp/build --force -- make -j4
-      writes /tmp/build.trace.zst and its snapshots, in place of older ones
+      write /tmp/build.trace.zst and /tmp/build.snap.zst, overwriting older files
   freehold record --snapshot-every 200ms --snapshots 50 -- redis-server
-      looks at all address spaces five times a second, fifty times at most
+      take a snapshot of all address spaces five times a second, at most fifty times
   freehold record --rename $PWD=/src -- ./program
-      without one's own name in the paths of mapped files
+      keep the name of the current folder out of the recorded paths
   freehold record --calls-only -- ls
-      by strace, also where tracefs would do";
+      record with strace, even if tracefs is available";
 
 pub(crate) const REPRODUCE: &str = "\
-Does the experiments by which Linux's steps were judged (docs/designs.md), on this engine: for
-each the designs of locking that it compares, in turns in one run, and the host's own kernel
-beside them where it can do the same. Prints tables in the shape of those published, with the
-published figures beside what was measured.
+Repeats on Freehold the experiments by which Linux's changes of locking were judged
+(docs/designs.md). Each experiment measures the locking designs that it compares in alternation in
+one run, and also the host's kernel if that supports the experiment. The output is tables in the
+layout of the published ones, with the published figures next to the measured ones.
 
-Without --quick the sizes are those published, on phantom memory (page tables and records are real,
-contents are not), and take about twenty minutes and 6 GiB. docs/measuring.md says what each
-experiment does, and what phantom memory leaves out.
+Without --quick the sizes are the published ones, on phantom memory (page tables and page records
+are real, page contents are not). All experiments then take about twenty minutes and 6 GiB of
+memory. docs/measuring.md describes each experiment, and what phantom memory leaves out.
 
-Interrupted (SIGINT, SIGTERM), it keeps what is finished: files are written with that, and say so.
+If SIGINT or SIGTERM interrupts the run, the finished experiments are kept, and all output files
+are written and marked as partial.
 
-Exit status: 0; 128 + N when signal N ended it; 2 when an experiment could not be done, a file not
-be written, or the arguments make no sense.";
+Exit status: 0 if all experiments ran; 128 + N if signal N interrupted them; 2 if an experiment
+could not run, a file cannot be written, or the arguments are invalid.";
 
-/// Of the experiments' names.
+/// Returns the help of the argument `EXPERIMENT`: a list of all experiments.
 pub(crate) fn experiments() -> String {
     let names = freehold_reproduce::experiments().map(|(name, title)| format!("{name}\n  {title}"));
-    format!("Experiments [default: all, in the order of the steps]\n\n{}", names.join("\n"))
+    format!("Experiments to run [default: all, in the order of Linux's changes]\n\n{}", names.join("\n"))
 }
 
-pub(crate) const REPRODUCE_MORE: &str = "More, with examples: freehold reproduce --help";
+pub(crate) const REPRODUCE_MORE: &str = "Run 'freehold reproduce --help' for details and examples.";
 
 pub(crate) const REPRODUCE_EXAMPLES: &str = "\
 Examples:
   freehold reproduce --quick --report report.html
-      everything small, in less than two minutes; with plots for a browser
+      run all experiments with small sizes in less than two minutes, and write an HTML report
   freehold reproduce munmap-hold munmap-stall
-      two of them, at the published sizes: up to 320 GiB
+      run two experiments at the published sizes, up to 320 GiB of phantom memory
   freehold reproduce hugetlb --at-most 64GiB --turns 9
-      smaller, and more often
+      run one experiment with less memory and more measurements
   freehold reproduce --markdown docs/results.md
-      writes the tables of a full run as a document";
+      write the tables of a full run as a Markdown document";
 
 pub(crate) const COMPLETIONS: &str = "\
-Prints what a shell needs to complete the words of this command: jobs, options, experiments.
+Prints a script that completes the subcommands, options and experiments of this command in a shell.
 
-Exit status: 0; 2 when the arguments make no sense.";
+Exit status: 0 if the script is printed; 2 if the arguments are invalid.";
 
-pub(crate) const COMPLETIONS_MORE: &str = "More, with examples: freehold completions --help";
+pub(crate) const COMPLETIONS_MORE: &str = "Run 'freehold completions --help' for details and examples.";
 
 pub(crate) const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
   source <(freehold completions bash)
-      for this shell
+      enable completions in the current shell
   freehold completions bash > ~/.local/share/bash-completion/completions/freehold
   freehold completions zsh > ~/.zfunc/_freehold
   freehold completions fish > ~/.config/fish/completions/freehold.fish
-      for all to come";
+      enable completions in all future shells";
 
 pub(crate) const MAN: &str = "\
-Prints the manual page of this command, or writes it and those of its jobs into a folder. They say
-what --help says.
+Prints the manual page of this command, or writes the pages of this command and of all subcommands
+to a folder. The pages have the contents of --help.
 
-Exit status: 0; 2 when a page cannot be written, or the arguments make no sense.";
+Exit status: 0 if the pages are written; 2 if a page cannot be written, or the arguments are
+invalid.";
 
-pub(crate) const MAN_MORE: &str = "More, with examples: freehold man --help";
+pub(crate) const MAN_MORE: &str = "Run 'freehold man --help' for details and examples.";
 
 pub(crate) const MAN_EXAMPLES: &str = "\
 Examples:
   freehold man | man -l -
-      reads it
+      show the manual page
   freehold man --dir ~/.local/share/man/man1
-      freehold(1), freehold-replay(1), freehold-record(1), ...";
+      install freehold(1), freehold-replay(1), freehold-record(1), ...";
 
 #[cfg(test)]
 #[path = "help_tests.rs"]

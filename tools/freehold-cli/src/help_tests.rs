@@ -4,10 +4,10 @@ use freehold_record::strace_command_line;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Columns of a terminal.
+/// Width of a terminal in columns.
 const WIDTH: usize = 100;
 
-/// The name of each job, with its short and its long help.
+/// Returns the name, the short help and the long help of each subcommand.
 fn jobs() -> Vec<(String, String, String)> {
     let mut command = Cli::command();
     command.build();
@@ -19,22 +19,22 @@ fn jobs() -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn all_jobs_have_the_same_parts() {
+fn all_subcommands_have_the_same_help_parts() {
     let jobs = jobs();
     assert_eq!(jobs.len(), 5);
     for (name, short, long) in jobs {
-        let more = format!("\nMore, with examples: freehold {name} --help");
+        let more = format!("\nRun 'freehold {name} --help' for details and examples.");
         assert!(short.contains(&more), "{short}");
         let parts = ["\n\nExit status: ", "\n\nUsage: freehold ", "\n\nExamples:\n  "];
         let places: Vec<Option<usize>> = parts.iter().map(|part| long.find(part)).collect();
         assert!(places.is_sorted() && places[0].is_some(), "{places:?} in\n{long}");
-        assert!(!long.contains("More, with examples"), "{long}");
+        assert!(!long.contains("for details and examples"), "{long}");
         assert!(!short.contains("Exit status"), "{short}");
     }
 }
 
 #[test]
-fn help_keeps_within_a_terminal() {
+fn help_fits_into_100_columns() {
     for (name, short, long) in jobs() {
         for line in short.lines().chain(long.lines()) {
             let fits = line.chars().count() <= WIDTH || line.trim() == strace_command_line();
@@ -43,10 +43,10 @@ fn help_keeps_within_a_terminal() {
     }
 }
 
-/// The line that makes a text to be replayed stands in one place of the code. A text that names it has it as
-/// it is there.
+/// The strace command that writes a replayable text is defined once in the code. Every document that quotes
+/// the command must quote it exactly.
 #[test]
-fn everyone_names_the_same_options_of_strace() {
+fn all_documents_quote_the_same_strace_command() {
     let expected = strace_command_line();
     for (name, _, long) in jobs() {
         let named = long.contains(&expected);
@@ -58,7 +58,7 @@ fn everyone_names_the_same_options_of_strace() {
         let text = fs::read_to_string(&path).expect("a document");
         let text = text.replace("\\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ");
         for (at, _) in text.match_indices("strace -f -ttt") {
-            // The words `strace -f -ttt` alone name what a text is, not how to make one.
+            // The bare words `strace -f -ttt` describe the kind of text; they are not a command to run.
             let rest = &text[at..];
             if !rest.starts_with("strace -f -ttt`") {
                 assert!(
@@ -71,10 +71,10 @@ fn everyone_names_the_same_options_of_strace() {
             }
         }
     }
-    assert!(places >= 2, "docs/trace-format.md and docs/replay.md say how a text is made");
+    assert!(places >= 2, "docs/trace-format.md and docs/replay.md must quote the command");
 }
 
-/// README and what lies in `docs`.
+/// Returns the paths of README.md and of all documents in `docs`.
 fn documents(root: &Path) -> Vec<PathBuf> {
     let docs =
         fs::read_dir(root.join("docs")).expect("a folder").map(|entry| entry.expect("an entry").path());

@@ -1,5 +1,5 @@
-//! The command `freehold`: its arguments, help, manual and exit status. What it does is in `freehold-replay`,
-//! `freehold-record` and `freehold-reproduce`.
+//! The command `freehold`: its arguments, help, manual pages and exit status. The crates `freehold-replay`,
+//! `freehold-record` and `freehold-reproduce` do the work.
 #![deny(unsafe_code)]
 
 mod cli;
@@ -12,7 +12,7 @@ use cli::{Cli, Command};
 use command::{UNUSABLE, is_broken_pipe, manual, record, replay, reproduce};
 use std::process::ExitCode;
 
-/// A command could not be recorded; its own status would be another.
+/// Exit status if a command could not be recorded; distinguishes the recorder's failure from the command's.
 const UNRECORDED: u8 = 125;
 
 fn main() -> ExitCode {
@@ -35,16 +35,16 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(status) => ExitCode::from(status),
-        // The reader of the report has seen enough of it.
+        // A broken pipe is a success: the reader has closed standard output.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("freehold: {error:#}");
+            eprintln!("error: {error:#}");
             ExitCode::from(failure)
         }
     }
 }
 
-/// Ends the program where arguments make no sense together.
+/// Ends the program if the arguments are an invalid combination.
 fn sensible(checked: Result<(), String>) {
     if let Err(why) = checked {
         Cli::command().error(ErrorKind::ArgumentConflict, why).exit();

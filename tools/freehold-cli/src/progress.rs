@@ -1,4 +1,4 @@
-//! How far a replay has come, on a terminal.
+//! The progress of a replay on a terminal.
 
 use freehold_replay::{Progress, Source};
 use freehold_trace::Recording;
@@ -7,18 +7,19 @@ use std::io::{self, BufReader, IsTerminal, Read, stderr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Events that tell how many there are in all.
+/// Number of events that are read to estimate the length of a recording.
 const SAMPLE: u64 = 20_000;
 
-/// A line on standard error that goes away at the end. It is drawn by the thread that coordinates a replay,
-/// between two segments, while no time is taken.
+/// A progress bar on standard error, removed when dropped.
+///
+/// The thread that coordinates a replay draws it between two segments, where no time is measured.
 pub struct Bar {
     bar: ProgressBar,
 }
 
 impl Bar {
-    /// For the replay of a recording; shows nothing where standard error is no terminal, and when it is to be
-    /// `quiet`.
+    /// Creates the bar for the replay of a recording. Shows nothing if `quiet` is set or standard error is
+    /// not a terminal.
     pub fn new(source: &Source, quiet: bool) -> Bar {
         if quiet || !stderr().is_terminal() {
             return Bar { bar: ProgressBar::hidden() };
@@ -42,7 +43,7 @@ impl Progress for Bar {
     fn planned(&self, _: u64) {}
 
     fn ran(&self, events: u64) {
-        // The length is an estimate.
+        // The length is an estimate, which the replay may exceed.
         if self.bar.length().is_some_and(|length| length < events) {
             self.bar.set_length(events);
         }
@@ -56,8 +57,8 @@ impl Drop for Bar {
     }
 }
 
-/// About how many events a recording has: as many as its first ones say, by what they take of its file. None
-/// for what can be read but once, and for what cannot be read.
+/// Estimates the number of events of a recording from the file size and the bytes that its first events take.
+/// Returns `None` if the recording cannot be read, or can be read only once.
 fn estimate(source: &Source) -> Option<u64> {
     let (input, size) = source.raw().ok()?;
     let size = size?;
@@ -75,7 +76,7 @@ fn estimate(source: &Source) -> Option<u64> {
     u64::try_from(u128::from(events) * u128::from(size) / u128::from(taken)).ok()
 }
 
-/// An input that counts what is read from it.
+/// An input that counts the bytes read from it.
 struct Counted {
     input: Box<dyn Read + Send>,
     taken: Arc<AtomicU64>,
@@ -84,7 +85,7 @@ struct Counted {
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
-        // Only the reader's own thread looks at it.
+        // Relaxed: the counter is read only by the thread that writes it.
         self.taken.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }

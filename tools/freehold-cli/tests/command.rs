@@ -1,4 +1,4 @@
-//! The command as a user runs it: what it prints where, and its exit status.
+//! The command as a user runs it: its output and its exit status.
 
 use assert_cmd::assert::Assert;
 use assert_cmd::cargo::cargo_bin_cmd;
@@ -29,7 +29,8 @@ const TRACE: &str = "# fhtrace 1 t
 40 0 1 X g
 ";
 
-/// A folder with recordings: `t` as Linux would, `odd` as it would not, `cut` damaged.
+/// A folder with recordings: `t` behaves as Linux, `odd` contains an answer that Linux never gives, `cut`
+/// contains a damaged line.
 struct Folder(TempDir);
 
 impl Folder {
@@ -48,7 +49,7 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// Runs `freehold` in the folder.
+    /// Runs `freehold` in this folder.
     fn run(&self, arguments: &str) -> Assert {
         cargo_bin_cmd!("freehold").current_dir(self.0.path()).args(arguments.split_whitespace()).assert()
     }
@@ -68,15 +69,15 @@ fn json(path: &Path) -> Value {
 }
 
 #[test]
-fn all_as_linux() {
+fn replay_without_differences_exits_with_0() {
     let run = Folder::new().run("replay t.trace").code(0);
     let text = stdout(&run);
     assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots: all as Linux\n"), "{text}");
-    assert_eq!(stderr(&run), "", "in a pipe there is no progress");
+    assert_eq!(stderr(&run), "", "progress is shown only on a terminal");
 }
 
 #[test]
-fn something_differs() {
+fn replay_with_a_difference_exits_with_1() {
     let run = Folder::new().run("replay odd.trace --cpus 1").code(1);
     let text = stdout(&run);
     assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots: 1 call not as Linux\n"), "{text}");
@@ -86,12 +87,12 @@ fn something_differs() {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_in_one_line() {
+fn unreadable_recording_is_reported_in_one_line() {
     let folder = Folder::new();
     for (recording, said) in [
-        ("nowhere.trace", "freehold: nowhere.trace: "),
-        (".", "freehold: ."),
-        ("t.snap", "freehold: t.snap:1: cannot replay snapshots alone: they belong to t.trace\n"),
+        ("nowhere.trace", "error: cannot open nowhere.trace: "),
+        (".", "error: ."),
+        ("t.snap", "error: t.snap:1: cannot replay a snapshot file; replay t.trace instead\n"),
     ] {
         let run = folder.run(&format!("replay {recording}")).code(2);
         let said_there = stderr(&run);
@@ -101,9 +102,10 @@ fn what_cannot_be_read_is_said_in_one_line() {
     }
 }
 
-/// A text by strace without `-ttt`, with each other option for times or none, names that option.
+/// A text by strace without `-ttt` is refused, whatever other option for times it was written with. The
+/// message names `-ttt`.
 #[test]
-fn a_text_without_times_is_refused_with_the_option_that_gives_them() {
+fn strace_text_without_times_is_refused_with_the_missing_option() {
     let folder = Folder::new();
     for front in [
         "",
@@ -121,10 +123,10 @@ fn a_text_without_times_is_refused_with_the_option_that_gives_them() {
             fs::write(folder.path("text"), format!("{front}{call}\n")).expect("written");
             let said = stderr(&folder.run("replay text").code(2));
             assert!(
-                said.starts_with("freehold: text:1: cannot read this text by strace: "),
+                said.starts_with("error: text:1: cannot read a text by strace without times: "),
                 "{front}{call}: {said}"
             );
-            assert!(said.contains("option -ttt"), "{said}");
+            assert!(said.contains("strace option -ttt"), "{said}");
         }
     }
     for other in ["hello (world)", "int main(void) { return x = 0; }", "12 years (of them) = 3"] {
@@ -135,18 +137,18 @@ fn a_text_without_times_is_refused_with_the_option_that_gives_them() {
 }
 
 #[test]
-fn snapshots_alone_are_refused_with_the_name_of_their_recording() {
+fn snapshot_file_is_refused_with_the_name_of_its_recording() {
     let folder = Folder::new();
     fs::rename(folder.path("t.trace"), folder.path("u.trace")).expect("moved");
     let said = stderr(&folder.run("replay t.snap").code(2));
-    let why = "cannot replay snapshots alone: the NAME.trace of recording \"t\" is missing beside them\n";
-    assert_eq!(said, format!("freehold: t.snap:1: {why}"));
+    let why = "cannot replay a snapshot file; NAME.trace of recording \"t\" is missing beside it\n";
+    assert_eq!(said, format!("error: t.snap:1: {why}"));
     fs::rename(folder.path("u.trace"), folder.path("t.trace.xz")).expect("moved");
     let said = stderr(&folder.run("replay t.snap").code(2));
-    assert!(said.contains("they belong to t.trace.xz"), "{said}");
+    assert!(said.contains("replay t.trace.xz instead"), "{said}");
 }
 
-/// Each way in which a file can be no recording, or half of one.
+/// Covers each way in which a file can fail to be a recording, or contain only a part of one.
 #[test]
 fn damaged_files_are_refused_with_their_line() {
     let folder = Folder::new();
@@ -168,29 +170,29 @@ fn damaged_files_are_refused_with_their_line() {
     write("less.snap", b"# fhsnap 1 t\n");
     for (recording, said) in [
         ("empty.trace", "empty.trace:0: not a recording"),
-        ("bad.trace.xz", "bad.trace.xz:0: reading failed: "),
-        ("bad.trace.zst", "bad.trace.zst:0: reading failed: "),
+        ("bad.trace.xz", "bad.trace.xz:0: cannot read on: "),
+        ("bad.trace.zst", "bad.trace.zst:0: cannot read on: "),
         (
             "alone.trace",
-            "alone.trace:3: snapshot 0 is missing: beside the recording there is no file of snapshots",
+            "alone.trace:3: snapshot 0 is missing: there is no snapshot file beside the recording",
         ),
-        ("less.trace", "less.trace:3: snapshot 0 is missing: the file of snapshots has none of that number"),
+        ("less.trace", "less.trace:3: snapshot 0 is missing: the snapshot file does not contain it"),
         ("void.trace", "void.snap:0: the file is cut off here: it is empty"),
         ("torn.trace", "torn.snap:7: the file is cut off here"),
     ] {
         let run = folder.run(&format!("replay {recording} --json {recording}.json")).code(2);
         let words = stderr(&run);
-        assert!(words.starts_with(&format!("freehold: {said}")), "{recording}: {words}");
+        assert!(words.starts_with(&format!("error: {said}")), "{recording}: {words}");
         assert_eq!((words.lines().count(), stdout(&run).as_str()), (1, ""), "{words}");
         let all = json(&folder.path(&format!("{recording}.json")));
         assert_eq!(all["recordings"].as_array().map(Vec::len), Some(0));
         assert_eq!(all["unusable"][0]["recording"], recording);
-        // A file that cannot be written is found before anything runs, and nothing is drawn of what cannot be
-        // read.
+        // An unwritable output is reported before the replay starts. Nothing is drawn of an unreadable
+        // recording.
         folder.run(&format!("replay {recording} --picture x.svg --maps-at 1s")).code(2);
         assert!(!folder.path("x.svg").exists());
     }
-    // These are replayed as far as they go.
+    // A recording that is cut off is replayed up to the cut.
     for (recording, said) in [
         ("half.trace", "half.trace:7: the file is cut off here: its last line has no end"),
         ("cut.trace.zst", "cut.trace.zst:4: the file is cut off here: its compressed stream has no end"),
@@ -205,10 +207,10 @@ fn damaged_files_are_refused_with_their_line() {
     }
 }
 
-/// `bytes` as zstd packs them, in one block that is not compressed.
+/// Returns `bytes` as a zstd file with one uncompressed block.
 fn zstd_of(bytes: &[u8]) -> Vec<u8> {
     let length = u32::try_from(bytes.len()).expect("short");
-    // A single segment with its size in four bytes; the last block, raw.
+    // The frame has a single segment, whose size takes four bytes. The last block is raw.
     let mut packed = vec![0x28, 0xb5, 0x2f, 0xfd, 0xa0];
     packed.extend(length.to_le_bytes());
     packed.extend(&(length << 3 | 1).to_le_bytes()[..3]);
@@ -217,7 +219,7 @@ fn zstd_of(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_packed_recording_is_what_its_bytes_are_not_its_name() {
+fn compression_is_detected_from_the_content_not_the_name() {
     let folder = Folder::new();
     fs::write(folder.path("u.trace.xz"), zstd_of(TRACE.as_bytes())).expect("written");
     fs::write(folder.path("u.snap"), zstd_of(SNAPSHOTS.as_bytes())).expect("written");
@@ -226,17 +228,17 @@ fn a_packed_recording_is_what_its_bytes_are_not_its_name() {
 }
 
 #[test]
-fn a_full_disk_is_said() {
+fn full_disk_is_reported() {
     let folder = Folder::new();
     for option in ["--json /dev/full", "--picture /dev/full"] {
         let run = folder.run(&format!("replay t.trace {option}")).code(2);
-        assert!(stderr(&run).starts_with("freehold: /dev/full: cannot be written: "), "{}", stderr(&run));
+        assert!(stderr(&run).starts_with("error: cannot write /dev/full: "), "{}", stderr(&run));
     }
     folder.run("replay odd.trace --json /dev/null").code(1);
 }
 
 #[test]
-fn a_bad_recording_does_not_keep_others_from_their_replay() {
+fn damaged_recording_does_not_prevent_the_replay_of_others() {
     let folder = Folder::new();
     let run = folder.run("replay cut.trace t.trace odd.trace --json all.json").code(2);
     let text = stdout(&run);
@@ -249,12 +251,12 @@ fn a_bad_recording_does_not_keep_others_from_their_replay() {
     assert_eq!((unread(0), unread(1)), (Some(1), Some(0)), "{all}");
 }
 
-/// Whatever becomes of some, the others are reported on.
+/// The report covers every readable recording, even if other recordings cannot be read.
 #[test]
-fn each_recording_has_its_own_end() {
+fn unreadable_recordings_do_not_affect_the_others() {
     let folder = Folder::new();
     fs::write(folder.path("empty.trace"), "").expect("written");
-    // Of /proc/self/mem nothing can be read at its beginning, by nobody.
+    // Address 0 of /proc/self/mem is unmapped, so that even root cannot read there.
     let bad = ["nowhere.trace", ".", "/proc/self/mem", "void.trace", "empty.trace"];
     fs::write(folder.path("void.trace"), TRACE).expect("written");
     fs::write(folder.path("void.snap"), "").expect("written");
@@ -269,7 +271,7 @@ fn each_recording_has_its_own_end() {
     assert_eq!(said.len(), bad.len(), "{said:?}");
     for (line, name) in said.iter().zip(bad) {
         let name = name.replace("void.trace", "void.snap");
-        assert!(line.starts_with(&format!("freehold: {name}:")), "{line}");
+        assert!(line.starts_with("error: ") && line.contains(&format!("{name}:")), "{line}");
     }
     let all = json(&folder.path("all.json"));
     let names: Vec<&Value> =
@@ -280,9 +282,9 @@ fn each_recording_has_its_own_end() {
     assert_eq!(stderr(&listed).lines().count(), bad.len());
 }
 
-/// What was not checked is a number: per recording and of all.
+/// The report counts unchecked events, for each recording and in total.
 #[test]
-fn what_was_not_checked_is_counted() {
+fn unchecked_events_are_counted() {
     let folder = Folder::new();
     let prctl = TRACE.replace("26 0 1 N", "26 0 1 prctl 26 0 0 0 0 = 0\n26 0 1 N");
     fs::write(folder.path("some.trace"), prctl).expect("written");
@@ -298,9 +300,10 @@ fn what_was_not_checked_is_counted() {
     );
 }
 
-/// A recording on standard input is what it is in a file: text or packed, looked at as often as needed.
+/// A recording is read from standard input as from a file: plain or compressed, and more than once if
+/// required.
 #[test]
-fn standard_input() {
+fn standard_input_is_read_like_a_file() {
     let folder = Folder::new();
     let fed = |input: &[u8], arguments: &str| {
         let mut run = cargo_bin_cmd!("freehold");
@@ -321,23 +324,23 @@ fn standard_input() {
     assert!(maps.contains("7f0000000000-7f0000003000 rw-p"), "{maps}");
     assert!(stdout(&fed(trace, "replay --tasks -").code(0)).contains("t: 2 tasks"));
     let missing = fed(trace, "replay -").code(2);
-    let said = "freehold: standard input:3: snapshot 0 is missing: ";
+    let said = "error: standard input:3: snapshot 0 is missing: ";
     assert!(
         stderr(&missing).starts_with(said) && stderr(&missing).contains("--snap FILE"),
         "{}",
         stderr(&missing)
     );
-    assert!(stderr(&fed(b"", "replay -").code(2)).starts_with("freehold: standard input:0: not a recording"));
+    assert!(stderr(&fed(b"", "replay -").code(2)).starts_with("error: standard input:0: not a recording"));
     for (arguments, said) in [
-        ("replay - -", "standard input (-) can be read once"),
-        ("replay t.trace odd.trace --snap t.snap", "--snap is of one recording"),
+        ("replay - -", "standard input (-) can be given only once"),
+        ("replay t.trace odd.trace --snap t.snap", "--snap takes one recording"),
         ("replay --tasks --json x t.trace", "cannot be used with"),
     ] {
         assert!(stderr(&fed(trace, arguments).code(2)).contains(said), "{arguments}");
     }
 }
 
-/// A text by strace knows calls: the rest is not known, which is not nothing.
+/// A text by strace contains only calls. All other figures are unknown, not zero.
 const STRACE: &str = "\
 7 1.000000 execve(\"/bin/t\", [\"t\"], 0x1 /* 1 var */) = 0 <0.000300>
 7 1.001000 mmap(NULL, 12288, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000 <0.000020>
@@ -346,7 +349,7 @@ const STRACE: &str = "\
 ";
 
 #[test]
-fn what_strace_does_not_know() {
+fn figures_that_strace_does_not_record_are_unknown() {
     let folder = Folder::new();
     let untimed = STRACE.replace(" <0.000300>", "").replace(" <0.000020>", "").replace(" <0.000010>", "");
     for (text, linux) in [(STRACE, Some(20_000)), (&untimed, None)] {
@@ -401,7 +404,7 @@ fn what_strace_does_not_know() {
 }
 
 #[test]
-fn for_programs() {
+fn json_report_has_all_figures() {
     let folder = Folder::new();
     folder.run("replay t.trace --json one.json").code(0);
     let one = &json(&folder.path("one.json"))["recordings"][0];
@@ -415,24 +418,24 @@ fn for_programs() {
     }
     assert!(one["wall_ns"].is_u64() && one["differences"].is_array());
     let run = folder.run("replay odd.trace --json -").code(1);
-    let out: Value = serde_json::from_str(&stdout(&run)).expect("nothing but JSON");
+    let out: Value = serde_json::from_str(&stdout(&run)).expect("only JSON");
     assert_eq!(out["recordings"][0]["calls_as_linux"], 1);
 }
 
 #[test]
-fn where_nothing_can_be_written_nothing_is_replayed() {
+fn unwritable_output_prevents_the_replay() {
     let folder = Folder::new();
     for option in ["--json nowhere/x.json", "--picture nowhere/x.svg", "--json ."] {
         let run = folder.run(&format!("replay t.trace {option}")).code(2);
         assert_eq!(stdout(&run), "", "{option}");
         let said = stderr(&run);
-        assert!(said.starts_with("freehold: ") && said.contains("cannot be written"), "{said}");
+        assert!(said.starts_with("error: ") && said.contains("cannot write"), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
 }
 
 #[test]
-fn designs_side_by_side() {
+fn compare_replays_on_every_design() {
     let run = Folder::new().run("replay t.trace --compare").code(0);
     let text = stdout(&run);
     assert!(text.starts_with("t: 2 calls, 3 faults, 0 snapshots, on 16 designs: all as Linux\n"), "{text}");
@@ -447,7 +450,7 @@ fn designs_side_by_side() {
 }
 
 #[test]
-fn a_picture() {
+fn picture_is_written_as_svg() {
     let folder = Folder::new();
     folder.run("replay t.trace --picture t.svg").code(0);
     let picture = fs::read_to_string(folder.path("t.svg")).expect("it was drawn");
@@ -456,7 +459,7 @@ fn a_picture() {
 }
 
 #[test]
-fn maps_at_a_time() {
+fn maps_at_prints_the_address_space_at_that_time() {
     let folder = Folder::new();
     let maps =
         |arguments: &str| stdout(&folder.run(&format!("replay t.trace --maps-at {arguments}")).code(0));
@@ -464,7 +467,8 @@ fn maps_at_a_time() {
     assert!(before.contains("7f0000000000-7f0000003000 rw-p"), "{before}");
     assert!(after.contains("7f0000000000-7f0000001000 rw-p"), "{after}");
     assert!(maps("32ns --task 3").contains("/bin/t"));
-    // A task that was never there, one that has exited, a time before the exec, and one behind the end.
+    // The cases: a task that never existed, a task that has exited, a time before the exec, a time after the
+    // end.
     for (arguments, said) in [
         (
             "17ns --task 9",
@@ -486,13 +490,13 @@ fn maps_at_a_time() {
         ("100s", "no task with a known address space at 100.000000s; there is none then"),
     ] {
         let run = folder.run(&format!("replay t.trace --maps-at {arguments}")).code(2);
-        assert_eq!(stderr(&run), format!("freehold: t.trace: {said}; the recording lasts 40ns\n"));
+        assert_eq!(stderr(&run), format!("error: t.trace: {said}; the recording lasts 40ns\n"));
         assert_eq!(stdout(&run), "");
     }
 }
 
 #[test]
-fn bad_arguments() {
+fn bad_arguments_exit_with_2() {
     let folder = Folder::new();
     for (arguments, said) in [
         ("", "Usage: freehold"),
@@ -502,9 +506,9 @@ fn bad_arguments() {
             "there are exclusive, sectioned[:BYTES], downgraded, released",
         ),
         ("replay t.trace --cpus none", "--cpus"),
-        ("replay t.trace --maps-at 1.2.3s", "say 1.5s, 200ms, or seconds"),
-        ("replay t.trace odd.trace --picture x.svg", "--picture draws one recording"),
-        ("replay t.trace odd.trace --maps-at 1s", "--maps-at looks into one recording"),
+        ("replay t.trace --maps-at 1.2.3s", "expected for example 1.5s, 200ms, or seconds"),
+        ("replay t.trace odd.trace --picture x.svg", "--picture takes one recording"),
+        ("replay t.trace odd.trace --maps-at 1s", "--maps-at takes one recording"),
     ] {
         let run = folder.run(arguments).code(2);
         assert!(stderr(&run).contains(said), "{arguments}: {}", stderr(&run));
@@ -513,7 +517,7 @@ fn bad_arguments() {
 }
 
 #[test]
-fn help_teaches() {
+fn long_help_has_examples_and_exit_status() {
     let folder = Folder::new();
     let long = stdout(&folder.run("replay --help").code(0));
     for taught in ["Examples:", "docs/trace-format.md", "Exit status: 0", "strace -f -ttt"] {
@@ -524,9 +528,9 @@ fn help_teaches() {
     assert_eq!(version, format!("freehold {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// Two replays of one seed on one CPU find the same; only times differ.
+/// Two replays with one seed on one CPU find the same. Only times differ.
 #[test]
-fn a_seed_repeats() {
+fn equal_seeds_give_equal_findings() {
     let folder = Folder::new();
     let findings = || {
         let run = folder.run("replay odd.trace --cpus 1 --seed 7 --json -").code(1);
@@ -537,9 +541,10 @@ fn a_seed_repeats() {
     assert_eq!(findings(), findings());
 }
 
-/// What shells need; each says the jobs, and the experiments by name.
+/// The completions of every shell know the subcommands and options. Those of bash and zsh also know the
+/// experiments.
 #[test]
-fn completions() {
+fn completions_cover_subcommands_and_options() {
     let folder = Folder::new();
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let text = stdout(&folder.run(&format!("completions {shell}")).code(0));
@@ -550,7 +555,7 @@ fn completions() {
         assert!(!values || text.contains("munmap-stall"), "{shell} does not know the experiments");
     }
     assert!(stderr(&folder.run("completions tcsh").code(2)).contains("[possible values: bash,"));
-    // Where there is a bash, it takes them, and completes.
+    // If bash is installed, run the script and complete a word.
     let script = folder.path("freehold.bash");
     fs::write(&script, stdout(&folder.run("completions bash").code(0))).expect("written");
     let complete = format!(
@@ -563,7 +568,7 @@ fn completions() {
 }
 
 #[test]
-fn manual_pages() {
+fn manual_pages_are_generated_for_all_subcommands() {
     let folder = Folder::new();
     let page = stdout(&folder.run("man").code(0));
     assert!(page.contains(".TH freehold 1") && page.contains("freehold\\-replay(1)"), "{page}");
@@ -576,9 +581,9 @@ fn manual_pages() {
     let jobs = ["-completions", "-man", "-record", "-replay", "-reproduce", ""];
     assert_eq!(names, jobs.map(|job| format!("freehold{job}.1")));
     let replay = fs::read_to_string(folder.path("pages/man1/freehold-replay.1")).expect("written");
-    for part in ["freehold replay", "\\-\\-maps\\-at", "Exit status: 0 when", "Examples:"] {
+    for part in ["freehold replay", "\\-\\-maps\\-at", "Exit status: 0 if", "Examples:"] {
         assert!(replay.contains(part), "{part} is not in\n{replay}");
     }
     fs::write(folder.path("file"), "").expect("written");
-    assert!(stderr(&folder.run("man --dir file").code(2)).starts_with("freehold: file: cannot be written"));
+    assert!(stderr(&folder.run("man --dir file").code(2)).starts_with("error: cannot write file"));
 }

@@ -1,4 +1,4 @@
-//! The command, one program.
+//! Tests of the command, in one program.
 
 mod command;
 mod reproduce;

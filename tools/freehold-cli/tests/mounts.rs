@@ -1,4 +1,4 @@
-//! What is mounted where a recorded program maps files.
+//! Mounts on which a recorded program maps files.
 
 use super::{is_by_the_kernel, record, replay, text_of};
 use rustix::fs::ftruncate;
@@ -7,13 +7,13 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-/// How the program hears of the folder.
+/// Environment variable that passes the folder to the program.
 const FOLDER: &str = "FREEHOLD_MOUNT";
 const BYTES: usize = 4 << 20;
 
 #[test]
-#[ignore = "a program that others record"]
-fn a_file_of_a_mount() {
+#[ignore = "a program that another test records"]
+fn map_a_file_on_the_mount() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let path = Path::new(&folder).join("mapped");
     let file = File::options().read(true).write(true).create_new(true).open(path).expect("made");
@@ -27,10 +27,10 @@ fn a_file_of_a_mount() {
     }
 }
 
-/// Only the program's own mount namespace has the mount. Its files have huge pages, on Linux and in the
-/// replay.
+/// The mount is visible only in the program's own mount namespace. The mount's files have huge pages, on
+/// Linux and in the replay.
 #[test]
-fn a_tmpfs_with_huge_pages() {
+fn huge_pages_of_a_private_tmpfs_mount_are_replayed() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = folder.path().join("mounted");
     std::fs::create_dir(&place).expect("made");
@@ -43,7 +43,7 @@ fn a_tmpfs_with_huge_pages() {
         if !tried.is_ok_and(|tried| tried.status.success()) {
             return;
         }
-        let program = "--exact mounts::a_file_of_a_mount --ignored --test-threads=1";
+        let program = "--exact mounts::map_a_file_on_the_mount --ignored --test-threads=1";
         let script = format!("{mount} && {FOLDER}={place} exec {} {program}", own.display());
         let command = ["unshare", "-m", "sh", "-c", &script];
         let (output, Some(made)) = record(&folder, &["--force"], &command) else { return };

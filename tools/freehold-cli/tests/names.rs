@@ -1,11 +1,11 @@
-//! Names of recordings: which files a name stands for, and which files a recording leaves alone.
+//! Names of recordings: the files that a name stands for, and the files that a recording must not overwrite.
 
 use super::freehold;
 use std::path::Path;
 
-/// The name of one of its files is as good as the name of a recording.
+/// A recording can be named by any of its files.
 #[test]
-fn a_recording_may_be_called_by_one_of_its_files() {
+fn recording_can_be_named_by_any_of_its_files() {
     for suffix in
         [".trace", ".trace.zst", ".trace.xz", ".snap", ".snap.zst", ".strace", ".strace.zst", ".strace.xz"]
     {
@@ -22,13 +22,13 @@ fn a_recording_may_be_called_by_one_of_its_files() {
 }
 
 #[test]
-fn a_folder_is_no_name_of_a_recording() {
+fn folder_is_refused_as_name_of_a_recording() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join("kept")).expect("a folder");
     for name in ["kept", "kept/", "new/", "kept/.", "kept/../kept", "/"] {
         let output = freehold(folder.path(), &["record", "-o", name, "--", "touch", "ran"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let expected = format!("freehold: cannot write a recording to {name}: it is a folder; ");
+        let expected = format!("error: cannot write a recording to {name}: it is a folder; ");
         assert!(output.status.code() == Some(125) && said.starts_with(&expected), "{name}: {said}");
     }
     for name in [".trace.zst", "kept/.snap", ".strace"] {
@@ -42,9 +42,9 @@ fn a_folder_is_no_name_of_a_recording() {
     assert_eq!(names(folder.path()), ["kept"]);
 }
 
-/// A file that cannot be written is known before the command runs.
+/// An unwritable file is detected before the command runs.
 #[test]
-fn a_command_does_not_run_where_a_file_of_its_recording_cannot_be_written() {
+fn command_does_not_run_if_a_file_of_its_recording_cannot_be_written() {
     for (file, args) in [("t.trace.zst", &[][..]), ("t.snap.zst", &[]), ("t.strace.zst", &["--calls-only"])] {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join(file)).expect("a folder");
@@ -55,7 +55,7 @@ fn a_command_does_not_run_where_a_file_of_its_recording_cannot_be_written() {
     }
 }
 
-/// Returns the names in a folder, in order.
+/// Returns the sorted names in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("there").file_name();

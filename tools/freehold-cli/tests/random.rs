@@ -1,11 +1,14 @@
-//! Random calls on the running kernel, recorded as everybody records programs, and replayed: all as on Linux.
-//! A quick look each time; with `FREEHOLD_EFFORT=long` a hundred thousand calls of each kind, as texts by
-//! strace and, where that is allowed, by the kernel's tracing.
+//! Records random calls on the running kernel with `freehold record`, replays the recordings, and expects
+//! Linux's answers.
 //!
-//! A text does not determine everything, and of what either leaves open the replay does not know all yet: in
-//! the long run one answer in so many may be another. These bounds may only grow.
+//! The test makes few calls by default. With `FREEHOLD_EFFORT=long` it makes a hundred thousand calls of each
+//! kind. The recordings are texts by strace and, with `FREEHOLD_EFFORT=long` and if the machine allows it,
+//! recordings by the kernel's tracing.
 //!
-//! The program that makes the calls is this one, called with options: `examples/random`.
+//! A recording does not determine every answer, and the replay does not detect all such cases yet. A long run
+//! may therefore contain a bounded number of differences. Never lower these bounds.
+//!
+//! The program that makes the calls is this test program, started with the options of `examples/random`.
 
 #[path = "../examples/random/mod.rs"]
 mod program;
@@ -16,14 +19,15 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Calls of a text among which one may differ, in the long run.
+/// Minimum number of calls per difference in texts by strace, in a long run.
 const RARE_IN_TEXTS: u64 = 200_000;
-/// Calls and faults of a recording by the kernel's tracing.
+/// Minimum number of calls and faults per difference in recordings by the kernel's tracing.
 const RARE_IN_TRACES: u64 = 30_000;
-/// Its lists of VMAs and pages: one difference stays until the process ends, and every list shows it.
+/// Minimum number of snapshots per differing snapshot. One difference lasts until the process ends, and every
+/// snapshot shows it.
 const RARE_AMONG_SNAPSHOTS: u64 = 20;
 
-/// What came out, over several runs.
+/// Results, summed over several runs.
 #[derive(Default)]
 struct Sum {
     answers: u64,
@@ -36,8 +40,8 @@ fn is_long() -> bool {
     Effort::asked() == Effort::Long
 }
 
-/// Records a run, with further arguments to the recorder; none where the machine does not allow it, which is
-/// said.
+/// Records a run with further arguments to the recorder. Prints a notice and returns `None` if the machine
+/// does not support it.
 fn record(folder: &TempDir, args: &[&str], mix: &str, seed: u64, calls: u64) -> Option<PathBuf> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_freehold"));
     command.current_dir(folder.path()).args(["record", "--force", "-o", "t"]).args(args).arg("--");
@@ -50,13 +54,13 @@ fn record(folder: &TempDir, args: &[&str], mix: &str, seed: u64, calls: u64) -> 
         &calls.to_string(),
     ]);
     if args.contains(&"--calls-only") {
-        // strace need not know of it.
+        // Old versions of strace do not know mseal.
         command.arg("--no-mseal");
     }
     let output = command.stdin(Stdio::null()).output().expect("run");
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("strace is not installed") {
-        eprintln!("left out: {said}");
+        eprintln!("skipped: {said}");
         return None;
     }
     assert!(output.status.success(), "seed {seed}, {mix}: {said}");
@@ -64,7 +68,7 @@ fn record(folder: &TempDir, args: &[&str], mix: &str, seed: u64, calls: u64) -> 
     made.into_iter().find(|path| path.exists())
 }
 
-/// Records and replays; each difference is shown.
+/// Records a run, replays it, and prints the number of differences.
 fn run(args: &[&str], mix: &str, seed: u64, calls: u64, sum: &mut Sum) {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(made) = record(&folder, args, mix, seed, calls) else { return };

@@ -1,5 +1,5 @@
-//! `freehold record`, as far as this machine allows it: with the kernel's tracing, else with strace, else a
-//! clear word.
+//! `freehold record`, as far as this machine supports it: with the kernel's tracing, or else with strace, or
+//! else an error message.
 
 mod mounts;
 mod names;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use tempfile::TempDir;
 
-/// Forks, execs, fails an exec, has a signal end a child, and leaves another behind.
+/// Forks, execs, fails an exec, ends a child by a signal, and leaves another child running.
 const SCRIPT: &str = "cat /dev/null; /nowhere 2>/dev/null; sleep 0.03 & sh -c 'kill -SEGV $$'; exit 7";
 
 fn freehold(folder: &Path, args: &[&str]) -> Output {
@@ -19,7 +19,7 @@ fn freehold(folder: &Path, args: &[&str]) -> Output {
     command.current_dir(folder).args(args).output().expect("run")
 }
 
-/// Records a command as `t` with further arguments; the file that it made, if one could be made at all.
+/// Records a command as `t` with further arguments. Returns the recording's file, if the machine can record.
 fn record(folder: &TempDir, args: &[&str], command: &[&str]) -> (Output, Option<PathBuf>) {
     let all: Vec<&str> = ["record", "-o", "t"]
         .into_iter()
@@ -41,7 +41,7 @@ fn record(folder: &TempDir, args: &[&str], command: &[&str]) -> (Output, Option<
 }
 
 #[test]
-fn what_was_recorded_is_replayed_as_on_linux() {
+fn recording_is_replayed_as_on_linux() {
     for args in [&[][..], &["--calls-only"], &["--snapshot-every", "20ms", "--snapshots", "3"]] {
         let folder = tempfile::tempdir().expect("a folder");
         let (output, Some(made)) = record(&folder, args, &["sh", "-c", SCRIPT]) else { return };
@@ -55,7 +55,7 @@ fn what_was_recorded_is_replayed_as_on_linux() {
 }
 
 #[test]
-fn paths_are_renamed_in_both_files() {
+fn paths_are_renamed_in_trace_and_snapshots() {
     let folder = tempfile::tempdir().expect("a folder");
     let args = ["--rename", "/usr=/elsewhere", "--rename", "/lib=/elsewhere/lib"];
     let (_, Some(made)) = record(&folder, &args, &["sh", "-c", "exit"]) else { return };
@@ -70,9 +70,9 @@ fn paths_are_renamed_in_both_files() {
 }
 
 #[test]
-fn a_command_that_cannot_be_run_leaves_nothing() {
+fn command_that_cannot_be_run_leaves_no_files() {
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("text"), "no program").expect("written");
+    std::fs::write(folder.path().join("text"), "not a program").expect("written");
     for (command, status) in [("/nowhere/at/all", 127), ("no-such-command", 127), ("./text", 126), ("/", 126)]
     {
         for args in
@@ -87,27 +87,29 @@ fn a_command_that_cannot_be_run_leaves_nothing() {
 }
 
 #[test]
-fn a_recording_that_cannot_be_written_is_told_from_what_a_command_says() {
+fn unwritable_recording_exits_with_125() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = freehold(folder.path(), &["record", "-o", "no/such/folder/t", "--", "true"]);
     assert_eq!(output.status.code(), Some(125));
 }
 
-/// Whether this signal is ignored here, and so in all that is begun here: a shell cannot trap it then.
+/// Returns true if the signal is ignored in this process, and so in its children. A shell cannot trap it
+/// then.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a set of signals");
     u64::from_str_radix(set.trim(), 16).expect("hexadecimal") >> (signal - 1) & 1 != 0
 }
 
-/// Told to end, the recorder has the command told, records it to its end, and writes everything.
+/// The recorder forwards SIGTERM and SIGINT to the command, records the command to its end, and writes all
+/// files.
 #[test]
-fn a_recording_that_is_told_to_end_is_whole() {
+fn interrupted_recording_is_complete() {
     for signal in [libc::SIGTERM, libc::SIGINT].into_iter().filter(|signal| !is_ignored(*signal)) {
         let folder = tempfile::tempdir().expect("a folder");
         let (probe, Some(made)) = record(&folder, &["--force"], &["true"]) else { return };
         assert!(
-            String::from_utf8_lossy(&probe.stderr).contains("freehold: freehold replay ./t."),
+            String::from_utf8_lossy(&probe.stderr).contains("freehold: replay with: freehold replay ./t."),
             "{probe:?}"
         );
         let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("freehold"))
@@ -125,7 +127,7 @@ fn a_recording_that_is_told_to_end_is_whole() {
             .spawn()
             .expect("run");
         while !folder.path().join("on").exists() {
-            assert!(child.try_wait().expect("asked").is_none(), "it ended before it was told");
+            assert!(child.try_wait().expect("asked").is_none(), "the command ended before the signal");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         let told = rustix::process::kill_process(
@@ -134,14 +136,14 @@ fn a_recording_that_is_told_to_end_is_whole() {
         );
         assert!(told.is_ok());
         let ended = child.wait().expect("waited for");
-        assert_eq!(ended.code(), Some(3), "the command's own");
+        assert_eq!(ended.code(), Some(3), "the command's own status");
         let replayed = freehold(folder.path(), &["replay", &made.to_string_lossy()]);
         assert_eq!(replayed.status.code(), Some(0), "{}", String::from_utf8_lossy(&replayed.stdout));
     }
 }
 
 #[test]
-fn nothing_is_overwritten() {
+fn existing_files_are_not_overwritten() {
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["t.trace.zst", "t.snap.zst", "t.strace.zst"] {
         let there = folder.path().join(name);
@@ -156,7 +158,7 @@ fn nothing_is_overwritten() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused() {
+fn invalid_arguments_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     for args in [
         &["record"][..],
@@ -168,19 +170,19 @@ fn arguments_that_make_no_sense_are_refused() {
     }
 }
 
-/// What a command leaves that is recorded: a test of this file which is none, but a program.
+/// Records a program: an ignored test function of this file, which is not a test itself.
 fn record_program(folder: &TempDir, args: &[&str], program: &str) -> (Output, Option<PathBuf>) {
     let own = std::env::current_exe().expect("there");
     let own = own.to_str().expect("UTF-8");
     record(folder, args, &[own, "--exact", program, "--ignored", "--nocapture", "--test-threads=1"])
 }
 
-/// The report of a replay that has found no difference.
+/// Replays a recording without differences, and returns the report.
 fn replay(folder: &TempDir, made: &Path) -> String {
     let replayed = freehold(folder.path(), &["replay", "-q", &made.to_string_lossy()]);
     let report = String::from_utf8_lossy(&replayed.stdout).into_owned();
     assert_eq!(replayed.status.code(), Some(0), "{report}{}", String::from_utf8_lossy(&replayed.stderr));
-    // Where a line of the report ends depends on its numbers.
+    // Line breaks in the report depend on its numbers.
     report.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -189,8 +191,8 @@ fn is_by_the_kernel(made: &Path) -> bool {
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn a_parent_that_looks_once() {
+#[ignore = "a program that another test records"]
+fn wait_once_for_each_child() {
     use rustix::event::{PollFd, PollFlags, poll};
     use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
     for _ in 0..50 {
@@ -198,24 +200,25 @@ fn a_parent_that_looks_once() {
         let child = std::process::Command::new("true").spawn().expect("run");
         let pid = Pid::from_child(&child);
         let gone = pidfd_open(pid, PidfdFlags::empty()).expect("a descriptor");
-        poll(&mut [PollFd::new(&gone, PollFlags::IN)], None).expect("it is gone");
+        poll(&mut [PollFd::new(&gone, PollFlags::IN)], None).expect("cannot poll");
         let found = waitpid(Some(pid), WaitOptions::NOHANG).expect("a child");
-        assert!(found.is_some(), "gone, and not to be waited for");
+        assert!(found.is_some(), "the exited child cannot be waited for");
     }
 }
 
-/// A parent that hears that a child is gone finds it, as it would alone.
+/// The recorder does not delay the exit of a child: a parent that learns of the exit can wait for the child
+/// at once.
 #[test]
-fn children_are_there_for_their_parent_at_once() {
+fn parent_can_wait_for_an_exited_child_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (output, Some(made)) = record_program(&folder, &[], "a_parent_that_looks_once") else { return };
+    let (output, Some(made)) = record_program(&folder, &[], "wait_once_for_each_child") else { return };
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     replay(&folder, &made);
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn files_that_change() {
+#[ignore = "a program that another test records"]
+fn change_files() {
     use rustix::fs::{
         FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
     };
@@ -223,21 +226,21 @@ fn files_that_change() {
     use rustix::mm::{MapFlags, ProtFlags, mmap, mprotect, munmap};
     const PAGE: usize = 4096;
     let map = |file: &std::os::fd::OwnedFd, prot, flags| {
-        #[expect(unsafe_code, reason = "a mapping where nothing was")]
+        #[expect(unsafe_code, reason = "a new mapping")]
         // SAFETY: the kernel chooses the place.
         unsafe {
             mmap(std::ptr::null_mut(), 4 * PAGE, prot, flags, file, 0)
         }
     };
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    // Two of one name, one of them by a copy of its descriptor.
+    // Create two files of one name, and use one of them through a copy of its descriptor.
     let [one, other] = [0, 1].map(|_| memfd_create("same", MemfdFlags::ALLOW_SEALING).expect("a memfd"));
     ftruncate(&one, 4 * PAGE as u64).expect("longer");
     let copy = dup(&one).expect("a copy");
     drop(one);
     let at = map(&copy, both, MapFlags::SHARED).expect("mapped");
     #[expect(unsafe_code, reason = "stores into memory of its own")]
-    // SAFETY: four pages, of which the last are taken away and come back before they are touched again.
+    // SAFETY: the mapping has four pages. The truncated pages exist again before they are touched.
     unsafe {
         at.cast::<u8>().add(3 * PAGE).write_volatile(1);
         ftruncate(&copy, PAGE as u64).expect("shorter");
@@ -247,31 +250,31 @@ fn files_that_change() {
             .expect("a hole");
     }
     assert!(fcntl_add_seals(&copy, SealFlags::WRITE).is_err(), "it is mapped for writing");
-    #[expect(unsafe_code, reason = "nobody uses it any more")]
-    // SAFETY: what was mapped above.
+    #[expect(unsafe_code, reason = "the mapping is not used any more")]
+    // SAFETY: unmaps the mapping created above.
     unsafe { munmap(at, 4 * PAGE) }.expect("unmapped");
     fcntl_add_seals(&copy, SealFlags::WRITE | SealFlags::SHRINK).expect("sealed");
     assert!(map(&copy, both, MapFlags::SHARED).is_err(), "sealed");
     assert!(ftruncate(&copy, 0).is_err(), "sealed");
-    map(&other, both, MapFlags::PRIVATE).expect("mapped, behind its end");
-    // Opened for reading alone.
+    map(&other, both, MapFlags::PRIVATE).expect("mapped beyond the end of the file");
+    // A file that is open only for reading.
     let text: std::os::fd::OwnedFd = std::fs::File::open("/etc/passwd").expect("there").into();
-    assert!(map(&text, both, MapFlags::SHARED).is_err(), "not to be written");
+    assert!(map(&text, both, MapFlags::SHARED).is_err(), "not open for writing");
     let at = map(&text, ProtFlags::READ, MapFlags::SHARED).expect("mapped");
-    #[expect(unsafe_code, reason = "rights of memory of its own")]
-    // SAFETY: what was mapped above.
+    #[expect(unsafe_code, reason = "changes the rights of its own memory")]
+    // SAFETY: changes only the mapping created above.
     let refused =
         unsafe { mprotect(at, PAGE, rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE) };
-    assert!(refused.is_err(), "not to be written");
+    assert!(refused.is_err(), "not open for writing");
 }
 
-/// How files were opened, how long they are and what they are sealed against is recorded: nothing of it is
-/// set aside.
+/// Both kinds of recording contain how files were opened, their lengths and their seals, so that no answer is
+/// left unchecked.
 #[test]
-fn files_are_replayed_as_they_were_opened_and_changed() {
+fn opens_lengths_and_seals_of_files_are_replayed() {
     for args in [&[][..], &["--calls-only"]] {
         let folder = tempfile::tempdir().expect("a folder");
-        let (output, Some(made)) = record_program(&folder, args, "files_that_change") else { return };
+        let (output, Some(made)) = record_program(&folder, args, "change_files") else { return };
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let report = replay(&folder, &made);
         for reason in ["which are not recorded", "how long they were", "the file is not recorded"] {
@@ -281,8 +284,8 @@ fn files_are_replayed_as_they_were_opened_and_changed() {
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn many_faults_and_an_exec() {
+#[ignore = "a program that another test records"]
+fn make_many_faults_and_exec() {
     use std::os::unix::process::CommandExt;
     for _ in 0..20 {
         std::hint::black_box(vec![1_u8; 16 << 20]);
@@ -291,16 +294,16 @@ fn many_faults_and_an_exec() {
     panic!("{error}");
 }
 
-/// What finds no room is said, is in the recording at its place, and makes no differences.
+/// Lost events are reported, are marked at their place in the recording, and cause no differences.
 #[test]
-fn what_was_lost_is_not_checked_until_the_next_exec() {
+fn processes_with_lost_events_are_unchecked_until_exec() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (output, Some(made)) = record_program(&folder, &["--buffer-kb", "64"], "many_faults_and_an_exec")
+    let (output, Some(made)) = record_program(&folder, &["--buffer-kb", "64"], "make_many_faults_and_exec")
     else {
         return;
     };
     if !is_by_the_kernel(&made) || output.status.code() != Some(125) {
-        // Nothing was lost this time.
+        // No event was lost in this run.
         return;
     }
     let said = String::from_utf8_lossy(&output.stderr);
@@ -310,9 +313,10 @@ fn what_was_lost_is_not_checked_until_the_next_exec() {
     assert!(report.contains("until their next exec"), "{report}");
 }
 
-/// In a PID namespace of its own the recorder would trace strangers; a command may make one.
+/// The recorder refuses to run in a PID namespace, where it would trace unrelated processes. The recorded
+/// command may create a PID namespace.
 #[test]
-fn namespaces() {
+fn pid_namespace_is_recorded_from_outside_only() {
     let folder = tempfile::tempdir().expect("a folder");
     let own = std::process::Command::new("unshare").args(["-pf", "--mount-proc", "true"]).output();
     if !own.is_ok_and(|output| output.status.success()) {
@@ -339,7 +343,7 @@ fn namespaces() {
     }
 }
 
-/// The recording of a program that said where its memory is, and which descriptor it used.
+/// A recording of a program that printed the address of its memory and its descriptor.
 struct Watched {
     made: PathBuf,
     text: String,
@@ -347,8 +351,8 @@ struct Watched {
     fd: String,
 }
 
-/// Records a program of this file by the kernel's tracing. `None` without leave to look into its memory, or
-/// if the program said nothing: not every kernel knows its calls.
+/// Records a program of this file with the kernel's tracing. Returns `None` if the recorder may not read the
+/// program's memory, or if the program printed nothing because the kernel does not support its calls.
 fn watch(folder: &TempDir, program: &str) -> Option<Watched> {
     let (output, made) = record_program(folder, &[], program);
     let made = made.filter(|made| is_by_the_kernel(made))?;
@@ -369,13 +373,13 @@ fn text_of(recording: &Path) -> String {
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn memory_of_a_userfaultfd() {
+#[ignore = "a program that another test records"]
+fn register_with_userfaultfd() {
     use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap, userfaultfd};
     use std::os::fd::AsRawFd;
     const PAGE: u64 = 4096;
-    #[expect(unsafe_code, reason = "a userfaultfd's own ioctls, of which no library knows")]
-    // SAFETY: memory of nobody else's; structures as long as the ioctls' numbers say.
+    #[expect(unsafe_code, reason = "no library wraps a userfaultfd's ioctls")]
+    // SAFETY: uses only its own memory. The structures have the sizes encoded in the ioctl numbers.
     unsafe {
         let Ok(fd) = userfaultfd(UserfaultfdFlags::CLOEXEC) else { return };
         let ioctl = |command: u64, words: [u64; 4]| libc::ioctl(fd.as_raw_fd(), command, &words);
@@ -396,12 +400,12 @@ const API: u64 = 0xc018_aa3f;
 const REGISTER: u64 = 0xc020_aa00;
 const UNREGISTER: u64 = 0x8010_aa01;
 
-/// What is registered with a userfaultfd stands in the memory of the caller, and in the recording between the
-/// calls around.
+/// A userfaultfd registration passes its arguments in the caller's memory. The recording contains them, in
+/// order with the surrounding calls.
 #[test]
-fn registrations_with_a_userfaultfd() {
+fn userfaultfd_registrations_are_recorded_in_order() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(Watched { made, text, start, fd }) = watch(&folder, "memory_of_a_userfaultfd") else { return };
+    let Some(Watched { made, text, start, fd }) = watch(&folder, "register_with_userfaultfd") else { return };
     let (first, second, odd) = (start + 0x1000, start + 0x2000, start + 1);
     let mut rest = text.as_str();
     for line in [
@@ -415,20 +419,20 @@ fn registrations_with_a_userfaultfd() {
         let (_, behind) = rest.split_once(&line).unwrap_or_else(|| panic!("no{line}in\n{rest}"));
         rest = behind;
     }
-    assert_eq!(text.matches(" ioctl ").count(), 4, "of others nothing is told");
+    assert_eq!(text.matches(" ioctl ").count(), 4, "other ioctls are not recorded");
     replay(&folder, &made);
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn advice_in_ranges() {
+#[ignore = "a program that another test records"]
+fn advise_ranges() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     const PAGE: u64 = 4096;
     const DONTNEED: u64 = 4;
     const COLD: u64 = 20;
     let own = std::process::id();
-    #[expect(unsafe_code, reason = "process_madvise, of which no library takes what is refused")]
-    // SAFETY: memory of nobody else's, to which nothing points.
+    #[expect(unsafe_code, reason = "no library passes invalid ranges to process_madvise")]
+    // SAFETY: advises its own memory, which contains no references.
     unsafe {
         let at = mmap_anonymous(
             std::ptr::null_mut(),
@@ -445,24 +449,24 @@ fn advice_in_ranges() {
             libc::syscall(libc::SYS_process_madvise, pidfd, ranges.as_ptr(), ranges.len(), advice, 0)
         };
         if advise(&[PAGE, 3 * PAGE], DONTNEED) != 2 * PAGE as i64 {
-            // Older kernels take few kinds of advice.
+            // Older kernels accept only a few kinds of advice.
             return;
         }
         let every_other: Vec<u64> = (4..21).map(|page| 2 * page * PAGE).collect();
         assert_eq!(advise(&every_other[..16], DONTNEED), 16 * PAGE as i64);
         assert_eq!(advise(&every_other, COLD), 17 * PAGE as i64);
-        // The second one is none.
+        // The second range is invalid.
         assert_eq!(advise(&[5 * PAGE, 1], DONTNEED), PAGE as i64);
         println!("at {start:x} by {pidfd:x}");
     }
 }
 
-/// The ranges of a process_madvise stand in the memory of the caller, and in the recording, if they are not
-/// too many.
+/// process_madvise reads its ranges from the caller's memory. The recording contains them if there are at
+/// most 16.
 #[test]
-fn ranges_of_an_advice() {
+fn ranges_of_process_madvise_are_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(Watched { made, text, start, fd }) = watch(&folder, "advice_in_ranges") else { return };
+    let Some(Watched { made, text, start, fd }) = watch(&folder, "advise_ranges") else { return };
     let at = |page: u64| start + page * 0x1000;
     let ranges = |pages: &[u64]| {
         let words: Vec<_> = pages.iter().map(|page| format!("{:x}+1000", at(*page))).collect();
@@ -488,14 +492,14 @@ fn ranges_of_an_advice() {
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn limits_that_change() {
+#[ignore = "a program that another test records"]
+fn change_limits() {
     use rustix::mm::{MapFlags, ProtFlags, mlock, mmap_anonymous};
     use rustix::process::{Pid, Resource, Rlimit, prlimit, setrlimit};
     const PAGE: u64 = 4096;
     let soft = |soft: Option<u64>| Rlimit { current: soft, maximum: Some(1 << 40) };
-    #[expect(unsafe_code, reason = "memory of nobody else's; a set of capabilities, as long as it has to be")]
-    // SAFETY: as said.
+    #[expect(unsafe_code, reason = "its own memory; a capability set of the required size")]
+    // SAFETY: maps and locks only its own memory. The capability set has the size that the kernel reads.
     unsafe {
         let map = |pages: u64| {
             let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -508,7 +512,8 @@ fn limits_that_change() {
         assert!(mlock(at, PAGE as usize).is_ok() && mlock(at, 2 * PAGE as usize).is_err());
         prlimit(None, Resource::As, soft(Some(PAGE))).expect("lowered");
         assert!(map(1).is_err());
-        // Each waits for the other: which of two calls came first is not recorded if they overlap.
+        // Each process waits for the other, because the recording has no order for calls that overlap in
+        // time.
         let [mut refused, mut lifted] = [[0; 2]; 2];
         assert_eq!((libc::pipe(refused.as_mut_ptr()), libc::pipe(lifted.as_mut_ptr())), (0, 0));
         let send = |pipe: [i32; 2]| libc::write(pipe[1], [1_u8].as_ptr().cast(), 1) == 1;
@@ -518,9 +523,9 @@ fn limits_that_change() {
             let is_right = map(1).is_err() && send(refused) && receive(lifted) && map(1).is_ok();
             libc::_exit(i32::from(!is_right));
         }
-        // So that a child that ends here is noticed.
+        // Close the parent's write end, so that the read fails if the child exits early.
         assert_eq!(libc::close(refused[1]), 0);
-        assert!(receive(refused), "the child ended before its time");
+        assert!(receive(refused), "the child ended early");
         prlimit(Pid::from_raw(child), Resource::As, soft(Some(1 << 40))).expect("lifted");
         assert!(send(lifted));
         let mut status = 0;
@@ -531,13 +536,13 @@ fn limits_that_change() {
     println!("done");
 }
 
-/// What limits there are at the beginning, and what calls make of them, is in both kinds of recording, and
-/// what Linux refuses for them is compared.
+/// Both kinds of recording contain the initial limits and the calls that change them. Calls that Linux
+/// refused because of limits are compared.
 #[test]
-fn limits_are_recorded_with_what_changes_them() {
+fn limits_and_their_changes_are_recorded() {
     for args in [&[][..], &["--calls-only"]] {
         let folder = tempfile::tempdir().expect("a folder");
-        let (output, Some(made)) = record_program(&folder, args, "limits_that_change") else { return };
+        let (output, Some(made)) = record_program(&folder, args, "change_limits") else { return };
         let said = String::from_utf8_lossy(&output.stderr);
         if said.contains("are not recorded: ") || said.contains("is not installed") {
             return;

@@ -1,4 +1,4 @@
-//! `freehold reproduce` as a user runs it: what it prints where, and its exit status.
+//! `freehold reproduce` as a user runs it: its output and its exit status.
 
 use assert_cmd::assert::Assert;
 use assert_cmd::cargo::cargo_bin_cmd;
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Runs it in a folder of its own.
+/// Runs `freehold reproduce` in its own folder.
 fn reproduce(folder: &TempDir, arguments: &str) -> Assert {
     cargo_bin_cmd!("freehold")
         .current_dir(folder.path())
@@ -29,11 +29,11 @@ fn stderr(run: &Assert) -> String {
     String::from_utf8(run.get_output().stderr.clone()).expect("text")
 }
 
-/// As little as one experiment can do.
+/// Arguments for the smallest run of one experiment.
 const LITTLE: &str = "mmap-churn --quick --turns 1 --no-host --cpus 1";
 
 #[test]
-fn one_experiment_writes_everything_that_was_asked_for() {
+fn one_experiment_writes_all_requested_files() {
     let folder = folder();
     let run = reproduce(&folder, &format!("{LITTLE} --report r.html --markdown r.md --json r.json")).code(0);
     let text = stdout(&run);
@@ -41,7 +41,8 @@ fn one_experiment_writes_everything_that_was_asked_for() {
         text.starts_with("mmap-churn: ") && text.contains("areas mapped, touched and unmapped a second"),
         "{text}"
     );
-    // No bar where there is no terminal, but a line for each beginning and end.
+    // Without a terminal the command prints a line when an experiment begins and when it ends, and no
+    // progress bar.
     let said = stderr(&run);
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("freehold: mmap-churn (1 of 1) begins, about "), "{said}");
@@ -62,28 +63,28 @@ fn one_experiment_writes_everything_that_was_asked_for() {
 }
 
 #[test]
-fn json_alone_goes_to_standard_output() {
+fn json_to_standard_output_suppresses_the_text() {
     let folder = folder();
     let run = reproduce(&folder, &format!("{LITTLE} --json - --quiet")).code(0);
     assert_eq!(stderr(&run), "");
-    let json: Value = serde_json::from_str(&stdout(&run)).expect("nothing but JSON");
+    let json: Value = serde_json::from_str(&stdout(&run)).expect("only JSON");
     let first = &json["experiments"][0]["tables"][0]["rows"][0]["cells"];
     assert!(first[0]["measured"]["figure"]["median"].as_f64().expect("a number") > 0.0, "{first}");
     assert_eq!(first[4], "nothing", "the host was left out");
 }
 
 #[test]
-fn what_makes_no_sense_is_said_before_anything_runs() {
+fn invalid_arguments_are_refused_before_anything_runs() {
     let folder = folder();
     for (arguments, said) in [
         ("munmap", "munmap-hold, munmap-stall, fault-throughput"),
-        ("--at-most 1KiB", "nothing can be measured on less than 2MiB"),
-        ("--at-most much", "`much` is no size"),
+        ("--at-most 1KiB", "the size must be at least 2MiB"),
+        ("--at-most much", "`much` is not a size"),
         ("--turns 0", "1..=99"),
-        ("--report nowhere/r.html --quick", "nowhere/r.html: cannot be written"),
-        ("--json . --quick", ".: cannot be written"),
-        ("--json r --report r", "r is named twice"),
-        ("--report - --quick", "only --json goes to standard output"),
+        ("--report nowhere/r.html --quick", "cannot write nowhere/r.html"),
+        ("--json . --quick", "cannot write ."),
+        ("--json r --report r", "r is given twice"),
+        ("--report - --quick", "only --json can be written to standard output"),
     ] {
         let run = reproduce(&folder, arguments).code(2);
         assert!(stderr(&run).contains(said), "{arguments}: {}", stderr(&run));
@@ -93,24 +94,24 @@ fn what_makes_no_sense_is_said_before_anything_runs() {
 }
 
 #[test]
-fn what_can_be_written_is_written() {
+fn unwritable_file_does_not_prevent_the_other_files() {
     let folder = folder();
     let run = reproduce(&folder, &format!("{LITTLE} --json /dev/full --report r.html")).code(2);
-    assert!(stderr(&run).contains("/dev/full: cannot be written"), "{}", stderr(&run));
+    assert!(stderr(&run).contains("cannot write /dev/full"), "{}", stderr(&run));
     assert!(folder.path().join("r.html").exists());
 }
 
-/// One that is done at once, and one that would take minutes.
+/// Arguments for an experiment that ends at once, and one that takes minutes.
 const LONG: &str = "munmap-hold mmap-churn --quick --turns 25 --at-most 2MiB --no-host --cpus 1";
 
-/// What is finished when somebody ends it is kept, and said to be a part.
+/// An interrupted run keeps the finished experiments and marks its output as partial.
 #[test]
-fn interrupted() {
+fn interrupted_run_keeps_finished_experiments() {
     let ignored = fs::read_to_string("/proc/self/status").expect("a status");
     let ignored = ignored.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).expect("a mask");
     let ignored = u64::from_str_radix(ignored, 16).expect("a mask");
     for (name, signal) in [("INT", 2), ("TERM", 15)] {
-        // Where a shell has begun us in the background, nobody ends by SIGINT, and ours must not either.
+        // A shell that starts a background process makes it ignore SIGINT. Skip SIGINT if it is ignored.
         if ignored >> (signal - 1) & 1 == 0 {
             end_by(name, signal);
         }

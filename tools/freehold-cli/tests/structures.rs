@@ -1,4 +1,4 @@
-//! Structures to which calls point and whose pages nobody has touched before.
+//! Structures in memory that system calls read, in pages that are not present.
 
 use super::{API, REGISTER, UNREGISTER, is_by_the_kernel, record_program, replay};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, userfaultfd};
@@ -16,10 +16,11 @@ impl Shared {
         Shared(map(1, MapFlags::SHARED) as *mut u64)
     }
 
-    /// Where these words lie, of which nothing is mapped.
+    /// Stores the words in the page and removes the page, so that the words are readable but not mapped.
     fn absent(&self, words: &[u64]) -> *const u64 {
         #[expect(unsafe_code, reason = "memory of its own")]
-        // SAFETY: a page of shared memory, and fewer words; what it holds stays when it is unmapped.
+        // SAFETY: the page has room for the words. Shared memory keeps its contents when its page is
+        // unmapped.
         unsafe {
             self.0.copy_from(words.as_ptr(), words.len());
             assert_eq!(libc::madvise(self.0.cast(), PAGE as usize, libc::MADV_DONTNEED), 0);
@@ -30,24 +31,24 @@ impl Shared {
 
 fn map(pages: u64, flags: MapFlags) -> u64 {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    #[expect(unsafe_code, reason = "memory of nobody else's")]
+    #[expect(unsafe_code, reason = "maps its own memory")]
     // SAFETY: the kernel chooses the place.
     let at = unsafe { mmap_anonymous(std::ptr::null_mut(), (pages * PAGE) as usize, prot, flags) };
     at.expect("mapped") as u64
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn structures_that_are_not_there() {
+#[ignore = "a program that another test records"]
+fn pass_absent_structures() {
     let shared = Shared::new();
     let start = map(4, MapFlags::PRIVATE);
     let own = std::process::id();
-    #[expect(unsafe_code, reason = "calls of which no library takes an address")]
-    // SAFETY: memory of its own, and structures as long as the calls read.
+    #[expect(unsafe_code, reason = "no library takes an address for these calls")]
+    // SAFETY: the memory is the program's own, and the structures are as long as the calls read.
     unsafe {
         let Ok(fd) = userfaultfd(UserfaultfdFlags::CLOEXEC) else { return };
         let ioctl = |command: u64, words: *const u64| libc::ioctl(fd.as_raw_fd(), command, words);
-        // The kernel writes to it.
+        // The kernel writes to this structure, so that it must be present.
         let mut api = [0xaa_u64, 0, 0];
         assert_eq!(ioctl(API, api.as_mut_ptr()), 0);
         assert_eq!(ioctl(REGISTER, shared.absent(&[start + PAGE, 2 * PAGE, 1, 0])), 0);
@@ -62,16 +63,18 @@ fn structures_that_are_not_there() {
         assert_eq!(libc::syscall(libc::SYS_setrlimit, libc::RLIMIT_MEMLOCK, lower), 0);
         let header = [0x2008_0522_u32, 0];
         let sets = shared.absent(&[1 << 14, 0, 0]);
-        // What it may not have it does not get.
+        // The call fails if the process lacks the capability; the result does not matter.
         libc::syscall(libc::SYS_capset, &header, sets);
         println!("at {start:x}");
-        // The old limits come where the new ones are: what those were cannot be told afterwards.
+        // The old limits overwrite the new ones, so that the recorder cannot read the new ones after the
+        // call.
         let both = shared.absent(&[0x1000, 0x4000]);
         assert_eq!(limit(both, both as u64), 0);
     }
 }
 
-/// The recording of a program that says where its memory is; that, and the recording's text.
+/// Records a program that prints the address of its memory. Returns the recording's file, the address and the
+/// text.
 fn recorded(folder: &TempDir, args: &[&str], program: &str) -> Option<(PathBuf, u64, String)> {
     let (output, made) = record_program(folder, args, program);
     let (said, told) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
@@ -86,13 +89,12 @@ fn recorded(folder: &TempDir, args: &[&str], program: &str) -> Option<(PathBuf, 
     Some((made, start, String::from_utf8(text).expect("text")))
 }
 
-/// They are recorded all the same, and only what the call itself writes over is a place where events were
-/// lost.
+/// Absent structures are recorded. Only the structure that the call itself overwrites is recorded as a loss
+/// of events.
 #[test]
-fn structures_in_pages_that_are_not_there() {
+fn structures_in_absent_pages_are_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some((made, start, text)) = recorded(&folder, &[], "structures::structures_that_are_not_there")
-    else {
+    let Some((made, start, text)) = recorded(&folder, &[], "structures::pass_absent_structures") else {
         return;
     };
     let at = |pages: u64| start + pages * PAGE;
@@ -113,14 +115,14 @@ fn structures_in_pages_that_are_not_there() {
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn a_userfaultfd_of_the_device() {
+#[ignore = "a program that another test records"]
+fn register_with_a_userfaultfd_of_the_device() {
     const NEW: u64 = 0xaa00;
     let Ok(device) = std::fs::File::options().read(true).write(true).open("/dev/userfaultfd") else { return };
     let start = map(4, MapFlags::PRIVATE);
     let (page, to) = (PAGE as usize, map(8, MapFlags::PRIVATE));
-    #[expect(unsafe_code, reason = "calls of which no library knows")]
-    // SAFETY: memory of its own, and structures as long as the calls read and write.
+    #[expect(unsafe_code, reason = "no library wraps these calls")]
+    // SAFETY: the memory is the program's own, and the structures are as long as the calls read and write.
     unsafe {
         let fd = libc::ioctl(device.as_raw_fd(), NEW, libc::O_CLOEXEC);
         assert!(fd >= 0);
@@ -132,10 +134,11 @@ fn a_userfaultfd_of_the_device() {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let several = |from: u64, to: u64| libc::mremap(from as _, 3 * page, 3 * page, flags, to as *mut u8);
         assert_eq!(ioctl(REGISTER, [start + PAGE, PAGE, 1, 0]), 0);
-        // Of what is not all mapped, and of what is no memory of the mode's.
+        // The first range is not page-aligned. The second is memory that the mode does not support.
         assert_eq!(ioctl(REGISTER, [start + 1, PAGE, 1, 0]), -1);
         assert_eq!(ioctl(REGISTER, [start + 2 * PAGE, PAGE, 4, 0]), -1);
-        // Those that are registered are not moved beside others; once moved, they are registered no more.
+        // A move of several VMAs fails if one of them is registered. A VMA that is moved alone loses its
+        // registration.
         assert_eq!(several(start, to), libc::MAP_FAILED);
         let alone = libc::mremap((start + PAGE) as _, page, page, flags, (to + 4 * PAGE) as *mut u8);
         assert_eq!(alone as u64, to + 4 * PAGE);
@@ -144,13 +147,13 @@ fn a_userfaultfd_of_the_device() {
     println!("at {start:x}");
 }
 
-/// What is made through /dev/userfaultfd is a userfaultfd, and with its features all is known of what is
-/// registered.
+/// A userfaultfd created through /dev/userfaultfd is recorded with its features, so that all registrations
+/// are known.
 #[test]
-fn userfaultfds_of_the_device() {
+fn userfaultfd_of_the_device_is_recorded() {
     for args in [&[][..], &["--calls-only"]] {
         let folder = tempfile::tempdir().expect("a folder");
-        let program = "structures::a_userfaultfd_of_the_device";
+        let program = "structures::register_with_a_userfaultfd_of_the_device";
         let Some((made, start, text)) = recorded(&folder, args, program) else { return };
         let expected = match is_by_the_kernel(&made) {
             true => [" aa00 80000 0 0 = ".to_owned(), format!("{:x} 1000 1 = 0", start + PAGE)],
@@ -167,8 +170,8 @@ fn userfaultfds_of_the_device() {
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn registrations_of_shared_memory() {
+#[ignore = "a program that another test records"]
+fn register_shared_memory() {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use rustix::mm::{mlock, mmap, munmap};
     use std::os::fd::{AsFd, BorrowedFd};
@@ -179,8 +182,8 @@ fn registrations_of_shared_memory() {
     ftruncate(&file, 8 * PAGE).expect("longer");
     let Ok(text) = std::fs::File::open("/etc/passwd") else { return };
     let anonymous = map(8, MapFlags::SHARED);
-    #[expect(unsafe_code, reason = "calls of which no library knows")]
-    // SAFETY: memory of its own, and structures as long as the calls read and write.
+    #[expect(unsafe_code, reason = "no library wraps these calls")]
+    // SAFETY: the memory is the program's own, and the structures are as long as the calls read and write.
     unsafe {
         let Ok(fd) = userfaultfd(UserfaultfdFlags::CLOEXEC) else { return };
         let ioctl = |command: u64, mut words: [u64; 5]| {
@@ -216,7 +219,8 @@ fn registrations_of_shared_memory() {
         if huge != libc::MAP_FAILED {
             assert_eq!(ioctl(REGISTER, [huge as u64, 2 << 20, MISSING, 0, 0]), 0);
         }
-        // Of any file, where the kernel resolves the faults itself; not every kernel does.
+        // With UFFD_FEATURE_WP_ASYNC the kernel resolves the faults itself and accepts any file. Old kernels
+        // lack the feature.
         const WP_ASYNC: u64 = 1 << 15;
         let Ok(other) = userfaultfd(UserfaultfdFlags::CLOEXEC) else { return };
         let by_itself = |command: u64, mut words: [u64; 5]| {
@@ -234,17 +238,17 @@ fn registrations_of_shared_memory() {
         assert_eq!(ioctl(UNREGISTER, [private, 2 * PAGE, 0, 0, 0]), 0);
         munmap(shared as _, PAGE as usize).expect("unmapped");
         println!("at {:x}", huge as u64);
-        // Its snapshot shows what is registered.
+        // The snapshot at the exit shows the registrations.
         libc::_exit(0);
     }
 }
 
-/// Registrations of shared memory, as such and as private copies, and of huge pages of a pool are made and
-/// compared; those of ordinary files alone are not.
+/// Registrations of shared memory, of private mappings of shared files and of hugetlb pages are replayed and
+/// compared. Registrations of ordinary files are not.
 #[test]
-fn files_that_are_registered() {
+fn registrations_of_shared_and_huge_memory_are_replayed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let program = "structures::registrations_of_shared_memory";
+    let program = "structures::register_shared_memory";
     let Some((made, huge, text)) = recorded(&folder, &[], program) else { return };
     let registered: Vec<_> = text.lines().filter(|line| line.contains(&format!(" {REGISTER:x} "))).collect();
     let with = |what: String| registered.iter().filter(|line| line.contains(&what)).count();
@@ -252,42 +256,42 @@ fn files_that_are_registered() {
     assert_eq!(registered.len(), 7 + pools + ordinary, "{text}");
     let report = replay(&folder, &made);
     assert_eq!(report.contains("userfaultfd of ordinary files"), ordinary > 0, "{report}");
-    // With the one that takes some back.
+    // The count includes the UFFDIO_UNREGISTER.
     assert!(report.contains(&format!("ioctl {} ", 8 + pools)), "{report}");
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn privileges_that_go() {
+#[ignore = "a program that another test records"]
+fn drop_privileges() {
     use rustix::mm::mlock;
     use rustix::process::{Resource, Rlimit, setrlimit};
     let own = map(4, MapFlags::PRIVATE);
-    #[expect(unsafe_code, reason = "memory of its own; calls of which no library knows")]
-    // SAFETY: as said.
+    #[expect(unsafe_code, reason = "its own memory; no library wraps these calls")]
+    // SAFETY: locks only its own memory, and changes only its own user IDs.
     unsafe {
         let limit = Rlimit { current: Some(PAGE), maximum: Some(PAGE) };
         if setrlimit(Resource::Memlock, limit).is_err() || mlock(own as _, 2 * PAGE as usize).is_err() {
             return;
         }
         rustix::mm::munlock(own as _, 2 * PAGE as usize).expect("unlocked");
-        // Only of this thread, which nobody else shares anything with.
+        // The raw call changes only this thread.
         if libc::syscall(libc::SYS_setresuid, 0, 65534, 0) != 0 {
             return;
         }
-        assert!(mlock(own as _, 2 * PAGE as usize).is_err(), "no privilege any more");
+        assert!(mlock(own as _, 2 * PAGE as usize).is_err(), "the privilege is dropped");
         assert_eq!(libc::syscall(libc::SYS_setresuid, -1, 0, -1), 0);
-        assert!(mlock(own as _, 2 * PAGE as usize).is_ok(), "and again");
+        assert!(mlock(own as _, 2 * PAGE as usize).is_ok(), "the privilege is restored");
         assert_eq!(libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534), 0);
-        assert!(mlock(own as _, 3 * PAGE as usize).is_err(), "none for good");
+        assert!(mlock(own as _, 3 * PAGE as usize).is_err(), "the privilege is dropped permanently");
     }
     println!("at {own:x}");
 }
 
-/// What calls that change credentials leave of CAP_IPC_LOCK is recorded as if capset had set it.
+/// If a call that changes credentials changes CAP_IPC_LOCK, it is recorded like a capset.
 #[test]
-fn privileges_are_followed() {
+fn credential_changes_are_recorded_as_capset() {
     let folder = tempfile::tempdir().expect("a folder");
-    let Some((made, _, text)) = recorded(&folder, &[], "structures::privileges_that_go") else { return };
+    let Some((made, _, text)) = recorded(&folder, &[], "structures::drop_privileges") else { return };
     if std::fs::metadata("/sys/kernel/btf/vmlinux").is_err() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What the kernel does to the memory of a recorded program without a call or a fault that would say so.
+//! Changes of a program's memory that the kernel makes without a call or a fault that a recording could show.
 
 use super::{is_by_the_kernel, record_program, replay, text_of};
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE};
@@ -8,11 +8,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
-/// Under which a program may execute memory that it maps to be read.
+/// With this personality, memory that a program maps as readable is executable.
 const READ_IMPLIES_EXEC: libc::c_ulong = 0x40_0000;
 
-/// A program that the kernel begins to map and then refuses: its second segment has more bytes in the file than
-/// in memory.
+/// Returns an ELF file whose execve fails after the kernel has begun to map it: the second segment has more
+/// bytes in the file than in memory.
 fn late_program() -> Vec<u8> {
     let mut bytes = vec![0; 3 * PAGE];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
@@ -35,15 +35,15 @@ fn late_program() -> Vec<u8> {
 }
 
 #[test]
-#[ignore = "a program that others record"]
-fn memory_that_changes_without_a_word() {
+#[ignore = "a program that another test records"]
+fn change_memory_without_calls() {
     let late = File::options().write(true).create_new(true).mode(0o755).open("late");
     late.and_then(|file| file.write_all_at(&late_program(), 0)).expect("written");
     let (late, memory) =
         (CString::new("./late").expect("a path"), File::options().write(true).open("/proc/self/mem"));
     let memory = memory.expect("Linux");
     #[expect(unsafe_code, reason = "memory of its own")]
-    // SAFETY: every mapping is of this function alone, and what it writes to is mapped.
+    // SAFETY: every mapping belongs to this function, and every write is to a mapping.
     unsafe {
         let map = |at: usize, pages: usize, prot: i32, flags: i32| {
             let at = at as *mut libc::c_void;
@@ -71,16 +71,17 @@ fn memory_that_changes_without_a_word() {
         }
         let mut status = 0;
         assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        assert!(libc::WIFSIGNALED(status), "the kernel cannot go back: {status}");
+        assert!(libc::WIFSIGNALED(status), "the kernel cannot restore the old image: {status}");
     }
     println!("done");
 }
 
-/// What no line tells is replayed as on Linux, or set aside with its reason.
+/// Changes that no line of a recording shows are replayed as on Linux, or are not checked for a stated
+/// reason.
 #[test]
-fn memory_that_changes_without_a_call_is_as_on_linux() {
+fn unrecorded_changes_of_memory_cause_no_differences() {
     let folder = tempfile::tempdir().expect("a folder");
-    let program = "untold::memory_that_changes_without_a_word";
+    let program = "untold::change_memory_without_calls";
     let (output, Some(made)) = record_program(&folder, &[], program) else { return };
     assert!(String::from_utf8_lossy(&output.stdout).contains("done"), "{output:?}");
     if !is_by_the_kernel(&made) {

@@ -1,4 +1,4 @@
-//! Makes random calls on the running kernel and says nothing of what came of them: a program to be recorded.
+//! Makes random system calls on the running kernel, and ignores their results: a program to record.
 //!
 //! ```text
 //! cargo build --package freehold-cli --example random
@@ -7,11 +7,14 @@
 //! ```
 //!
 //! Options:
-//! - `--seed N`, `--calls N`, `--per-run N`: after so many calls a new process begins afresh
-//! - `--mix model`: the calls that the model compares, in processes of which all memory but an arena is
-//!   filled (the default); `--mix outsider`: calls such as somebody would try who does not know this project,
-//!   in a process as any other
-//! - `--no-mseal`: without the calls that old versions of strace do not print
+//! - `--seed N`: seed of the random calls
+//! - `--calls N`: number of calls
+//! - `--per-run N`: number of calls after which a new process starts
+//! - `--mix model` (the default): the calls that the model compares, in processes whose memory is entirely
+//!   mapped except for one arena
+//! - `--mix outsider`: calls that do not depend on the model's choice of calls and arguments, in ordinary
+//!   processes
+//! - `--no-mseal`: leaves out mseal, which old versions of strace do not print
 
 mod outsider;
 mod raw;
@@ -21,7 +24,7 @@ use freehold_model::linux::{Linux, Options};
 use freehold_model::op::{Call, Op, Outcome};
 use freehold_model::{Subject, World};
 
-/// What to do.
+/// The options of a run.
 struct Plan {
     seed: u64,
     calls: u64,
@@ -35,7 +38,7 @@ fn plan() -> Plan {
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number =
-            || args.next().and_then(|n| n.parse::<u64>().ok()).expect("a number after the option");
+            || args.next().and_then(|n| n.parse::<u64>().ok()).expect("a number must follow the option");
         match arg.as_str() {
             "--seed" => plan.seed = number(),
             "--calls" => plan.calls = number(),
@@ -44,7 +47,7 @@ fn plan() -> Plan {
             "--mix" => match args.next().as_deref() {
                 Some("model") => plan.outsider = false,
                 Some("outsider") => plan.outsider = true,
-                _ => panic!("--mix model or --mix outsider"),
+                _ => panic!("expected --mix model or --mix outsider"),
             },
             other => panic!("unknown option {other}"),
         }
@@ -52,15 +55,15 @@ fn plan() -> Plan {
     plan
 }
 
-/// The calls of the model's generator.
+/// Makes the calls of the model's generator.
 fn of_the_model(plan: &Plan) {
-    let mut linux = Linux::new(Options::default()).expect("the kernel can be driven here");
+    let mut linux = Linux::new(Options::default()).expect("cannot run the model on this kernel");
     let world = World { seals: plan.mseal && linux.world().seals, ..linux.world() };
     let mut left = plan.calls;
     let mut run = plan.seed;
     while left > 0 {
         linux.reset();
-        // So that a recording shows what is there: nothing.
+        // Unmap the arena, so that the recording shows that it is empty.
         let (addr, len) = (world.start, world.end - world.start);
         linux.apply(&Op { proc: 0, call: Call::Munmap { addr, len } });
         let mut generator = Generator::new(world.clone(), run);
@@ -74,7 +77,7 @@ fn of_the_model(plan: &Plan) {
     }
 }
 
-/// The program.
+/// Runs the program.
 pub fn main() {
     let plan = plan();
     match plan.outsider {

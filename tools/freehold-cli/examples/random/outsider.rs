@@ -1,5 +1,5 @@
-//! Calls as somebody would try them who does not know this project: every call about memory, sensible
-//! arguments and absurd ones.
+//! Random calls that are independent of the model: every memory-management call, with sensible and absurd
+//! arguments.
 
 use super::raw::{self, Own};
 use freehold_model::draw::Draw;
@@ -8,22 +8,22 @@ use rand_pcg::rand_core::Rng;
 use std::sync::Barrier;
 
 const PAGE: u64 = 4096;
-/// Where the window of the first thread begins; the others' follow.
+/// Start of the window of the first thread. The windows of the other threads follow.
 const WINDOWS: u64 = 0x2000_0000_0000;
-/// Bytes from one to the next.
+/// Distance in bytes between two windows.
 const APART: u64 = 1 << 32;
-/// Pages of a window.
+/// Number of pages of a window.
 const WINDOW: u64 = 32;
-/// Ranges that a walk remembers.
+/// Number of ranges that a walk remembers.
 const KNOWN: usize = 16;
-/// Most bytes that may be locked or touched as a whole.
+/// Maximum number of bytes that one call may lock or touch.
 const MOST: u64 = 8 << 20;
-/// Advice; without what declares memory broken, and without MADV_COLLAPSE, whose answer depends on what
-/// memory is free.
+/// Values of advice. Excluded are the values that mark memory as failing, and MADV_COLLAPSE, whose result
+/// depends on the free memory of the machine.
 const ADVICE: [u64; 27] =
     [0, 1, 2, 3, 4, 4, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 102, 103, 77];
 
-/// Makes `calls` calls, `per_run` in each of as many processes as that takes.
+/// Makes `calls` calls, in processes of `per_run` calls each.
 pub fn run(seed: u64, calls: u64, per_run: u64, mseal: bool) {
     let mut left = calls;
     for run in 0.. {
@@ -37,7 +37,7 @@ pub fn run(seed: u64, calls: u64, per_run: u64, mseal: bool) {
     }
 }
 
-/// The life of a process, in one thread or some.
+/// Makes the calls of one process, in one or two threads.
 fn process(seed: u64, calls: u64, mseal: bool) {
     let mut rng = Pcg64Mcg::new(u128::from(seed) << 64 | 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     let threads = if rng.next_u64().is_multiple_of(4) { 2 } else { 1 };
@@ -50,7 +50,7 @@ fn process(seed: u64, calls: u64, mseal: bool) {
         let own = Own::now();
         let heap = raw::call(libc::SYS_brk, [0; 6]) as u64;
         let window = WINDOWS + number * APART;
-        // So that a recording shows what is there: nothing.
+        // Unmap the window, so that the recording shows that it is empty.
         raw::call(libc::SYS_munmap, [window, 4 * WINDOW * PAGE, 0, 0, 0, 0]);
         let known = [(window, WINDOW * PAGE); KNOWN];
         let alone = threads == 1;
@@ -73,7 +73,7 @@ fn process(seed: u64, calls: u64, mseal: bool) {
     }
 }
 
-/// Descriptors of every kind.
+/// Returns descriptors of every kind, including an invalid one.
 fn files() -> [u64; 12] {
     let open = |path: &std::ffi::CStr, flags: i32| {
         raw::call(libc::SYS_open, [path.as_ptr() as u64, flags as u64, 0o600, 0, 0, 0])
@@ -104,21 +104,21 @@ fn files() -> [u64; 12] {
     .map(|descriptor| descriptor as u64)
 }
 
-/// One thread's way.
+/// The state of one thread.
 struct Walk {
     rng: Pcg64Mcg,
     own: Own,
-    /// Ranges that calls have mapped, address and length; some are gone again.
+    /// Ranges that calls have mapped: address and length. Later calls may have unmapped some.
     known: [(u64, u64); KNOWN],
     window: u64,
-    /// Where the heap ended when the walk began.
+    /// End of the heap when the walk began.
     heap: u64,
     files: [u64; 12],
     segments: [i64; 2],
     mseal: bool,
-    /// The process has one thread.
+    /// True if the process has one thread.
     alone: bool,
-    /// What is mapped from now on is locked.
+    /// True if mlockall(MCL_FUTURE) locks future mappings.
     future: bool,
 }
 
@@ -187,13 +187,13 @@ impl Walk {
         }
     }
 
-    /// A pointer for what a call gives back.
+    /// Returns a pointer to which a call may write its results.
     fn pointer(&mut self) -> u64 {
         let at = self.addr();
         if self.own.meets(at, 16 * PAGE) { self.window } else { at }
     }
 
-    /// One call.
+    /// Makes one call.
     fn step(&mut self) {
         let (addr, len, prot) = (self.addr(), self.len(), self.prot());
         match self.below(64) {
@@ -229,14 +229,14 @@ impl Walk {
         }
     }
 
-    /// A call about a range, unless that is this program's own.
+    /// Makes a call on a range, unless the range overlaps the program's own memory.
     fn on(&mut self, number: i64, addr: u64, len: u64, rest: [u64; 3]) {
         if !self.own.meets(addr, len) {
             raw::call(number, [addr, len, rest[0], rest[1], rest[2], 0]);
         }
     }
 
-    /// The same where the call may bring pages: not too many.
+    /// Makes a call that may allocate pages, unless the range is too large.
     fn on_few(&mut self, number: i64, addr: u64, len: u64, rest: [u64; 3]) {
         if len <= MOST || len >= 1 << 47 {
             self.on(number, addr, len, rest);
@@ -296,7 +296,7 @@ impl Walk {
         let at = raw::call(libc::SYS_mmap, [addr, len, prot, flags, file, offset]);
         self.remember(at, len);
         if !(-4095..0).contains(&at) && len > 64 * PAGE && !self.one_in(8) {
-            // Large ones come and go: alignment matters, not the room they take.
+            // Unmap large mappings soon: they test alignment, and should not fill the address space.
             raw::call(libc::SYS_munmap, [at as u64, len, 0, 0, 0, 0]);
         }
     }
@@ -326,7 +326,7 @@ impl Walk {
     fn lock(&mut self) {
         let (addr, len) = (self.addr(), self.len());
         match self.below(16) {
-            // Everything: only while nothing large is mapped can that be borne, so on fault.
+            // Lock everything only on fault (MCL_ONFAULT), because a large mapping may exist.
             0 => {
                 let flags = self.pick(&[4, 5, 6, 7, 0, 8]);
                 self.future |= flags == 6 || flags == 7;
@@ -433,7 +433,7 @@ impl Walk {
         }
     }
 
-    /// The kernel reads or writes a byte, as it would for any other call.
+    /// Makes the kernel read or write one byte of memory.
     fn touch(&mut self) {
         let at = self.pointer();
         let (zero, memory) = (self.files[6], self.files[0]);

@@ -1,16 +1,16 @@
-//! System calls with any arguments, and what of this process they must not reach.
+//! System calls with arbitrary arguments, and the list of this process's memory that they must not touch.
 #![expect(unsafe_code, reason = "raw system calls")]
 
 use std::arch::asm;
 
-/// Most ranges of its own that a process has.
+/// Maximum number of mappings of a process.
 const MOST: usize = 128;
 const PAGE: u64 = 4096;
 
-/// A system call as the kernel answers it: negative is an errno.
+/// Makes a system call, and returns the kernel's raw result: a negative value is an errno.
 pub fn call(number: i64, a: [u64; 6]) -> i64 {
     let value: i64;
-    // SAFETY: the caller has asked `Own` whether the call can reach memory that this program uses.
+    // SAFETY: the caller has checked with `Own` that the call cannot reach memory that this program uses.
     unsafe {
         asm!("syscall", inlateout("rax") number => value, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
             in("r10") a[3], in("r8") a[4], in("r9") a[5], out("rcx") _, out("r11") _);
@@ -18,11 +18,11 @@ pub fn call(number: i64, a: [u64; 6]) -> i64 {
     value
 }
 
-/// A clone whose child does nothing but exit; the parent's answer.
+/// Clones a child that only exits. Returns the parent's result of the call.
 pub fn clone_and_exit(flags: u64) -> i64 {
     let value: i64;
-    // SAFETY: the child, which may share the parent's memory and stack, runs no code but the exit; with
-    // CLONE_VM the flags hold CLONE_VFORK, too.
+    // SAFETY: the child may share the parent's memory and stack, but runs no code except the exit. If the
+    // flags contain CLONE_VM, they also contain CLONE_VFORK.
     unsafe {
         asm!("syscall", "test rax, rax", "jnz 2f", "mov eax, 60", "xor edi, edi", "syscall", "ud2", "2:",
             inlateout("rax") libc::SYS_clone => value, inlateout("rdi") flags => _, in("rsi") 0, in("rdx") 0, in("r10") 0,
@@ -31,38 +31,39 @@ pub fn clone_and_exit(flags: u64) -> i64 {
     value
 }
 
-/// A child that runs `work` and ends; its exit status, or the signal that ended it as a negative number.
+/// Runs `work` in a child. Returns the child's exit status, or the negated number of the signal that ended
+/// it.
 pub fn in_a_child(work: impl FnOnce()) -> i32 {
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
     if child == 0 {
         work();
-        // SAFETY: ends the child, without what is to be done at the parent's end.
+        // SAFETY: _exit ends the child without running the exit handlers, which belong to the parent.
         unsafe { libc::_exit(0) };
     }
     assert!(child > 0, "cannot fork");
     let mut status = 0;
-    // SAFETY: a child of this process; the status outlives the call.
+    // SAFETY: the child belongs to this process, and the status outlives the call.
     unsafe { libc::waitpid(child, &mut status, 0) };
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
 }
 
-/// The memory that this program itself uses: code, stacks, heap.
+/// The memory that this program uses: code, stacks, heap.
 pub struct Own {
     ranges: [(u64, u64); MOST],
     count: usize,
 }
 
 impl Own {
-    /// What is mapped now.
+    /// Returns the current mappings.
     pub fn now() -> Own {
-        let text = std::fs::read_to_string("/proc/self/maps").expect("the list of what is mapped");
+        let text = std::fs::read_to_string("/proc/self/maps").expect("cannot read the mappings");
         let mut own = Own { ranges: [(0, 0); MOST], count: 0 };
         for line in text.lines() {
             let range = line.split(' ').next().and_then(|range| range.split_once('-'));
             let (start, end) = range.expect("START-END");
             let number = |text| u64::from_str_radix(text, 16).expect("an address");
-            // A stack grows.
+            // A stack may grow.
             let room = if line.ends_with("[stack]") { 2 << 20 } else { 0 };
             own.ranges[own.count] = (number(start) - room, number(end));
             own.count += 1;
@@ -70,8 +71,8 @@ impl Own {
         own
     }
 
-    /// Whether a call about `len` bytes at `addr`, in whole pages and counted as the kernel counts, may reach
-    /// it.
+    /// Returns true if a call on `len` bytes at `addr` may reach this memory. Rounds to whole pages as the
+    /// kernel does.
     pub fn meets(&self, addr: u64, len: u64) -> bool {
         let start = addr & !(PAGE - 1);
         let len = len.wrapping_add(addr - start).wrapping_add(PAGE - 1) & !(PAGE - 1);

@@ -1,5 +1,5 @@
-//! `freehold completions` and `freehold man`: what the definition of the command line says, for shells and
-//! for man(1).
+//! `freehold completions` and `freehold man`: shell completions and manual pages, both generated from the
+//! definition of the command line.
 
 use super::{cannot_write, say};
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
@@ -10,11 +10,11 @@ use freehold_record::Output;
 use std::fs;
 use std::path::Path;
 
-/// Prints completions.
+/// Prints the completion script of a shell.
 ///
 /// # Errors
 ///
-/// Standard output cannot be written.
+/// Fails if standard output cannot be written.
 pub fn completions(args: &CompletionsArgs) -> anyhow::Result<u8> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "freehold", &mut text);
@@ -22,11 +22,11 @@ pub fn completions(args: &CompletionsArgs) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Prints the page of the command itself, or writes the pages of all jobs.
+/// Prints the manual page of `freehold`, or writes the pages of all subcommands to a folder.
 ///
 /// # Errors
 ///
-/// A page cannot be written.
+/// Fails if a page cannot be written.
 pub fn man(args: &ManArgs) -> anyhow::Result<u8> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
@@ -52,6 +52,6 @@ fn page(command: clap::Command) -> anyhow::Result<String> {
     let mut text = Vec::new();
     let source = concat!("freehold ", env!("CARGO_PKG_VERSION"));
     Man::new(command.version(env!("CARGO_PKG_VERSION"))).source(source).render(&mut text)?;
-    // Words as they are: lines to be typed are among them.
+    // Turn off hyphenation and justification: the page contains lines to be typed.
     Ok(String::from_utf8(text)?.replacen(".SH NAME", ".ad l\n.nh\n.SH NAME", 1))
 }

@@ -1,4 +1,4 @@
-//! What the jobs of the command print and write, and their exit status.
+//! The subcommands: what each prints and writes, and its exit status.
 
 pub mod manual;
 pub mod record;
@@ -10,12 +10,12 @@ use freehold_record::Output;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Something differed from Linux.
+/// Exit status if an answer differed from Linux's.
 pub const DIFFERENT: u8 = 1;
-/// Something could not be read, or not be written.
+/// Exit status if a file could not be read or written.
 pub const UNUSABLE: u8 = 2;
 
-/// Whether an error is that nobody reads standard output any more.
+/// Returns true if the error is a broken pipe: the reader of standard output has closed it.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
@@ -25,14 +25,14 @@ fn output(path: &Path) -> anyhow::Result<Output> {
 }
 
 fn cannot_write(path: &Path) -> String {
-    format!("{}: cannot be written", path.display())
+    format!("cannot write {}", path.display())
 }
 
 /// Prints to standard output.
 ///
 /// # Errors
 ///
-/// The system's; a broken pipe, too.
+/// Fails if standard output cannot be written, also if it is a broken pipe.
 pub fn say(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;

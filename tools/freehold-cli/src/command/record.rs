@@ -4,11 +4,12 @@ use crate::cli::RecordArgs;
 use freehold_record::{Notice, Options, Written, record};
 use freehold_replay::units;
 
-/// Records what the arguments say. The exit status of the command, as a shell would show it.
+/// Records the command that the arguments name. Returns the command's exit status, as a shell would show it.
 ///
 /// # Errors
 ///
-/// For the user: what is missing to record, or what went wrong.
+/// Fails if a requirement of the recorder is missing, or if recording fails. The error is a message for the
+/// user.
 pub fn run(args: RecordArgs) -> anyhow::Result<u8> {
     let RecordArgs { output, snapshot_every, snapshots, buffer_kb, rename, force, calls_only, command } =
         args;
@@ -17,11 +18,11 @@ pub fn run(args: RecordArgs) -> anyhow::Result<u8> {
     record(&options, &|notice| match notice {
         Notice::Said(words) => eprintln!("freehold: {words}"),
         Notice::Written(written) => show(written),
-        Notice::Replayable(file) => eprintln!("freehold: freehold replay {}", file.display()),
+        Notice::Replayable(file) => eprintln!("freehold: replay with: freehold replay {}", file.display()),
     })
 }
 
-/// What there is, and what it cost.
+/// Prints the contents of the recording, and the time that recording took.
 fn show(written: &Written) {
     let Written { events, calls, faults, tasks, snapshots, wall, stopped, bytes, .. } = written;
     let count = |number: &u64| units::count(*number);
@@ -34,16 +35,16 @@ fn show(written: &Written) {
         units::bytes(*bytes)
     );
     eprintln!(
-        "freehold: the command ran for {}, of which {} stopped for snapshots",
+        "freehold: the command ran for {}, including {} stopped for snapshots",
         units::nanoseconds(*wall),
         units::nanoseconds(*stopped)
     );
     if let Some((number, why)) = &written.failed {
-        eprintln!("freehold: {number} snapshots could not be taken: {why}");
+        eprintln!("warning: cannot take {number} snapshots: {why}");
     }
     if let Some(why) = &written.unseen {
         eprintln!(
-            "freehold: resource limits, registrations with userfaultfds and ranges of process_madvise are not recorded: {why:#}"
+            "warning: resource limits, userfaultfd registrations and ranges of process_madvise are not recorded: {why:#}"
         );
     }
 }

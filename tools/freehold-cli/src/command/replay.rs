@@ -11,15 +11,14 @@ use freehold_replay::{Options, ReplayError, Source, Tasks, maps_at, picture, rep
 use freehold_trace::ReadError;
 use std::path::Path;
 
-/// As many virtual CPUs as a machine in a process can have.
+/// Maximum number of virtual CPUs of a machine in a process.
 const MOST_CPUS: usize = 64;
 
-/// Does what the arguments say; the exit status.
+/// Runs `freehold replay`, and returns the exit status.
 ///
 /// # Errors
 ///
-/// What keeps it from going on: an output that cannot be written, a single recording that cannot be looked
-/// into.
+/// Fails if an output cannot be written, or if `--maps-at` cannot read its recording.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
     if let Some(time) = args.maps_at {
         return print_maps(args, time);
@@ -63,7 +62,7 @@ fn options(args: &ReplayArgs) -> Options {
     }
 }
 
-/// `--maps-at`.
+/// Prints an address space for `--maps-at`.
 fn print_maps(args: &ReplayArgs, time: u64) -> anyhow::Result<u8> {
     let source = source(args, &args.recordings[0]).map_err(anyhow::Error::msg)?;
     match maps_at(&source, time, args.task, &options(args)) {
@@ -72,7 +71,7 @@ fn print_maps(args: &ReplayArgs, time: u64) -> anyhow::Result<u8> {
     }
 }
 
-/// `--tasks`. A recording that cannot be read does not keep others from it.
+/// Lists tasks for `--tasks`. A recording that cannot be read does not prevent listing the others.
 fn list_tasks(args: &ReplayArgs) -> anyhow::Result<u8> {
     let mut status = 0;
     for (index, path) in args.recordings.iter().enumerate() {
@@ -82,7 +81,7 @@ fn list_tasks(args: &ReplayArgs) -> anyhow::Result<u8> {
         match listed {
             Ok(tasks) => say(&format!("{}{}", if index > 0 { "\n" } else { "" }, tasks.text()))?,
             Err(why) => {
-                eprintln!("freehold: {why}");
+                eprintln!("error: {why}");
                 status = UNUSABLE;
             }
         }
@@ -90,31 +89,31 @@ fn list_tasks(args: &ReplayArgs) -> anyhow::Result<u8> {
     Ok(status)
 }
 
-/// The recording that an argument names, or why it cannot be read.
+/// Opens the recording that an argument names. Returns a message for the user if it cannot be read.
 fn source(args: &ReplayArgs, path: &Path) -> Result<Source, String> {
     Source::of_argument(path, args.snap.as_deref()).map_err(|error| error.to_string())
 }
 
-/// Everything that was replayed so far.
+/// The results of all replays so far.
 struct All<'a> {
     args: &'a ReplayArgs,
     options: Options,
-    /// Reports are printed.
+    /// True if text reports are printed.
     text: bool,
     outcomes: Vec<Outcome>,
     unusable: Vec<Unusable>,
 }
 
 impl All<'_> {
-    /// Replays a recording, and prints what was found; the recording. None: it cannot be replayed, which does
-    /// not keep others from it.
+    /// Replays one recording, prints the report and returns the recording. Returns `None` if the recording
+    /// cannot be replayed; the other recordings are still replayed then.
     fn recording(&mut self, path: &Path) -> anyhow::Result<Option<Source>> {
         let replayed = source(self.args, path)
             .and_then(|source| self.designs(&source).map(|outcomes| (source, outcomes)));
         let (source, mut outcomes) = match replayed {
             Ok(replayed) => replayed,
             Err(reason) => {
-                eprintln!("freehold: {reason}");
+                eprintln!("error: {reason}");
                 self.unusable.push(Unusable { recording: path.display().to_string(), reason });
                 return Ok(None);
             }
@@ -129,7 +128,7 @@ impl All<'_> {
         Ok(Some(source))
     }
 
-    /// Replays on each design that was asked for.
+    /// Replays the recording on each requested design.
     fn designs(&self, source: &Source) -> Result<Vec<Outcome>, String> {
         let designs = match self.args.compare {
             true => Design::compared(),
@@ -153,11 +152,11 @@ impl All<'_> {
     }
 }
 
-/// Why a recording cannot be replayed, in one line that begins with its file.
+/// Returns the reason why a recording cannot be replayed: one line that names the recording's file.
 fn reason(source: &Source, error: &ReplayError) -> String {
     match error {
         ReplayError::Read(error @ ReadError::NoSnapshot { .. }) if source.lacks_snapshots() => {
-            format!("{error}; --snap FILE names one that lies elsewhere")
+            format!("{error}; use --snap FILE if the snapshots are in another folder")
         }
         ReplayError::Read(error) => error.to_string(),
         other => format!("{}: {other}", source.name().display()),

@@ -6,27 +6,27 @@ use anyhow::Context;
 use freehold_reproduce::{Plan, Scale};
 use std::path::{Path, PathBuf};
 
-/// Begins the part of a document that stays.
+/// Heading of the part of a document that `--markdown` keeps.
 const KERNELS_PART: &str = "\n## The kernel\n";
 
-/// What a shell adds to the number of a signal that ended a command.
+/// Base of the exit status of a command that a signal ended; shells add the signal's number.
 const SIGNALLED: u8 = 128;
 
-/// Does the experiments that the arguments name; the exit status.
+/// Runs the experiments that the arguments name, and returns the exit status.
 ///
 /// # Errors
 ///
-/// Not enough memory for an experiment, an output that cannot be written.
+/// Fails if an experiment needs more memory than there is, or if an output cannot be written.
 pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     let plan = Plan::new(&args.experiments, scale(args));
     plan.check().map_err(anyhow::Error::msg)?;
     let text = args.json.as_deref() != Some(Path::new("-"));
-    // Whether files can be written is known before anything takes a quarter of an hour.
+    // Open the files first: an unwritable file is reported before experiments run for a quarter of an hour.
     let kept = args.markdown.as_deref().and_then(kernels_part).unwrap_or_default();
     let file = |path: Option<&PathBuf>| path.map(|path| output(path)).transpose();
     let json = file(args.json.as_ref().filter(|_| text))?;
     let (page, markdown) = (file(args.report.as_ref())?, file(args.markdown.as_ref())?);
-    // A reader may have seen enough of the text; files are written all the same.
+    // If the reader of standard output closes it, the files are still written.
     let mut gone = None;
     let mut show = |text: &str| {
         if gone.is_none() {
@@ -36,7 +36,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     let found = plan.run(args.quiet, command_line(), |found| match found {
         Ok(found) if text => show(&found.text()),
         Ok(_) => {}
-        Err(why) => eprintln!("freehold: {why}"),
+        Err(why) => eprintln!("error: {why}"),
     })?;
     if let (Some(_), Some(said)) = (&found.interrupted, found.missing().last()) {
         eprintln!("freehold: {said}");
@@ -47,7 +47,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     }
     let page_text = page.as_ref().map(|_| found.html()).transpose()?;
     let markdown_text = markdown.as_ref().map(|_| found.markdown() + &kept);
-    // One that cannot be written does not keep the others from it.
+    // Write the remaining files even if one cannot be written.
     let files = [
         (json, &args.json, Some(json_text)),
         (page, &args.report, page_text),
@@ -57,7 +57,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     for (file, path, text) in files {
         let (Some(file), Some(path), Some(text)) = (file, path, text) else { continue };
         if let Err(error) = file.write(&text).with_context(|| cannot_write(path)) {
-            eprintln!("freehold: {error:#}");
+            eprintln!("error: {error:#}");
             status = UNUSABLE;
         }
     }
@@ -67,8 +67,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     }
 }
 
-/// What a document has of the kernel's figures, which another command writes to its end
-/// (`cargo xtask boot --bench`).
+/// Returns the part of a document with the kernel's figures, which `cargo xtask boot --bench` appends.
 fn kernels_part(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok().and_then(|document| from_kernels_part(&document).map(str::to_owned))
 }
@@ -77,7 +76,7 @@ fn from_kernels_part(document: &str) -> Option<&str> {
     document.find(KERNELS_PART).map(|at| &document[at..])
 }
 
-/// The sizes that the arguments ask for.
+/// Returns the experiment sizes that the arguments select.
 fn scale(args: &ReproduceArgs) -> Scale {
     let usual = if args.quick { Scale::quick } else { Scale::full }(args.cpus());
     Scale {
@@ -88,7 +87,7 @@ fn scale(args: &ReproduceArgs) -> Scale {
     }
 }
 
-/// As it was called, words with blanks in quotes.
+/// Returns the command line, with quotes around words that contain whitespace.
 fn command_line() -> String {
     let quoted = |word: std::ffi::OsString| match word.to_string_lossy() {
         word if word.contains(char::is_whitespace) => format!("'{word}'"),
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_part_stays() {
+    fn kernel_part_of_the_document_is_kept() {
         assert_eq!(
             from_kernels_part("# Results\n\n## munmap\n\n## The kernel\n\ntables\n"),
             Some("\n## The kernel\n\ntables\n")
