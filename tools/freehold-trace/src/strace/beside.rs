@@ -1,6 +1,7 @@
-//! Calls that were under way at the same time in one address space. In which order they took effect, a text
-//! does not tell; but it tells which these are: those of which one has begun, in a line of its own, before
-//! the other returned, and the other too.
+//! Calls in one address space that overlap in time.
+//!
+//! A text does not show the order in which overlapping calls took effect. It shows which calls overlap: each
+//! of the two begins, in a line of its own, before the other returns.
 
 use super::call::{self, Made};
 use super::feed::Feed;
@@ -12,53 +13,54 @@ use crate::{Beside, CallName};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// How many calls are remembered that a later one may have been beside.
+/// Maximum number of reported calls that are remembered for later overlapping calls.
 const MOST: usize = 256;
 
-/// What a call concerns.
+/// The addresses that a call concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// Addresses; either may be empty.
+    /// The ranges; either may be empty.
     ranges: [Range<u64>; 2],
-    /// It changes, or may have changed, what is mapped there or with which rights.
+    /// True if the call changes, or may have changed, mappings or access rights there.
     changes: bool,
-    /// It changes which memory is locked.
+    /// True if the call changes which memory is locked.
     locks: bool,
-    /// What it has made free.
+    /// The range that the call has unmapped.
     freed: Range<u64>,
 }
 
-/// A call that has been reported.
+/// A reported call.
 struct Past {
     pid: u32,
     space: u32,
-    /// Line in which it returned.
+    /// The line in which the call returned.
     ended: u32,
     extent: Extent,
 }
 
-/// The last calls that have been reported while others were under way.
+/// The most recently reported calls that overlapped others.
 #[derive(Default)]
 pub(super) struct Recent {
     calls: VecDeque<Past>,
-    /// Calls that have returned, and wait for the report of what must have come before.
+    /// Calls that have returned, and that are reported after the calls that must have preceded them.
     waiting: Vec<Option<Past>>,
 }
 
 impl Recent {
-    /// A call of `pid` has returned, and is reported after those that come until it [leaves](Self::leave).
+    /// Notes a returned call of `pid`, which is reported after the calls that are reported until
+    /// [`leave`](Self::leave).
     pub(super) fn enter(&mut self, (pid, made): (u32, &Made<'_>), tasks: &Tasks) {
         let past = Extent::of(made).zip(tasks.space(pid));
         self.waiting.push(past.map(|(extent, space)| Past { pid, space, ended: 0, extent }));
     }
 
-    /// The last call that waits is reported next.
+    /// Ends the wait of the last waiting call, which is reported next.
     pub(super) fn leave(&mut self) {
         self.waiting.pop();
     }
 
-    /// What a call of `pid`, from line `begun` to line `ended`, concerns together with others that were under
-    /// way.
+    /// Returns the addresses that a call of `pid`, from line `begun` to line `ended`, has in common with
+    /// overlapping calls.
     pub(super) fn beside(
         &mut self,
         (pid, made): (u32, &Made<'_>),
@@ -84,7 +86,7 @@ impl Recent {
                 extent.meet(&other, true, &mut found);
             }
         }
-        // Only a call that is under way now can begin before this one's end, and end later.
+        // A later call can overlap this one only if it is already in progress.
         if !alone {
             if self.calls.len() == MOST {
                 self.calls.pop_front();
@@ -95,7 +97,7 @@ impl Recent {
     }
 }
 
-/// Whether the call of `pid` that is under way will have made some of `range` free, or may have.
+/// Returns true if the call in progress of `pid` unmaps or may unmap a part of `range`.
 pub(super) fn made_free(
     pid: u32,
     range: Range<u64>,
@@ -107,7 +109,7 @@ pub(super) fn made_free(
     Ok(extent.is_none_or(|extent| meets(&extent.freed)))
 }
 
-/// What the call of `pid` that is under way will have been.
+/// Returns the extent of the call in progress of `pid`, from the line in which the call returns.
 fn until_its_end(pid: u32, tasks: &mut Tasks, feed: &mut Feed) -> Result<Option<Extent>, ReadError> {
     let Some(begun) = tasks.get_mut(pid).and_then(|task| task.begun.as_mut()) else { return Ok(None) };
     if begun.extent.is_none() {
@@ -119,14 +121,14 @@ fn until_its_end(pid: u32, tasks: &mut Tasks, feed: &mut Feed) -> Result<Option<
     Ok(begun.extent.clone().flatten())
 }
 
-/// Whether calls of this name change which memory is locked.
+/// Returns true if calls of this name change which memory is locked.
 fn locks(name: CallName) -> bool {
     use CallName::*;
     matches!(name, Mlock | Mlock2 | Munlock | Mlockall | Munlockall)
 }
 
 impl Extent {
-    /// Whether calls of this name concern addresses that they name.
+    /// Returns true if calls of this name have addresses in their arguments.
     fn has(name: CallName) -> bool {
         use CallName::*;
         locks(name)
@@ -134,11 +136,11 @@ impl Extent {
             || matches!(name, Shmat | Shmdt | Madvise | Mbind | Msync | Mincore | Ioctl)
     }
 
-    /// What a call that has returned concerns; none if it is about the address space as a whole, or about
-    /// none.
+    /// Returns the extent of a call that has returned. Returns `None` if the call concerns the whole address
+    /// space, or no addresses.
     fn of(made: &Made<'_>) -> Option<Extent> {
         use CallName::*;
-        /// Longer than a segment is; its length is not in the text.
+        /// An upper limit of the size of a segment, which the text does not show.
         const SEGMENT: u64 = 64 << 20;
         let (name, value, locks) = (made.name, made.value(), locks(made.name));
         if matches!(name, Mlockall | Munlockall) {
@@ -162,20 +164,20 @@ impl Extent {
             freed = to.end..at.end;
             to = 0..0;
         } else if name == Mremap && at.is_empty() {
-            // It makes a second mapping of what is at the first page.
+            // The call makes a second mapping of the first page.
             at.end = at.start.saturating_add(PAGE);
         }
         let freed = value.map_or(0..0, |_| freed);
         Some(Extent { ranges: [at, to], changes, locks, freed })
     }
 
-    /// Adds to `found` what both concern, if one changes something.
+    /// Adds the common addresses of both calls to `found`, if one of the calls changes something.
     fn meet(&self, other: &Extent, later: bool, found: &mut Vec<Beside>) {
         let maps = self.changes || other.changes;
         if !maps && !self.locks && !other.locks {
             return;
         }
-        // All memory is locked, or none: where what is unmapped meanwhile was, that changes nothing.
+        // mlockall and munlockall concern all memory. A concurrent unmapping does not change their effect.
         let whole = self.ranges[0].end == u64::MAX || other.ranges[0].end == u64::MAX;
         for (own, theirs) in
             self.ranges.iter().flat_map(|own| other.ranges.iter().map(move |theirs| (own, theirs)))

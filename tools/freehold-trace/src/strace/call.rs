@@ -1,4 +1,4 @@
-//! What the text of a call means.
+//! Parses the text of a call.
 
 use super::head::{find, name};
 use super::text::{Arg, End, args, end};
@@ -11,37 +11,37 @@ use crate::{CallName, Returned};
 
 /// The name of mseal in texts by versions of strace that do not know it. They show six arguments.
 const MSEAL: &str = "syscall_0x1ce";
-/// `CLONE_VM | CLONE_VFORK`, what vfork stands for.
+/// `CLONE_VM | CLONE_VFORK`, the flags that vfork implies.
 const VFORK: u64 = 0x4100;
-/// The bits of clone's flags that are the signal sent at the child's end.
+/// The bits of clone's flags that select the signal at the child's end.
 const EXIT_SIGNAL: u64 = 0xff;
 
-/// What a text, which does not tell how long it is, shows of a System V segment.
+/// The assumed size of a System V segment, whose true size is not in the text of shmat.
 const SOME: u64 = PAGE;
 
-/// A call, read.
+/// A parsed call.
 #[derive(Debug)]
 pub(super) struct Made<'a> {
-    /// Which.
+    /// The name.
     pub(super) name: CallName,
-    /// Its arguments.
+    /// The arguments.
     pub(super) args: [u64; 6],
-    /// How it ended.
+    /// The result and the duration.
     pub(super) end: End<'a>,
-    /// The path of the descriptor among its arguments, where the text says so; or the path that it opens.
+    /// The path of the descriptor among the arguments, if the text shows it, or the path that the call opens.
     pub(super) note: Option<&'a [u8]>,
-    /// What is wrong with an argument that was read as far as possible.
+    /// The error in an argument that could be read only in part.
     pub(super) odd: Option<Bad>,
-    /// The caller's and the other side's pieces of memory.
+    /// The ranges of memory in the caller and in the other process.
     pub(super) vectors: Option<(Pieces, Pieces)>,
 }
 
-/// The calls that make a task.
+/// Returns true for the calls that create a task.
 pub(super) fn clones(name: CallName) -> bool {
     matches!(name, CallName::Clone | CallName::Clone3 | CallName::Fork | CallName::Vfork)
 }
 
-/// The argument that is a descriptor.
+/// Returns the index of the argument that is a descriptor.
 fn descriptor(name: CallName) -> Option<usize> {
     match name {
         CallName::Mmap => Some(4),
@@ -50,11 +50,11 @@ fn descriptor(name: CallName) -> Option<usize> {
     }
 }
 
-/// Reads the text of a call of which it is known that `name` is its name.
+/// Parses the text of a call with the known name `known`.
 pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     let begin = find(text, b"(").map_or(0, |at| at + 1);
     let (found, closed) = args(text, begin)?;
-    let closed = closed.ok_or(Bad::Expected("`)` behind the arguments", text.len()))?;
+    let closed = closed.ok_or(Bad::Expected("`)` after the arguments", text.len()))?;
     let mut end = end(text, closed + 1)?;
     let note = match known {
         CallName::Open => found.first().and_then(path),
@@ -80,22 +80,22 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     let mut odd = None;
     let args = values(known, &found, &mut odd)?;
     if end.returned.value().is_some_and(|value| value != 0) && returns_nothing(known, &args) {
-        // Its task was killed in it: what stands there is not its answer.
+        // A signal killed the task during the call, so that the number is not the call's result.
         end.returned = Returned::Never;
     }
     Ok(Made { name: known, args, end, note, odd, vectors })
 }
 
-/// The call of this name.
+/// Returns the call with this name.
 pub(super) fn parse(name: &str) -> Option<CallName> {
     if name == MSEAL { Some(CallName::Mseal) } else { CallName::parse(name) }
 }
 
-/// The name of the call that `text` begins with, and whether that is one that recordings hold.
+/// Returns the name of the call at the beginning of `text`, and the call if recordings contain it.
 pub(super) fn which(text: &[u8]) -> Result<(&str, Option<CallName>), Bad> {
     let (name, rest) = name(text).ok_or(Bad::Expected("a call: NAME(ARGUMENTS) = RESULT", 0))?;
     let known = parse(name).filter(|known| match known {
-        // What it changes only snapshots show.
+        // Only snapshots show the effects of personality.
         CallName::Personality => false,
         CallName::Prctl => concerns_memory(rest),
         CallName::Fcntl => concerns_files(rest),
@@ -106,7 +106,7 @@ pub(super) fn which(text: &[u8]) -> Result<(&str, Option<CallName>), Bad> {
     Ok((name, known))
 }
 
-/// The flags of the clone in `text`, which need not be complete.
+/// Returns the flags of the clone in `text`, which may be incomplete.
 pub(super) fn clone_flags(text: &[u8], known: CallName) -> Result<u64, Bad> {
     if known == CallName::Vfork {
         return Ok(VFORK);
@@ -115,7 +115,7 @@ pub(super) fn clone_flags(text: &[u8], known: CallName) -> Result<u64, Bad> {
     Ok(values(known, &found, &mut None)?[0] & !EXIT_SIGNAL)
 }
 
-/// What the call in `text`, which need not be complete, may make free.
+/// Returns the range that the call in `text` may unmap. The text may be incomplete.
 pub(super) fn frees(text: &[u8], known: CallName) -> Option<(u64, u64)> {
     if !matches!(known, CallName::Munmap | CallName::Mremap | CallName::Shmdt) {
         return None;
@@ -127,7 +127,7 @@ pub(super) fn frees(text: &[u8], known: CallName) -> Option<(u64, u64)> {
     Some((at.start, at.end))
 }
 
-/// The call returns 0 or an error.
+/// Returns true if the call returns only 0 or an error.
 fn returns_nothing(name: CallName, args: &[u64; 6]) -> bool {
     use CallName::{Madvise, Mbind, Mlock, Mlock2, Mlockall};
     use CallName::{Mprotect, Msync, Munlock, Munlockall, Munmap};
@@ -136,8 +136,8 @@ fn returns_nothing(name: CallName, args: &[u64; 6]) -> bool {
         || matches!(name, Mprotect | Msync | Munlock | Munlockall | Munmap)
 }
 
-/// How many arguments there are at least when the call has returned: strace leaves out those that mean
-/// nothing.
+/// Returns the minimum number of arguments of a call that has returned. strace omits arguments without a
+/// meaning.
 fn needed(name: CallName) -> usize {
     match name {
         CallName::Mremap => 4,
@@ -150,7 +150,7 @@ fn needed(name: CallName) -> usize {
     }
 }
 
-/// How many there are at most.
+/// Returns the maximum number of arguments.
 fn most(name: CallName) -> usize {
     match name {
         CallName::Execve | CallName::Execveat => usize::MAX,
@@ -160,9 +160,9 @@ fn most(name: CallName) -> usize {
     }
 }
 
-/// The arguments as numbers.
+/// Returns the arguments as numbers.
 fn values(name: CallName, found: &[Arg<'_>], odd: &mut Option<Bad>) -> Result<[u64; 6], Bad> {
-    // Of flags with an unknown name among them, the others count.
+    // Flags with an unknown name among them are read without that name.
     let mut number = |arg: Arg<'_>| match number(arg) {
         Err(bad) => known_part(arg).inspect(|_| *odd = Some(bad)).ok_or(bad),
         value => value,
@@ -227,20 +227,20 @@ fn values(name: CallName, found: &[Arg<'_>], odd: &mut Option<Bad>) -> Result<[u
     Ok(values)
 }
 
-/// The flags in `{flags=CLONE_VM|..., exit_signal=SIGCHLD, ...}`.
+/// Returns the flags in `{flags=CLONE_VM|..., exit_signal=SIGCHLD, ...}`.
 fn clone3_flags(found: &[Arg<'_>]) -> Result<u64, Bad> {
     let Some(arg) = found.first() else { return Ok(0) };
     named(&members(*arg)?, "flags").map_or(Ok(0), number)
 }
 
-/// What follows a descriptor between `<` and `>`.
+/// Returns the text between `<` and `>` after a descriptor.
 fn note<'a>(arg: &Arg<'a>) -> Option<&'a [u8]> {
     let at = arg.text.iter().position(|byte| *byte == b'<')?;
     let end = arg.text.iter().rposition(|byte| *byte == b'>')?;
     arg.text.get(at + 1..end)
 }
 
-/// A path, as it is written between quotation marks.
+/// Returns a path that is written between quotation marks.
 fn path<'a>(arg: &Arg<'a>) -> Option<&'a [u8]> {
     arg.text.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
@@ -250,7 +250,7 @@ fn concerns_files(args_text: &[u8]) -> bool {
     second.and_then(|arg| number(arg).ok()).is_some_and(|operation| fcntl::KEPT.contains(&(operation as u32)))
 }
 
-/// It sets a limit on memory, and the text shows which; or it sets capabilities.
+/// Returns true if the call sets a limit on memory that the text shows, or sets capabilities.
 fn limits(name: CallName, args_text: &[u8]) -> bool {
     let found = args(args_text, 0).map(|(found, _)| found).unwrap_or_default();
     let shown = |index: usize| found.get(index).is_some_and(|arg| arg.text.starts_with(b"{"));
@@ -262,20 +262,20 @@ fn limits(name: CallName, args_text: &[u8]) -> bool {
     resource.is_some_and(|resource| rlimit::KEPT.contains(&resource)) && shown(at + 1)
 }
 
-/// The effective set among the arguments of capset has CAP_IPC_LOCK.
+/// Returns true if the effective set in the arguments of capset contains CAP_IPC_LOCK.
 fn lifts_limits(found: &[Arg<'_>]) -> bool {
     let inside = found.get(1).and_then(|arg| members(*arg).ok()).unwrap_or_default();
     named(&inside, "effective").is_some_and(|set| find(set.text, b"CAP_IPC_LOCK").is_some())
 }
 
-/// Of what a call changes, as in `features=0 => features=0x80`, what it was.
+/// Returns the value before a change, as in `features=0 => features=0x80`.
 fn as_passed(arg: Arg<'_>) -> Arg<'_> {
     let end = find(arg.text, b" => ").unwrap_or(arg.text.len());
     Arg { text: &arg.text[..end], ..arg }
 }
 
-/// It is about a userfaultfd, and the text shows what it says: strace does where the kernel, too, can read
-/// it.
+/// Returns true if the call concerns a userfaultfd, and the text shows the structure. strace shows a
+/// structure that the kernel can read, too.
 fn concerns_userfaultfd(args_text: &[u8]) -> bool {
     let found = args(args_text, 0).map(|(found, _)| found).unwrap_or_default();
     let operation = found.get(1).and_then(|arg| number(*arg).ok());
@@ -289,18 +289,18 @@ fn concerns_memory(args_text: &[u8]) -> bool {
 }
 
 impl Made<'_> {
-    /// The flags of a clone, without the signal at the child's end.
+    /// Returns the flags of a clone, without the signal at the child's end.
     pub(super) fn flags(&self) -> u64 {
         if self.name == CallName::Vfork { VFORK } else { self.args[0] & !EXIT_SIGNAL }
     }
 
-    /// What it returned if it succeeded.
+    /// Returns the result of a call that succeeded.
     pub(super) fn value(&self) -> Option<u64> {
         self.end.returned.value()
     }
 
-    /// The range at which it has mapped something where nothing was before; none if it has not, or need not
-    /// have found the place free.
+    /// Returns the range in which the call has mapped memory and which must have been free before. Returns
+    /// `None` if there is no such range.
     pub(super) fn took(&self) -> Option<(u64, u64)> {
         let [at, to] = addresses(self.name, &self.args, Some(self.value()?), SOME)?;
         let flags = self.args[3];

@@ -1,53 +1,53 @@
-//! What calls that recordings do not hold tell of CAP_IPC_LOCK, as far as it counts: in the first user
-//! namespace.
+//! Changes of CAP_IPC_LOCK by calls that recordings do not contain. Only the capability in the initial user
+//! namespace counts.
 //!
-//! A process that gives up being root gives up all effective capabilities, also where it keeps its permitted
-//! ones, unless it has asked for no such consequence (SECBIT_NO_SETUID_FIXUP). One that becomes root, or runs
-//! a program while it is not, may have them again. In another user namespace than the first a process has
-//! none that count, whatever it is told there.
+//! A process that gives up root also gives up all effective capabilities, even if it keeps its permitted
+//! ones, unless it has set SECBIT_NO_SETUID_FIXUP. A process that becomes root, or that executes a program
+//! while not root, may regain capabilities. In another user namespace than the initial one, a process has no
+//! capabilities that count.
 
 use super::head::find;
 use super::text::{Arg, args, end};
 use super::value::number;
 use crate::Returned;
 
-/// An argument of setreuid and setresuid that leaves a user as it was.
+/// An argument of setreuid and setresuid that leaves a user unchanged.
 const SAME: u64 = u64::MAX;
 /// `CLONE_NEWUSER`.
 const NEW_NAMESPACE: u64 = 0x1000_0000;
 
-/// What is known of a process.
+/// The known credentials of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Credentials {
     /// The effective user.
     user: Option<u64>,
-    /// Changes of it leave the capabilities as they are.
+    /// True if changes of the user do not change the capabilities.
     keeps: bool,
-    /// It was root, and is not.
+    /// True if the process was root and is not any more.
     gave_up: bool,
-    /// It is in a user namespace of its own.
+    /// True if the process is in a user namespace other than the initial one.
     apart: bool,
 }
 
 impl Credentials {
-    /// Those of a process of which its effective user may be known.
+    /// Returns the credentials of a process with this effective user, if known.
     pub(super) fn of_user(user: Option<u32>) -> Credentials {
         Credentials { user: user.map(u64::from), ..Credentials::default() }
     }
 
-    /// Those of a process that it creates.
+    /// Returns the credentials of a child that the process creates with these flags.
     pub(super) fn of_child(self, flags: u64) -> Credentials {
         let apart = flags & NEW_NAMESPACE != 0;
         Credentials { apart: self.apart || apart, user: self.user.filter(|_| !apart), ..self }
     }
 
-    /// None of its capabilities counts.
+    /// Returns true if none of the capabilities counts.
     pub(super) fn is_apart(self) -> bool {
         self.apart
     }
 
-    /// The call in `text`, which need not have an end, was made. Whether it may lock more than its limit from
-    /// now on; none if nothing more is known of that.
+    /// Applies the call in `text`, which may be incomplete. Returns whether the process may lock more than
+    /// its limit from now on, or `None` if the call does not change that.
     pub(super) fn call(&mut self, name: &str, text: &[u8]) -> Option<bool> {
         let (found, closed) = args(text, name.len() + 1).ok()?;
         let Some(returned) = closed.and_then(|closed| end(text, closed + 1).ok()) else {
@@ -73,26 +73,27 @@ impl Credentials {
         }
     }
 
-    /// A successful execve; as for [`call`](Self::call).
+    /// Applies a successful execve. Returns the same as [`call`](Self::call).
     pub(super) fn exec(&mut self) -> Option<bool> {
         let others = self.user.filter(|user| *user != 0);
-        // The file may be of another user, and say that it runs as that.
+        // The file may have the set-user-ID bit of another user.
         others.is_some().then(|| self.user = None)?;
         std::mem::take(&mut self.gave_up).then_some(true).filter(|_| !self.apart)
     }
 
-    /// A setns of the namespaces that the descriptor `of` is of, or of those among them that `kinds` names. A
-    /// process does not come back to the first user namespace, and not to its own: it is in another one.
+    /// Applies a setns to the namespaces of the descriptor `of`, or to the kinds of namespace in `kinds`. A
+    /// process cannot return to the initial user namespace, and cannot enter its own, so that a new user
+    /// namespace is always another one.
     fn enters(&mut self, of: &[u8], kinds: &[u8]) -> Option<bool> {
         if find(kinds, b"CLONE_NEWUSER").is_some() || kinds == b"0" && find(of, b"<user:[").is_some() {
             *self = self.of_child(NEW_NAMESPACE);
             return Some(false);
         }
-        // The text does not show what kind that is.
+        // The text does not show the kind of the descriptor.
         (kinds == b"0" && !of.contains(&b'<')).then(|| self.perhaps("setns"))?
     }
 
-    /// What such a call may have changed of which only the beginning is known.
+    /// Applies a call of which only the beginning is known.
     fn perhaps(&mut self, name: &str) -> Option<bool> {
         let users = name.starts_with("set");
         users.then(|| self.user = None)?;
@@ -114,7 +115,7 @@ impl Credentials {
     }
 }
 
-/// Whether a call of which recordings hold nothing else tells something here.
+/// Returns true if a call that recordings do not contain may change the credentials.
 pub(super) fn concern(name: &str, text: &[u8]) -> bool {
     match name {
         "setns" | "setuid" | "setreuid" | "setresuid" | "unshare" => true,

@@ -1,6 +1,6 @@
 use super::super::tests::parse;
 
-/// What calls tell of CAP_IPC_LOCK that recordings do not hold; `head`: the end of the first line.
+/// Checks the changes of CAP_IPC_LOCK that are reported for calls. `head` is the end of the first line.
 #[track_caller]
 fn assert_may_lock(head: &str, calls: &[&str], expected: &[&str]) {
     let mut text = format!("# limits 1 2 3 4 5{head}\n");
@@ -17,7 +17,7 @@ fn assert_may_lock(head: &str, calls: &[&str], expected: &[&str]) {
 }
 
 #[test]
-fn whoever_gives_up_being_root_gives_up_its_capabilities() {
+fn process_that_gives_up_root_loses_cap_ipc_lock() {
     const HAS: &str = "4000 = 0";
     const LACKS: &str = "0 = 0";
     const OWN: &str = "unshare(CLONE_NEWNS|CLONE_NEWUSER) = 0";
@@ -27,7 +27,7 @@ fn whoever_gives_up_being_root_gives_up_its_capabilities() {
     assert_may_lock(" c u0", &["setuid(1000) = -1 EAGAIN (Resource temporarily unavailable)"], &[]);
     assert_may_lock(" c u0", &["setresuid(-1, 1000, 0) = 0", "setreuid(-1, 0) = 0"], &[LACKS, HAS]);
     assert_may_lock(" c u0", &["setresuid(1000, -1, 1000) = 0"], &[]);
-    // Not root at first, or nobody knows.
+    // The process is not root at first, or its user is unknown.
     assert_may_lock(" c u7", &["setuid(1000) = 0"], &[]);
     assert_may_lock(" c", &["setuid(1000) = 0", "setuid(0) = 0", "setuid(1) = 0"], &[HAS, LACKS]);
     assert_may_lock(" c u0", &[NO_FIXUP, "setuid(1000) = 0"], &[]);
@@ -38,13 +38,13 @@ fn whoever_gives_up_being_root_gives_up_its_capabilities() {
     assert_may_lock(" c u0", &[program, "setuid(1) = 0"], &[LACKS]);
     assert_may_lock(" c u0", &[OWN, "setuid(0) = 0", RAISED, program], &[LACKS, LACKS]);
     assert_may_lock(" c u0", &["unshare(CLONE_FS) = 0", RAISED], &[HAS]);
-    // Of a call in two lines the end is not looked at.
+    // If a call has two lines, its arguments are not examined.
     assert_may_lock(" c u0", &["setuid(1 <unfinished ...>", "<... setuid resumed>) = 0"], &[HAS]);
 }
 
-/// A process that enters a user namespace has no capabilities there that count, whatever it is told there.
+/// A process in another user namespace has no capabilities that count, whatever it sets there.
 #[test]
-fn who_enters_a_user_namespace_has_nothing_that_counts() {
+fn process_in_another_user_namespace_lacks_cap_ipc_lock() {
     const HAS: &str = "4000 = 0";
     const LACKS: &str = "0 = 0";
     const RAISED: &str = "capset({pid=0}, {effective=1<<CAP_IPC_LOCK, permitted=0, inheritable=0}) = 0";
@@ -61,7 +61,7 @@ fn who_enters_a_user_namespace_has_nothing_that_counts() {
     for by in ["5<mnt:[4026531841]>, CLONE_NEWNS", "5<mnt:[4026531841]>, 0", "5, CLONE_NEWNET"] {
         assert_may_lock(" c u0", &[&format!("setns({by}) = 0"), RAISED], &[HAS]);
     }
-    // Which kind it is of is not shown, or the call has two lines.
+    // The text does not show the kind of the namespace, or the call has two lines.
     assert_may_lock(" u0", &["setns(5, 0) = 0"], &[HAS]);
     assert_may_lock(" u0", &["setns(5, 0 <unfinished ...>", "<... setns resumed>) = 0"], &[HAS]);
 }

@@ -1,44 +1,44 @@
-//! Which file a descriptor is, as far as the text tells.
+//! The file of each descriptor, as far as a text shows it.
 //!
-//! With option -y each descriptor is followed by its path, and files with one path are one file. Without, the
-//! text gives the number alone, and which file it is follows from what is done with it. Then these rules
-//! hold, within one process from one execve to the next (a fork passes them on):
+//! With option -y, strace writes the path after each descriptor, and equal paths mean one file. Without the
+//! option, the text contains only the number, and the file follows from the calls on the descriptor. The
+//! following rules hold within one process, from one execve to the next; a fork inherits the state:
 //!
-//! - memfd_create and ftruncate make a descriptor a file that shared mappings of it share, until the next
-//!   memfd_create;
-//! - a mapping put (`MAP_FIXED`) into the range that the same descriptor was last mapped to without it is one
-//!   of the same file: so loaders map the segments of an object;
-//! - any other mapping is one of a file of its own.
+//! - memfd_create and ftruncate make a descriptor refer to a file that its shared mappings share, until the
+//!   next memfd_create.
+//! - A mapping with `MAP_FIXED` into the range of the descriptor's last mapping without `MAP_FIXED` maps the
+//!   same file. Loaders map the segments of an object in this way.
+//! - Any other mapping maps a new file.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Most descriptors of a process that something is known of.
+/// Maximum number of descriptors of a process that are remembered.
 const MOST: usize = 64;
 
-/// What is known of a process's descriptors.
+/// The known descriptors of a process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Descriptors {
     known: Arc<BTreeMap<i32, Known>>,
 }
 
-/// What is known of a descriptor.
+/// The known files of a descriptor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
-    /// The file it is for shared mappings.
+    /// The file for shared mappings.
     pub(super) shared: Option<u32>,
-    /// The file it was last mapped as, and where to.
+    /// The file of the last mapping, and the range of the mapping.
     pub(super) mapped: Option<(u32, u64, u64)>,
 }
 
 impl Descriptors {
-    /// What is known of `descriptor`.
+    /// Returns the known files of `descriptor`.
     pub(super) fn get(&self, descriptor: i32) -> Known {
         self.known.get(&descriptor).copied().unwrap_or_default()
     }
 
-    /// Forgets what is known of those in a range.
+    /// Forgets the descriptors in a range.
     pub(super) fn forget(&mut self, descriptors: RangeInclusive<u32>) {
         if self.known.keys().any(|descriptor| descriptors.contains(&(*descriptor as u32))) {
             Arc::make_mut(&mut self.known)
@@ -46,7 +46,7 @@ impl Descriptors {
         }
     }
 
-    /// Remembers what is known of it; of too many, that of the highest is forgotten.
+    /// Sets the known files of a descriptor. If there are too many descriptors, the highest one is forgotten.
     pub(super) fn set(&mut self, descriptor: i32, known: Known) {
         let all = Arc::make_mut(&mut self.known);
         all.insert(descriptor, known);

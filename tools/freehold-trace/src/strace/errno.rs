@@ -1,12 +1,12 @@
-//! Names of errors, as strace writes them, and their numbers on Linux.
+//! Names of errors in strace's notation, and their numbers on Linux.
 
-/// The number of the error called `name`.
+/// Returns the number of the error called `name`.
 pub(super) fn number(name: &str) -> Option<u16> {
     let found = NAMES.binary_search_by(|(known, _)| (*known).cmp(name)).ok()?;
     Some(NAMES[found].1)
 }
 
-/// By name. Those from 512 on stay inside the kernel: the call was interrupted.
+/// Errors sorted by name. Numbers from 512 on are internal to the kernel: a signal interrupted the call.
 const NAMES: &[(&str, u16)] = &[
     ("E2BIG", 7),
     ("EACCES", 13),
@@ -154,7 +154,7 @@ const NAMES: &[(&str, u16)] = &[
 ];
 
 #[test]
-fn names_are_in_order() {
+fn names_are_sorted() {
     assert!(NAMES.is_sorted_by(|a, b| a.0 < b.0));
     assert_eq!(number("ENOMEM"), Some(12));
     assert_eq!(number("ERESTARTSYS"), Some(512));

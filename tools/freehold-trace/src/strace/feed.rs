@@ -1,41 +1,42 @@
-//! The lines of the text, with a look ahead where the order of lines is not the order of what happened.
+//! The lines of a text, with a look ahead where the order of lines is not the order of effects.
 
 use super::head::{Says, head, is_remark, says};
 use crate::error::{Bad, Place, ReadError};
 use crate::lines::Lines;
 use std::collections::VecDeque;
 
-/// Most bytes that are read ahead.
+/// Maximum number of bytes that are read ahead.
 const MOST_AHEAD: usize = 16 << 20;
-/// How many lines ahead the end of a call is looked for: the calls of all tasks that run, several times over.
+/// Number of lines in which the end of a call is searched: several times the calls of all running tasks.
 const FAR: usize = 1 << 12;
-/// How many lines ahead the creator of a task is looked for: until a vfork's child has let its creator go on.
+/// Number of lines in which the creator of a task is searched. A vfork's creator continues only after its
+/// child.
 const FURTHER: usize = 1 << 16;
 
-/// A line that has been read.
+/// A line of the text.
 pub(super) struct Line {
-    /// Its number, from 1.
+    /// The number, from 1.
     pub(super) number: u32,
-    /// Its text.
+    /// The text.
     pub(super) text: Vec<u8>,
 }
 
-/// The lines of the text.
+/// The lines of a text.
 pub(super) struct Feed {
     lines: Lines,
-    /// The current line of `lines` is the first one, which nobody has taken yet.
+    /// True if the current line of `lines` is the first line and has not been returned.
     first: bool,
     ahead: VecDeque<Line>,
     bytes: usize,
 }
 
 impl Feed {
-    /// Those of `lines`, whose current line is the first.
+    /// Reads the text of `lines`, whose current line is the first line.
     pub(super) fn new(lines: Lines) -> Self {
         Feed { lines, first: true, ahead: VecDeque::new(), bytes: 0 }
     }
 
-    /// The next line.
+    /// Returns the next line.
     pub(super) fn next(&mut self) -> Result<Option<Line>, ReadError> {
         if let Some(line) = self.ahead.pop_front() {
             self.bytes -= line.text.len();
@@ -44,22 +45,22 @@ impl Feed {
         self.read()
     }
 
-    /// The error about `line`.
+    /// Returns the error about `line`.
     pub(super) fn wrong(&self, bad: Bad, line: &Line) -> ReadError {
         bad.at(Place { line: line.number, ..self.lines.place() }, &line.text)
     }
 
-    /// The number of the last line read.
+    /// Returns the number of the last line read.
     pub(super) fn last(&self) -> u32 {
         self.lines.number()
     }
 
-    /// Where `line` is.
+    /// Returns the place of `line`.
     pub(super) fn place(&self, line: u32) -> Place {
         Place { line, ..self.lines.place() }
     }
 
-    /// Takes the line in which the unfinished call of task `pid` returns, if it can be found.
+    /// Takes the line in which the unfinished call of task `pid` returns, if it is found.
     pub(super) fn take_return(&mut self, pid: u32) -> Result<Option<Line>, ReadError> {
         let mut index = 0;
         while index < FAR && self.reach(index)? {
@@ -76,8 +77,8 @@ impl Feed {
         Ok(None)
     }
 
-    /// What the line says in which the unfinished call of task `pid` returns, if it can be found; the line
-    /// stays.
+    /// Returns the text of the line in which the unfinished call of task `pid` returns, if it is found. The
+    /// line is not taken.
     pub(super) fn see_return(&mut self, pid: u32) -> Result<Option<Vec<u8>>, ReadError> {
         let mut index = 0;
         while index < FAR && self.reach(index)? {
@@ -90,9 +91,9 @@ impl Feed {
         Ok(None)
     }
 
-    /// Which of the tasks `candidates`, each within a clone, has made task `child`: the one whose clone
-    /// returns that number, or the one that is left when the others' have returned another. The first, if
-    /// the text does not tell.
+    /// Returns the task that has created task `child`, among `candidates`, which are all in a clone: the task
+    /// whose clone returns that number, or the only task whose clone returns no other number. Returns the
+    /// first candidate if the text does not show it.
     pub(super) fn parent(&mut self, child: u32, mut candidates: Vec<u32>) -> Result<Option<u32>, ReadError> {
         let mut index = 0;
         while candidates.len() > 1 && index < FURTHER && self.reach(index)? {
@@ -109,7 +110,7 @@ impl Feed {
         Ok(candidates.first().copied())
     }
 
-    /// Reads until line `index` of those ahead is there; false if the text ends before or is too long.
+    /// Reads ahead to line `index`. Returns false if the text ends before, or if too much would be kept.
     fn reach(&mut self, index: usize) -> Result<bool, ReadError> {
         while self.ahead.len() <= index {
             if self.bytes > MOST_AHEAD {
@@ -135,13 +136,13 @@ impl Feed {
     }
 }
 
-/// Whose line it is, and what it says.
+/// Returns the task and the contents of a line.
 fn of(line: &Line) -> Option<(u32, Says<'_>)> {
     let head = head(&line.text).ok()?;
     Some((head.pid?, says(head.rest, 0).ok()?))
 }
 
-/// The rest of a call's text says that it returned `child`.
+/// Returns true if the rest of a call's text shows that the call returned `child`.
 fn returns(rest: &[u8], child: u32) -> bool {
     let Some(at) = rest.windows(4).rposition(|window| window == b") = ") else { return false };
     let mut fields = crate::fields::Fields::new(&rest[at + 4..]);

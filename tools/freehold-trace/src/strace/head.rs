@@ -1,46 +1,47 @@
-//! The front of a line: the task, the time, and what kind of line it is.
+//! The beginning of a line: the task, the time, and the kind of line.
 
 use super::call;
 use super::time::{SECOND, fraction};
 use crate::error::Bad;
 use crate::fields::Fields;
 
-/// A line of the text, taken apart as far as all lines are alike.
+/// A line of the text, split into the parts that all lines have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head<'a> {
-    /// The task, where the text has a column for it.
+    /// The task, if the text has a column for it.
     pub(super) pid: Option<u32>,
-    /// Nanoseconds since 1970.
+    /// The time in nanoseconds since 1970.
     pub(super) time: u64,
-    /// What follows.
+    /// The rest of the line.
     pub(super) rest: &'a [u8],
 }
 
-/// What a line says.
+/// The contents of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says<'a> {
-    /// A call that returned, or was left by a task that ended in it: the whole text of it.
+    /// The complete text of a call that returned, or of a call in which its task ended.
     Call(&'a [u8]),
-    /// A call that had not returned when another task's line came: the text so far.
+    /// The beginning of a call, followed by another task's line.
     Begun(&'a [u8]),
-    /// It returned: its name, and the rest of its text.
+    /// The end of a call: its name, and the rest of its text.
     Resumed(&'a [u8], &'a [u8]),
     /// `--- SIGNAL {...} ---`, without the dashes.
     Signal(&'a [u8]),
-    /// The task ended.
+    /// The end of the task.
     Ended,
-    /// The leader of a process ended because this other task of it did an execve, and took its number.
+    /// The end of a process's leader, because another task of the process, given here, did an execve and took
+    /// the leader's number.
     Superseded(u32),
-    /// Nothing about memory.
+    /// A line without information about memory.
     Nothing,
 }
 
-/// Lines that strace writes about itself when its text goes to the terminal, and remarks of others.
+/// Returns true for a line that strace writes about itself to the terminal, and for a comment.
 pub(super) fn is_remark(line: &[u8]) -> bool {
     line.starts_with(b"strace: ") || line.starts_with(b"# ")
 }
 
-/// Takes a line apart.
+/// Splits a line.
 pub(super) fn head(line: &[u8]) -> Result<Head<'_>, Bad> {
     let mut fields = Fields::new(line);
     let mut number = fields.decimal("a task's number or a time")?;
@@ -54,13 +55,13 @@ pub(super) fn head(line: &[u8]) -> Result<Head<'_>, Bad> {
     let time = fraction(&mut fields)
         .and_then(|fraction| number.checked_mul(SECOND)?.checked_add(fraction))
         .ok_or(Bad::Expected("a time in seconds since 1970, as option -ttt gives it", begin))?;
-    fields.blank("a blank behind the time")?;
+    fields.blank("a blank after the time")?;
     while fields.eat(b' ') {}
     Ok(Head { pid, time, rest: fields.rest() })
 }
 
-/// Returns the rest of a line behind its task, if it has one, and behind a time of another kind than option
-/// `-ttt` gives: a time of day (`-t`, `-tt`), or seconds since the line before (`-r`).
+/// Returns the rest of a line after its task, if it has one, and after a time of another option than `-ttt`:
+/// a time of day (`-t`, `-tt`), or the seconds since the line before (`-r`).
 pub(super) fn without_time(line: &[u8]) -> Option<&[u8]> {
     let line = line.trim_ascii_start();
     let line = match line.strip_prefix(b"[pid ") {
@@ -78,7 +79,7 @@ pub(super) fn without_time(line: &[u8]) -> Option<&[u8]> {
     Some(&line[skip(line, b"+.:")..])
 }
 
-/// Returns whether `text` is a call as strace writes it, or the end of a task.
+/// Returns true if `text` is a call in strace's notation, or the end of a task.
 pub(super) fn is_event(text: &[u8]) -> bool {
     let called =
         name(text).is_some_and(|(name, _)| name.starts_with(|first: char| first.is_ascii_lowercase()));
@@ -89,7 +90,7 @@ pub(super) fn is_event(text: &[u8]) -> bool {
         || text.starts_with(b"+++ exited with ")
 }
 
-/// What the rest of a line, which begins at `at`, says.
+/// Returns the contents of the rest of a line, which begins at byte `at`.
 pub(super) fn says(rest: &[u8], at: usize) -> Result<Says<'_>, Bad> {
     if let Some(signal) = rest.strip_prefix(b"--- ") {
         let signal =
@@ -123,8 +124,8 @@ fn ended(text: &[u8]) -> Option<Says<'_>> {
     fields.is_empty().then_some(Says::Superseded(pid))
 }
 
-/// A line that cannot be read may have changed what a task has mapped. Signals and ends of tasks do not, nor
-/// do calls of other names.
+/// Returns true if an unreadable line may have changed a task's mappings. Signals, ends of tasks and calls of
+/// other names do not.
 pub(super) fn may_matter(line: &[u8]) -> bool {
     let Ok(head) = head(line) else { return true };
     if head.rest.starts_with(b"--- ") || head.rest.starts_with(b"+++ ") {
@@ -138,19 +139,20 @@ pub(super) fn may_matter(line: &[u8]) -> bool {
     called.is_none_or(|name| call::parse(name).is_some())
 }
 
-/// Where `part` first occurs in `text`.
+/// Returns the offset of the first occurrence of `part` in `text`.
 pub(super) fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     text.windows(part.len()).position(|window| window == part)
 }
 
-/// The name with which the text of a call begins, and what follows the parenthesis.
+/// Returns the name at the beginning of a call's text, and the text after the parenthesis.
 pub(super) fn name(text: &[u8]) -> Option<(&str, &[u8])> {
     let end = text.iter().position(|byte| *byte == b'(')?;
     let name = str::from_utf8(&text[..end]).ok()?;
     is_name(name).then_some((name, &text[end + 1..]))
 }
 
-/// It has the form of a call's name; strace shows `???` for one that it did not see begin.
+/// Returns true if the text has the form of a call's name. strace shows `???` for a call whose beginning it
+/// did not see.
 pub(super) fn is_name(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'?';
     (1..=64).contains(&name.len()) && name.bytes().all(letter)

@@ -1,4 +1,4 @@
-//! Gives numbers to the files that a text maps.
+//! Numbers the files that a text maps.
 
 use super::call::Made;
 use super::descriptors::{Descriptors, Known};
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 const MAP_SHARED_VALIDATE: u64 = 3;
 const MAP_FIXED: u64 = 0x10;
 const MAP_ANONYMOUS: u64 = 0x20;
-/// Bits of mmap's flags that are the kind of mapping.
+/// The bits of mmap's flags that select the kind of mapping.
 const MAP_TYPE: u64 = 0xf;
 
-/// The files that have been mapped.
+/// The files that were mapped so far.
 #[derive(Default)]
 pub(super) struct Mapped {
     files: Files,
@@ -23,13 +23,13 @@ pub(super) struct Mapped {
 }
 
 impl Mapped {
-    /// All of them.
+    /// Returns all files.
     pub(super) fn files(&self) -> &Files {
         &self.files
     }
 
-    /// The file that a call has mapped, made or changed; none if it is none of these, or if the text does not
-    /// tell.
+    /// Returns the file that a call has mapped, created or changed. Returns `None` for other calls, and if
+    /// the text does not show the file.
     pub(super) fn file(
         &mut self,
         made: &Made<'_>,
@@ -130,7 +130,7 @@ impl Mapped {
     }
 }
 
-/// Descriptors that are opened, copied or closed.
+/// Notes descriptors that are opened, copied or closed.
 fn follow(made: &Made<'_>, value: u64, known: &mut Descriptors) {
     match descriptor::done(made.name, &made.args, value) {
         Some(Descriptor::Opened(number, _) | Descriptor::Closed(number)) => known.forget(number..=number),
@@ -140,20 +140,20 @@ fn follow(made: &Made<'_>, value: u64, known: &mut Descriptors) {
     }
 }
 
-/// The descriptor whose file is opened again, by its name in /proc.
+/// Returns the descriptor whose file is opened again by its name in /proc.
 fn opened_again(made: &Made<'_>) -> Option<i32> {
     let opens = matches!(made.name, CallName::Open | CallName::Openat);
     let number = made.note.filter(|_| opens)?.strip_prefix(b"/proc/self/fd/")?;
     str::from_utf8(number).ok()?.parse().ok()
 }
 
-/// The descriptor may be the file that it was when it was made or changed: the text does not say that it is
-/// another by now.
+/// Returns true if the descriptor may still refer to the file that was created or changed: the text does not
+/// show another file.
 fn may_be_known(made: &Made<'_>) -> bool {
     made.note.is_none_or(|path| path.starts_with(b"/memfd:"))
 }
 
-/// A descriptor among arguments: the kernel looks at its lower half alone.
+/// Returns a descriptor among arguments. The kernel uses only the lower 32 bits.
 fn descriptor(arg: u64) -> i32 {
     arg as i32
 }

@@ -1,11 +1,14 @@
-//! Reads the text that strace writes of a program's calls.
+//! Reads the text that strace writes about a program's calls.
 //!
-//! A call that returns before another task's line comes is one line; else it is two, an unfinished and a
-//! resumed one, and took effect somewhere between them. It is reported where it returned, but for two cases,
-//! in which the text itself shows that it was earlier. A task is created before its own first line. And what
-//! made addresses free (munmap, mremap, shmdt) comes before the call that was given them.
+//! A call that returns before another task's line is one line. Otherwise the call has an unfinished and a
+//! resumed line, and took effect between them. The reader reports the call at its return, with two exceptions
+//! in which the text itself shows an earlier effect:
 //!
-//! `docs/trace-format.md` says what is read, and what follows from it.
+//! - The creation of a task precedes the task's first line.
+//! - A call that frees addresses (munmap, mremap, shmdt) precedes the call to which the kernel gave these
+//!   addresses.
+//!
+//! `docs/trace-format.md` describes the supported text and its interpretation.
 
 mod beside;
 mod call;
@@ -41,37 +44,37 @@ use mapped::Mapped;
 use std::collections::{BTreeMap, VecDeque};
 use tasks::{Begun, NAMELESS, Tasks};
 
-/// Most names of calls that are counted one by one; the others count together.
+/// Maximum number of names of skipped calls that are counted separately. The others are counted together.
 const MOST_SKIPPED: usize = 1000;
-/// How many calls may each have been waiting for the next when one returns: further ones stay in the order of
-/// the text.
+/// Maximum length of a chain of calls that each wait for the next one. Further calls stay in the order of the
+/// text.
 const MOST_WAITING: u32 = 8;
 
 /// Reads the events of a text.
 pub(crate) struct StraceReader {
     feed: Feed,
-    /// The limits that the first line gives, until they are handed out.
+    /// The limits in the first line, until they are reported.
     limits: Option<Limits>,
-    /// The first task's effective user, if the first line gives it.
+    /// The first task's effective user, if the first line contains it.
     user: Option<u32>,
-    /// Of the first line, in nanoseconds since 1970.
+    /// The time of the first line, in nanoseconds since 1970.
     begin: u64,
-    /// Of the current line and of what is reported now, since the first.
+    /// The time of the current line and of the events reported now, in nanoseconds since the first line.
     now: u64,
     tasks: Tasks,
     mapped: Mapped,
     recent: Recent,
-    /// Read and not yet handed out.
+    /// Events that were read and not returned yet.
     ready: VecDeque<Event>,
     skipped: BTreeMap<String, u64>,
     unread: Unread,
     ended: bool,
 }
 
-/// `line` is one that strace writes.
+/// Returns true if strace writes lines like `line`.
 pub(crate) fn recognises(line: &[u8]) -> bool {
     let plausible = |line| {
-        // Option -r begins at 0.
+        // Times of option -r begin at 0.
         let head = head(line).ok().filter(|head| head.time != 0)?;
         match says(head.rest, 0).ok()? {
             Says::Call(text) | Says::Begun(text) => head::name(text).map(|_| ()),
@@ -81,14 +84,14 @@ pub(crate) fn recognises(line: &[u8]) -> bool {
     is_remark(line) && (!line.starts_with(b"# ") || line.starts_with(LIMITS)) || plausible(line).is_some()
 }
 
-/// Returns whether strace writes `line` without option -ttt.
+/// Returns true if strace writes `line` without option -ttt.
 pub(crate) fn lacks_times(line: &[u8]) -> bool {
     head::without_time(line).is_some_and(head::is_event)
 }
 
-/// Why a call could not be reported.
+/// The reason why a call could not be reported.
 enum MadeError {
-    /// Its own text is wrong. The caller knows the place.
+    /// The call's own text is wrong. The caller knows the place.
     Text(Bad),
     /// Another line could not be read.
     Read(ReadError),
@@ -117,7 +120,7 @@ impl From<ReadError> for MadeError {
 }
 
 impl StraceReader {
-    /// Reads `lines`, whose current line is the first.
+    /// Reads the text of `lines`, whose current line is the first line.
     pub(crate) fn new(lines: Lines) -> Self {
         let limits = lines
             .line()
@@ -125,7 +128,7 @@ impl StraceReader {
             .map(|text| limits_and_user(text).map_err(|bad| lines.wrong(bad.behind(LIMITS.len()))));
         let mut unread = Unread::default();
         let (limits, user) = match limits.transpose() {
-            // Where the first is not read, the text still is.
+            // If the first line cannot be read, the rest is still read.
             Err(error) => unread.note(error).map_or((None, None), |()| (None, None)),
             Ok(limits) => limits.map_or((None, None), |(limits, user)| (Some(limits), user)),
         };
@@ -145,7 +148,7 @@ impl StraceReader {
         }
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -165,27 +168,28 @@ impl StraceReader {
         }
     }
 
-    /// Where it has come to.
+    /// Returns the place of the last line read.
     pub(crate) fn place(&self) -> Place {
         self.feed.place(self.feed.last())
     }
 
-    /// The files that have been mapped.
+    /// Returns the files that were mapped so far.
     pub(crate) fn files(&self) -> &Files {
         self.mapped.files()
     }
 
-    /// Calls that do not concern memory, each with how often it occurred.
+    /// Returns the calls that do not concern memory, each with its number of occurrences.
     pub(crate) fn skipped(&self) -> &BTreeMap<String, u64> {
         &self.skipped
     }
 
-    /// Lines that could not be read.
+    /// Returns the lines that could not be read.
     pub(crate) fn unread(&self) -> &Unread {
         &self.unread
     }
 
-    /// A line cannot be read. If it may have been about memory, it is lost what its task has mapped.
+    /// Handles a line that cannot be read. If the line may concern memory, the mappings of its task are
+    /// unknown afterwards.
     fn pass_over(&mut self, error: ReadError, line: &Line) -> Result<(), ReadError> {
         self.unread.note(error)?;
         if head::may_matter(&line.text) {
@@ -196,7 +200,7 @@ impl StraceReader {
         Ok(())
     }
 
-    /// What comes next can be read all the same.
+    /// Notes an error after which the rest of the text can be read.
     fn remark(&mut self, bad: Bad, line: &Line) -> Result<(), ReadError> {
         self.unread.note(self.feed.wrong(bad, line))
     }
@@ -216,7 +220,7 @@ impl StraceReader {
         }
         let before = self.begin.saturating_add(self.now);
         if head.time < before {
-            // Somebody has set the clock.
+            // The clock was set back.
             self.remark(Bad::OutOfOrder(head.time, before), line)?;
         }
         let time = head.time.saturating_sub(self.begin).max(self.now);
@@ -255,8 +259,8 @@ impl StraceReader {
         }
     }
 
-    /// Sees to it that the task is known: one whose line comes before the clone that makes it has returned is
-    /// created now. False if the line is the remainder of a task that an execve of its process has ended.
+    /// Makes the task known: a task whose line precedes the return of the clone that creates it is created
+    /// now. Returns false if the line belongs to a task that an execve of its process has ended.
     fn meet(&mut self, pid: u32, said: &Says<'_>, line: &Line) -> Result<bool, ReadError> {
         if self.tasks.get(pid).is_some() {
             return Ok(true);
@@ -273,7 +277,7 @@ impl StraceReader {
         }
     }
 
-    /// A task that nothing has created: whose memory it shares, nobody knows.
+    /// Adds a task without a known creator. Its address space is unknown.
     fn stranger(&mut self, pid: u32, bad: Bad, line: &Line) -> Result<(), ReadError> {
         self.remark(bad, line)?;
         self.report_of(0, line.number, Kind::Lost { events: 1 }, Cost::default());
@@ -282,7 +286,7 @@ impl StraceReader {
         Ok(())
     }
 
-    /// The unfinished clone of `parent` has made `child`.
+    /// Reports that the unfinished clone of `parent` has created `child`.
     fn early(&mut self, parent: u32, child: u32) -> Result<(), Bad> {
         let begun = self.tasks.get(parent).and_then(|task| task.begun.as_ref());
         let Some(begun) = begun else { return Err(Bad::UnknownTask(child)) };
@@ -295,7 +299,7 @@ impl StraceReader {
         Ok(())
     }
 
-    /// A call that is a line of its own, or all of it from byte `at` on.
+    /// Handles a call on a single line, which begins at byte `at`.
     fn whole(&mut self, pid: u32, text: &[u8], line: &Line, at: usize) -> Result<(), ReadError> {
         let (name, known) = call::which(text).map_err(|bad| self.feed.wrong(bad.behind(at), line))?;
         self.give_up_another(pid, line)?;
@@ -314,7 +318,7 @@ impl StraceReader {
             .map_err(|error| error.in_text(|bad| self.feed.wrong(bad.behind(at), line)))
     }
 
-    /// The beginning of a call.
+    /// Handles the beginning of a call.
     fn begun(&mut self, pid: u32, text: &[u8], line: &Line) -> Result<(), Bad> {
         let (name, known) = call::which(text)?;
         let Some(known) = known else {
@@ -334,7 +338,7 @@ impl StraceReader {
         self.tasks.begin(pid, begun, call::clones(known))
     }
 
-    /// The call that the task has begun before this one has no end in the text.
+    /// Reports an earlier call that the task has begun and whose end the text does not contain.
     fn give_up_another(&mut self, pid: u32, line: &Line) -> Result<(), ReadError> {
         if self.tasks.get(pid).is_some_and(|task| task.begun.is_some()) {
             self.tasks.take_begun(pid);
@@ -344,7 +348,7 @@ impl StraceReader {
         Ok(())
     }
 
-    /// The end of a call, at `time`; what is reported now may be earlier.
+    /// Handles the end of a call, at `time`. The time of reported events may be earlier.
     fn resumed(
         &mut self,
         pid: u32,
@@ -378,7 +382,7 @@ impl StraceReader {
         let took = made.end.took.or(time.checked_sub(begun.time));
         if let Some(child) = begun.child {
             let same = made.value().is_none_or(|value| value == u64::from(child));
-            let other = Bad::Expected("the task whose lines came during this call", 0);
+            let other = Bad::Expected("the task whose lines are between those of this call", 0);
             return if same { Ok(()) } else { Err(self.feed.wrong(other, line)) };
         }
         let cost = Cost { before: took, after: Some(0), ..Cost::default() };
@@ -386,8 +390,8 @@ impl StraceReader {
             .map_err(|error| error.in_text(|bad| wrong(bad, self.feed.place(line.number))))
     }
 
-    /// Reports a call that has returned, by the lines in which it began and returned, and before it those
-    /// that must have taken effect earlier.
+    /// Reports a call that has returned, after the calls that must have taken effect earlier. `lines` are the
+    /// lines of its beginning and its return.
     fn made(
         &mut self,
         pid: u32,
@@ -411,7 +415,7 @@ impl StraceReader {
         Ok(())
     }
 
-    /// Reports calls that have not returned yet in the text and that must have made these addresses free.
+    /// Reports the calls that have not returned in the text yet, and that must have freed these addresses.
     fn make_free(&mut self, pid: u32, from: u64, to: u64, depth: u32) -> Result<(), ReadError> {
         if depth >= MOST_WAITING {
             return Ok(());
@@ -429,7 +433,7 @@ impl StraceReader {
         Ok(())
     }
 
-    /// What a call that has returned means; nothing if it only tells what is known.
+    /// Returns the event for a call that has returned. Returns `None` if the call adds no information.
     fn meaning(&mut self, pid: u32, made: &Made<'_>, line: u32) -> Result<Option<Kind>, Bad> {
         let name = made.name;
         match (name, made.value()) {
@@ -467,7 +471,7 @@ impl StraceReader {
         Ok(Some(Kind::Call(Box::new(call))))
     }
 
-    /// A call that recordings do not hold, whose `text` need not be complete.
+    /// Handles a call that recordings do not contain. `text` may be incomplete.
     fn not_held(&mut self, pid: u32, name: &str, text: &[u8], line: u32) {
         if !credentials::concern(name, text) {
             return self.skip(name);
@@ -477,7 +481,7 @@ impl StraceReader {
         }
     }
 
-    /// The process of `pid` may lock more than its limit from now on, or may not.
+    /// Reports that the process of `pid` may or may not lock more than its limit from now on.
     fn may_lock(&mut self, pid: u32, may: bool, line: u32) {
         let args = [if may { capability::IPC_LOCK } else { 0 }, 0, 0, 0, 0, 0];
         let (name, returned) = (CallName::Capset, Returned::Value(0));
@@ -485,7 +489,8 @@ impl StraceReader {
         self.report(pid, line, Kind::Call(Box::new(call)), Cost::default());
     }
 
-    /// A call that has changed limits, with the other process that it is about by its serial number.
+    /// Returns the event for a call that has changed limits, with the serial number of the process that it
+    /// concerns.
     fn limits(&mut self, pid: u32, made: &Made<'_>) -> Option<Kind> {
         let mut args = made.args;
         if made.name == CallName::Capset && self.tasks.credentials(pid)?.is_apart() {
@@ -501,13 +506,13 @@ impl StraceReader {
         Some(Kind::Call(Box::new(Call { name, args, returned, file, transfer, beside })))
     }
 
-    /// What the call moved, if the text gives all pieces of memory.
+    /// Returns the ranges of memory of a call, if the text shows all of them.
     fn transfer(&self, pid: u32, made: &Made<'_>, call: &Call) -> Option<Transfer> {
         let (local, remote) = made.vectors.as_ref()?;
         if !local.complete || !remote.complete || made.end.returned == Returned::Never {
             return None;
         }
-        // A list that could not be read.
+        // The text shows only a part of the list.
         if made.name == CallName::ProcessMadvise && made.args[2] != remote.pieces.len() as u64 {
             return None;
         }
@@ -535,8 +540,8 @@ impl StraceReader {
         }
     }
 
-    /// At the end of the text: tasks that were about to exit have exited (option -qq leaves out the lines
-    /// that say so).
+    /// Ends the tasks that were about to exit at the end of the text, because option -qq leaves out the lines
+    /// about exits.
     fn end(&mut self) {
         self.ended = true;
         for pid in self.tasks.leaving() {
@@ -555,7 +560,7 @@ impl StraceReader {
     }
 }
 
-/// What the line says with which `freehold record` begins a text.
+/// Parses the line with which `freehold record` begins a text.
 fn limits_and_user(text: &[u8]) -> Result<(Limits, Option<u32>), Bad> {
     let mut fields = Fields::new(text);
     let limits = Limits::read(&mut fields)?;
@@ -563,9 +568,9 @@ fn limits_and_user(text: &[u8]) -> Result<(Limits, Option<u32>), Bad> {
     fields.end().map(|()| (limits, user))
 }
 
-/// How the line begins with which `freehold record` begins a text: the command's resource limits follow.
+/// The beginning of the first line of a text by `freehold record`, followed by the command's resource limits.
 const LIMITS: &[u8] = b"# limits";
-/// What a line should be when its task is within a call.
+/// The expected line while a task is in a call, for messages.
 const WITHIN: &str = "the end of the call that this task has begun";
-/// What should come before the end of a call.
+/// The expected line before the end of a call, for messages.
 const NOT_BEGUN: &str = "the end of a call that this task has begun";

@@ -6,7 +6,8 @@ use crate::Kind;
 use crate::error::Bad;
 use crate::fields::Fields;
 
-/// `SIGSEGV {si_signo=SIGSEGV, si_code=SEGV_MAPERR, si_addr=0x10}`; none for any other signal.
+/// Parses `SIGSEGV {si_signo=SIGSEGV, si_code=SEGV_MAPERR, si_addr=0x10}`. Returns `None` for any other
+/// signal.
 pub(super) fn kind(text: &[u8]) -> Result<Option<Kind>, Bad> {
     let (signal, rest) = if let Some(rest) = text.strip_prefix(b"SIGSEGV {") {
         (11, rest)

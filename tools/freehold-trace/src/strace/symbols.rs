@@ -1,14 +1,14 @@
-//! Names of flags and other constants, as strace writes them, and their values on x86-64 Linux.
+//! Names of flags and other constants in strace's notation, and their values on x86-64 Linux.
 
 use crate::operation::{fallocate, fcntl, prctl, rlimit, seal, uffdio};
 
-/// The value of the constant called `name`.
+/// Returns the value of the constant called `name`.
 pub(super) fn value(name: &str) -> Option<u64> {
     let found = NAMES.binary_search_by(|(known, _)| (*known).cmp(name)).ok()?;
     Some(NAMES[found].1)
 }
 
-/// By name.
+/// Constants sorted by name.
 const NAMES: &[(&str, u64)] = &[
     ("AT_EMPTY_PATH", 0x1000),
     ("AT_FDCWD", -100_i64 as u64),
@@ -287,7 +287,7 @@ const NAMES: &[(&str, u64)] = &[
 ];
 
 #[test]
-fn names_are_in_order() {
+fn names_are_sorted() {
     assert!(NAMES.is_sorted_by(|a, b| a.0 < b.0));
     assert_eq!(value("MAP_PRIVATE"), Some(2));
     assert_eq!(value("PR_SET_VMA"), Some(0x53564d41));

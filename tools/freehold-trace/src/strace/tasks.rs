@@ -1,4 +1,4 @@
-//! Which tasks there are: the numbers that the text gives them, and the serial numbers of the recording.
+//! The tasks of a text: the numbers in the text, and the serial numbers of the recording.
 
 use super::beside::Extent;
 use super::credentials::Credentials;
@@ -11,45 +11,45 @@ use std::collections::{BTreeMap, BTreeSet};
 const CLONE_VM: u64 = 0x100;
 /// `CLONE_THREAD`: the new task belongs to the process of its creator.
 const CLONE_THREAD: u64 = 0x10000;
-/// Most tasks at a time.
+/// Maximum number of tasks at a time.
 const MOST_ALIVE: usize = 1 << 16;
-/// Most tasks in all.
+/// Maximum number of tasks in total.
 const MOST: u32 = 1 << 24;
-/// Most bytes of calls that have not returned.
+/// Maximum number of bytes of calls that have not returned.
 const MOST_BEGUN: usize = 64 << 20;
 
-/// The number of the task whose lines have none.
+/// The number of the task in a text without a column for tasks.
 pub(super) const NAMELESS: u32 = 0;
 
 /// A task.
 pub(super) struct Task {
-    /// Its serial number.
+    /// The serial number.
     pub(super) serial: u32,
-    /// The process it belongs to.
+    /// The process of the task.
     pub(super) process: u32,
-    /// The call that it is in.
+    /// The call in progress.
     pub(super) begun: Option<Begun>,
-    /// It has ended, and its last line is still to come.
+    /// True if the task has ended, and its last line has not been read.
     pub(super) gone: bool,
-    /// It has called exit.
+    /// True if the task has called exit.
     pub(super) leaving: bool,
 }
 
 /// A call that has not returned.
 pub(super) struct Begun {
-    /// Which.
+    /// The name.
     pub(super) name: CallName,
-    /// Its text so far.
+    /// The text so far.
     pub(super) text: Vec<u8>,
-    /// The line with it.
+    /// The line of the beginning.
     pub(super) line: u32,
-    /// When, in nanoseconds since the first line.
+    /// The time of the beginning, in nanoseconds since the first line.
     pub(super) time: u64,
-    /// The addresses that it may make free.
+    /// The addresses that the call may free.
     pub(super) frees: Option<(u64, u64)>,
-    /// What it concerns, once somebody has asked; and then none if that is not known.
+    /// The extent of the call, once it was computed; the inner value is `None` if the extent is unknown.
     pub(super) extent: Option<Option<Extent>>,
-    /// The task that it has made: that one's lines came first.
+    /// The task that the call has created, if that task's lines precede the call's return.
     pub(super) child: Option<u32>,
 }
 
@@ -57,9 +57,9 @@ pub(super) struct Begun {
 #[derive(Default)]
 struct Process {
     alive: BTreeSet<u32>,
-    /// Has called exit_group.
+    /// True if a task has called exit_group.
     leaving: bool,
-    /// Number of its address space.
+    /// The number of the address space.
     space: u32,
     descriptors: Descriptors,
     credentials: Credentials,
@@ -70,48 +70,49 @@ struct Process {
 pub(super) struct Tasks {
     by_pid: BTreeMap<u32, Task>,
     processes: BTreeMap<u32, Process>,
-    /// How many tasks there have been.
+    /// Number of tasks so far.
     serials: u32,
-    /// How many address spaces.
+    /// Number of address spaces so far.
     spaces: u32,
     begun_bytes: usize,
-    /// Tasks within a clone whose child is not known yet, and those within a call that may make addresses
-    /// free.
+    /// Tasks in a clone whose child is not known yet, and in `freeing` the tasks in a call that may free
+    /// addresses.
     cloning: BTreeSet<u32>,
     freeing: BTreeSet<u32>,
-    /// All within a call.
+    /// All tasks in a call.
     within: BTreeSet<u32>,
 }
 
 impl Tasks {
-    /// The task that the text calls `pid`, unless it has ended.
+    /// Returns the task with the number `pid` in the text, unless the task has ended.
     pub(super) fn get(&self, pid: u32) -> Option<&Task> {
         self.by_pid.get(&pid).filter(|task| !task.gone)
     }
 
-    /// The same, to be changed.
+    /// Returns the same task as [`get`](Self::get), for changes.
     pub(super) fn get_mut(&mut self, pid: u32) -> Option<&mut Task> {
         self.by_pid.get_mut(&pid).filter(|task| !task.gone)
     }
 
-    /// The text's number `pid` belongs to a task; it may have ended with its last line still to come.
+    /// Returns true if the text's number `pid` belongs to a task, including an ended task whose last line has
+    /// not been read.
     pub(super) fn knows(&self, pid: u32) -> bool {
         self.by_pid.contains_key(&pid)
     }
 
-    /// There has been none yet.
+    /// Returns true if there was no task yet.
     pub(super) fn is_empty(&self) -> bool {
         self.serials == 0
     }
 
-    /// The first task, which nobody creates.
+    /// Adds a task without a creator.
     pub(super) fn first(&mut self, pid: u32) -> Result<(), Bad> {
         let serial = self.serial()?;
         self.spaces += 1;
         self.add(pid, serial, serial, Process { space: self.spaces, ..Process::default() })
     }
 
-    /// `parent` creates a task, which the text calls `pid` if it follows it.
+    /// Notes that `parent` creates a task. The text uses the number `pid` for it, if strace follows it.
     pub(super) fn create(&mut self, parent: u32, pid: Option<u32>, flags: u64) -> Result<Kind, Bad> {
         let child = self.serial()?;
         let Some(process) = self.get(parent).map(|task| task.process) else {
@@ -133,7 +134,7 @@ impl Tasks {
         Ok(Kind::Clone { child, process: of, flags })
     }
 
-    /// Adds a task to its process, or to `new` if there is none.
+    /// Adds a task to its process, or to the process `new` if the process does not exist.
     fn add(&mut self, pid: u32, serial: u32, process: u32, new: Process) -> Result<(), Bad> {
         if self.by_pid.len() >= MOST_ALIVE {
             return Err(Bad::TooMany("tasks at a time", MOST_ALIVE as u64));
@@ -152,7 +153,7 @@ impl Tasks {
         Ok(self.serials)
     }
 
-    /// The task begins a call.
+    /// Notes that the task begins a call.
     pub(super) fn begin(&mut self, pid: u32, begun: Begun, clones: bool) -> Result<(), Bad> {
         self.begun_bytes += begun.text.len();
         if self.begun_bytes > MOST_BEGUN {
@@ -171,7 +172,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// The call that the task has begun, which ends now.
+    /// Takes the call in progress of a task, which ends now.
     pub(super) fn take_begun(&mut self, pid: u32) -> Option<Begun> {
         let begun = self.by_pid.get_mut(&pid)?.begun.take()?;
         self.begun_bytes -= begun.text.len();
@@ -181,7 +182,7 @@ impl Tasks {
         Some(begun)
     }
 
-    /// Tasks within a clone whose child is not known yet, the one that began first at the front.
+    /// Returns the tasks in a clone whose child is not known yet, in the order of their beginning.
     pub(super) fn cloning(&self) -> Vec<u32> {
         let began = |pid: &u32| self.get(*pid).and_then(|task| task.begun.as_ref()).map(|begun| begun.line);
         let mut found: Vec<u32> = self.cloning.iter().copied().collect();
@@ -189,7 +190,7 @@ impl Tasks {
         found
     }
 
-    /// The call of `pid` has made `child`, as that one's lines show.
+    /// Notes that the call of `pid` has created `child`, as the child's lines show.
     pub(super) fn made(&mut self, pid: u32, child: u32) {
         self.cloning.remove(&pid);
         if let Some(begun) = self.get_mut(pid).and_then(|task| task.begun.as_mut()) {
@@ -197,8 +198,8 @@ impl Tasks {
         }
     }
 
-    /// Tasks of `pid`'s address space, without `pid` itself, that may be making addresses between `from` and
-    /// `to` free.
+    /// Returns the other tasks in the address space of `pid` whose calls may be freeing addresses between
+    /// `from` and `to`.
     pub(super) fn freeing(&self, pid: u32, from: u64, to: u64) -> Vec<u32> {
         let Some(space) = self.space(pid) else { return Vec::new() };
         let frees = |other: &u32| {
@@ -211,29 +212,29 @@ impl Tasks {
         self.freeing.iter().copied().filter(frees).collect()
     }
 
-    /// Tasks of an address space that are within a call.
+    /// Returns the tasks of an address space that are in a call.
     pub(super) fn within(&self, space: u32) -> impl Iterator<Item = u32> {
         self.within.iter().copied().filter(move |pid| self.space(*pid) == Some(space))
     }
 
-    /// The number of the address space of `pid`.
+    /// Returns the number of the address space of `pid`.
     pub(super) fn space(&self, pid: u32) -> Option<u32> {
         Some(self.processes.get(&self.get(pid)?.process)?.space)
     }
 
-    /// What the descriptors of `pid`'s process are known to be.
+    /// Returns the known descriptors of `pid`'s process.
     pub(super) fn descriptors(&mut self, pid: u32) -> Option<&mut Descriptors> {
         let process = self.get(pid)?.process;
         Some(&mut self.processes.get_mut(&process)?.descriptors)
     }
 
-    /// What is known of the credentials of `pid`'s process.
+    /// Returns the known credentials of `pid`'s process.
     pub(super) fn credentials(&mut self, pid: u32) -> Option<&mut Credentials> {
         let process = self.get(pid)?.process;
         Some(&mut self.processes.get_mut(&process)?.credentials)
     }
 
-    /// `pid`'s process has a new address space; its other tasks, whose serial numbers are returned, have
+    /// Gives `pid`'s process a new address space. Returns the serial numbers of its other tasks, which have
     /// ended.
     pub(super) fn exec(&mut self, pid: u32) -> Vec<u32> {
         let Some((serial, process)) = self.get(pid).map(|task| (task.serial, task.process)) else {
@@ -259,7 +260,7 @@ impl Tasks {
         others
     }
 
-    /// Task `old` goes on under the number `pid`.
+    /// Gives task `old` the number `pid`.
     pub(super) fn rename(&mut self, old: u32, pid: u32) -> bool {
         let begun = self.take_begun(old);
         let Some(task) = self.by_pid.remove(&old) else { return false };
@@ -270,8 +271,8 @@ impl Tasks {
         }
     }
 
-    /// The task has exited, and its number may be given to another. Its serial number, and whether it was the
-    /// last of its process; none if that was known before.
+    /// Removes a task that has exited, so that its number can be used again. Returns its serial number and
+    /// whether it was the last of its process. Returns `None` if the exit was already reported.
     pub(super) fn exit(&mut self, pid: u32) -> Option<(u32, bool)> {
         self.take_begun(pid);
         let task = self.by_pid.remove(&pid)?;
@@ -287,7 +288,7 @@ impl Tasks {
         Some((task.serial, last))
     }
 
-    /// The tasks of `pid`'s process are about to exit; or only itself.
+    /// Notes that the task is about to exit, or all tasks of its process if `all` is set.
     pub(super) fn leave(&mut self, pid: u32, all: bool) {
         let Some(task) = self.get_mut(pid) else { return };
         task.leaving = true;
@@ -297,7 +298,7 @@ impl Tasks {
         }
     }
 
-    /// Tasks that were about to exit when the text ended.
+    /// Returns the tasks that were about to exit at the end of the text.
     pub(super) fn leaving(&self) -> Vec<u32> {
         let process_leaves =
             |task: &Task| self.processes.get(&task.process).is_some_and(|process| process.leaving);

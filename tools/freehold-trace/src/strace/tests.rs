@@ -1,10 +1,10 @@
-//! Texts of strace, and the events in them.
+//! Texts by strace, and the events in them.
 
 use super::*;
 use crate::{Beside, FileInfo, TraceWriter};
 
-/// The events in a text, as lines of `NAME.trace`, without costs where these are zero.
-/// An error is also what is wrong with the first line that cannot be read.
+/// Returns the events in a text, as lines of `NAME.trace`, without costs that are zero. An unreadable line is
+/// an error, too.
 fn read(text: &str) -> Result<Vec<String>, String> {
     let (events, reader) = parse(text)?;
     if let Some(error) = reader.unread().first().first() {
@@ -37,7 +37,7 @@ fn assert_events(text: &str, expected: &[&str]) {
 }
 
 #[test]
-fn a_program_of_one_task() {
+fn program_with_one_task_is_read() {
     let text = "\
 1795184165.5 execve(\"/bin/sh\", [\"sh\", \"a, b) = 1\"], 0x7ffda6814798 /* 38 vars */) = 0
 1795184165.500001 brk(NULL)       = 0x564f86004000
@@ -66,7 +66,7 @@ fn a_program_of_one_task() {
 }
 
 #[test]
-fn times_are_told_apart() {
+fn costs_follow_from_the_times_of_lines() {
     let text = "\
 7 1.0 brk(NULL) = 0x1000 <0.000013>
 7 1.0 vfork( <unfinished ...>
@@ -78,16 +78,16 @@ fn times_are_told_apart() {
 ";
     let (events, _) = parse(text).unwrap();
     let costs: Vec<_> = events.iter().map(|event| (event.cost.before, event.cost.after)).collect();
-    assert_eq!(costs[0], (None, Some(13000)), "one line: from its time to the return");
-    assert_eq!(costs[1], (Some(100_000), None), "a vfork, created before it returned");
+    assert_eq!(costs[0], (None, Some(13000)), "one line: from the line's time to the return");
+    assert_eq!(costs[1], (Some(100_000), None), "a vfork whose child precedes its return");
     assert_eq!(costs[2], (Some(1000), Some(0)), "two lines: reported at the return");
     assert_eq!(costs[3], (Some(2000), Some(0)), "two lines, without -T");
     assert_eq!(events[1].line, 2);
 }
 
-/// A child's line comes before the clone that makes it has returned.
+/// The child's first line precedes the return of the clone that creates the child.
 #[test]
-fn a_child_is_created_before_its_first_line() {
+fn child_is_created_before_its_first_line() {
     let text = "\
 29143 1.0 vfork( <unfinished ...>
 29144 1.1 execve(\"/usr/bin/rm\", [\"rm\", \"-f\"], 0x564f86004af8 /* 38 vars */ <unfinished ...>
@@ -112,9 +112,10 @@ fn a_child_is_created_before_its_first_line() {
     );
 }
 
-/// Two clones are under way when a child's line comes: which of them made it, a later line tells.
+/// Two clones are in progress at a child's first line. A later line shows which of them has created the
+/// child.
 #[test]
-fn whose_child_it_is_is_looked_up_ahead() {
+fn creator_of_a_child_is_found_in_later_lines() {
     let begin = "\
 1 1.0 fork() = 2
 1 1.1 fork( <unfinished ...>
@@ -133,16 +134,16 @@ fn whose_child_it_is_is_looked_up_ahead() {
     let other =
         format!("{begin}3 1.3 exit(0) = ?\n1 1.3 <... fork resumed>) = 4\n2 1.4 <... vfork resumed>) = 3\n");
     assert_eq!(read(&other).unwrap()[..3], expected(2, "4100"));
-    // By exclusion: the fork has made another task, and the vfork has not returned when the text ends.
+    // Exclusion: the fork has created another task, and the vfork has not returned at the end of the text.
     let excluded = format!("{begin}1 1.3 <... fork resumed>) = 4\n");
     assert_eq!(read(&excluded).unwrap()[..3], expected(2, "4100"));
-    // The text ends before it tells: the one that began first.
+    // The text ends without an answer: the clone that began first is assumed.
     assert_eq!(read(begin).unwrap(), expected(1, "0"));
 }
 
-/// munmap gave the addresses free before mmap was given them, though it returned later in the text.
+/// The munmap freed the addresses before the kernel gave them to the mmap, but returns later in the text.
 #[test]
-fn what_makes_addresses_free_comes_before_what_takes_them() {
+fn unmapping_call_precedes_the_call_that_reuses_its_addresses() {
     let text = "\
 1 1.0 clone3({flags=CLONE_VM|CLONE_THREAD}, 88) = 2
 1 1.1 munmap(0x10000, 4096 <unfinished ...>
@@ -170,7 +171,7 @@ fn what_makes_addresses_free_comes_before_what_takes_them() {
 }
 
 #[test]
-fn a_thread_that_calls_execve_takes_the_process_over() {
+fn execve_by_a_thread_ends_the_other_threads() {
     let text = "\
 10 1.0 clone3({flags=CLONE_VM|CLONE_THREAD}, 88) = 11
 10 1.0 clone3({flags=CLONE_VM|CLONE_THREAD}, 88) = 12
@@ -196,10 +197,10 @@ fn a_thread_that_calls_execve_takes_the_process_over() {
     );
 }
 
-/// A process's number is given to another one, with and without a line that says that the first has ended
+/// A process's number is used for another process, with and without a line for the end of the first one
 /// (option -qq).
 #[test]
-fn numbers_are_used_again() {
+fn reused_process_numbers_get_new_serial_numbers() {
     let text = "\
 1 1.0 fork() = 2
 2 1.1 exit_group(0) = ?
@@ -222,7 +223,7 @@ fn numbers_are_used_again() {
 }
 
 #[test]
-fn calls_that_their_task_never_left_have_no_result() {
+fn calls_that_never_returned_have_no_result() {
     let text = "\
 1 1.0 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0 <unfinished ...>) = ?
 1 1.1 munmap(0x1000, 4096 <unfinished ...>
@@ -243,7 +244,7 @@ fn calls_that_their_task_never_left_have_no_result() {
 }
 
 #[test]
-fn what_process_vm_calls_move_is_read() {
+fn bytes_of_process_vm_calls_are_read() {
     let text = "\
 1 1.0 fork() = 2
 1 1.1 process_vm_readv(2, [{iov_base=\"a\\\"\\\\\\n\\1237\", iov_len=10}, {iov_base=\"\\x4f\\0\"..., iov_len=100}], 2, \
@@ -274,11 +275,11 @@ fn what_process_vm_calls_move_is_read() {
         shown: vec![b"WW".to_vec()],
     };
     assert_eq!(transfers[1], Some(&failed));
-    assert_eq!(transfers[2..], [None, None], "lists that the text does not give completely");
+    assert_eq!(transfers[2..], [None, None], "lists that the text shows only in part");
 }
 
 #[test]
-fn arguments_are_numbers() {
+fn arguments_are_read_as_numbers() {
     let value = |text: &str| value::number(text::Arg { text: text.as_bytes(), at: 0 }).ok();
     let cases = [
         ("NULL", 0),
@@ -308,9 +309,9 @@ fn arguments_are_numbers() {
     }
 }
 
-/// Which mappings are those of one file.
+/// Determines which mappings belong to one file.
 #[test]
-fn files_are_told_apart() {
+fn files_of_mappings_are_distinguished() {
     let text = "\
 1 1.0 mmap(NULL, 40883, PROT_READ, MAP_PRIVATE, 3, 0) = 0x10000
 1 1.0 mmap(NULL, 0x9000, PROT_READ, MAP_PRIVATE|MAP_DENYWRITE, 3, 0) = 0x20000
@@ -345,7 +346,7 @@ fn files_are_told_apart() {
 }
 
 #[test]
-fn damage_is_named() {
+fn errors_name_the_expected_text() {
     let first = "1 5.0 brk(NULL) = 0x1000\n";
     let cases = [
         ("1 4.9 brk(NULL) = 0x1000", "out of order: time 4900000000 after 5000000000"),
@@ -353,14 +354,11 @@ fn damage_is_named() {
         ("1 brk(NULL) = 0x1000", "expected a time in seconds since 1970"),
         ("[pid 1] 5.1 brk(NULL) = 0x1000", "expected a task's number or a time"),
         ("2 5.1 brk(NULL) = 0x1000", "task 2 was not created before this line"),
-        ("1 5.1 brk(NULL)", "expected `= ` and what the call returned"),
-        (
-            "1 5.1 brk(NULL) = ",
-            "column 19: expected what the call returned: a number, `-1 ERROR`, or `?`, found \"\"",
-        ),
-        ("1 5.1 brk(NULL) = zero", "expected what the call returned: a number, `-1 ERROR`, or `?`"),
-        ("1 5.1 brk(NULL) = -1 EWHAT (What)", "expected what the call returned"),
-        ("1 5.1 brk(NULL = 0", "expected `)` behind the arguments"),
+        ("1 5.1 brk(NULL)", "expected `= ` and the result"),
+        ("1 5.1 brk(NULL) = ", "column 19: expected the result: a number, `-1 ERROR`, or `?`, found \"\""),
+        ("1 5.1 brk(NULL) = zero", "expected the result: a number, `-1 ERROR`, or `?`"),
+        ("1 5.1 brk(NULL) = -1 EWHAT (What)", "expected the result"),
+        ("1 5.1 brk(NULL = 0", "expected `)` after the arguments"),
         ("1 5.1 brk() = 0", "expected another argument"),
         ("1 5.1 brk(0, 0) = 0", "expected no further argument, found \"0) = 0\""),
         ("1 5.1 brk(what) = 0", "expected a number, or a constant that this program knows, found \"what"),
@@ -368,7 +366,7 @@ fn damage_is_named() {
             "1 5.1 mprotect(0x1000, 4096, PROT_WHAT) = 0",
             "column 30: expected a number, or a constant that this program knows, found \"PROT_WHAT) = 0\"",
         ),
-        ("1 5.1 truncate(\"a, 5) = 0", "expected a string that ends"),
+        ("1 5.1 truncate(\"a, 5) = 0", "expected a complete string"),
         ("1 5.1 brk 0 = 0", "expected a call: NAME(ARGUMENTS) = RESULT"),
         ("1 5.1 <... brk resumed>) = 0", "expected the end of a call that this task has begun"),
         ("1 5.1 <... brk", "expected `<... NAME resumed>`"),
@@ -401,10 +399,10 @@ fn damage_is_named() {
     }
 }
 
-/// Whatever stands in a line: what follows is read. If the line may have been about memory, what its task has
-/// mapped is lost.
+/// The lines after an unreadable line are read. If the line may concern memory, the mappings of its task are
+/// lost.
 #[test]
-fn what_follows_an_unreadable_line_is_read() {
+fn lines_after_an_unreadable_line_are_read() {
     for (lines, expected) in [
         ("1 5.1 brk(NULL) = zero", &["100000000 1 L 1"][..]),
         ("1 5.1 mprotect(0x1000, 4096, PROT_WHAT) = 0", &["100000000 1 L 1"]),
@@ -412,12 +410,12 @@ fn what_follows_an_unreadable_line_is_read() {
         ("1 5.1 --- SIGSEGV {si_signo=SIGSEGV", &[]),
         ("1 12:00:01 brk(NULL) = 0x1000", &["0 - L 1"]),
         ("\u{7}what", &["0 - L 1"]),
-        // The call that has no end, and the one that follows.
+        // The call without an end, and the next call.
         (
             "1 5.1 brk(0 <unfinished ...>\n1 5.2 munlockall() = 0",
             &["200000000 1 L 1", "200000000 1 munlockall  = 0"],
         ),
-        // A task that nothing has made: whose memory it has is not known.
+        // A task without a creator: its address space is unknown.
         (
             "2 5.1 munlockall() = 0\n2 5.2 munlockall() = 0",
             &[
@@ -429,7 +427,7 @@ fn what_follows_an_unreadable_line_is_read() {
         ),
         // The clock was set back.
         ("1 4.0 munlockall() = 0", &["0 1 munlockall  = 0"]),
-        // Of flags the known ones count.
+        // The known ones of several flags are used.
         (
             "1 5.1 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_NEW|0x20, -1, 0) = 0x7000",
             &["100000000 1 mmap 0 1000 1 22 -1 0 = 7000"],
@@ -444,10 +442,9 @@ fn what_follows_an_unreadable_line_is_read() {
     }
 }
 
-/// A chain of calls that each must have come before the one that is reported: the chain is followed a few
-/// calls far.
+/// In a chain of calls that must each precede the next one, only a few calls are reordered.
 #[test]
-fn calls_that_wait_for_each_other_do_not_exhaust_the_stack() {
+fn long_chain_of_waiting_calls_does_not_exhaust_the_stack() {
     let tasks = 300;
     let mut text = String::new();
     for task in 2..tasks {
@@ -469,10 +466,10 @@ fn calls_that_wait_for_each_other_do_not_exhaust_the_stack() {
     assert_eq!(events.len(), 2 * (tasks - 2) + 1);
 }
 
-/// Where calls are two lines that cross another's, their order is not in the text: what both concern is said,
-/// of each.
+/// The text does not show the order of calls whose lines overlap. Each of them is reported with the range
+/// that both concern.
 #[test]
-fn calls_that_were_under_way_at_once_say_so() {
+fn overlapping_calls_are_reported_with_their_common_range() {
     let text = "\
 1 1.0 clone(child_stack=0x1, flags=CLONE_VM|CLONE_THREAD|CLONE_SIGHAND) = 2
 1 1.1 munmap(0x10000, 8192 <unfinished ...>
@@ -503,16 +500,16 @@ fn calls_that_were_under_way_at_once_say_so() {
             (CallName::Mprotect, Vec::new()),
             (CallName::Msync, locks(true)),
             (CallName::Mlockall, locks(false)),
-            // It did not make the place free, but was there after it.
+            // The mremap did not free the address; its memory stays there.
             (CallName::Mmap, at(0x40000..0x41000, true)),
             (CallName::Mremap, at(0x40000..0x41000, false)),
         ]
     );
 }
 
-/// Of all ioctls those on userfaultfds are read; what the structure says becomes arguments.
+/// Only ioctls on userfaultfds are read. The fields of the structure become arguments.
 #[test]
-fn registrations_with_a_userfaultfd() {
+fn userfaultfd_ioctls_are_read() {
     let text = "\
 1 1.0 userfaultfd(O_CLOEXEC|UFFD_USER_MODE_ONLY) = 3<anon_inode:[userfaultfd]>
 1 1.0 ioctl(5</dev/userfaultfd>, USERFAULTFD_IOC_NEW, 0x80000) = 4<anon_inode:[userfaultfd]>
@@ -549,9 +546,9 @@ fn registrations_with_a_userfaultfd() {
     assert!(read(without).unwrap_err().contains("expected the range"));
 }
 
-/// A text by `freehold record` begins with the limits of the command; calls change them.
+/// A text by `freehold record` begins with the limits of the command. Calls change the limits.
 #[test]
-fn limits_are_read() {
+fn limits_and_their_changes_are_read() {
     let text = "\
 # limits ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 10000
 5 1.0 prlimit64(0, RLIMIT_STACK, NULL, {rlim_cur=8192*1024, rlim_max=RLIM64_INFINITY}) = 0
@@ -582,9 +579,9 @@ fn limits_are_read() {
     assert!(!recognises(b"# something else"));
 }
 
-/// A note on a socket has `->` before an address, the name of a file may end in a `-`.
+/// A note on a socket contains `->` before an address. The name of a file may end in `-`.
 #[test]
-fn notes_on_descriptors_end_where_they_do() {
+fn end_of_a_note_on_a_descriptor_is_found() {
     for (line, expected) in [
         ("close(3</etc/group->) = 0", "close 3 = 0"),
         ("dup2(3</etc/group->, 4</etc/shadow->) = 4</etc/group->", "dup2 3 4 = 4"),

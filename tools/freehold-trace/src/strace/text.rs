@@ -1,4 +1,4 @@
-//! The text of one call: its arguments, what it returned, how long it took.
+//! The text of one call: its arguments, its result and its duration.
 
 use super::errno;
 use super::head::find;
@@ -7,9 +7,9 @@ use crate::Returned;
 use crate::error::Bad;
 use crate::fields::Fields;
 
-/// Most arguments of a call, and most elements of a list: what the kernel takes at once.
+/// Maximum number of arguments of a call, and of elements of a list. The kernel accepts no longer lists.
 const MOST_ARGS: usize = 1024;
-/// What strace writes into a call that its task never left.
+/// The mark that strace writes into a call that never returned.
 const LEFT: &[u8] = b"<unfinished ...>)";
 
 /// An argument as written.
@@ -17,23 +17,23 @@ const LEFT: &[u8] = b"<unfinished ...>)";
 pub(super) struct Arg<'a> {
     /// The text, without blanks around it.
     pub(super) text: &'a [u8],
-    /// Where it begins in the text of the call.
+    /// The offset in the text of the call.
     pub(super) at: usize,
 }
 
-/// What stands behind the arguments.
+/// The text after the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End<'a> {
-    /// What the call returned.
+    /// The result of the call.
     pub(super) returned: Returned,
-    /// What a returned descriptor is, where the text says so (option -y).
+    /// The note on a returned descriptor, if the text contains it (option -y).
     pub(super) note: Option<&'a [u8]>,
-    /// Nanoseconds that it took, where the text says so (option -T).
+    /// The duration in nanoseconds, if the text contains it (option -T).
     pub(super) took: Option<u64>,
 }
 
-/// The arguments, members or elements in `text` from `begin` on, and where the bracket behind them closes;
-/// none if the text ends before.
+/// Returns the arguments, members or elements in `text` from `begin` on, and the offset of the closing
+/// bracket after them. The offset is `None` if the text ends before.
 pub(super) fn args(text: &[u8], begin: usize) -> Result<(Vec<Arg<'_>>, Option<usize>), Bad> {
     let mut found = Vec::new();
     let (mut at, mut start, mut depth) = (begin, begin, 0_usize);
@@ -71,20 +71,20 @@ pub(super) fn args(text: &[u8], begin: usize) -> Result<(Vec<Arg<'_>>, Option<us
     Ok((found, None))
 }
 
-/// What stands behind the arguments, which end at `at` of `text`.
+/// Parses the text after the arguments, which end at offset `at`.
 pub(super) fn end(text: &[u8], at: usize) -> Result<End<'_>, Bad> {
     let mut fields = Fields::new(&text[at..]);
     while fields.eat(b' ') {}
     if !fields.eat_text(b"= ") {
-        return Err(Bad::Expected("`= ` and what the call returned", at + fields.position()));
+        return Err(Bad::Expected("`= ` and the result", at + fields.position()));
     }
     let begin = at + fields.position();
-    let missing = Bad::Expected("what the call returned: a number, `-1 ERROR`, or `?`", begin);
+    let missing = Bad::Expected("the result: a number, `-1 ERROR`, or `?`", begin);
     let (returned, note) = returned(&text[begin..]).ok_or(missing)?;
     Ok(End { returned, note, took: took(text) })
 }
 
-/// The text of a call that its task never left, without strace's mark.
+/// Removes strace's mark from the text of a call that never returned.
 pub(super) fn without_mark(text: Vec<u8>) -> Vec<u8> {
     let Some(at) = text.windows(LEFT.len()).rposition(|window| window == LEFT) else { return text };
     let mut without = text[..at].trim_ascii_end().to_vec();
@@ -123,14 +123,14 @@ fn returned(text: &[u8]) -> Option<(Returned, Option<&[u8]>)> {
     matches!(text.get(behind), None | Some(b' ' | b'(')).then_some((Returned::Value(value), note))
 }
 
-/// ` <0.000013>` at the end of the text.
+/// Parses ` <0.000013>` at the end of the text.
 fn took(text: &[u8]) -> Option<u64> {
     let front = text.strip_suffix(b">")?;
     let at = front.iter().rposition(|byte| *byte == b'<')?;
     seconds(&front[at + 1..])
 }
 
-/// The index of the quote that ends the string that begins at `at`.
+/// Returns the index of the quote that ends the string at `at`.
 fn string_end(text: &[u8], at: usize) -> Result<usize, Bad> {
     let mut end = at + 1;
     while let Some(byte) = text.get(end) {
@@ -140,17 +140,17 @@ fn string_end(text: &[u8], at: usize) -> Result<usize, Bad> {
             _ => end += 1,
         }
     }
-    Err(Bad::Expected("a string that ends", at))
+    Err(Bad::Expected("a complete string", at))
 }
 
-/// The index of the last byte of `part`, which comes after `at`.
+/// Returns the index of the last byte of `part` after `at`.
 fn behind(text: &[u8], at: usize, part: &[u8]) -> Result<usize, Bad> {
-    let found = find(&text[at..], part).ok_or(Bad::Expected("a remark that ends", at))?;
+    let found = find(&text[at..], part).ok_or(Bad::Expected("a complete comment", at))?;
     Ok(at + found + part.len() - 1)
 }
 
-/// Whether `<` at `at` begins a note on a descriptor, as in `3</etc/passwd>`, and not a shift, as in
-/// `21<<MAP_HUGE_SHIFT`.
+/// Returns true if the `<` at `at` begins a note on a descriptor, as in `3</etc/passwd>`. A shift, as in
+/// `21<<MAP_HUGE_SHIFT`, is not a note.
 pub(super) fn is_note(text: &[u8], at: usize) -> bool {
     let before = at.checked_sub(1).and_then(|before| text.get(before));
     text.get(at) == Some(&b'<')
@@ -158,8 +158,8 @@ pub(super) fn is_note(text: &[u8], at: usize) -> bool {
         && !matches!(text.get(at + 1), None | Some(b'<' | b' ' | b'.'))
 }
 
-/// The index of the `>` that ends the note that begins at `at`. Notes on sockets contain `->`, before an
-/// address; names of files may end in a `-`.
+/// Returns the index of the `>` that ends the note at `at`. Notes on sockets contain `->` before an address,
+/// and names of files may end in `-`.
 fn note_end(text: &[u8], at: usize) -> Result<usize, Bad> {
     let is_path = text.get(at + 1) == Some(&b'/');
     let ends = |index: usize| {
@@ -169,5 +169,5 @@ fn note_end(text: &[u8], at: usize) -> Result<usize, Bad> {
             && matches!(next, None | Some(b',' | b')' | b']' | b'}' | b' ' | b'('))
     };
     let found = (at + 1..text.len()).find(|index| ends(*index));
-    found.ok_or(Bad::Expected("a note on a descriptor that ends", at))
+    found.ok_or(Bad::Expected("a complete note on a descriptor", at))
 }

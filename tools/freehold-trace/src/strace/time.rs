@@ -1,11 +1,11 @@
-//! Times as a text writes them: seconds with a fraction.
+//! Times in a text: seconds with a fraction.
 
 use crate::fields::Fields;
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// `.` and up to nine digits, in nanoseconds.
+/// Parses `.` and up to nine digits, and returns nanoseconds.
 pub(super) fn fraction(fields: &mut Fields) -> Option<u64> {
     if !fields.eat(b'.') {
         return None;
@@ -17,7 +17,7 @@ pub(super) fn fraction(fields: &mut Fields) -> Option<u64> {
     value.checked_mul(10_u64.pow(scale))
 }
 
-/// Seconds with a fraction, in nanoseconds: `0.000013`.
+/// Parses seconds with a fraction, such as `0.000013`, and returns nanoseconds.
 pub(super) fn seconds(text: &[u8]) -> Option<u64> {
     let mut fields = Fields::new(text);
     let whole = fields.decimal("").ok()?.checked_mul(SECOND)?;

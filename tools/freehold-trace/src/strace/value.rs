@@ -1,16 +1,16 @@
-//! What an argument is worth.
+//! The values of arguments.
 
 use super::symbols;
 use super::text::{Arg, args, is_note};
 use crate::error::Bad;
 use crate::fields::Fields;
 
-/// What stands for an address that the text does not give because it shows what lies there: any that is not
-/// null.
+/// The value of an address that the text does not contain because it shows the bytes there. Any value except
+/// null would do.
 pub(super) const SHOWN: u64 = 1;
 
-/// An argument as the number that was passed: an address, a length, flags, a descriptor. For a string, a list
-/// or a structure it is [`SHOWN`].
+/// Returns an argument as the number that was passed: an address, a length, flags, a descriptor. Returns
+/// [`SHOWN`] for a string, a list or a structure.
 pub(super) fn number(arg: Arg<'_>) -> Result<u64, Bad> {
     if matches!(arg.text.first(), Some(b'"' | b'[' | b'{' | b'~')) {
         return Ok(SHOWN);
@@ -27,7 +27,7 @@ pub(super) fn number(arg: Arg<'_>) -> Result<u64, Bad> {
             break;
         }
     }
-    // A note on a descriptor may follow, which is no part of the number.
+    // A note on a descriptor may follow the number.
     let at = fields.position();
     if fields.is_empty() || is_note(arg.text, at) {
         Ok(sum)
@@ -36,7 +36,7 @@ pub(super) fn number(arg: Arg<'_>) -> Result<u64, Bad> {
     }
 }
 
-/// What is known of flags among which is the name of an unknown one; none if nothing else is.
+/// Returns the known part of flags that contain an unknown name. Returns `None` if no flag is known.
 pub(super) fn known_part(arg: Arg<'_>) -> Option<u64> {
     let parts = arg.text.split(|byte| *byte == b'|');
     let known: Vec<u64> = parts.clone().filter_map(|text| number(Arg { text, at: 0 }).ok()).collect();
@@ -46,7 +46,7 @@ pub(super) fn known_part(arg: Arg<'_>) -> Option<u64> {
     some.then(|| known.into_iter().fold(0, |sum, flag| sum | flag))
 }
 
-/// Steps over what strace remarks on a part that has no name: `0x8 /* MAP_??? */`.
+/// Skips strace's comment on a value without a name: `0x8 /* MAP_??? */`.
 fn remark(fields: &mut Fields<'_>) {
     if fields.eat_text(b" /*") {
         while !fields.is_empty() && !fields.eat_text(b"*/") {
@@ -56,7 +56,8 @@ fn remark(fields: &mut Fields<'_>) {
     }
 }
 
-/// A string's bytes; none if the argument is none. strace leaves the end out of a long one.
+/// Returns a string's bytes, or `None` if the argument is not a string. strace omits the end of a long
+/// string.
 pub(super) fn string(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = text.strip_prefix(b"\"")?.iter().copied().peekable();
@@ -69,7 +70,7 @@ pub(super) fn string(text: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// The members of a structure; none of what is not shown.
+/// Returns the members of a structure. Returns no members if the text does not show the structure.
 pub(super) fn members(arg: Arg<'_>) -> Result<Vec<Arg<'_>>, Bad> {
     let Some(inside) = arg.text.strip_prefix(b"{") else { return Ok(Vec::new()) };
     let (mut members, _) = args(inside, 0)?;
@@ -79,7 +80,7 @@ pub(super) fn members(arg: Arg<'_>) -> Result<Vec<Arg<'_>>, Bad> {
     Ok(members)
 }
 
-/// The text of the argument or member `name`, as in `flags=CLONE_VM`.
+/// Returns the value of the argument or member `name`, as in `flags=CLONE_VM`.
 pub(super) fn named<'a>(args: &[Arg<'a>], name: &str) -> Option<Arg<'a>> {
     args.iter().find_map(|arg| {
         let value = arg.text.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
@@ -87,7 +88,7 @@ pub(super) fn named<'a>(args: &[Arg<'a>], name: &str) -> Option<Arg<'a>> {
     })
 }
 
-/// A constant or number, or two of them with `<<` or `*` between.
+/// Parses a constant or number, or two of them with `<<` or `*` between them.
 fn term(fields: &mut Fields<'_>) -> Option<u64> {
     let value = atom(fields)?;
     if fields.eat(b'*') {
@@ -131,7 +132,7 @@ fn word<'a>(fields: &mut Fields<'a>) -> Option<&'a str> {
     str::from_utf8(word).ok().filter(|word| !word.is_empty())
 }
 
-/// The byte that an escape stands for, behind its backslash.
+/// Returns the byte of an escape sequence, without its backslash.
 fn escaped(rest: &mut std::iter::Peekable<impl Iterator<Item = u8>>) -> Option<u8> {
     Some(match rest.next()? {
         b'n' => b'\n',
@@ -145,7 +146,7 @@ fn escaped(rest: &mut std::iter::Peekable<impl Iterator<Item = u8>>) -> Option<u
     })
 }
 
-/// Up to `most` more digits, behind `value`.
+/// Parses up to `most` more digits after the digits of `value`.
 fn digits(
     rest: &mut std::iter::Peekable<impl Iterator<Item = u8>>,
     base: u32,

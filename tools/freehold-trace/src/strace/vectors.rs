@@ -1,24 +1,24 @@
-//! Lists of pieces of memory: `[{iov_base=0x7f0000001000, iov_len=16}, {iov_base="text", iov_len=4}]`.
+//! Lists of memory ranges: `[{iov_base=0x7f0000001000, iov_len=16}, {iov_base="text", iov_len=4}]`.
 
 use super::text::{Arg, args};
 use super::value::{named, number, string};
 use crate::error::Bad;
 
-/// A list of pieces, as far as the text shows them.
+/// A list of ranges, as far as the text shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pieces {
-    /// Address and length of each; the address is 0 where the text shows what lies there instead.
+    /// Address and length of each range. The address is 0 if the text shows the bytes instead.
     pub(super) pieces: Vec<(u64, u64)>,
-    /// What lies there, from the first byte on, as far as it is shown.
+    /// The bytes of each range, from the first on, as far as the text shows them.
     pub(super) shown: Vec<Vec<u8>>,
-    /// The text gives all of them.
+    /// True if the text contains all ranges.
     pub(super) complete: bool,
 }
 
-/// The list that `arg` is.
+/// Parses `arg` as a list of ranges.
 pub(super) fn pieces(arg: Arg<'_>) -> Result<Pieces, Bad> {
     let Some(inside) = arg.text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")) else {
-        // `NULL`, or an address from which nothing could be read.
+        // The argument is `NULL`, or an address that could not be read.
         return Ok(Pieces { complete: number(arg)? == 0, ..Pieces::default() });
     };
     let mut found = Pieces { complete: true, ..Pieces::default() };
@@ -38,7 +38,7 @@ pub(super) fn pieces(arg: Arg<'_>) -> Result<Pieces, Bad> {
     Ok(found)
 }
 
-/// What stands between commas in `list`.
+/// Returns the comma-separated elements of `list`.
 fn elements(list: Arg<'_>) -> Result<Vec<Arg<'_>>, Bad> {
     let (mut found, _) = args(list.text, 0)?;
     for element in &mut found {
