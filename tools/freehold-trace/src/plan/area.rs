@@ -1,8 +1,9 @@
-//! What the plan knows of an address space: its VMAs, with what decides whether neighbours merge.
+//! The planner's model of an address space: its VMAs, with the properties that decide whether neighbours
+//! merge.
 //!
-//! This is a sequential model, driven in the order of the recording. It answers one question: which VMAs does
-//! a call or a first write change, its neighbours included? Tasks that change the same VMAs must keep the
-//! recording's order.
+//! The model is sequential, and follows the order of the recording. It determines which VMAs a call or a
+//! first write changes, including neighbours. Tasks that change the same VMAs must keep the recording's
+//! order.
 
 use super::descriptors::Access;
 use super::order::Stamp;
@@ -11,12 +12,12 @@ use std::ops::Range;
 
 pub(crate) use crate::addresses::{PAGE, page_of, whole_pages};
 
-/// Properties that keep neighbours apart: the `VmFlags` letters of smaps that calls can change.
+/// Properties that keep neighbours from merging: the `VmFlags` codes of smaps that calls can change.
 pub(crate) mod flag {
     macro_rules! flags {
         ($($name:ident $code:literal $bit:literal,)*) => {
             $(pub(crate) const $name: u32 = 1 << $bit;)*
-            /// The flag with this smaps code.
+            /// Returns the flag with this smaps code.
             pub(crate) fn of_code(code: [u8; 2]) -> u32 {
                 match &code {
                     $($code => $name,)*
@@ -50,61 +51,62 @@ pub(crate) mod flag {
     }
     /// The locks of mlock.
     pub(crate) const LOCKS: u32 = LOCKED | LOCKONFAULT;
-    /// A segment of System V shared memory, which smaps does not say.
+    /// A segment of System V shared memory. smaps has no code for it.
     pub(crate) const SEGMENT: u32 = 1 << 31;
-    /// Private memory of /dev/zero: anonymous, although it has a file.
+    /// Private memory of /dev/zero: anonymous, although a file is mapped.
     pub(crate) const ZEROES: u32 = 1 << 30;
-    /// What a userfaultfd serves.
+    /// Memory that is registered with a userfaultfd.
     pub(crate) const REGISTERED: u32 = MISSING | PROTECTED | MINOR;
-    /// What never merges.
+    /// Memory that never merges.
     pub(crate) const SPECIAL: u32 = PFNMAP | IO | DONTEXPAND;
 }
 
-/// What a VMA is for, as far as the call that made it or the kernel's list says so.
+/// The purpose of a VMA, as far as the call that made it or the kernel's list shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Purpose {
-    /// Anything.
+    /// No known purpose.
     #[default]
     Any,
     /// The heap of brk.
     Heap,
-    /// A stack: it grows downwards, or was mapped to be one.
+    /// A stack: memory that grows downwards, or was mapped as a stack.
     Stack,
-    /// Something of the kernel's own.
+    /// A mapping of the kernel's own.
     Special,
 }
 
-/// One VMA.
+/// A VMA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Area {
     pub(crate) end: u64,
     pub(crate) prot: u8,
     pub(crate) shared: bool,
-    /// It decides nothing, not even what merges.
+    /// The purpose of the VMA. It affects nothing, not even merging.
     pub(crate) purpose: Purpose,
-    /// What is mapped, by its name's number.
+    /// The number of the mapped file.
     pub(crate) file: Option<u32>,
-    /// How that was opened, and by which open, where known.
+    /// The access mode of the mapped file, and the open that it comes from, if known.
     pub(crate) access: Option<Access>,
-    /// Of the first byte: in the file; of anonymous memory the address where it was first written.
+    /// The offset of the first byte: in the file, or for anonymous memory the address of the first byte at
+    /// its first write.
     pub(crate) offset: u64,
     pub(crate) flags: u32,
-    /// Memory policy and protection key, as one number; 0 is the default of both.
+    /// Memory policy and protection key as one number; 0 is the default of both.
     pub(crate) tag: u64,
-    /// The userfaultfd that it is registered with, by its number.
+    /// The number of the userfaultfd that the VMA is registered with.
     pub(crate) userfaultfd: Option<u32>,
-    /// The family of its anonymous pages; 0 while it has none.
+    /// The family of the VMA's anonymous pages; 0 if there are none yet.
     pub(crate) family: u32,
-    /// The family did not pass through a fork.
+    /// True if the family has not passed through a fork.
     pub(crate) alone: bool,
-    /// The step that gave it the family.
+    /// The step that gave the VMA its family.
     pub(crate) family_by: Stamp,
-    /// The last step that changed this VMA, or looked at it to decide a merge.
+    /// The last step that changed this VMA, or that examined it to decide a merge.
     pub(crate) last: Stamp,
 }
 
 impl Area {
-    /// Private anonymous memory that nobody has written yet.
+    /// Returns private anonymous memory that was never written.
     pub(crate) fn anonymous(range: Range<u64>, prot: u8, flags: u32, last: Stamp) -> Area {
         Area {
             end: range.end,
@@ -124,7 +126,7 @@ impl Area {
         }
     }
 
-    /// What the kernel's list shows, which maps `file`.
+    /// Returns the VMA that the kernel's list shows. `file` is the mapped file.
     pub(crate) fn shown(shown: &crate::Area, file: Option<u32>) -> Area {
         let purpose = match shown.name.as_str() {
             "[heap]" => Purpose::Heap,
@@ -133,7 +135,7 @@ impl Area {
             _ => Purpose::Any,
         };
         let flags = shown.flags.iter().flatten().fold(0, |sum, code| sum | flag::of_code(*code));
-        // Where smaps was not read, or does not say.
+        // smaps was not read, or has no code for these properties.
         let told = match shown.name.starts_with("/SYSV") {
             true => flag::SEGMENT,
             false if purpose == Purpose::Stack => flag::GROWSDOWN,
@@ -144,17 +146,17 @@ impl Area {
         Area { shared: shown.shared, purpose, file, offset, ..anonymous }
     }
 
-    /// The part from `at` on, of an area that starts at `start`.
+    /// Returns the part from `at` on, of an area that starts at `start`.
     fn from(&self, start: u64, at: u64) -> Area {
         Area { offset: self.offset.wrapping_add(at - start), ..self.clone() }
     }
 
-    /// Whether it is private anonymous memory.
+    /// Returns true if the VMA is private anonymous memory.
     pub(crate) fn is_anonymous(&self) -> bool {
         !self.shared && (self.file.is_none() || self.flags & flag::ZEROES != 0)
     }
 
-    /// It is registered with no userfaultfd any more.
+    /// Removes the registration with a userfaultfd.
     pub(crate) fn unregister(&mut self) {
         self.flags &= !flag::REGISTERED;
         self.userfaultfd = None;
@@ -172,7 +174,8 @@ impl Area {
     }
 }
 
-/// Whether families `a` and `b` may be one VMA's: equal, or one is none and the other passed through no fork.
+/// Returns true if one VMA may have families `a` and `b`: they are equal, or one is absent and the other has
+/// passed through no fork.
 fn families_agree(a: (u32, bool), b: (u32, bool)) -> bool {
     match (a.0, b.0) {
         (0, 0) => true,
@@ -189,13 +192,13 @@ pub(crate) struct Areas {
 }
 
 impl Areas {
-    /// The area that holds `at`, with its start.
+    /// Returns the area that contains `at`, with its start.
     pub(crate) fn find(&self, at: u64) -> Option<(u64, &Area)> {
         let (start, area) = self.by_start.range(..=at).next_back()?;
         (at < area.end).then_some((*start, area))
     }
 
-    /// Whether something is mapped at each address of `range`.
+    /// Returns true if every address of `range` is mapped.
     pub(crate) fn cover(&self, range: &Range<u64>) -> bool {
         let end = self
             .within(range)
@@ -203,13 +206,13 @@ impl Areas {
         end >= range.end
     }
 
-    /// The areas that share addresses with `range`, ascending, each with its start.
+    /// Returns the areas that overlap `range` with their starts, in ascending order.
     pub(crate) fn within(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Area)> {
         let from = self.find(range.start).map_or(range.start, |(start, _)| start);
         self.by_start.range(from..range.end.max(from)).map(|(start, area)| (*start, area))
     }
 
-    /// What is left of a segment that was attached at `at`, ascending.
+    /// Returns the remaining mappings of a segment that was attached at `at`, in ascending order.
     pub(crate) fn attached(&self, at: u64) -> Vec<Range<u64>> {
         let mut file = None;
         let of_it = |(start, area): &(&u64, &Area)| {
@@ -220,13 +223,13 @@ impl Areas {
         self.by_start.range(at..).filter(of_it).map(|(start, area)| *start..area.end).collect()
     }
 
-    /// The first area that starts above `at`.
+    /// Returns the first area that starts above `at`.
     pub(crate) fn next(&self, at: u64) -> Option<(u64, &Area)> {
         let (start, area) = self.by_start.range(at.checked_add(1)?..).next()?;
         Some((*start, area))
     }
 
-    /// The last area that starts below `at`.
+    /// Returns the last area that starts below `at`.
     pub(crate) fn prev(&self, at: u64) -> Option<(u64, &Area)> {
         let (start, area) = self.by_start.range(..at).next_back()?;
         Some((*start, area))
@@ -237,7 +240,7 @@ impl Areas {
         (at < area.end).then_some(area)
     }
 
-    /// Every area that overlaps `range` or touches it.
+    /// Returns every area that overlaps `range` or is adjacent to it.
     pub(crate) fn touching(&mut self, range: &Range<u64>) -> impl Iterator<Item = (u64, &mut Area)> {
         let first = self.prev(range.start).filter(|(_, area)| area.end >= range.start);
         let from = first.map_or(range.start, |(start, _)| start);
@@ -248,17 +251,17 @@ impl Areas {
         self.by_start.iter().map(|(start, area)| (*start, area))
     }
 
-    /// All areas, to be changed without a look at whether neighbours merge.
+    /// Returns all areas for changes after which neighbours do not merge.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Area> {
         self.by_start.values_mut()
     }
 
-    /// Puts an area where nothing is, without merging.
+    /// Inserts an area into a free range without merging.
     pub(crate) fn put(&mut self, start: u64, area: Area) {
         self.by_start.insert(start, area);
     }
 
-    /// Takes out the area that starts at `start`.
+    /// Removes the area that starts at `start`.
     pub(crate) fn take(&mut self, start: u64) -> Option<(u64, Area)> {
         self.by_start.remove_entry(&start)
     }
@@ -272,7 +275,7 @@ impl Areas {
         self.by_start.insert(at, right);
     }
 
-    /// Takes away what lies in `range`.
+    /// Unmaps `range`.
     pub(crate) fn unmap(&mut self, range: &Range<u64>) {
         if range.start >= range.end {
             return;
@@ -290,7 +293,7 @@ impl Areas {
             && left.1.offset.wrapping_add(left.1.end - left.0) == right.1.offset
     }
 
-    /// Adds a fresh mapping to a free range, merged with its neighbours where Linux merges.
+    /// Inserts a new mapping into a free range, and merges it with its neighbours if Linux does.
     pub(crate) fn insert(&mut self, start: u64, area: Area) {
         let stamp = area.last;
         let left = self
@@ -325,7 +328,7 @@ impl Areas {
         }
     }
 
-    /// Makes one area of the one at `left` and the one at `right`, and whatever lies between.
+    /// Merges the area at `left` with the area at `right`, including everything between them.
     fn join(&mut self, left: u64, right: u64, stamp: Stamp) {
         let Some(gone) = self.by_start.remove(&right) else { return };
         let Some(kept) = self.by_start.get_mut(&left) else { return };
@@ -338,7 +341,7 @@ impl Areas {
         kept.end = gone.end;
     }
 
-    /// Merges the two areas that meet at `at`, if Linux would after a change of flags.
+    /// Merges the two adjacent areas that meet at `at`, if Linux would merge them after a change of flags.
     pub(crate) fn merge_at(&mut self, at: u64, stamp: Stamp) {
         let Some(right) = self.by_start.get(&at) else { return };
         let Some(left) = self.prev(at) else { return };
@@ -349,8 +352,10 @@ impl Areas {
         }
     }
 
-    /// Applies `change` to each area in `range`, cut to it, as the kernel walks: one that does not change is
-    /// not cut. Stops at the first hole, unless it `skips` them. Whether there was none.
+    /// Applies `change` to each area in `range`, cut to the range. An area that does not change is not split,
+    /// as in Linux.
+    ///
+    /// Stops at the first hole, unless `skips` is set. Returns true if there was no hole.
     pub(crate) fn change(
         &mut self,
         range: &Range<u64>,
@@ -385,13 +390,13 @@ impl Areas {
         whole
     }
 
-    /// The family that a first write at `at` gives its area: a neighbour's, if they could merge, else
-    /// `fresh`.
+    /// Returns the family that a first write at `at` gives its area: a neighbour's family if the two could
+    /// merge, otherwise `fresh`.
     pub(crate) fn family_for(&self, at: u64, fresh: u32) -> u32 {
         let Some((start, area)) = self.find(at) else { return fresh };
         let next = self.by_start.get(&area.end).map(|next| ((start, area), (area.end, next), next));
         let prev = self.prev(start).map(|prev| (prev, (start, area), prev.1));
-        // Rights do not count: an mprotect may make them equal.
+        // Access rights are ignored, because an mprotect may make them equal.
         let suits = |left: (u64, &Area), right: (u64, &Area)| {
             left.1.end == right.0
                 && left.1.file == right.1.file

@@ -1,6 +1,6 @@
-//! Which bytes of an address space recorded calls have determined: what process_vm_writev moved there, until
-//! the addresses are mapped anew or emptied. Whatever else is there the program may have stored itself, which
-//! no recording shows.
+//! The bytes of an address space that recorded calls determine: those that process_vm_writev stored, until
+//! the addresses are remapped or discarded. The program may have stored all other bytes itself, which no
+//! recording shows.
 
 use super::area::{PAGE, page_of};
 use super::space::{Reach, Space};
@@ -8,15 +8,15 @@ use crate::{Call, CallName, Transfer};
 use std::ops::Range;
 
 impl Space {
-    /// Of the bytes that a process_vm_readv moves from here, the addresses of those that recorded calls
-    /// wrote.
+    /// Returns the addresses that recorded calls wrote, among the bytes that a process_vm_readv reads from
+    /// this address space.
     pub(super) fn written_among(&self, transfer: &Transfer) -> Vec<Range<u64>> {
         let pieces = transfer.remote.iter().map(|&(at, len)| at..at.saturating_add(len));
         pieces.flat_map(|piece| self.written.within(&piece)).collect()
     }
 
-    /// A call has moved `count` bytes from or to here. What of that memory was mapped before the recording
-    /// began, as this call alone shows, in whole pages.
+    /// Notes a call that moved `count` bytes from or to this address space. Returns the whole pages that must
+    /// have been mapped before the recording began, and that no earlier call showed.
     pub(super) fn note_mapped(&mut self, transfer: &Transfer, mut count: u64) -> Vec<Range<u64>> {
         self.forget_growth();
         let Some(told) = &mut self.told else { return Vec::new() };
@@ -33,7 +33,8 @@ impl Space {
         assumed
     }
 
-    /// A process_vm_writev has moved `count` bytes to here, of which the recording shows some.
+    /// Notes a process_vm_writev that stored `count` bytes into this address space. The recording shows some
+    /// of the bytes.
     pub(super) fn note_written(&mut self, transfer: &Transfer, count: u64) {
         let mut shown = Vec::new();
         let mut from = 0_u64;
@@ -53,7 +54,7 @@ impl Space {
         }
     }
 
-    /// A call with this reach may have changed what is there.
+    /// Forgets the bytes that a call with this reach may have changed.
     pub(super) fn forget_written(&mut self, call: &Call, reach: &Reach) {
         if leaves_contents(call) {
             return;
@@ -66,7 +67,7 @@ impl Space {
     }
 }
 
-/// The call changes what is mapped, or nothing, but no byte.
+/// Returns true if the call changes no byte of memory, although it may change mappings.
 fn leaves_contents(call: &Call) -> bool {
     match call.name {
         CallName::Mprotect
@@ -74,10 +75,10 @@ fn leaves_contents(call: &Call) -> bool {
         | CallName::Mbind
         | CallName::Msync
         | CallName::Mincore => true,
-        // A userfaultfd's: none of those that supply pages is recorded.
+        // UFFDIO_REGISTER and UFFDIO_UNREGISTER. The operations that supply pages are not recorded.
         CallName::Ioctl => true,
         CallName::Mlock | CallName::Mlock2 | CallName::Munlock | CallName::Mseal => true,
-        // Not DONTNEED, FREE, REMOVE, WIPEONFORK and what is not known.
+        // Excludes DONTNEED, FREE, REMOVE, WIPEONFORK and unknown advice.
         CallName::Madvise => matches!(call.args[2], 0..=3 | 14..=17 | 20..=23),
         _ => false,
     }
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_shown_and_moved_is_known() {
+    fn bytes_that_were_moved_and_shown_are_known() {
         let mut space = Space::default();
         let transfer = Transfer {
             process: Some(1),
@@ -97,11 +98,11 @@ mod tests {
             shown: vec![b"0123456".to_vec(), b"0123456789".to_vec()],
         };
         space.note_written(&transfer, 20);
-        // |0123456---|0123456789| lies at |1000..1004|2000...............2010|
+        // // |0123456---|0123456789| is stored at |1000..1004|2000...............2010|
         let at = |start: u64, len: u64| Transfer { remote: vec![(start, len)], ..Transfer::default() };
         assert_eq!(space.written_among(&at(0, u64::MAX)), [0x1000..0x1004, 0x2000..0x2003, 0x2006..0x2010]);
         assert_eq!(space.written_among(&at(0x2002, 6)), [0x2002..0x2003, 0x2006..0x2008]);
-        // A call that moved less than it was asked to.
+        // A call that moved fewer bytes than requested.
         space.note_written(
             &Transfer { remote: vec![(0x2000, 20)], shown: vec![vec![], vec![]], ..transfer },
             2,

@@ -1,4 +1,4 @@
-//! What a system call does to the plan's model of an address space, and how far it reaches.
+//! The effect of a system call on the planner's model of an address space, and the call's reach.
 
 use super::area::{Area, PAGE, Purpose, flag, page_of, whole_pages};
 use super::order::Stamp;
@@ -23,8 +23,8 @@ fn failed(call: &Call) -> bool {
     !matches!(call.returned, Returned::Value(_))
 }
 
-/// Where the call has an effect: what its arguments and its answer say. `segment` is what shmat attaches, in
-/// bytes.
+/// Returns the addresses on which the call has an effect, from its arguments and its result. `segment` is the
+/// size in bytes of the segment that shmat attaches.
 pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
     let args = &call.args;
     let segment = match call.name {
@@ -36,7 +36,7 @@ pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
         return Reach::Whole;
     };
     match (call.name, args[2]) {
-        // Pages go or come, VMAs stay: DONTNEED, FREE, REMOVE, WILLNEED, COLD, PAGEOUT, DONTNEED_LOCKED.
+        // Pages change and VMAs do not: DONTNEED, FREE, REMOVE, WILLNEED, COLD, PAGEOUT, DONTNEED_LOCKED.
         (CallName::Madvise, 3 | 4 | 8 | 9 | 20 | 21 | 24) | (CallName::Msync | CallName::Mincore, _) => {
             let [pages, _] = ranges;
             Reach::Pages(pages)
@@ -45,7 +45,7 @@ pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
     }
 }
 
-/// The pages between the old end of the heap and the new one.
+/// Returns the pages between the old and the new end of the heap.
 fn heap_change(call: &Call, space: &Space) -> Option<Range<u64>> {
     let (_, old) = space.heap?;
     let new = call.returned.value().filter(|&new| new == call.args[0])?;
@@ -54,7 +54,7 @@ fn heap_change(call: &Call, space: &Space) -> Option<Range<u64>> {
 }
 
 impl Space {
-    /// Does to the model what the call did.
+    /// Applies the effect of a call to the model.
     pub(crate) fn apply(&mut self, doing: &mut Doing<'_>) {
         let args = doing.call.args;
         if doing.call.name == CallName::Mremap && doing.call.returned == Returned::Error(512) {
@@ -151,7 +151,7 @@ impl Space {
             CallName::PkeyMprotect if args[3] as i64 >= 0 => Some(args[3]),
             _ => None,
         };
-        // Where Linux met no hole, one here is memory of which nothing is known.
+        // Linux found no hole here. A hole in the model is memory that is not known.
         self.areas.change(&range, !failed(doing.call), doing.stamp, |area| {
             area.prot = prot as u8 & 7;
             if prot & PROT_WRITE != 0 {
@@ -207,7 +207,7 @@ impl Space {
             _ => return,
         };
         self.areas.change(range, true, doing.stamp, |area| {
-            // Shared mappings are not looked through for equal pages.
+            // Shared mappings are not scanned for equal pages.
             if !(add == flag::MERGEABLE && area.shared) {
                 area.flags = area.flags & !remove | add;
             }
@@ -251,8 +251,8 @@ impl Space {
         self.future = self.future & flag::MERGEABLE | if how & 2 != 0 { add } else { 0 };
     }
 
-    /// prctl: of its operations only `PR_SET_MEMORY_MERGE` changes VMAs. Neighbours that become alike stay
-    /// apart.
+    /// Applies a prctl. Of its operations only `PR_SET_MEMORY_MERGE` changes VMAs. Neighbours that become
+    /// equal do not merge.
     fn prctl(&mut self, args: &[u64; 6]) {
         if args[0] != prctl::SET_MEMORY_MERGE || (self.future & flag::MERGEABLE != 0) == (args[1] != 0) {
             return;
@@ -265,7 +265,7 @@ impl Space {
         }
     }
 
-    /// Another part of the file takes the place of what is mapped.
+    /// Maps another part of the file over an existing mapping.
     fn remap_file_pages(&mut self, doing: &Doing<'_>) {
         let [at, len, _, pgoff, ..] = doing.call.args;
         let range = page_of(at)..page_of(at).saturating_add(page_of(len));
@@ -287,7 +287,7 @@ impl Space {
         self.areas.insert(range.start, area);
     }
 
-    /// The kernel itself writes to every page.
+    /// Notes that the kernel writes to every page of the range.
     fn populate(&mut self, range: Range<u64>, doing: &mut Doing<'_>) {
         let mut at = range.start;
         while at < range.end {
@@ -300,7 +300,7 @@ impl Space {
         }
     }
 
-    /// What a forked child gets.
+    /// Returns the address space of a forked child.
     pub(crate) fn fork(&self, families: &mut u32) -> Space {
         let mut child = Space {
             heap: self.heap,
@@ -308,7 +308,8 @@ impl Space {
             assumed: self.assumed.clone(),
             grows: self.grows,
             grown: self.grown.clone(),
-            // With UFFD_FEATURE_EVENT_FORK the copies are registered, too, with one that nobody has seen yet.
+            // With UFFD_FEATURE_EVENT_FORK the copies are registered with a new userfaultfd, whose descriptor
+            // is not known.
             doubts_userfaultfd: self.doubts_userfaultfd || self.copies_registrations(),
             written: self.written.clone(),
             limits: self.limits,
@@ -336,7 +337,7 @@ impl Space {
     }
 }
 
-/// A number for a memory policy: its mode and where its nodes are listed.
+/// Returns a number for a memory policy, made of its mode and the address of its node mask.
 pub(crate) fn policy_tag(mode: u64, nodes: u64) -> u64 {
     if mode == 0 { 0 } else { (mode << 48 ^ nodes) << 8 }
 }

@@ -1,9 +1,10 @@
-//! What the descriptors of each process are, as far as a recording tells: how a file was opened, and which
-//! file it is.
+//! The descriptors of each process, as far as a recording shows them: which file a descriptor refers to, and
+//! how the file was opened.
 //!
-//! Threads share a table of descriptors (`CLONE_FILES`), a fork copies it. What nothing is known of, because
-//! it was opened before the recording began or came from another process, is not in a table; nor is what was
-//! opened before an execve, since no recording tells which descriptors that closes.
+//! Threads share a table of descriptors (`CLONE_FILES`), and a fork copies the table. A table does not
+//! contain unknown descriptors: those opened before the recording began, and those received from another
+//! process. It also does not contain descriptors opened before an execve, since no recording shows which
+//! descriptors the execve closes.
 
 use crate::Call;
 use crate::descriptor::{self, Descriptor};
@@ -13,36 +14,35 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const CLONE_FILES: u64 = 0x400;
-/// Most descriptors of a process that are remembered.
+/// Maximum number of descriptors that are remembered for a process.
 const MOST: usize = 1 << 16;
 
-/// How a file was opened.
+/// The access mode of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
-    /// For reading.
+    /// True if the file is open for reading.
     pub read: bool,
-    /// For writing.
+    /// True if the file is open for writing.
     pub write: bool,
-    /// By which of the recorded opens, as a number: descriptors that are copies of one another share the
-    /// open file, and a file that is opened twice is two, whose mappings never become one. Nothing: that
-    /// is not known.
+    /// The number of the recorded open, if known. Copies of a descriptor share the open file. A file that is
+    /// opened twice has two numbers, and mappings of the two never merge.
     pub open: Option<u32>,
 }
 
-/// What is known of an open file.
+/// The known properties of an open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Open {
-    /// How it was opened.
+    /// The access mode.
     pub(super) access: Option<Access>,
-    /// Its number in the plan, once it has one.
+    /// The file's number in the plan, once it has one.
     pub(super) file: Option<u32>,
-    /// It is a memfd, whose number in the plan is that of no other file.
+    /// True for a memfd. Its number in the plan belongs to no other file.
     pub(super) memfd: bool,
-    /// It is a userfaultfd, by its number in the plan.
+    /// The number in the plan, if the file is a userfaultfd.
     pub(super) userfaultfd: Option<u32>,
-    /// It was made when it was opened, perhaps: it is no file that was there before.
+    /// True if the open may have created the file, so that the file did not exist before.
     pub(super) new: bool,
-    /// The size that it was given when its number was not known yet.
+    /// The size that the file was given before it had a number in the plan.
     pub(super) length: Option<u64>,
 }
 
@@ -52,17 +52,17 @@ type Table = Arc<BTreeMap<i32, Open>>;
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {
     tables: HashMap<u32, (u32, Table)>,
-    /// Which table a task has.
+    /// The number of each task's table.
     of: HashMap<u32, u32>,
     next: u32,
-    /// Userfaultfds of which a descriptor was closed.
+    /// Userfaultfds with a closed descriptor.
     left: Vec<u32>,
-    /// Files opened so far.
+    /// Number of files opened so far.
     opens: u32,
 }
 
 impl Descriptors {
-    /// `task` makes `child`.
+    /// Notes that `task` creates `child`.
     pub(super) fn clone_task(&mut self, task: u32, child: u32, flags: u64) {
         let number = self.number(task);
         let (tasks, table) = self.tables.entry(number).or_default();
@@ -75,7 +75,7 @@ impl Descriptors {
         }
     }
 
-    /// The task is gone.
+    /// Notes the exit of a task.
     pub(super) fn exit(&mut self, task: u32) {
         let Some(number) = self.of.remove(&task) else { return };
         let Some((tasks, _)) = self.tables.get_mut(&number) else { return };
@@ -87,13 +87,13 @@ impl Descriptors {
         }
     }
 
-    /// The task begins another program.
+    /// Notes an execve of a task.
     pub(super) fn exec(&mut self, task: u32) {
         self.exit(task);
         self.begin(task, Table::default());
     }
 
-    /// Userfaultfds that no descriptor is of any more.
+    /// Returns the userfaultfds that have no open descriptor any more.
     pub(super) fn ended(&mut self) -> Vec<u32> {
         let mut left = std::mem::take(&mut self.left);
         let is_open = |userfaultfd: u32| {
@@ -106,18 +106,18 @@ impl Descriptors {
         left
     }
 
-    /// Nothing is known any more.
+    /// Forgets all descriptors.
     pub(super) fn forget(&mut self) {
         self.tables.values_mut().for_each(|(_, table)| *table = Table::default());
     }
 
-    /// What is known of a descriptor.
+    /// Returns the known properties of a descriptor.
     pub(super) fn get(&self, task: u32, descriptor: u64) -> Option<Open> {
         let (_, table) = self.tables.get(self.of.get(&task)?)?;
         table.get(&(descriptor as i32)).copied()
     }
 
-    /// The descriptor is this from now on; nothing: none is known to be open.
+    /// Sets a descriptor. `None`: no known file is open there.
     pub(super) fn set(&mut self, task: u32, descriptor: u64, open: Option<Open>) {
         let number = self.number(task);
         let (_, table) = self.tables.entry(number).or_default();
@@ -129,7 +129,7 @@ impl Descriptors {
         self.left.extend(old.and_then(|old| old.userfaultfd));
     }
 
-    /// A call that opens, copies or closes descriptors has succeeded with `value`.
+    /// Notes a call that opened, copied or closed descriptors, and returned `value`.
     pub(super) fn called(&mut self, task: u32, call: &Call, value: u64) {
         match descriptor::done(call.name, &call.args, value) {
             Some(Descriptor::Opened(new, Some(flags))) => self.open(task, new.into(), flags),
@@ -161,7 +161,7 @@ impl Descriptors {
         self.set(task, descriptor, Some(Open { access, new, ..Open::default() }));
     }
 
-    /// How a file is opened by a call that is none of the opens before.
+    /// Returns the access mode of a file that a new open creates.
     pub(super) fn access(&mut self, read: bool, write: bool) -> Access {
         self.opens = self.opens.wrapping_add(1);
         Access { read, write, open: Some(self.opens) }

@@ -1,64 +1,67 @@
-//! The order in which events of tasks that share an address space took effect, where that is not the order of
-//! the recording.
+//! The order in which events of tasks in one address space took effect, if that is not the order of the
+//! recording.
 //!
-//! A recording has a fault at the exception, and a call that changes VMAs where it got the mmap lock:
+//! A recording has a fault at the time of the exception, and a call that changes VMAs at the time when it got
+//! the mmap lock:
 //!
 //! ```text
 //! fork, mprotect   |== mmap lock, written ==|
-//! fault A             |----|                      under its VMA's lock: before the fork has come to that VMA
-//! fault B             |--- waits for the lock --|-|    behind the fork
-//! fault C                               |-----|   under its VMA's lock: before or behind?
+//! fault A             |----|                      under its VMA's lock: before the fork reaches that VMA
+//! fault B             |--- waits for the lock --|-|    after the fork
+//! fault C                               |-----|   under its VMA's lock: before or after the fork?
 //! ```
 //!
 //! | event | is planned |
 //! | --- | --- |
-//! | holds the mmap lock for writing (`w`, `h`) | where it releases the lock. Until then other tasks run in VMAs that it has not locked yet |
-//! | holds the mmap lock for reading (`r`) | where it got the lock, and behind an event that held the lock for writing at that time |
-//! | holds only the lock of a VMA, or none | at its time |
+//! | holds the mmap lock for writing (`w`, `h`) | at the release of the lock. Until then other tasks run in VMAs that the event has not locked yet |
+//! | holds the mmap lock for reading (`r`) | when it got the lock, and after an event that held the lock for writing at that time |
+//! | holds only the lock of a VMA, or no lock | at its time |
 //!
-//! An address space of one task needs no such order. A fault like C leaves open whether the fork has copied
-//! the page, and so does a call that takes pages. These pages are *unsure* in the child, and are not compared
-//! there. Where a recording tells no locks, every fault and call that overlaps the fork is like C.
+//! An address space of one task needs no such order. The recording does not determine whether the fork copied
+//! the page of a fault like C, or the pages that a concurrent call removes. These pages are *unsure* in the
+//! child, and are not compared there. If a recording contains no locks, every fault and every call that
+//! overlaps the fork is like C.
 
 use crate::addresses::{PAGE, addresses, page_of};
 use crate::{Call, CallName, Cost, Event, Kind};
 use std::ops::Range;
 
-/// Events of a task, or forks of an address space, that are remembered.
+/// Maximum number of events that are remembered for a task, and of forks for an address space.
 pub(super) const REMEMBERED: usize = 64;
 const MAP_POPULATE: u64 = 0x8000;
 const MAP_LOCKED: u64 = 0x2000;
-/// Advice that takes pages (DONTNEED, FREE, REMOVE, PAGEOUT, DONTNEED_LOCKED), brings them (POPULATE_READ,
-/// POPULATE_WRITE), or makes huge ones of them (COLLAPSE).
+/// Advice that removes pages (DONTNEED, FREE, REMOVE, PAGEOUT, DONTNEED_LOCKED), brings pages in
+/// (POPULATE_READ, POPULATE_WRITE), or makes huge pages (COLLAPSE).
 const ABOUT_PAGES: [u64; 8] = [4, 8, 9, 21, 22, 23, 24, 25];
 
 /// An event that has not taken effect yet.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The time at which it takes effect.
+    /// The time at which the event takes effect.
     pub(super) at: u64,
-    /// It holds the mmap lock for reading: events that held it for writing until this time come first.
+    /// True if the event holds the mmap lock for reading. Events that held the lock for writing until `at`
+    /// come first.
     pub(super) reads: bool,
     pub(super) space: u32,
     pub(super) event: Event,
 }
 
-/// An event that brought pages, or took some, while other tasks ran in the address space.
+/// An event that brought in or removed pages while other tasks ran in the address space.
 #[derive(Debug)]
 pub(super) struct Beside {
     pub(super) pages: Range<u64>,
     pub(super) from: u64,
     pub(super) to: u64,
-    /// If it held the mmap lock: the earliest time at which it may have released the lock, and the latest at
-    /// which it may have got it.
+    /// If the event held the mmap lock: the earliest time at which it may have released the lock, and the
+    /// latest time at which it may have acquired the lock.
     pub(super) locked: Option<(u64, u64)>,
 }
 
-/// The time in which a fork copied the address space.
+/// The period in which a fork copied the address space.
 pub(super) struct Copying {
     pub(super) from: u64,
     pub(super) to: u64,
-    /// The recording tells when it held the mmap lock.
+    /// True if the recording shows when the fork held the mmap lock.
     pub(super) locked: bool,
 }
 
@@ -70,7 +73,7 @@ impl Copying {
         }
     }
 
-    /// Returns true if the copy may or may not have what the event did.
+    /// Returns true if the recording does not determine whether the copy includes the effect of the event.
     pub(super) fn leaves_open(&self, event: &Beside) -> bool {
         match (self.locked, event.locked) {
             (false, _) => event.from <= self.to && event.to >= self.from,
@@ -80,25 +83,25 @@ impl Copying {
     }
 }
 
-/// Returns the pages that an event may bring or take, by themselves.
+/// Returns the pages that an event may bring in or remove.
 pub(super) fn brings_or_takes(kind: &Kind, cost: &Cost) -> Option<Range<u64>> {
     match kind {
         Kind::Fault { address, in_exec: false, .. } => {
             let page = page_of(*address);
             Some(page..page.saturating_add(PAGE))
         }
-        // A call that holds the mmap lock for writing, and takes no other, does not overlap a fork.
+        // A call that holds the mmap lock for writing, and acquires it only once, does not overlap a fork.
         Kind::Call(call) if cost.write_wait.is_none() || cost.more_locks > 0 => about_pages(call),
         _ => None,
     }
 }
 
-/// Returns the time in which the event may have taken effect.
+/// Returns the period in which the event may have taken effect.
 pub(super) fn event_span(time: u64, cost: &Cost) -> (u64, u64) {
     (time.saturating_sub(cost.before.unwrap_or(0)), time.saturating_add(cost.after.unwrap_or(0)))
 }
 
-/// Returns the addresses where a call may bring or take pages without the mmap lock for writing.
+/// Returns the addresses where a call may bring in or remove pages without the mmap lock for writing.
 fn about_pages(call: &Call) -> Option<Range<u64>> {
     let [_, _, advice, flags, ..] = call.args;
     let counts = match call.name {

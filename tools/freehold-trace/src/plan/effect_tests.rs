@@ -1,8 +1,8 @@
 use crate::plan::tests::{planner, waits};
 use crate::plan::{Segment, StepKind, Unsure};
 
-/// The plan of two threads, 2 and 3, beside task 1. The first of `events` is line 5; task 1 has taken steps 0
-/// to 2.
+/// Returns the plan of task 1 and two threads, 2 and 3. The first of `events` is line 5. Task 1 has taken
+/// steps 0 to 2.
 fn threads(events: &str) -> Segment {
     let mut planner = planner(&format!("6 0 1 N 2 1 10100\n7 0 1 N 3 1 10100\n{events}"));
     let segment = planner.next_segment().expect("something");
@@ -10,7 +10,7 @@ fn threads(events: &str) -> Segment {
     segment
 }
 
-/// Every step that leaves something open, as (task, pages).
+/// Returns every step with an undetermined effect, as (task, pages).
 fn unsure(segment: &Segment) -> Vec<(u32, Vec<(u64, u64)>)> {
     let mut all = Vec::new();
     for task in &segment.tasks {
@@ -31,7 +31,7 @@ fn unsure(segment: &Segment) -> Vec<(u32, Vec<(u64, u64)>)> {
 
 /// The fork holds the mmap lock from 10 to 30.
 #[test]
-fn a_fault_under_a_vma_lock_during_a_fork_comes_before_it_and_one_that_waited_behind_it() {
+fn fault_under_vma_lock_precedes_fork_and_waiting_fault_follows_it() {
     let segment = threads(
         "10 0 1 N 4 4 0 e1 x30 w1 h20
 12 0 2 F 11000 4 x9
@@ -46,14 +46,14 @@ fn a_fault_under_a_vma_lock_during_a_fork_comes_before_it_and_one_that_waited_be
 }
 
 #[test]
-fn a_discard_under_a_vma_lock_during_a_fork_comes_before_it() {
+fn discard_under_vma_lock_precedes_the_fork() {
     let segment = threads("10 0 1 N 4 4 0 e1 x30 w1 h20\n12 0 2 madvise 11000 1000 4 = 0 x9\n");
     assert_eq!(waits(&segment, 5), [(2, 0)]);
     assert_eq!(waits(&segment, 6), []);
 }
 
 #[test]
-fn a_fault_that_began_before_a_fork_and_got_the_lock_after_it_comes_behind_it() {
+fn fault_that_got_the_lock_after_a_fork_follows_it() {
     let segment = threads(
         "8 0 2 F 11000 4 x30 r23 h2
 9 0 3 F 12000 4 x1
@@ -66,22 +66,22 @@ fn a_fault_that_began_before_a_fork_and_got_the_lock_after_it_comes_behind_it() 
     assert_eq!(unsure(&segment), []);
 }
 
-/// It is the same for every call that holds the lock for writing.
+/// The rule is the same for every call that holds the lock for writing.
 #[test]
-fn a_fault_under_a_vma_lock_during_an_mprotect_comes_before_it() {
+fn fault_under_vma_lock_precedes_the_mprotect() {
     let segment = threads("10 0 1 mprotect 11000 1000 1 = 0 e1 x30 w1 h20\n12 0 2 F 11000 4 x9\n");
     assert_eq!(waits(&segment, 5), [(2, 0)]);
     assert_eq!(waits(&segment, 6), []);
 }
 
 #[test]
-fn a_fault_that_outlasts_a_fork_makes_its_page_unsure_in_the_child() {
+fn fault_that_outlasts_a_fork_leaves_its_page_unsure() {
     for (fault, open) in [
         ("25 0 2 F 11000 4 x9", true),
-        // It ends before the lock is released, or begins after that.
+        // The fault ends before the release of the lock, or begins after it.
         ("25 0 2 F 11000 4 x4", false),
         ("31 0 2 F 11000 4 x9", false),
-        // It waited for the lock.
+        // The fault waited for the lock.
         ("25 0 2 F 11000 4 x9 r6 h1", false),
     ] {
         let segment = threads(&format!("10 0 1 N 4 4 0 e1 x30 w1 h20\n{fault}\n"));
@@ -90,9 +90,10 @@ fn a_fault_that_outlasts_a_fork_makes_its_page_unsure_in_the_child() {
     }
 }
 
-/// Without locks in the recording, the copying may have been anywhere between the call's entry and the event.
+/// Without locks in the recording, the fork may have copied at any time between the call's entry and the
+/// event.
 #[test]
-fn where_locks_are_not_recorded_all_that_overlaps_a_fork_is_open() {
+fn without_recorded_locks_all_overlaps_with_a_fork_are_unsure() {
     let segment = threads(
         "10 0 2 F 11000 4 e1 x0
 14 0 2 F 12000 4 e3 x0
@@ -106,14 +107,14 @@ fn where_locks_are_not_recorded_all_that_overlaps_a_fork_is_open() {
 }
 
 #[test]
-fn a_process_of_one_task_leaves_nothing_open() {
+fn single_task_process_has_no_unsure_pages() {
     let mut planner = planner("10 0 1 N 2 2 0 e5 x0\n11 0 1 F 11000 4 e5 x0\n12 0 2 F 12000 4 e5 x0\n");
     let segment = planner.next_segment().expect("something");
     assert_eq!(unsure(&segment), []);
 }
 
 #[test]
-fn an_event_that_waits_is_planned_when_the_recording_ends_or_its_task_goes_on() {
+fn waiting_event_is_planned_at_the_end_or_at_the_next_event_of_its_task() {
     let segment = threads("10 0 2 F 11000 4 x90 r80\n11 0 3 F 12000 4 x90 r80\n12 0 2 F 13000 4 x1\n");
     let lines: Vec<Vec<u32>> =
         segment.tasks.iter().map(|task| task.steps.iter().map(|step| step.line).collect()).collect();

@@ -1,4 +1,4 @@
-//! What each kind of event adds to the plan, but system calls.
+//! Adds the steps of each kind of event, except system calls, to the plan.
 
 use super::area::{Area, flag};
 use super::aside;
@@ -9,7 +9,7 @@ use super::step::{Ends, Frozen, Start, StepKind, Unsure};
 use super::told::Told;
 use crate::{Format, Snapshot, Why};
 
-/// Most tasks whose steps a new task knows to be done.
+/// Maximum number of tasks whose waits a new task inherits.
 const INHERITED: usize = 64;
 
 impl Planner {
@@ -78,8 +78,8 @@ impl Planner {
         let copied = parent.filter(|_| !shares).and_then(|number| self.processes.spaces.get(&number));
         let copies_registrations = copied.is_some_and(|space| space.copies_registrations());
         self.push(task, line, StepKind::Clone { child, shares, copies_registrations, unsure });
-        // What the parent waited for, the child need not wait for again; with many, that is cheaper than to
-        // remember them.
+        // The child inherits the waits of its parent. With many tasks, waiting again is cheaper than copying
+        // the list.
         self.files.descriptors.clone_task(task, child, flags);
         let known =
             self.processes.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
@@ -116,7 +116,8 @@ impl Planner {
                 self.show(&mut space, &snapshot);
                 Some(Start::Shown(snapshot))
             }
-            // Only text that shows every call from the start on can be followed without.
+            // Only a text shows every call from the start on, so that the plan can follow the address space
+            // without a snapshot.
             None if self.recording.format() == Format::Strace => {
                 space.told = Some(Told::default());
                 Some(Start::Unknown)
@@ -131,7 +132,7 @@ impl Planner {
         self.push(task, line, StepKind::Exec(Box::new(start)));
     }
 
-    /// The VMAs of a snapshot.
+    /// Inserts the VMAs of a snapshot into the model.
     fn show(&mut self, space: &mut Space, snapshot: &Snapshot) {
         for shown in &snapshot.areas {
             let file = self.files.file_of(&self.recording, &shown.name);
@@ -143,7 +144,7 @@ impl Planner {
                 self.processes.families = self.processes.families.wrapping_add(1).max(1);
                 area.family = self.processes.families;
             }
-            // A program that is like this from the start has inherited it.
+            // A program with this flag from the start has inherited the setting.
             space.future |= area.flags & flag::MERGEABLE;
             space.areas.put(shown.start, area);
         }

@@ -16,20 +16,20 @@ const EPERM: u16 = 1;
 /// `MADV_POPULATE_READ` and `_WRITE`.
 const POPULATES: [u64; 2] = [22, 23];
 
-/// What a call did to a file.
+/// The effect of a call on a file.
 enum Change {
-    /// Its length is this now.
+    /// The file has this length.
     Length(u64),
-    /// Pages went.
+    /// Pages of the file are removed.
     Pages,
-    /// Nothing that concerns pages.
+    /// No pages change.
     Nothing,
-    /// Its length is not known any more.
+    /// The file's length is unknown from now on.
     Unknown,
 }
 
 impl Planner {
-    /// Whether the call is one on files that this recording lets the plan follow.
+    /// Returns true if this is a call on files, and the recording's descriptors can be followed.
     pub(super) fn is_of_files(&self, call: &Call) -> bool {
         let name = call.name;
         self.recording.follows_descriptors()
@@ -37,7 +37,7 @@ impl Planner {
                 || matches!(name, CallName::MemfdCreate | CallName::Ftruncate | CallName::Fallocate))
     }
 
-    /// A call on a file.
+    /// Plans a call on a file.
     pub(super) fn file_call(&mut self, line: u32, task: u32, call: Call) {
         match (call.name, call.returned) {
             (CallName::Fcntl, _) if matches!(call.args[1] as u32, fcntl::ADD_SEALS | fcntl::GET_SEALS) => {
@@ -71,7 +71,7 @@ impl Planner {
         }
     }
 
-    /// A memfd is opened again by its name in /proc, as a text shows.
+    /// Notes an open of a memfd by its name in /proc, which only a text shows.
     fn opened_again(&mut self, task: u32, call: &Call, descriptor: u64) {
         let file = call.file.and_then(|record| self.files.records.get(&record).copied());
         let open = self.files.descriptors.get(task, descriptor);
@@ -81,8 +81,8 @@ impl Planner {
         }
     }
 
-    /// In a recording that does not follow descriptors: a call that may have taken pages of what this one was
-    /// last mapped as.
+    /// Marks the file as doubtful if the call may have removed pages of it, in a recording whose descriptors
+    /// are not followed. The file is the one that was last mapped by this descriptor.
     pub(super) fn doubt(&mut self, line: u32, task: u32, call: &Call) {
         let takes = match call.name {
             CallName::Ftruncate => true,
@@ -96,7 +96,7 @@ impl Planner {
         self.push(task, line, StepKind::Doubt { file });
     }
 
-    /// A call has changed a file, nobody knows which: what is known of their lengths may be wrong, and their
+    /// Marks all files as doubtful after a call on an unknown file: their known lengths may be wrong, and
     /// pages may be gone.
     fn doubt_files(&mut self, line: u32, task: u32) {
         if self.recording.format() == Format::Strace || self.space_of(task).is_none() {
@@ -125,14 +125,15 @@ impl Planner {
         }
     }
 
-    /// The file behind the descriptor that is the call's first argument, if it has a number already.
+    /// Returns the number of the file behind the descriptor in the call's first argument, if it already has
+    /// one.
     fn file_at(&self, task: u32, call: &Call) -> Option<u32> {
         let open = self.files.descriptors.get(task, call.args[0]).and_then(|open| open.file);
         open.or_else(|| self.files.records.get(&call.file?).copied())
     }
 
-    /// Plans a call that changes a file, where that is known. What Linux refused is asked of memfds alone, of
-    /// which all is known.
+    /// Plans a call that changes a file, if the file is known. A call that Linux refused is replayed only on
+    /// a memfd, whose seals are all known.
     fn change(&mut self, line: u32, task: u32, call: Call, change: Change) {
         let open = self.files.descriptors.get(task, call.args[0]);
         let Some(file) = self.file_at(task, &call) else {
@@ -147,7 +148,7 @@ impl Planner {
                     let open = Open { length: Some(bytes), ..open };
                     self.files.descriptors.set(task, call.args[0], Some(open));
                 }
-                // Nobody has mapped it.
+                // The file is not mapped anywhere.
                 (Some(open), ..) => {
                     self.files.descriptors.set(task, call.args[0], Some(Open { length: None, ..open }))
                 }
@@ -156,7 +157,7 @@ impl Planner {
             return;
         };
         let done = call.returned.value().is_some();
-        // Of a memfd it is known what it is sealed against.
+        // The seals of a memfd are known.
         let told = matches!(call.returned, Returned::Error(EPERM)) || call.name == CallName::Fcntl;
         let known = told && open.is_some_and(|open| open.memfd);
         if self.space_of(task).is_none() || !done && !known {
@@ -179,14 +180,14 @@ impl Planner {
         self.push(task, line, StepKind::Call(Box::new(planned)));
     }
 
-    /// Something that is not recorded has made the file longer.
+    /// Notes that something unrecorded has extended the file.
     fn forget_length(&mut self, line: u32, task: u32, file: u32) {
         let stamp = self.stamp(task);
         self.files.lengths.changes(file, None, stamp, &mut self.builder.waits);
         self.push(task, line, StepKind::Length { file, bytes: None });
     }
 
-    /// Of all files and segments, what is known may be wrong.
+    /// Marks what is known of all files and segments as doubtful.
     pub(super) fn forget_files(&mut self) {
         self.files.descriptors.forget();
         self.processes
@@ -197,8 +198,8 @@ impl Planner {
         self.files.lengths.doubt(true);
     }
 
-    /// A fault: what it finds may depend on how long the file is. One that found a page where none should be
-    /// shows that the file is longer.
+    /// Notes that the result of a fault may depend on the file's length. A fault that found a page beyond the
+    /// known end shows that the file is longer.
     pub(super) fn fault_in_file(&mut self, line: u32, task: u32, space: u32, address: u64, resolved: bool) {
         let Some(space) = self.processes.spaces.get(&space).filter(|_| !self.files.lengths.is_empty()) else {
             return;
@@ -214,7 +215,7 @@ impl Planner {
         self.files.lengths.uses(file, stamp, &mut self.builder.waits);
     }
 
-    /// Before an mmap: the length that its file was given before it was known which that is.
+    /// Before an mmap: plans the length that the file was given before the file had a number.
     pub(super) fn length_before(&mut self, line: u32, task: u32, call: &Call, file: Option<u32>) {
         let Some(file) = file.filter(|_| call.name == CallName::Mmap && call.returned.value().is_some())
         else {
@@ -227,7 +228,7 @@ impl Planner {
             return;
         }
         if self.files.lengths.follows(file) {
-            // By another descriptor, later.
+            // A later call on another descriptor has already set the length.
             return;
         }
         let stamp = self.stamp(task);
@@ -235,8 +236,8 @@ impl Planner {
         self.push(task, line, StepKind::Length { file, bytes: Some(bytes) });
     }
 
-    /// Before a call, which maps `mapped`: a length that may be wrong is forgotten where pages may come by
-    /// it, and a file of which the call finds pages where there should be none is longer.
+    /// Before a call, which maps `mapped`: forgets a stale length if the call may bring pages in. Also
+    /// forgets a length if the call finds pages beyond it, because the file is then longer.
     pub(super) fn lengths_before(
         &mut self,
         line: u32,
@@ -284,7 +285,7 @@ impl Planner {
         longer.into_iter().for_each(|file| self.forget_length(line, task, file));
     }
 
-    /// The files of known length that lie where a call reaches.
+    /// Returns the files with a followed length in the reach of a call.
     pub(super) fn followed(&self, space: &Space, reach: &Reach, mapped: Option<u32>) -> Vec<u32> {
         if self.files.lengths.is_empty() {
             return Vec::new();
@@ -300,8 +301,8 @@ impl Planner {
     }
 }
 
-/// Where a call may bring in pages of what is mapped, if that is locked or it asks for that, or tells which
-/// are there.
+/// Returns the range in which a call may bring in pages, because the memory is locked or the call asks for
+/// pages. Also covers mincore, which shows the present pages.
 fn populated(call: &Call) -> Range<u64> {
     match call.name {
         CallName::Mlock
@@ -316,7 +317,7 @@ fn populated(call: &Call) -> Range<u64> {
     }
 }
 
-/// What was moved of the pieces when it was `bytes` in all.
+/// Returns the moved part of each piece, if `bytes` bytes were moved in total.
 fn moved(pieces: &[(u64, u64)], mut bytes: u64) -> impl Iterator<Item = Range<u64>> {
     pieces.iter().map(move |&(at, len)| {
         let here = len.min(bytes);
@@ -325,7 +326,7 @@ fn moved(pieces: &[(u64, u64)], mut bytes: u64) -> impl Iterator<Item = Range<u6
     })
 }
 
-/// Whether the call, which returned `value`, takes all bytes of some file.
+/// Returns true if the call, which returned `value`, truncates a file to zero bytes.
 fn empties(call: &Call, value: u64) -> bool {
     match descriptor::done(call.name, &call.args, value) {
         Some(Descriptor::Opened(_, flags)) => flags.is_none_or(|flags| flags & open::TRUNC != 0),
@@ -333,7 +334,7 @@ fn empties(call: &Call, value: u64) -> bool {
     }
 }
 
-/// Whether the page at `offset` lies behind the end of a file of so many bytes.
+/// Returns true if the page at `offset` is beyond the end of a file with `bytes` bytes.
 fn is_beyond(offset: u64, bytes: u64) -> bool {
     offset / PAGE >= bytes.div_ceil(PAGE)
 }

@@ -11,45 +11,45 @@ use std::collections::HashSet;
 
 const SHM_HUGETLB: u64 = 0o4000;
 const EBADF: u16 = 9;
-/// How it calls the device of zeroes, and shared memory without a name.
+/// The name of the file of /dev/zero, and of shared memory without a name.
 const ZEROES: &str = "/dev/zero";
-/// How the kernel calls memfds.
+/// The kernel's prefix for the names of memfds.
 const MEMFD: &str = "/memfd:";
 
-/// Files, segments and descriptors, as far as the recording tells.
+/// Files, segments and descriptors, as far as the recording shows them.
 #[derive(Default)]
 pub(super) struct Files {
-    /// Numbers of what is mapped, by path.
+    /// Numbers by path.
     pub(super) names: HashMap<String, u32>,
-    /// How many there are.
+    /// The highest number so far.
     count: u32,
-    /// The same, by the numbers that the recording has for files; and which of them are such.
+    /// Numbers by the recording's numbers.
     pub(super) records: HashMap<u32, u32>,
     recorded_files: HashSet<u32>,
-    /// Memfds whose name is not known yet.
+    /// Memfds without a known name.
     nameless: HashMap<u32, PlanFile>,
-    /// Which of them are files of huge pages, and how large those are, in bytes.
+    /// Page sizes in bytes of the files that have huge pages.
     pub(super) huge: HashMap<u32, u64>,
     pub(super) descriptors: Descriptors,
     pub(super) lengths: Lengths,
-    /// Files of the recording, by path, and how many of them are in here.
+    /// Files of the recording by path, as indices.
     paths: HashMap<String, usize>,
     paths_known: usize,
-    /// System V segments, by number.
+    /// System V segments by their identifiers.
     pub(super) segments: HashMap<u64, SystemV>,
-    /// System V segments by their numbers in the plan.
+    /// System V identifiers by the segments' numbers in the plan.
     pub(super) segment_ids: HashMap<u32, u64>,
-    /// New since the last segment of the plan.
+    /// Files and segments that are new since the plan's last segment.
     pub(super) new: Vec<PlanFile>,
 }
 
 /// A segment of System V shared memory.
 #[derive(Clone, Copy, Default)]
 pub(super) struct SystemV {
-    /// The key that shmget found it by, which is in its name; none where no shmget is recorded.
+    /// The key of the shmget, which is part of the segment's name. `None` if no shmget is recorded.
     pub(super) key: Option<u32>,
     pub(super) bytes: u64,
-    /// Bytes of its pages, if those are huge.
+    /// Size in bytes of the segment's huge pages, if it has huge pages.
     pub(super) huge: Option<u64>,
 }
 
@@ -59,7 +59,8 @@ impl Files {
         self.count
     }
 
-    /// The number of what a list calls `name`; none for anonymous memory.
+    /// Returns the number of the file that the kernel's list calls `name`. Returns `None` for anonymous
+    /// memory.
     pub(super) fn file_of(&mut self, recording: &Recording, name: &str) -> Option<u32> {
         let name = name.strip_suffix(" (deleted)").unwrap_or(name);
         if matches!(name, "" | "-" | "[heap]" | "[stack]") || name.starts_with("[anon:") {
@@ -76,27 +77,28 @@ impl Files {
         self.huge.extend(huge.map(|bytes| (id, bytes)));
         let plain = PlanFile { size, huge, tmpfs, ..PlanFile::new(id, name) };
         self.new.push(plain);
-        // All memfds of this name that were opened again are one file in a text.
+        // In a text, all memfds of this name that were opened by path are one file.
         if is_memfd(name) && recording.format() == Format::Strace {
             self.lengths.blur(id);
         }
         Some(id)
     }
 
-    /// Whether this is /dev/zero, or memory without a name.
+    /// Returns true if the file is /dev/zero, or shared memory without a name.
     pub(super) fn is_zeroes(&self, file: Option<u32>) -> bool {
         file.is_some() && file == self.names.get(ZEROES).copied()
     }
 
-    /// What an mmap maps: if it is shared memory of /dev/zero, nothing that anything else maps.
+    /// Returns the file that an mmap maps. A shared mapping of /dev/zero gets a number of its own, because no
+    /// other mapping shares its memory.
     pub(super) fn own_memory(&mut self, call: &Call, file: Option<u32>) -> Option<u32> {
         let shared = call.name == CallName::Mmap && matches!(call.args[3] & 0xf, 1 | 3);
         if shared && self.is_zeroes(file) { Some(self.next_file()) } else { file }
     }
 
-    /// The number of file `record` of the recording. Two of one path are two: one was deleted, or another put
-    /// in its place. But every shared mapping of /dev/zero is recorded as a file of its own, and the
-    /// device is one.
+    /// Returns the number of the recording's file `record`. Two records with one path have two numbers: the
+    /// first file was deleted or replaced. The exception is /dev/zero: every shared mapping is recorded as a
+    /// separate file of the one device.
     pub(super) fn file_of_record(&mut self, recording: &Recording, record: u32) -> Option<u32> {
         if let Some(&id) = self.records.get(&record) {
             return Some(id);
@@ -112,7 +114,7 @@ impl Files {
         Some(id)
     }
 
-    /// A new memfd, by the flags of memfd_create.
+    /// Adds a new memfd. `flags` are those of memfd_create.
     pub(super) fn memfd(&mut self, recording: &Recording, flags: u64, record: Option<u32>) -> u32 {
         const MFD_HUGETLB: u64 = 4;
         let id = self.next_file();
@@ -128,7 +130,7 @@ impl Files {
         id
     }
 
-    /// The file that an mmap with a descriptor maps. `path` is what the recording calls it.
+    /// Returns the file that an mmap with a descriptor maps. `path` is the file's path in the recording.
     fn opened_file(
         &mut self,
         recording: &Recording,
@@ -138,8 +140,8 @@ impl Files {
     ) -> Option<u32> {
         let open = self.descriptors.get(task, call.args[4]);
         let memfd = open.filter(|open| open.memfd && path.is_none_or(is_memfd)).and_then(|open| open.file);
-        // Known as another file, it is one that another process has sent. A text knows files by their names,
-        // which many memfds share.
+        // If the record is already known as another file, another process has sent the descriptor. A text
+        // identifies files by names, which many memfds share.
         let known = call.file.filter(|_| recording.format() != Format::Strace);
         let known = known.and_then(|record| self.records.get(&record).copied());
         if let Some(id) = memfd.filter(|id| known.is_none_or(|known| known == *id)) {
@@ -162,7 +164,7 @@ impl Files {
         }
     }
 
-    /// A memfd's name is known when it is first mapped.
+    /// Sets the name of a memfd, which is known from its first mapping.
     fn call_by_name(&mut self, id: u32, path: Option<&str>) {
         let Some(path) = path.filter(|path| is_memfd(path)) else { return };
         if let Some(file) = self.nameless.remove(&id) {
@@ -171,30 +173,31 @@ impl Files {
         }
     }
 
-    /// A descriptor is file `id`: so a mapping shows. One that was another file was opened again, nobody
-    /// knows how.
+    /// Notes that a descriptor refers to file `id`, as a mapping shows. If the descriptor referred to another
+    /// file, an unrecorded open has replaced it.
     fn note_mapped(&mut self, task: u32, call: &Call, id: Option<u32>) {
         let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
         let same = !open.memfd && open.file.is_none_or(|file| Some(file) == id);
         self.descriptors.set(task, call.args[4], same.then_some(Open { file: id, ..open }));
     }
 
-    /// How the file was opened that an mmap maps, if that is known.
+    /// Returns the access mode of the file that an mmap maps, if known.
     pub(super) fn access(&self, task: u32, call: &Call) -> Option<Access> {
         let of_file = call.name == CallName::Mmap && call.args[3] & MAP_ANONYMOUS == 0;
         if of_file { self.descriptors.get(task, call.args[4])?.access } else { None }
     }
 
-    /// The number of the segment that shmat attaches, or was to attach; none if nothing is known of it.
+    /// Returns the number of the segment that shmat attaches or tried to attach. Returns `None` if the
+    /// segment is unknown.
     fn attached(&mut self, recording: &Recording, call: &Call) -> Option<u32> {
-        // Made before the recording began, of a size that is not known.
+        // The segment was created before the recording began, and has an unknown size.
         let unknown = call.returned.value().map(|_| SystemV { bytes: PAGE, ..SystemV::default() });
         let known = self.segments.get(&call.args[0]).copied().or(unknown)?;
         let path = call.file.and_then(|id| recording.file(id)).map(|file| file.path.clone());
         Some(self.segment_file(call.args[0], known, path))
     }
 
-    /// The number of a segment, which has this path if it is new.
+    /// Returns the number of a segment. A new segment gets this path.
     pub(super) fn segment_file(&mut self, segment: u64, known: SystemV, path: Option<String>) -> u32 {
         let (SystemV { key: found_by, bytes, huge }, name) = (known, key(segment));
         if let Some(&id) = self.names.get(&name) {
@@ -210,7 +213,7 @@ impl Files {
         id
     }
 
-    /// What the recording tells of the file at `path`.
+    /// Returns the recording's entry for the file at `path`.
     fn recorded_file<'r>(&mut self, recording: &'r Recording, path: &str) -> Option<&'r FileInfo> {
         let files = recording.files();
         for (index, file) in files.iter().enumerate().skip(self.paths_known) {
@@ -221,12 +224,12 @@ impl Files {
         self.paths.get(path).and_then(|index| files.get(*index))
     }
 
-    /// What a call maps, by its number in the plan.
+    /// Returns the number of the file or segment that a call maps.
     pub(super) fn mapped_file(&mut self, recording: &Recording, task: u32, call: &Call) -> Option<u32> {
         match call.name {
             CallName::Shmget => {
                 if let Some(id) = call.returned.value() {
-                    // A call that only asks for the identifier may say any size up to the true one.
+                    // A shmget that only looks up the identifier may pass any size up to the true one.
                     let segment = self.segments.entry(id).or_default();
                     segment.bytes = segment.bytes.max(call.args[1]);
                     segment.key = Some(call.args[0] as u32);
@@ -236,7 +239,7 @@ impl Files {
                 }
                 None
             }
-            // There was no such descriptor.
+            // The descriptor does not exist.
             CallName::Mmap if call.returned == Returned::Error(EBADF) => None,
             CallName::Shmat => self.attached(recording, call),
             CallName::Mmap => {
@@ -254,7 +257,7 @@ impl Files {
         }
     }
 
-    /// Bytes of the huge pages that an mmap maps, if it maps such.
+    /// Returns the size in bytes of the huge pages that an mmap maps, if it maps huge pages.
     pub(super) fn maps_huge_pages(&self, call: &Call, file: Option<u32>) -> Option<u64> {
         match (call.name, call.args[3] & MAP_ANONYMOUS != 0) {
             (CallName::Mmap, true) => (call.args[3] & MAP_HUGETLB != 0).then(|| page_bytes(call.args[3])),
@@ -264,7 +267,7 @@ impl Files {
     }
 }
 
-/// By what the planner finds a segment's number.
+/// Returns the key by which the planner finds a segment's number.
 pub(super) fn key(segment: u64) -> String {
     format!("segment {segment}")
 }
@@ -273,7 +276,8 @@ fn is_memfd(path: &str) -> bool {
     path.starts_with(MEMFD) || path.starts_with("memfd of line ")
 }
 
-/// Bytes of the huge pages that flags of mmap or shmget ask for: the logarithm stands at bit 26.
+/// Returns the size in bytes of the huge pages that flags of mmap or shmget request: bits 26 and up are its
+/// logarithm.
 pub(super) fn page_bytes(flags: u64) -> u64 {
     match flags >> 26 & 0x3f {
         0 => HUGE,
@@ -281,13 +285,13 @@ pub(super) fn page_bytes(flags: u64) -> u64 {
     }
 }
 
-/// Whether the file at `path` is one of huge pages, where the recording does not say so: file systems of
-/// those are taken to be mounted where they usually are.
+/// Returns true if the path belongs to a hugetlbfs at a usual mount point. Used if the recording does not
+/// contain the page size.
 fn is_of_huge_pages(path: &str) -> bool {
     path.split('/').any(|part| matches!(part, "hugetlbfs" | "hugepages" | "anon_hugepage"))
 }
 
-/// The same mmap of as many bytes as it maps, in pages of so many.
+/// Rounds the length of an mmap up to whole pages of `page` bytes.
 pub(super) fn in_whole_pages(call: Call, page: u64) -> Call {
     let mut call = call;
     call.args[1] = call.args[1].checked_next_multiple_of(page).unwrap_or(call.args[1]);

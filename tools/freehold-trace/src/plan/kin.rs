@@ -1,8 +1,8 @@
-//! The order of steps in different address spaces that share huge pages by fork.
+//! The order of steps in different address spaces that share huge pages after a fork.
 //!
-//! A store to a huge page that a fork has shared leaves the page whole if no other address space maps it any
-//! more. Otherwise the store splits the page and copies 4 KiB of it. So the plan keeps the order of such
-//! stores and of what takes the page from other address spaces:
+//! A store to a huge page that a fork has shared keeps the page huge if no other address space maps it any
+//! more. Otherwise the store splits the page and copies 4 KiB. The plan therefore keeps the order between
+//! such stores and steps that remove the page from other address spaces:
 //!
 //! ```text
 //! parent   store, fork, waitpid ............ store: the page is still huge
@@ -11,12 +11,12 @@
 //!
 //! | step | waits for |
 //! | --- | --- |
-//! | a store to a present page, where a huge page may be; a call about such memory | the last such step in that block; earlier ends of address spaces of the kin |
+//! | a store to a present page, where a huge page may be; a call on such memory | the last such step in that block; earlier ends of address spaces of the kin |
 //! | the end of an address space (exit, exec) | the last such step in each of its blocks |
 //!
-//! Blocks of 2 MiB are numbered by where memory was first written and not by its address, because a process
-//! may move it. Where an end and a store overlap in time, the recording does not determine whether the page
-//! stays huge, and the replay does not compare that.
+//! Blocks of 2 MiB are numbered by the address at which memory was first written, because a process may move
+//! memory. If an end and a store overlap in time, the recording does not determine whether the page stays
+//! huge. The replay does not compare the page then.
 
 use super::area::{Area, PAGE, flag, page_of};
 use super::order::{CHUNK, Stamp};
@@ -29,19 +29,19 @@ use rustc_hash::FxHashMap as HashMap;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Stores that are remembered for an address space that ends.
+/// Maximum number of stores that are remembered, for address spaces that end later.
 const REMEMBERED: usize = 256;
-/// Nanoseconds after an exit from which on its address space is taken to be gone.
+/// Time in nanoseconds after an exit, after which the address space counts as torn down.
 const SLACK: u64 = 1_000_000_000;
 
-/// Address spaces that descend from one by fork, while they may share huge pages.
+/// Address spaces that descend from one by fork, and may share huge pages.
 #[derive(Debug, Default)]
 struct Kin {
-    /// The last store or call in a block.
+    /// The last store or call in each block.
     stores: HashMap<u64, Stamp>,
-    /// Last steps in address spaces that are gone.
+    /// The last steps in address spaces that have ended.
     ends: Vec<Stamp>,
-    /// The last stores.
+    /// The most recent stores.
     recent: VecDeque<Store>,
     /// Processes that have begun to exit, each with the time.
     leaving: Vec<(u32, u64)>,
@@ -55,21 +55,21 @@ struct Store {
     block: Range<u64>,
 }
 
-/// All kins, by number.
+/// All kins by number.
 #[derive(Debug, Default)]
 pub(super) struct Kins {
     by_number: HashMap<u32, Kin>,
     last: u32,
-    /// The recording says when address spaces are torn down.
+    /// True if the recording shows when address spaces are torn down.
     tells_ends: bool,
-    /// Memory that did not ask for them may have huge pages; nothing until the recording was asked.
+    /// True if memory may have huge pages without MADV_HUGEPAGE. `None` until the recording was queried.
     always: Option<bool>,
-    /// There may be blocks of less than 2 MiB.
+    /// True if there may be blocks smaller than 2 MiB.
     small: bool,
 }
 
 impl Kins {
-    /// Forgets the steps so far: no later step has to wait for them.
+    /// Forgets the steps so far: later steps do not wait for them.
     pub(super) fn forget_order(&mut self) {
         for kin in self.by_number.values_mut() {
             kin.stores.clear();
@@ -77,7 +77,7 @@ impl Kins {
         }
     }
 
-    /// The address space of a process is gone.
+    /// Notes the teardown of an address space of a process.
     pub(super) fn torn_down(&mut self, process: u32) {
         self.tells_ends = true;
         self.by_number.values_mut().for_each(|kin| kin.leaving.retain(|(leaving, _)| *leaving != process));
@@ -91,13 +91,13 @@ pub(super) struct Leaves {
 }
 
 impl Kins {
-    /// Returns true if the area may have pages of more than 4 KiB.
+    /// Returns true if the area may have pages larger than 4 KiB.
     pub(super) fn may_be_huge(&self, area: &Area) -> bool {
         let asked = area.flags & flag::HUGEPAGE != 0;
         area.is_anonymous() && area.flags & flag::NOHUGEPAGE == 0 && (asked || self.always != Some(false))
     }
 
-    /// Returns the block that may come with the page at `at`, in the area that starts at `start`.
+    /// Returns the block that a fault at `at` may map, in the area that starts at `start`.
     pub(super) fn block(&self, start: u64, area: &Area, at: u64) -> Range<u64> {
         let first = at & !(CHUNK - 1);
         let block = first.max(start)..(first + CHUNK).min(area.end);
@@ -105,8 +105,8 @@ impl Kins {
         if whole && self.may_be_huge(area) { block } else { at..at + PAGE }
     }
 
-    /// Reads from the recording where anonymous memory may have huge pages. A setting that is not recorded
-    /// may be any.
+    /// Reads from the recording where anonymous memory may have huge pages. An unrecorded setting may have
+    /// any value.
     pub(super) fn ask_for_huge_pages(&mut self, recording: &Recording) {
         if self.always.is_some() {
             return;
@@ -137,14 +137,14 @@ impl Kins {
         }
     }
 
-    /// Returns true if the area was written to, and has room for a huge page.
+    /// Returns true if the area was written to and is large enough for a huge page.
     fn has_blocks(&self, start: u64, area: &Area) -> bool {
         let room = start.checked_next_multiple_of(CHUNK).is_some_and(|first| first + CHUNK <= area.end);
         room && area.family != 0 && self.may_be_huge(area)
     }
 
-    /// Plans the order of a fault in address space `number`, if that stores to a page that a fork may have
-    /// shared. Returns the block if the recording does not determine whether it stays huge.
+    /// Plans the order of a fault in address space `number` that stores to a page that a fork may have
+    /// shared. Returns the block if the recording does not determine whether the page stays huge.
     pub(super) fn store_in_kin(
         &mut self,
         processes: &mut Processes,
@@ -178,7 +178,7 @@ impl Kins {
         doubtful.then_some(block)
     }
 
-    /// Plans the order of a call about memory where huge pages may be.
+    /// Plans the order of a call on memory that may have huge pages.
     pub(super) fn call_in_kin(
         &mut self,
         own: Option<&mut Task>,
@@ -225,8 +225,8 @@ impl Kins {
         }
     }
 
-    /// Plans the end of an address space that the last task leaves by an exit or exec, which began at `from`:
-    /// it waits for stores by the kin.
+    /// Plans the end of an address space that its last task leaves, by an exit or exec that began at `from`.
+    /// The end waits for stores of the kin.
     pub(super) fn leave_kin(
         &mut self,
         processes: &mut Processes,

@@ -1,8 +1,9 @@
 use crate::plan::tests::{planner_of, waits};
 use crate::plan::{Segment, StepKind, Unsure};
 
-/// Task 1 stores to memory that may have huge pages, and forks task 2. Task 1 has taken steps 0 to 3; the
-/// first of `events` is line 6.
+/// Returns a plan in which task 1 stores to memory that may have huge pages, and forks task 2. Task 1 has
+/// taken steps 0 to
+/// 3. The first of `events` is line 6.
 fn forked(events: &str) -> Segment {
     let begin = "6 0 1 mmap 0 400000 3 22 -1 0 = 7e0000000000\n7 0 1 F 7e0000000000 6 x1\n8 0 1 N 2 2 0\n";
     let exec = "@ 1 exec 2 9 9 1 t | /t | VmRSS:0\n10000-20000 rw-p 0 - | 0 | rdwrmrmwmeac\n";
@@ -12,7 +13,7 @@ fn forked(events: &str) -> Segment {
     segment
 }
 
-/// Tasks with pages of which the size is not known, and where these are.
+/// Returns the addresses of pages of unknown size, each with its task.
 fn unsure(segment: &Segment) -> Vec<(u32, u64)> {
     let steps = segment.tasks.iter().flat_map(|task| task.steps.iter().map(|step| (task.task, step)));
     let open = steps.filter_map(|(task, step)| match &step.what {
@@ -23,7 +24,7 @@ fn unsure(segment: &Segment) -> Vec<(u32, u64)> {
 }
 
 #[test]
-fn a_store_to_a_huge_page_waits_for_the_store_and_the_exit_of_a_child() {
+fn store_to_a_huge_page_waits_for_store_and_exit_of_the_child() {
     let segment = forked(
         "9 0 2 F 7e0000001000 7 x1
 10 0 2 X g
@@ -36,19 +37,19 @@ fn a_store_to_a_huge_page_waits_for_the_store_and_the_exit_of_a_child() {
 }
 
 #[test]
-fn the_exit_of_a_child_waits_for_a_store_of_the_parent() {
+fn exit_of_the_child_waits_for_a_store_of_the_parent() {
     let segment = forked("9 0 1 F 7e0000001000 7 x1\n10 0 2 X g\n");
     assert_eq!(waits(&segment, 7), [(1, 4)]);
 }
 
 #[test]
-fn a_store_waits_for_an_exec_of_a_child() {
+fn store_waits_for_the_exec_of_a_child() {
     let segment = forked("9 0 2 E 1\n10 0 1 F 7e0000001000 7 x1\n");
     assert_eq!(waits(&segment, 7), [(2, 0)]);
 }
 
 #[test]
-fn a_store_waits_for_the_munmap_of_a_grandchild() {
+fn store_waits_for_the_munmap_of_a_grandchild() {
     let segment = forked(
         "9 0 2 N 3 3 0
 10 0 3 munmap 7e0000000000 400000 = 0
@@ -59,7 +60,7 @@ fn a_store_waits_for_the_munmap_of_a_grandchild() {
 }
 
 #[test]
-fn memory_that_was_moved_is_still_shared() {
+fn moved_memory_is_still_shared() {
     let segment = forked(
         "9 0 2 mremap 7e0000000000 400000 400000 3 7d0000000000 = 7d0000000000
 10 0 2 F 7d0000001000 7 x1
@@ -71,10 +72,10 @@ fn memory_that_was_moved_is_still_shared() {
     assert_eq!(waits(&segment, 9), []);
 }
 
-/// A fault on memory that was not there, a read, memory that was never written or has no room for a huge
+/// The cases: a fault on an absent page, a read, memory that was never written, memory too small for a huge
 /// page.
 #[test]
-fn nothing_else_waits_for_another_address_space() {
+fn other_faults_do_not_wait_for_another_address_space() {
     for events in [
         "9 0 2 F 7e0000001000 6 x1\n10 0 2 X g\n11 0 1 F 7e0000001000 6 x1\n",
         "9 0 2 F 7e0000001000 5 x1\n10 0 2 X g\n11 0 1 F 7e0000001000 5 x1\n",
@@ -87,14 +88,14 @@ fn nothing_else_waits_for_another_address_space() {
 }
 
 #[test]
-fn a_store_while_another_process_exits_leaves_open_whether_the_page_is_huge() {
+fn store_during_the_exit_of_another_process_leaves_the_page_size_unsure() {
     for (events, open) in [
-        // The exit takes from 20 to 30.
+        // The exit lasts from 20 to 30.
         ("20 0 2 X g\n25 0 1 F 7e0000001000 7 x1\n30 0 2 D 2\n", true),
         ("19 0 1 F 7e0000001000 7 x5\n20 0 2 X g\n30 0 2 D 2\n", true),
         ("20 0 2 X g\n30 0 2 D 2\n31 0 1 F 7e0000001000 7 x1\n", false),
         ("18 0 1 F 7e0000001000 7 x1\n20 0 2 X g\n30 0 2 D 2\n", false),
-        // The execve takes from 18 to 20.
+        // The execve lasts from 18 to 20.
         ("17 0 1 F 7e0000001000 7 x2\n20 0 2 E 1 e2\n", true),
         ("17 0 1 F 7e0000001000 7 x1\n20 0 2 E 1 e2\n", false),
     ] {

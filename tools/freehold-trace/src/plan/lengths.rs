@@ -1,11 +1,13 @@
-//! How long files are, as far as calls that change it are recorded, and the order that this forces, also
-//! between address spaces: a step that faults in a file, or compares what is there, and one that makes the
-//! file shorter or longer keep their order.
+//! The lengths of files, as far as the recording contains the calls that change them, and the resulting order
+//! of steps.
+//!
+//! The order holds between address spaces, too: a step that faults in a file or compares its contents keeps
+//! its order with a step that changes the file's length.
 
 use super::order::Stamp;
 use rustc_hash::FxHashMap as HashMap;
 
-/// The files whose length is, or was, known.
+/// The files whose length is or was known.
 #[derive(Debug, Default)]
 pub(super) struct Lengths {
     files: HashMap<u32, Length>,
@@ -13,85 +15,86 @@ pub(super) struct Lengths {
 
 #[derive(Debug, Default)]
 struct Length {
-    /// In bytes; nothing when something that is not recorded has changed it.
+    /// Length in bytes. `None` if something unrecorded has changed it.
     bytes: Option<u64>,
-    /// The last step that changed it.
+    /// The last step that changed the length.
     changed: Stamp,
-    /// The last step of each task since then that depends on it.
+    /// The last step of each task that depends on the length and follows `changed`.
     users: HashMap<u32, u32>,
-    /// A memfd: no other name leads to it.
+    /// True for a memfd, which no path reaches.
     memfd: bool,
-    /// Something may have changed it that is not recorded.
+    /// True if something unrecorded may have changed the length.
     stale: bool,
-    /// Several files go by this number.
+    /// True if several files have this number.
     blurred: bool,
-    /// A segment that was removed, which goes with the last who has it: all who depend on it keep their
-    /// order.
+    /// True for a removed segment, which is freed with its last mapping: all steps that depend on it keep
+    /// their order.
     in_order: bool,
 }
 
 impl Lengths {
-    /// A memfd begins, with no bytes.
+    /// Adds a memfd with no bytes.
     pub(super) fn begin(&mut self, file: u32) {
         self.files.insert(file, Length { bytes: Some(0), memfd: true, ..Length::default() });
     }
 
-    /// Several files go by this number: the length of none is known.
+    /// Marks a number as belonging to several files, so that the length of each is unknown.
     pub(super) fn blur(&mut self, file: u32) {
         self.files.insert(file, Length { blurred: true, ..Length::default() });
     }
 
-    /// Whether several files go by this number.
+    /// Returns true if several files have this number.
     pub(super) fn is_blurred(&self, file: u32) -> bool {
         self.files.get(&file).is_some_and(|length| length.blurred)
     }
 
-    /// From now on the order of steps that depend on the file is kept. Its length is not known.
+    /// Follows a file of unknown length: from now on, steps that depend on the file keep their order.
     pub(super) fn follow(&mut self, file: u32) {
         self.files.entry(file).or_default();
     }
 
-    /// From now on they keep it among each other, too.
+    /// Makes the steps that depend on the file also keep their order with each other.
     pub(super) fn keep_order(&mut self, file: u32) {
         self.files.entry(file).or_default().in_order = true;
     }
 
-    /// What is known may be wrong: of all files, or of those that others may reach by their path.
+    /// Marks lengths as doubtful: those of all files, or those of files that a path may reach.
     pub(super) fn doubt(&mut self, all: bool) {
         self.files.values_mut().filter(|length| all || !length.memfd).for_each(|length| length.stale = true);
     }
 
-    /// What is known of this file may be wrong.
+    /// Marks the length of this file as doubtful.
     pub(super) fn doubt_one(&mut self, file: u32) {
         self.files.entry(file).or_default().stale = true;
     }
 
-    /// Whether the length that is known of the file may be wrong.
+    /// Returns true if the file's known length may be wrong.
     pub(super) fn is_stale(&self, file: u32) -> bool {
         self.files.get(&file).is_some_and(|length| length.stale && length.bytes.is_some())
     }
 
-    /// It was made by a memfd_create that is recorded.
+    /// Returns true if a recorded memfd_create created the file.
     pub(super) fn is_of_memfd(&self, file: u32) -> bool {
         self.files.get(&file).is_some_and(|length| length.memfd)
     }
 
-    /// No file's length was ever known.
+    /// Returns true if no file's length was ever known.
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Of this file it is, or was.
+    /// Returns true if the file's length is or was known.
     pub(super) fn follows(&self, file: u32) -> bool {
         self.files.contains_key(&file)
     }
 
-    /// The length of a file in bytes, if known.
+    /// Returns the length of a file in bytes, if known.
     pub(super) fn get(&self, file: u32) -> Option<u64> {
         self.files.get(&file)?.bytes
     }
 
-    /// The step `stamp` depends on the file's length; what it must wait for goes into `waits`.
+    /// Notes that the step `stamp` depends on the file's length, and adds the steps that it must wait for to
+    /// `waits`.
     pub(super) fn uses(&mut self, file: u32, stamp: Stamp, waits: &mut Vec<Stamp>) {
         let Some(length) = self.files.get_mut(&file) else { return };
         waits.push(length.changed);
@@ -102,7 +105,8 @@ impl Lengths {
         }
     }
 
-    /// The step `stamp` changes the file's length.
+    /// Notes that the step `stamp` changes the file's length to `bytes`, and adds the steps that it must wait
+    /// for to `waits`.
     pub(super) fn changes(&mut self, file: u32, bytes: Option<u64>, stamp: Stamp, waits: &mut Vec<Stamp>) {
         let length = self.files.entry(file).or_default();
         waits.push(length.changed);
@@ -110,7 +114,7 @@ impl Lengths {
         (length.bytes, length.changed, length.stale) = (bytes, stamp, false);
     }
 
-    /// Nobody has to wait for what happened until now.
+    /// Forgets the steps so far: later steps do not wait for them.
     pub(super) fn forget_order(&mut self) {
         for length in self.files.values_mut() {
             length.changed = Stamp::START;

@@ -1,11 +1,12 @@
-//! Resource limits: which each process has, and which the replay is to give an address space before a step.
+//! Resource limits: those of each process, and those that the replay sets on an address space before a step.
 //!
-//! On Linux limits are a process's, in the engine an address space's. So an address space gets those of the
-//! process that is about to use it, where they are others than it has: after a call that changed them, after
-//! an exec, before and after a vfork's child that runs in it.
+//! On Linux limits belong to a process, in the engine to an address space. An address space therefore gets
+//! the limits of the process that is about to use it, if they differ from the current ones. That happens
+//! after a call that changed limits, after an exec, and before and after a vfork child runs in the address
+//! space.
 //!
-//! Where it is not known what an address space was like when that began, as in texts by strace, its sizes are
-//! not known either. There limits are in force only for calls that Linux refused, perhaps for them.
+//! Texts by strace do not show the contents of an address space at its start, so that the sizes that limits
+//! count are unknown. There, limits are set only for calls that Linux refused, perhaps because of them.
 
 use super::order::Stamp;
 use super::planner::Planner;
@@ -20,25 +21,25 @@ const ENOMEM: u16 = 12;
 const CLONE_NEWUSER: u64 = 0x1000_0000;
 
 impl Planner {
-    /// The process of `task` has these limits.
+    /// Sets the limits of the task's process.
     pub(super) fn set_limits(&mut self, task: u32, limits: KnownLimits) {
         if let Some(process) = self.process_of(task) {
             self.processes.limits.insert(process, limits);
         }
     }
 
-    /// A task of another process was made, by a clone with these flags.
+    /// Copies the limits to a new process, which a clone with these flags created.
     pub(super) fn inherit_limits(&mut self, task: u32, process: u32, flags: u64) {
         let parent = self.process_of(task).filter(|parent| *parent != process);
         let mut limits = parent.and_then(|parent| self.processes.limits.get(&parent).copied());
         if let Some(limits) = limits.as_mut().filter(|_| flags & CLONE_NEWUSER != 0) {
-            // The capabilities that it has there do not count here.
+            // The capabilities in a new user namespace do not count for the limits.
             limits.may_lock = Some(false);
         }
         limits.map(|limits| self.processes.limits.insert(process, limits));
     }
 
-    /// A call has changed limits: of the caller's process, or of another that is known.
+    /// Notes a call that changed limits: those of the caller's process, or of another known process.
     pub(super) fn note_limits(&mut self, task: u32, call: &Call) {
         let process = match call.name {
             CallName::Prlimit64 if call.args[0] != 0 => Some(call.args[0] as u32),
@@ -49,7 +50,7 @@ impl Planner {
         }
     }
 
-    /// Before a fault of `task`.
+    /// Sets the limits before a fault of `task`.
     pub(super) fn limit_fault(&mut self, line: u32, task: u32, number: u32) {
         if !self.processes.limits.is_empty()
             && self.processes.spaces.get(&number).is_some_and(|space| space.told.is_none())
@@ -58,7 +59,7 @@ impl Planner {
         }
     }
 
-    /// Before a call of `task`.
+    /// Sets the limits before a call of `task`.
     pub(super) fn limit_call(&mut self, line: u32, task: u32, number: u32, call: &Call) {
         let Some(space) = self.processes.spaces.get(&number).filter(|_| !self.processes.limits.is_empty())
         else {
@@ -71,7 +72,7 @@ impl Planner {
         }
     }
 
-    /// The address space gets the limits of the task's process.
+    /// Sets the limits of the task's process on the address space.
     fn limit(&mut self, line: u32, task: u32, number: u32) {
         let process = self.process_of(task);
         let limits =
@@ -98,8 +99,8 @@ impl Planner {
 }
 
 impl Space {
-    /// Calls that change what limits count keep their order: whether one is refused depends on those before
-    /// it. What `call` waits for, if it is such a call, whose step is `stamp`.
+    /// Keeps the order of calls that change what limits count, because earlier such calls decide whether a
+    /// later one is refused. Returns the step that `call`, whose step is `stamp`, must wait for.
     pub(super) fn keep_order(&mut self, call: &Call, stamp: Stamp, keeps_layout: bool) -> Option<Stamp> {
         let Space { limits, .. } = self;
         let counts = match call.name {

@@ -1,4 +1,4 @@
-//! What an mremap does to the plan's model of an address space.
+//! The effect of an mremap on the planner's model of an address space.
 
 use super::area::{Area, flag};
 use super::space::{Doing, MREMAP_DONTUNMAP, Space};
@@ -7,7 +7,7 @@ use crate::operation::uffdio;
 use std::ops::Range;
 
 impl Space {
-    /// A signal has ended it after the target and the tail had been unmapped.
+    /// Applies an mremap that a signal interrupted after it had unmapped the target and the tail.
     pub(super) fn interrupted_mremap(&mut self, args: &[u64; 6]) {
         let [at, old, new, flags, target, _] = *args;
         if flags & MREMAP_FIXED != 0 {
@@ -46,8 +46,8 @@ impl Space {
         if flags & MREMAP_FIXED == 0 || source.end - at != bytes {
             return self.move_area(source, target, doing);
         }
-        // Of several VMAs each is moved by itself, and the gaps between them stay; so does what the target
-        // has there.
+        // Several VMAs are moved one by one, and the gaps between them stay. The mappings of the target in
+        // these gaps also stay.
         let pieces: Vec<Range<u64>> =
             self.areas.within(&source).map(|(start, area)| start.max(at)..area.end.min(source.end)).collect();
         for piece in pieces {
@@ -57,7 +57,7 @@ impl Space {
         }
     }
 
-    /// Moves the area that `source` begins in, which ends there or is to grow.
+    /// Moves the area in which `source` begins. The area ends at the end of `source`, or is to grow.
     fn move_area(&mut self, source: Range<u64>, target: Range<u64>, doing: &Doing<'_>) {
         let flags = doing.call.args[3];
         let (at, to) = (source.start, target.start);
@@ -68,19 +68,19 @@ impl Space {
         if flags & MREMAP_FIXED != 0 {
             self.areas.unmap(&target);
         }
-        // With UFFD_FEATURE_EVENT_REMAP it stays registered.
+        // With UFFD_FEATURE_EVENT_REMAP moved memory stays registered.
         self.doubts_userfaultfd |= registered.is_some_and(|by| !self.features.contains_key(&by));
         if registered.is_none_or(|by| !self.has(by, uffdio::EVENT_REMAP)) {
             moved.unregister();
         }
-        // An anonymous mapping that was never written is counted from where it is.
+        // The offset of an anonymous mapping that was never written is its address.
         if (moved.file.is_none() || moved.is_anonymous()) && moved.family == 0 {
             moved.offset = to;
         }
         if flags & MREMAP_DONTUNMAP == 0 {
             self.areas.unmap(&source);
         } else if let Some(left) = self.areas.find_mut(at) {
-            // Linux goes on counting what it unlocks here.
+            // Linux does not subtract the pages that it unlocks here from the number of locked pages.
             self.doubts_locked |= left.flags & flag::LOCKED != 0;
             left.flags &= !flag::LOCKS;
             left.family = 0;
@@ -91,7 +91,7 @@ impl Space {
         self.areas.merge_at(to, doing.stamp);
     }
 
-    /// An mremap of memory of which nothing is known: what else it took away.
+    /// Unmaps the ranges that an mremap of unknown memory replaces or removes.
     fn move_unknown(&mut self, source: &Range<u64>, target: &Range<u64>, flags: u64) {
         if target.start != source.start {
             self.areas.unmap(target);

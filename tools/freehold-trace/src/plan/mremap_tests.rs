@@ -7,7 +7,7 @@ fn apply(space: &mut Space, name: CallName, args: [u64; 6], value: u64) {
     space.apply(&mut Doing::first(&call, &mut 0));
 }
 
-/// Private anonymous memory at these pages.
+/// Returns an address space with private anonymous memory at these pages.
 fn space(pages: &[u64]) -> Space {
     let mut space = Space::default();
     for page in pages {
@@ -27,10 +27,10 @@ fn pages(space: &Space) -> Vec<(u64, u64)> {
 /// after                     #  o  #  o
 /// ```
 #[test]
-fn of_several_vmas_each_moves_by_itself() {
+fn several_vmas_are_moved_one_by_one() {
     let mut moved = space(&[1, 3, 5, 0xa, 0xc]);
     apply(&mut moved, CallName::Mremap, [0x1000, 0x4000, 0x4000, 3, 0x9000, 0], 0x9000);
-    // What is not in the way stays, and so does what is not moved.
+    // VMAs in the gaps of the target stay, and so does a VMA outside the source.
     assert_eq!(pages(&moved), [(5, 6), (9, 0xa), (0xa, 0xb), (0xb, 0xc), (0xc, 0xd)]);
     let mut copied = space(&[1, 3]);
     apply(&mut copied, CallName::Mremap, [0x1000, 0x3000, 0x3000, 7, 0x9000, 0], 0x9000);
@@ -38,7 +38,7 @@ fn of_several_vmas_each_moves_by_itself() {
 }
 
 #[test]
-fn one_vma_moves_shrinks_and_grows() {
+fn mremap_moves_shrinks_and_grows_a_vma() {
     let mut moved = space(&[1, 9]);
     apply(&mut moved, CallName::Mremap, [0x1000, 0x1000, 0x3000, 3, 0x9000, 0], 0x9000);
     assert_eq!(pages(&moved), [(9, 0xc)]);

@@ -1,67 +1,67 @@
-//! Which step of a plan must wait for which: the order that addresses force.
+//! The order between steps that addresses require.
 
 use rustc_hash::FxHashSet as HashSet;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A step of a plan: the task that takes it, and its number among that task's steps.
+/// A step of a plan: its task, and its number among the steps of that task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Stamp {
-    /// The task; 0 stands for "before everything".
+    /// The task; 0 means "before all steps".
     pub task: u32,
     /// The number, from 0.
     pub index: u32,
 }
 
 impl Stamp {
-    /// Before everything: nobody waits for it.
+    /// The stamp before all steps, for which no step waits.
     pub(crate) const START: Stamp = Stamp { task: 0, index: 0 };
 }
 
-/// Addresses are told apart in units of this many bits where only pages are concerned: what a huge page
-/// spans.
+/// Addresses are grouped in chunks of this many bits, the size of a huge page, where only pages matter.
 const CHUNK_SHIFT: u32 = 21;
-/// Bytes of such a unit.
+/// Size of a chunk in bytes.
 pub(crate) const CHUNK: u64 = 1 << CHUNK_SHIFT;
 
-/// Which steps did what where in one address space, as far as later steps may have to wait for it.
+/// The effects of steps in one address space, as far as later steps may have to wait for them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Order {
-    /// The last step that changed what is mapped at an address, or took its pages: from the key to the end
-    /// given.
+    /// The last step that changed the mapping at an address, or removed pages there. Maps the start of each
+    /// range to its end and the step.
     changed: BTreeMap<u64, (u64, Stamp)>,
     /// The last step of each task that faulted in a chunk.
     faulted: BTreeMap<u64, Vec<Stamp>>,
-    /// The last step that concerned the space as a whole.
+    /// The last step that concerned the whole address space.
     pub(crate) whole: Stamp,
-    /// Last steps of tasks that have left the space.
+    /// Last steps of the tasks that have left the address space.
     pub(crate) departed: Vec<Stamp>,
-    /// Tasks that took steps after `whole`; for the others, who waits for that has waited for them.
+    /// Tasks that have taken steps after `whole`. A step that waits for `whole` need not wait for the other
+    /// tasks.
     active: HashSet<u32>,
 }
 
 impl Order {
-    /// The steps that last changed something in `range` or right beside it.
+    /// Returns the steps that last changed something in `range` or adjacent to it.
     pub(crate) fn changed(&self, range: Range<u64>) -> impl Iterator<Item = Stamp> {
         let first = self.changed.range(..=range.start).next_back().filter(|(_, (end, _))| *end > range.start);
         let from = first.map_or(range.start, |(start, _)| *start);
         self.changed.range(from..range.end.max(from)).map(|(_, (_, stamp))| *stamp)
     }
 
-    /// The step that last changed what is at the page of `at`.
+    /// Returns the step that last changed the mapping of the page at `at`.
     pub(crate) fn changed_at(&self, at: u64) -> Option<Stamp> {
         let (_, (end, stamp)) = self.changed.range(..=at).next_back()?;
         (at < *end).then_some(*stamp)
     }
 
-    /// The steps that faulted in `range`, in whole chunks.
+    /// Returns the steps that faulted in the chunks of `range`.
     pub(crate) fn faulted(&self, range: &Range<u64>) -> impl Iterator<Item = Stamp> {
         let first = range.start >> CHUNK_SHIFT;
         let last = (range.end.max(range.start + 1) - 1) >> CHUNK_SHIFT;
         self.faulted.range(first..=last).flat_map(|(_, stamps)| stamps.iter().copied())
     }
 
-    /// `stamp` faults at `at`.
+    /// Notes that `stamp` faults at `at`.
     pub(crate) fn note_fault(&mut self, at: u64, stamp: Stamp) {
         let stamps = self.faulted.entry(at >> CHUNK_SHIFT).or_default();
         match stamps.iter_mut().find(|old| old.task == stamp.task) {
@@ -70,7 +70,7 @@ impl Order {
         }
     }
 
-    /// `stamp`, which waited for everything that was said of `range`, changes it.
+    /// Notes that `stamp` changes `range`, after it has waited for all earlier steps in `range`.
     pub(crate) fn note_change(&mut self, range: &Range<u64>, stamp: Stamp) {
         if range.start >= range.end {
             return;
@@ -89,12 +89,12 @@ impl Order {
         }
     }
 
-    /// `task` takes a step.
+    /// Notes that `task` takes a step.
     pub(crate) fn note_step(&mut self, task: u32) {
         self.active.insert(task);
     }
 
-    /// Tasks that took steps since all of the space was last waited for.
+    /// Returns the tasks that have taken steps since the last step that concerned the whole address space.
     pub(crate) fn active(&self) -> impl Iterator<Item = u32> {
         self.active.iter().copied()
     }
@@ -107,13 +107,13 @@ impl Order {
         }
     }
 
-    /// `stamp`, which waited for all that happened in this space, concerns it as a whole.
+    /// Notes that `stamp` concerns the whole address space, after it has waited for all earlier steps there.
     pub(crate) fn note_whole(&mut self, stamp: Stamp) {
         self.forget();
         self.whole = stamp;
     }
 
-    /// Nobody has to wait for what happened until now.
+    /// Forgets the steps so far: later steps do not wait for them.
     pub(crate) fn forget(&mut self) {
         self.changed.clear();
         self.faulted.clear();

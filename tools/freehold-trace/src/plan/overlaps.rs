@@ -1,5 +1,5 @@
-//! Events of tasks that share an address space, and the forks that they overlap: when each takes effect by
-//! the rules of `effect.rs`.
+//! Events of tasks in one address space, and the forks that they overlap: determines when each event takes
+//! effect, by the rules of `effect.rs`.
 
 use super::effect::{Beside, Copying, REMEMBERED, brings_or_takes, event_span};
 use super::planner::Planner;
@@ -11,8 +11,8 @@ use crate::{Cost, Event, Format, Kind};
 use std::ops::Range;
 
 impl Planner {
-    /// Returns the address space and the time at which the event takes effect there, if that is not its own
-    /// time, and whether it holds the mmap lock for reading.
+    /// Returns the address space, the time at which the event takes effect there, and whether the event holds
+    /// the mmap lock for reading. Returns `None` if the event takes effect at its own time.
     pub(super) fn takes_effect(&mut self, event: &Event) -> Option<(u32, u64, bool)> {
         let Event { time, task, kind, cost, .. } = event;
         if !matches!(kind, Kind::Fault { in_exec: false, .. } | Kind::Call(_) | Kind::Clone { .. }) {
@@ -36,7 +36,7 @@ impl Planner {
         Some((space, at, false))
     }
 
-    /// Returns the task's address space if other tasks run in it, too.
+    /// Returns the task's address space if other tasks also run in it.
     fn shared_space(&self, task: u32) -> Option<(u32, &Space)> {
         if self.recording.format() == Format::Strace {
             return None;
@@ -46,7 +46,8 @@ impl Planner {
         (space.members.len() > 1).then_some((number, space))
     }
 
-    /// Remembers an event that brings or takes pages while other tasks run in the address space, for forks.
+    /// Remembers an event that brings in or removes pages while other tasks run in the address space, for
+    /// later forks.
     pub(super) fn note_beside(&mut self, event: &Event) {
         let Event { line, time, task, kind, cost, .. } = event;
         let Some((number, space)) = self.shared_space(*task) else { return };
@@ -70,7 +71,7 @@ impl Planner {
         own.beside.push_back(Beside { pages, from, to, locked });
     }
 
-    /// Returns `pages` with those that may have come along.
+    /// Returns `pages`, extended by the pages that a fault may have mapped along with them.
     fn around(&self, space: &Space, pages: &Range<u64>) -> Range<u64> {
         let block = |at: u64| match space.areas.find(at) {
             Some((_, area)) if area.file.is_some() => {
@@ -84,7 +85,7 @@ impl Planner {
         first..end
     }
 
-    /// Returns the pages that the copy may or may not have which a fork by `task` makes.
+    /// Returns the pages that the copy of a fork by `task` may or may not contain.
     pub(super) fn unsure_in_copy(&self, task: u32, time: u64, cost: &Cost, flags: u64) -> Vec<Range<u64>> {
         if flags & CLONE_VM != 0 {
             return Vec::new();
@@ -98,8 +99,8 @@ impl Planner {
         open.map(|event| self.around(space, &event.pages)).collect()
     }
 
-    /// Remembers a fork at `time` into `child` of which no lock is recorded: events that overlap it may end
-    /// later.
+    /// Remembers a fork at `time` that created `child` and whose lock times are not recorded, because events
+    /// that overlap it may end later.
     pub(super) fn remember_fork(&mut self, task: u32, child: u32, time: u64, cost: &Cost) {
         let Some((number, _)) = self.shared_space(task).filter(|_| !Copying::of(time, cost).locked) else {
             return;

@@ -1,7 +1,7 @@
-//! Rights that personality(2) adds to those that calls ask for.
+//! Access rights that personality(2) adds to the rights that calls request.
 //!
-//! With `READ_IMPLIES_EXEC` the kernel lets a program execute what it maps to be read. The flag is a thread's
-//! own; a new thread or process inherits it, and an execve of a 64-bit program drops it.
+//! With `READ_IMPLIES_EXEC` the kernel makes readable mappings executable. The flag belongs to a thread; a
+//! new thread or process inherits it, and an execve of a 64-bit program clears it.
 
 use super::planner::Planner;
 use super::space::Reach;
@@ -15,7 +15,7 @@ const PROT_EXEC: u64 = 4;
 const SHM_EXEC: u64 = 0o10_0000;
 
 impl Planner {
-    /// A task has changed its personality.
+    /// Notes a task's change of its personality.
     pub(super) fn note_personality(&mut self, task: u32, call: &Call) {
         if call.args[0] as u32 == QUERY || call.returned.value().is_none() {
             return;
@@ -29,7 +29,7 @@ impl Planner {
         self.processes.tasks.get(&task).is_some_and(|own| own.read_implies_exec)
     }
 
-    /// The call with the rights that the kernel takes it to ask for.
+    /// Returns the call with the rights that the kernel applies.
     pub(super) fn as_personality_has_it(&self, task: u32, call: Call) -> Call {
         let mut call = call;
         if !self.read_implies_exec(task) {
@@ -45,7 +45,7 @@ impl Planner {
         call
     }
 
-    /// Returns the part that a brk has added to the heap, if it may be executed.
+    /// Returns a step for the part that a brk has added to the heap, if that part is executable.
     pub(super) fn executable_heap(&self, task: u32, call: &Call, reach: &Reach) -> Option<StepKind> {
         let grown = match (call.name, reach) {
             (CallName::Brk, Reach::Vmas([grown, _])) => grown.clone(),

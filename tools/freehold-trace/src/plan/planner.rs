@@ -1,4 +1,4 @@
-//! The parts of a planner, which the operations on them share.
+//! The planner: its parts, and small operations that several of its files share.
 
 use super::effect::Waiting;
 use super::files::Files;
@@ -17,15 +17,15 @@ use crate::{Event, ReadError, Recording};
 /// Makes the plan of a recording, segment by segment.
 pub struct Planner {
     pub(super) recording: Recording,
-    /// Calls that change which addresses are free keep their order.
+    /// True if calls that change the set of free addresses keep their order.
     pub(super) keeps_layout: bool,
-    /// Why nothing more can be read.
+    /// The reason why the rest of the recording cannot be read.
     pub(super) cut_off: Option<ReadError>,
-    /// Only what happened up to this time goes into the plan, in nanoseconds.
+    /// Only events up to this time are planned, in nanoseconds.
     pub(super) until: u64,
     /// An event that belongs to the next segment.
     pub(super) held: Option<Event>,
-    /// Events that take effect later than the last one planned.
+    /// Events that take effect later than the last planned event.
     pub(super) waiting: Vec<Waiting>,
     pub(super) processes: Processes,
     pub(super) files: Files,
@@ -35,7 +35,7 @@ pub struct Planner {
     pub(super) kins: Kins,
     pub(super) pool: Pool,
     pub(super) recorded: Recorded,
-    /// A call has occurred of which the recording shows the bytes that it moved.
+    /// True if the recording shows the bytes that a call moved.
     pub(super) shows_bytes: bool,
     pub(super) uses_keys: bool,
     pub(super) unseen_writes: bool,
@@ -44,7 +44,7 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// Plans what `recording` holds, from where it stands.
+    /// Plans the events of `recording` from its current position on.
     pub fn new(recording: Recording) -> Planner {
         Planner {
             recording,
@@ -69,49 +69,49 @@ impl Planner {
         }
     }
 
-    /// The same, with segments of at most `steps` steps.
+    /// Limits segments to `steps` steps.
     pub fn with_segments_of(mut self, steps: usize) -> Planner {
         self.builder.limit = steps.max(1);
         self
     }
 
-    /// The same, where calls that change which addresses are free, or are given some, keep the recording's
-    /// order: so each finds free what was free on Linux.
+    /// Makes calls keep the recording's order if they change the set of free addresses or are given free
+    /// addresses. Each call then finds the same addresses free as on Linux.
     pub fn keeping_layout(self, keeps_layout: bool) -> Planner {
         Planner { keeps_layout, ..self }
     }
 
-    /// The same, of what happened until `time` alone, in nanoseconds.
+    /// Plans only the events up to `time`, in nanoseconds.
     pub fn until(self, time: u64) -> Planner {
         Planner { until: time, ..self }
     }
 
-    /// The process of a task.
+    /// Returns the process of a task.
     pub fn process_of(&self, task: u32) -> Option<u32> {
         self.processes.process_of(task)
     }
 
-    /// The task's address space, where it is known.
+    /// Returns the task's address space, if it is known.
     pub(super) fn space_of(&self, task: u32) -> Option<u32> {
         self.processes.space_of(task)
     }
 
-    /// The stamp that the task's next step will have.
+    /// Returns the stamp of the task's next step.
     pub(super) fn stamp(&self, task: u32) -> Stamp {
         self.processes.stamp(task)
     }
 
-    /// The next step waits for everything done so far in the space.
+    /// Makes the next step wait for all steps so far in the address space.
     pub(super) fn gather_whole(&mut self, number: u32, task: u32) {
         self.processes.gather_whole(number, task, &mut self.builder.waits);
     }
 
-    /// Adds a step of `task`, which waits for what was gathered.
+    /// Adds a step of `task`, which waits for the steps that were gathered.
     pub(super) fn push(&mut self, task: u32, line: u32, what: StepKind) {
         self.builder.push(&mut self.processes, task, line, what);
     }
 
-    /// Counts something that is left out for this reason.
+    /// Counts something that is not planned or cannot be checked for this reason.
     pub(super) fn aside(&mut self, why: &'static str) {
         self.losses.aside(why);
     }
@@ -121,7 +121,7 @@ impl Planner {
         self.pool.use_in_order(&self.recording, stamp, &mut self.builder.waits);
     }
 
-    /// Keeps the order of the next step of `task`, by which it leaves its address space.
+    /// Keeps the order of the task's next step, by which the task leaves its address space.
     pub(super) fn leave_pool(&mut self, task: u32) {
         let space = self.space_of(task).and_then(|number| self.processes.spaces.get(&number));
         if space.is_some_and(|space| space.has_pool_pages()) {

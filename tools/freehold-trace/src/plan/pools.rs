@@ -1,10 +1,10 @@
 //! The order of steps that use pools of huge pages.
 //!
-//! All processes share the machine's pools: an mmap may fail if another process has not unmapped its huge
-//! pages yet. So where the recording tells how many pages the pools had, all steps that may take pages from a
-//! pool or return some keep the order of the recording, between address spaces too. These are calls about
-//! memory of huge pages, faults in it, changes of the length of its files, and exits and execs of processes
-//! that map it.
+//! All processes share the machine's pools: an mmap may fail because another process has not unmapped its
+//! huge pages yet. If the recording contains the sizes of the pools, all steps that may take pages from a
+//! pool or return pages to it keep the order of the recording, between address spaces too. These steps are
+//! calls on memory with huge pages, faults in it, changes of the length of its files, and exits and execs of
+//! processes that map it.
 
 use super::area::flag;
 use super::order::Stamp;
@@ -20,36 +20,37 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Returns whether the recording tells how many huge pages of so many bytes there were.
+    /// Returns true if the recording contains the size of the pool of huge pages of `bytes` bytes.
     pub(super) fn is_known(recording: &Recording, bytes: u64) -> bool {
         recording.machine(&format!("pool-{}kB", bytes >> 10)).is_some()
     }
 
-    /// Keeps the order of a step that uses a pool, if the recording tells how large that was.
+    /// Keeps the order of a step that uses a pool, if the recording contains the pool's size.
     pub(super) fn use_in_order(&mut self, recording: &Recording, stamp: Stamp, waits: &mut Vec<Stamp>) {
         if Pool::is_known(recording, HUGE) {
             waits.push(std::mem::replace(&mut self.last, stamp));
         }
     }
 
-    /// Forgets the steps so far: no later step has to wait for them.
+    /// Forgets the steps so far: later steps do not wait for them.
     pub(super) fn forget_order(&mut self) {
         self.last = Stamp::START;
     }
 }
 
 impl Space {
-    /// Returns whether huge pages of a pool are mapped at `at`.
+    /// Returns true if huge pages of a pool are mapped at `at`.
     pub(super) fn has_pool_page(&self, at: u64) -> bool {
         self.areas.find(at).is_some_and(|(_, area)| area.flags & flag::HUGETLB != 0)
     }
 
-    /// Returns whether huge pages of a pool are mapped anywhere.
+    /// Returns true if huge pages of a pool are mapped anywhere.
     pub(super) fn has_pool_pages(&self) -> bool {
         self.areas.iter().any(|(_, area)| area.flags & flag::HUGETLB != 0)
     }
 
-    /// Returns whether a call with this reach concerns huge pages of a pool; `maps`: it maps some.
+    /// Returns true if a call with this reach concerns huge pages of a pool. `maps` is true if the call maps
+    /// huge pages.
     pub(super) fn uses_pool(&self, reach: &Reach, maps: bool) -> bool {
         let ranges = match reach {
             Reach::Vmas(ranges) => ranges.clone(),
@@ -60,7 +61,7 @@ impl Space {
         maps || areas.any(|(_, area)| area.flags & flag::HUGETLB != 0)
     }
 
-    /// Notes that what the call has mapped are huge pages.
+    /// Notes that the call has mapped huge pages.
     pub(super) fn note_huge(&mut self, call: &Call, segment: u64, stamp: Stamp) {
         let bytes = if call.name == CallName::Shmat { segment } else { call.args[1] };
         let Some(at) = call.returned.value() else { return };
@@ -72,9 +73,9 @@ impl Space {
 mod tests {
     use crate::plan::tests::{planner_of, waits};
 
-    /// The child has all of the pool until it exits.
+    /// The child uses the entire pool until its exit.
     #[test]
-    fn a_mapping_of_huge_pages_waits_for_another_process_that_had_some() {
+    fn mmap_of_huge_pages_waits_for_the_exit_of_another_user() {
         let child = "7 0 1 N 2 2 0
 8 0 2 mmap 0 400000 3 40022 -1 0 = 7e0000000000
 9 0 2 F 7e0000000000 6 x1
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_in_huge_pages_waits_for_the_munmap_of_another_process() {
+    fn fault_in_huge_pages_waits_for_the_munmap_of_another_process() {
         let mut planner = planner_of(
             2,
             "# machine pool-2048kB 2 0

@@ -20,11 +20,11 @@ pub(super) struct Processes {
     pub(super) members: HashMap<u32, Vec<u32>>,
     /// Resource limits by process.
     pub(super) limits: HashMap<u32, KnownLimits>,
-    /// Families of anonymous pages so far.
+    /// Number of families of anonymous pages so far.
     pub(super) families: u32,
 }
 
-/// What the planner knows of a task.
+/// The planner's state of a task.
 #[derive(Default)]
 pub(super) struct Task {
     pub(super) process: u32,
@@ -33,26 +33,27 @@ pub(super) struct Task {
     pub(super) next: u32,
     /// The number of its first step in this segment.
     pub(super) first: u32,
-    /// A step of another task in this segment makes it.
+    /// True if a step of another task creates the task in this segment.
     pub(super) made_here: bool,
-    /// What it waited for already, in this segment: the last step of each other task.
+    /// The steps that the task has already waited for in this segment: the last step of each other task.
     pub(super) known: HashMap<u32, u32>,
     pub(super) steps: Vec<Step>,
-    /// The step that is a fault of which the end is still to come.
+    /// The step that is a fault whose end has not been recorded yet.
     pub(super) open_fault: Option<u32>,
-    /// Faults that the kernel has taken in the execve that the task is in.
+    /// Faults that the kernel has taken in the task's current execve.
     pub(super) in_exec: Vec<Fault>,
-    /// Events were lost since its address space began: what that is like now is not known.
+    /// True if events were lost since the start of the task's address space, so that its contents are
+    /// unknown.
     pub(super) lost: bool,
-    /// Its last events that brought or took pages while other tasks ran in the address space.
+    /// The task's last events that brought in or removed pages while other tasks ran in the address space.
     pub(super) beside: VecDeque<Beside>,
-    /// Number of ends of address spaces of its kin that it waited for in this segment.
+    /// Number of ends of address spaces of its kin that the task has waited for in this segment.
     pub(super) exits_known: usize,
-    /// An address space of its process was torn down since its own began.
+    /// True if an address space of the process was torn down after the start of the task's own.
     pub(super) torn_down: bool,
-    /// Its personality lets it execute memory that it maps to be read.
+    /// True if the personality makes readable memory executable.
     pub(super) read_implies_exec: bool,
-    /// It ends in an execve, perhaps in the new address space.
+    /// True if the task ends in an execve, perhaps in the new address space.
     pub(super) dies_in_exec: bool,
 }
 
@@ -62,9 +63,9 @@ pub(super) struct Fault {
     pub(super) address: u64,
     pub(super) code: FaultCode,
     pub(super) resolved: bool,
-    /// The kernel has looked for a VMA. Where page faults are disabled, it does not.
+    /// True if the kernel has looked for a VMA. If page faults are disabled, the kernel does not.
     pub(super) looked: bool,
-    /// When it ended.
+    /// The time of its end.
     pub(super) to: u64,
 }
 
@@ -73,43 +74,43 @@ pub(super) struct New {
     pub(super) child: u32,
     pub(super) process: u32,
     pub(super) flags: u64,
-    /// Pages that its copy of the address space may or may not have.
+    /// Pages that the copy of the address space may or may not contain.
     pub(super) unsure: Vec<Range<u64>>,
 }
 
 impl Processes {
-    /// The stamp that the task's next step will have.
+    /// Returns the stamp of the task's next step.
     pub(super) fn stamp(&self, task: u32) -> Stamp {
         Stamp { task, index: self.tasks.get(&task).map_or(0, |task| task.next) }
     }
 
-    /// The task's address space, where it is known.
+    /// Returns the task's address space, if it is known.
     pub(super) fn space_of(&self, task: u32) -> Option<u32> {
         self.tasks.get(&task).filter(|task| !task.lost)?.space
     }
 
-    /// The process of a task.
+    /// Returns the process of a task.
     pub(super) fn process_of(&self, task: u32) -> Option<u32> {
         self.tasks.get(&task).map(|task| task.process)
     }
 
-    /// Why nothing is known of the task's address space.
+    /// Returns the reason why the task's address space is unknown.
     pub(super) fn no_space(&self, task: u32) -> &'static str {
         if self.tasks.get(&task).is_some_and(|task| task.lost) { aside::LOST } else { aside::NO_SPACE }
     }
 
-    /// Why a snapshot is not compared.
+    /// Returns the reason why a snapshot is not compared.
     pub(super) fn unknown_space(&self, task: u32) -> &'static str {
         if self.tasks.get(&task).is_some_and(|task| task.lost) { aside::LOST } else { aside::UNKNOWN_SPACE }
     }
 
-    /// The task's address space is known from its start.
+    /// Returns true if the task's address space is known from its start on.
     pub(super) fn is_shown(&self, task: u32) -> bool {
         let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
         space.is_some_and(|space| space.told.is_none())
     }
 
-    /// Returns whether the task ends in an execve, perhaps with a part of the new image mapped.
+    /// Returns true if the task ends in an execve, perhaps with a part of the new image mapped.
     pub(super) fn dies_in_exec(&self, task: u32) -> bool {
         let has_begun = |own: &Task| own.torn_down && !own.in_exec.is_empty();
         self.tasks.get(&task).is_some_and(|own| own.dies_in_exec || has_begun(own))
@@ -122,7 +123,7 @@ impl Processes {
         number
     }
 
-    /// The task leaves its address space, which goes with its last.
+    /// Removes the task from its address space. The address space ends with its last task.
     pub(super) fn leave(&mut self, task: u32) {
         let Some(own) = self.tasks.get_mut(&task) else { return };
         let last = Stamp { task, index: own.next.saturating_sub(1) };
@@ -135,13 +136,13 @@ impl Processes {
         }
     }
 
-    /// Everything done so far in the space: for steps to which all of it matters.
+    /// Adds all steps so far in the address space to `waits`.
     pub(super) fn gather_whole(&self, number: u32, task: u32, waits: &mut Vec<Stamp>) {
         let Some(space) = self.spaces.get(&number) else { return };
         waits.push(space.order.whole);
         waits.extend(&space.order.departed);
         for member in space.order.active().filter(|&member| member != task) {
-            // A task that has left is among the departed.
+            // The last steps of tasks that have left are in `departed`.
             let stays = self.tasks.get(&member).filter(|member| member.space == Some(number));
             if let Some(index) = stays.and_then(|member| member.next.checked_sub(1)) {
                 waits.push(Stamp { task: member, index });
@@ -149,8 +150,8 @@ impl Processes {
         }
     }
 
-    /// The last step that concerned all of the task's space, into `scratch`: what lets go of the space waits
-    /// for it.
+    /// Adds the last step that concerned the task's whole address space to `waits`. A step that leaves the
+    /// address space waits for it.
     pub(super) fn gather_last_whole(&self, task: u32, waits: &mut Vec<Stamp>) {
         let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
         waits.extend(space.map(|space| space.order.whole));

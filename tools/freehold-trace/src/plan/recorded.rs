@@ -1,4 +1,4 @@
-//! What the recording says of the machine it was made on: how long things took there.
+//! Figures about the recorded machine: how long events took there.
 
 use crate::{Call, CallName, Cost, Event, Kind};
 use freehold_sync::stats::Histogram;
@@ -7,23 +7,23 @@ use std::collections::BTreeMap;
 /// Times on the recorded machine.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
-    /// By kind of call: of how many the recording says how long they took, and the time of these in
-    /// nanoseconds. Kinds of which it says nothing are not here.
+    /// By kind of call: the number of calls with a recorded time, and the sum of these times in nanoseconds.
+    /// Kinds without a recorded time are absent.
     pub kinds: BTreeMap<&'static str, (u64, u64)>,
-    /// How long the mmap lock was held for writing, each time, in nanoseconds.
+    /// Hold times of the mmap lock for writing, in nanoseconds.
     pub exclusive_hold: Histogram,
-    /// How long it was waited for, each time.
+    /// Wait times for the mmap lock, in nanoseconds.
     pub lock_wait: Histogram,
-    /// Interrupts sent to flush translations.
+    /// Number of TLB-flush interrupts.
     pub interrupts: u64,
-    /// From the first event to the last, without the time frozen, in nanoseconds.
+    /// Time from the first event to the last in nanoseconds, without the frozen periods.
     pub active: u64,
-    /// The recording tells times of locks.
+    /// True if the recording contains times of locks.
     pub has_locks: bool,
     frozen: u64,
 }
 
-/// How a report calls the time of this event.
+/// Returns the name of the event's kind in reports.
 pub fn kind_name(kind: &Kind) -> Option<&'static str> {
     Some(match kind {
         Kind::Fault { .. } => "fault",
@@ -76,7 +76,7 @@ fn total(cost: &Cost) -> Option<u64> {
     }
 }
 
-/// A call as strace would print it, shortened.
+/// Formats a call like strace, with numbers as arguments.
 pub fn show_call(call: &Call) -> String {
     let args: Vec<String> =
         call.args[..call.name.arity().min(6)].iter().map(|arg| format!("{arg:#x}")).collect();

@@ -1,9 +1,9 @@
-//! Mappings at a fixed place that were refused when what was there had gone.
+//! Mappings at a fixed address that failed after the old mappings there were removed.
 //!
-//! There are two answers, for two questions. What surely went is taken away in the engine too, where it stays
-//! because the engine refuses earlier; for that the call's arguments have to prove it. Where an address space
-//! is known in part, what perhaps went is forgotten instead; there a doubt suffices, which would be far too
-//! much to take away.
+//! There are two rules, for two purposes. Mappings that were certainly removed are also unmapped in the
+//! engine, which keeps them because it refuses the call earlier; the call's arguments must prove the removal.
+//! In a partly known address space, mappings that were possibly removed are forgotten; there a doubt is
+//! enough, and the forgotten range may be larger.
 
 use super::space::{HUGE, MAP_ANONYMOUS, MAP_GROWSDOWN, MAP_HUGETLB, replaces};
 use crate::addresses::span;
@@ -16,8 +16,9 @@ const ENOMEM: u16 = 12;
 const EINVAL: u16 = 22;
 const EOPNOTSUPP: u16 = 95;
 
-/// What an mmap of huge pages of `page` bytes, in whole pages of theirs, surely emptied: Linux finds a want
-/// of pages that late, and that the file's offset is none of its pages'.
+/// Returns the range that an mmap of huge pages certainly unmapped. `page` is the size of the huge pages in
+/// bytes. Linux checks only after the unmapping whether the pool has enough pages, and whether the file's
+/// offset is aligned.
 pub(super) fn has_emptied(call: &Call, page: u64) -> Option<Range<u64>> {
     const MAP_TYPE: u64 = 0xf;
     let [at, len, _, flags, _, offset] = call.args;
@@ -30,8 +31,9 @@ pub(super) fn has_emptied(call: &Call, page: u64) -> Option<Range<u64>> {
     (replaces(call) && sound && late).then(|| span(at, len))
 }
 
-/// What any mmap perhaps emptied: Linux takes it away before it asks the file, and finds some limits before,
-/// others behind. Of huge pages, which the file may have, that is more than was asked for.
+/// Returns the range that an mmap possibly unmapped. Linux unmaps it before it asks the file, and checks some
+/// limits before and others after the unmapping. If the file has huge pages, the range is larger than
+/// requested.
 pub(super) fn may_have_emptied(call: &Call) -> Option<Range<u64>> {
     let [at, len, _, flags, ..] = call.args;
     let of_a_file = flags & MAP_ANONYMOUS == 0 || flags & MAP_HUGETLB != 0;

@@ -1,9 +1,10 @@
-//! Memory that is registered with a userfaultfd: which one a descriptor is, what it has, and when it ends.
+//! Memory that is registered with a userfaultfd: the userfaultfd of a descriptor, its registrations, and its
+//! end.
 //!
-//! A userfaultfd is of the address space of the process that made it, and ends with the last descriptor of
-//! it; then nothing is registered with it any more. Descriptors that another process was sent are not
-//! followed, nor is a call that has not returned and holds one. So from what the plan takes for the end on,
-//! moves that Linux refuses there are not checked.
+//! A userfaultfd belongs to the address space of the process that created it. It ends with the close of its
+//! last descriptor, which also ends all its registrations. The plan does not follow descriptors that were
+//! sent to another process, nor descriptors held by a call that has not returned. After the planned end,
+//! moves that Linux refuses there are therefore not checked.
 
 use super::area::flag;
 use super::order::Stamp;
@@ -17,16 +18,17 @@ use std::ops::Range;
 /// The userfaultfds of a recording.
 #[derive(Debug, Default)]
 pub(super) struct Userfaultfds {
-    /// The address space of each, by its number.
+    /// The address space of each userfaultfd, by number.
     pub(super) spaces: HashMap<u32, u32>,
-    /// How many there were.
+    /// Number of userfaultfds so far.
     pub(super) count: u32,
-    /// The recording has registrations.
+    /// True if the recording contains registrations.
     pub(super) recorded: bool,
 }
 
 impl Space {
-    /// `UFFDIO_REGISTER` or `UFFDIO_UNREGISTER`. What is registered for that and more stays so.
+    /// Applies a `UFFDIO_REGISTER` or `UFFDIO_UNREGISTER`. Memory that already has the requested modes keeps
+    /// all of its modes.
     pub(super) fn register(&mut self, doing: &Doing<'_>) {
         let [_, operation, start, len, mode, _] = doing.call.args;
         let range = span(start, len);
@@ -44,23 +46,24 @@ impl Space {
         });
     }
 
-    /// Returns whether a forked child may have copies of registrations.
+    /// Returns true if a forked child may inherit registrations.
     pub(super) fn copies_registrations(&self) -> bool {
         let mut registered = self.areas.iter().filter_map(|(_, area)| area.userfaultfd);
         registered.any(|userfaultfd| self.may_have(userfaultfd, uffdio::EVENT_FORK))
     }
 
-    /// Whether a userfaultfd may have this feature: its `UFFDIO_API` says so, or is not recorded.
+    /// Returns true if a userfaultfd may have this feature: its `UFFDIO_API` requests the feature, or is not
+    /// recorded.
     pub(super) fn may_have(&self, userfaultfd: u32, feature: u64) -> bool {
         self.features.get(&userfaultfd).is_none_or(|features| features & feature != 0)
     }
 
-    /// Returns whether the `UFFDIO_API` of a userfaultfd says that it has this feature.
+    /// Returns true if the `UFFDIO_API` of a userfaultfd requests this feature.
     pub(super) fn has(&self, userfaultfd: u32, feature: u64) -> bool {
         self.features.get(&userfaultfd).is_some_and(|features| features & feature != 0)
     }
 
-    /// Returns the userfaultfd with which what an mremap moves stays registered.
+    /// Returns the userfaultfd with which memory stays registered when an mremap moves it.
     pub(super) fn stays_registered(&self, call: &Call) -> Option<u32> {
         let moved =
             call.name == CallName::Mremap && call.returned.value().is_some_and(|to| to != call.args[0]);
@@ -68,7 +71,7 @@ impl Space {
         by.filter(|by| self.has(*by, uffdio::EVENT_REMAP))
     }
 
-    /// What is registered in `range` is so no more; with this userfaultfd alone, if one is given.
+    /// Removes the registrations in `range`: those with this userfaultfd if one is given, otherwise all.
     pub(super) fn unregister(&mut self, range: &Range<u64>, userfaultfd: Option<u32>, stamp: Stamp) {
         self.areas.change(range, true, stamp, |area| {
             if userfaultfd.is_none_or(|ended| area.userfaultfd == Some(ended)) {
@@ -77,8 +80,8 @@ impl Space {
         });
     }
 
-    /// The step that brings in the pages of what is registered for missing ones gives it a family, also by a
-    /// read.
+    /// Returns true if the page at `at` is registered for missing pages. The step that brings in such a page
+    /// gives its VMA a family, even if it is a read.
     pub(super) fn is_supplied(&self, at: u64) -> bool {
         self.areas.find(at).is_some_and(|(_, area)| !area.shared && area.flags & flag::MISSING != 0)
     }

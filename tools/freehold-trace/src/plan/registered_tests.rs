@@ -1,22 +1,22 @@
-//! What is known of registrations, and what is not checked where it is not.
+//! The known registrations, and the events that are not checked if registrations are unknown.
 
 use super::super::aside;
 use super::super::tests::second_planner;
 
-/// How many moves are not checked, for want of knowing what is registered.
+/// Returns the number of moves that are not checked because registrations are unknown.
 fn unchecked(events: &str) -> u64 {
     let mut planner = second_planner(events);
     while planner.next_segment().is_some() {}
     planner.set_aside().get(aside::USERFAULTFD).copied().unwrap_or_default()
 }
 
-/// Of a process with a userfaultfd a refused move is checked if its registrations are all known.
+/// In a process with a userfaultfd, a refused move is checked if all registrations are known.
 #[test]
-fn moves_are_checked_as_features_allow() {
+fn refused_moves_are_checked_if_registrations_are_known() {
     let made = "6 0 1 userfaultfd 80001 = 3\n";
     let refused = "9 0 1 mremap 10000 8000 8000 3 20000 = -14\n";
     assert_eq!(unchecked(refused), 0);
-    assert_eq!(unchecked(&format!("{made}{refused}")), 1, "there may be registrations that no line tells");
+    assert_eq!(unchecked(&format!("{made}{refused}")), 1, "the recording may lack registrations");
     let api = |features: u64| format!("6 0 1 ioctl 3 c018aa3f aa {features:x} 0 = 0\n");
     assert_eq!(unchecked(&format!("{made}{}{refused}", api(0))), 0);
     let register = "7 0 1 ioctl 3 c020aa00 11000 1000 1 = 0\n";
@@ -34,9 +34,10 @@ fn moves_are_checked_as_features_allow() {
     }
 }
 
-/// A userfaultfd of /dev/userfaultfd is one as any other; what somebody else's says of features is not known.
+/// A userfaultfd of /dev/userfaultfd is like any other. The features of another process's userfaultfd are not
+/// known.
 #[test]
-fn made_by_a_device() {
+fn userfaultfd_of_the_device_has_its_features() {
     let made = "6 0 1 openat ffffff9c 1 2 0 = 5\n7 0 1 ioctl 5 aa00 80000 0 0 = 6\n";
     let end = "7 0 1 ioctl 6 c020aa00 11000 1000 1 = 0\n8 0 1 close 6 = 0\n";
     let mut planner = second_planner(&format!("{made}7 0 1 ioctl 6 c018aa3f aa 4 0 = 0\n{end}"));

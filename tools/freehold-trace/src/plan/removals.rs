@@ -1,32 +1,33 @@
-//! Removals of System V segments, and where they belong among the steps.
+//! Removals of System V segments, and their order among the steps.
 //!
-//! shmctl(IPC_RMID) marks a segment: it goes with the last mapping of it. That shows in the answers of two
-//! calls: an shmat of what is gone is refused, and so is a remap_file_pages over all that was left of it. A
-//! recording has the removal at its entry; it took effect at some time until its return:
+//! shmctl(IPC_RMID) marks a segment, which is then freed with its last mapping. The results of two calls show
+//! the removal: an shmat of a freed segment is refused, and so is a remap_file_pages over the last mapping of
+//! a marked segment. A recording has the removal at its entry; it took effect at some time before its return:
 //!
 //! ```text
 //! shmctl(IPC_RMID)       |-------------|          of one thread
-//! remap_file_pages           |-------------|      of another: whose came first, its answer tells
+//! remap_file_pages           |-------------|      of another: its result shows which came first
 //! ```
 //!
-//! Where two such calls overlap, the removal is planned before the other exactly if that was refused. Where
-//! they do not, the order is known, and the engine has to give the recorded answer. A remap_file_pages that
-//! was refused with EIDRM is one that the removal fell into: what was mapped had gone, and the segment went
-//! before it was mapped anew. The effect is the same, and the removal is planned before it; but a call that
-//! is one step has no such answer, so that is not compared.
+//! If two such calls overlap, the removal is planned first exactly if the other call was refused. If they do
+//! not overlap, the order is known, and the engine must give the recorded result.
+//!
+//! A remap_file_pages that was refused with EIDRM overlapped the removal: the call had unmapped the segment,
+//! and the segment was freed before the call mapped it again. The removal is planned before the call, which
+//! has the same effect. The result is not compared, because a call that runs in one step never returns EIDRM.
 
 use crate::{Call, CallName, Cost};
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::HashSet;
 
 const IPC_RMID: u32 = 0;
-/// shmctl ignores it, as the system call has but one form.
+/// A flag that shmctl ignores, because the system call has only one form.
 const IPC_64: u32 = 0x100;
-/// So long after a removal has returned, no call that began before it is still under way: then the memory
-/// goes, even if nobody asks.
+/// Time in nanoseconds after the return of a removal, after which no call that began before it is still
+/// running. The memory is freed then, even if no later call depends on the removal.
 pub(super) const SLACK: u64 = 1_000_000_000;
 
-/// When a call may have taken effect, in nanoseconds: from its entry to its return.
+/// The period in which a call may have taken effect, in nanoseconds: from its entry to its return.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct When {
     pub(super) from: u64,
@@ -43,26 +44,26 @@ impl When {
 /// The removals of a recording.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
-    /// By segment.
+    /// Removals by segment.
     pub(super) known: HashMap<u64, Removal>,
-    /// Of segments that were attached, those that have no place among the steps yet.
+    /// Removed segments that were attached, and whose removal has no place among the steps yet.
     pub(super) open: Vec<u64>,
-    /// Calls that were refused, perhaps for a removal that the recording has behind them.
+    /// Calls that were refused, perhaps because of a removal that is recorded later.
     pub(super) held: Vec<PendingCall>,
-    /// Segments that somebody has attached who is not recorded.
+    /// Segments that an unrecorded process has attached.
     pub(super) outside: HashSet<u64>,
-    /// Events were lost: what is attached where is not known any more, so nothing is removed.
+    /// True after a loss of events: the attachments of segments are unknown, so that no segment is removed.
     pub(super) doubted: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Removal {
     pub(super) line: u32,
-    /// It had returned by then.
+    /// The time by which the call had returned.
     pub(super) until: u64,
     /// Address spaces that may have the segment attached.
     pub(super) spaces: Vec<u32>,
-    /// It has its place among the steps.
+    /// True if the removal has a place among the steps.
     pub(super) placed: bool,
 }
 
@@ -76,12 +77,12 @@ pub(super) struct PendingCall {
 }
 
 impl Removals {
-    /// A call waits for its place.
+    /// Returns true if a call waits for its place among the steps.
     pub(super) fn is_holding(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Space `child` is a copy of `parent`.
+    /// Notes that address space `child` is a copy of `parent`.
     pub(super) fn forked(&mut self, parent: u32, child: u32) {
         for id in &self.open {
             let removal = self.known.get_mut(id).filter(|removal| removal.spaces.contains(&parent));
@@ -89,7 +90,7 @@ impl Removals {
         }
     }
 
-    /// What is known of what is attached where may be wrong from now on.
+    /// Marks what is known of attachments as doubtful.
     pub(super) fn doubt(&mut self) {
         self.doubted = true;
         self.open.clear();
@@ -97,7 +98,7 @@ impl Removals {
     }
 }
 
-/// The segment that the call has marked as removed.
+/// Returns the segment that the call has marked as removed.
 pub(super) fn removed_by(call: &Call) -> Option<u64> {
     let removes = call.name == CallName::Shmctl && call.args[1] as u32 & !IPC_64 == IPC_RMID;
     (removes && call.returned.value().is_some()).then_some(call.args[0])

@@ -1,4 +1,4 @@
-//! Where removals of System V segments get their place among the steps: see `removals.rs`.
+//! Places removals of System V segments among the steps; see `removals.rs`.
 
 use super::area::{flag, page_of};
 use super::aside;
@@ -13,7 +13,7 @@ const EINVAL: u16 = 22;
 const EIDRM: u16 = 43;
 
 impl Planner {
-    /// Before a call, an exec, a fork or an exit of `task`: removals that come before it get their place.
+    /// Places the removals that come before a call, an exec, a fork or an exit of `task`.
     pub(super) fn place_removals(&mut self, task: u32, call: Option<&Call>, when: When) {
         let attached = call.filter(|call| call.name == CallName::Shmat).map(|call| call.args[0]);
         let unplaced = |id: &u64| self.removals.known.get(id).is_some_and(|removal| !removal.placed);
@@ -30,7 +30,7 @@ impl Planner {
             if !overlaps || call.is_some_and(|call| self.is_refused_by(id, space, call)) {
                 self.place(id, task);
             } else if Some(id) == attached {
-                // What it attaches, the removal finds attached.
+                // The removal finds the segment attached by this call.
                 let removal = self.removals.known.get_mut(&id);
                 removal.into_iter().for_each(|removal| removal.spaces.push(space));
                 if !self.removals.open.contains(&id) {
@@ -40,8 +40,8 @@ impl Planner {
         }
     }
 
-    /// A fork, an exec or an exit lets go of, or copies, what the task has attached: `Lengths` keeps the
-    /// order of that and of removals.
+    /// Notes that a fork, an exec or an exit of the task copies or detaches the task's segments. `Lengths`
+    /// keeps the order between these steps and removals.
     pub(super) fn use_segments(&mut self, task: u32) {
         if self.files.segment_ids.is_empty() {
             return;
@@ -55,7 +55,8 @@ impl Planner {
         }
     }
 
-    /// An shmat that succeeds although the segment should be gone: somebody has it who is not recorded.
+    /// Returns true for an shmat that succeeds although the segment should be freed: an unrecorded process
+    /// has it attached.
     pub(super) fn is_from_outside(&mut self, call: &Call) -> bool {
         let from_outside = call.name == CallName::Shmat && self.removals.outside.contains(&call.args[0]);
         if from_outside {
@@ -64,7 +65,7 @@ impl Planner {
         from_outside
     }
 
-    /// A removal fell into the call.
+    /// Returns true if a removal took effect during the call.
     pub(super) fn is_cut_in_two(&mut self, call: &Call) -> bool {
         let cut = call.name == CallName::RemapFilePages && call.returned == Returned::Error(EIDRM);
         if cut {
@@ -73,7 +74,7 @@ impl Planner {
         cut
     }
 
-    /// The removal is the next step of `task`: any other could make it as well.
+    /// Plans the removal as the next step of `task`. Any other task could take the step, too.
     pub(super) fn place(&mut self, segment: u64, task: u32) {
         self.removals.open.retain(|id| *id != segment);
         let Some(&known) = self.files.segments.get(&segment) else { return };
@@ -88,8 +89,8 @@ impl Planner {
         self.push(task, line, StepKind::Remove { file });
     }
 
-    /// A number that shmget gives, or shmat takes, after its segment was removed: another segment has it now,
-    /// or somebody who is not recorded kept the old one.
+    /// Notes that shmget returned, or shmat accepted, the identifier of a removed segment: the identifier
+    /// belongs to a new segment now, or an unrecorded process has kept the old one attached.
     pub(super) fn made_anew(&mut self, task: u32, call: &Call, when: When) {
         let (made, id) = match (call.name, call.returned) {
             (CallName::Shmget, Returned::Value(id)) => (true, id),
@@ -114,8 +115,8 @@ impl Planner {
         }
     }
 
-    /// The segment for whose removal the refused call may have to wait: none was recorded yet, and it would
-    /// explain the answer.
+    /// Returns the segment whose later removal would explain why the call was refused, if no removal was
+    /// recorded so far.
     pub(super) fn waits_for_removal(&self, task: u32, call: &Call) -> Option<u64> {
         let refused = matches!(call.returned, Returned::Error(EINVAL | EIDRM));
         if !refused
@@ -137,7 +138,7 @@ impl Planner {
         (followed && self.is_refused_by(id, space, call)).then_some(id)
     }
 
-    /// Whether the segment's removal would explain why the call was refused.
+    /// Returns true if the segment's removal would explain why the call was refused.
     fn is_refused_by(&self, id: u64, space: u32, call: &Call) -> bool {
         match (call.name, call.returned) {
             (CallName::Shmat, Returned::Error(EINVAL | EIDRM)) => {
@@ -155,7 +156,7 @@ impl Planner {
         }
     }
 
-    /// Whether the segment is attached anywhere, but for what lies in `but`.
+    /// Returns true if the segment is attached anywhere outside the range `but`.
     fn is_attached(&self, id: u64, but: Option<(u32, Range<u64>)>) -> bool {
         let Some(&file) = self.files.names.get(&key(id)) else { return false };
         self.processes.spaces.iter().any(|(number, space)| {

@@ -1,8 +1,8 @@
 use crate::plan::tests::{planner, waits};
 use crate::plan::{Planner, Segment, StepKind, aside};
 
-/// A thread, 2, and a segment of one page that task 1 has attached; then what `events` says. Its first event
-/// is line 7.
+/// A recording with thread 2 and a segment of one page that task 1 has attached. The first event after it is
+/// line 7.
 const ATTACHED: &str = "6 0 1 N 2 1 10100
 7 0 1 shmget 0 1000 3c0 = 5
 8 0 1 shmat 5 0 0 = 30000 e1 x1
@@ -16,7 +16,8 @@ fn attached(events: &str) -> (Planner, Segment) {
     (planner, segment)
 }
 
-/// What task 1 does, and removals by any task, in order; a call that is not compared has a question mark.
+/// Returns the calls of task 1 and the removals by any task, in order. A question mark follows a call that is
+/// not compared.
 fn steps(segment: &Segment) -> Vec<String> {
     let mut steps: Vec<_> = segment.tasks.iter().flat_map(|task| &task.steps).collect();
     steps.retain(|step| step.line > 6 || matches!(step.what, StepKind::Remove { .. }));
@@ -31,17 +32,17 @@ fn steps(segment: &Segment) -> Vec<String> {
 }
 
 #[test]
-fn calls_that_overlap_are_in_the_order_that_their_answers_tell() {
+fn overlapping_calls_are_ordered_by_their_results() {
     let refused = "shmdt 30000 = -22";
     for (events, order) in [
-        // It has begun before the call and after it; the answer is what counts.
+        // The removal begins before or after the call. The result of the call decides.
         ("20 0 2 shmctl 5 0 0 = 0 x10\n25 0 1 remap_file_pages 30000 1000 0 0 0 = -22 e1 x9\n", true),
         ("20 0 2 shmctl 5 0 0 = 0 x10\n25 0 1 remap_file_pages 30000 1000 0 0 0 = 0 e1 x9\n", false),
         ("20 0 1 remap_file_pages 30000 1000 0 0 0 = -22 e1 x20\n25 0 2 shmctl 5 100 0 = 0 x2\n", true),
         ("20 0 1 remap_file_pages 30000 1000 0 0 0 = 0 e1 x20\n25 0 2 shmctl 5 100 0 = 0 x2\n", false),
-        // Entered before it had returned, though it had the lock only later.
+        // The call begins before the removal returns, but acquires the lock only later.
         ("20 0 2 shmctl 5 0 0 = 0 x10\n50 0 1 remap_file_pages 30000 1000 0 0 0 = 0 e21 x9\n", false),
-        // One after the other: the order is known, whatever the answer is.
+        // The calls do not overlap: the order is known, whatever the result is.
         ("20 0 2 shmctl 5 0 0 = 0 x2\n25 0 1 remap_file_pages 30000 1000 0 0 0 = 0 e1 x9\n", true),
         ("20 0 1 remap_file_pages 30000 1000 0 0 0 = -22 e1 x2\n25 0 2 shmctl 5 0 0 = 0 x2\n", false),
     ] {
@@ -55,9 +56,9 @@ fn calls_that_overlap_are_in_the_order_that_their_answers_tell() {
     }
 }
 
-/// The removal found nothing attached and took the segment, before the call could map it anew.
+/// The removal finds no mapping and frees the segment before the call can map it again.
 #[test]
-fn a_removal_in_the_middle_of_a_call_leaves_its_answer_open() {
+fn result_of_a_call_with_a_removal_in_it_is_not_compared() {
     let (planner, segment) = attached(
         "20 0 1 remap_file_pages 30000 1000 0 0 0 = -43 e1 x20
 25 0 2 shmctl 5 0 0 = 0 x2
@@ -68,9 +69,9 @@ fn a_removal_in_the_middle_of_a_call_leaves_its_answer_open() {
     assert_eq!(planner.set_aside().get(aside::IN_TWO), Some(&1));
 }
 
-/// What another mapping explains, is no sign of a removal.
+/// A refusal that another mapping explains is no sign of a removal.
 #[test]
-fn a_refusal_for_another_reason_waits_for_nothing() {
+fn refusal_for_another_reason_does_not_wait_for_a_removal() {
     let (_, segment) = attached(
         "10 0 1 shmat 5 0 0 = 40000 x1
 20 0 1 remap_file_pages 30000 1000 0 0 0 = -22 e1 x20
@@ -82,7 +83,7 @@ fn a_refusal_for_another_reason_waits_for_nothing() {
 }
 
 #[test]
-fn an_attach_beside_a_removal_and_after_it() {
+fn attach_is_ordered_by_its_result_relative_to_the_removal() {
     let gone = "10 0 1 shmdt 30000 = 0 x1\n20 0 2 shmctl 5 0 0 = 0 x10\n";
     for (attach, expected) in [
         (
@@ -91,7 +92,7 @@ fn an_attach_beside_a_removal_and_after_it() {
         ),
         ("25 0 1 shmat 5 0 0 = -22 x1\n", &["shmdt", "remove", "shmat"]),
         ("50 0 1 shmat 5 0 0 = -22 x1\n", &["shmdt", "remove", "shmat"]),
-        // Somebody who is not recorded has kept it.
+        // An unrecorded process has kept the segment attached.
         (
             "50 0 1 shmat 5 0 0 = 30000 x1\n60 0 1 shmdt 30000 = 0 x1\n",
             &["shmdt", "remove", "shmat?", "shmdt"],
@@ -100,7 +101,7 @@ fn an_attach_beside_a_removal_and_after_it() {
         let (_, segment) = attached(&format!("{gone}{attach}"));
         assert_eq!(steps(&segment), expected, "{attach}");
     }
-    // Never attached: the plan makes it, so that it can be removed.
+    // The segment was never attached. The plan creates it, so that it can be removed.
     let (_, segment) = attached(
         "10 0 1 shmget 0 1000 3c0 = 6
 20 0 1 shmctl 6 0 0 = 0 x2
@@ -112,7 +113,7 @@ fn an_attach_beside_a_removal_and_after_it() {
 }
 
 #[test]
-fn a_number_that_is_given_again_is_another_segment() {
+fn reused_identifier_is_a_new_segment() {
     let (_, segment) = attached(
         "10 0 1 shmdt 30000 = 0 x1
 20 0 1 shmctl 5 0 0 = 0 x2
@@ -125,10 +126,10 @@ fn a_number_that_is_given_again_is_another_segment() {
     assert_eq!(sizes, [Some(0x1000), Some(0x3000)]);
 }
 
-/// Before the removal, its last user matters to nobody; after it, everybody waits for the one before, in
-/// other address spaces too.
+/// Before the removal, the segment's users have no order. After the removal, each user waits for the one
+/// before, in other address spaces too.
 #[test]
-fn a_removed_segment_keeps_the_order_of_its_users() {
+fn removed_segment_keeps_the_order_of_its_users() {
     let (_, segment) = attached(
         "10 0 1 N 3 3 0 x1
 11 0 1 N 4 4 0 x1
@@ -138,15 +139,15 @@ fn a_removed_segment_keeps_the_order_of_its_users() {
 50 0 1 remap_file_pages 30000 1000 0 0 0 = -22 e1 x1
 ",
     );
-    // The removal is planned as a step of task 3: it waits for the second fork.
+    // The removal is planned as a step of task 3, and waits for the second fork.
     assert_eq!(waits(&segment, 9), [(1, 5)]);
-    assert_eq!(waits(&segment, 10), [], "behind the removal, which the same task has planned");
+    assert_eq!(waits(&segment, 10), [], "after the removal, which is a step of the same task");
     assert_eq!(waits(&segment, 11), [(3, 1)]);
     assert_eq!(waits(&segment, 12), [(4, 0)]);
 }
 
 #[test]
-fn after_losses_nothing_is_removed() {
+fn no_segment_is_removed_after_a_loss() {
     let (_, segment) = attached(
         "10 0 1 shmat 5 0 0 = 40000 x1
 15 - 2 L 3

@@ -14,7 +14,8 @@ const SIGSEGV: u8 = 11;
 const SI_KERNEL: i32 = 128;
 
 impl Planner {
-    /// The next segment; `None` at the end, and where the recording cannot be read any further.
+    /// Returns the next segment. Returns `None` at the end of the recording, and where it cannot be read any
+    /// further.
     pub fn next_segment(&mut self) -> Option<Segment> {
         while !self.builder.is_full(self.removals.is_holding()) {
             let event = match self.held.take() {
@@ -39,7 +40,7 @@ impl Planner {
             }
         }
         if !self.builder.is_full(self.removals.is_holding()) {
-            // The recording is at its end, or the program is frozen: no call is under way.
+            // The recording is at its end, or the program is frozen: no call is in progress.
             if let Err(error) = self.plan_waiting(u64::MAX) {
                 self.cut_off.get_or_insert(error);
             }
@@ -117,14 +118,14 @@ impl Planner {
                 self.exit(line, task);
                 self.kins.left_kin(&mut self.processes, task, leaves);
             }
-            // That of the exec's own line.
+            // The exec's own line contains the snapshot.
             Kind::Snapshot { why: Why::Exec, .. } => {}
             Kind::Snapshot { id, why, process } => {
                 let snapshot = self.named(line, id)?;
                 self.snapshot(line, task, why, process, snapshot);
             }
             Kind::Signal { signal: SIGSEGV, code: SI_KERNEL } => {
-                // A kernel that has torn down the old address space ends the task so.
+                // A kernel that has torn down the old address space ends the task with this signal.
                 let own = self.processes.tasks.get_mut(&task).filter(|own| own.torn_down);
                 own.into_iter().for_each(|own| own.dies_in_exec = true);
             }
@@ -133,8 +134,8 @@ impl Planner {
         Ok(())
     }
 
-    /// An execve of `task` has failed: the program goes on with what the kernel has read of its memory,
-    /// unless the call never returned.
+    /// Plans the faults of a failed execve of `task`: the program continues with the pages that the kernel
+    /// has read. If the call never returned, the task ends in the execve.
     fn failed_exec(&mut self, task: u32, returned: Returned) {
         if returned == Returned::Never {
             self.processes.tasks.get_mut(&task).into_iter().for_each(|own| own.dies_in_exec = true);
@@ -143,24 +144,24 @@ impl Planner {
         self.end_exec(task).into_iter().for_each(|fault| self.fault(task, fault));
     }
 
-    /// The execve ends in another image, or in none: its faults are no part of the plan.
+    /// Drops the faults of an execve that ends in a new image or in no image.
     fn forget_exec(&mut self, task: u32) {
         self.end_exec(task).iter().for_each(|_| self.aside(aside::IN_EXEC));
     }
 
-    /// The faults of the kernel in the execve that is over now.
+    /// Takes the faults that the kernel had in the execve that has ended.
     fn end_exec(&mut self, task: u32) -> Vec<Fault> {
         self.processes.tasks.get_mut(&task).map(|own| std::mem::take(&mut own.in_exec)).unwrap_or_default()
     }
 
-    /// Snapshot `id`, which `line` names.
+    /// Returns snapshot `id`, which `line` names.
     fn named(&mut self, line: u32, id: u32) -> Result<Snapshot, ReadError> {
         let snapshot = self.recording.snapshot(id)?.ok_or_else(|| self.recording.no_snapshot(line, id))?;
         self.builder.lines += snapshot.areas.len() + snapshot.pages.len();
         Ok(snapshot)
     }
 
-    /// A task that no clone has announced: the first, or one that ran before the recording began.
+    /// Adds a task that no clone has created: the first task, or one that ran before the recording began.
     fn meet(&mut self, task: u32, line: u32) {
         if self.processes.tasks.contains_key(&task) {
             return;
@@ -172,7 +173,7 @@ impl Planner {
         }
     }
 
-    /// The end of a fault that no page ended: a signal, if the task's next event is one.
+    /// Ends a fault that was not resolved: with a signal, if the task's next event is a signal.
     fn close_fault(&mut self, number: u32, next: &Kind) {
         let Some(task) = self.processes.tasks.get_mut(&number) else { return };
         let Some(index) = task.open_fault.take() else { return };
@@ -188,7 +189,7 @@ impl Planner {
         }
     }
 
-    /// Events of this task were lost: of its address space it is not known from now on what it is like.
+    /// Handles a loss of this task's events: the contents of its address space are unknown from now on.
     fn lose_task(&mut self, task: u32, line: u32) {
         self.meet(task, line);
         self.aside(aside::LOSSES);
@@ -204,14 +205,14 @@ impl Planner {
         }
     }
 
-    /// Events were lost, nobody knows whose: of no address space is it known from now on what it is like,
-    /// until an exec behind the last loss. A loss of 0 events is the end of one that began before.
+    /// Handles a loss of events of unknown tasks: the contents of all address spaces are unknown until an
+    /// exec after the last such loss. A loss of 0 events is the end of an earlier loss.
     fn lose(&mut self, events: u64) {
         if events == 0 {
             self.losses.under_way = self.losses.under_way.saturating_sub(1);
         } else {
             self.aside(aside::LOSSES);
-            // A text by strace loses what one line says, and goes on behind it.
+            // In a text by strace one line is lost, and the next line is read again.
             let ends = self.recording.format() != Format::Strace;
             self.losses.under_way = self.losses.under_way.saturating_add(ends.into());
         }
@@ -220,7 +221,8 @@ impl Planner {
         self.processes.tasks.values_mut().for_each(|task| task.lost = true);
     }
 
-    /// Plans the events that took effect before `event`, and then `event`, unless that takes effect later.
+    /// Plans the events that took effect before `event`, and then `event` itself, unless it takes effect
+    /// later.
     pub(super) fn in_turn(&mut self, event: Event) -> Result<(), ReadError> {
         if !self.waiting.is_empty() {
             let until = if self.is_behind_all(&event) { u64::MAX } else { event.time };
@@ -233,7 +235,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Plans the events that have taken effect at `until`.
+    /// Plans the waiting events that have taken effect at `until`.
     pub(super) fn plan_waiting(&mut self, until: u64) -> Result<(), ReadError> {
         let place = |waiting: &Waiting| (waiting.at, waiting.reads, waiting.event.line);
         loop {
@@ -251,15 +253,16 @@ impl Planner {
         self.event(event)
     }
 
-    /// Returns true if all events that wait come before `event`, whatever their times: one is of its task, or
-    /// makes its task; or all tasks stand still.
+    /// Returns true if all waiting events come before `event`, whatever their times: one of them belongs to
+    /// its task, or creates its task, or all tasks are stopped.
     fn is_behind_all(&self, event: &Event) -> bool {
         let still = matches!(event.kind, Kind::Snapshot { .. } | Kind::Frozen { .. } | Kind::Lost { .. });
         let waits = || self.waiting.iter().any(|waiting| waiting.event.task == event.task);
         still || !self.processes.tasks.contains_key(&event.task) || waits()
     }
 
-    /// A call, in its place: behind a removal that has refused it, even if the recording has that later.
+    /// Plans a call at its place: after a removal for which it was refused, even if the recording has the
+    /// removal later.
     pub(super) fn call_in_turn(&mut self, line: u32, task: u32, call: Call, when: When) {
         if let Some(segment) = self.waits_for_removal(task, &call) {
             self.removals.held.push(PendingCall { line, task, call, segment, until: when.to });
@@ -274,8 +277,7 @@ impl Planner {
         }
     }
 
-    /// Calls that wait for a removal which has not come until `time`, or the next event of `task`, are
-    /// planned where they are.
+    /// Plans the held calls whose removal was not recorded until `time`, or until the next event of `task`.
     pub(super) fn release(&mut self, task: u32, time: u64) {
         if self.removals.held.is_empty() {
             return;
@@ -285,7 +287,7 @@ impl Planner {
         held.into_iter().for_each(|held| self.call(held.line, held.task, held.call));
     }
 
-    /// The same for all of them.
+    /// Plans all held calls.
     pub(super) fn release_all(&mut self) {
         self.release(0, u64::MAX);
     }
@@ -310,7 +312,7 @@ impl Planner {
         let is_for = |held: &mut PendingCall| held.segment == segment;
         let held: Vec<PendingCall> = self.removals.held.extract_if(.., is_for).collect();
         for held in held {
-            // It was refused while this removal was under way.
+            // The call was refused while this removal was in progress.
             if self.removals.known.get(&segment).is_some_and(|removal| !removal.placed) {
                 self.place(segment, held.task);
             }

@@ -1,4 +1,4 @@
-//! The segment that is being built: its steps, and what each waits for.
+//! The segment that is being built: its steps, and the waits of each.
 
 use super::order::Stamp;
 use super::processes::Processes;
@@ -6,29 +6,29 @@ use super::step::{Segment, Step, StepKind, TaskSteps};
 use rustc_hash::FxHashMap as HashMap;
 use std::collections::hash_map::Entry;
 
-/// Steps of a segment, at most.
+/// Maximum number of steps of a segment.
 pub const SEGMENT: usize = 1 << 20;
-/// And so many more, where the end of a fault is still to come.
+/// Number of additional steps while the end of a fault is not known yet.
 const SLACK: usize = 1 << 10;
-/// A segment also ends when its steps wait for so many times as many others as it may have steps.
+/// A segment also ends when it has this many times as many waits as the maximum number of steps.
 const WAITS: usize = 8;
-/// Or when the snapshots in it have so many lines.
+/// A segment also ends when its snapshots have this many lines.
 const LINES: usize = 1 << 21;
 
 /// Builds a segment.
 #[derive(Default)]
 pub(super) struct SegmentBuilder {
     pub(super) segment: Segment,
-    /// Steps of a segment, at most.
+    /// Maximum number of steps of a segment.
     pub(super) limit: usize,
     steps: usize,
-    /// Faults in it of which the end is still to come.
+    /// Number of faults in the segment whose end is not known yet.
     pub(super) open_faults: usize,
-    /// Lines of the snapshots in it.
+    /// Number of lines of the snapshots in the segment.
     pub(super) lines: usize,
-    /// Tasks with steps in it.
+    /// Tasks with steps in the segment.
     active: Vec<u32>,
-    /// What the next step waits for.
+    /// The steps that the next step waits for.
     pub(super) waits: Vec<Stamp>,
 }
 
@@ -38,15 +38,15 @@ impl SegmentBuilder {
         SegmentBuilder { limit, ..SegmentBuilder::default() }
     }
 
-    /// Returns whether what has gathered takes as much memory as a segment may. `holds`: a call waits for
-    /// its place.
+    /// Returns true if the segment has reached its maximum size. `holds` is true if a call waits for its
+    /// place.
     pub(super) fn is_full(&self, holds: bool) -> bool {
-        // The end of a fault is in the event behind it.
+        // The next event of the task determines the end of a fault.
         let limit = if self.open_faults > 0 || holds { self.limit + SLACK } else { self.limit };
         self.steps >= limit || self.segment.waits.len() / WAITS >= self.limit || self.lines >= LINES
     }
 
-    /// Adds a step of `task`, which waits for what is in `waits`.
+    /// Adds a step of `task`, which waits for the steps in `waits`.
     pub(super) fn push(&mut self, processes: &mut Processes, task: u32, line: u32, what: StepKind) {
         let from = self.segment.waits.len() as u32;
         let mut waits = std::mem::take(&mut self.waits);
@@ -67,12 +67,12 @@ impl SegmentBuilder {
         }
     }
 
-    /// `task` must wait for `other`, unless that is certain already.
+    /// Makes `task` wait for `other`, unless an earlier wait already implies it.
     fn wait(&mut self, processes: &mut Processes, task: u32, other: Stamp) {
         if other == Stamp::START || other.task == task {
             return;
         }
-        // What was planned in an earlier segment is done; a task that is forgotten was, too.
+        // Steps of an earlier segment are done. If the task was forgotten, all its steps are done.
         if processes.tasks.get(&other.task).is_none_or(|other_task| other.index < other_task.first) {
             return;
         }
@@ -85,7 +85,8 @@ impl SegmentBuilder {
         self.segment.waits.push(other);
     }
 
-    /// Hands out what has gathered, if anything, and with it how many faults have no end.
+    /// Returns the segment and the number of faults without an end. Returns `None` if the segment has no
+    /// events.
     pub(super) fn finish(&mut self, processes: &mut Processes) -> Option<(Segment, usize)> {
         let mut segment = std::mem::take(&mut self.segment);
         if segment.events == 0 {
@@ -102,7 +103,7 @@ impl SegmentBuilder {
                 runs: !task.made_here,
             });
         }
-        // Everything planned so far is done before the next segment begins.
+        // All steps planned so far are done before the next segment begins.
         processes.tasks.retain(|_, task| task.process != 0);
         for task in processes.tasks.values_mut() {
             task.known = HashMap::default();

@@ -1,4 +1,4 @@
-//! The plan's model of one address space, and what a call does to it, as data.
+//! The planner's model of one address space, and the effect of a call on it, as data.
 
 use super::area::Areas;
 use super::descriptors::Access;
@@ -15,87 +15,89 @@ pub(super) const MAP_GROWSDOWN: u64 = 0x100;
 pub(super) const MREMAP_DONTUNMAP: u64 = 4;
 pub(super) const CLONE_VM: u64 = 0x100;
 pub(super) const MAP_HUGETLB: u64 = 0x4_0000;
-/// Bytes of a huge page, where nothing else is said.
+/// The default size of a huge page in bytes.
 pub(super) const HUGE: u64 = 2 << 20;
 
-/// Forks of an address space, each with its time and the task that it made.
+/// Forks of an address space, each with its time and the task that it created.
 pub(super) type Forks = VecDeque<(u64, u32)>;
 
-/// One address space, as the plan knows it.
+/// The planner's model of an address space.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Space {
     pub(crate) areas: Areas,
     pub(crate) order: Order,
-    /// Start and end of the heap, once a brk has told.
+    /// Start and end of the heap, known after the first brk.
     pub(crate) heap: Option<(u64, u64)>,
-    /// What mlockall and `PR_SET_MEMORY_MERGE` add to new mappings.
+    /// Flags that mlockall and `PR_SET_MEMORY_MERGE` add to new mappings.
     pub(crate) future: u32,
-    /// Tasks that run in it.
+    /// Tasks that run in the address space.
     pub(crate) members: Vec<u32>,
-    /// The last call that changed which addresses are free.
+    /// The last call that changed the set of free addresses.
     pub(crate) layout: Stamp,
-    /// What calls have said of the addresses, where no snapshot shows what was there before them.
+    /// Addresses whose mappings are known from calls. `None` if a snapshot shows the address space from its
+    /// start.
     pub(crate) told: Option<Told>,
-    /// Of the rest, what was mapped here because calls found something there.
+    /// Addresses outside `told` where memory was mapped because calls required it.
     pub(crate) assumed: Told,
-    /// There are, or were, mappings that grow downwards without a call.
+    /// True if there is or was a mapping that grows downwards without a call.
     pub(crate) grows: bool,
-    /// Where such mappings may have grown to.
+    /// Addresses to which such mappings may have grown.
     pub(crate) grown: Told,
     /// Bytes that recorded calls wrote.
     pub(crate) written: Told,
-    /// Where memory is perhaps locked, perhaps not.
+    /// Addresses where memory may or may not be locked.
     pub(crate) locks: Told,
-    /// How much of it counts as locked is not known.
+    /// True if the number of locked pages is unknown.
     pub(crate) doubts_locked: bool,
-    /// What was mapped when a call was under way that may have made it free, beside one that follows.
+    /// Addresses that were mapped when a call began that may have freed them, while a later call in the plan
+    /// overlaps it.
     pub(crate) awaited: Told,
-    /// Ranges may be registered with a userfaultfd: the process has made one.
+    /// True if ranges may be registered with a userfaultfd, because the process has created one.
     pub(crate) has_userfaultfd: bool,
-    /// What is known of its userfaultfds: the features that `UFFDIO_API` was given.
+    /// The known userfaultfds of the process, with the features of `UFFDIO_API`.
     pub(crate) features: BTreeMap<u32, u64>,
-    /// Others may be registered, or no more, than the model has.
+    /// True if the registrations may differ from those of the model.
     pub(crate) doubts_userfaultfd: bool,
-    /// The limits that the replay has given it.
+    /// The limits that the replay has set.
     pub(crate) limits: KnownLimits,
-    /// Forks of it of which the recording does not say until when they copied.
+    /// Forks of the address space whose end the recording does not contain.
     pub(crate) forks: Forks,
-    /// The number of its [`Kin`](super::kin::Kin); 0 while it shares no huge pages.
+    /// The number of the address space's [`Kin`](super::kin::Kin); 0 if it shares no huge pages.
     pub(crate) kin: u32,
 }
 
-/// What a call concerns.
+/// The addresses that a call concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// The VMAs at these addresses and whatever touches them.
+    /// The VMAs in these ranges and adjacent to them.
     Vmas([Range<u64>; 2]),
-    /// The pages at these addresses; VMAs stay as they are.
+    /// The pages in this range. VMAs do not change.
     Pages(Range<u64>),
-    /// The address space as a whole.
+    /// The whole address space.
     Whole,
 }
 
-/// What a step that changes VMAs brings with it.
+/// A step that changes VMAs, with the data that it needs.
 pub(crate) struct Doing<'c> {
     pub(crate) call: &'c Call,
-    /// What is mapped, by its number.
+    /// The number of the mapped file.
     pub(crate) file: Option<u32>,
-    /// How that was opened, where known.
+    /// The access mode of the file, if known.
     pub(crate) access: Option<Access>,
-    /// That is /dev/zero.
+    /// True if the file is /dev/zero.
     pub(crate) zeroes: bool,
-    /// Bytes of the segment that shmat attaches.
+    /// Size in bytes of the segment that shmat attaches.
     pub(crate) segment: u64,
-    /// The userfaultfd that an ioctl is about.
+    /// The userfaultfd of an ioctl.
     pub(crate) userfaultfd: Option<u32>,
     pub(crate) stamp: Stamp,
-    /// Families of anonymous pages so far.
+    /// Number of families of anonymous pages so far.
     pub(crate) families: &'c mut u32,
 }
 
 #[cfg(test)]
 impl<'c> Doing<'c> {
-    /// What task 1 does first, to memory without a file.
+    /// Returns the first step of task 1, on memory without a file.
     pub(crate) fn first(call: &'c Call, families: &'c mut u32) -> Doing<'c> {
         let stamp = Stamp { task: 1, index: 0 };
         Doing {
@@ -111,12 +113,12 @@ impl<'c> Doing<'c> {
     }
 }
 
-/// Whether it is an mmap that takes the place of what is there.
+/// Returns true if the call is an mmap that replaces existing mappings.
 pub(super) fn replaces(call: &Call) -> bool {
     call.name == CallName::Mmap && call.args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED
 }
 
-/// Whether the call may change which addresses are free, or be given some.
+/// Returns true if the call may change the set of free addresses, or be given free addresses.
 pub(super) fn changes_layout(name: CallName) -> bool {
     matches!(
         name,
@@ -131,8 +133,8 @@ pub(super) fn changes_layout(name: CallName) -> bool {
 }
 
 impl Space {
-    /// Whether the space has one task alone. It waits for those who have left, whose steps go into `scratch`;
-    /// from then on there is nobody to wait for.
+    /// Returns true if exactly one task runs in the address space. The steps of tasks that have left are then
+    /// moved to `scratch`, and later steps need not wait for them.
     pub(crate) fn is_alone(&mut self, scratch: &mut Vec<Stamp>) -> bool {
         let alone = self.members.len() == 1;
         if alone {
@@ -143,7 +145,8 @@ impl Space {
         alone
     }
 
-    /// A write at `at`: whether it was the first that gives its area a family of anonymous pages.
+    /// Notes a write at `at`. Returns true if the write was the first one, which gives its area a family of
+    /// anonymous pages.
     pub(crate) fn first_write(&mut self, at: u64, stamp: Stamp, families: &mut u32) -> bool {
         let first = self.needs_family(at);
         if first {
@@ -159,7 +162,7 @@ impl Space {
         first
     }
 
-    /// A write at `at` would be the first of its private area.
+    /// Returns true if a write at `at` would be the first one in its private area.
     pub(crate) fn needs_family(&self, at: u64) -> bool {
         let area = self.areas.find(at).map(|(_, area)| area);
         area.is_some_and(|area| !area.shared && area.family == 0 && area.prot & PROT_WRITE != 0)

@@ -1,34 +1,34 @@
-//! What a plan consists of.
+//! The data types of a plan.
 
 pub use super::descriptors::Access;
 use super::order::Stamp;
 use crate::{Call, FaultCode, KnownLimits, Snapshot, TmpfsHuge};
 use std::ops::Range;
 
-/// A part of a recording, ready to run: every task's steps in order, with what each must wait for. All tasks
-/// finish a part before the next begins.
+/// A part of a recording, ready to run: each task's steps in order, with the steps that each must wait for.
+/// All tasks finish a segment before the next one begins.
 #[derive(Debug, Default)]
 pub struct Segment {
-    /// The tasks with steps in it, ascending.
+    /// The tasks with steps in this segment, in ascending order.
     pub tasks: Vec<TaskSteps>,
-    /// What `Step::waits` refers to.
+    /// The waits to which `Step::waits` refers.
     pub waits: Vec<Stamp>,
-    /// What is mapped under which number, new since the last segment.
+    /// The files that are new since the last segment.
     pub files: Vec<PlanFile>,
-    /// Snapshots of frozen processes, to be compared when all steps are done.
+    /// Snapshots of frozen processes, to be compared after all steps.
     pub frozen: Vec<Frozen>,
-    /// Events of the recording that went into it.
+    /// Number of the recording's events in this segment.
     pub events: u64,
 }
 
-/// What a process was like while it was frozen.
+/// The state of a process while it was frozen.
 #[derive(Debug)]
 pub struct Frozen {
     /// Line of the recording.
     pub line: u32,
     /// A task of the process.
     pub task: u32,
-    /// What the kernel said of it.
+    /// The kernel's snapshot of the process.
     pub snapshot: Snapshot,
 }
 
@@ -37,188 +37,189 @@ pub struct Frozen {
 pub struct TaskSteps {
     /// The task.
     pub task: u32,
-    /// The number of its first step here.
+    /// The number of the task's first step in this segment.
     pub first: u32,
     /// The steps, in order.
     pub steps: Vec<Step>,
-    /// The task was there when the segment began; else a step of another makes it.
+    /// True if the task existed when the segment began. Otherwise a step of another task creates it.
     pub runs: bool,
 }
 
-/// Something mapped. A number that comes again is that of a memfd whose path is known now.
+/// A mapped file or segment. If a number occurs again, it is a memfd whose path is known now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanFile {
-    /// Its number in the plan.
+    /// The number in the plan.
     pub id: u32,
-    /// Its path.
+    /// The path.
     pub path: String,
-    /// Its size in bytes, where known.
+    /// The size in bytes, if known.
     pub size: Option<u64>,
-    /// It is a segment of System V shared memory, for shmat alone.
+    /// True for a segment of System V shared memory, which only shmat maps.
     pub segment: bool,
-    /// Bytes of its pages, if those are huge ones from a pool.
+    /// Size in bytes of the pages, if they are huge pages from a pool.
     pub huge: Option<u64>,
-    /// Where it has huge pages, if it is known to lie in a mounted tmpfs.
+    /// The huge-page policy of the file system, if the file is known to be on a mounted tmpfs.
     pub tmpfs: Option<TmpfsHuge>,
-    /// Its length in bytes when it is made, where every change of it is recorded.
+    /// The length in bytes at the creation, if every change of the length is recorded.
     pub length: Option<u64>,
-    /// The flags of memfd_create, if that made it.
+    /// The flags of memfd_create, if that call created the file.
     pub memfd: Option<u64>,
 }
 
 impl PlanFile {
-    /// A file of which nothing is known but its path.
+    /// Returns a file with a path and no other known properties.
     pub(super) fn new(id: u32, path: &str) -> PlanFile {
         let path = path.to_owned();
         PlanFile { id, path, size: None, segment: false, huge: None, tmpfs: None, length: None, memfd: None }
     }
 }
 
-/// One thing that a task does.
+/// A step of a task.
 #[derive(Debug)]
 pub struct Step {
     /// Line of the recording.
     pub line: u32,
-    /// What must be done before, as a range of `Segment::waits`.
+    /// The steps that must be done before, as a range of `Segment::waits`.
     pub waits: Range<u32>,
-    /// What it does.
+    /// The action.
     pub what: StepKind,
 }
 
-/// What a step does.
+/// The actions of steps.
 #[derive(Debug)]
 pub enum StepKind {
-    /// Touches memory where the recorded program faulted.
+    /// Accesses memory where the recorded program faulted.
     Fault {
         /// The address.
         address: u64,
-        /// How.
+        /// The kind of access.
         code: FaultCode,
-        /// How it ended.
+        /// The end of the fault.
         ends: Ends,
     },
     /// A system call.
     Call(Box<PlannedCall>),
-    /// A new task begins.
+    /// Creates a task.
     Clone {
-        /// It.
+        /// The new task.
         child: u32,
-        /// It shares the address space; else it gets a copy.
+        /// True if the new task shares the address space; otherwise it gets a copy.
         shares: bool,
-        /// Pages that the copy may or may not have.
+        /// Pages that the copy may or may not contain.
         unsure: Vec<Range<u64>>,
-        /// Registrations with userfaultfds may be copied, too.
+        /// True if the copy may also inherit registrations with userfaultfds.
         copies_registrations: bool,
     },
-    /// The process gets a new address space.
+    /// Gives the process a new address space.
     Exec(Box<Start>),
-    /// The task ends.
+    /// Ends the task.
     Exit,
-    /// The address space is compared with a snapshot.
+    /// Compares the address space with a snapshot.
     Compare(Box<Snapshot>),
-    /// A file has this length from now on.
+    /// Sets the length of a file.
     Length {
-        /// Its number in the plan.
+        /// The number of the file in the plan.
         file: u32,
-        /// Bytes; nothing: it is not known any more.
+        /// The length in bytes, or `None` if it is unknown from now on.
         bytes: Option<u64>,
     },
-    /// Pages of a file may be gone.
+    /// Marks pages of a file as possibly removed.
     Doubt {
-        /// Its number in the plan.
+        /// The number of the file in the plan.
         file: u32,
     },
-    /// A System V segment is removed: it goes with the last who has it attached.
+    /// Removes a System V segment, which is then freed with its last mapping.
     Remove {
-        /// Its number in the plan.
+        /// The number of the segment in the plan.
         file: u32,
     },
-    /// A userfaultfd ends: nothing is registered with it any more.
+    /// Ends a userfaultfd and all its registrations.
     EndUserfaultfd {
-        /// Its number in the plan.
+        /// The number of the userfaultfd in the plan.
         userfaultfd: u32,
-        /// A task of the address space that it is of.
+        /// A task of the userfaultfd's address space.
         task: u32,
     },
-    /// The recording leaves something open about the address space.
+    /// Marks a property of the address space as not determined by the recording.
     Unsure(Unsure),
-    /// The address space has these resource limits from now on; of those that are not known, none.
+    /// Sets the resource limits of the address space. Unknown limits are set to unlimited.
     Limits(KnownLimits),
-    /// Maps anonymous memory that was there before the recording began, as a later call shows.
+    /// Maps anonymous memory that was mapped before the recording began, as a later call shows.
     Assume(Range<u64>),
-    /// Lets the program execute what a brk has just added to its heap.
+    /// Makes the part executable that a brk has just added to the heap.
     Execute(Range<u64>),
-    /// Unmaps what was not known to be there, where a later call found room.
+    /// Unmaps memory at addresses of unknown contents, which a later call found free.
     Clear(Range<u64>),
 }
 
-/// Pages about which the recording leaves something open, because it does not determine the order of two
-/// events.
+/// Pages with a property that the recording does not determine, because it does not determine the order of
+/// two events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsure {
-    /// Pages that may or may not be present: another task brought or took them while a fork copied.
+    /// Pages that may or may not be present: another task mapped or unmapped them during a fork.
     Pages(Range<u64>),
-    /// Pages that may or may not be a huge page: another address space lost it at the time of a store.
+    /// Pages that may or may not be a huge page: another address space unmapped it at the time of a store.
     Size(Range<u64>),
 }
 
-/// How a fault ended.
+/// The end of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// The page was there afterwards.
+    /// The page was present afterwards.
     Resolved,
-    /// With this signal and code.
+    /// The fault raised this signal with this code.
     Signal(u8, i32),
-    /// It did not: it was interrupted, and is not to be repeated here.
+    /// The fault was interrupted. The replay does not repeat it.
     Interrupted,
-    /// The kernel wanted the page, for a call, and did not get it.
+    /// The kernel needed the page for a call, and the fault failed.
     Refused,
 }
 
-/// The address space that an exec makes.
+/// The address space of a new image.
 #[derive(Debug)]
 pub enum Start {
-    /// As this snapshot shows.
+    /// The snapshot shows the address space.
     Shown(Snapshot),
-    /// Nothing is known of it but that calls find what they expect.
+    /// The contents are unknown. Calls find the memory that they expect.
     Unknown,
 }
 
-/// A call with what the plan adds to it.
+/// A call with the data that the plan adds.
 #[derive(Debug)]
 pub struct PlannedCall {
-    /// As recorded.
+    /// The recorded call.
     pub call: Call,
-    /// What it maps or changes, by its number in the plan.
+    /// The number in the plan of the file that the call maps or changes.
     pub file: Option<u32>,
-    /// How that was opened, where known.
+    /// The access mode of the file, if known.
     pub access: Option<Access>,
-    /// Bytes of the System V segment that shmat attaches.
+    /// Size in bytes of the System V segment that shmat attaches.
     pub segment: u64,
-    /// The userfaultfd that an ioctl is about, by its number in the plan.
+    /// The number in the plan of the userfaultfd that an ioctl concerns.
     pub userfaultfd: Option<u32>,
-    /// The features that its `UFFDIO_API` was given, where that is recorded.
+    /// The features of the userfaultfd's `UFFDIO_API`, if recorded.
     pub features: Option<u64>,
-    /// The userfaultfd with which what an mremap moves stays registered.
+    /// The userfaultfd with which memory stays registered when an mremap moves it.
     pub stays_registered: Option<u32>,
-    /// The first call of brk in this address space: where the heap starts.
+    /// The start of the heap, if this is the first brk in the address space.
     pub heap: Option<u64>,
-    /// Memory of the process that process_vm_readv or process_vm_writev moves from or to, mapped before the
-    /// recording began.
+    /// Memory of the process that process_vm_readv or process_vm_writev accesses, and that was mapped before
+    /// the recording began.
     pub assumed: Vec<Range<u64>>,
-    /// Of the bytes that process_vm_readv moved, the addresses of those that recorded calls had written
-    /// there. Others the program may have stored itself.
+    /// The addresses of the bytes read by process_vm_readv that recorded calls had written. The program may
+    /// have stored all other bytes itself.
     pub written: Vec<Range<u64>>,
-    /// It is not known what its address space was like when that began.
+    /// True if the contents of the address space at its start are unknown.
     pub partly: bool,
-    /// It may move another number of bytes here: some of the memory is such that nothing is known of it.
+    /// True if the call may move another number of bytes in the replay, because some of the memory is
+    /// unknown.
     pub doubtful: bool,
-    /// Its answer rests on memory of which the recording does not say what it was.
+    /// True if the result depends on memory whose contents the recording does not show.
     pub unsure: bool,
 }
 
 impl PlannedCall {
-    /// A call with nothing added.
+    /// Returns a call with no data added.
     pub(super) fn new(call: Call) -> PlannedCall {
         let (assumed, written) = Default::default();
         PlannedCall {

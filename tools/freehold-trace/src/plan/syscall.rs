@@ -1,4 +1,4 @@
-//! What a system call adds to the plan.
+//! Adds the steps of a system call to the plan.
 
 use super::area::PAGE;
 use super::aside;
@@ -27,7 +27,7 @@ const EIDRM: u16 = 43;
 const MADV_DONTNEED: u64 = 4;
 const MADV_DONTNEED_LOCKED: u64 = 24;
 
-/// Where a call stands.
+/// The position of a call: its line, its task, and the task's address space.
 #[derive(Clone, Copy)]
 struct At {
     line: u32,
@@ -36,19 +36,19 @@ struct At {
     space: u32,
 }
 
-/// A call, and what is known of it apart from what its address space holds.
+/// A call, with the data that does not depend on the contents of its address space.
 struct About {
     call: Call,
-    /// What it maps, by its number in the plan.
+    /// The number in the plan of the file that the call maps.
     file: Option<u32>,
-    /// How that was opened, where known.
+    /// The access mode of the file, if known.
     access: Option<Access>,
-    /// Bytes of the segment that shmat attaches.
+    /// Size in bytes of the segment that shmat attaches.
     segment: u64,
     userfaultfd: Option<u32>,
-    /// It maps huge pages from a pool.
+    /// True if the call maps huge pages from a pool.
     huge: bool,
-    /// What it took away, though it was refused.
+    /// The range that the call unmapped although it was refused.
     emptied: Option<Range<u64>>,
 }
 
@@ -86,7 +86,7 @@ impl Planner {
         }
     }
 
-    /// What a call changes that the engine is not asked about.
+    /// Notes the effects of a call that is not planned.
     fn note_elsewhere(&mut self, line: u32, task: u32, call: &Call) {
         self.note_userfaultfd(task, call);
         self.doubt(line, task, call);
@@ -98,7 +98,8 @@ impl Planner {
         }
     }
 
-    /// What is known of a call; nothing if it is set aside, since it found no huge pages.
+    /// Returns the data of a call. Returns `None` if the call is set aside because it found no free huge
+    /// pages.
     fn about(&mut self, at: At, call: Call, userfaultfd: Option<u32>) -> Option<About> {
         let At { line, task, space } = at;
         let call = self.as_personality_has_it(task, call);
@@ -107,7 +108,7 @@ impl Planner {
         self.lengths_before(line, task, space, &call, file);
         let access = self.files.access(task, &call);
         let segment = self.files.segments.get(&call.args[0]).map_or(PAGE, |segment| segment.bytes);
-        // What is mapped counts in whole pages of its own size.
+        // Lengths of mappings are rounded up to the file's own page size.
         let page = self.files.maps_huge_pages(&call, file);
         let call = match page {
             Some(page)
@@ -126,7 +127,8 @@ impl Planner {
         Some(About { call, file, access, segment, userfaultfd, huge, emptied })
     }
 
-    /// Plans a call, with what must be there before it and what is gone after it.
+    /// Plans a call, with the steps before it that establish its memory, and the steps after it that remove
+    /// memory.
     fn plan_call(&mut self, at: At, about: About) {
         let stamp = self.stamp(at.task);
         self.gather_target(&about.call, at.space, at.task);
@@ -143,11 +145,11 @@ impl Planner {
         }
         let partly = space.told.is_some();
         let files = self.followed(&space, &reach, about.file);
-        // What is assumed waits as the call itself.
+        // The steps for assumed memory have the same waits as the call.
         let beside = space.gather(&reach, &mut self.builder.waits);
         let (unsure, before, mut after) = self.assume(&mut space, at, &about.call, &reach);
         if unsure && unknown::leaves_alone(&about.call) {
-            // What was there is gone, whatever it was.
+            // The range is unmapped, whatever was mapped there.
             if let Some(range) = &about.emptied {
                 space.empty(range, about.call.beside.is_empty());
                 space.note(&reach, beside, stamp);
@@ -157,7 +159,7 @@ impl Planner {
         }
         after.extend(about.emptied.clone().map(StepKind::Clear));
         after.extend(self.executable_heap(at.task, &about.call, &reach));
-        // A step that waits for the call waits for what belongs to it.
+        // A step that waits for the call also waits for the steps that belong to the call.
         let stamp = Stamp { index: stamp.index + before + after.len() as u32, ..stamp };
         files.into_iter().for_each(|file| self.files.lengths.uses(file, stamp, &mut self.builder.waits));
         let heap = first_heap(&mut space, &about.call);
@@ -173,15 +175,15 @@ impl Planner {
         after.into_iter().for_each(|what| self.push(at.task, at.line, what));
     }
 
-    /// A call is not planned whose answer rests on memory of which nothing is known, but what it took away
-    /// is.
+    /// Sets a call aside whose result depends on unknown memory. The range that the call unmapped is unmapped
+    /// in the plan.
     fn leave_alone(&mut self, at: At, emptied: Option<Range<u64>>) {
         emptied.into_iter().for_each(|range| self.push(at.task, at.line, StepKind::Clear(range)));
         self.builder.waits.clear();
         self.aside(aside::UNSURE);
     }
 
-    /// Does to the model of the address space what the call did.
+    /// Applies the call to the model of the address space.
     fn apply(&mut self, space: &mut Space, about: &About, reach: &Reach, stamp: Stamp) {
         let About { call, segment, .. } = about;
         self.builder.waits.extend(space.keep_order(call, stamp, self.keeps_layout));
@@ -200,7 +202,8 @@ impl Planner {
             space.note_huge(call, *segment, stamp);
         }
         about.emptied.iter().for_each(|range| space.areas.unmap(range));
-        // Not before: what has just been mapped is no place to grow to.
+        // Called after the effect of the call, because memory cannot grow into a range that the call has just
+        // mapped.
         space.forget_growth();
         let unheard_of = call.name == CallName::Shmat && self.is_unheard_of(call.args[0]);
         if let Some(at) = call.returned.value().filter(|_| unheard_of) {
@@ -209,8 +212,8 @@ impl Planner {
         space.forget_written(call, reach);
     }
 
-    /// The call with what the plan adds to it, apart from what only its address space tells. `unsure`: its
-    /// answer rests on memory of which nothing is known.
+    /// Returns the call with the data that the plan adds, except for the data that only its address space
+    /// has. `unsure` is true if the result depends on unknown memory.
     fn planned(&mut self, space: u32, about: About, unsure: bool) -> PlannedCall {
         let About { call, file, access, segment, userfaultfd, .. } = about;
         let partial = self.partial(&call, space);
@@ -234,7 +237,8 @@ impl Planner {
         }
     }
 
-    /// An mmap of huge pages at a fixed place was refused for want of them, after what was there had gone.
+    /// Handles an mmap of huge pages at a fixed address that failed because the pool had too few pages, after
+    /// the old mappings were removed.
     fn replaced_by_nothing(&mut self, at: At, call: Call) {
         let range = span(call.args[0], call.args[1]);
         if !replaces(&call) {
@@ -250,9 +254,9 @@ impl Planner {
         self.push(at.task, at.line, StepKind::Clear(range));
     }
 
-    /// A text by strace leaves out mremap's last argument where it does not say where to. It may be why the
-    /// call was refused all the same: with MREMAP_DONTUNMAP it is a hint, and of huge pages it has to be
-    /// aligned.
+    /// Returns true if a text by strace may lack the new address of a refused mremap. strace prints the last
+    /// argument only with MREMAP_FIXED. The kernel can refuse the call because of the argument without the
+    /// flag, too: with MREMAP_DONTUNMAP the argument is a hint, and for huge pages it must be aligned.
     fn hides_new_address(&self, call: &Call) -> bool {
         let [at, _, new, flags, to, _] = call.args;
         let shown = flags & MREMAP_FIXED != 0 || to != 0;
@@ -263,12 +267,13 @@ impl Planner {
             && self.recording.format() == Format::Strace
     }
 
-    /// Of this segment nothing is known, not even that there is none: a text by strace need not show shmget.
+    /// Returns true if a segment is unknown, and may exist or not: a text by strace need not contain the
+    /// shmget.
     fn is_unheard_of(&self, id: u64) -> bool {
         self.recording.format() == Format::Strace && !self.files.segments.contains_key(&id)
     }
 
-    /// prctl(PR_SET_MM) has moved the heap: the next brk tells where to.
+    /// Forgets the heap if prctl(PR_SET_MM) has moved it. The next brk shows the new heap.
     fn forget_heap(&mut self, task: u32, call: &Call) {
         let parts = [prctl::MM_START_BRK, prctl::MM_BRK, prctl::MM_MAP];
         let moves = call.args[0] == prctl::SET_MM && parts.contains(&call.args[1]);
@@ -279,8 +284,9 @@ impl Planner {
         }
     }
 
-    /// In a space of unknown start: brings memory into line with what the call found there. Whether its
-    /// answer rests on memory of which nothing is known, and how many steps were added.
+    /// Adjusts the memory of an address space of unknown start to what the call found there. Returns whether
+    /// the result depends on unknown memory, the number of steps added before the call, and the steps to add
+    /// after it.
     fn assume(
         &mut self,
         space: &mut Space,
@@ -314,7 +320,7 @@ impl Planner {
         (unsure, count, after.into_iter().filter(is_some).collect())
     }
 
-    /// Why the engine is not asked about a call.
+    /// Returns the reason why a call is not planned.
     fn is_elsewhere(&mut self, call: &Call, userfaultfd: Option<u32>) -> Option<&'static str> {
         Some(match call.name {
             CallName::Prctl if call.args[0] == prctl::SET_VMA => aside::NAMES,
@@ -333,7 +339,8 @@ impl Planner {
                 aside::POLICY
             }
             CallName::Mremap if self.hides_new_address(call) => aside::UNSHOWN,
-            // Of a kernel that does, no such call fails so but for arguments that the plan can do without.
+            // A kernel that handles failing memory returns this error only for arguments that the plan can
+            // ignore.
             CallName::Madvise
                 if matches!(call.args[2], 100 | 101) && call.returned == Returned::Error(EINVAL) =>
             {
@@ -354,7 +361,7 @@ impl Planner {
                 let _ = self.files.mapped_file(&self.recording, 0, call);
                 aside::SHM
             }
-            // Which users may attach a segment, and what a removal at the same time says, is not followed.
+            // The permissions of segments, and the results of calls that overlap a removal, are not modelled.
             CallName::Shmat if matches!(call.returned, Returned::Error(EACCES | EIDRM)) => aside::SHM,
             CallName::Shmat if call.returned.value().is_none() && self.is_unheard_of(call.args[0]) => {
                 aside::SHM
@@ -366,7 +373,8 @@ impl Planner {
             {
                 return None;
             }
-            // Where it has taken pages, nobody knows; but that it has, by advice that nobody gives to others.
+            // The ranges are unknown. Pages were removed, and only from the caller: no other process accepts
+            // this advice.
             CallName::ProcessMadvise
                 if matches!(call.args[3], MADV_DONTNEED | MADV_DONTNEED_LOCKED)
                     && call.returned.value().is_some_and(|bytes| bytes > 0)
@@ -386,7 +394,7 @@ impl Planner {
             {
                 aside::OTHERS
             }
-            // Its effect until then stays, and must be followed.
+            // The effect before the interruption remains, and must be applied.
             CallName::Mremap => return None,
             _ if matches!(call.returned, Returned::Error(512..=516)) => aside::RESTARTED,
             _ => return None,
@@ -394,8 +402,8 @@ impl Planner {
     }
 }
 
-/// Where the heap ends, if this is the first brk: a question that is answered otherwise than before is one,
-/// since something has moved the heap.
+/// Returns the end of the heap if this is the first brk. A query with an unexpected result also counts as the
+/// first brk, because something unrecorded has moved the heap.
 fn first_heap(space: &mut Space, call: &Call) -> Option<u64> {
     let moved = |(_, end)| call.args[0] == 0 && call.returned.value() != Some(end);
     if call.name != CallName::Brk || !space.heap.is_none_or(moved) {
@@ -405,8 +413,8 @@ fn first_heap(space: &mut Space, call: &Call) -> Option<u64> {
     call.returned.value()
 }
 
-/// Whether a prctl was refused although its arguments make sense: the recorded kernel is older than the
-/// operation, or than a flag of it.
+/// Returns true if a prctl was refused although its arguments are valid: the recorded kernel does not know
+/// the operation, or one of its flags.
 fn is_unknown_there(call: &Call) -> bool {
     let sound = match (call.args[0], &call.args[1..5]) {
         (prctl::SET_THP_DISABLE, [on, flags, 0, 0]) => *on != 0 && *flags == 2,
@@ -418,8 +426,8 @@ fn is_unknown_there(call: &Call) -> bool {
     sound && call.returned == Returned::Error(EINVAL)
 }
 
-/// The answer is one that only a machine with protection keys gives: without, every key is refused as soon as
-/// the range has been looked at, key 0 as well, before a seal is.
+/// Returns true if only a machine with protection keys gives this result. Without protection keys the kernel
+/// refuses every key, including key 0, after it has checked the range and before it checks seals.
 fn shows_keys(call: &Call) -> bool {
     let [start, len, _, key, ..] = call.args;
     let names_pages = || {

@@ -1,10 +1,11 @@
-//! Small recordings, and the order that their plans keep. Addresses are drawn in pages of 0x1000.
+//! Small recordings, and the order that their plans keep. Addresses are in pages of 0x1000.
 
 use super::*;
 use crate::Recording;
 use std::fs;
 
-/// An exec of task 1 with one anonymous VMA, 0x10000 to 0x20000, and one far away; then what `events` says.
+/// An exec of task 1 with two anonymous VMAs: 0x10000 to 0x20000, and one at 0x7f0000000000. The tests'
+/// events follow it.
 const SNAP: &str = "# fhsnap 1 t
 @ 0 exec 1 5 6 1 t | /t | VmRSS:0
 10000-20000 rw-p 0 - | 0 | rdwrmrmwmeac
@@ -21,11 +22,11 @@ pub(super) fn planner_of(version: u32, events: &str, snapshots: &str) -> Planner
     let path = folder.path().join("t.trace");
     fs::write(&path, format!("# fhtrace {version} t\n5 0 1 E 0\n{events}")).expect("written");
     fs::write(folder.path().join("t.snap"), format!("{SNAP}{snapshots}")).expect("written");
-    // Open files stay readable after the folder is gone.
+    // The open files stay readable after the folder is removed.
     Planner::new(Recording::open(&path).expect("a recording"))
 }
 
-/// The waits of the step at `line`, as (task, number of the step).
+/// Returns the waits of the step at `line`, as (task, number of the step).
 pub(super) fn waits(segment: &Segment, line: u32) -> Vec<(u32, u32)> {
     let steps = segment.tasks.iter().flat_map(|task| &task.steps);
     let step = steps.into_iter().find(|step| step.line == line).expect("a step of that line");
@@ -40,14 +41,14 @@ fn whole(events: &str) -> Segment {
     segment
 }
 
-/// Tasks 2 and 3 are threads of 1. The first event of a test is line 5 of the file; task 1 has taken steps 0
-/// to 2 then.
+/// Returns a plan in which tasks 2 and 3 are threads of task 1. The first event of a test is line 5 of the
+/// file. Task 1 has taken steps 0 to 2 by then.
 fn threads(events: &str) -> Segment {
     whole(&format!("6 0 1 N 2 1 10100\n7 0 1 N 3 1 10100\n{events}"))
 }
 
 #[test]
-fn faults_on_pages_of_one_vma_wait_for_its_first_write_alone() {
+fn faults_in_a_vma_wait_only_for_its_first_write() {
     let segment = threads(
         "8 0 2 F 10000 6 x1
 9 0 3 F 11000 4 x1
@@ -57,7 +58,7 @@ fn faults_on_pages_of_one_vma_wait_for_its_first_write_alone() {
 ",
     );
     assert_eq!(waits(&segment, 5), []);
-    // A read takes no part in the family of anonymous pages.
+    // A read does not depend on the family of anonymous pages.
     assert_eq!(waits(&segment, 6), []);
     assert_eq!(waits(&segment, 7), [(2, 0)]);
     assert_eq!(waits(&segment, 8), [(2, 0)]);
@@ -65,7 +66,7 @@ fn faults_on_pages_of_one_vma_wait_for_its_first_write_alone() {
 }
 
 #[test]
-fn a_munmap_waits_for_faults_where_it_unmaps_and_later_mappings_wait_for_it() {
+fn munmap_waits_for_faults_in_its_range_and_later_mmaps_wait_for_it() {
     let segment = threads(
         "8 0 2 F 7f0000000000 4 x1
 9 0 3 F 7f0000200000 4 x1
@@ -75,16 +76,16 @@ fn a_munmap_waits_for_faults_where_it_unmaps_and_later_mappings_wait_for_it() {
 13 0 2 F 7f0000300000 4 x1
 ",
     );
-    // |--- task 2 faults ---|--- task 3 faults ---|: only the second is where the munmap is.
+    // // |--- task 2 faults ---|--- task 3 faults ---|: only the second range overlaps the munmap.
     assert_eq!(waits(&segment, 7), [(3, 0)]);
-    // Faults are remembered by what a huge page spans, so the one beside the munmap still counts.
+    // Faults are remembered per chunk, so that the fault in the chunk of the munmap still counts.
     assert_eq!(waits(&segment, 8), [(1, 3), (3, 0)]);
-    // The new mapping is the task's own predecessor of nobody else: task 3 waits for task 2's mmap.
+    // The fault of task 3 waits only for the mmap of task 2, which has waited for the munmap.
     assert_eq!(waits(&segment, 9), [(2, 1)]);
     assert_eq!(waits(&segment, 10), []);
 }
 
-/// At most 15 pages before a fault's own come with it, and 15 behind it.
+/// A fault in a file maps at most 15 pages before its page and 15 pages after it.
 ///
 /// ```text
 /// the file's pages      7  8 ........... 17 ........... 26  27
@@ -93,7 +94,7 @@ fn a_munmap_waits_for_faults_where_it_unmaps_and_later_mappings_wait_for_it() {
 /// reads that do not     #                                   #
 /// ```
 #[test]
-fn a_fault_on_a_file_waits_for_who_changed_what_may_come_along() {
+fn file_fault_waits_for_changes_in_the_pages_around_it() {
     for (page, waits_for) in [
         ("07", vec![(1, 3)]),
         ("08", vec![(1, 3), (2, 0)]),
@@ -112,7 +113,7 @@ fn a_fault_on_a_file_waits_for_who_changed_what_may_come_along() {
 }
 
 #[test]
-fn calls_that_touch_the_same_vma_keep_their_order_and_others_do_not() {
+fn only_calls_that_touch_the_same_vma_keep_their_order() {
     let segment = threads(
         "8 0 2 mmap 0 1000 3 22 -1 0 = 20000
 9 0 3 mmap 0 1000 3 22 -1 0 = f000
@@ -120,14 +121,14 @@ fn calls_that_touch_the_same_vma_keep_their_order_and_others_do_not() {
 11 0 3 madvise 7f0000000000 1000 4 = 0
 ",
     );
-    // Both merge with the VMA between them.
+    // Both mappings merge with the VMA between them.
     assert_eq!(waits(&segment, 6), [(2, 0)]);
     assert_eq!(waits(&segment, 7), []);
     assert_eq!(waits(&segment, 8), []);
 }
 
 #[test]
-fn a_fork_waits_for_everybody_and_everybody_for_the_fork() {
+fn fork_waits_for_all_tasks_and_all_tasks_wait_for_the_fork() {
     let segment = threads(
         "8 0 2 F 10000 4 x1
 9 0 3 F 7f0000000000 4 x1
@@ -138,14 +139,14 @@ fn a_fork_waits_for_everybody_and_everybody_for_the_fork() {
     );
     assert_eq!(waits(&segment, 7), [(2, 0), (3, 0)]);
     assert_eq!(waits(&segment, 8), [(1, 3)]);
-    // The child begins after the fork, and is alone.
+    // The child begins after the fork and has its own address space.
     assert_eq!(waits(&segment, 9), []);
     let child = segment.tasks.iter().find(|task| task.task == 4).expect("the child has steps");
     assert!(!child.runs);
 }
 
 #[test]
-fn whoever_is_left_alone_waits_once_for_those_who_left() {
+fn last_task_waits_once_for_the_tasks_that_left() {
     let segment = threads(
         "8 0 2 F 10000 4 x1
 9 0 2 X
@@ -159,7 +160,7 @@ fn whoever_is_left_alone_waits_once_for_those_who_left() {
 }
 
 #[test]
-fn a_fault_that_no_page_ends_gets_the_signal_that_follows() {
+fn unresolved_fault_gets_the_signal_that_follows() {
     let mut planner = planner(
         "8 0 1 F 0 4
 9 0 1 G 11 1
@@ -183,7 +184,7 @@ fn a_fault_that_no_page_ends_gets_the_signal_that_follows() {
 }
 
 #[test]
-fn segments_are_bounded_and_end_where_the_program_was_frozen() {
+fn segments_are_bounded_and_end_at_a_freeze() {
     let events: String = (0..10).map(|n| format!("{} 0 1 F 1{n}000 6 x1\n", 10 + n)).collect();
     let frozen = format!("{events}30 - - Z 5\n31 - 1 S 1 freeze 1\n40 0 1 F 20000 6 x1\n");
     let folder = tempfile::tempdir().expect("a folder");
@@ -199,14 +200,14 @@ fn segments_are_bounded_and_end_where_the_program_was_frozen() {
         firsts.push(segment.tasks[0].first);
         assert!(segment.tasks[0].runs && segment.waits.is_empty());
     }
-    // An exec and ten faults, four at a time; a freeze; a fault.
+    // The segments: an exec and ten faults, at most four steps each; the freeze; a fault.
     assert_eq!(lengths, [(4, 0), (4, 0), (3, 1), (1, 0)]);
     assert_eq!(firsts, [0, 4, 8, 11]);
     assert_eq!(planner.recorded().active, 35);
 }
 
 #[test]
-fn waiting_for_everybody_is_waiting_for_who_did_something_since() {
+fn whole_space_step_waits_only_for_recently_active_tasks() {
     let segment = threads(
         "8 0 2 F 10000 6 x1
 9 0 3 mseal 0 0 0 = 0
@@ -215,7 +216,7 @@ fn waiting_for_everybody_is_waiting_for_who_did_something_since() {
 12 0 3 mseal 0 0 0 = 0
 ",
     );
-    // It was made by the last step of task 1.
+    // Task 3 was created by the last step of task 1.
     assert_eq!(waits(&segment, 6), [(2, 0)]);
     let mut since = waits(&segment, 8);
     since.sort_unstable();
@@ -223,9 +224,10 @@ fn waiting_for_everybody_is_waiting_for_who_did_something_since() {
     assert_eq!(waits(&segment, 9), [(1, 3)]);
 }
 
-/// Many tasks that each wait for all others: what they wait for grows with what they do, not with its square.
+/// With many tasks that each wait for all others, the number of waits grows linearly with the number of
+/// steps.
 #[test]
-fn many_tasks_may_wait_for_each_other() {
+fn waits_of_many_tasks_grow_linearly() {
     let many = 2000;
     let made = (2..many).map(|task| format!("6 0 1 N {task} 1 10100\n6 0 {task} F 10000 4 x1\n"));
     let wait = (0..2 * many).map(|n| format!("8 0 {} mseal 0 0 0 = 0\n", 2 + n % (many - 2)));
@@ -233,9 +235,10 @@ fn many_tasks_may_wait_for_each_other() {
     assert!(segment.waits.len() as u64 <= 2 * segment.events, "{} waits", segment.waits.len());
 }
 
-/// A task that waited for thousands and then makes thousands more does not tell each of them of all.
+/// A task that has waited for thousands of tasks and then creates thousands does not copy its list of waits
+/// to each of them.
 #[test]
-fn many_tasks_may_make_many() {
+fn inherited_waits_of_many_tasks_are_bounded() {
     let many = 2000;
     let made = (2..many).map(|task| format!("6 0 1 N {task} 1 10100\n6 0 {task} F 10000 4 x1\n"));
     let more = (many..2 * many).map(|task| format!("9 0 1 N {task} 1 10100\n"));
@@ -248,9 +251,9 @@ fn many_tasks_may_make_many() {
     assert!(known <= 4 * 2 * many, "{known}");
 }
 
-/// The model that decides which steps touch the same is itself right: its VMAs are those of every snapshot.
+/// The planner's model of VMAs is correct: it has the VMAs of every snapshot.
 #[test]
-fn the_models_vmas_are_those_of_the_snapshots() {
+fn vmas_of_the_model_equal_those_of_snapshots() {
     let mut compared = 0;
     for path in recordings() {
         let mut planner = Planner::new(Recording::open(&path).expect("a recording"));
@@ -273,7 +276,7 @@ fn the_models_vmas_are_those_of_the_snapshots() {
     assert!(compared > 0 || recordings().is_empty());
 }
 
-/// The recordings that ship with the repository, and small ones that may lie beside it.
+/// Returns the recordings of the repository, and small ones that may lie beside it.
 fn recordings() -> Vec<std::path::PathBuf> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folders = [root.join("recordings"), root.join("../shared/traces")];
@@ -289,7 +292,7 @@ fn recordings() -> Vec<std::path::PathBuf> {
     found
 }
 
-/// The same, of a recording that tells of descriptors. The first event is line 4 of the file.
+/// Returns a planner of a recording with descriptors (version 2). The first event is line 4 of the file.
 pub(super) fn second_planner(events: &str) -> Planner {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.trace");
@@ -304,7 +307,7 @@ fn second(events: &str) -> Segment {
     second_planner(events).next_segment().expect("something")
 }
 
-/// The calls of the plan with the file and how that was opened, and the lengths that it gives to files.
+/// Returns the planned calls with their file and its access mode, and the lengths that the plan sets.
 fn on_files(segment: &Segment) -> Vec<String> {
     let show = |step: &Step| match &step.what {
         StepKind::Call(planned) => {
@@ -318,7 +321,7 @@ fn on_files(segment: &Segment) -> Vec<String> {
 }
 
 #[test]
-fn each_open_is_another_and_copies_are_the_same() {
+fn opens_of_a_file_differ_and_copied_descriptors_are_equal() {
     let mut events = "6 0 1 open 100 2 0 = 3\n6 0 1 open 100 2 0 = 4\n7 0 1 dup 3 = 5\n".to_owned();
     for descriptor in 3..6 {
         events += &format!("8 0 1 mmap 0 2000 1 1 {descriptor} 0 = {descriptor}0000 f2\n");
@@ -333,7 +336,7 @@ fn each_open_is_another_and_copies_are_the_same() {
 }
 
 #[test]
-fn a_memfd_is_one_file_by_all_its_descriptors_and_another_of_that_name_is_another() {
+fn memfds_are_distinguished_by_descriptor_and_not_by_name() {
     let segment = second(
         "6 0 1 memfd_create 100 2 = 3
 6 0 1 memfd_create 100 2 = 4
@@ -354,7 +357,7 @@ fn a_memfd_is_one_file_by_all_its_descriptors_and_another_of_that_name_is_anothe
             "fcntl Some(1) None",
         ]
     );
-    // Under its name from then on.
+    // The file has its name from its first mapping on.
     let files: Vec<_> = segment.files.iter().map(|file| (file.id, file.path.as_str(), file.length)).collect();
     assert_eq!(
         files,
@@ -368,7 +371,7 @@ fn a_memfd_is_one_file_by_all_its_descriptors_and_another_of_that_name_is_anothe
 }
 
 #[test]
-fn a_file_was_opened_as_its_descriptor_and_is_as_long_as_it_was_made_before_it_was_mapped() {
+fn access_and_length_set_before_the_mmap_are_planned() {
     let segment = second(
         "6 0 1 openat ffffff9c 100 2 1b6 = 3
 7 0 1 ftruncate 3 1000 = 0
@@ -388,16 +391,16 @@ fn a_file_was_opened_as_its_descriptor_and_is_as_long_as_it_was_made_before_it_w
             "length 1 Some(4096)",
             "mmap Some(1) Some((true, true))",
             "mmap Some(2) Some((true, false))",
-            // Nobody knows what was opened there.
+            // The open of this descriptor is not recorded.
             "mmap Some(1) None",
-            // A page is there: somebody has written to the file.
+            // The page is present, so that an unrecorded write has extended the file.
             "length 1 None",
         ]
     );
 }
 
 #[test]
-fn who_cuts_a_file_waits_for_faults_in_it_anywhere_and_faults_wait_for_the_cut() {
+fn truncation_and_faults_of_other_address_spaces_keep_their_order() {
     let segment = second(
         "6 0 1 memfd_create 100 0 = 3
 7 0 1 ftruncate 3 2000 = 0
@@ -414,7 +417,7 @@ fn who_cuts_a_file_waits_for_faults_in_it_anywhere_and_faults_wait_for_the_cut()
 }
 
 #[test]
-fn after_events_were_lost_nothing_is_known_until_an_exec() {
+fn process_is_unknown_after_a_loss_until_an_exec() {
     let segment = second(
         "6 0 1 N 2 2 0
 7 0 1 brk 0 = 70000
@@ -428,13 +431,13 @@ fn after_events_were_lost_nothing_is_known_until_an_exec() {
 ",
     );
     let calls: Vec<_> = segment.tasks.iter().map(|task| (task.task, task.steps.len())).collect();
-    // An exec, a fork, a brk; a fork, an exec, a brk; nothing.
+    // Task 1 has an exec, a fork and a brk; task 2 has a fork, an exec and a brk; task 3 has no steps.
     assert_eq!(calls, [(1, 3), (2, 3)]);
 }
 
-/// What answers a machine without protection keys does not give.
+/// Results that a machine without protection keys does not give.
 #[test]
-fn answers_that_show_protection_keys() {
+fn results_of_a_machine_with_protection_keys_are_detected() {
     let uses_keys = |call: &str| {
         let mut planner = planner(&format!("6 0 1 {call}\n"));
         planner.next_segment();
@@ -464,10 +467,10 @@ fn answers_that_show_protection_keys() {
     }
 }
 
-/// Of a program that begins while events are being lost, some of its own may be lost, too: nothing of it is
-/// known until the exec behind the last of the losses that overlap.
+/// A program that starts during a loss may have lost events of its own. Its contents are unknown until an
+/// exec after the end of the last overlapping loss.
 #[test]
-fn an_exec_within_a_loss_makes_nothing_known() {
+fn exec_during_a_loss_leaves_the_process_unknown() {
     let is_known = |before: &str, between: &str| {
         let segment = second(&format!("6 0 1 N 2 2 0\n{before}9 0 2 E 1\n{between}10 0 2 brk 0 = 70000\n"));
         let steps = segment.tasks.iter().filter(|task| task.task == 2).flat_map(|task| &task.steps);
@@ -475,20 +478,20 @@ fn an_exec_within_a_loss_makes_nothing_known() {
     };
     assert!(is_known("", ""));
     assert!(!is_known("6 - - L 9\n", ""));
-    assert!(!is_known("6 - - L 9\n", "9 - - L 0\n"), "lost before the end of the loss");
+    assert!(!is_known("6 - - L 9\n", "9 - - L 0\n"), "the exec precedes the end of the loss");
     assert!(is_known("6 - - L 9\n7 - - L 0\n", ""));
-    // The first of two ends, which one that may be.
+    // The first end may belong to either loss, so that one loss may continue.
     assert!(!is_known("6 - - L 9\n7 - - L 3\n8 - - L 0\n", ""));
     assert!(is_known("6 - - L 9\n7 - - L 3\n8 - - L 0\n8 - - L 0\n", ""));
-    // One of a task, and a line that cannot be read, do not go on.
+    // A loss of one task, and an unreadable line, end at once.
     assert!(is_known("6 - 2 L 9\n", ""));
     assert!(is_known("what\n", ""));
     assert!(!is_known("what\n6 - - L 9\nwhat\n", ""));
 }
 
-/// Making a memfd is no step, so nobody waits for one.
+/// The creation of a memfd is not a step, so that no step waits for it.
 #[test]
-fn who_maps_a_memfd_waits_for_no_step_of_its_maker() {
+fn mmap_of_a_memfd_does_not_wait_for_its_creator() {
     let segment = second(
         "6 0 1 N 2 1 10500
 7 0 1 memfd_create 100 0 = 3
@@ -501,7 +504,7 @@ fn who_maps_a_memfd_waits_for_no_step_of_its_maker() {
 }
 
 #[test]
-fn what_was_opened_before_an_exec_is_not_known_after_it() {
+fn descriptors_opened_before_an_exec_are_unknown_after_it() {
     let segment = second(
         "6 0 1 openat ffffff9c 100 2 1b6 = 3
 7 0 1 N 2 2 0
@@ -513,10 +516,10 @@ fn what_was_opened_before_an_exec_is_not_known_after_it() {
     assert_eq!(on_files(&segment), ["mmap Some(1) Some((true, true))", "mmap Some(1) None"]);
 }
 
-/// What makes sense and is refused all the same, the recorded kernel did not know yet; what makes none, no
-/// kernel takes.
+/// If a call with valid arguments is refused, the recorded kernel does not know the operation. Invalid
+/// arguments are refused by every kernel.
 #[test]
-fn operations_of_prctl_that_are_newer_than_the_recorded_kernel() {
+fn prctl_operations_unknown_to_the_recorded_kernel_are_set_aside() {
     let asked = |events: &str| {
         let mut planner = planner(events);
         let segment = planner.next_segment().expect("something");
@@ -530,13 +533,13 @@ fn operations_of_prctl_that_are_newer_than_the_recorded_kernel() {
         assert_eq!(asked(&format!("6 0 1 prctl {call} = -22\n")), (made, 1 - made), "{call}");
     }
     assert_eq!(asked("6 0 1 prctl 43 1 0 0 0 = 0\n7 0 1 prctl 2a 0 0 0 0 = 1\n"), (2, 0));
-    assert_eq!(asked("6 0 1 prctl f 1 0 0 0 = 0\n"), (0, 1), "nothing about memory");
+    assert_eq!(asked("6 0 1 prctl f 1 0 0 0 = 0\n"), (0, 1), "an operation that does not concern memory");
 }
 
-/// A userfaultfd ends with its last descriptor, whichever task closes it, and its registrations keep
-/// neighbours apart until then.
+/// A userfaultfd ends with its last descriptor, whichever task closes it. Until then its registrations keep
+/// neighbours from merging.
 #[test]
-fn userfaultfds_are_followed_by_their_descriptors() {
+fn userfaultfd_ends_with_its_last_descriptor() {
     let segment = second(
         "6 0 1 userfaultfd 80001 = 3
 6 0 1 userfaultfd 80001 = 4
@@ -562,10 +565,10 @@ fn userfaultfds_are_followed_by_their_descriptors() {
     assert_eq!(shown, ["8 Some(1)", "9 Some(2)", "16 ends 2 of 1", "14 ends 1 of 1"]);
 }
 
-/// Everybody waits for a change of limits, which comes as the process is about to use its memory, and only if
-/// it is one.
+/// A change of limits is planned before the process next uses its memory, and only if a limit differs. All
+/// tasks wait for it.
 #[test]
-fn limits_are_set_before_what_they_are_for() {
+fn limits_are_set_before_the_first_step_that_needs_them() {
     let limits = "ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 1000";
     let segment = threads(&format!(
         "8 0 2 F 10000 4 x1

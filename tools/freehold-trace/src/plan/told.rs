@@ -1,9 +1,9 @@
-//! A set of addresses: those of which a recording has said what is there.
+//! A set of addresses, for example those whose mappings are known from recorded calls.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Disjoint ranges that do not touch.
+/// Disjoint ranges that are not adjacent to each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     ranges: BTreeMap<u64, u64>,
@@ -29,7 +29,7 @@ impl Told {
         self.ranges.insert(start, end);
     }
 
-    /// Takes away a range.
+    /// Removes a range.
     pub(crate) fn remove(&mut self, range: &Range<u64>) {
         if range.start >= range.end {
             return;
@@ -43,7 +43,7 @@ impl Told {
         }
     }
 
-    /// The parts of `range` that are in the set.
+    /// Returns the parts of `range` that are in the set.
     pub(crate) fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let missing = self.missing(range).into_iter().chain(std::iter::once(range.end..range.end));
         let mut at = range.start;
@@ -51,7 +51,7 @@ impl Told {
         parts.filter(|part| part.start < part.end).collect()
     }
 
-    /// The parts of `range` that are not in the set.
+    /// Returns the parts of `range` that are not in the set.
     pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut parts = Vec::new();
         let mut at = range.start;
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::single_range_in_vec_init, reason = "lists of one range")]
-    fn ranges_join_and_leave_the_rest() {
+    fn ranges_are_joined_and_split() {
         let mut told = Told::default();
         assert_eq!(told.missing(&(0..10)), [0..10]);
         told.add(2..4);

@@ -1,19 +1,20 @@
-//! What a step must wait for in its address space, and what later steps may have to know of it.
+//! The steps that a step must wait for in its address space, and the notes that it leaves for later steps.
 
 use super::area::{PAGE, flag, page_of};
 use super::order::{CHUNK, Stamp};
 use super::space::{Reach, Space};
 use std::ops::Range;
 
-/// How far below a stack a fault may make it grow: the usual limit on its size, in bytes.
+/// Maximum distance in bytes at which a fault below a stack makes the stack grow: the usual limit on a
+/// stack's size.
 pub(super) const STACK_LIMIT: u64 = 8 << 20;
-/// Bytes before a fault's page, and behind it, in which pages of a file may come with it.
+/// Number of bytes before and after the page of a fault in which the fault may map pages of a file.
 pub(super) const AROUND: u64 = 15 * PAGE;
-/// Free bytes that stay below a stack.
+/// Minimum number of free bytes below a stack.
 const STACK_GAP: u64 = 256 * PAGE;
 
 impl Space {
-    /// A fault at `address`: what it must wait for goes into `waits`, and what it does into the model.
+    /// Adds the steps that a fault at `address` must wait for to `waits`, and applies the fault to the model.
     pub(super) fn touch(
         &mut self,
         address: u64,
@@ -45,12 +46,12 @@ impl Space {
             (start..area.end, area.flags, area.shared, area.family_by, area.file.is_some())
         });
         match &area {
-            // A huge page may come, which lies in all of this.
+            // The fault may map a huge page, which covers the whole chunk.
             Some((_, flags, ..)) if flags & flag::HUGEPAGE != 0 => {
                 let first = page & !(CHUNK - 1);
                 waits.extend(self.order.changed(first..first.saturating_add(CHUNK)));
             }
-            // Pages around it may come with it.
+            // The fault may map the pages around its own.
             Some((range, _, _, _, true)) => {
                 let first = page.saturating_sub(AROUND).max(range.start);
                 waits.extend(self.order.changed(first..page.saturating_add(PAGE + AROUND).min(range.end)));
@@ -69,7 +70,7 @@ impl Space {
         self.order.note_fault(page, stamp);
     }
 
-    /// Which steps a call must wait for, into `waits`; returns the VMAs that it may merge with.
+    /// Adds the steps that a call must wait for to `waits`. Returns the VMAs that the call may merge with.
     pub(super) fn gather(&mut self, reach: &Reach, waits: &mut Vec<Stamp>) -> Vec<Range<u64>> {
         let mut beside = Vec::new();
         if self.is_alone(waits) {
@@ -92,13 +93,13 @@ impl Space {
                 waits.extend(self.order.changed(range.clone()));
                 waits.extend(self.order.faulted(range));
             }
-            // The planner itself looks at every task.
+            // The planner adds the steps of each task.
             Reach::Whole => {}
         }
         beside
     }
 
-    /// Marks what a call has changed; `beside` is what `gather` returned.
+    /// Notes the changes of a call. `beside` is the result of `gather`.
     pub(super) fn note(&mut self, reach: &Reach, beside: Vec<Range<u64>>, stamp: Stamp) {
         if self.members.len() == 1 {
             return;
@@ -109,7 +110,7 @@ impl Space {
                     self.order.note_change(range, stamp);
                     self.areas.touching(range).for_each(|(_, area)| area.last = stamp);
                 }
-                // What is left of a VMA that was cut or extended lies at its old ends.
+                // The remains of a VMA that was cut or extended are at its old ends.
                 for at in beside.into_iter().flat_map(|range| [range.start, range.end - 1]) {
                     if let Some(area) = self.areas.find_mut(at) {
                         area.last = stamp;
@@ -121,7 +122,7 @@ impl Space {
         }
     }
 
-    /// What the stack grows by that a fault at `page`, where nothing is mapped, makes grow.
+    /// Returns the range by which a stack grows if a fault hits the unmapped `page`.
     fn stack_growth(&self, page: u64) -> Option<Range<u64>> {
         if self.areas.find(page).is_some() {
             return None;

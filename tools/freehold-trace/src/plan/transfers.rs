@@ -1,4 +1,4 @@
-//! Calls that read or write memory of another address space.
+//! Calls that read or write the memory of another address space.
 
 use super::planner::Planner;
 use super::told::Told;
@@ -6,19 +6,20 @@ use crate::addresses::{PAGE, span};
 use crate::{Call, CallName, Returned};
 use std::ops::Range;
 
-/// Whether a call about pieces of memory rests on some of which nothing is known.
+/// The degree to which a call with several ranges depends on unknown memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Partial {
-    /// All of it is known.
+    /// All of the memory is known.
     No,
-    /// It did less than it was asked for, for what may have been there: its answer tells nothing.
+    /// The call did less than requested, perhaps because of unknown memory: its result is not compared.
     Unsure,
-    /// It may move another number of bytes here.
+    /// The call may move another number of bytes in the replay.
     Doubtful,
 }
 
 impl Planner {
-    /// Of a call in a space of unknown start, and its other side.
+    /// Returns the degree to which a call depends on unknown memory, in its own address space of unknown
+    /// start and in the other one.
     pub(super) fn partial(&self, call: &Call, number: u32) -> Partial {
         let Some(about) = &call.transfer else { return Partial::No };
         let told =
@@ -31,7 +32,7 @@ impl Planner {
             let known = told(Some(number)).is_none_or(is_known);
             return if short && !known { Partial::Unsure } else { Partial::No };
         }
-        // Where a piece is that is shown by what it holds, the recording does not tell.
+        // A local range that the recording shows by its bytes has address 0; its true address is unknown.
         let known = |told: &Told, &(at, len): &(u64, u64)| {
             at == 0 || told.missing(&span(at, len.saturating_add(at % PAGE))).is_empty()
         };
@@ -45,8 +46,8 @@ impl Planner {
         }
     }
 
-    /// A call that reads or writes another address space waits for all that was done there, and is waited
-    /// for.
+    /// Makes a call that reads or writes another address space wait for all steps there, and makes later
+    /// steps there wait for the call.
     pub(super) fn gather_target(&mut self, call: &Call, number: u32, task: u32) {
         let target = call.transfer.as_ref().and_then(|transfer| transfer.process);
         let Some(target) = target.and_then(|process| self.space_of(process)) else { return };
@@ -59,8 +60,9 @@ impl Planner {
         }
     }
 
-    /// What a call moved from or to another address space: where it shows that memory was mapped before the
-    /// recording began, and where it read what recorded calls wrote.
+    /// Notes the bytes that a call moved from or to another address space. Returns the memory that must have
+    /// been mapped before the recording began, and the addresses of the bytes read that recorded calls had
+    /// written.
     pub(super) fn moved(&mut self, call: &Call) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
         let Some(transfer) = &call.transfer else { return Default::default() };
         self.shows_bytes |= call.name != CallName::ProcessMadvise;

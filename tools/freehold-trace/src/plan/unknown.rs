@@ -1,10 +1,9 @@
-//! Address spaces of which the beginning is not recorded, as a text by strace leaves it: what calls tell of
-//! them, call by call.
+//! Address spaces whose start is not recorded, as in a text by strace: the knowledge that each call adds.
 //!
-//! A call that maps or unmaps tells all about its range. One that merely succeeded tells that something is
-//! mapped there, and not what: such memory is *assumed*, so that later calls find it, and answers about it
-//! are not checked. What a call was given by the kernel had been free. And below a mapping that grows, what
-//! is mapped changes without a call.
+//! A call that maps or unmaps memory determines its whole range. A call that only succeeds shows that memory
+//! is mapped there, but not which. Such memory is *assumed*: later calls find it, and results that depend on
+//! it are not checked. A range that the kernel chose for a call was free. Below a mapping that grows
+//! downwards, mappings change without a call.
 
 use super::area::{PAGE, flag};
 use super::refused;
@@ -16,46 +15,46 @@ use std::ops::Range;
 
 const ENOMEM: u16 = 12;
 const EINVAL: u16 = 22;
-/// Bytes that Linux keeps free below memory that grows downwards.
+/// Number of bytes that Linux keeps free below memory that grows downwards.
 const GAP: u64 = 1 << 20;
 
-/// What follows from a call.
+/// The conclusions from a call.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Shown {
-    /// Its answer rests on memory of which nothing is known.
+    /// True if the result depends on unknown memory.
     pub(super) unsure: bool,
-    /// What is to be unmapped before it.
+    /// Ranges to unmap before the call.
     pub(super) cleared: Vec<Range<u64>>,
-    /// What is to be mapped before it.
+    /// Ranges to map before the call.
     pub(super) assumed: Vec<Range<u64>>,
-    /// What is to be unmapped after it, and mapped where it is not: it moved memory that may be another
-    /// here.
+    /// A range to unmap after the call, and a range to map if it is not mapped: the call moved memory that
+    /// may differ in the replay.
     pub(super) moved: Option<[Range<u64>; 2]>,
 }
 
-/// Whether a call that failed for what nobody knows is better not made: it might succeed here, and change
-/// what is known.
+/// Returns true if a call that failed for an unknown reason is not replayed, because it might succeed in the
+/// replay and change known memory.
 pub(super) fn leaves_alone(call: &Call) -> bool {
     let changes = matches!(call.name, CallName::Mmap | CallName::Mremap | CallName::Munmap | CallName::Shmat)
         || call.name == CallName::Ioctl;
     changes && matches!(call.returned, Returned::Error(1..512))
 }
 
-/// What must have been mapped for the call to succeed.
+/// Returns the range that must have been mapped for the call to succeed.
 fn found(call: &Call, range: &Range<u64>) -> Range<u64> {
     let [_, old, new, ..] = call.args;
     let [old, new] = [old, new].map(|bytes| bytes.div_ceil(PAGE));
     match call.name {
         CallName::Mmap | CallName::Munmap | CallName::Brk | CallName::Shmat => 0..0,
-        // Of the default policy, holes are passed over.
+        // With the default policy, the call skips holes.
         CallName::Mbind if call.args[2] == 0 => 0..0,
-        // The rest of what does not grow may have holes, or belong to others.
+        // The rest of a range that does not grow may have holes or contain other VMAs.
         CallName::Mremap if new <= old || old == 0 => range.start..range.start.saturating_add(PAGE),
         _ => range.clone(),
     }
 }
 
-/// What must have been free for the call to succeed.
+/// Returns the range that must have been free for the call to succeed.
 fn free(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
     let [from, old, new, flags, ..] = call.args;
     let [old, new] = [old, new].map(|bytes| bytes.div_ceil(PAGE));
@@ -70,8 +69,8 @@ fn free(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
     }
 }
 
-/// Whether Linux keeps a gap between what the call was given and memory above that grows downwards: not at
-/// fixed addresses.
+/// Returns true if Linux keeps a gap between the address that it chose for the call and memory above that
+/// grows downwards. Linux keeps no gap at fixed addresses.
 fn keeps_gap(call: &Call) -> bool {
     match call.name {
         CallName::Mmap => call.args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE) == 0,
@@ -80,14 +79,14 @@ fn keeps_gap(call: &Call) -> bool {
     }
 }
 
-/// Whether the call locked memory, perhaps: it did so up to a hole, or all of it and then some page could not
-/// be had; or a limit forbade it as a whole.
+/// Returns true if the call may have locked memory: it failed at a hole, or after it had locked the whole
+/// range because a page was not available. A limit may also have refused it as a whole.
 fn may_have_locked(call: &Call) -> bool {
     matches!(call.name, CallName::Mlock | CallName::Mlock2 | CallName::Mlockall)
         && call.returned == Returned::Error(ENOMEM)
 }
 
-/// Whether the answer depends on which memory is locked.
+/// Returns true if the result depends on which memory is locked.
 fn asks_for_locks(call: &Call) -> bool {
     const MS_INVALIDATE: u64 = 2;
     match call.name {
@@ -99,9 +98,11 @@ fn asks_for_locks(call: &Call) -> bool {
     }
 }
 
-/// Of several VMAs that were to move, those before the one that Linux refused may have moved; and what was at
-/// the target is gone. That arguments make no sense is found before, but for what is cut off from a mapping
-/// that shrinks, and for what only a later VMA forbids.
+/// Returns true if an mremap of several VMAs may have moved the VMAs before the one that Linux refused. The
+/// mappings of the target are removed then.
+///
+/// Linux checks the arguments before it changes anything, with two exceptions: the tail of a shrinking
+/// mapping is already unmapped, and a later VMA may forbid the call.
 fn moved_in_part(call: &Call) -> bool {
     let [at, old, new, flags, to, _] = call.args;
     let sound = [at, to].iter().all(|addr| addr.is_multiple_of(PAGE)) && new != 0;
@@ -112,13 +113,13 @@ fn moved_in_part(call: &Call) -> bool {
 }
 
 impl Space {
-    /// What a call about `ranges` tells of a space that is not known from its beginning.
+    /// Notes what a call on `ranges` shows about an address space of unknown start.
     pub(super) fn show_call(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> Shown {
         self.grows |= call.name == CallName::Mmap && call.args[3] & MAP_GROWSDOWN != 0;
         self.forget_growth();
         let Some(told) = &self.told else { return Shown::default() };
         let [mut source, target] = ranges.clone();
-        // Of no bytes: a second mapping of the same shared memory.
+        // A length of zero makes a second mapping of the same shared memory.
         let copies = call.name == CallName::Mremap && call.args[1] == 0;
         if copies {
             source.end = source.start.saturating_add(PAGE);
@@ -139,7 +140,7 @@ impl Space {
             let unsure = unsure || target;
             let protects = matches!(call.name, CallName::Mprotect | CallName::PkeyMprotect);
             if unsure && protects && call.returned == Returned::Error(ENOMEM) {
-                // It may have ended at any hole, or gone on.
+                // The call may have stopped at any hole, or may have continued.
                 self.untell(&source);
             }
             if (unsure || limit) && moved_in_part(call) {
@@ -176,9 +177,9 @@ impl Space {
         Shown { unsure, cleared, assumed, moved }
     }
 
-    /// Whether memory that grows downwards lies nearer above the place that Linux has chosen than it could,
-    /// if all were as it was last known: then it is gone, or something that nobody knows lies between. Of
-    /// it, what need not be there any more.
+    /// Returns the unmapped parts of memory that grows downwards, if Linux has chosen an address closer below
+    /// that memory than the gap allows. In that case the memory above is gone, or unknown memory lies
+    /// between.
     fn near_above(&self, call: &Call, ranges: &[Range<u64>; 2]) -> Option<Vec<Range<u64>>> {
         let told = self.told.as_ref().filter(|_| self.grows && keeps_gap(call))?;
         let end = free(call, ranges).end;
@@ -192,10 +193,10 @@ impl Space {
         (!gone.is_empty() || !told.missing(&between).is_empty()).then_some(gone)
     }
 
-    /// What calls leave unknown that were under way beside this one, which comes first or comes after it in
-    /// the plan; whether its own answer rests on their order.
+    /// Notes the unknown effects of calls that overlapped this one, and that precede or follow it in the
+    /// plan. Returns true if the call's own result depends on the order.
     ///
-    /// One order is certain: what was mapped and is made free, before it is given to another call.
+    /// One order is certain: mapped memory is unmapped before the kernel gives the range to another call.
     pub(super) fn show_beside(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> bool {
         let Some(told) = &mut self.told else { return false };
         let given = free(call, ranges);
@@ -207,7 +208,7 @@ impl Space {
                 continue;
             }
             if *later {
-                // There is nothing that a munmap must find.
+                // A munmap succeeds with or without mappings in its range.
                 unsure |= call.name != CallName::Munmap;
                 if told.missing(range).is_empty() && self.areas.cover(range) {
                     self.awaited.add(range.clone());
@@ -226,7 +227,7 @@ impl Space {
         unsure
     }
 
-    /// What a call tells of the memory that is locked, or no more.
+    /// Notes which memory a call locks or unlocks.
     pub(super) fn show_locks(&mut self, call: &Call, [source, target]: &[Range<u64>; 2]) {
         let succeeded = call.returned.value().is_some();
         match call.name {
@@ -239,8 +240,8 @@ impl Space {
                 self.locks.remove(source);
             }
             CallName::Mremap if succeeded && call.args[3] & MREMAP_DONTUNMAP != 0 => {
-                // The VMA that is left is locked no more, and whether the new one is part of it depends on
-                // page faults.
+                // The remaining VMA is unlocked. Page faults decide whether the new VMA merges with the
+                // remaining one.
                 let whole = self.areas.find(source.start).map(|(start, area)| start..area.end);
                 self.locks.add(whole.unwrap_or(source.clone()));
                 self.locks.add(target.clone());
@@ -253,7 +254,7 @@ impl Space {
         }
     }
 
-    /// Whether the call was to write its answer to memory of which nothing is known, and could not.
+    /// Returns true if the call failed to store its result in unknown memory.
     fn is_told_nowhere(&self, call: &Call) -> bool {
         const EFAULT: u16 = 14;
         let answer = span(call.args[2], call.args[1].div_ceil(PAGE).saturating_add(call.args[2] % PAGE));
@@ -262,7 +263,7 @@ impl Space {
             && self.told.as_ref().is_some_and(|told| !told.missing(&answer).is_empty())
     }
 
-    /// An mremap has succeeded, of memory of which something is not known if `unknown`.
+    /// Notes a successful mremap. `unknown` is true if a part of the source is unknown.
     fn show_move(&mut self, call: &Call, [source, target]: [&Range<u64>; 2], unknown: bool) {
         if !unknown {
             self.tell(source);
@@ -278,7 +279,7 @@ impl Space {
         self.hide(target);
     }
 
-    /// Something is mapped there, and nobody knows what.
+    /// Marks a range as mapped with unknown memory.
     fn hide(&mut self, range: &Range<u64>) {
         self.untell(range);
         self.assumed.add(range.clone());
@@ -287,20 +288,22 @@ impl Space {
         }
     }
 
-    /// Nobody knows what is there.
+    /// Marks the contents of a range as unknown.
     pub(super) fn untell(&mut self, range: &Range<u64>) {
         if let Some(told) = &mut self.told {
             told.remove(range);
         }
     }
 
-    /// Something of unknown length begins at `at`: what follows up to the next VMA is not known any more.
+    /// Marks the addresses from `at` to the next VMA as unknown, because memory of unknown length begins at
+    /// `at`.
     pub(super) fn hide_from(&mut self, at: u64) {
         let next = self.areas.iter().map(|(start, _)| start).find(|start| *start > at);
         self.untell(&(at..next.unwrap_or(u64::MAX)));
     }
 
-    /// What was there is gone; that nothing came since is `certain`.
+    /// Notes that a range was unmapped. `certain` is true if no other call can have mapped memory there
+    /// since.
     pub(super) fn empty(&mut self, range: &Range<u64>, certain: bool) {
         self.areas.unmap(range);
         if certain {
@@ -316,8 +319,8 @@ impl Space {
         }
     }
 
-    /// Between a mapping that grows and what is known to lie below it nothing is certain; nor below what may
-    /// have come of it.
+    /// Marks the addresses between a mapping that grows downwards and the next known memory below as unknown,
+    /// and also those below a range into which memory may have grown.
     pub(super) fn forget_growth(&mut self) {
         let Some(told) = self.told.as_mut().filter(|_| self.grows) else { return };
         let mut below = 0;

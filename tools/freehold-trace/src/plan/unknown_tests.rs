@@ -14,7 +14,7 @@ const OK: Returned = Returned::Value(0);
 
 #[test]
 #[expect(clippy::single_range_in_vec_init, reason = "lists of one range")]
-fn a_call_that_succeeds_tells_that_something_is_there() {
+fn successful_call_shows_that_memory_is_mapped() {
     let mut space = space();
     let protect = call(CallName::Mprotect, [0x1000, 0x2000, 1, 0, 0, 0], OK);
     let first = space.show_call(&protect, &[0x1000..0x3000, 0..0]);
@@ -22,7 +22,7 @@ fn a_call_that_succeeds_tells_that_something_is_there() {
         first,
         Shown { unsure: true, cleared: vec![], assumed: vec![0x1000..0x3000], ..Shown::default() }
     );
-    // What it is stays unknown, but it is there already.
+    // The contents stay unknown, but the memory is already mapped.
     let again = space.show_call(&protect, &[0x1000..0x3000, 0..0]);
     assert_eq!(again, Shown { unsure: true, ..Shown::default() });
     let unmap = call(CallName::Munmap, [0x1000, 0x2000, 0, 0, 0, 0], OK);
@@ -33,22 +33,22 @@ fn a_call_that_succeeds_tells_that_something_is_there() {
 
 #[test]
 #[expect(clippy::single_range_in_vec_init, reason = "lists of one range")]
-fn what_the_kernel_gives_was_free() {
+fn range_that_the_kernel_chose_was_free() {
     let mut space = space();
     let lock = call(CallName::Mlock, [0x5000, 0x1000, 0, 0, 0, 0], OK);
     space.show_call(&lock, &[0x5000..0x6000, 0..0]);
     let map = call(CallName::Mmap, [0, 0x2000, 3, 0x22, u64::MAX, 0], Returned::Value(0x5000));
     let shown = space.show_call(&map, &[0x5000..0x7000, 0..0]);
     assert_eq!(shown, Shown { unsure: false, cleared: vec![0x5000..0x7000], ..Shown::default() });
-    // Now that is known.
+    // The memory is known now.
     let lock = space.show_call(&lock, &[0x5000..0x6000, 0..0]);
     assert_eq!(lock, Shown::default());
 }
 
-/// mremap looks at the VMA at its address alone, unless that is to grow.
+/// An mremap that does not grow its VMA only examines the VMA at its address.
 #[test]
 #[expect(clippy::single_range_in_vec_init, reason = "lists of one range")]
-fn mremap_tells_of_one_page() {
+fn mremap_shows_one_page() {
     let mut space = space();
     let stays = call(CallName::Mremap, [0x1000, 0x4000, 0x4000, 0, 0, 0], Returned::Value(0x1000));
     let shown = space.show_call(&stays, &[0x1000..0x5000, 0x1000..0x5000]);
@@ -56,16 +56,16 @@ fn mremap_tells_of_one_page() {
     let moves = call(CallName::Mremap, [0x1000, 0x1000, 0x1000, 3, 0x9000, 0], Returned::Value(0x9000));
     let shown = space.show_call(&moves, &[0x1000..0x2000, 0x9000..0xa000]);
     assert_eq!((shown.unsure, shown.assumed.len()), (true, 0));
-    // What was moved is as unknown as before; where it was, nothing is.
+    // The moved memory is as unknown as before. The source is known to be unmapped.
     let lock = call(CallName::Mlock, [0x9000, 0x1000, 0, 0, 0, 0], OK);
     assert!(space.show_call(&lock, &[0x9000..0xa000, 0..0]).unsure);
     let refused = call(CallName::Mlock, [0x1000, 0x1000, 0, 0, 0, 0], Returned::Error(12));
     assert!(!space.show_call(&refused, &[0x1000..0x2000, 0..0]).unsure);
 }
 
-/// Of several VMAs some may have moved before Linux refused the next.
+/// Some of the VMAs may have moved before Linux refused the next one.
 #[test]
-fn a_move_that_fails_half_way_leaves_nothing_certain() {
+fn failed_move_of_several_vmas_leaves_both_ranges_unknown() {
     let mut space = space();
     let unmap = call(CallName::Munmap, [0x1000, 0x4000, 0, 0, 0, 0], OK);
     space.show_call(&unmap, &[0x1000..0x5000, 0..0]);
@@ -76,7 +76,7 @@ fn a_move_that_fails_half_way_leaves_nothing_certain() {
 }
 
 #[test]
-fn what_is_refused_for_unknown_reasons_is_not_made() {
+fn call_refused_for_an_unknown_reason_is_not_replayed() {
     let refused = call(CallName::Mremap, [0x1000, 0x1000, 0x2000, 0, 0, 0], Returned::Error(12));
     assert!(space().show_call(&refused, &[0x1000..0x2000, 0..0]).unsure);
     assert!(leaves_alone(&refused));
@@ -84,9 +84,9 @@ fn what_is_refused_for_unknown_reasons_is_not_made() {
     assert!(!leaves_alone(&call(CallName::Mmap, [0; 6], OK)));
 }
 
-/// Page faults, which a text does not show, enlarge a mapping that grows.
+/// Page faults, which a text does not show, extend a mapping that grows downwards.
 #[test]
-fn below_a_mapping_that_grows_nothing_is_certain() {
+fn memory_below_a_growing_mapping_is_unknown() {
     let mut space = space();
     let unmap = call(CallName::Munmap, [0x1000, 0x8000, 0, 0, 0, 0], OK);
     space.show_call(&unmap, &[0x1000..0x9000, 0..0]);
@@ -96,7 +96,7 @@ fn below_a_mapping_that_grows_nothing_is_certain() {
     let refused = |from: u64| call(CallName::Mlock, [from, 0x1000, 0, 0, 0, 0], Returned::Error(12));
     assert!(space.show_call(&refused(0x7000), &[0x7000..0x8000, 0..0]).unsure);
     assert!(!space.show_call(&refused(0x8000), &[0x8000..0x9000, 0..0]).unsure);
-    // What has grown stays, and grows on, when the mapping itself is gone.
+    // The memory that has grown stays and may grow further after the mapping is unmapped.
     space.show_call(&unmap, &[0x6000..0x9000, 0..0]);
     space.areas.unmap(&(0x6000..0x9000));
     assert!(space.show_call(&refused(0x4000), &[0x4000..0x5000, 0..0]).unsure);
@@ -106,9 +106,9 @@ fn beside(call: Call, range: Range<u64>, later: bool, locks: bool) -> Call {
     Call { beside: vec![Beside { range, later, locks }], ..call }
 }
 
-/// Two calls were under way at once, of which one may have taken away what the other was about.
+/// Two calls overlap, and one of them may have unmapped memory that the other concerns.
 #[test]
-fn what_two_calls_change_at_once_is_unknown_afterwards() {
+fn range_that_two_calls_change_concurrently_is_unknown() {
     let mut space = space();
     let range = [0x1000..0x5000, 0..0];
     let map = call(CallName::Mmap, [0x1000, 0x4000, 3, 0x32, u64::MAX, 0], Returned::Value(0x1000));
@@ -117,19 +117,16 @@ fn what_two_calls_change_at_once_is_unknown_afterwards() {
     assert_eq!(space.show_call(&map, &range), Shown::default());
     assert!(space.show_beside(&beside(map, 0x2000..0x3000, true, false), &range));
     let part = [0x2000..0x3000, 0..0];
-    assert!(
-        !space.show_call(&lock, &part).unsure,
-        "what is known is not taken back before the other call comes"
-    );
+    assert!(!space.show_call(&lock, &part).unsure, "the range stays known until the other call");
     space.show_call(&unmap, &part);
     assert!(space.show_beside(&beside(unmap, 0x2000..0x3000, false, false), &part));
     assert!(space.show_call(&lock, &part).unsure);
     assert!(!space.show_call(&lock, &[0x3000..0x4000, 0..0]).unsure);
 }
 
-/// What is given to a call was made free before, by another that was under way: there is no other order.
+/// The range that a call was given was unmapped before by an overlapping call. No other order is possible.
 #[test]
-fn what_is_made_free_and_given_at_once_is_certain() {
+fn range_that_is_unmapped_and_mapped_concurrently_is_known() {
     let mut space = space();
     let range = [0x1000..0x3000, 0..0];
     let map = call(CallName::Mmap, [0, 0x2000, 3, 0x22, u64::MAX, 0], Returned::Value(0x1000));
@@ -144,9 +141,9 @@ fn what_is_made_free_and_given_at_once_is_certain() {
     assert!(!space.show_call(&lock, &[0x1000..0x2000, 0..0]).unsure);
 }
 
-/// A refused mlock has locked what lies before a hole, or all, or nothing.
+/// A refused mlock has locked the memory before a hole, or all memory, or none.
 #[test]
-fn what_may_be_locked_is_doubted_where_that_matters() {
+fn possible_locks_make_dependent_results_unsure() {
     let mut space = space();
     let range = [0x1000..0x3000, 0..0];
     let map = call(CallName::Mmap, [0x1000, 0x2000, 3, 0x32, u64::MAX, 0], Returned::Value(0x1000));
@@ -161,14 +158,14 @@ fn what_may_be_locked_is_doubted_where_that_matters() {
     assert!(!space.show_call(&protect, &first).unsure);
     space.show_locks(&call(CallName::Munlock, [0x1000, 0x1000, 0, 0, 0, 0], OK), &first);
     assert!(!space.show_call(&drops, &first).unsure);
-    // Another task locks meanwhile.
+    // Another task locks the memory at the same time.
     assert!(space.show_beside(&beside(drops.clone(), 0x1000..0x2000, true, true), &first));
     assert!(space.show_call(&drops, &first).unsure);
 }
 
-/// A move of memory of which nothing is known leaves nothing where it was, here too.
+/// After a move of unknown memory, the source is unmapped in the replay, too.
 #[test]
-fn what_was_moved_without_being_known_is_put_right() {
+fn moved_unknown_memory_is_cleared_and_assumed() {
     let mut space = space();
     let moves = call(CallName::Mremap, [0x1000, 0x2000, 0x2000, 3, 0x9000, 0], Returned::Value(0x9000));
     let shown = space.show_call(&moves, &[0x1000..0x3000, 0x9000..0xb000]);

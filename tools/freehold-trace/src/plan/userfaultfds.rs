@@ -1,4 +1,4 @@
-//! Userfaultfds of processes: which one a descriptor is, and when it ends. See `registered.rs`.
+//! The userfaultfds of processes: the userfaultfd of each descriptor, and its end. See `registered.rs`.
 
 use super::descriptors::Open;
 use super::planner::Planner;
@@ -11,7 +11,7 @@ use crate::{Call, CallName, Returned};
 const EFAULT: u16 = 14;
 
 impl Planner {
-    /// A process has made a userfaultfd, or said what it wants of one.
+    /// Notes a call that creates a userfaultfd or requests its features.
     pub(super) fn note_userfaultfd(&mut self, task: u32, call: &Call) {
         let Some(value) = call.returned.value() else { return };
         match (call.name, call.args[1]) {
@@ -44,8 +44,8 @@ impl Planner {
         self.files.descriptors.set(task, descriptor, Some(open));
     }
 
-    /// The userfaultfd that an ioctl is about, if it is known and of the caller's own address space. If not,
-    /// something is registered somewhere of which the plan does not know.
+    /// Returns the userfaultfd of an ioctl, if it is known and belongs to the caller's address space.
+    /// Otherwise, a successful call has changed registrations that the plan does not know.
     pub(super) fn userfaultfd_of(&mut self, task: u32, call: &Call) -> Option<u32> {
         if !self.recording.follows_descriptors() {
             return None;
@@ -64,9 +64,9 @@ impl Planner {
         None
     }
 
-    /// Mappings that are registered with a userfaultfd are not moved several at once. Which are, not every
-    /// recording tells; then such a move is not made. Some of them may have moved before Linux came to
-    /// the one that it refused.
+    /// Returns true if a refused mremap is not planned. Linux refuses to move several VMAs at once if one is
+    /// registered with a userfaultfd, and not every recording shows the registrations. Linux may have moved
+    /// some VMAs before the refused one.
     pub(super) fn passes_over_move(&mut self, space: u32, call: &Call) -> bool {
         let recorded = self.userfaultfds.recorded;
         let doubted =
@@ -83,7 +83,7 @@ impl Planner {
         true
     }
 
-    /// `task` has closed descriptors, perhaps the last ones of userfaultfds: these end.
+    /// Ends the userfaultfds whose last descriptor `task` has closed.
     pub(super) fn end_userfaultfds(&mut self, line: u32, task: u32) {
         for userfaultfd in self.files.descriptors.ended() {
             let number = self.userfaultfds.spaces.remove(&userfaultfd);

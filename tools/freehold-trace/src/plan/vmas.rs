@@ -1,6 +1,6 @@
-//! The VMAs of one address space by themselves, for a reader that follows a recording and plans nothing.
+//! The VMAs of one address space, for a reader that follows a recording and plans nothing.
 //!
-//! Calls do to them what they do to the plan's. Of memory that nothing has told of there is none here.
+//! Calls have the same effect as on the planner's model. Memory of unknown contents is absent.
 
 use super::area::{Area, Purpose, flag, page_of};
 use super::calls::reach;
@@ -10,9 +10,9 @@ use super::touch::STACK_LIMIT;
 use crate::{Call, Snapshot};
 use std::ops::Range;
 
-/// How a file is called whose number is not asked for.
+/// The number of a file whose identity does not matter.
 const SOME_FILE: u32 = 0;
-/// How the kernel calls a file whose private memory has none.
+/// The kernel's name of the file whose private mappings are anonymous memory.
 const ZEROES: &str = "/dev/zero";
 
 /// The VMAs of an address space.
@@ -22,24 +22,24 @@ pub struct Vmas {
     families: u32,
 }
 
-/// One of them.
+/// A VMA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vma {
-    /// Its addresses.
+    /// The addresses.
     pub range: Range<u64>,
     /// `PROT_READ`, `PROT_WRITE`, `PROT_EXEC`.
     pub prot: u8,
-    /// It is shared.
+    /// True if the VMA is shared.
     pub shared: bool,
-    /// It maps a file; memory that is shared always does.
+    /// True if the VMA maps a file. Shared memory always maps a file.
     pub file: bool,
-    /// What it is for.
+    /// The purpose of the VMA.
     pub purpose: Purpose,
 }
 
 impl Vmas {
-    /// Those that the kernel's list shows take the place of all that were known. The list has no word for
-    /// what was mapped to be a stack: such memory stays one.
+    /// Replaces all VMAs by those of the kernel's list. Memory that was mapped as a stack stays a stack,
+    /// because the list does not show that property.
     pub fn show(&mut self, snapshot: &Snapshot) {
         let old = std::mem::take(&mut self.space.areas);
         for shown in &snapshot.areas {
@@ -66,7 +66,8 @@ impl Vmas {
         }
     }
 
-    /// Does what the call did; `segment`: how many bytes shmat attaches. Where VMAs may be others now.
+    /// Applies a call. `segment` is the size in bytes of the segment that shmat attaches. Returns the ranges
+    /// where VMAs may have changed.
     pub fn call(&mut self, call: &Call, segment: u64) -> [Range<u64>; 2] {
         let changed = match reach(call, &self.space, segment) {
             Reach::Vmas(ranges) => ranges,
@@ -85,7 +86,7 @@ impl Vmas {
         changed
     }
 
-    /// A fault at `address`. The addresses that a stack has grown by.
+    /// Applies a fault at `address`. Returns the range by which a stack has grown.
     pub fn touch(&mut self, address: u64) -> Range<u64> {
         let page = page_of(address);
         let next = self.space.areas.next(page).filter(|_| self.space.areas.find(page).is_none());
@@ -96,12 +97,12 @@ impl Vmas {
         grown
     }
 
-    /// What a forked child gets.
+    /// Returns the VMAs of a forked child.
     pub fn fork(&mut self) -> Vmas {
         Vmas { space: self.space.fork(&mut self.families), families: self.families }
     }
 
-    /// Those with addresses in `range`, ascending.
+    /// Returns the VMAs with addresses in `range`, in ascending order.
     pub fn within(&self, range: &Range<u64>) -> impl Iterator<Item = Vma> {
         self.space.areas.within(range).map(|(start, area)| Vma {
             range: start..area.end,

@@ -8,7 +8,7 @@ fn call(vmas: &mut Vmas, name: CallName, args: [u64; 6], returned: u64) -> [Rang
     vmas.call(&Call { name, args, returned, file: None, transfer: None, beside: Vec::new() }, 0x3000)
 }
 
-/// Start and end in pages from `AT`, rights, purpose.
+/// Returns the VMAs: start and end in pages from `AT`, rights, purpose.
 fn shown(vmas: &Vmas) -> Vec<(i64, i64, u8, Purpose)> {
     let pages = |addr: u64| (addr as i64 - AT as i64) / 4096;
     let all = vmas.within(&(0..1 << 47));
@@ -16,12 +16,12 @@ fn shown(vmas: &Vmas) -> Vec<(i64, i64, u8, Purpose)> {
 }
 
 #[test]
-fn what_calls_change_is_told_and_is_so() {
+fn calls_return_the_ranges_that_they_change() {
     let mut vmas = Vmas::default();
     let changed = call(&mut vmas, CallName::Mmap, [0, 0x4000, 3, 0x2_0022, 0, 0], AT);
     assert_eq!(changed[0], AT..AT + 0x4000);
     assert_eq!(shown(&vmas), [(0, 4, 3, Purpose::Stack)]);
-    // Over a hole, which Linux did not find: what is there nobody has told.
+    // The range has a hole that Linux did not find: the memory there is unknown.
     call(&mut vmas, CallName::Munmap, [AT + 0x1000, 0x1000, 0, 0, 0, 0], 0);
     call(&mut vmas, CallName::Mprotect, [AT, 0x4000, 1, 0, 0, 0], 0);
     assert_eq!(shown(&vmas), [(0, 1, 1, Purpose::Stack), (2, 4, 1, Purpose::Stack)]);
@@ -37,7 +37,7 @@ fn what_calls_change_is_told_and_is_so() {
 }
 
 #[test]
-fn a_stack_grows_and_a_child_lacks_what_it_is_not_to_have() {
+fn stack_grows_and_child_lacks_dontfork_memory() {
     let mut vmas = Vmas::default();
     call(&mut vmas, CallName::Mmap, [AT, 0x1000, 3, 0x132, 0, 0], AT);
     assert_eq!(vmas.touch(AT - 8), AT - 0x1000..AT);
@@ -49,7 +49,7 @@ fn a_stack_grows_and_a_child_lacks_what_it_is_not_to_have() {
 }
 
 #[test]
-fn a_list_does_not_say_which_memory_was_mapped_as_a_stack() {
+fn stacks_are_kept_when_the_list_does_not_show_them() {
     let area = |start, end, name: &str| crate::Area {
         start,
         end,
