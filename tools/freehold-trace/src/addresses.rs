@@ -1,41 +1,43 @@
-//! The addresses that calls speak of.
+//! The addresses that a call concerns.
 
 use crate::CallName;
 use crate::operation::uffdio;
 use std::ops::Range;
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const MAP_FIXED: u64 = 0x10;
 pub(crate) const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 pub(crate) const MREMAP_FIXED: u64 = 2;
 
-/// The first address of the page.
+/// Returns the start of the page that contains `address`.
 pub(crate) fn page_of(address: u64) -> u64 {
     address & !(PAGE - 1)
 }
 
-/// `bytes` in whole pages; none when that does not fit.
+/// Rounds `bytes` up to whole pages. Returns `None` if the result overflows.
 pub(crate) fn whole_pages(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(PAGE)
 }
 
-/// The pages of `len` bytes from the page of `start` on; none if the length or the end overflows. Linux takes
-/// such a length for zero, or refuses the call and changes nothing.
+/// Returns the pages of `len` bytes from the page of `start` on. The range is empty if the length or the end
+/// overflows: Linux then treats the length as zero, or refuses the call and changes nothing.
 pub(crate) fn span(start: u64, len: u64) -> Range<u64> {
     let start = page_of(start);
     start..whole_pages(len).and_then(|len| start.checked_add(len)).unwrap_or(start)
 }
 
-/// The pages that a lock of `len` bytes from `start` on touches.
+/// Returns the pages that a lock of `len` bytes from `start` on covers.
 pub(crate) fn lock_range(start: u64, len: u64) -> Range<u64> {
-    // As on Linux: a sum that overflows becomes a small length.
+    // A sum that overflows wraps to a small length, as on Linux.
     span(start, len.wrapping_add(start & (PAGE - 1)))
 }
 
-/// Where lies what a call is about, and where that is put; either may be empty. `value` is what it returned
-/// if it succeeded, `segment` the bytes that shmat attaches or shmdt lets go of. None: the call names no
-/// addresses.
+/// Returns the range that a call concerns, and the range to which the call moves memory. Either may be empty.
+/// Returns `None` if the call names no addresses.
+///
+/// `value` is the result of a call that succeeded. `segment` is the size in bytes of the segment that shmat
+/// attaches or shmdt detaches.
 pub(crate) fn addresses(
     name: CallName,
     args: &[u64; 6],
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_name_whole_pages() {
+    fn calls_concern_whole_pages() {
         use CallName::*;
         let of = |name, args: [u64; 6], value| addresses(name, &args, value, PAGE);
         let at = |range| Some([range, 0..0]);
@@ -81,7 +83,7 @@ mod tests {
         assert_eq!(of(Mmap, [0x5000, 1, 0, 0, 0, 0], None), at(0x5000..0x5000));
         assert_eq!(of(Mmap, [0x5000, 1, 0, MAP_FIXED_NOREPLACE, 0, 0], None), at(0x5000..0x6000));
         assert_eq!(of(Mlock, [0x5fff, 2, 0, 0, 0, 0], Some(0)), at(0x5000..0x7000));
-        // Linux locks one page, and has no page that ends beyond the last address.
+        // Linux locks one page here. No page ends above the last address.
         assert_eq!(of(Mlock, [0x5002, u64::MAX, 0, 0, 0, 0], Some(0)), at(0x5000..0x6000));
         assert_eq!(of(Mlock, [0x5001, u64::MAX, 0, 0, 0, 0], Some(0)), at(0x5000..0x5000));
         assert_eq!(of(Mbind, [0x5000, u64::MAX, 0, 0, 0, 0], Some(0)), at(0x5000..0x5000));

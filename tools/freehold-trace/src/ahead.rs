@@ -1,27 +1,28 @@
-//! Reads ahead on a thread of its own, so that unpacking and understanding go on at the same time.
+//! Reads ahead on a separate thread, so that decompression and parsing run concurrently.
 
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// Bytes handed over at a time.
+/// Size of a chunk in bytes. Data is handed over in chunks.
 const CHUNK: usize = 256 << 10;
-/// Chunks that wait to be taken, at most.
+/// Maximum number of chunks in the queue.
 const WAITING: usize = 4;
 
-/// What another thread has read.
+/// The reading end of an input that another thread reads ahead.
 pub(crate) struct Ahead {
     chunks: Receiver<io::Result<Vec<u8>>>,
     chunk: Vec<u8>,
-    /// How much of the chunk was taken.
+    /// Number of bytes of the chunk that have been consumed.
     taken: usize,
 }
 
 impl Ahead {
-    /// Reads `input` ahead.
+    /// Starts a thread that reads `input` ahead.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    ///
+    /// Fails if the thread cannot be created.
     pub(crate) fn of(input: Box<dyn Read + Send>) -> io::Result<Self> {
         let (sender, chunks) = sync_channel(WAITING);
         thread::Builder::new().name("unpack".to_owned()).spawn(move || send_all(input, &sender))?;
@@ -29,13 +30,13 @@ impl Ahead {
     }
 }
 
-/// Until the end, an error, or nobody wants more.
+/// Sends the chunks of `input` until the end of the input, an error, or the drop of the receiver.
 fn send_all(mut input: Box<dyn Read + Send>, sender: &SyncSender<io::Result<Vec<u8>>>) {
     loop {
         let mut chunk = Vec::with_capacity(CHUNK);
         let read = input.by_ref().take(CHUNK as u64).read_to_end(&mut chunk);
         let last = read.as_ref().map_or(true, |read| *read == 0);
-        // What came before an error is good.
+        // The data before an error is valid.
         if !chunk.is_empty() && sender.send(Ok(chunk)).is_err() {
             return;
         }
@@ -53,7 +54,7 @@ impl Read for Ahead {
         if self.taken == self.chunk.len() {
             match self.chunks.recv() {
                 Ok(chunk) => (self.chunk, self.taken) = (chunk?, 0),
-                // The other side is done.
+                // The sender has reached the end of the input.
                 Err(_) => return Ok(0),
             }
         }
@@ -68,7 +69,7 @@ impl Read for Ahead {
 mod tests {
     use super::*;
 
-    /// Gives bytes one to seven at a time, then fails or ends.
+    /// An input that returns one to seven bytes per read, and then fails or ends.
     struct Drops(Vec<u8>, usize, bool);
 
     impl Read for Drops {
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_comes_in_order_and_an_error_comes_last() {
+    fn data_arrives_in_order_before_the_error() {
         let bytes: Vec<u8> = (0..3 * CHUNK + 17).map(|n| (n % 251) as u8).collect();
         for fails in [false, true] {
             let mut ahead = Ahead::of(Box::new(Drops(bytes.clone(), 0, fails))).unwrap();
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn it_may_be_left_in_the_middle() {
+    fn reader_may_be_dropped_before_the_end() {
         let mut ahead = Ahead::of(Box::new(io::repeat(7))).unwrap();
         let mut some = [0; 100];
         ahead.read_exact(&mut some).unwrap();

@@ -1,23 +1,26 @@
-//! What calls do to the descriptors of their process.
+//! Effects of calls on the descriptors of their process.
 
 use crate::CallName;
 use crate::operation::{fcntl, open};
 
-/// What a call that has succeeded did to descriptors. The kernel reads the lower half of a number.
+/// The effect of a successful call on descriptors. The kernel reads the lower 32 bits of a descriptor's
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Descriptor {
-    /// It is a file that was opened, with these flags; none: how, stands in memory that is not recorded.
+    /// The descriptor refers to a file opened with these flags. `None`: the flags are in memory that is not
+    /// recorded.
     Opened(u32, Option<u64>),
-    /// The second is a copy of the first.
+    /// The second descriptor is a copy of the first.
     Copied(u32, u32),
-    /// It is closed.
+    /// The descriptor is closed.
     Closed(u32),
-    /// Those from the first to the last are closed, if any are; the process has a table of its own from now
-    /// on, or it may still share one.
+    /// The descriptors in the range `closed`, first and last included, are closed. If `unshares` is set, the
+    /// process has its own table of descriptors from now on; otherwise the process may still share one.
     ClosedRange { closed: Option<(u32, u32)>, unshares: bool },
 }
 
-/// What the call `name` did that returned `value`; none if it neither opens, copies nor closes.
+/// Returns the effect on descriptors of the call `name`, which returned `value`. Returns `None` if the call
+/// neither opens, copies nor closes a descriptor.
 pub(crate) fn done(name: CallName, args: &[u64; 6], value: u64) -> Option<Descriptor> {
     const CLOSE_RANGE_UNSHARE: u64 = 2;
     const CLOSE_RANGE_CLOEXEC: u64 = 4;

@@ -1,4 +1,4 @@
-//! What can be wrong with a recording, and where.
+//! Errors in recordings, and the places where they occur.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub struct Place {
     /// The file.
     pub file: Arc<Path>,
-    /// The line, from 1; 0 before the first.
+    /// Line number, from 1; 0 before the first line.
     pub line: u32,
 }
 
@@ -20,156 +20,155 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a recording cannot be read. Each message begins with the file and the line.
+/// The reason why a recording cannot be read. Each message names the file and, except for
+/// [`Open`](Self::Open), the line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     /// The file cannot be opened.
-    #[error("{}: {source}", file.display())]
+    #[error("cannot open {}: {source}", file.display())]
     Open {
         /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Reading failed, or what was read cannot be decompressed.
-    #[error("{place}: reading failed: {source}")]
+    /// The file cannot be read, or its contents cannot be decompressed.
+    #[error("{place}: cannot read further: {source}")]
     Io {
-        /// Behind this line.
+        /// The last line that was read.
         place: Place,
-        /// What the system, or the decompressor, said.
+        /// The error of the system or of the decompressor.
         source: io::Error,
     },
     /// The file ends in the middle of a line, or its compressed stream in the middle of a block.
     #[error("{place}: the file is cut off here: {how}")]
     Truncated {
-        /// The last line there is.
+        /// The last line of the file.
         place: Place,
-        /// What is missing.
+        /// Description of what is missing.
         how: &'static str,
     },
-    /// The beginning is neither that of a recording nor that of a text by strace.
-    #[error("{place}: not a recording: expected `# fhtrace 1 NAME` or a line by strace, found {found:?}")]
+    /// The file begins neither like a recording nor like a text by strace.
+    #[error("{place}: not a recording: expected `# fhtrace 1 NAME` or a text by strace, found {found:?}")]
     NotARecording {
         /// The first line.
         place: Place,
-        /// How it begins.
+        /// Beginning of the first line.
         found: String,
     },
-    /// A text by strace whose lines do not say when they were.
-    #[error(
-        "{place}: cannot read this text by strace: its lines have no times, which option -ttt gives; found {found:?}"
-    )]
+    /// The file is a text by strace without times.
+    #[error("{place}: cannot read a text by strace without times: use strace option -ttt; found {found:?}")]
     NoTimes {
         /// The first line.
         place: Place,
-        /// How it begins.
+        /// Beginning of the first line.
         found: String,
     },
-    /// The file holds the snapshots of a recording, not its events.
-    #[error("{place}: cannot replay snapshots alone: {}", wanted(name, trace.as_deref()))]
+    /// The file contains the snapshots of a recording, and not the recording's events.
+    #[error("{place}: cannot replay a snapshot file; {}", wanted(name, trace.as_deref()))]
     OnlySnapshots {
         /// The first line.
         place: Place,
         /// The name of the recording.
         name: String,
-        /// The recording that lies beside them.
+        /// The recording beside the snapshot file, if there is one.
         trace: Option<PathBuf>,
     },
-    /// A version of the format that this reader does not know.
+    /// The file has a version of the format that this reader does not support.
     #[error("{place}: {format} version {found:?}; this program reads up to version {known}")]
     Version {
         /// The first line.
         place: Place,
         /// `fhtrace` or `fhsnap`.
         format: &'static str,
-        /// What the file says.
+        /// The version in the file.
         found: String,
-        /// What can be read.
+        /// The highest supported version.
         known: u32,
     },
-    /// A line does not have the form it must have.
+    /// A line does not have the required form.
     #[error("{place}: column {column}: expected {expected}, found {found:?}")]
     Line {
         /// The line.
         place: Place,
-        /// The byte of the line, from 1.
+        /// Offset of the byte in the line, from 1.
         column: usize,
-        /// What would be right there.
+        /// Description of what is valid there.
         expected: &'static str,
-        /// What is there.
+        /// The text in the line.
         found: String,
     },
-    /// A line is longer than any that a recorder writes.
+    /// A line is longer than any line that a recorder writes.
     #[error("{place}: the line is longer than {limit} bytes")]
     TooLong {
         /// The line.
         place: Place,
-        /// Most bytes.
+        /// Maximum length in bytes.
         limit: usize,
     },
-    /// A line is of an earlier time than the one before.
+    /// A line has an earlier time than the line before.
     #[error("{place}: out of order: time {time} after {before}")]
     OutOfOrder {
         /// The line.
         place: Place,
-        /// Its time, in nanoseconds.
+        /// The time of the line, in nanoseconds.
         time: u64,
-        /// The time before.
+        /// The time of the line before.
         before: u64,
     },
-    /// A task does something that nothing created.
+    /// A line belongs to a task that no earlier line created.
     #[error("{place}: task {task} was not created before this line")]
     UnknownTask {
         /// The line.
         place: Place,
-        /// Its serial number.
+        /// The serial number of the task.
         task: u32,
     },
-    /// A file is mapped that no line defines.
+    /// A line maps a file that no earlier line defines.
     #[error("{place}: file {id} is not defined before this line")]
     UnknownFile {
         /// The line.
         place: Place,
-        /// Its number.
+        /// The number of the file.
         id: u32,
     },
-    /// A number is given a second time.
+    /// A number is used a second time.
     #[error("{place}: {what} {id} occurs a second time")]
     Duplicate {
         /// The line.
         place: Place,
-        /// What has the number: task, file, snapshot.
+        /// The kind of object that has the number: task, file, snapshot.
         what: &'static str,
         /// The number.
         id: u32,
     },
-    /// More of something than this reader holds in memory.
+    /// The recording contains more objects of a kind than this reader keeps in memory.
     #[error("{place}: more than {limit} {what}")]
     TooMany {
         /// The line.
         place: Place,
-        /// Of what.
+        /// The kind of object.
         what: &'static str,
-        /// The most.
+        /// Maximum number of objects.
         limit: u64,
     },
-    /// A line names a snapshot that there is none of.
+    /// A line refers to a snapshot that does not exist.
     #[error("{place}: snapshot {id} is missing: {why}")]
     NoSnapshot {
         /// The line.
         place: Place,
-        /// Its number.
+        /// The number of the snapshot.
         id: u32,
-        /// Where it is not.
+        /// The reason why the snapshot was not found.
         why: &'static str,
     },
-    /// The snapshots beside the recording are those of another one.
+    /// The snapshot file beside the recording belongs to another recording.
     #[error("{place}: these are the snapshots of {found:?}, not of {expected:?}")]
     ForeignSnapshots {
-        /// The first line of the snapshots.
+        /// The first line of the snapshot file.
         place: Place,
-        /// The name there.
+        /// The name in the snapshot file.
         found: String,
         /// The name of the recording.
         expected: String,
@@ -177,7 +176,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// It concerns one line, and what follows can be read without that.
+    /// Returns true if the error concerns one line, and the following lines can be read without that line.
     pub(crate) fn is_of_a_line(&self) -> bool {
         matches!(
             self,
@@ -190,36 +189,37 @@ impl ReadError {
     }
 }
 
-/// Says which file is to be replayed in place of the snapshots of recording `name`.
+/// Returns advice on the file to replay instead of the snapshot file of recording `name`.
 fn wanted(name: &str, trace: Option<&Path>) -> String {
     match trace {
-        Some(trace) => format!("they belong to {}", trace.display()),
-        None => format!("the NAME.trace of recording {name:?} is missing beside them"),
+        Some(trace) => format!("replay {} instead", trace.display()),
+        None => format!("NAME.trace of recording {name:?} is missing beside it"),
     }
 }
 
-/// What is wrong with a line, as the parser of lines sees it.
+/// An error in a line, as the parser of lines reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
-    /// Something else should be at this byte (from 0).
+    /// The text at this byte (from 0) is not what the first field describes.
     Expected(&'static str, usize),
-    /// Its time, and that of the line before.
+    /// The time of the line is lower than that of the line before; both times are given.
     OutOfOrder(u64, u64),
-    /// A task that nothing created.
+    /// No earlier line creates this task.
     UnknownTask(u32),
-    /// A file that no line defines.
+    /// No earlier line defines this file.
     UnknownFile(u32),
-    /// A second one with this number.
+    /// The number is used a second time by this kind of object.
     Duplicate(&'static str, u32),
-    /// More than so many.
+    /// There are more objects of this kind than this maximum.
     TooMany(&'static str, u64),
 }
 
-/// Most bytes of a line that a message repeats.
+/// Maximum number of bytes of a line that a message quotes.
 const SHOWN: usize = 60;
 
 impl Bad {
-    /// The same, said of a line in which what was read begins at byte `at`.
+    /// Converts an error about a part of a line into an error about the line, in which the part begins at
+    /// byte `at`.
     pub(crate) fn behind(self, at: usize) -> Bad {
         match self {
             Bad::Expected(expected, within) => Bad::Expected(expected, at + within),
@@ -227,7 +227,7 @@ impl Bad {
         }
     }
 
-    /// The error about `line` at `place`.
+    /// Returns the error about `line` at `place`.
     pub(crate) fn at(self, place: Place, line: &[u8]) -> ReadError {
         match self {
             Bad::Expected(expected, at) => {
@@ -243,7 +243,7 @@ impl Bad {
     }
 }
 
-/// The beginning of `bytes`, readable.
+/// Returns the beginning of `bytes` as text.
 pub(crate) fn excerpt(bytes: &[u8]) -> String {
     let shown = &bytes[..bytes.len().min(SHOWN)];
     String::from_utf8_lossy(shown).into_owned()

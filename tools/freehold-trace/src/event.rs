@@ -1,109 +1,114 @@
-//! One line of a recording: what a task did, when, and what it cost there.
+//! Events: what a task did, when, and the cost on the recorded machine. A recording has one line for each.
 
 use crate::{Limits, TmpfsHuge};
 use std::ops::Range;
 
-/// What happened, in the order in which the kernel applied it.
+/// An event of a recording. Events are in the order in which they took effect in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Line of the file that says so, from 1.
+    /// Number of the line in the file, from 1.
     pub line: u32,
-    /// When it took effect, in nanoseconds since the first event.
+    /// The time at which the event took effect, in nanoseconds since the first event.
     pub time: u64,
-    /// Processor it ran on, where that is known.
+    /// The processor that the task ran on, if known.
     pub cpu: Option<u16>,
-    /// Serial number of the thread; a process goes by that of its first thread.
+    /// Serial number of the thread. A process has the number of its first thread.
     pub task: u32,
-    /// What it was.
+    /// The kind of event.
     pub kind: Kind,
-    /// What it cost on the recorded machine.
+    /// The cost on the recorded machine.
     pub cost: Cost,
 }
 
-/// Kinds of event.
+/// The kinds of event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A page fault.
     Fault {
-        /// The address touched.
+        /// The address that was accessed.
         address: u64,
-        /// What the processor said of it.
+        /// The processor's error code.
         code: FaultCode,
-        /// Taken by the kernel inside execve, for the new image: already in the snapshot of the exec.
+        /// True if the kernel took the fault inside execve, for the new image. The snapshot of the exec then
+        /// already shows the page.
         in_exec: bool,
     },
     /// A system call.
     Call(Box<Call>),
-    /// A new task.
+    /// Creation of a task.
     Clone {
-        /// Its serial number.
+        /// Serial number of the new task.
         child: u32,
-        /// The process it belongs to; its own number for the first thread of a new process.
+        /// The process of the new task. The first thread of a new process has its own number here.
         process: u32,
-        /// As of clone(2): `CLONE_VM` shares the address space, else it is copied now.
+        /// The flags of clone(2). With `CLONE_VM` the address space is shared, otherwise it is copied at this
+        /// time.
         flags: u64,
     },
-    /// The process of the task has these resource limits from now on.
+    /// The resource limits of the task's process, valid from this event on.
     Limits(Box<Limits>),
-    /// execve succeeded: the process has a new address space.
+    /// A successful execve: the process has a new address space.
     Exec {
-        /// The snapshot that shows it, where one was taken.
+        /// The snapshot of the new address space, if one was taken.
         snapshot: Option<u32>,
     },
-    /// The task exits.
+    /// Exit of the task.
     Exit {
-        /// It was the last of its process.
+        /// True if the task was the last of its process.
         last: bool,
     },
-    /// An address space of this process has been torn down.
+    /// End of the teardown of an address space of a process.
     TornDown {
         /// The process.
         process: u32,
     },
-    /// A SIGSEGV or SIGBUS was raised by this task or sent to it.
+    /// A SIGSEGV or SIGBUS that this task raised or received.
     Signal {
-        /// 11 or 7.
+        /// The signal: 11 or 7.
         signal: u8,
-        /// `si_code`: 1 SEGV_MAPERR, 2 SEGV_ACCERR; 0 and below: sent by a process.
+        /// `si_code`: 1 is SEGV_MAPERR, 2 is SEGV_ACCERR. Values of 0 and below mean that a process sent the
+        /// signal.
         code: i32,
     },
-    /// A snapshot was taken here.
+    /// A snapshot.
     Snapshot {
-        /// Its number.
+        /// The number of the snapshot.
         id: u32,
-        /// Why.
+        /// The reason for the snapshot.
         why: Why,
-        /// Of which process.
+        /// The process that the snapshot shows.
         process: u32,
     },
-    /// The whole process tree was frozen from now on.
+    /// The whole process tree is frozen from this event on.
     Frozen {
-        /// For so long.
+        /// Duration of the freeze in nanoseconds.
         ns: u64,
     },
-    /// Events from here on found no room in the recorder's buffers, or a line cannot be read. They were the
-    /// task's, or if that is 0, nobody knows whose: then the loss goes on until an event with 0 events lost.
+    /// A loss: from here on, events did not fit into the recorder's buffers, or a line cannot be read.
+    ///
+    /// The lost events belong to the event's task. If the task is 0, their tasks are unknown; the loss then
+    /// lasts until an event with 0 lost events.
     Lost {
-        /// How many. 0: a loss that began before is over.
+        /// Number of lost events. 0: an earlier loss ends here.
         events: u64,
     },
 }
 
-/// What led to a snapshot.
+/// Reasons for a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
-    /// The end of an execve: the image is mapped, no instruction of it has run.
+    /// The end of an execve: the image is mapped, and no instruction of the image has run.
     Exec,
-    /// The whole tree was frozen, no call half done.
+    /// A freeze of the whole tree, with no call in progress.
     Freeze,
-    /// The last thread of a process exits.
+    /// The exit of the last thread of a process.
     Exit,
-    /// A freeze that met an execve half done. Says nothing certain.
+    /// A freeze during an execve. The contents of the snapshot are not reliable.
     MidExec,
 }
 
 impl Why {
-    /// Returns the reason that has this word in a recording.
+    /// Returns the reason that a recording denotes by this word.
     pub(crate) fn of_word(word: &[u8]) -> Option<Why> {
         match word {
             b"exec" => Some(Why::Exec),
@@ -115,95 +120,99 @@ impl Why {
     }
 }
 
-/// What the processor pushes when a page fault is taken.
+/// The error code that the processor pushes on a page fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct FaultCode(pub u8);
 
 impl FaultCode {
-    /// The page was present: a violation of rights.
+    /// Returns true if the page was present, so that the access violated the page's rights.
     pub fn present(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// It was a write.
+    /// Returns true if the access was a write.
     pub fn write(self) -> bool {
         self.0 & 2 != 0
     }
 
-    /// Taken in user mode.
+    /// Returns true if the fault was taken in user mode.
     pub fn user(self) -> bool {
         self.0 & 4 != 0
     }
 
-    /// An instruction was fetched.
+    /// Returns true if the access was an instruction fetch.
     pub fn exec(self) -> bool {
         self.0 & 16 != 0
     }
 }
 
-/// A system call with its arguments as passed and what it returned.
+/// A system call with its arguments and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Which.
+    /// The name of the call.
     pub name: CallName,
-    /// Its arguments; those beyond the last are zero. A negative number is in two's complement. Those of an
-    /// ioctl are the descriptor, the operation, and what the structure says: where, how long, and the
-    /// mode (0 for UFFDIO_UNREGISTER); for UFFDIO_API the number of the interface and the features; for
-    /// USERFAULTFD_IOC_NEW the flags. Of prlimit64 and setrlimit, the new limits, soft and hard, stand
-    /// in place of the addresses, and a process's serial number in place of a PID (0: the caller's). That of
-    /// capset is the lower half of the effective set.
+    /// The arguments as passed. Arguments beyond the last are zero, and negative numbers are in two's
+    /// complement. Some calls have recorded values in place of pointers:
+    ///
+    /// - ioctl: the descriptor, the operation, and the structure's address, length and mode (0 for
+    ///   UFFDIO_UNREGISTER). For UFFDIO_API the structure's values are the number of the interface and the
+    ///   features, for USERFAULTFD_IOC_NEW the flags.
+    /// - prlimit64 and setrlimit: the new soft and hard limit in place of the addresses. prlimit64 has a
+    ///   process's serial number in place of a PID (0: the caller's process).
+    /// - capset: the lower half of the effective set.
     pub args: [u64; 6],
-    /// What came back.
+    /// The result.
     pub returned: Returned,
-    /// The file that it mapped, by its number in the recording.
+    /// The file that the call mapped, by its number in the recording.
     pub file: Option<u32>,
-    /// What it moved, where the recording shows it (process_vm_readv, process_vm_writev), or the ranges that
-    /// it was about (process_madvise).
+    /// The bytes that process_vm_readv or process_vm_writev moved, or the ranges that process_madvise named,
+    /// if the recording contains them.
     pub transfer: Option<Box<Transfer>>,
-    /// Where calls of other tasks were under way at the same time, of which one changes what is mapped: a
-    /// text by strace does not tell which came first.
+    /// Ranges where calls of other tasks overlapped this call in time, and one of the two calls changes
+    /// mappings. A text by strace does not show which of two such calls took effect first.
     pub beside: Vec<Beside>,
 }
 
-/// Addresses that two calls concern which were under way at once.
+/// A range that two calls with overlapping times concern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beside {
-    /// The addresses.
+    /// The range.
     pub range: Range<u64>,
-    /// The other call comes later among the events.
+    /// True if the other call is the later one in the recording.
     pub later: bool,
-    /// What is mapped there stays; but which of it is locked changes.
+    /// True if only the locks on memory change there; the mappings stay.
     pub locks: bool,
 }
 
-/// What process_vm_readv or process_vm_writev moved, or what process_madvise was about.
+/// The bytes that process_vm_readv or process_vm_writev moved, or the ranges that process_madvise named.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Transfer {
-    /// The process on the other side, by its serial number or that of a thread of it; none when the
-    /// recording does not know it.
+    /// The other process, by its serial number or the serial number of one of its threads. `None` if the
+    /// recording does not contain the process.
     pub process: Option<u32>,
-    /// The caller's own pieces: address and length.
+    /// The ranges in the caller's memory: address and length.
     pub local: Vec<(u64, u64)>,
-    /// The other side's.
+    /// The ranges in the other process's memory.
     pub remote: Vec<(u64, u64)>,
-    /// The bytes moved, from the first on, as far as they are shown: for each local piece the beginning of
-    /// it.
+    /// The moved bytes, from the first on, as far as the recording shows them: one entry for each local
+    /// range, with the beginning of the range's bytes.
     pub shown: Vec<Vec<u8>>,
 }
 
-/// How a call came back.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Returned {
-    /// With this value.
+    /// The call returned this value.
     Value(u64),
-    /// With this errno, positive. 512 to 516: interrupted, and begun anew by the kernel.
+    /// The call failed with this errno, a positive number. With 512 to 516 a signal interrupted the call, and
+    /// the kernel restarts it.
     Error(u16),
-    /// Never.
+    /// The call did not return.
     Never,
 }
 
 impl Returned {
-    /// The value of a call that succeeded.
+    /// Returns the value of a call that succeeded.
     pub fn value(self) -> Option<u64> {
         match self {
             Returned::Value(value) => Some(value),
@@ -214,7 +223,7 @@ impl Returned {
 
 macro_rules! calls {
     ($($variant:ident $name:literal $args:literal,)*) => {
-        /// The calls that recordings hold.
+        /// The calls that recordings contain.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum CallName {
@@ -222,17 +231,17 @@ macro_rules! calls {
         }
 
         impl CallName {
-            /// All of them.
+            /// All calls.
             pub const ALL: &[CallName] = &[$(CallName::$variant),*];
 
-            /// Its name.
+            /// Returns the name of the call.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(CallName::$variant => $name,)*
                 }
             }
 
-            /// The call of this name.
+            /// Returns the call with this name.
             pub fn parse(name: &str) -> Option<CallName> {
                 match name {
                     $($name => Some(CallName::$variant),)*
@@ -240,7 +249,7 @@ macro_rules! calls {
                 }
             }
 
-            /// How many arguments it takes.
+            /// Returns the number of arguments of the call.
             pub fn arity(self) -> usize {
                 match self {
                     $(CallName::$variant => $args,)*
@@ -314,9 +323,11 @@ calls! {
 }
 
 impl Call {
-    /// Whether it is a process_madvise that can be known to be about the caller: by a descriptor that says so
-    /// (`PIDFD_SELF_THREAD`, `PIDFD_SELF`), or because the advice was taken, and is none that is taken
-    /// from others. Which process other descriptors mean is not recorded.
+    /// Returns true if the call is a process_madvise that provably concerns the caller.
+    ///
+    /// The proof is a descriptor that denotes the caller (`PIDFD_SELF_THREAD`, `PIDFD_SELF`), or a success
+    /// with advice that the kernel does not accept for another process. Recordings do not contain the process
+    /// of other descriptors.
     pub fn advises_itself(&self) -> bool {
         let for_others = matches!(self.args[3], 3 | 20 | 21 | 25);
         self.name == CallName::ProcessMadvise
@@ -325,54 +336,55 @@ impl Call {
     }
 }
 
-/// What an event cost on the recorded machine, in nanoseconds, as far as the recording says so.
+/// The cost of an event on the recorded machine, in nanoseconds, as far as the recording contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Cost {
     /// From the entry of the call to the event's time (`e`).
     pub before: Option<u64>,
-    /// From the event's time to the return (`x`); a fault without it was not resolved, or ended in a signal.
+    /// From the event's time to the return (`x`). A fault without this value was not resolved, or ended in a
+    /// signal.
     pub after: Option<u64>,
-    /// Waited for the mmap lock for writing (`w`).
+    /// Wait for the mmap lock for writing (`w`).
     pub write_wait: Option<u64>,
-    /// Waited for the mmap lock for reading (`r`). A fault that waited for neither ran under its VMA's lock
-    /// alone.
+    /// Wait for the mmap lock for reading (`r`). A fault without either wait ran under its VMA's lock.
     pub read_wait: Option<u64>,
-    /// Held the mmap lock (`h`): for writing when there is a `write_wait`, else for reading.
+    /// Hold time of the mmap lock (`h`): for writing if `write_wait` is present, otherwise for reading.
     pub held: Option<u64>,
-    /// Held it for reading after a downgrade (`d`).
+    /// Hold time of the mmap lock for reading after a downgrade (`d`).
     pub downgraded: Option<u64>,
-    /// Further acquisitions of it within the call (`l`).
+    /// Number of further acquisitions of the mmap lock within the call (`l`).
     pub more_locks: u32,
-    /// TLB-flush interrupts sent to other processors (`i`).
+    /// Number of TLB-flush interrupts sent to other processors (`i`).
     pub interrupts: u32,
-    /// A major fault (`M`).
+    /// True for a major fault (`M`).
     pub major: bool,
 }
 
 impl CallName {
-    /// It sets resource limits, or the capabilities that lift them.
+    /// Returns true if the call sets resource limits, or the capabilities that lift resource limits.
     pub fn is_of_limits(self) -> bool {
         matches!(self, CallName::Capset | CallName::Prlimit64 | CallName::Setrlimit)
     }
 
-    /// It makes, copies or closes descriptors of open files, or asks something of one.
+    /// Returns true if the call creates, copies or closes descriptors of files, or queries a descriptor.
     pub fn is_of_descriptors(self) -> bool {
         use CallName::{Close, CloseRange, Creat, Dup, Dup2, Dup3, Fcntl, Open, Openat, Openat2};
         matches!(self, Close | CloseRange | Creat | Dup | Dup2 | Dup3 | Fcntl | Open | Openat | Openat2)
     }
 }
 
-/// A file that the recording maps.
+/// A file that a recorded call maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileInfo {
-    /// Its number.
+    /// The number of the file.
     pub id: u32,
-    /// Its size in bytes, as found after the run; unknown when it was gone by then or is no file.
+    /// The size in bytes, read after the run. `None` if the file was gone by then, or if it is not a regular
+    /// file.
     pub size: Option<u64>,
-    /// Bytes of its pages, if those are huge ones from a pool.
+    /// Size in bytes of the file's huge pages, if the file is on a hugetlbfs.
     pub huge: Option<u64>,
-    /// Where it has huge pages, if it lies in a mounted tmpfs.
+    /// The huge-page policy of the file's file system, if the file is on a mounted tmpfs.
     pub tmpfs: Option<TmpfsHuge>,
-    /// Its path.
+    /// The path.
     pub path: String,
 }

@@ -1,47 +1,47 @@
-//! The fields of a line: numbers and words between single blanks.
+//! The fields of a line: numbers and words, each separated by a single blank.
 
 use crate::error::Bad;
 
-/// A line that is read from left to right.
+/// A line that is parsed from left to right.
 pub(crate) struct Fields<'a> {
     line: &'a [u8],
     at: usize,
 }
 
 impl<'a> Fields<'a> {
-    /// From its beginning.
+    /// Starts at the beginning of the line.
     pub(crate) fn new(line: &'a [u8]) -> Self {
         Fields { line, at: 0 }
     }
 
-    /// The byte that comes next.
+    /// Returns the next byte.
     pub(crate) fn peek(&self) -> Option<u8> {
         self.line.get(self.at).copied()
     }
 
-    /// Nothing is left.
+    /// Returns true if the end of the line is reached.
     pub(crate) fn is_empty(&self) -> bool {
         self.at >= self.line.len()
     }
 
-    /// How far it has been read.
+    /// Returns the offset of the next byte.
     pub(crate) fn position(&self) -> usize {
         self.at
     }
 
-    /// `what` should be here.
+    /// Returns the error that `what` is expected here.
     pub(crate) fn expected<T>(&self, what: &'static str) -> Result<T, Bad> {
         Err(Bad::Expected(what, self.at))
     }
 
-    /// Steps over `byte`, if it comes next.
+    /// Skips `byte` if it is the next byte. Returns true if it was.
     pub(crate) fn eat(&mut self, byte: u8) -> bool {
         let eaten = self.peek() == Some(byte);
         self.at += usize::from(eaten);
         eaten
     }
 
-    /// Steps over `text`, if it comes next.
+    /// Skips `text` if it comes next. Returns true if it did.
     pub(crate) fn eat_text(&mut self, text: &[u8]) -> bool {
         let eaten = self.line[self.at..].starts_with(text);
         if eaten {
@@ -50,17 +50,17 @@ impl<'a> Fields<'a> {
         eaten
     }
 
-    /// Steps over one blank, or else `what` is missing.
+    /// Skips one blank. Fails with the error that `what` is missing if the next byte is not a blank.
     pub(crate) fn blank(&mut self, what: &'static str) -> Result<(), Bad> {
         if self.eat(b' ') { Ok(()) } else { self.expected(what) }
     }
 
-    /// The line must end here.
+    /// Fails if the end of the line is not reached.
     pub(crate) fn end(&self) -> Result<(), Bad> {
         if self.is_empty() { Ok(()) } else { self.expected("the end of the line") }
     }
 
-    /// A decimal number.
+    /// Parses a decimal number.
     pub(crate) fn decimal(&mut self, what: &'static str) -> Result<u64, Bad> {
         let begin = self.at;
         let mut value = 0_u64;
@@ -72,13 +72,13 @@ impl<'a> Fields<'a> {
         if self.at == begin { self.expected(what) } else { Ok(value) }
     }
 
-    /// A decimal number below 2^32.
+    /// Parses a decimal number below 2^32.
     pub(crate) fn decimal_u32(&mut self, what: &'static str) -> Result<u32, Bad> {
         let begin = self.at;
         u32::try_from(self.decimal(what)?).map_err(|_| Bad::Expected(what, begin))
     }
 
-    /// A hexadecimal number without a prefix, in small letters.
+    /// Parses a hexadecimal number without a prefix, in lower case.
     pub(crate) fn hex(&mut self, what: &'static str) -> Result<u64, Bad> {
         let begin = self.at;
         let mut value = 0_u64;
@@ -92,18 +92,18 @@ impl<'a> Fields<'a> {
         if self.at == begin { self.expected(what) } else { Ok(value) }
     }
 
-    /// A hexadecimal number below 2^32.
+    /// Parses a hexadecimal number below 2^32.
     pub(crate) fn hex_u32(&mut self, what: &'static str) -> Result<u32, Bad> {
         let begin = self.at;
         u32::try_from(self.hex(what)?).map_err(|_| Bad::Expected(what, begin))
     }
 
-    /// What comes before the next `stop`, or before the end.
+    /// Returns the bytes before the next `stop`, or before the end of the line.
     pub(crate) fn until(&mut self, stop: u8) -> &'a [u8] {
         self.take_while(|byte| byte != stop)
     }
 
-    /// What comes next and consists of bytes that `belongs` accepts.
+    /// Returns the longest sequence of next bytes that `belongs` accepts.
     pub(crate) fn take_while(&mut self, belongs: impl Fn(u8) -> bool) -> &'a [u8] {
         let rest = &self.line[self.at..];
         let length = rest.iter().position(|byte| !belongs(*byte)).unwrap_or(rest.len());
@@ -111,21 +111,21 @@ impl<'a> Fields<'a> {
         &rest[..length]
     }
 
-    /// All that is left.
+    /// Returns the rest of the line.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         let rest = &self.line[self.at..];
         self.at = self.line.len();
         rest
     }
 
-    /// All that is left, as text.
+    /// Returns the rest of the line as text.
     pub(crate) fn rest_text(&mut self) -> Result<&'a str, Bad> {
         let at = self.at;
         text(self.rest(), at)
     }
 }
 
-/// `bytes`, which are found at `at`, as text.
+/// Returns `bytes`, which begin at offset `at` of the line, as text.
 pub(crate) fn text(bytes: &[u8], at: usize) -> Result<&str, Bad> {
     str::from_utf8(bytes).map_err(|error| Bad::Expected("text in UTF-8", at + error.valid_up_to()))
 }

@@ -4,10 +4,10 @@ use crate::error::Bad;
 use crate::{FileInfo, TmpfsHuge};
 use std::collections::BTreeMap;
 
-/// Most bytes that they may take in memory.
+/// Maximum memory in bytes that the list of files may use.
 const MOST_BYTES: usize = 128 << 20;
 
-/// Files, each with its number.
+/// A list of files, with an index by number.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     list: Vec<FileInfo>,
@@ -16,30 +16,30 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// All of them, in the order of their definition.
+    /// Returns all files in the order of their definition.
     pub(crate) fn all(&self) -> &[FileInfo] {
         &self.list
     }
 
-    /// The one of this number.
+    /// Returns the file with this number.
     pub(crate) fn get(&self, id: u32) -> Option<&FileInfo> {
         self.index.get(&id).map(|index| &self.list[*index])
     }
 
-    /// The text says how large one is.
+    /// Sets the size of a file that is already defined.
     pub(crate) fn set_size(&mut self, id: u32, size: u64) {
         if let Some(file) = self.index.get(&id).and_then(|index| self.list.get_mut(*index)) {
             file.size = Some(size);
         }
     }
 
-    /// Its pages are huge ones, of so many bytes.
+    /// Sets the size of a file's huge pages, in bytes.
     pub(crate) fn set_huge(&mut self, id: u32, bytes: u64) -> Result<(), Bad> {
         self.defined(id)?.huge = Some(bytes);
         Ok(())
     }
 
-    /// It lies in a tmpfs that was mounted like this.
+    /// Sets the huge-page policy of the tmpfs that contains the file.
     pub(crate) fn set_tmpfs(&mut self, id: u32, huge: TmpfsHuge) -> Result<(), Bad> {
         self.defined(id)?.tmpfs = Some(huge);
         Ok(())
@@ -50,7 +50,7 @@ impl Files {
         file.ok_or(Bad::UnknownFile(id))
     }
 
-    /// One more.
+    /// Adds a file.
     pub(crate) fn define(&mut self, file: FileInfo) -> Result<(), Bad> {
         let bytes = self.bytes.saturating_add(file.path.len() + 2 * size_of::<FileInfo>());
         if bytes > MOST_BYTES {

@@ -1,4 +1,4 @@
-//! Opens a file, and unpacks it where it is compressed: its first bytes decide, not its name.
+//! Opens a file, and decompresses it if it is compressed. The first bytes of the file decide, not its name.
 
 use crate::ahead::Ahead;
 use crate::error::ReadError;
@@ -9,28 +9,28 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// Suffixes of compressed files, and none.
+/// Suffixes of uncompressed and compressed files.
 pub(crate) const SUFFIXES: [&str; 3] = ["", ".xz", ".zst"];
-/// Most bytes that unpacking may take.
+/// Maximum memory in bytes that decompression may use.
 const MOST_MEMORY: u64 = 256 << 20;
-/// The same as a power of two, for zstd's window.
+/// `MOST_MEMORY` as a power of two, for zstd's window.
 const LONGEST_WINDOW: u32 = 27;
-/// Bytes read from a file at a time.
+/// Number of bytes that are read from a file at a time.
 const CHUNK: usize = 64 << 10;
 
-/// What may be packed.
+/// An input that may be compressed.
 type Packed = Box<dyn BufRead + Send>;
 
 const XZ: &[u8] = b"\xfd7zXZ\0";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
-/// The lines of the file `path`.
+/// Returns the lines of the file `path`.
 pub(crate) fn open(path: &Path) -> Result<Lines, ReadError> {
     let file = File::open(path).map(|file| Box::new(BufReader::with_capacity(CHUNK, file)) as Packed);
     lines(path, file)
 }
 
-/// The lines in `packed`, called `path` in messages.
+/// Returns the lines of `packed`. Messages use the name `path`.
 pub(crate) fn lines(path: &Path, packed: io::Result<Packed>) -> Result<Lines, ReadError> {
     match packed.and_then(unpack) {
         Ok(input) => Ok(Lines::new(input, path)),
@@ -38,7 +38,7 @@ pub(crate) fn lines(path: &Path, packed: io::Result<Packed>) -> Result<Lines, Re
     }
 }
 
-/// What `packed` holds.
+/// Returns the uncompressed contents of `packed`.
 fn unpack(mut packed: Packed) -> io::Result<Box<dyn Read + Send>> {
     let head = packed.fill_buf()?;
     if head.starts_with(XZ) {
@@ -53,13 +53,13 @@ fn unpack(mut packed: Packed) -> io::Result<Box<dyn Read + Send>> {
     Ok(Box::new(packed))
 }
 
-/// Returns the path that the files of a recording share: `path` without the suffix of one of them, packed or
-/// not (`.trace`, `.snap`, `.strace`, each also with `.xz` or `.zst`).
+/// Returns the path that the files of a recording have in common: `path` without the suffix of a recording's
+/// file (`.trace`, `.snap`, `.strace`), and without `.xz` or `.zst`.
 pub fn without_suffix(path: &Path) -> PathBuf {
     stem(path).0
 }
 
-/// `path` without the suffix of a compressed file and without that of a recording; and the suffix of the
+/// Returns `path` without the suffixes of a recording's file and of a compressed file, and the suffix of the
 /// compressed file.
 pub(crate) fn stem(path: &Path) -> (PathBuf, &'static str) {
     let mut stem = path.to_owned();
@@ -73,17 +73,17 @@ pub(crate) fn stem(path: &Path) -> (PathBuf, &'static str) {
     (stem, packed.unwrap_or(&""))
 }
 
-/// The snapshots beside the recording `path`: those packed as it is, or else any.
+/// Returns the snapshot file beside the recording `path`, preferably with the same compression.
 pub(crate) fn snapshots_beside(path: &Path) -> Option<PathBuf> {
     beside(path, ".snap")
 }
 
-/// The recording beside the snapshots `path`: the one packed as they are, or else any.
+/// Returns the recording beside the snapshot file `path`, preferably with the same compression.
 pub(crate) fn recording_beside(path: &Path) -> Option<PathBuf> {
     beside(path, ".trace")
 }
 
-/// The file of this kind beside `path`, which is of the same recording.
+/// Returns the file with suffix `kind` that belongs to the same recording as `path`.
 fn beside(path: &Path, kind: &str) -> Option<PathBuf> {
     let (stem, own) = stem(path);
     let beside = |suffix: &str| {

@@ -1,8 +1,8 @@
-//! What real programs did to their memory: recordings in, a replay plan out.
+//! Recordings of the memory operations of real programs, and replay plans made of recordings.
 //!
-//! A recording is a stream of [`Event`]s in the order in which the kernel applied them, the files that were
-//! mapped, and [`Snapshot`]s: the kernel's own lists of VMAs and present pages. Its text formats are
-//! described in `docs/trace-format.md`.
+//! A recording is a stream of [`Event`]s in the order in which they took effect in the kernel, the list of
+//! files that were mapped, and [`Snapshot`]s: the kernel's VMA lists and present pages.
+//! `docs/trace-format.md` describes the text formats.
 #![deny(unsafe_code)]
 
 mod addresses;

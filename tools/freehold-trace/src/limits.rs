@@ -7,25 +7,25 @@ use crate::operation::{capability, rlimit};
 use crate::{Call, Returned};
 use std::fmt;
 
-/// The resource limits of a process that concern memory, in bytes, as setrlimit takes them: [`u64::MAX`] is
-/// no limit.
+/// The resource limits of a process that concern memory, in bytes, as for setrlimit. [`u64::MAX`] means no
+/// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// RLIMIT_AS.
     pub address_space: u64,
     /// RLIMIT_DATA.
     pub data: u64,
-    /// The hard limit of RLIMIT_DATA, which counts where the soft one is 0.
+    /// The hard limit of RLIMIT_DATA, which applies if the soft limit is 0.
     pub data_hard: u64,
     /// RLIMIT_STACK.
     pub stack: u64,
     /// RLIMIT_MEMLOCK.
     pub memlock: u64,
-    /// It may lock more than that (CAP_IPC_LOCK).
+    /// True if the process may lock more than RLIMIT_MEMLOCK (CAP_IPC_LOCK).
     pub may_lock: bool,
 }
 
-/// The same, as far as a recording tells.
+/// The resource limits of a process, as far as a recording contains them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownLimits {
     /// RLIMIT_AS.
@@ -36,13 +36,13 @@ pub struct KnownLimits {
     pub stack: Option<u64>,
     /// RLIMIT_MEMLOCK.
     pub memlock: Option<u64>,
-    /// CAP_IPC_LOCK. That it has it says no more than that it had it once: how credentials change, not every
-    /// recording tells.
+    /// CAP_IPC_LOCK. A value of true means only that the process once had the capability: not every recording
+    /// contains the changes of credentials.
     pub may_lock: Option<bool>,
 }
 
 impl Limits {
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the format that [`Display`](fmt::Display) writes.
     pub(crate) fn read(fields: &mut Fields) -> Result<Limits, Bad> {
         const LIMIT: &str = "a limit in bytes, hexadecimal";
         let mut limit = || {
@@ -78,7 +78,7 @@ impl From<Limits> for KnownLimits {
 }
 
 impl KnownLimits {
-    /// All of them are known.
+    /// Returns true if all limits are known.
     pub fn are_all(&self) -> bool {
         let KnownLimits { address_space, data, stack, memlock, may_lock } = self;
         address_space.is_some()
@@ -88,12 +88,12 @@ impl KnownLimits {
             && may_lock.is_some()
     }
 
-    /// It is known that no more memory may be locked than RLIMIT_MEMLOCK says.
+    /// Returns true if the process is known to be limited by RLIMIT_MEMLOCK.
     pub fn forbid_locks(&self) -> bool {
         self.memlock.is_some() && self.may_lock == Some(false)
     }
 
-    /// Takes note of a call that has changed them, with the new limits among its arguments.
+    /// Applies a successful call that changes limits. The call's arguments contain the new limits.
     pub(crate) fn note(&mut self, call: &Call) {
         let [first, second, third, fourth, ..] = call.args;
         if call.returned != Returned::Value(0) {

@@ -5,9 +5,9 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most bytes of a line.
+/// Maximum length of a line in bytes.
 pub(crate) const LONGEST: usize = 1 << 20;
-/// Bytes asked for at a time.
+/// Number of bytes that are read at a time.
 const CHUNK: usize = 64 << 10;
 
 /// A file that is read line by line.
@@ -17,28 +17,28 @@ pub(crate) struct Lines {
     /// Number of the current line.
     number: u32,
     buffer: Vec<u8>,
-    /// The current line, without its end, within the buffer.
+    /// The range of the current line in the buffer, without the line end.
     current: (usize, usize),
-    /// Where the next one begins.
+    /// Offset of the next line in the buffer.
     next: usize,
-    /// How much of the buffer is filled.
+    /// Number of bytes in the buffer.
     filled: usize,
 }
 
 impl Lines {
-    /// The lines of `input`, which is called `file` in messages.
+    /// Reads the lines of `input`. Messages use the name `file`.
     pub(crate) fn new(input: Box<dyn Read + Send>, file: &Path) -> Self {
         let buffer = vec![0; 2 * CHUNK];
         Lines { input, file: file.into(), number: 0, buffer, current: (0, 0), next: 0, filled: 0 }
     }
 
-    /// Those of a text, for tests.
+    /// Reads the lines of a text, for tests.
     #[cfg(test)]
     pub(crate) fn of_text(text: impl Into<Vec<u8>>) -> Self {
         Lines::new(Box::new(io::Cursor::new(text.into())), Path::new("test"))
     }
 
-    /// Goes to the next line; false at the end of the file.
+    /// Advances to the next line. Returns false at the end of the file.
     pub(crate) fn advance(&mut self) -> Result<bool, ReadError> {
         let mut searched = self.next;
         loop {
@@ -60,28 +60,28 @@ impl Lines {
                 }
                 return Err(ReadError::Truncated {
                     place: self.following(),
-                    how: "its last line has no end",
+                    how: "the last line has no line end",
                 });
             }
         }
     }
 
-    /// The current line, without its end.
+    /// Returns the current line without its end.
     pub(crate) fn line(&self) -> &[u8] {
         &self.buffer[self.current.0..self.current.1]
     }
 
-    /// Its number, from 1.
+    /// Returns the number of the current line, from 1.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Where the current line is.
+    /// Returns the place of the current line.
     pub(crate) fn place(&self) -> Place {
         Place { file: self.file.clone(), line: self.number }
     }
 
-    /// The error about the current line.
+    /// Returns the error about the current line.
     pub(crate) fn wrong(&self, bad: Bad) -> ReadError {
         bad.at(self.place(), self.line())
     }
@@ -104,8 +104,8 @@ impl Lines {
         Ok(())
     }
 
-    /// Moves what is not yet read to the front, and grows the buffer where that alone fills it. Lines that
-    /// are too long are refused before the buffer exceeds `LONGEST` by more than a few chunks.
+    /// Moves the unread bytes to the front of the buffer, and grows the buffer if they fill it. Overlong
+    /// lines are refused before the buffer exceeds `LONGEST` by more than a few chunks.
     fn make_room(&mut self) {
         self.buffer.copy_within(self.next..self.filled, 0);
         self.filled -= self.next;
@@ -126,7 +126,7 @@ impl Lines {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    let how = "its compressed stream has no end";
+                    let how = "the compressed stream is incomplete";
                     return Err(ReadError::Truncated { place: self.place(), how });
                 }
                 Err(source) => return Err(ReadError::Io { place: self.place(), source }),

@@ -1,7 +1,7 @@
 use super::*;
 use std::io::Cursor;
 
-/// Gives a few bytes at a time.
+/// An input that returns a few bytes per read.
 struct Slow(Cursor<Vec<u8>>, usize);
 
 impl Read for Slow {
@@ -21,7 +21,7 @@ fn all(mut lines: Lines) -> Result<Vec<String>, ReadError> {
 }
 
 #[test]
-fn lines_are_the_same_however_they_arrive() {
+fn lines_do_not_depend_on_the_size_of_reads() {
     let expected: Vec<String> = (0..4000).map(|length| "x".repeat(length % 157)).collect();
     let text: String = expected.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
     for few in [1, 7, 4096, 1 << 20] {
@@ -40,7 +40,7 @@ fn long_lines_are_read_up_to_the_limit() {
 }
 
 #[test]
-fn a_line_without_end_does_not_fill_the_memory() {
+fn endless_line_uses_bounded_memory() {
     let endless = Box::new(io::repeat(b'x'));
     let mut lines = Lines::new(endless, Path::new("test"));
     assert!(matches!(lines.advance(), Err(ReadError::TooLong { .. })));
@@ -48,7 +48,7 @@ fn a_line_without_end_does_not_fill_the_memory() {
 }
 
 #[test]
-fn the_last_line_needs_its_end() {
+fn last_line_must_have_a_line_end() {
     let error = all(Lines::of_text("one\ntwo")).unwrap_err();
-    assert_eq!(error.to_string(), "test:2: the file is cut off here: its last line has no end");
+    assert_eq!(error.to_string(), "test:2: the file is cut off here: the last line has no line end");
 }

@@ -1,9 +1,9 @@
-//! Which serial numbers have been given out.
+//! The set of serial numbers that are in use.
 
 use crate::error::Bad;
 
-/// Serial numbers are below this: far more tasks, files or snapshots than a recording has, and few enough to
-/// keep a bit for each.
+/// Upper bound of serial numbers. No recording has this many tasks, files or snapshots, and a bit for each
+/// still fits in memory.
 const LIMIT: u32 = 1 << 24;
 
 /// A set of serial numbers.
@@ -13,12 +13,12 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// It was given out.
+    /// Returns true if the number is in the set.
     pub(crate) fn contains(&self, number: u32) -> bool {
         self.words.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 != 0)
     }
 
-    /// Gives it out to a `what`, of which there are `many`.
+    /// Adds a number. Errors call an object `what`, and several objects `many`.
     pub(crate) fn insert(&mut self, number: u32, what: &'static str, many: &'static str) -> Result<(), Bad> {
         if number >= LIMIT {
             return Err(Bad::TooMany(many, u64::from(LIMIT)));

@@ -1,6 +1,6 @@
-//! Numbers that calls take for what they shall do, as Linux has them on x86-64.
+//! Numbers that select the operation of a call, with Linux's values for x86-64.
 
-/// Operations of fcntl: its second argument, of which the kernel reads the lower half.
+/// Operations of fcntl: the second argument. The kernel reads its lower 32 bits.
 pub mod fcntl {
     /// `F_DUPFD`.
     pub const DUPFD: u32 = 0;
@@ -11,16 +11,17 @@ pub mod fcntl {
     /// `F_GET_SEALS`.
     pub const GET_SEALS: u32 = 1034;
 
-    /// Those that recordings keep: they copy a descriptor, seal a file, or ask for its seals.
+    /// The operations that recordings keep: those that copy a descriptor, and those that set or query a
+    /// file's seals.
     pub const KEPT: [u32; 4] = [DUPFD, DUPFD_CLOEXEC, ADD_SEALS, GET_SEALS];
 
-    /// Whether it copies a descriptor.
+    /// Returns true if the operation copies a descriptor.
     pub fn copies(operation: u64) -> bool {
         matches!(operation as u32, DUPFD | DUPFD_CLOEXEC)
     }
 }
 
-/// Flags of the opens.
+/// Flags of open and openat.
 pub mod open {
     /// `O_CREAT`.
     pub const CREAT: u64 = 0o100;
@@ -28,14 +29,14 @@ pub mod open {
     pub const TRUNC: u64 = 0o1000;
     /// `O_PATH`.
     pub const PATH: u64 = 0o1000_0000;
-    /// `__O_TMPFILE`, the bit of `O_TMPFILE` that nothing else has.
+    /// `__O_TMPFILE`: the bit that only `O_TMPFILE` has.
     pub const TMPFILE: u64 = 0o2000_0000;
 
-    /// Those that creat stands for: for writing, `O_CREAT`, `O_TRUNC`.
+    /// The flags that creat implies: writing, `O_CREAT` and `O_TRUNC`.
     pub const CREAT_FLAGS: u64 = 1 | CREAT | TRUNC;
 }
 
-/// Seals of a file, as fcntl's third argument and answer have them.
+/// Seals of a file, as in the argument and the result of fcntl.
 pub mod seal {
     /// `F_SEAL_SEAL`: no more seals.
     pub const SEAL: u64 = 1;
@@ -50,22 +51,22 @@ pub mod seal {
     /// `F_SEAL_EXEC`.
     pub const EXEC: u64 = 0x20;
 
-    /// All that there are.
+    /// All seals.
     pub const ALL: u64 = SEAL | SHRINK | GROW | WRITE | FUTURE_WRITE | EXEC;
 }
 
-/// Modes of fallocate: its second argument, bits of which some go together.
+/// Modes of fallocate: the second argument, a set of bits.
 pub mod fallocate {
     /// `FALLOC_FL_KEEP_SIZE`.
     pub const KEEP_SIZE: u64 = 1;
-    /// `FALLOC_FL_PUNCH_HOLE`, which is nothing without [`KEEP_SIZE`].
+    /// `FALLOC_FL_PUNCH_HOLE`, which is valid only together with [`KEEP_SIZE`].
     pub const PUNCH_HOLE: u64 = 2;
 
-    /// The mode that makes a hole.
+    /// The mode that punches a hole.
     pub const HOLE: u64 = PUNCH_HOLE | KEEP_SIZE;
 }
 
-/// Operations of prctl that are about memory: its first argument.
+/// Operations of prctl that concern memory: the first argument.
 pub mod prctl {
     /// `PR_SET_MM`.
     pub const SET_MM: u64 = 35;
@@ -73,7 +74,7 @@ pub mod prctl {
     pub const SET_THP_DISABLE: u64 = 41;
     /// `PR_GET_THP_DISABLE`.
     pub const GET_THP_DISABLE: u64 = 42;
-    /// `PR_SET_VMA`: names of anonymous memory.
+    /// `PR_SET_VMA`: sets the name of anonymous memory.
     pub const SET_VMA: u64 = 0x5356_4d41;
     /// `PR_SET_MDWE`.
     pub const SET_MDWE: u64 = 65;
@@ -84,14 +85,14 @@ pub mod prctl {
     /// `PR_GET_MEMORY_MERGE`.
     pub const GET_MEMORY_MERGE: u64 = 68;
 
-    /// `PR_SET_MM_START_BRK`, an operation of [`SET_MM`]: prctl's second argument.
+    /// `PR_SET_MM_START_BRK`, an operation of [`SET_MM`]: the second argument of prctl.
     pub const MM_START_BRK: u64 = 6;
     /// `PR_SET_MM_BRK`.
     pub const MM_BRK: u64 = 7;
     /// `PR_SET_MM_MAP`.
     pub const MM_MAP: u64 = 14;
 
-    /// Those that recordings keep: all.
+    /// The operations that recordings keep: all of the above.
     pub const KEPT: [u64; 8] = [
         SET_MM,
         SET_THP_DISABLE,
@@ -104,26 +105,26 @@ pub mod prctl {
     ];
 }
 
-/// Operations of ioctl on a userfaultfd: its second argument, of which the kernel reads the lower half.
+/// Operations of ioctl on a userfaultfd: the second argument. The kernel reads its lower 32 bits.
 pub mod uffdio {
-    /// `UFFDIO_API`: says which features are wanted.
+    /// `UFFDIO_API`: negotiates the features.
     pub const API: u64 = 0xc018_aa3f;
-    /// `USERFAULTFD_IOC_NEW`, on /dev/userfaultfd: makes a userfaultfd.
+    /// `USERFAULTFD_IOC_NEW` on /dev/userfaultfd: creates a userfaultfd.
     pub const NEW: u64 = 0xaa00;
     /// `UFFDIO_REGISTER`.
     pub const REGISTER: u64 = 0xc020_aa00;
     /// `UFFDIO_UNREGISTER`.
     pub const UNREGISTER: u64 = 0x8010_aa01;
 
-    /// Those that recordings keep.
+    /// The operations that recordings keep.
     pub const KEPT: [u64; 4] = [REGISTER, UNREGISTER, API, NEW];
 
-    /// `UFFD_FEATURE_EVENT_FORK`: what is registered is so in forked children, too.
+    /// `UFFD_FEATURE_EVENT_FORK`: forked children inherit registrations.
     pub const EVENT_FORK: u64 = 2;
-    /// `UFFD_FEATURE_EVENT_REMAP`: what is moved stays registered.
+    /// `UFFD_FEATURE_EVENT_REMAP`: moved memory stays registered.
     pub const EVENT_REMAP: u64 = 4;
 
-    /// Whether it is about what is mapped.
+    /// Returns true if the operation registers or unregisters memory.
     pub fn registers(operation: u64) -> bool {
         matches!(operation, REGISTER | UNREGISTER)
     }
@@ -136,7 +137,7 @@ pub mod uffdio {
     pub const MINOR: u64 = 4;
 }
 
-/// Resources that prlimit64 and setrlimit limit.
+/// Resources of prlimit64 and setrlimit.
 pub mod rlimit {
     /// `RLIMIT_DATA`.
     pub const DATA: u64 = 2;
@@ -147,20 +148,20 @@ pub mod rlimit {
     /// `RLIMIT_AS`.
     pub const AS: u64 = 9;
 
-    /// Those that recordings keep: they limit memory.
+    /// The resources that recordings keep: those that limit memory.
     pub const KEPT: [u64; 4] = [DATA, STACK, MEMLOCK, AS];
 }
 
-/// Values of personality: its argument, of which the kernel reads the lower half.
+/// Values of personality's argument. The kernel reads its lower 32 bits.
 pub mod personality {
-    /// Asks for the value, and changes nothing.
+    /// Queries the personality without changing it.
     pub const QUERY: u32 = u32::MAX;
-    /// `READ_IMPLIES_EXEC`: what is mapped to be read may be executed, too.
+    /// `READ_IMPLIES_EXEC`: readable mappings are also executable.
     pub const READ_IMPLIES_EXEC: u64 = 0x40_0000;
 }
 
-/// Capabilities, as bits of the sets that capset gives.
+/// Capabilities, as bits of capset's sets.
 pub mod capability {
-    /// `CAP_IPC_LOCK`: to lock more than RLIMIT_MEMLOCK.
+    /// `CAP_IPC_LOCK`: the right to lock more than RLIMIT_MEMLOCK.
     pub const IPC_LOCK: u64 = 1 << 14;
 }

@@ -12,12 +12,12 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
 
-/// What a recording is written in.
+/// The format of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// `NAME.trace`, with `NAME.snap` beside it.
     Trace {
-        /// The version that its first line gives.
+        /// The version in the first line.
         version: u32,
     },
     /// A text by strace.
@@ -31,32 +31,35 @@ pub struct Recording {
     snapshots: Option<SnapReader>,
 }
 
-/// Its events, by what they are written in.
+/// The events of a recording, by format.
 enum Events {
-    /// With the version.
+    /// A `NAME.trace` of this version.
     Trace(u32, Box<TraceReader>),
     Strace(Box<StraceReader>),
 }
 
 impl Recording {
-    /// Opens the recording `path`: a `NAME.trace`, with the `NAME.snap` that lies beside it (if none does,
-    /// there are no snapshots), or a text by strace; each plain, packed by xz or by zstd. What a file is,
-    /// its beginning decides, not its name.
+    /// Opens the recording `path`: a `NAME.trace`, or a text by strace.
+    ///
+    /// A `NAME.trace` is opened with the `NAME.snap` beside it; without that file, the recording has no
+    /// snapshots. Each file may be compressed by xz or zstd. The first bytes of a file decide its format, not
+    /// its name.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read or is no recording, snapshots of another recording.
+    /// Fails if a file cannot be read, if `path` is not a recording, or if the snapshots belong to another
+    /// recording.
     pub fn open(path: &Path) -> Result<Recording, ReadError> {
         let beside = || input::snapshots_beside(path).map(|path| input::open(&path)).transpose();
         Recording::begin(path, input::open(path)?, beside)
     }
 
-    /// The recording in `events`, with its snapshots, where there are any. In messages and where it has no
-    /// name of its own it is called `path`.
+    /// Reads the recording in `events`, with its snapshots if there are any. `path` is the name of the
+    /// recording in messages, and for a recording without a name of its own.
     ///
     /// # Errors
     ///
-    /// As for [`Recording::open`].
+    /// Fails like [`Recording::open`].
     pub fn read(
         path: &Path,
         events: Box<dyn BufRead + Send>,
@@ -67,11 +70,11 @@ impl Recording {
         Recording::begin(path, input::lines(path, Ok(events))?, snapshots)
     }
 
-    /// As [`Recording::read`], with the snapshots in the file `snapshots`, wherever it lies.
+    /// Reads a recording like [`Recording::read`], with the snapshots in the file `snapshots`.
     ///
     /// # Errors
     ///
-    /// As for [`Recording::open`].
+    /// Fails like [`Recording::open`].
     pub fn read_with(
         path: &Path,
         events: Box<dyn BufRead + Send>,
@@ -109,12 +112,12 @@ impl Recording {
         }
     }
 
-    /// Its name: what the first line says; that of the file for a text by strace.
+    /// Returns the name of the recording: the name in the first line, or the file name of a text by strace.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is written in.
+    /// Returns the format of the recording.
     pub fn format(&self) -> Format {
         match &self.events {
             Events::Trace(version, _) => Format::Trace { version: *version },
@@ -122,12 +125,13 @@ impl Recording {
         }
     }
 
-    /// The next event; none at the end.
+    /// Returns the next event, or `None` at the end.
     ///
     /// # Errors
     ///
-    /// The file ends within a line or a packed stream, or holds more than is read. Nothing sensible follows.
-    /// A line that cannot be read is no error: see [`unread`](Self::unread).
+    /// Fails if the file ends within a line or a compressed stream, or if it exceeds a limit of the reader.
+    /// The rest cannot be read then. A line that cannot be read is not an error: see
+    /// [`unread`](Self::unread).
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         match &mut self.events {
             Events::Trace(_, events) => events.next_event(),
@@ -135,17 +139,17 @@ impl Recording {
         }
     }
 
-    /// Whether the recording tells of descriptors: what opens, copies and closes them.
+    /// Returns true if the recording contains the calls that open, copy and close descriptors.
     pub fn follows_descriptors(&self) -> bool {
         matches!(self.events, Events::Strace(_) | Events::Trace(2.., _))
     }
 
-    /// Returns whether the recording has the calls of personality.
+    /// Returns true if the recording contains the calls of personality.
     pub fn follows_personalities(&self) -> bool {
         matches!(self.events, Events::Trace(3.., _))
     }
 
-    /// A setting of the machine that it was made on, where it tells.
+    /// Returns a setting of the recorded machine, if the recording contains it.
     pub fn machine(&self, name: &str) -> Option<&str> {
         match &self.events {
             Events::Trace(_, events) => events.machine().get(name).map(String::as_str),
@@ -153,18 +157,18 @@ impl Recording {
         }
     }
 
-    /// The file of this number, once the events so far have mentioned it.
+    /// Returns the file with this number, if an event so far refers to it.
     pub fn file(&self, id: u32) -> Option<&FileInfo> {
         self.events.files().get(id)
     }
 
-    /// The files that the events so far have mentioned.
+    /// Returns the files to which the events so far refer.
     pub fn files(&self) -> &[FileInfo] {
         self.events.files().all()
     }
 
-    /// Lines so far that could not be read, or of which a part could not. What they may have said is an event
-    /// [`Kind::Lost`](crate::Kind::Lost).
+    /// Returns the lines so far that could not be read, completely or in part. An event
+    /// [`Kind::Lost`](crate::Kind::Lost) stands for their effects.
     pub fn unread(&self) -> &Unread {
         match &self.events {
             Events::Trace(_, events) => events.unread(),
@@ -172,7 +176,8 @@ impl Recording {
         }
     }
 
-    /// Calls in a text by strace that do not concern memory, each with how often it has occurred so far.
+    /// Returns the calls in a text by strace that do not concern memory, each with its number of occurrences
+    /// so far.
     pub fn skipped(&self) -> &BTreeMap<String, u64> {
         static NONE: BTreeMap<String, u64> = BTreeMap::new();
         match &self.events {
@@ -181,25 +186,25 @@ impl Recording {
         }
     }
 
-    /// Snapshot `id`. Each is handed out once; none is what there is for one that was handed out, that does
-    /// not exist, or where there are no snapshots. The file is read as far as needed, and what is passed
-    /// over is kept until it is asked for.
+    /// Returns snapshot `id`. Returns `None` if the snapshot does not exist, or was returned before.
+    ///
+    /// The file is read as far as needed, and skipped snapshots are kept for later calls.
     ///
     /// # Errors
     ///
-    /// A line of the snapshots that cannot be read, or too much passed over.
+    /// Fails if a line of the snapshots cannot be read, or if too many lines are skipped.
     pub fn snapshot(&mut self, id: u32) -> Result<Option<Snapshot>, ReadError> {
         self.snapshots.as_mut().map_or(Ok(None), |snapshots| snapshots.snapshot(id))
     }
 }
 
 impl Recording {
-    /// The error about `line`, which names snapshot `id` where there is none to be had.
+    /// Returns the error about `line`, which refers to snapshot `id`, if that snapshot cannot be returned.
     pub(crate) fn no_snapshot(&self, line: u32, id: u32) -> ReadError {
         let place = Place { line, ..self.events.place() };
         let why = match self.snapshots {
-            None => "beside the recording there is no file of snapshots (NAME.snap for NAME.trace)",
-            Some(_) => "the file of snapshots has none of that number, or an earlier line has named it",
+            None => "there is no snapshot file beside the recording (NAME.snap for NAME.trace)",
+            Some(_) => "the snapshot file does not contain it, or an earlier line refers to it",
         };
         ReadError::NoSnapshot { place, id, why }
     }
@@ -221,7 +226,7 @@ impl Events {
     }
 }
 
-/// Why `path` is no recording, whose first line is the current one of `lines`.
+/// Returns the reason why `path` is not a recording. The current line of `lines` is the first line.
 fn refused(path: &Path, lines: &Lines) -> ReadError {
     let place = lines.place();
     if let Header::Name(_, name) = header(lines.line(), "fhsnap", SNAP_VERSION) {
@@ -234,7 +239,7 @@ fn refused(path: &Path, lines: &Lines) -> ReadError {
     }
 }
 
-/// The snapshots in `lines`, which must be those of the recording called `expected`.
+/// Returns a reader of the snapshots in `lines`, which must belong to the recording called `expected`.
 fn snapshots_of(mut lines: Lines, expected: &str) -> Result<SnapReader, ReadError> {
     if !lines.advance()? {
         return Err(ReadError::Truncated { place: lines.place(), how: "it is empty" });

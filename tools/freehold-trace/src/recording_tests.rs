@@ -22,7 +22,7 @@ fn read_bytes(events: impl Into<Vec<u8>>, snapshots: Option<Vec<u8>>) -> Result<
     Recording::read(Path::new("some.trace"), boxed(events.into()), snapshots.map(boxed))
 }
 
-/// How many events there are, and snapshots.
+/// Returns the numbers of events and of snapshots.
 fn count(mut recording: Recording) -> Result<(u32, u32), ReadError> {
     let (mut events, mut snapshots) = (0, 0);
     while let Some(event) = recording.next_event()? {
@@ -35,7 +35,7 @@ fn count(mut recording: Recording) -> Result<(u32, u32), ReadError> {
 }
 
 #[test]
-fn packed_or_plain_is_the_same() {
+fn compressed_and_plain_files_are_equal() {
     for trace in [TRACE.into(), xz(TRACE), zstd(TRACE)] {
         for snap in [SNAP.into(), xz(SNAP), zstd(SNAP)] {
             let recording = read_bytes(trace.clone(), Some(snap)).unwrap();
@@ -48,7 +48,7 @@ fn packed_or_plain_is_the_same() {
 }
 
 #[test]
-fn snapshots_lie_beside_the_recording_packed_in_any_way() {
+fn snapshots_beside_the_recording_may_have_any_compression() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("a.trace"), TRACE).unwrap();
@@ -65,23 +65,23 @@ fn snapshots_lie_beside_the_recording_packed_in_any_way() {
     assert_eq!(count(text).unwrap(), (1, 0));
     let error = Recording::open(&at("absent.trace")).err().unwrap().to_string();
     assert!(error.contains("absent.trace: "), "{error}");
-    // Those packed as the recording is come first.
+    // The snapshot file with the recording's compression has priority.
     fs::write(at("b.snap.xz"), xz(&SNAP.replace("name", "other"))).unwrap();
     assert!(matches!(Recording::open(&at("b.trace.xz")), Err(ReadError::ForeignSnapshots { .. })));
 }
 
 #[test]
-fn what_is_no_recording_is_refused() {
+fn other_files_are_refused() {
     let message = |events: &str, snapshots: Option<&str>| {
         let read = read_bytes(events, snapshots.map(|text| text.as_bytes().to_vec())).and_then(count);
         read.unwrap_err().to_string()
     };
-    let first = "some.trace:1: not a recording: expected `# fhtrace 1 NAME` or a line by strace, found ";
+    let first = "some.trace:1: not a recording: expected `# fhtrace 1 NAME` or a text by strace, found ";
     assert_eq!(message("hello\n", None), format!("{first}\"hello\""));
     assert_eq!(
         message(SNAP, None),
-        "some.trace:1: cannot replay snapshots alone: the NAME.trace of recording \"name with blanks\" is missing \
-         beside them"
+        "some.trace:1: cannot replay a snapshot file; NAME.trace of recording \"name with blanks\" is missing \
+         beside it"
     );
     assert_eq!(message("# fhsnap 1 \n", None), format!("{first}\"# fhsnap 1 \""));
     assert_eq!(message("# fhtrace 1 \n", None), format!("{first}\"# fhtrace 1 \""));
@@ -96,9 +96,9 @@ fn what_is_no_recording_is_refused() {
     assert!(message(TRACE, Some("")).contains("some.snap:0: the file is cut off here"));
 }
 
-/// Wherever a file ends too early, this is noticed, and what came before is handed out.
+/// A truncation is detected anywhere in a file, and the events before it are returned.
 #[test]
-fn truncation_is_noticed() {
+fn truncation_is_detected() {
     let lines: String = (0..3000).map(|time| format!("{time} 0 1 F {time:x}000 6\n")).collect();
     let text = format!("# fhtrace 1 x\n{lines}");
     for packed in [xz(&text), zstd(&text), text.into_bytes()] {
@@ -106,10 +106,10 @@ fn truncation_is_noticed() {
         for part in 1..40 {
             let end = packed.len() - 1 - (packed.len() - 10) * part / 40;
             if packed[..end].ends_with(b"6\n") {
-                continue; // A plain text between two lines: nothing is missing that could be seen.
+                continue; // A plain text that ends between two lines looks complete.
             }
             let Err(error) = read_bytes(&packed[..end], None).and_then(count) else {
-                panic!("cut at {end} of {}: nothing noticed", packed.len());
+                panic!("cut at {end} of {}: not detected", packed.len());
             };
             assert!(matches!(error, ReadError::Truncated { .. }), "{error}");
         }
@@ -117,7 +117,7 @@ fn truncation_is_noticed() {
 }
 
 #[test]
-fn damage_in_a_packed_stream_is_noticed() {
+fn damage_in_a_compressed_stream_is_detected() {
     let lines: String = (0..3000).map(|time| format!("{time} 0 1 F {time:x}000 6\n")).collect();
     let mut packed = xz(&format!("# fhtrace 1 x\n{lines}"));
     let middle = packed.len() / 2;
@@ -127,7 +127,7 @@ fn damage_in_a_packed_stream_is_noticed() {
 }
 
 #[test]
-fn places_read_as_compilers_write_them() {
+fn place_is_printed_like_a_compilers() {
     let place = Place { file: Path::new("a/b.trace").into(), line: 12 };
     assert_eq!(place.to_string(), "a/b.trace:12");
 }

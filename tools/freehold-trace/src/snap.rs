@@ -1,4 +1,4 @@
-//! Reads `NAME.snap`: the kernel's own lists of VMAs and present pages.
+//! Reads `NAME.snap`: the kernel's VMA lists and present pages.
 
 use crate::error::{Bad, ReadError};
 use crate::fields::{Fields, text};
@@ -7,36 +7,36 @@ use crate::numbers::Numbers;
 use crate::{Area, Pages, Snapshot, Why};
 use std::collections::BTreeMap;
 
-/// Most VMAs of a snapshot.
+/// Maximum number of VMAs in a snapshot.
 const MOST_AREAS: usize = 1 << 20;
-/// Most runs of pages of a snapshot.
+/// Maximum number of runs of pages in a snapshot.
 const MOST_RUNS: usize = 1 << 22;
-/// Most lines of snapshots that were passed over and are kept.
+/// Maximum number of lines of skipped snapshots that are kept.
 const MOST_KEPT: usize = 1 << 22;
-/// Page numbers are below this.
+/// Upper bound of page numbers.
 const PAGE_NUMBERS: u64 = 1 << 52;
-/// Bytes of a page, less one.
+/// The bits of an address within a page.
 const IN_PAGE: u64 = 0xfff;
 
-/// Reads the snapshots of a recording, each when it is asked for.
+/// Reads the snapshots of a recording on demand.
 pub(crate) struct SnapReader {
     lines: Lines,
-    /// Numbers that occurred.
+    /// The numbers of the snapshots read so far.
     numbers: Numbers,
-    /// The snapshot whose first line is the current one.
+    /// The snapshot whose first line is the current line.
     begun: Option<Snapshot>,
-    /// Those that were passed over.
+    /// Skipped snapshots.
     kept: BTreeMap<u32, Snapshot>,
     kept_lines: usize,
 }
 
 impl SnapReader {
-    /// Reads what follows the first line, which `lines` has passed.
+    /// Reads the snapshots after the header. The current line of `lines` is the header.
     pub(crate) fn new(lines: Lines) -> Self {
         SnapReader { lines, numbers: Numbers::default(), begun: None, kept: BTreeMap::new(), kept_lines: 0 }
     }
 
-    /// Snapshot `id`; none where it does not exist or was handed out before.
+    /// Returns snapshot `id`. Returns `None` if the snapshot does not exist, or was returned before.
     pub(crate) fn snapshot(&mut self, id: u32) -> Result<Option<Snapshot>, ReadError> {
         if let Some(found) = self.kept.remove(&id) {
             self.kept_lines -= weight(&found);
@@ -51,7 +51,7 @@ impl SnapReader {
             }
             self.kept_lines += weight(&next);
             if self.kept_lines > MOST_KEPT {
-                let what = "lines of snapshots that come before the one the recording asks for";
+                let what = "lines of snapshots before the one that the recording needs";
                 return Err(self.lines.wrong(Bad::TooMany(what, MOST_KEPT as u64)));
             }
             self.kept.insert(next.id, next);
@@ -59,7 +59,7 @@ impl SnapReader {
         Ok(None)
     }
 
-    /// The next snapshot of the file.
+    /// Returns the next snapshot of the file.
     fn next(&mut self) -> Result<Option<Snapshot>, ReadError> {
         let mut current = self.begun.take();
         while self.lines.advance()? {
@@ -90,8 +90,8 @@ impl SnapReader {
     }
 }
 
-/// Pages are listed twice where the recorder looked twice: then the list steps back. Here each page is there
-/// once.
+/// Sorts the pages. The recorder may list pages twice, with a step back in the list. The result contains each
+/// page once.
 fn in_order(mut snapshot: Snapshot) -> Snapshot {
     if snapshot.pages.is_sorted_by(|a, b| a.first + a.count <= b.first) {
         return snapshot;
@@ -108,7 +108,7 @@ fn in_order(mut snapshot: Snapshot) -> Snapshot {
     snapshot
 }
 
-/// How much of memory it takes, in lines.
+/// Returns the memory that a snapshot uses, in lines.
 fn weight(snapshot: &Snapshot) -> usize {
     1 + snapshot.areas.len() + snapshot.pages.len()
 }
@@ -126,15 +126,15 @@ fn first_line(line: &[u8], number: u32) -> Result<Snapshot, Bad> {
     fields.eat(b'@');
     fields.blank("a snapshot's number")?;
     let id = fields.decimal_u32("a snapshot's number")?;
-    fields.blank("why it was taken")?;
+    fields.blank("the reason")?;
     let begin = fields.position();
     let why = fields.until(b' ');
     let why = Why::of_word(why).ok_or(Bad::Expected("exec, freeze, exit or midexec", begin))?;
     fields.blank("a process")?;
     let process = fields.decimal_u32("a process's serial number")?;
-    fields.blank("when it began")?;
+    fields.blank("the start time")?;
     let from = fields.decimal("a time in nanoseconds")?;
-    fields.blank("when it ended")?;
+    fields.blank("the end time")?;
     let to = fields.decimal("a time in nanoseconds")?;
     fields.blank("the number of threads")?;
     let threads = fields.decimal_u32("the number of threads")?;
@@ -146,7 +146,7 @@ fn first_line(line: &[u8], number: u32) -> Result<Snapshot, Bad> {
         return Err(Bad::Expected("COMMAND | EXECUTABLE | SIZES", begin));
     };
     let status =
-        status(sizes).ok_or(Bad::Expected("sizes as VmPeak:512;VmRSS:12", line.len() - sizes.len()))?;
+        status(sizes).ok_or(Bad::Expected("sizes such as VmPeak:512;VmRSS:12", line.len() - sizes.len()))?;
     Ok(Snapshot {
         id,
         line: number,
@@ -180,12 +180,12 @@ fn status(sizes: &str) -> Option<Vec<(String, u64)>> {
 fn pages(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     let mut fields = Fields::new(line);
     fields.eat(b'P');
-    fields.blank("pages left out")?;
+    fields.blank("the number of skipped pages")?;
     let back = fields.eat(b'-');
-    let gap = fields.hex("pages left out, hexadecimal")?;
-    fields.blank("pages present")?;
+    let gap = fields.hex("the number of skipped pages, hexadecimal")?;
+    fields.blank("the number of present pages")?;
     let begin = fields.position();
-    let count = fields.hex("pages present, hexadecimal")?;
+    let count = fields.hex("the number of present pages, hexadecimal")?;
     fields.blank("categories")?;
     let categories = fields.hex_u32("categories, hexadecimal")?;
     fields.end()?;
@@ -194,7 +194,7 @@ fn pages(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     let Some(first) =
         first.filter(|first| count > 0 && *first < PAGE_NUMBERS && count <= PAGE_NUMBERS - first)
     else {
-        return Err(Bad::Expected("at least one page, and none beyond the address space", begin));
+        return Err(Bad::Expected("at least one page, and only pages of the address space", begin));
     };
     if snapshot.pages.len() == MOST_RUNS {
         return Err(Bad::TooMany("runs of pages in a snapshot", MOST_RUNS as u64));
@@ -203,7 +203,7 @@ fn pages(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     Ok(())
 }
 
-/// A VMA's line, which follows those that `snapshot` has.
+/// Parses the line of a VMA, which follows the lines that `snapshot` already contains.
 fn area(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     let area = parse_area(line)?;
     let before = snapshot.areas.last().map_or(0, |last| last.end);
@@ -211,7 +211,7 @@ fn area(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
         return Err(Bad::Expected(IN_ORDER, 0));
     }
     if !snapshot.pages.is_empty() {
-        return Err(Bad::Expected("no VMA behind the first `P`", 0));
+        return Err(Bad::Expected("no VMA after the first `P`", 0));
     }
     if snapshot.areas.len() == MOST_AREAS {
         return Err(Bad::TooMany("VMAs in a snapshot", MOST_AREAS as u64));
@@ -220,10 +220,10 @@ fn area(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     Ok(())
 }
 
-/// What is expected of a VMA's addresses.
-const IN_ORDER: &str = "whole pages behind those of the VMA before";
+/// The expected addresses of a VMA, for messages.
+const IN_ORDER: &str = "whole pages after those of the previous VMA";
 
-/// `START-END PERMS OFFSET NAME`, and where smaps was read ` | SIZES | FLAGS[!]`
+/// `START-END PERMS OFFSET NAME`, followed by ` | SIZES | FLAGS[!]` if smaps was read.
 pub(crate) fn parse_area(line: &[u8]) -> Result<Area, Bad> {
     let mut fields = Fields::new(line);
     let start = fields.hex("`@`, `P`, or the first address of a VMA")?;
@@ -254,7 +254,7 @@ fn permissions(fields: &mut Fields) -> Result<(u8, bool), Bad> {
         if fields.eat(letter) {
             prot |= bit;
         } else if !fields.eat(b'-') {
-            return fields.expected("permissions as r-xp");
+            return fields.expected("permissions such as r-xp");
         }
     }
     let shared = fields.eat(b's');
@@ -264,10 +264,10 @@ fn permissions(fields: &mut Fields) -> Result<(u8, bool), Bad> {
     Ok((prot, shared))
 }
 
-/// What smaps said of a VMA: its sizes, its flags, and whether huge pages are eligible.
+/// The contents of smaps for a VMA: its sizes, its flags, and whether transparent huge pages are possible.
 type Measured = ([u32; 9], Vec<[u8; 2]>, bool);
 
-/// The name, which may itself contain ` | `, and what follows it.
+/// Returns the name, which may itself contain ` | `, and the fields after it.
 fn split_name<'a>(fields: &mut Fields<'a>) -> Result<(&'a str, Option<Measured>), Bad> {
     let begin = fields.position();
     let rest = text(fields.rest(), begin)?;
@@ -290,7 +290,7 @@ fn split_name<'a>(fields: &mut Fields<'a>) -> Result<(&'a str, Option<Measured>)
     Ok((name, Some((measured, pairs.to_vec(), eligible))))
 }
 
-/// Nine numbers between commas, nothing for 0; or a single `0`.
+/// Parses nine comma-separated numbers, an empty one meaning 0, or a single `0`.
 fn kilobytes(sizes: &str) -> Option<[u32; 9]> {
     let mut found = [0; 9];
     if sizes == "0" {

@@ -7,7 +7,7 @@ fn reader(text: &str) -> SnapReader {
 
 const FIRST: &str = "@ 0 exec 1 566098 772284 1 sh | /usr/bin/dash | VmPeak:512;VmRSS:12";
 
-/// The snapshot that `lines` make behind a first line.
+/// Returns the snapshot that `lines` after a first line form.
 fn one(lines: &str) -> Result<Snapshot, String> {
     let found = reader(&format!("{FIRST}\n{lines}")).snapshot(0);
     found.map(Option::unwrap).map_err(|error| error.to_string())
@@ -50,7 +50,7 @@ fn snapshots_are_read_and_written_again() {
 }
 
 #[test]
-fn each_is_handed_out_once_in_any_order() {
+fn each_snapshot_is_returned_once_in_any_order() {
     let text: Vec<String> = (0..4).map(|id| FIRST.replacen('0', &id.to_string(), 1)).collect();
     let mut reader = reader(&text.join("\n"));
     let mut ask = |id| reader.snapshot(id).unwrap().map(|snapshot| (snapshot.id, snapshot.line));
@@ -63,46 +63,46 @@ fn each_is_handed_out_once_in_any_order() {
     assert_eq!(ask(1), None);
 }
 
-/// The recorder looked at some pages twice, so the list steps back.
+/// The recorder has listed some pages twice, with a step back in the list.
 #[test]
-fn a_page_that_is_listed_twice_is_there_once() {
+fn page_that_is_listed_twice_occurs_once() {
     let found = one("P 10 4 8\nP 2 2 c\nP -8 4 8\nP 2 2 c\nP 1 1 8").unwrap();
     let runs: Vec<(u64, u64)> = found.pages.iter().map(|run| (run.first, run.count)).collect();
     assert_eq!(runs, [(0x10, 4), (0x16, 2), (0x19, 1)]);
 }
 
 #[test]
-fn damage_is_named() {
+fn errors_name_the_expected_text() {
     let cases = [
         ("1000-2000", "expected permissions"),
         ("1000-2000 rwx 0 -", "expected `s` or `p`"),
-        ("1000-2000 r?xp 0 -", "expected permissions as r-xp"),
+        ("1000-2000 r?xp 0 -", "expected permissions such as r-xp"),
         ("1000-2000 r-xp 0", "expected a name, or `-`"),
         ("1000-2000 r-xp 0 ", "expected a name, or `-`"),
-        ("1000-1000 r-xp 0 -", "expected whole pages behind those of the VMA before"),
-        ("1000-1800 r-xp 0 -", "expected whole pages behind those of the VMA before"),
+        ("1000-1000 r-xp 0 -", "expected whole pages after those of the previous VMA"),
+        ("1000-1800 r-xp 0 -", "expected whole pages after those of the previous VMA"),
         ("1000-10000000000000000 r-xp 0 -", "expected the VMA's end, hexadecimal"),
-        ("1000-3000 r-xp 0 -\n2000-4000 r-xp 0 -", "expected whole pages behind those of the VMA before"),
-        ("P 1 1 8\n2000-4000 r-xp 0 -", "expected no VMA behind the first `P`"),
+        ("1000-3000 r-xp 0 -\n2000-4000 r-xp 0 -", "expected whole pages after those of the previous VMA"),
+        ("P 1 1 8\n2000-4000 r-xp 0 -", "expected no VMA after the first `P`"),
         ("1000-2000 r-xp 0 - | 0", "expected NAME | SIZES | FLAGS"),
         ("1000-2000 r-xp 0 - | 1,2 | rd", "expected nine sizes in kB, or `0`"),
         ("1000-2000 r-xp 0 - | 1,2,3,4,5,6,7,8,9,10 | rd", "expected nine sizes in kB, or `0`"),
         ("1000-2000 r-xp 0 - | 4294967296,,,,,,,, | rd", "expected nine sizes in kB, or `0`"),
         ("1000-2000 r-xp 0 - | 0 | rdm", "expected two-letter codes of flags"),
-        ("P 1 0 8", "expected at least one page, and none beyond the address space"),
-        ("P 10000000000000 1 8", "expected at least one page, and none beyond the address space"),
-        ("P 1 fffffffffffff 8\nP 1 1 8", "expected at least one page, and none beyond the address space"),
+        ("P 1 0 8", "expected at least one page, and only pages of the address space"),
+        ("P 10000000000000 1 8", "expected at least one page, and only pages of the address space"),
+        ("P 1 fffffffffffff 8\nP 1 1 8", "expected at least one page, and only pages of the address space"),
         (
             "P ffffffffffffffff ffffffffffffffff 8",
-            "expected at least one page, and none beyond the address space",
+            "expected at least one page, and only pages of the address space",
         ),
-        ("P -1 1 8", "expected at least one page, and none beyond the address space"),
+        ("P -1 1 8", "expected at least one page, and only pages of the address space"),
         ("P 1 1", "expected categories"),
         ("P 1 1 100000000", "expected categories, hexadecimal"),
         ("hello", "expected `@`, `P`, or the first address of a VMA"),
         ("@ 1 lunch 1 0 0 1 a | b | ", "expected exec, freeze, exit or midexec"),
         ("@ 1 exec 1 0 0 1 a | b", "expected COMMAND | EXECUTABLE | SIZES"),
-        ("@ 1 exec 1 0 0 1 a | b | VmPeak", "expected sizes as VmPeak:512;VmRSS:12"),
+        ("@ 1 exec 1 0 0 1 a | b | VmPeak", "expected sizes such as VmPeak:512;VmRSS:12"),
         ("@ 0 exec 1 0 0 1 a | b | ", "snapshot 0 occurs a second time"),
         ("# fhsnap 1 other", "expected no second header"),
     ];
@@ -115,7 +115,7 @@ fn damage_is_named() {
 }
 
 #[test]
-fn a_snapshot_has_a_first_line() {
+fn snapshot_must_begin_with_its_first_line() {
     let error = reader("1000-2000 r-xp 0 -").snapshot(0).unwrap_err().to_string();
     assert!(error.contains("expected `@`, the beginning of a snapshot"), "{error}");
 }

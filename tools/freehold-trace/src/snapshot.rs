@@ -1,21 +1,21 @@
-//! What the kernel itself said of an address space at a moment.
+//! Snapshots: the kernel's description of an address space at one time.
 
 use crate::Why;
 
 /// An address space as the kernel listed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its number.
+    /// The number of the snapshot.
     pub id: u32,
-    /// Line of the file where it begins, from 1.
+    /// Number of the snapshot's first line in the file, from 1.
     pub line: u32,
-    /// What led to it.
+    /// The reason for the snapshot.
     pub why: Why,
     /// The process, by the serial number of its first thread.
     pub process: u32,
-    /// When it was taken: from, to, in nanoseconds since the first event.
+    /// Start and end of the time when the snapshot was taken, in nanoseconds since the first event.
     pub taken: (u64, u64),
-    /// Threads that were alive.
+    /// Number of live threads.
     pub threads: u32,
     /// Name of the command.
     pub comm: String,
@@ -23,33 +23,33 @@ pub struct Snapshot {
     pub exe: String,
     /// The `Vm` and `Rss` lines of `/proc/PID/status`: name and kB.
     pub status: Vec<(String, u64)>,
-    /// Its VMAs, ascending.
+    /// The VMAs in ascending order.
     pub areas: Vec<Area>,
-    /// The present pages, ascending.
+    /// The present pages in ascending order.
     pub pages: Vec<Pages>,
 }
 
-/// One VMA of a snapshot.
+/// A VMA of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// First byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// First byte behind it.
+    /// Address after the last byte.
     pub end: u64,
     /// `PROT_READ` 1, `PROT_WRITE` 2, `PROT_EXEC` 4.
     pub prot: u8,
-    /// `s` in the permissions: `VM_MAYSHARE`.
+    /// True if the permissions contain `s`: `VM_MAYSHARE`.
     pub shared: bool,
     /// Offset in the file in bytes; 0 for anonymous memory.
     pub offset: u64,
-    /// What the list says is mapped; empty for unnamed anonymous memory (`-` in the file).
+    /// The name in the kernel's list; empty for unnamed anonymous memory (`-` in the file).
     pub name: String,
-    /// Sizes in kB, where smaps was read: resident, and of it shared clean, shared dirty, private clean,
-    /// private dirty, referenced, anonymous, huge anonymous, locked.
+    /// Sizes in kB, if smaps was read: resident memory, and its parts shared clean, shared dirty, private
+    /// clean, private dirty, referenced, anonymous, huge anonymous, locked.
     pub sizes: Option<[u32; 9]>,
-    /// The `VmFlags` codes, each two letters, where smaps was read.
+    /// The two-letter `VmFlags` codes, if smaps was read.
     pub flags: Option<Vec<[u8; 2]>>,
-    /// Could hold transparent huge pages (`!`).
+    /// True if the VMA may contain transparent huge pages (`!`).
     pub thp_eligible: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct Area {
 pub struct Pages {
     /// Number of the first page (its address divided by 4096).
     pub first: u64,
-    /// How many.
+    /// Number of pages.
     pub count: u64,
     /// Bits: 4 file or shared, 8 present, 16 swapped, 32 zero page, 64 huge.
     pub categories: u32,

@@ -1,4 +1,4 @@
-//! Where memory had huge pages while a recording was made.
+//! The setting for transparent huge pages during the recording.
 
 use crate::error::ReadError;
 use crate::input;
@@ -6,22 +6,23 @@ use crate::recording::Recording;
 use crate::snap::parse_area;
 use std::path::Path;
 
-/// What `/sys/kernel/mm/transparent_hugepage/enabled` said.
+/// The value of `/sys/kernel/mm/transparent_hugepage/enabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thp {
-    /// Nowhere.
+    /// No memory has huge pages.
     Never,
-    /// Where MADV_HUGEPAGE asked for them.
+    /// Memory with MADV_HUGEPAGE has huge pages.
     Madvise,
-    /// Wherever they fit.
+    /// All suitable memory has huge pages.
     Always,
 }
 
 impl Thp {
-    /// The size of huge pages that have an entry of the table above, in bytes.
+    /// The size in bytes of huge pages that are mapped by one entry of a PMD table.
     pub const LARGEST: u64 = 2 << 20;
 
-    /// The setting of this name, as [`Recording::machine`](crate::Recording::machine) has it under `thp`.
+    /// Returns the setting with this name, as in the machine's setting `thp`
+    /// ([`Recording::machine`](crate::Recording::machine)).
     pub fn of_name(name: &str) -> Option<Thp> {
         match name {
             "never" => Some(Thp::Never),
@@ -33,9 +34,9 @@ impl Thp {
 }
 
 impl Recording {
-    /// Where anonymous memory had huge pages of so many bytes, those included that have an entry for each
-    /// small page; `all`: where it had any whose size says nothing else (`inherit`). None if that is not
-    /// known.
+    /// Returns the setting for anonymous huge pages of `bytes` bytes, including sizes whose pages are mapped
+    /// by small entries. `all` is the setting that `inherit` refers to. Returns `None` if the setting is
+    /// unknown.
     pub fn thp_of_size(&self, bytes: u64, all: Option<Thp>) -> Option<Thp> {
         match self.machine(&format!("thp-{}kB", bytes >> 10))? {
             "inherit" => all,
@@ -44,13 +45,16 @@ impl Recording {
     }
 }
 
-/// What the snapshots of the recording `path` show of the setting, wherever in them: those in the file
-/// `snapshots`, or else beside it. None if they do not show it: an anonymous VMA that may have huge pages,
-/// without having asked for them, is `always`'s.
+/// Returns the setting that the snapshots of the recording `path` show. The snapshots are in the file
+/// `snapshots`, or beside the recording.
+///
+/// An anonymous VMA that may have huge pages without MADV_HUGEPAGE shows [`Thp::Always`]. Returns `None` if
+/// there is no such VMA.
 ///
 /// # Errors
 ///
-/// A file that cannot be read. Lines that make no sense are left to the reader of the snapshots.
+/// Fails if a file cannot be read. Invalid lines are not an error here; the reader of the snapshots reports
+/// them.
 pub fn shown_thp(path: &Path, snapshots: Option<&Path>) -> Result<Option<Thp>, ReadError> {
     let file = snapshots.map(Path::to_owned).or_else(|| input::snapshots_beside(path));
     let Some(file) = file else { return Ok(None) };

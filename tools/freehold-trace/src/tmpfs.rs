@@ -1,26 +1,26 @@
-//! Where files of a tmpfs have huge pages.
+//! The huge pages of files on a tmpfs.
 
-/// Where files of a tmpfs have huge pages: its mount option `huge`.
+/// The policy for huge pages of files on a tmpfs: its mount option `huge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TmpfsHuge {
-    /// Nowhere: also where the mount says nothing.
+    /// No file has huge pages. The default without the option.
     Never,
-    /// Wherever they fit.
+    /// All suitable parts of files have huge pages.
     Always,
-    /// Where they fit into the length of the file.
+    /// Parts within the length of the file have huge pages.
     WithinSize,
-    /// Where MADV_HUGEPAGE asked for them.
+    /// Memory with MADV_HUGEPAGE has huge pages.
     Advise,
 }
 
 impl TmpfsHuge {
-    /// The option's value of this name.
+    /// Returns the policy with this option value.
     pub fn of_name(name: &str) -> Option<TmpfsHuge> {
         let all = [TmpfsHuge::Never, TmpfsHuge::Always, TmpfsHuge::WithinSize, TmpfsHuge::Advise];
         all.into_iter().find(|huge| huge.name() == name)
     }
 
-    /// As a list of mounts has it.
+    /// Returns the option value, as in a list of mounts.
     pub fn name(self) -> &'static str {
         match self {
             TmpfsHuge::Never => "never",

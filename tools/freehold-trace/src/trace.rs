@@ -1,4 +1,4 @@
-//! Reads `NAME.trace`: one event a line.
+//! Reads `NAME.trace`: one event per line.
 
 use crate::error::{Bad, Place, ReadError, excerpt};
 use crate::fields::Fields;
@@ -12,14 +12,14 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// The latest version of `NAME.trace`, and the only one of `NAME.snap`. Older ones are read, too.
+/// The latest version of `NAME.trace`; older versions are also read. `NAME.snap` has only one version.
 pub(crate) const VERSION: u32 = 3;
 pub(crate) const SNAP_VERSION: u32 = 1;
 /// `CLONE_THREAD`: the new task belongs to the process of its creator.
 const CLONE_THREAD: u64 = 0x10000;
-/// Most settings of the machine.
+/// Maximum number of settings of the machine.
 const MOST_SETTINGS: usize = 1000;
-/// Most bytes of one; longer ones mean nothing here.
+/// Maximum length of a setting in bytes. Longer settings are ignored.
 const MOST_OF_SETTING: usize = 200;
 
 /// Reads the events of a recording.
@@ -27,11 +27,11 @@ pub(crate) struct TraceReader {
     lines: Lines,
     seen: Seen,
     unread: Unread,
-    /// Nobody knows whose the line was that could not be read: the loss ends where it began.
+    /// The end of a loss whose task is unknown. An unreadable line is a loss that ends where it began.
     over: Option<Event>,
 }
 
-/// What earlier lines said, as far as it decides whether a line is right.
+/// The contents of earlier lines that decide whether a line is valid.
 pub(crate) struct Seen {
     version: u32,
     time: u64,
@@ -41,17 +41,17 @@ pub(crate) struct Seen {
     machine: BTreeMap<String, String>,
 }
 
-/// What a first line `# FORMAT VERSION NAME` says.
+/// The contents of a first line `# FORMAT VERSION NAME`.
 pub(crate) enum Header {
-    /// It is one, of this version, which is read, with this name.
+    /// A header of a supported version, with the version and the name.
     Name(u32, String),
-    /// It is one of another version.
+    /// A header of an unsupported version.
     Version(String),
-    /// It is none.
+    /// Not a header.
     None,
 }
 
-/// Reads a first line; `latest` is the last version that is read.
+/// Parses a first line. `latest` is the highest supported version.
 pub(crate) fn header(line: &[u8], format: &str, latest: u32) -> Header {
     let Some(rest) = line.strip_prefix(b"# ").and_then(|rest| rest.strip_prefix(format.as_bytes())) else {
         return Header::None;
@@ -69,12 +69,12 @@ pub(crate) fn header(line: &[u8], format: &str, latest: u32) -> Header {
 }
 
 impl TraceReader {
-    /// Reads what follows the first line, which `lines` has passed.
+    /// Reads the lines after the header. The current line of `lines` is the header.
     pub(crate) fn new(lines: Lines, version: u32) -> Self {
         TraceReader { lines, seen: Seen { version, ..Seen::new() }, unread: Unread::default(), over: None }
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         if let Some(over) = self.over.take() {
             return Ok(Some(over));
@@ -103,29 +103,29 @@ impl TraceReader {
         Ok(None)
     }
 
-    /// Lines that could not be read.
+    /// Returns the lines that could not be read.
     pub(crate) fn unread(&self) -> &Unread {
         &self.unread
     }
 
-    /// Where it has come to.
+    /// Returns the place of the current line.
     pub(crate) fn place(&self) -> Place {
         self.lines.place()
     }
 
-    /// The files defined so far.
+    /// Returns the files that are defined so far.
     pub(crate) fn files(&self) -> &Files {
         &self.seen.files
     }
 
-    /// Settings of the machine, by name.
+    /// Returns the settings of the machine by name.
     pub(crate) fn machine(&self) -> &BTreeMap<String, String> {
         &self.seen.machine
     }
 }
 
 impl Seen {
-    /// Before the first line: only task 1 exists.
+    /// Returns the state before the first line, in which only task 1 exists.
     pub(crate) fn new() -> Self {
         let mut tasks = Numbers::default();
         let first = tasks.insert(1, "task", "tasks");
@@ -140,7 +140,7 @@ impl Seen {
         }
     }
 
-    /// A line that begins with `#`: the definition of a file, a setting of the machine, or a remark.
+    /// Parses a line that begins with `#`: the definition of a file, a setting of the machine, or a comment.
     pub(crate) fn comment(&mut self, line: &[u8]) -> Result<(), Bad> {
         let mut fields = Fields::new(line);
         if fields.eat_text(b"# fhtrace ") || fields.eat_text(b"# fhsnap ") {
@@ -155,9 +155,9 @@ impl Seen {
         }
         if self.version >= 2 && fields.eat_text(b"# huge ") {
             let id = fields.decimal_u32("a file's number")?;
-            fields.blank("bytes of its pages")?;
+            fields.blank("the size of its pages")?;
             let begin = fields.position();
-            let bytes = fields.decimal("bytes of its pages")?;
+            let bytes = fields.decimal("the size of its pages in bytes")?;
             if !bytes.is_power_of_two() || bytes < 4096 {
                 return Err(Bad::Expected("a power of two, 4096 or more", begin));
             }
@@ -186,7 +186,7 @@ impl Seen {
         self.files.define(FileInfo { id, size, huge: None, tmpfs: None, path })
     }
 
-    /// A line with an event.
+    /// Parses a line with an event.
     pub(crate) fn event(&mut self, line: &[u8], number: u32) -> Result<Event, Bad> {
         let mut fields = Fields::new(line);
         let time = fields.decimal("a time in nanoseconds")?;
@@ -202,7 +202,7 @@ impl Seen {
         let mut cost = Cost::default();
         let kind = match (fields.until(b' '), task) {
             (b"Z", _) => Kind::Frozen { ns: number_after(&mut fields, "nanoseconds")? },
-            (b"L", _) => Kind::Lost { events: number_after(&mut fields, "how many events were lost")? },
+            (b"L", _) => Kind::Lost { events: number_after(&mut fields, "the number of lost events")? },
             (_, None) => return fields.expected("`Z` or `L`, the only operations without a task"),
             (b"F", _) => fault(&mut fields, false)?,
             (b"f", _) => fault(&mut fields, true)?,
@@ -222,8 +222,8 @@ impl Seen {
         Ok(Event { line: number, time, cpu, task: task.unwrap_or(0), kind, cost })
     }
 
-    /// What a line that cannot be read may have said of address spaces: its task's, if it names one. None if
-    /// it says nothing of them.
+    /// Returns the loss that an unreadable line causes, for the line's task if it names a known one. Returns
+    /// `None` if the line does not concern address spaces.
     fn lost_with(&self, line: &[u8], number: u32) -> Option<Event> {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let task = fields.next().and_then(|task| str::from_utf8(task).ok()?.parse().ok());
@@ -266,14 +266,14 @@ impl Seen {
                 begin,
             ));
         }
-        debug_assert_ne!(parent, child, "the creator was known before, the new task was not");
+        debug_assert_ne!(parent, child, "only the creator is a known task");
         Ok(Kind::Clone { child, process, flags })
     }
 
     fn snapshot(&self, fields: &mut Fields) -> Result<Kind, Bad> {
         fields.blank("a snapshot's number")?;
         let id = fields.decimal_u32("a snapshot's number")?;
-        fields.blank("why it was taken")?;
+        fields.blank("the reason")?;
         let begin = fields.position();
         let why = fields.until(b' ');
         let why = Why::of_word(why).ok_or(Bad::Expected("exec, freeze, exit or midexec", begin))?;
@@ -283,8 +283,7 @@ impl Seen {
     fn call(&self, name: &[u8], fields: &mut Fields, task: u32) -> Result<Kind, Bad> {
         let begin = fields.position() - name.len();
         let known = str::from_utf8(name).ok().and_then(CallName::parse);
-        let name =
-            known.ok_or(Bad::Expected("an operation of the format, or a call that it knows", begin))?;
+        let name = known.ok_or(Bad::Expected("an operation or call of the format", begin))?;
         let mut args = [0; 6];
         for (index, arg) in args.iter_mut().take(name.arity()).enumerate() {
             fields.blank("an argument")?;
@@ -318,9 +317,9 @@ impl Seen {
             fields.eat(b' ');
         }
         if !fields.eat(b'=') {
-            return fields.expected("`=` behind the last argument");
+            return fields.expected("`=` after the last argument");
         }
-        fields.blank("what the call returned")?;
+        fields.blank("the result")?;
         let returned = returned(fields)?;
         let file = self.mapped_file(fields)?;
         let mut call = Call { name, args, returned, file, transfer: None, beside: Vec::new() };
@@ -393,7 +392,7 @@ fn signal(fields: &mut Fields) -> Result<Kind, Bad> {
     Ok(Kind::Signal { signal, code })
 }
 
-/// A descriptor: decimal. The kernel takes an int, so of a register that holds more only the low half counts.
+/// Parses a decimal descriptor. The kernel takes an int, so that only the lower 32 bits of a register count.
 fn descriptor(fields: &mut Fields) -> Result<u64, Bad> {
     let negative = fields.eat(b'-');
     let value = fields.decimal("a descriptor, decimal")?;
@@ -401,15 +400,15 @@ fn descriptor(fields: &mut Fields) -> Result<u64, Bad> {
     Ok(i64::from(register as i32) as u64)
 }
 
-/// So many ranges, between commas.
+/// Parses `count` comma-separated ranges.
 fn ranges(fields: &mut Fields, count: u64) -> Result<Vec<(u64, u64)>, Bad> {
     let begin = fields.position();
     let mut found = Vec::new();
     while fields.peek().is_some_and(|byte| byte != b' ') {
         if !found.is_empty() && !fields.eat(b',') {
-            return fields.expected("a comma, or a blank behind the last range");
+            return fields.expected("a comma, or a blank after the last range");
         }
-        let start = fields.hex("where a range begins, hexadecimal")?;
+        let start = fields.hex("the start of a range, hexadecimal")?;
         if !fields.eat(b'+') {
             return fields.expected("`+` and the range's length");
         }
@@ -417,7 +416,7 @@ fn ranges(fields: &mut Fields, count: u64) -> Result<Vec<(u64, u64)>, Bad> {
     }
     match found.len() as u64 == count {
         true => Ok(found),
-        false => Err(Bad::Expected("as many ranges as the third argument says", begin)),
+        false => Err(Bad::Expected("as many ranges as the third argument gives", begin)),
     }
 }
 
@@ -427,7 +426,7 @@ fn returned(fields: &mut Fields) -> Result<Returned, Bad> {
     }
     let begin = fields.position();
     if !fields.eat(b'-') {
-        return Ok(Returned::Value(fields.hex("what the call returned: hexadecimal, -ERRNO or `?`")?));
+        return Ok(Returned::Value(fields.hex("the result: hexadecimal, -ERRNO or `?`")?));
     }
     match fields.decimal("an error number, decimal")? {
         errno @ 1..4096 => Ok(Returned::Error(errno as u16)),
@@ -435,7 +434,7 @@ fn returned(fields: &mut Fields) -> Result<Returned, Bad> {
     }
 }
 
-/// The optional fields at the end of a line.
+/// Parses the optional fields at the end of a line.
 fn costs(fields: &mut Fields, kind: &Kind, cost: &mut Cost) -> Result<(), Bad> {
     let costs_something =
         matches!(kind, Kind::Fault { .. } | Kind::Call(_) | Kind::Clone { .. } | Kind::Exec { .. });

@@ -1,14 +1,13 @@
 use super::*;
 use crate::TraceWriter;
 
-/// The events of a text behind its first line, or what is wrong with the first of its lines that cannot be
-/// read.
+/// Returns the events of a text after its first line, or the error in the first unreadable line.
 fn read(text: &str) -> Result<Vec<Event>, String> {
     let (events, wrong) = read_all(text)?;
     wrong.into_iter().next().map_or(Ok(events), Err)
 }
 
-/// The events of a text, and the lines that cannot be read.
+/// Returns the events of a text, and the errors in the unreadable lines.
 fn read_all(text: &str) -> Result<(Vec<Event>, Vec<String>), String> {
     let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")), VERSION);
     let mut events = Vec::new();
@@ -19,13 +18,13 @@ fn read_all(text: &str) -> Result<(Vec<Event>, Vec<String>), String> {
     Ok((events, wrong))
 }
 
-/// The event in a line, behind others that it needs.
+/// Returns the event of a line, after other lines that it requires.
 fn one(line: &str) -> Result<Event, String> {
     let text = format!("# file 7 - /lib\n0 0 1 N 2 2 0\n{line}");
     read(&text).map(|mut events| events.pop().unwrap())
 }
 
-/// A line of each kind, as recorders write them.
+/// One line of each kind, as recorders write them.
 const LINES: &[&str] = &[
     "5 1 1 F 7fb5991c80b0 14 x8843",
     "5 1 1 F 7fb5991c80b0 6 x8843 M r441 h2413 i2",
@@ -65,7 +64,7 @@ const LINES: &[&str] = &[
 ];
 
 #[test]
-fn lines_are_read_and_written_again() {
+fn written_lines_equal_the_lines_that_were_read() {
     for line in LINES {
         let event = one(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         let mut writer = TraceWriter::new(Vec::new(), "test").unwrap();
@@ -77,7 +76,7 @@ fn lines_are_read_and_written_again() {
 }
 
 #[test]
-fn an_event_has_what_its_line_says() {
+fn fields_of_a_line_are_read_into_the_event() {
     let event =
         one("9 1 2 mmap 7fb1bdd39000 156000 5 812 -1 26000 = 7fb1bdd39000 f7 e851 x13871 w320 h13470")
             .unwrap();
@@ -106,9 +105,9 @@ fn an_event_has_what_its_line_says() {
     assert_eq!(kind("9 - - Z 10"), Kind::Frozen { ns: 10 });
 }
 
-/// Which process an advice is about, the descriptor says, or that the advice was taken.
+/// The descriptor, or the acceptance of the advice, shows that the advice concerns the caller.
 #[test]
-fn an_advice_about_oneself_is_known() {
+fn advice_for_the_caller_is_recognised() {
     const COLD: u32 = 20;
     for (descriptor, advice, result, process) in [
         ("ffffd8f0", 4, "-22", Some(2)),
@@ -125,7 +124,7 @@ fn an_advice_about_oneself_is_known() {
 }
 
 #[test]
-fn remarks_and_files_are_no_events() {
+fn comments_and_files_are_not_events() {
     let text = "# a remark\n# file 1 40883 /etc/ld so.cache\n# file 4000000000 - [x]\n1 0 1 X";
     let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")), VERSION);
     let event = reader.next_event().unwrap().unwrap();
@@ -137,9 +136,9 @@ fn remarks_and_files_are_no_events() {
     assert_eq!(reader.files().get(2), None);
 }
 
-/// What is said of a file behind its definition is read as it was written.
+/// Properties of a file after its definition are read and written.
 #[test]
-fn pages_of_files_are_told() {
+fn page_properties_of_files_are_read() {
     let told = [(Some(2 << 20), None), (None, Some(TmpfsHuge::WithinSize)), (None, Some(TmpfsHuge::Never))];
     let files = [1, 2, 3].map(|id| {
         let (huge, tmpfs) = told[id as usize - 1];
@@ -154,9 +153,9 @@ fn pages_of_files_are_told() {
     assert_eq!(reader.files().all(), files);
 }
 
-/// Damaged lines, and what the message says behind file and line.
+/// Invalid lines, and the message after the file and the line.
 #[test]
-fn damage_is_named() {
+fn errors_name_the_expected_text() {
     let cases = [
         ("", "column 1: expected a time in nanoseconds, found \"\""),
         ("x", "column 1: expected a time in nanoseconds, found \"x\""),
@@ -166,10 +165,7 @@ fn damage_is_named() {
         ("5 1 1", "column 6: expected an operation"),
         ("# tmpfs 1 never", "file 1 is not defined"),
         ("# tmpfs 1 perhaps", "column 11: expected a value of tmpfs's option huge, found \"perhaps\""),
-        (
-            "5 1 1 getpid = 1",
-            "column 7: expected an operation of the format, or a call that it knows, found \"getpid",
-        ),
+        ("5 1 1 getpid = 1", "column 7: expected an operation or call of the format, found \"getpid"),
         (
             "5 1 1 ioctl 3 5401 0 0 0 = 0",
             "expected c020aa00, 8010aa01, c018aa3f or aa00: UFFDIO_REGISTER, _UNREGISTER, _API, or USERFAULTFD_IOC_NEW",
@@ -181,7 +177,7 @@ fn damage_is_named() {
         ("5 1 1 ioctl 3 c020aa00 7000 1000 = 0", "expected an argument, hexadecimal, found \"= 0\""),
         (
             "5 1 1 process_madvise 3 10 2 4 0 = 0 v7000+1000",
-            "expected as many ranges as the third argument says, found \"7000+1000\"",
+            "expected as many ranges as the third argument gives, found \"7000+1000\"",
         ),
         ("5 1 1 process_madvise 3 10 1 4 0 = 0 v7000 x1", "expected `+` and the range's length"),
         ("5 1 1 process_madvise 3 10 1 4 0 = 0 v7000+1000+1", "expected a comma, or a blank"),
@@ -197,10 +193,10 @@ fn damage_is_named() {
         ("5 1 1 mmap 0 1000 3 22 6 0 = 7000 f8", "file 8 is not defined before this line"),
         ("5 1 1 mmap 0 1000 3 22 18446744073709551616 0 = 7000", "expected a descriptor, decimal"),
         ("5 1 1 mmap 0 1000 3 22 -1 = 7000", "expected an argument, hexadecimal, found \"= 7000\""),
-        ("5 1 1 brk 0 0 = 7000", "expected `=` behind the last argument"),
+        ("5 1 1 brk 0 0 = 7000", "expected `=` after the last argument"),
         ("5 1 1 brk 10000000000000000 = 7000", "expected an argument, hexadecimal"),
-        ("5 1 1 brk 0", "expected `=` behind the last argument, found \"\""),
-        ("5 1 1 brk 0 = ", "expected what the call returned"),
+        ("5 1 1 brk 0", "expected `=` after the last argument, found \"\""),
+        ("5 1 1 brk 0 = ", "expected the result"),
         ("5 1 1 brk 0 = -0", "expected an error number from 1 to 4095"),
         ("5 1 1 brk 0 = -4096", "expected an error number from 1 to 4095"),
         ("5 1 1 brk 0 = 0 q1", "expected one of the letters e x w r h d l i M, found \"q1\""),
@@ -216,10 +212,7 @@ fn damage_is_named() {
         ("5 1 1 X x5", "expected `g`"),
         ("5 1 1 D 1 x5", "expected the end of the line"),
         ("18446744073709551616 1 1 X", "column 1: expected a time in nanoseconds"),
-        (
-            "5 1 1 X\r",
-            "column 7: expected an operation of the format, or a call that it knows, found \"X\\r\"",
-        ),
+        ("5 1 1 X\r", "column 7: expected an operation or call of the format, found \"X\\r\""),
         ("# file 7 - /other", "file 7 occurs a second time"),
         ("# file 8 -", "expected its path"),
         ("# file 8 12k /other", "expected its path, found \"k /other\""),
@@ -233,28 +226,28 @@ fn damage_is_named() {
 }
 
 #[test]
-fn time_does_not_go_back() {
+fn decreasing_time_is_refused() {
     assert_eq!(read("5 0 1 G 7 2\n5 0 1 X\n4 0 1 X").unwrap_err(), "test:3: out of order: time 4 after 5");
 }
 
 #[test]
-fn a_task_exits_once() {
+fn second_exit_of_a_task_is_refused() {
     let twice = read("5 0 1 N 2 2 0\n6 0 1 X\n6 0 1 exit_group 0 = ?\n6 0 2 X g\n7 0 1 X g");
     assert_eq!(twice.unwrap_err(), "test:5: the exit of task 1 occurs a second time");
 }
 
 #[test]
-fn text_is_in_utf8() {
+fn path_must_be_utf8() {
     let mut reader = TraceReader::new(Lines::of_text(*b"# file 1 - /\xff\n"), VERSION);
     assert_eq!(reader.next_event().unwrap(), None);
     let error = reader.unread().first()[0].to_string();
     assert!(error.starts_with("test:1: column 13: expected text in UTF-8"), "{error}");
 }
 
-/// Whatever stands in a line: what follows is read, and what its task has mapped is not known any more if the
-/// line may tell.
+/// The lines after an unreadable line are read. If the line may concern memory, the mappings of its task are
+/// lost.
 #[test]
-fn what_follows_an_unreadable_line_is_read() {
+fn lines_after_an_unreadable_line_are_read() {
     let lost = |task| (task, Kind::Lost { events: 1 });
     for (line, expected) in [
         ("5 1 2 mmap 0 2000 3 22 -1 0", Some(lost(2))),
@@ -280,14 +273,14 @@ fn what_follows_an_unreadable_line_is_read() {
 }
 
 #[test]
-fn only_the_first_unreadable_lines_are_kept() {
+fn errors_of_only_the_first_unreadable_lines_are_kept() {
     let mut reader = TraceReader::new(Lines::of_text("what\n".repeat(1000)), VERSION);
     while reader.next_event().unwrap().is_some() {}
     assert_eq!((reader.unread().count(), reader.unread().first().len()), (1000, 10));
 }
 
 #[test]
-fn a_descriptor_is_an_int() {
+fn descriptor_is_truncated_to_an_int() {
     for (text, number) in
         [("7", 7), ("-4294967289", 7), ("4294967303", 7), ("-1", u64::MAX), ("4294967295", u64::MAX)]
     {

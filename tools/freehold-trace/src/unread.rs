@@ -1,11 +1,11 @@
-//! Lines of a recording that cannot be read: they are named and counted, and the rest is read.
+//! Lines of a recording that cannot be read. They are reported and counted, and the other lines are read.
 
 use crate::error::ReadError;
 
-/// How many are kept with everything about them.
+/// Maximum number of lines whose errors are kept.
 const KEPT: usize = 10;
 
-/// The lines so far that could not be read, or not in every part.
+/// The lines so far that could not be read, completely or in part.
 #[derive(Debug, Default)]
 pub struct Unread {
     count: u64,
@@ -13,17 +13,17 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// How many.
+    /// Returns the number of lines.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// What is wrong with the first of them.
+    /// Returns the errors in the first lines.
     pub fn first(&self) -> &[ReadError] {
         &self.first
     }
 
-    /// One more. What concerns more than a line is handed back.
+    /// Adds an error. Returns the error if it does not concern a single line.
     pub(crate) fn note(&mut self, error: ReadError) -> Result<(), ReadError> {
         if !error.is_of_a_line() {
             return Err(error);

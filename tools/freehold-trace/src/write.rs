@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 /// Writes the events of a recording as `NAME.trace`, version 3.
 ///
-/// What one event needs of another is the caller's: files are defined and tasks created before they are used,
-/// times ascend. [`Recording`](crate::Recording) refuses what breaks these rules.
+/// The caller must keep the rules between events: files are defined and tasks are created before their use,
+/// and times ascend. [`Recording`](crate::Recording) refuses a recording that breaks these rules.
 pub struct TraceWriter<W: Write> {
     out: W,
 }
@@ -22,17 +22,17 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     ///
-    /// Those of `out`; a name that is empty or longer than a line.
+    /// Fails if `out` fails, or if the name is empty or has more than one line.
     pub fn new(mut out: W, name: &str) -> io::Result<Self> {
         writeln!(out, "# fhtrace {VERSION} {}", name_of(name)?)?;
         Ok(TraceWriter { out })
     }
 
-    /// A setting of the machine: a name without blanks, and its value.
+    /// Writes a setting of the machine: a name without blanks, and its value.
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Fails if `out` fails.
     pub fn machine(&mut self, name: &str, value: &str) -> io::Result<()> {
         writeln!(self.out, "# machine {name} {}", one_line(value))
     }
@@ -41,7 +41,7 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Fails if `out` fails.
     pub fn file(&mut self, file: &FileInfo) -> io::Result<()> {
         write!(self.out, "# file {} ", file.id)?;
         match file.size {
@@ -55,12 +55,14 @@ impl<W: Write> TraceWriter<W> {
         file.tmpfs.map_or(Ok(()), |huge| writeln!(self.out, "# tmpfs {} {}", file.id, huge.name()))
     }
 
-    /// Writes an event. What a call moved ([`Call::transfer`]) has no place here and is left out, but for the
-    /// ranges of a process_madvise; so is the line number.
+    /// Writes an event.
+    ///
+    /// The format has no place for the line number, and for the bytes that a call moved ([`Call::transfer`]),
+    /// except for the ranges of a process_madvise. The writer omits them.
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Fails if `out` fails.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         let out = &mut self.out;
         write!(out, "{} ", event.time)?;
@@ -77,11 +79,11 @@ impl<W: Write> TraceWriter<W> {
         writeln!(out)
     }
 
-    /// Hands back where it was written to, flushed.
+    /// Flushes and returns the output.
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Fails if `out` fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)
@@ -93,7 +95,7 @@ impl<W: Write> SnapWriter<W> {
     ///
     /// # Errors
     ///
-    /// Those of `out`; a name that is empty or longer than a line.
+    /// Fails if `out` fails, or if the name is empty or has more than one line.
     pub fn new(mut out: W, name: &str) -> io::Result<Self> {
         writeln!(out, "# fhsnap {SNAP_VERSION} {}", name_of(name)?)?;
         Ok(SnapWriter { out })
@@ -103,7 +105,7 @@ impl<W: Write> SnapWriter<W> {
     ///
     /// # Errors
     ///
-    /// Those of `out`; VMAs or pages that do not ascend.
+    /// Fails if `out` fails, or if the pages are not in ascending order.
     pub fn snapshot(&mut self, snapshot: &Snapshot) -> io::Result<()> {
         self.first_line(snapshot)?;
         for area in &snapshot.areas {
@@ -113,7 +115,7 @@ impl<W: Write> SnapWriter<W> {
         for run in &snapshot.pages {
             let behind = run.first.checked_add(run.count);
             let (Some(gap), Some(behind)) = (run.first.checked_sub(end), behind) else {
-                return Err(invalid("pages of a snapshot that do not ascend"));
+                return Err(invalid("the pages of the snapshot are not in ascending order"));
             };
             writeln!(self.out, "P {gap:x} {:x} {:x}", run.count, run.categories)?;
             end = behind;
@@ -121,11 +123,11 @@ impl<W: Write> SnapWriter<W> {
         Ok(())
     }
 
-    /// Hands back where it was written to, flushed.
+    /// Flushes and returns the output.
     ///
     /// # Errors
     ///
-    /// Those of `out`.
+    /// Fails if `out` fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)
@@ -250,7 +252,7 @@ fn why(why: Why) -> &'static str {
     }
 }
 
-/// Nine numbers between commas, nothing for 0; or a single `0`.
+/// Formats nine comma-separated numbers, 0 as an empty field. Nine zeros are a single `0`.
 fn kilobytes(sizes: &[u32; 9]) -> String {
     if *sizes == [0; 9] {
         return "0".to_owned();
@@ -259,14 +261,14 @@ fn kilobytes(sizes: &[u32; 9]) -> String {
     words.join(",")
 }
 
-/// A path or name with its line ends as `/proc/PID/maps` shows them.
+/// Replaces line ends in a path or name by the escape of `/proc/PID/maps`.
 fn one_line(text: &str) -> String {
     text.replace('\n', "\\012")
 }
 
 fn name_of(name: &str) -> io::Result<&str> {
     if name.is_empty() || name.contains('\n') {
-        return Err(invalid("the name of a recording is empty or longer than a line"));
+        return Err(invalid("the name of a recording is empty or has more than one line"));
     }
     Ok(name)
 }
