@@ -1,4 +1,4 @@
-//! Prints the events of a recording as lines of `NAME.trace`: `cargo run --example show FILE`
+//! Prints the events of a recording as lines of `NAME.trace`: `cargo run --example show FILE`.
 
 use freehold_trace::{Recording, TraceWriter};
 use std::error::Error;
@@ -6,7 +6,7 @@ use std::io::{BufWriter, stdout};
 use std::path::Path;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let path = std::env::args_os().nth(1).ok_or("which file?")?;
+    let path = std::env::args_os().nth(1).ok_or("usage: show FILE")?;
     let mut recording = Recording::open(Path::new(&path)).map_err(|error| error.to_string())?;
     let mut writer = TraceWriter::new(BufWriter::new(stdout().lock()), recording.name())?;
     let mut files = 0;

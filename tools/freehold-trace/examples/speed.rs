@@ -1,4 +1,5 @@
-//! Reads recordings and prints what it found and how fast: `cargo run --release --example speed FILE...`
+//! Reads recordings, and prints the number of events and the speed: `cargo run --release --example speed
+//! FILE...`.
 
 use freehold_trace::{Kind, Recording};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The tests of recordings as files, one program.
+//! Tests of recordings as files, in one program.
 
 mod mutations;
 mod shared;

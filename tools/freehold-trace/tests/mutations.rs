@@ -1,5 +1,5 @@
-//! Damaged recordings: whatever becomes of a file, reading it ends, and with an error that says where, or
-//! with events that can be written and read again.
+//! Damaged recordings. Reading a damaged file ends, either with an error that names the place, or with events
+//! that can be written and read again.
 
 use freehold_trace::{Event, Kind, ReadError, Recording, SnapWriter, Snapshot, TraceWriter};
 use rand_pcg::Pcg64Mcg;
@@ -15,7 +15,7 @@ const TEXTS: [&str; 3] = [
     include_str!("data/transfer.strace"),
 ];
 
-/// What a hostile writer would put into a field.
+/// Pieces of text that may be invalid in a field.
 const PIECES: &[&str] = &[
     "",
     " ",
@@ -52,10 +52,10 @@ fn below(random: &mut Pcg64Mcg, limit: usize) -> usize {
     (random.next_u64() % limit.max(1) as u64) as usize
 }
 
-/// `text` after a few changes.
+/// Returns a part of `text` after a few changes.
 fn damaged(text: &str, random: &mut Pcg64Mcg) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
-    // A part is read faster than all of it; some begin as they should, others anywhere.
+    // A part is read faster than the whole text. Some parts begin with the header, others at any line.
     let lines: Vec<usize> =
         bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
     let from = if below(random, 4) == 0 { lines[below(random, lines.len())] } else { 0 };
@@ -91,7 +91,7 @@ fn damaged(text: &str, random: &mut Pcg64Mcg) -> Vec<u8> {
     bytes
 }
 
-/// All events and the snapshots that they mention.
+/// Returns all events, and the snapshots to which they refer.
 fn read(events: &[u8], snapshots: Option<&[u8]>) -> Result<(Vec<Event>, Vec<Snapshot>), ReadError> {
     let boxed = |bytes: &[u8]| Box::new(Cursor::new(bytes.to_vec())) as Box<dyn BufRead + Send>;
     let mut recording = Recording::read(Path::new("x.trace"), boxed(events), snapshots.map(boxed))?;
@@ -103,7 +103,7 @@ fn read(events: &[u8], snapshots: Option<&[u8]>) -> Result<(Vec<Event>, Vec<Snap
         found.push(event);
     }
     lists.extend(recording.snapshot(u32::MAX)?);
-    // What could not be read of it is named in the same way.
+    // Errors in unreadable lines also name their place.
     let unread = recording.unread();
     assert_eq!(unread.first().len() as u64, unread.count().min(10));
     unread.first().iter().for_each(|error| assert_says_where(error, lines(events)));
@@ -113,13 +113,13 @@ fn read(events: &[u8], snapshots: Option<&[u8]>) -> Result<(Vec<Event>, Vec<Snap
     }
 }
 
-/// The message begins with a file and a line that it has.
+/// Checks that the message begins with a file and a valid line number.
 fn assert_says_where(error: &ReadError, lines: usize) {
     let message = error.to_string();
     let mut parts = message.splitn(3, ':');
     assert!(matches!(parts.next(), Some("x.trace" | "x.snap")), "{message}");
     let line: usize = parts.next().unwrap().parse().unwrap_or_else(|_| panic!("{message}"));
-    assert!(line <= lines + 1, "{message}: there are {lines}");
+    assert!(line <= lines + 1, "{message}: the file has {lines} lines");
     assert!(message.len() < 400, "{message}");
 }
 
@@ -127,7 +127,7 @@ fn lines(bytes: &[u8]) -> usize {
     bytes.split(|byte| *byte == b'\n').count()
 }
 
-/// Damages `text` so often; the number of times that it still could be read.
+/// Damages `text` in `rounds` rounds, and returns the number of rounds in which it could still be read.
 fn survivors(rounds: u64, text: &str, snapshots: bool) -> u64 {
     let mut survivors = 0;
     for seed in 0..rounds {
@@ -139,7 +139,7 @@ fn survivors(rounds: u64, text: &str, snapshots: bool) -> u64 {
         };
         match read(&trace, snap.as_deref()) {
             Err(error) => assert_says_where(&error, lines(&trace).max(snap.as_deref().map_or(0, lines))),
-            // Not all could be read: nothing to compare.
+            // A line could not be read, so that there is nothing to compare.
             Ok((events, _)) if events.is_empty() => {}
             Ok((events, lists)) => {
                 survivors += 1;
@@ -150,25 +150,25 @@ fn survivors(rounds: u64, text: &str, snapshots: bool) -> u64 {
     survivors
 }
 
-/// What has been read is written, and read again.
+/// Writes events and snapshots, reads them again, and compares.
 fn read_again(events: &[Event], lists: &[Snapshot]) {
     let mut trace = TraceWriter::new(Vec::new(), "x").unwrap();
     let mut snap = SnapWriter::new(Vec::new(), "x").unwrap();
-    // Files are defined in other lines than events: leave them out.
-    let plain: Vec<Event> = events.iter().cloned().map(without_what_is_not_written).collect();
+    // Leave out files, because their definitions are not events.
+    let plain: Vec<Event> = events.iter().cloned().map(with_written_fields_only).collect();
     plain.iter().for_each(|event| trace.event(event).unwrap());
     lists.iter().for_each(|list| snap.snapshot(list).unwrap());
     let (again, lists_again) = read(&trace.finish().unwrap(), Some(&snap.finish().unwrap())).unwrap();
     assert_eq!(again.len(), plain.len());
     for (again, event) in again.into_iter().zip(&plain) {
-        assert_eq!(&without_what_is_not_written(again), event);
+        assert_eq!(&with_written_fields_only(again), event);
     }
     for (again, list) in lists_again.iter().zip(lists) {
         assert_eq!((&again.areas, &again.pages, again.id), (&list.areas, &list.pages, list.id));
     }
 }
 
-fn without_what_is_not_written(mut event: Event) -> Event {
+fn with_written_fields_only(mut event: Event) -> Event {
     event.line = 0;
     if let Kind::Call(call) = &mut event.kind {
         call.file = None;
@@ -189,7 +189,7 @@ fn damaged_recordings_are_refused_or_read() {
 }
 
 #[test]
-fn damaged_texts_of_strace_are_refused_or_read() {
+fn damaged_strace_texts_are_refused_or_read() {
     for text in TEXTS {
         let rounds = 3000;
         let survivors = survivors(rounds, text, false);

@@ -1,5 +1,5 @@
-//! The shared recordings, where they are present: read completely, counted as their manifest counts them, and
-//! written again byte for byte.
+//! The shared recordings, if they are present: reads them completely, compares the counts with their
+//! manifest, and compares the written files with the originals byte for byte.
 
 use freehold_trace::{CallName, Kind, Recording, SnapWriter, Snapshot, TraceWriter, Why};
 use serde_json::Value;
@@ -31,7 +31,7 @@ fn unpacked(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// What a recording holds, as the manifest counts it.
+/// The counts of a recording, in the categories of the manifest.
 #[derive(Default)]
 struct Counts {
     records: u64,
@@ -70,7 +70,7 @@ impl Counts {
                 *self.calls.entry(what.to_owned()).or_default() += 1;
             }
             Kind::Exec { .. } => *self.calls.entry("execve".to_owned()).or_default() += 1,
-            // The manifest puts the end of a task and the call for it into one count.
+            // The manifest counts the end of a task and the call for it together.
             Kind::Exit { .. } => *self.calls.entry("exit".to_owned()).or_default() += 1,
             _ => {}
         }
@@ -85,7 +85,7 @@ impl Counts {
             assert_eq!(found, count.as_u64().unwrap(), "{name}: {call}");
         }
         for call in self.calls.keys() {
-            assert!(calls.contains_key(call), "{name}: {call}, of which the manifest knows nothing");
+            assert!(calls.contains_key(call), "{name}: {call} is missing in the manifest");
         }
         for what in ["total", "user_mode", "kernel_mode", "major", "completed"] {
             let found = self.faults.get(what).copied().unwrap_or(0);
@@ -125,14 +125,14 @@ fn check(folder: &Path, manifest: &Value) {
             *counts.snapshots.entry(counted_as(why)).or_default() += 1;
             plausible(&snapshot);
             snapshots.snapshot(&snapshot).unwrap();
-            assert_eq!(recording.snapshot(id).unwrap(), None, "handed out once");
+            assert_eq!(recording.snapshot(id).unwrap(), None, "each snapshot is returned once");
         }
     }
     counts.compare(manifest);
     let mut written = trace.finish().unwrap();
-    // Recordings of the first version say nothing that a later one says differently.
+    // The output differs from version 1 only in the version number.
     written["# fhtrace ".len()] = b'1';
-    assert!(written == unpacked(&path), "{name}: written again, the trace is another");
+    assert!(written == unpacked(&path), "{name}: the written trace differs");
     same_snapshots(name, &snapshots.finish().unwrap(), &unpacked(&folder.join(format!("{name}.snap.xz"))));
 }
 
@@ -149,7 +149,8 @@ fn plausible(snapshot: &Snapshot) {
     assert!(snapshot.pages.is_sorted_by(|a, b| a.first + a.count <= b.first), "snapshot {}", snapshot.id);
 }
 
-/// Byte for byte, but for pages of snapshots in which the recorder went back and listed some twice.
+/// Compares snapshots byte for byte, except for the pages of snapshots in which the recorder listed some
+/// pages twice.
 fn same_snapshots(name: &str, written: &[u8], read: &[u8]) {
     let parts = |bytes: &[u8]| -> Vec<String> {
         String::from_utf8(bytes.to_vec()).unwrap().split("\n@ ").map(str::to_owned).collect()
@@ -168,19 +169,19 @@ fn same_snapshots(name: &str, written: &[u8], read: &[u8]) {
     }
 }
 
-/// Those that have few lines: every run of the tests reads them.
+/// Covers the recordings with few lines, which every run of the tests reads.
 #[test]
-fn small_ones_are_read_counted_and_written() {
+fn small_recordings_match_manifest_and_original() {
     let Some(folder) = folder() else { return };
     for one in manifest(&folder).iter().filter(|one| one["records"].as_u64().unwrap() < 110_000) {
         check(&folder, one);
     }
 }
 
-/// `cargo test -p freehold-trace --release --test trace -- --ignored`
+/// Run with `cargo test -p freehold-trace --release --test trace -- --ignored`.
 #[test]
 #[ignore = "takes half a minute"]
-fn all_are_read_counted_and_written() {
+fn all_recordings_match_manifest_and_original() {
     let Some(folder) = folder() else { return };
     let all = manifest(&folder);
     assert!(all.len() >= 18);
@@ -189,7 +190,7 @@ fn all_are_read_counted_and_written() {
     }
 }
 
-/// Names of calls are told apart by their text alone.
+/// Different calls have different names.
 #[test]
 fn names_of_calls_are_distinct() {
     for name in CallName::ALL {

@@ -1,8 +1,8 @@
-//! Texts that strace 6.1 wrote, and what is read from them.
+//! Texts that strace 6.1 wrote, and the events that are read from them.
 //!
-//! `tests/data/NAME.strace` are the texts (of small programs made for this), `NAME.trace` the events in them
-//! in the project's own format, checked by hand when they were made. To make one again: `cargo run --example
-//! show FILE`.
+//! `tests/data/NAME.strace` are the texts, of small programs made for the tests. `NAME.trace` contains the
+//! events in the project's own format, which were checked by hand when the files were created. To create such
+//! a file again: `cargo run --example show FILE`.
 
 use freehold_trace::{Format, Kind, Recording, TraceWriter};
 use std::fs;
@@ -12,7 +12,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-/// The events of a recording in the project's own format, and how many calls it skipped.
+/// Returns the events of a recording in the project's own format, and the number of skipped calls.
 fn rewritten(path: &Path) -> (String, u64) {
     let mut recording = Recording::open(path).unwrap();
     assert_eq!(recording.format(), Format::Strace);
@@ -40,20 +40,21 @@ fn check(name: &str, skipped: u64) {
     assert_eq!(others, skipped);
 }
 
-/// Every flag and call that a text may hold, huge pages, System V memory, a kill, a thread that calls execve.
+/// Contains every flag and call that a text may contain, huge pages, System V memory, a kill, and a thread
+/// that calls execve.
 #[test]
-fn a_text_of_all_calls() {
+fn text_with_all_calls_is_read() {
     check("flags", 4);
 }
 
-/// Six threads, children of threads, vfork, a child on the parent's memory, signals.
+/// Contains six threads, children of threads, vfork, a child in the parent's address space, and signals.
 #[test]
-fn a_text_of_threads() {
+fn text_with_threads_is_read() {
     check("threads", 10);
 }
 
 #[test]
-fn a_text_of_process_vm_calls() {
+fn text_with_process_vm_calls_is_read() {
     check("transfer", 1);
     let mut recording = Recording::open(&data("transfer.strace")).unwrap();
     let mut moved = Vec::new();
@@ -77,9 +78,9 @@ fn a_text_of_process_vm_calls() {
     );
 }
 
-/// What was read from a text can be read again as a recording of the project's own format.
+/// The events of a text are equal to those of the same recording in the project's own format.
 #[test]
-fn texts_become_recordings() {
+fn events_of_a_text_equal_those_of_its_recording() {
     for name in ["flags", "threads", "transfer"] {
         let mut events = [Vec::new(), Vec::new()];
         for (suffix, events) in ["strace", "trace"].into_iter().zip(&mut events) {
@@ -97,9 +98,9 @@ fn texts_become_recordings() {
     }
 }
 
-/// The shared one, where it is present: every mapping that is not told where to go finds its place free.
+/// The shared text, if it is present: every mapping without a fixed address is at a free address.
 #[test]
-fn the_shared_text_is_consistent() {
+fn shared_text_is_consistent() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/sample-redis.strace.xz");
     if path.exists() {
         let (text, _) = rewritten(&path);
