@@ -170,8 +170,8 @@ fn damaged_files_are_refused_with_their_line() {
     write("less.snap", b"# fhsnap 1 t\n");
     for (recording, said) in [
         ("empty.trace", "empty.trace:0: not a recording"),
-        ("bad.trace.xz", "bad.trace.xz:0: cannot read on: "),
-        ("bad.trace.zst", "bad.trace.zst:0: cannot read on: "),
+        ("bad.trace.xz", "bad.trace.xz:0: cannot read further: "),
+        ("bad.trace.zst", "bad.trace.zst:0: cannot read further: "),
         (
             "alone.trace",
             "alone.trace:3: snapshot 0 is missing: there is no snapshot file beside the recording",
@@ -194,8 +194,8 @@ fn damaged_files_are_refused_with_their_line() {
     }
     // A recording that is cut off is replayed up to the cut.
     for (recording, said) in [
-        ("half.trace", "half.trace:7: the file is cut off here: its last line has no end"),
-        ("cut.trace.zst", "cut.trace.zst:4: the file is cut off here: its compressed stream has no end"),
+        ("half.trace", "half.trace:7: the file is cut off here: the last line has no line end"),
+        ("cut.trace.zst", "cut.trace.zst:4: the file is cut off here: the compressed stream is incomplete"),
     ] {
         let text = stdout(&folder.run(&format!("replay {recording}")).code(2));
         assert!(text.contains("as Linux as far as it could be read"), "{text}");

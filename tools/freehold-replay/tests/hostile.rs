@@ -106,7 +106,7 @@ fn what_breaks_the_rules_of_tasks_is_refused() {
         ),
         (
             "10 0 1 E 0\n",
-            "t.trace:4: snapshot 0 is missing: the file of snapshots has none of that number, or an earlier line has named it",
+            "t.trace:4: snapshot 0 is missing: the snapshot file does not contain it, or an earlier line refers to it",
         ),
         ("10 0 1 munmap 0 1000 = 0\n9 0 1 X g\n", "t.trace:5: out of order: time 9 after 10"),
     ] {
@@ -139,7 +139,7 @@ fn areas_where_none_can_be() {
         [("11000-13000 rw-p 2000", 4), ("12000-12800 rw-p 2000", 4), ("12000-12000 rw-p 2000", 4)]
     {
         let error = complaint(areas("12000-13000 rw-p 2000", to).all(&options));
-        assert!(error.contains(&format!("t.snap:{line}: column 1: expected whole pages behind")), "{error}");
+        assert!(error.contains(&format!("t.snap:{line}: column 1: expected whole pages after")), "{error}");
     }
     // Addresses of the kernel; more memory than the machine has.
     for to in ["ffff800000000000-ffff800000010000", "7ffffffdd000-fffffffffffff000"] {

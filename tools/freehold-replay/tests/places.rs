@@ -129,9 +129,9 @@ fn some_places_are_not_compared() {
     let alone: String =
         EXEC.lines().filter(|line| !line.contains("loader")).map(|line| format!("{line}\n")).collect();
     let anywhere = &["10 0 1 mmap 0 1000 3 22 -1 0 = 7e1234567000"];
-    assert!(!not_checked(&outcome(&alone, anywhere, Options::default()), "place"));
+    assert!(!not_checked(&outcome(&alone, anywhere, Options::default()), "addresses of"));
     let options = Options { places: false, ..Options::default() };
-    assert!(!not_checked(&outcome(EXEC, anywhere, options), "place"));
+    assert!(!not_checked(&outcome(EXEC, anywhere, options), "addresses of"));
 }
 
 /// Two tasks of one address space: each finds free what was free on Linux, however they run. They map into

@@ -244,10 +244,10 @@ fn garbage_is_refused_with_its_line() {
     let begin = "7 1.0 execve(\"./t\", [\"./t\"], 0x7ffe00000000 /* 3 vars */) = 0\n";
     for (line, said) in [
         ("hello", "column 1: expected a task's number or a time"),
-        ("7 1.1", "expected a blank behind the time"),
-        ("7 1.1 mmap(NULL, 8192", "expected `)` behind the arguments"),
+        ("7 1.1", "expected a blank after the time"),
+        ("7 1.1 mmap(NULL, 8192", "expected `)` after the arguments"),
         ("7 1.1 mmap(NULL, 8192, PROT_ODD, MAP_PRIVATE, -1, 0) = 0", "a constant that this program knows"),
-        ("7 1.1 munmap(0x7f0000000000, 4096) = what", "what the call returned"),
+        ("7 1.1 munmap(0x7f0000000000, 4096) = what", "the result: a number"),
         ("7 1.1 munmap(0x7f0000000000) = 0", "expected another argument"),
         ("7 1.1 munmap(0x1ffffffffffffffff, 1) = 0", "expected a number"),
         ("7 1.1 <... munmap resumed>) = 0", "expected the end of a call that this task has begun"),
@@ -259,7 +259,7 @@ fn garbage_is_refused_with_its_line() {
         ("7 0.9 munmap(0x1000, 1) = 0", "out of order"),
         (
             "7 1.1 process_vm_readv(7, [{iov_base=\"abc, iov_len=5}], 1, [{iov_base=0x10, iov_len=5}], 1, 0) = 5",
-            "a string that ends",
+            "a complete string",
         ),
         (
             "7 1.1 process_vm_readv(7, [{iov_len=5}], 1, [{iov_base=0x10, iov_len=5}], 1, 0) = 5",

@@ -115,7 +115,7 @@ fn strace() -> Outcome {
         placed: all(0),
         unread: 2,
         unread_lines: vec!["x.strace:3: column 1: expected a call, found \"what\"".to_owned()],
-        cut_off: Some("x.strace:90: the file is cut off here: its last line has no end".to_owned()),
+        cut_off: Some("x.strace:90: the file is cut off here: the last line has no line end".to_owned()),
         set_aside: Vec::new(),
         rungs: Rungs::default(),
         exclusive_hold: Beside { freehold: spread(1_790, 400, 2_000, 30_100), linux: None },
