@@ -1,4 +1,4 @@
-//! The command line.
+//! The definition of the command line.
 
 use crate::help;
 use clap::builder::PossibleValuesParser;

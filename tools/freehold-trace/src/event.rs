@@ -154,9 +154,9 @@ pub struct Call {
     /// The arguments as passed. Arguments beyond the last are zero, and negative numbers are in two's
     /// complement. Some calls have recorded values in place of pointers:
     ///
-    /// - ioctl: the descriptor, the operation, and the structure's address, length and mode (0 for
-    ///   UFFDIO_UNREGISTER). For UFFDIO_API the structure's values are the number of the interface and the
-    ///   features, for USERFAULTFD_IOC_NEW the flags.
+    /// - ioctl: the descriptor, the operation, and the fields of the structure. For UFFDIO_REGISTER and
+    ///   UFFDIO_UNREGISTER the fields are the start, the length and the mode (0 for UFFDIO_UNREGISTER), for
+    ///   UFFDIO_API the number of the interface and the features. USERFAULTFD_IOC_NEW has its flags here.
     /// - prlimit64 and setrlimit: the new soft and hard limit in place of the addresses. prlimit64 has a
     ///   process's serial number in place of a PID (0: the caller's process).
     /// - capset: the lower half of the effective set.

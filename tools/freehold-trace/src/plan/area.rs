@@ -49,7 +49,7 @@ pub(crate) mod flag {
         MINOR b"ui" 19,
         HUGETLB b"ht" 20,
     }
-    /// The locks of mlock.
+    /// The flags of memory that mlock has locked.
     pub(crate) const LOCKS: u32 = LOCKED | LOCKONFAULT;
     /// A segment of System V shared memory. smaps has no code for it.
     pub(crate) const SEGMENT: u32 = 1 << 31;

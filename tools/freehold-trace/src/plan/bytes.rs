@@ -98,7 +98,7 @@ mod tests {
             shown: vec![b"0123456".to_vec(), b"0123456789".to_vec()],
         };
         space.note_written(&transfer, 20);
-        // // |0123456---|0123456789| is stored at |1000..1004|2000...............2010|
+        // |0123456---|0123456789| is stored at |1000..1004|2000...............2010|
         let at = |start: u64, len: u64| Transfer { remote: vec![(start, len)], ..Transfer::default() };
         assert_eq!(space.written_among(&at(0, u64::MAX)), [0x1000..0x1004, 0x2000..0x2003, 0x2006..0x2010]);
         assert_eq!(space.written_among(&at(0x2002, 6)), [0x2002..0x2003, 0x2006..0x2008]);

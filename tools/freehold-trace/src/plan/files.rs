@@ -23,7 +23,7 @@ pub(super) struct Files {
     pub(super) names: HashMap<String, u32>,
     /// The highest number so far.
     count: u32,
-    /// Numbers by the recording's numbers.
+    /// Numbers by the recording's numbers. `recorded_files` is the set of these numbers in the plan.
     pub(super) records: HashMap<u32, u32>,
     recorded_files: HashSet<u32>,
     /// Memfds without a known name.
@@ -32,7 +32,7 @@ pub(super) struct Files {
     pub(super) huge: HashMap<u32, u64>,
     pub(super) descriptors: Descriptors,
     pub(super) lengths: Lengths,
-    /// Files of the recording by path, as indices.
+    /// Files of the recording by path, as indices. `paths_known` is the number of files that were added.
     paths: HashMap<String, usize>,
     paths_known: usize,
     /// System V segments by their identifiers.

@@ -212,7 +212,7 @@ impl Planner {
             self.losses.under_way = self.losses.under_way.saturating_sub(1);
         } else {
             self.aside(aside::LOSSES);
-            // In a text by strace one line is lost, and the next line is read again.
+            // In a text by strace a loss is a single unreadable line, so that the loss ends at once.
             let ends = self.recording.format() != Format::Strace;
             self.losses.under_way = self.losses.under_way.saturating_add(ends.into());
         }

@@ -76,7 +76,7 @@ fn munmap_waits_for_faults_in_its_range_and_later_mmaps_wait_for_it() {
 13 0 2 F 7f0000300000 4 x1
 ",
     );
-    // // |--- task 2 faults ---|--- task 3 faults ---|: only the second range overlaps the munmap.
+    // |--- task 2 faults ---|--- task 3 faults ---|: only the second range overlaps the munmap.
     assert_eq!(waits(&segment, 7), [(3, 0)]);
     // Faults are remembered per chunk, so that the fault in the chunk of the munmap still counts.
     assert_eq!(waits(&segment, 8), [(1, 3), (3, 0)]);

@@ -1,9 +1,10 @@
 //! Address spaces whose start is not recorded, as in a text by strace: the knowledge that each call adds.
 //!
-//! A call that maps or unmaps memory determines its whole range. A call that only succeeds shows that memory
-//! is mapped there, but not which. Such memory is *assumed*: later calls find it, and results that depend on
-//! it are not checked. A range that the kernel chose for a call was free. Below a mapping that grows
-//! downwards, mappings change without a call.
+//! - A call that maps or unmaps memory determines its whole range.
+//! - Another call that succeeds shows that memory is mapped in its range, but not what kind of memory. Such
+//!   memory is *assumed*: later calls find the memory, and results that depend on it are not checked.
+//! - A range that the kernel chose for a call was free.
+//! - Below a mapping that grows downwards, mappings change without a call.
 
 use super::area::{PAGE, flag};
 use super::refused;

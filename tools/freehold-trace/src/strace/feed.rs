@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 
 /// Maximum number of bytes that are read ahead.
 const MOST_AHEAD: usize = 16 << 20;
-/// Number of lines in which the end of a call is searched: several times the calls of all running tasks.
+/// Number of lines ahead that are searched for the end of a call: several times the calls of all running
+/// tasks.
 const FAR: usize = 1 << 12;
-/// Number of lines in which the creator of a task is searched. A vfork's creator continues only after its
-/// child.
+/// Number of lines ahead that are searched for the creator of a task. A vfork's creator waits for its child.
 const FURTHER: usize = 1 << 16;
 
 /// A line of the text.
