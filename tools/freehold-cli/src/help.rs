@@ -1,7 +1,7 @@
 //! Help texts other than those of the arguments.
 //!
-//! The long help of each subcommand has the same parts: what it does, what it reads or writes, its exit status,
-//! examples. The short help (`-h`) refers to the long one.
+//! The long help of each subcommand has the same parts: what it does, what it reads or writes, its exit
+//! status, examples. The short help (`-h`) refers to the long one.
 
 use freehold_record::strace_command_line;
 

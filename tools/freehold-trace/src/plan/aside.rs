@@ -1,4 +1,4 @@
-//! Texts for reports: the reasons why an event is not planned, or why an answer or a snapshot is not compared.
+//! Texts for reports: the reasons why an event is not planned, or an answer or a snapshot is not compared.
 #![expect(missing_docs, reason = "each text is its own documentation")]
 
 pub const NO_SPACE: &str = "before the first exec: what was mapped is not recorded";
