@@ -41,11 +41,11 @@ pub enum Command {
 /// Arguments of `freehold record`.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
-    /// Name of the recording [default: the command's name, in the current folder]
+    /// Name of the recording [default: the command's name, here]
     #[arg(short, long, value_name = "NAME")]
     pub output: Option<PathBuf>,
 
-    /// Interval between snapshots, for which all recorded processes stop
+    /// Interval between snapshots, which stop all processes
     ///
     /// Snapshots at each exec and exit of a process are taken in addition.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
@@ -81,7 +81,7 @@ pub struct RecordArgs {
 /// Arguments of `freehold replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// NAME.trace[.zst|.xz] with NAME.snap beside it, a text by strace, or - (standard input)
+    /// NAME.trace[.zst|.xz] with NAME.snap beside it, a text by strace, or - (stdin)
     #[arg(required = true, value_name = "RECORDING")]
     pub recordings: Vec<PathBuf>,
 
@@ -89,7 +89,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     pub snap: Option<PathBuf>,
 
-    /// Number of virtual CPUs, one thread each [default: number of CPUs of this machine]
+    /// Virtual CPUs, one thread each [default: the CPUs of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub cpus: Option<u16>,
 
@@ -107,7 +107,7 @@ pub struct ReplayArgs {
     #[arg(long, conflicts_with = "locking")]
     pub compare: bool,
 
-    /// Seed that varies the order of tasks where the recording leaves it open
+    /// Seed for the order of tasks that the recording leaves open
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 
@@ -115,15 +115,15 @@ pub struct ReplayArgs {
     #[arg(long)]
     pub oracles: bool,
 
-    /// Write a JSON report; - writes it to standard output and suppresses the text report
+    /// Write a JSON report; - is standard output, without the text report
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Draw the address spaces over time as SVG: kinds of memory, faults, forks
+    /// Draw address spaces over time as SVG: memory, faults, forks
     #[arg(long, value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
 
-    /// Print an address space at TIME in the format of /proc/PID/maps; print no report
+    /// Print an address space at TIME like /proc/PID/maps, and no report
     ///
     /// TIME counts from the recording's first event: 1.5s, 200ms, 30us, 7ns, or plain seconds.
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["compare", "json", "picture"])]
@@ -174,17 +174,17 @@ pub struct ReproduceArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Upper limit for the memory that an experiment maps: 64GiB, 512MiB
+    /// Maximum memory that an experiment maps, such as 64GiB or 512MiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub at_most: Option<u64>,
 
-    /// Number of measurements of each design [default: 5, or 3 for long experiments]
+    /// Measurements of each design [default: 5, or 3 for long experiments]
     ///
     /// With --quick the default is always 3.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=99))]
     pub turns: Option<u16>,
 
-    /// Number of CPUs to use [default: number of CPUs of this machine]
+    /// CPUs to use [default: the CPUs of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub cpus: Option<u16>,
 
@@ -200,7 +200,7 @@ pub struct ReproduceArgs {
     #[arg(long, value_name = "FILE.md")]
     pub markdown: Option<PathBuf>,
 
-    /// Write the figures as JSON; - writes them to standard output and suppresses the text
+    /// Write the figures as JSON; - is standard output, without the text
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 

@@ -28,7 +28,7 @@ or a text (plain, .zst or .xz) written by
 {}
 docs/trace-format.md describes both formats.
 
-Exit status: 0 if all answers are Linux's, 1 if an answer differs, 2 if a recording cannot be
+Exit status: 0 if all answers match Linux's, 1 if an answer differs, 2 if a recording cannot be
 replayed (the others still are), a file cannot be written, or the arguments are invalid.",
         strace_command_line()
     )
@@ -38,26 +38,28 @@ replayed (the others still are), a file cannot be written, or the arguments are 
 pub(crate) const LOCKING: &str = "\
 Locking design, as comma-separated KNOB=VALUE
 
-  KNOB       VALUE              EFFECT
-  unmap      exclusive          munmap holds the mmap lock for writing to its end
-             sectioned[:BYTES]  munmap releases the lock after every BYTES (1GiB)
-             downgraded         munmap downgrades the lock while it frees pages (Linux)
-             released *         munmap releases the lock while it frees pages
-  fault      mmap-lock          a fault takes the mmap lock (Linux before 6.4)
-             vma-rwsem          a fault takes the VMA's reader/writer lock (Linux 6.4-6.14)
-             vma-count          a fault takes the count in the VMA (Linux since 6.15)
-             per-cpu *          like vma-count, with a slot per CPU
-  write      whole              one task at a time changes an address space (Linux)
-             ranges *           changes of different VMAs run concurrently, after the first
-                                time that a change has to wait
-             ranges-only        changes of different VMAs always run concurrently
-  hugetlb    file-lock          a fault keeps shared page tables by a lock of the file
-                                (Linux before 6.1)
-             vma-lock *         a fault keeps shared page tables by a lock of the VMA
-  file-rmap  mutex              one task at a time walks the VMAs of a file (Linux before
-                                3.19)
-             exclusive          like mutex, but with a reader/writer lock
-             shared *           walks of the VMAs of a file run concurrently
+  KNOB, VALUE          EFFECT
+  unmap                munmap holds the mmap lock
+    exclusive          - to its end
+    sectioned[:BYTES]  - with a break after every BYTES (1GiB)
+    downgraded         - shared while it frees pages (Linux)
+    released *         - only until it frees pages
+  fault                a page fault takes
+    mmap-lock          - the mmap lock (Linux before 6.4)
+    vma-rwsem          - a rwsem per VMA (Linux 6.4 to 6.14)
+    vma-count          - a count per VMA (Linux since 6.15)
+    per-cpu *          - a count per VMA and CPU
+  write                an address space is changed by
+    whole              - one task at a time (Linux)
+    ranges *           - several tasks, once one has to wait
+    ranges-only        - several tasks, from the start
+  hugetlb              shared page tables are kept by
+    file-lock          - a lock per file (Linux before 6.1)
+    vma-lock *         - a lock per VMA
+  file-rmap            walks of a file's VMAs take
+    mutex              - a mutex (Linux before 3.19)
+    exclusive          - a rwsem for writing
+    shared *           - a rwsem for reading
 
   * is the default. docs/designs.md describes the designs.";
 

@@ -91,7 +91,7 @@ fn unreadable_recording_is_reported_in_one_line() {
     let folder = Folder::new();
     for (recording, said) in [
         ("nowhere.trace", "error: cannot open nowhere.trace: "),
-        (".", "error: ."),
+        (".", "error: cannot open .: "),
         ("t.snap", "error: t.snap:1: cannot replay a snapshot file; replay t.trace instead\n"),
     ] {
         let run = folder.run(&format!("replay {recording}")).code(2);
