@@ -97,7 +97,7 @@ impl Planner {
     }
 
     /// Marks all files as doubtful after a call on an unknown file: their known lengths may be wrong, and
-    /// pages may be gone.
+    /// pages may have been removed.
     fn doubt_files(&mut self, line: u32, task: u32) {
         if self.recording.format() == Format::Strace || self.space_of(task).is_none() {
             return;

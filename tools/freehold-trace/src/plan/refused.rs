@@ -31,9 +31,9 @@ pub(super) fn has_emptied(call: &Call, page: u64) -> Option<Range<u64>> {
     (replaces(call) && sound && late).then(|| span(at, len))
 }
 
-/// Returns the range that an mmap possibly unmapped. Linux unmaps it before it asks the file, and checks some
-/// limits before and others after the unmapping. If the file has huge pages, the range is larger than
-/// requested.
+/// Returns the range that an mmap possibly unmapped. Linux unmaps the range before it calls the file's own
+/// mmap operation, and checks some limits before and others after the unmapping. If the file has huge pages,
+/// the range is larger than requested.
 pub(super) fn may_have_emptied(call: &Call) -> Option<Range<u64>> {
     let [at, len, _, flags, ..] = call.args;
     let of_a_file = flags & MAP_ANONYMOUS == 0 || flags & MAP_HUGETLB != 0;

@@ -179,8 +179,8 @@ impl Space {
     }
 
     /// Returns the unmapped parts of memory that grows downwards, if Linux has chosen an address closer below
-    /// that memory than the gap allows. In that case the memory above is gone, or unknown memory lies
-    /// between.
+    /// that memory than the gap allows. In that case the memory above has been unmapped, or
+    /// unknown memory lies between.
     fn near_above(&self, call: &Call, ranges: &[Range<u64>; 2]) -> Option<Vec<Range<u64>>> {
         let told = self.told.as_ref().filter(|_| self.grows && keeps_gap(call))?;
         let end = free(call, ranges).end;
