@@ -378,8 +378,7 @@ impl CallName {
 pub struct FileInfo {
     /// The number of the file.
     pub id: u32,
-    /// The size in bytes, read after the run. `None` if the file did not exist then, or if it is not a regular
-    /// file.
+    /// The size in bytes, read after the run. `None` if the file did not exist then, or is no regular file.
     pub size: Option<u64>,
     /// Size in bytes of the file's huge pages, if the file is on a hugetlbfs.
     pub huge: Option<u64>,
