@@ -127,7 +127,7 @@ fn damage_in_a_compressed_stream_is_detected() {
 }
 
 #[test]
-fn place_is_printed_like_a_compilers() {
+fn place_is_printed_as_file_and_line() {
     let place = Place { file: Path::new("a/b.trace").into(), line: 12 };
     assert_eq!(place.to_string(), "a/b.trace:12");
 }
