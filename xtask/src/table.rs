@@ -1,17 +1,27 @@
-//! The table of mutations in CONTRIBUTING.md, written from their files.
+//! The table of mutations in `xtask/mutants/README.md`, written from their files.
 
-use std::fs;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use crate::mutation::Mutation;
+use crate::mutation::{FOLDER, Mutation};
 
 const BEGIN: &str = "<!-- mutants: written by `cargo xtask mutants --table` -->\n";
 const END: &str = "<!-- end of mutants -->\n";
 
+/// The document that contains the table, from the repository's root.
+#[must_use]
+pub fn document() -> PathBuf {
+    Path::new(FOLDER).join("README.md")
+}
+
 /// The table's text.
 #[must_use]
 pub fn of(mutations: &[Mutation]) -> String {
-    let mut text =
-        String::from("| mutation | the protection that is gone | caught by |\n| --- | --- | --- |\n");
+    let mut text = String::from(
+        "| mutation | the protection, and what goes wrong without it | caught by |\n| --- | --- | --- |\n",
+    );
     for it in mutations {
         let by = match (&it.caught, &it.argued) {
             (Some(test), _) => {
@@ -44,7 +54,7 @@ pub fn put(document: &str, table: &str) -> Result<String, String> {
 /// What stood in the way.
 pub fn write() -> Result<(), String> {
     let root = crate::root();
-    let path = root.join("CONTRIBUTING.md");
+    let path = root.join(document());
     let said = |error: std::io::Error| format!("{}: {error}", path.display());
     let document = fs::read_to_string(&path).map_err(said)?;
     fs::write(&path, put(&document, &of(&Mutation::all(&root)?))?).map_err(said)

@@ -575,13 +575,13 @@ fn mutations_can_be_made() {
     assert_none("mutations that cannot be made", found);
 }
 
-/// CONTRIBUTING.md lists the mutations as their files have them; `cargo xtask mutants --table` writes it.
+/// The table in `xtask/mutants/README.md` is the one that `cargo xtask mutants --table` writes.
 #[test]
 fn the_table_of_mutations_is_the_files() {
-    let document = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the document");
+    let document = fs::read_to_string(root().join(table::document())).expect("the document");
     let mutations = Mutation::all(&root()).unwrap_or_else(|why| panic!("{why}"));
     let written = table::put(&document, &table::of(&mutations)).expect("a place for the table");
-    assert!(document == written, "CONTRIBUTING.md: run `cargo xtask mutants --table`");
+    assert!(document == written, "{}: run `cargo xtask mutants --table`", table::document().display());
 }
 
 /// CONTRIBUTING.md says of each operation which modules have its tests: every module is there, and nothing
