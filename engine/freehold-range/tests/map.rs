@@ -76,7 +76,7 @@ fn cut_one<const SLOTS: usize>(size: u64, order: u64, from: u64, to: u64, pieces
             _ => size / 2 - 1 - step / 2,
         };
         let at = if at < size { at } else { step };
-        pair.put(at * 10, at * 10 + 8, at + 1);
+        pair.insert(at * 10, at * 10 + 8, at + 1);
     }
     let start = from * 10;
     let with: Vec<Entry> =

@@ -2,7 +2,8 @@
 //!
 //! Those that ship with the repository always; those that lie beside it in `../shared/traces` if they are
 //! small. With `FREEHOLD_EFFORT=long` (`cargo xtask replay`) all of them, on every design, ten seeds each,
-//! with a line for each recording; otherwise each recording has some designs, by turns.
+//! with a line for each recording. Otherwise each recording runs on some of the designs, and the next recording
+//! on the designs that follow.
 
 use freehold::space::Locking;
 use freehold_machine::Effort;
@@ -59,17 +60,12 @@ fn assert_as_linux(outcome: &Outcome, options: &Options) {
 fn every_recording_on_every_design() {
     let long = Effort::asked() == Effort::Long;
     let seeds = if long { SEEDS } else { 1 };
-    // So many designs with one change at a time, and with changes side by side, each recording has, by turns.
-    let of_each_kind = Effort::of(1, 2, usize::MAX);
+    // Each recording runs on this many designs. The next recording begins with the next design.
+    let count = Effort::of(1, 4, Locking::ALL.len());
     for (turn, path) in recordings(long).into_iter().enumerate() {
         let mut shown = None;
-        for (number, locking) in Locking::ALL.into_iter().enumerate() {
-            let alike = || Locking::ALL.iter().filter(|other| other.write == locking.write);
-            let count = alike().count();
-            let mut chosen = alike().cycle().skip(turn % count).take(of_each_kind.min(count));
-            if !chosen.any(|other| *other == locking) {
-                continue;
-            }
+        let designs = Locking::ALL.into_iter().enumerate().cycle().skip(turn).take(count);
+        for (number, locking) in designs {
             for seed in 0..seeds {
                 // In the short run each design gets a seed, and memory with contents or without, of its own.
                 let (seed, backed) = if long { (seed, seed == 0) } else { (number as u64, number % 4 == 0) };

@@ -1,7 +1,8 @@
-//! The naive map: a sorted list of entries, and searches that try every address.
+//! The naive map: a sorted list of entries, and a gap search that tries every address.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use freehold_range::{Direction, Entry, GapRequest};
 
@@ -27,11 +28,14 @@ impl Model {
     }
 
     pub fn next(&self, key: u64) -> Option<Entry> {
-        self.entries.values().find(|entry| entry.end > key).copied()
+        let (_, around) = self.entries.range(..=key).next_back().unzip();
+        let (_, after) = self.entries.range((Excluded(key), Unbounded)).next().unzip();
+        around.filter(|entry| entry.end > key).or(after).copied()
     }
 
     pub fn prev(&self, key: u64) -> Option<Entry> {
-        self.entries.values().rev().find(|entry| entry.end <= key).copied()
+        let (_, entry) = self.entries.range(..=key).rev().find(|(_, entry)| entry.end <= key)?;
+        Some(*entry)
     }
 
     /// Widens a range so that no entry reaches across its ends. Returns the wider range and the parts outside

@@ -28,6 +28,16 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         assert_eq!(writer.len(), self.model.entries.len());
     }
 
+    /// Inserts an entry into a hole. Does not compare the map with the model.
+    pub fn insert(&mut self, start: u64, end: u64, value: u64) {
+        let with = [entry(start, end, value)];
+        // SAFETY: only this thread uses the map.
+        let mut writer = unsafe { self.map.exclusive_writer() };
+        writer.preallocate(1).unwrap();
+        writer.replace(start, end, &with);
+        self.model.replace(start, end, &with);
+    }
+
     /// Puts one entry over whatever is there, as a fixed mapping would. The value 0 removes.
     pub fn put(&mut self, start: u64, end: u64, value: u64) {
         let (from, to, left, right) = self.model.widen(start, end);
@@ -52,11 +62,13 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         for end in [key, key.saturating_add(1), key.saturating_add(10), u64::MAX] {
             self.compare_writer_at(key, end);
         }
+        // SAFETY: only this thread uses the map.
+        unsafe { self.map.exclusive_writer() }.check();
     }
 
     /// Compares the lookups of the exclusive writer, from any place of its finger, including the neighbours
     /// of a range.
-    pub fn compare_writer_at(&self, key: u64, end: u64) {
+    fn compare_writer_at(&self, key: u64, end: u64) {
         // SAFETY: only this thread uses the map.
         let writer = unsafe { self.map.exclusive_writer() };
         let model = &self.model;
@@ -64,7 +76,6 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         assert_eq!(writer.find(key), model.find(key));
         assert_eq!(writer.next(key), model.next(key));
         assert_eq!(writer.prev(key), model.prev(key));
-        writer.check();
     }
 
     pub fn compare_gap(&self, request: &GapRequest, guard: u64) {

@@ -59,12 +59,13 @@ unsafe impl Send for Deferred {}
 /// Bound of preemptions in a quick run.
 const QUICK: usize = 2;
 
-/// Runs `f` under every schedule, or in a quick run under the schedules of [`model_bounded`] with [`QUICK`].
+/// Runs `f` under every schedule. A quick run explores the schedules with at most [`QUICK`] preemptions.
 pub fn model(f: impl Fn() + Sync + Send + 'static) {
     run(loom::model::Builder::new(), f);
 }
 
-/// Runs `f` under every schedule with at most `preemptions` preemptions of runnable threads.
+/// Runs `f` under every schedule with at most `preemptions` preemptions of runnable threads. A quick run allows
+/// one preemption less, but at least one and at most [`QUICK`].
 pub fn model_bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     // A bound in the environment takes precedence: it is stricter, or set on purpose.
@@ -74,7 +75,8 @@ pub fn model_bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
 
 fn run(mut builder: loom::model::Builder, f: impl Fn() + Sync + Send + 'static) {
     if std::env::var_os("FREEHOLD_EFFORT").is_some_and(|effort| effort == "quick") {
-        builder.preemption_bound = Some(builder.preemption_bound.map_or(QUICK, |bound| bound.min(QUICK)));
+        builder.preemption_bound =
+            Some(builder.preemption_bound.map_or(QUICK, |bound| bound.saturating_sub(1).clamp(1, QUICK)));
     }
     builder.max_branches = builder.max_branches.max(20_000);
     builder.check(move || {

@@ -150,7 +150,7 @@ fn seconds(scale: &Scale, size: u64) -> f64 {
 
 /// How long victims are watched before the munmap begins.
 fn alone(scale: &Scale) -> Duration {
-    if scale.place.simulated().is_some() { scale.turn / 4 } else { ALONE }
+    if scale.place.simulated().is_some() { scale.turn / 4 } else { ALONE.min(25 * scale.turn) }
 }
 
 /// How many there are at once: one for every other processor of a simulated machine. On a host they would
