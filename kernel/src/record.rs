@@ -1,5 +1,5 @@
 //! Option `record`: writes a recording of what programs do to their memory, in the project's format
-//! (`docs/trace-format.md`), to a port of its own (`PROTOCOL.md`).
+//! (`docs/reference/trace-format.md`), to a port of its own (`PROTOCOL.md`).
 //!
 //! The thread that does an operation writes the line when the operation is complete. A call or a fault has
 //! the time that it took; a new task is written before it runs; an exec has the list of what is mapped. A

@@ -187,9 +187,10 @@ fn nothing_belongs_to_one_machine() {
     assert_none("belongs to one machine", found);
 }
 
-/// The entries of docs/hazards.md: number and text.
+/// The entries of docs/reference/hazards.md: number and text.
 fn hazards() -> Vec<(u32, String)> {
-    let text = fs::read_to_string(root().join("docs/hazards.md")).expect("docs/hazards.md");
+    let text =
+        fs::read_to_string(root().join("docs/reference/hazards.md")).expect("docs/reference/hazards.md");
     let entries = text.split("\n- **C-").skip(1).map(|entry| {
         let digits = entry.split(|letter: char| !letter.is_ascii_digit()).next().unwrap_or_default();
         (digits.parse().expect("a number"), entry.split("\n## ").next().unwrap_or_default().to_owned())
@@ -219,7 +220,7 @@ fn hazards_have_tests() {
         let missing = named.iter().filter(|name| !functions.contains(**name));
         wrong.extend(missing.map(|name| format!("C-{number}: there is no `{name}`")));
     }
-    assert_none("docs/hazards.md", wrong);
+    assert_none("docs/reference/hazards.md", wrong);
 }
 
 #[test]
@@ -235,7 +236,7 @@ fn hazards_that_are_cited_are_listed() {
     }
     found.sort();
     found.dedup();
-    assert_none("hazards that docs/hazards.md does not know", found);
+    assert_none("hazards that docs/reference/hazards.md does not know", found);
 }
 
 /// Numbers of hazards in a text: of `C-26` and `c26_` each 26.
@@ -278,7 +279,7 @@ fn the_readme_shows_the_engines_example() {
     );
 }
 
-/// docs/locking.md lists the ranks in the order of the code, and says from where on they are spin locks.
+/// docs/guide/locking.md lists the ranks in the order of the code, and says from where on they are spin locks.
 #[test]
 fn the_locking_document_has_the_order() {
     let code = fs::read_to_string(root().join("engine/freehold-sync/src/rank.rs")).expect("the ranks");
@@ -292,13 +293,13 @@ fn the_locking_document_has_the_order() {
         .collect();
     assert!(ranks.len() > 10, "the ranks were not found");
     let spins = code.split("self as u8 >= Rank::").nth(1).and_then(|rest| rest.split(' ').next());
-    let document = fs::read_to_string(root().join("docs/locking.md")).expect("the document");
+    let document = fs::read_to_string(root().join("docs/guide/locking.md")).expect("the document");
     let order = document.split("\n## 1. The order\n").nth(1).and_then(|rest| rest.split("```").nth(1));
     let lines =
         order.expect("the order").lines().skip(1).map(str::trim_start).filter(|line| !line.is_empty());
     let (listed, marks): (Vec<&str>, Vec<&str>) = lines.partition(|line| !line.starts_with("--"));
     let listed: Vec<&str> = listed.iter().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(listed, ranks, "docs/locking.md and rank.rs differ");
+    assert_eq!(listed, ranks, "docs/guide/locking.md and rank.rs differ");
     assert!(marks.len() == 1 && marks[0].contains("spin locks"), "one line says where spin locks begin");
     let first_spin = order.and_then(|order| order.split(marks[0]).nth(1)).map(str::trim_start);
     assert_eq!(first_spin.and_then(|rest| rest.split(' ').next()), spins, "where spin locks begin");
@@ -306,15 +307,15 @@ fn the_locking_document_has_the_order() {
 
 /// Documents that say how the engine works, by the names of its code.
 const ABOUT_CODE: &[&str] = &[
-    "locking.md",
-    "munmap.md",
-    "operations.md",
-    "page-tables.md",
-    "hugetlb.md",
-    "reverse-map-and-pins.md",
-    "differences-from-linux.md",
-    "words.md",
-    "tour.md",
+    "guide/locking.md",
+    "guide/munmap.md",
+    "guide/page-tables.md",
+    "guide/hugetlb.md",
+    "guide/reverse-map-and-pins.md",
+    "guide/tour.md",
+    "reference/operations.md",
+    "reference/differences-from-linux.md",
+    "reference/words.md",
 ];
 
 /// What they name that is not in the code, and why.
@@ -394,7 +395,7 @@ fn documents_can_be_read_in_one_go() {
 /// Neither tables nor code count, nor what `freehold reproduce` writes.
 #[test]
 fn prose_is_narrow() {
-    let written = ["docs/results.md", "docs/simulated.md"];
+    let written = ["docs/results/measured.md", "docs/results/simulated.md"];
     let documents = sources("docs").into_iter().filter(|source| !written.contains(&source.path.as_str()));
     let at_the_top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| Source {
         path: name.to_owned(),
@@ -489,13 +490,13 @@ fn sentences_name_the_one_that_acts() {
     assert_none("does not name the one that acts", found);
 }
 
-/// docs/soundness.md names every public module, every unsafe trait, and every unsafe public call of modules
+/// docs/reference/soundness.md names every public module, every unsafe trait, and every unsafe public call of modules
 /// that are public.
 #[test]
 fn the_soundness_document_is_complete() {
     /// Modules that are not public.
     const INSIDE: &[&str] = &["nommu/region.rs", "rmap/tree/root.rs", "vma/slab/mod.rs", "vma/owned.rs"];
-    let document = fs::read_to_string(root().join("docs/soundness.md")).expect("the document");
+    let document = fs::read_to_string(root().join("docs/reference/soundness.md")).expect("the document");
     let mut found = Vec::new();
     for source in crate_sources() {
         let ours = ["engine/freehold/src/", "engine/freehold-vmspace/src/"];
@@ -514,7 +515,7 @@ fn the_soundness_document_is_complete() {
             }
         }
     }
-    assert_none("is not in docs/soundness.md", found);
+    assert_none("is not in docs/reference/soundness.md", found);
 }
 
 /// Files that the documents point to exist.

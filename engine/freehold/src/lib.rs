@@ -88,8 +88,8 @@
 //! tables and TLBs. That crate also defines [`platform`].
 //!
 //! Every allocation is fallible. A call that runs out of memory returns an error instead of aborting.
-//! `docs/locking.md`, and the documents that it links to, list the locks and what may be changed under each
-//! of them.
+//! `docs/guide/locking.md`, and the documents that it links to, list the locks and what may be changed under
+//! each of them.
 #![no_std]
 #![deny(unsafe_code)]
 

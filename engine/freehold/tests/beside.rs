@@ -1,4 +1,4 @@
-//! Changes of parts beside each other (`docs/ranges.md`), one of them stopped half-way: a reader of the VMA
+//! Changes of parts beside each other (`docs/guide/ranges.md`), one of them stopped half-way: a reader of the VMA
 //! that it is going to change keeps it waiting, with its claim held. Interleavings of all kinds stand in
 //! `lab/freehold-machine/tests/shuttle_engine/ranges.rs`.
 

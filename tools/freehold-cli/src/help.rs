@@ -26,7 +26,7 @@ with Linux's.
 A recording is a pair NAME.trace and NAME.snap written by `freehold record` (plain, .zst or .xz),
 or a text (plain, .zst or .xz) written by
 {}
-docs/trace-format.md describes both formats.
+docs/reference/trace-format.md describes both formats.
 
 Exit status: 0 if all answers match Linux's, 1 if an answer differs, 2 if a recording cannot be
 replayed (the others still are), a file cannot be written, or the arguments are invalid.",
@@ -61,7 +61,7 @@ Locking design, as comma-separated KNOB=VALUE
     exclusive          - a rwsem for writing
     shared *           - a rwsem for reading
 
-  * is the default. docs/designs.md describes the designs.";
+  * is the default. docs/guide/designs.md describes the designs.";
 
 pub(crate) const REPLAY_MORE: &str = "Run 'freehold replay --help' for details and examples.";
 
@@ -97,7 +97,7 @@ the calls are recorded, by
 The recording is NAME.trace.zst and NAME.snap.zst, or NAME.strace.zst if strace writes it. Replay it
 with
   freehold replay NAME.trace.zst
-docs/trace-format.md describes both formats. Existing files are not overwritten without --force.
+docs/reference/trace-format.md describes both formats. Existing files are not overwritten without --force.
 
 SIGTERM, and SIGINT if sent only to the recorder, are forwarded to the command, and recording
 continues until it exits. A second signal kills it.
@@ -125,13 +125,13 @@ Examples:
 
 pub(crate) const REPRODUCE: &str = "\
 Repeats on Freehold the experiments by which Linux's changes of locking were judged
-(docs/designs.md). Each experiment measures the locking designs that it compares in alternation in
+(docs/guide/designs.md). Each experiment measures the locking designs that it compares in alternation in
 one run, and also the host's kernel if that supports the experiment. The output is tables in the
 layout of the published ones, with the published figures next to the measured ones.
 
 Without --quick the sizes are the published ones, on phantom memory (page tables and page records
 are real, page contents are not). All experiments then take about twenty minutes and 6 GiB of
-memory. docs/measuring.md describes each experiment, and what phantom memory leaves out.
+memory. docs/reference/measuring.md describes each experiment, and what phantom memory leaves out.
 
 If SIGINT or SIGTERM interrupts the run, the finished experiments are kept, and all output files
 are written and marked as partial.
@@ -155,7 +155,7 @@ Examples:
       run two experiments at the published sizes, up to 320 GiB of phantom memory
   freehold reproduce hugetlb --at-most 64GiB --turns 9
       run one experiment with less memory and more measurements
-  freehold reproduce --markdown docs/results.md
+  freehold reproduce --markdown docs/results/measured.md
       write the tables of a full run as a Markdown document";
 
 pub(crate) const COMPLETIONS: &str = "\

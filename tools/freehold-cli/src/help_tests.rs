@@ -71,7 +71,7 @@ fn all_documents_quote_the_same_strace_command() {
             }
         }
     }
-    assert!(places >= 2, "docs/trace-format.md and docs/replay.md must quote the command");
+    assert!(places >= 2, "docs/reference/trace-format.md and docs/guide/replay.md must quote the command");
 }
 
 /// Returns the paths of README.md and of all documents in `docs`.

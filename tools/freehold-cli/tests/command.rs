@@ -520,7 +520,7 @@ fn bad_arguments_exit_with_2() {
 fn long_help_has_examples_and_exit_status() {
     let folder = Folder::new();
     let long = stdout(&folder.run("replay --help").code(0));
-    for taught in ["Examples:", "docs/trace-format.md", "Exit status: 0", "strace -f -ttt"] {
+    for taught in ["Examples:", "docs/reference/trace-format.md", "Exit status: 0", "strace -f -ttt"] {
         assert!(long.contains(taught), "{taught} is not in\n{long}");
     }
     assert!(stdout(&folder.run("replay -h").code(0)).contains("freehold replay --help"));

@@ -42,7 +42,7 @@ fn a_document_says_how_it_was_made() {
             memory: 23 << 30,
             kernel: "Linux 6.1".to_owned(),
         },
-        command: "freehold reproduce --markdown docs/results.md".to_owned(),
+        command: "freehold reproduce --markdown docs/results/measured.md".to_owned(),
         virtual_time: false,
         quick: false,
         at_most: None,

@@ -2,7 +2,7 @@
 //!
 //! A recording is a stream of [`Event`]s in the order in which they took effect in the kernel, the list of
 //! files that were mapped, and [`Snapshot`]s: the kernel's VMA lists and present pages.
-//! `docs/trace-format.md` describes the text formats.
+//! `docs/reference/trace-format.md` describes the text formats.
 #![deny(unsafe_code)]
 
 mod addresses;

@@ -64,8 +64,8 @@ pub fn model(f: impl Fn() + Sync + Send + 'static) {
     run(loom::model::Builder::new(), f);
 }
 
-/// Runs `f` under every schedule with at most `preemptions` preemptions of runnable threads. A quick run allows
-/// one preemption less, but at least one and at most [`QUICK`].
+/// Runs `f` under every schedule with at most `preemptions` preemptions of runnable threads. A quick run
+/// allows one preemption less, but at least one and at most [`QUICK`].
 pub fn model_bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     // A bound in the environment takes precedence: it is stricter, or set on purpose.

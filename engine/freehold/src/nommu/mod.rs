@@ -29,7 +29,8 @@
 //!
 //! From the outermost to the innermost: the file's content and invalidate locks; the space's lock, which has
 //! the rank of the mmap lock; the lock of all regions (nommu_region_sem); the file's i_mmap lock.
-//! `docs/locking.md` has the complete order. `docs/operations.md` lists the locks of each operation.
+//! `docs/guide/locking.md` has the complete order. `docs/reference/operations.md` lists the locks of each
+//! operation.
 //!
 //! 1. **The last user of a region removes the region under the regions' lock, held for writing. Lookups of
 //!    regions take the same lock.** A text that is found in a file's tree is therefore live, and its user

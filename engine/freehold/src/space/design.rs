@@ -1,5 +1,5 @@
 //! The locking designs that an address space can use: one value for Linux before and after each step of its
-//! development (`docs/designs.md`).
+//! development (`docs/guide/designs.md`).
 
 use crate::PAGE_SIZE;
 use freehold_sync::FaultLock;
@@ -63,7 +63,7 @@ impl Unmap {
         }
     }
 
-    /// The section size of step 0 (`docs/designs.md`): the range of one PUD entry.
+    /// The section size of step 0 (`docs/guide/designs.md`): the range of one PUD entry.
     pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
 }
 
@@ -78,7 +78,7 @@ pub enum HugetlbLock {
     VmaLock,
 }
 
-/// How changes of one address space exclude each other; see `docs/ranges.md`.
+/// How changes of one address space exclude each other; see `docs/guide/ranges.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Write {
     /// One change at a time (Linux).

@@ -1,5 +1,5 @@
-//! How an address space may be read and changed. This file holds the protocol; `docs/locking.md` describes
-//! it.
+//! How an address space may be read and changed. This file holds the protocol; `docs/guide/locking.md`
+//! describes it.
 //!
 //! Each right keeps a part of the address space unchanged:
 //!
@@ -112,7 +112,7 @@ pub struct ReadGuard<'s, P: Platform> {
 }
 
 /// The right to change the set of VMAs: all of them for an exclusive writer, which holds the mmap lock for
-/// writing, or those that a range writer has claimed ([writers](self#writers), `docs/ranges.md`).
+/// writing, or those that a range writer has claimed ([writers](self#writers), `docs/guide/ranges.md`).
 ///
 /// All changes of the tree are methods of this guard.
 ///

@@ -131,7 +131,7 @@ impl SpaceConfig {
 pub struct AddressSpace<P: Platform> {
     /// The state that all address spaces share.
     pub(crate) engine: Counted<Engine<P>>,
-    /// Guards the set of VMAs. For its place in the lock order see `docs/locking.md`.
+    /// Guards the set of VMAs. For its place in the lock order see `docs/guide/locking.md`.
     pub(crate) mmap_lock: MmapLock<P>,
     /// The VMAs by address, the closing reservations and the [boundaries](cpu_arena). Written under
     /// `mmap_lock` held for writing or by a range writer. Read under `mmap_lock`, under RCU, or under a VMA's

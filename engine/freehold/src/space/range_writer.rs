@@ -1,7 +1,7 @@
 //! The range writer: the right to change one part of an address space while other tasks change other parts.
 //!
-//! This file implements the end of a range writer. `claim.rs` has the first three steps, `docs/ranges.md` the
-//! protocol.
+//! This file implements the end of a range writer. `claim.rs` has the first three steps,
+//! `docs/guide/ranges.md` the protocol.
 //!
 //! | step | by | holds afterwards |
 //! | --- | --- | --- |

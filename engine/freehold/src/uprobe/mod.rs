@@ -23,8 +23,8 @@
 //! probe, or the walk finds the entry that the fault installed. mprotect can turn a mapping into text. For
 //! this case mprotect changes the flags first and then reads the registry within a guard. Either mprotect
 //! finds the probe, or the walk finds the new flags. Entries move only forward along the walk, from source to
-//! target and from parent to child, so that one pass visits all of them (`docs/reverse-map-and-pins.md`,
-//! rules 3 and 4).
+//! target and from parent to child, so that one pass visits all of them
+//! (`docs/guide/reverse-map-and-pins.md`, rules 3 and 4).
 //!
 //! | page found | add | remove |
 //! | --- | --- | --- |

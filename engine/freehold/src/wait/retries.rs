@@ -7,7 +7,7 @@ use freehold_sync::{Killed, check_killed};
 const PERIOD: u32 = 64;
 
 /// Counts the rounds of a loop that starts again whenever other tasks change its data, or that processes as
-/// many pages or VMAs as its caller chooses. `docs/bounds.md` lists such loops.
+/// many pages or VMAs as its caller chooses. `docs/reference/bounds.md` lists such loops.
 pub(crate) struct Rounds(u32);
 
 impl Rounds {

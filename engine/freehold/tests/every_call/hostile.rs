@@ -1,5 +1,5 @@
 //! A process that chooses addresses, offsets, orders and lengths to make others wait: what they wait for is
-//! bounded, or ends with a fatal signal (`docs/bounds.md`). Nothing here asserts a time: depths, places and
+//! bounded, or ends with a fatal signal (`docs/reference/bounds.md`). Nothing here asserts a time: depths, places and
 //! how far a call came are what shows.
 
 use crate::support::*;

@@ -1,4 +1,4 @@
-//! Moves as changes of two parts (`docs/ranges.md`): what they find and leave is what the exclusive writer
+//! Moves as changes of two parts (`docs/guide/ranges.md`): what they find and leave is what the exclusive writer
 //! finds and leaves.
 
 use crate::support::*;

@@ -1,5 +1,5 @@
 //! Which callers may let go of the mmap lock half-way through a munmap: a test for each row of the table of
-//! callers in `docs/munmap.md`.
+//! callers in `docs/guide/munmap.md`.
 //!
 //! The lock is looked at while the removal runs, from the middle of its first flush: one processor is held in
 //! a walk of the tables, which a flush waits for, and its thread tries the lock. And the write holds of the

@@ -1,5 +1,5 @@
 //! munmap: which locks are held when, what is refused, what is left behind. Numbers such as C-10 are those of
-//! `docs/hazards.md`.
+//! `docs/reference/hazards.md`.
 
 mod balance;
 mod callers;

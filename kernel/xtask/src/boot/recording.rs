@@ -1,5 +1,5 @@
 //! Turns the lines from the kernel's recording port (`kernel/PROTOCOL.md`) into a recording:
-//! `docs/trace-format.md`.
+//! `docs/reference/trace-format.md`.
 
 use std::{
     fs::File,

@@ -1,4 +1,4 @@
-//! Changes side by side (docs/ranges.md): every pair of them, on ranges that are neighbours, overlap, or have
+//! Changes side by side (docs/guide/ranges.md): every pair of them, on ranges that are neighbours, overlap, or have
 //! nothing to do with each other, beside faults, fork, exit, truncation and pages that move; under both
 //! values of [`Write`]. Whatever they meet, their errors are those of a moment, an access finds what was
 //! stored at some time, and nothing is left.

@@ -17,7 +17,7 @@ pub enum Like {
     /// The kernel: a store to a mark brings the page before the pager is asked, and a page that had to come
     /// into the file is no minor fault; a hole, and a new end of the file, take whatever is mapped there.
     Linux,
-    /// The engine: see `docs/differences-from-linux.md`.
+    /// The engine: see `docs/reference/differences-from-linux.md`.
     Engine,
 }
 

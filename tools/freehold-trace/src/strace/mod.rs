@@ -8,7 +8,7 @@
 //! - A call that frees addresses (munmap, mremap, shmdt) precedes the call to which the kernel gave these
 //!   addresses.
 //!
-//! `docs/trace-format.md` describes the supported text and its interpretation.
+//! `docs/reference/trace-format.md` describes the supported text and its interpretation.
 
 mod beside;
 mod call;

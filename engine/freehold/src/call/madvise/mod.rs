@@ -17,7 +17,7 @@
 //! A new advice needs these changes, here and in other crates:
 //!
 //! - A line in `advice!` with Linux's number, and an arm in `AddressSpace::madvise` that calls the file of
-//!   its kind. A new kind also needs a row in the table above and in `docs/operations.md`.
+//!   its kind. A new kind also needs a row in the table above and in `docs/reference/operations.md`.
 //! - An entry in `check_seal` if the advice discards pages, and in `process.rs` if it may be given to other
 //!   processes.
 //! - Tests: a case in `tests/files/advice.rs`, `tests/guards.rs` or a similar file, and a line in

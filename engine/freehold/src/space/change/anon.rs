@@ -27,7 +27,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The choice depends on the neighbours, so it needs the mmap lock or, if there are range writers, the
     /// neighbours' locks. A caller that holds only the VMA's lock may try to take these locks but must not
-    /// wait for them, because a writer may be waiting for this VMA (`docs/locking.md`, part 3).
+    /// wait for them, because a writer may be waiting for this VMA (`docs/guide/locking.md`, part 3).
     #[inline]
     pub(crate) fn prepare_anon(&self, vma: &Vma<P>, held: HeldLock<'_, '_, P>) -> Result<(), AnonVmaError> {
         if vma.anon().is_some() {
