@@ -308,6 +308,7 @@ fn the_locking_document_has_the_order() {
 /// Documents that say how the engine works, by the names of its code.
 const ABOUT_CODE: &[&str] = &[
     "guide/locking.md",
+    "guide/faults.md",
     "guide/munmap.md",
     "guide/page-tables.md",
     "guide/hugetlb.md",
