@@ -310,6 +310,7 @@ const ABOUT_CODE: &[&str] = &[
     "guide/locking.md",
     "guide/faults.md",
     "guide/munmap.md",
+    "guide/ranges.md",
     "guide/page-tables.md",
     "guide/hugetlb.md",
     "guide/reverse-map-and-pins.md",
