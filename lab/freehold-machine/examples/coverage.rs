@@ -1,10 +1,11 @@
-//! Which cache lines a fault, a mapping made and unmapped, and a fork touch according to a trace of the
-//! program's memory accesses, against those that the simulation saw: `cargo xtask coverage`.
+//! Compares two lists of the cache lines that an operation touches: one from a trace of the program's memory
+//! accesses, and one from the simulation. The operations are a fault, a mapping that is created and unmapped,
+//! and a fork. Run it with `cargo xtask coverage`.
 //!
-//! The program runs itself under valgrind, whose tool lackey prints every access, and compares in one
-//! process: the same records at the same addresses, laid out as in any other build. What the simulation
-//! itself touches is left out by its [marks](freehold_sim::trace). Prints a table for each operation, for
-//! Markdown; fails where a line that was not seen has no explanation.
+//! The program runs itself under valgrind, whose tool lackey prints every access. Both lists come from one
+//! process: the records are the same, at the same addresses, with the layout of any other build. The accesses
+//! of the simulation itself are left out by its [marks](freehold_sim::trace). The program prints a Markdown
+//! table for each operation. It fails if a line that the simulation did not see has no explanation.
 
 #[cfg(not(sim))]
 fn main() {
@@ -24,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
-/// What is traced.
+/// The traced program.
 #[cfg(sim)]
 mod traced {
     use freehold::engine::{Config, Engine};
@@ -39,10 +40,12 @@ mod traced {
     use std::io::stdin;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// Each object in lines of its own, and those noted that are made while an operation is looked at.
+    /// An allocator that places each object on cache lines of its own. While an operation is traced, it also
+    /// logs the objects that the operation allocates.
     pub struct Logged;
 
-    /// How many objects, or more than there is room for: noted while not `OFF`.
+    /// Number of logged objects, which may exceed the length of the log. Logging is off if the value is at
+    /// least `OFF`.
     static NEXT: AtomicUsize = AtomicUsize::new(OFF);
     static MADE: [[AtomicUsize; 2]; 256] = [const { [const { AtomicUsize::new(0) }; 2] }; 256];
     const OFF: usize = usize::MAX / 2;
@@ -55,25 +58,25 @@ mod traced {
         at
     }
 
-    // SAFETY: hands on what it is asked for.
+    // SAFETY: every call is passed on to `Apart`, which keeps the contract of the trait.
     unsafe impl GlobalAlloc for Logged {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the contract of `alloc`, which is the same for `Apart`.
             noted(unsafe { Apart.alloc(layout) }, layout)
         }
 
         unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the contract of `alloc_zeroed`, which is the same for `Apart`.
             noted(unsafe { Apart.alloc_zeroed(layout) }, layout)
         }
 
         unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the contract of `dealloc`, which is the same for `Apart`.
             unsafe { Apart.dealloc(pointer, layout) }
         }
     }
 
-    /// What a processor does, and how often it has done that before.
+    /// An operation of a processor. The number is how often the processor has done the operation before.
     type Operation<'a> = &'a dyn Fn(&mut Cpu<X86_4>, u64);
 
     const PAGE: u64 = 4096;
@@ -88,7 +91,7 @@ mod traced {
         println!("marks {:x?}", trace::marks());
         let log = [(&raw const MADE).addr(), (&raw const NEXT).addr()];
         println!("log {:x} {:x} {:x}", log[0], log[0] + size_of_val(&MADE), log[1]);
-        // Until the one that reads the trace knows them.
+        // Waits until the process that reads the trace knows the marks.
         stdin().read_line(&mut String::new())?;
         let machine: Machine = Machine::new(MachineConfig::phantom(64 << 20).cpus(1).fast())?;
         let engine = Engine::new(machine.clone(), Config::default())?;
@@ -106,7 +109,7 @@ mod traced {
             let child = process.fork().expect("a child");
             children.borrow_mut().push(child);
         };
-        // Room that the list has before a fork is looked at.
+        // Reserves room, so that the push after a traced fork allocates nothing.
         children.borrow_mut().reserve(16);
         let operations: [(&str, Operation<'_>); 3] =
             [("fault", &touch), ("mmap-munmap", &map), ("fork", &fork)];
@@ -145,7 +148,7 @@ mod traced {
         Ok(())
     }
 }
-/// What reads the trace.
+/// The program that reads the trace.
 #[cfg(sim)]
 mod compare {
     use std::collections::{BTreeMap, BTreeSet};
@@ -160,15 +163,17 @@ mod compare {
     type Outcome<T> = Result<T, Box<dyn Error>>;
     const LINE: u64 = 64;
 
-    /// What an operation did to a line: bytes of it by the instruction, and how often read and written.
+    /// The accesses of an operation to a line: the instruction and the bytes of each, with counts of reads
+    /// and writes.
     #[derive(Default)]
     struct Touched {
         by: BTreeMap<(u64, u64), [u64; 2]>,
     }
     type Lines = BTreeMap<u64, Touched>;
 
-    /// Why lines are not seen: a part of the record's name, a part of every file that touches them (`*` at the
-    /// end: of one), whether that holds for lines that are written too.
+    /// The reasons why lines are not seen: a part of the record's name; a part of the path of every file that
+    /// touches the lines (of at least one file, if it ends in `*`); whether the reason also covers lines that
+    /// are written; the text.
     const REASONS: &[(&str, &str, bool, &str)] = &[
         ("AddressSpace", "", false, "these fields are written when the space is made"),
         ("RmapRoot", "rwsem", false, "the lock's rank and statistics, written when it is made"),
@@ -224,7 +229,7 @@ mod compare {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|why| format!("valgrind, which takes the trace: {why}"))?;
+            .map_err(|why| format!("cannot run valgrind, which records the trace: {why}"))?;
         let marks = Arc::new(OnceLock::new());
         let known = Arc::clone(&marks);
         let trace = child.stderr.take().ok_or("its output")?;
@@ -234,7 +239,7 @@ mod compare {
         out.read_line(&mut first)?;
         let first = first.trim().trim_start_matches("marks [").trim_end_matches(']');
         let first: Vec<u64> = first.split(", ").map(hex).collect::<Result<_, _>>()?;
-        marks.set(first).map_err(|_| "told twice")?;
+        marks.set(first).map_err(|_| "the marks were printed twice")?;
         child.stdin.take().ok_or("its input")?.write_all(b"\n")?;
         let mut text = String::new();
         out.read_to_string(&mut text)?;
@@ -244,12 +249,12 @@ mod compare {
         }
         let mut unexplained = 0;
         let names: Vec<&str> = text.lines().filter(|line| line.starts_with("operation ")).collect();
-        assert_eq!(names.len(), traced.len(), "one part of the trace for each operation");
+        assert_eq!(names.len(), traced.len(), "the trace has one part for each operation");
         for (number, lines) in traced.iter().enumerate() {
             unexplained += Operation::of(&text, number)?.table(lines, &program)?;
         }
         if unexplained > 0 {
-            return Err(format!("{unexplained} lines were not seen, and nothing says why").into());
+            return Err(format!("{unexplained} lines not seen have no explanation").into());
         }
         Ok(())
     }
@@ -258,7 +263,7 @@ mod compare {
         u64::from_str_radix(text.trim_start_matches("0x"), 16)
     }
 
-    /// The accesses between the marks, without the simulation's.
+    /// Returns the accesses between the marks, without those of the simulation.
     fn read(mut trace: impl BufRead, marks: &OnceLock<Vec<u64>>) -> Vec<Lines> {
         let (mut all, mut line) = (Vec::<Lines>::new(), Vec::new());
         let (mut looking, mut depth, mut at) = (false, 0_u32, 0);
@@ -299,26 +304,26 @@ mod compare {
         }
     }
 
-    /// What the traced program says of one.
+    /// The output of the traced program about one operation.
     struct Operation<'t> {
         name: &'t str,
         stack: u64,
         thread: u64,
         seen: BTreeSet<u64>,
-        /// Objects that it made.
+        /// The objects that the operation allocated.
         made: Vec<(u64, u64)>,
-        /// Where the traced program notes those.
+        /// The addresses of the traced program's log of these objects.
         log: Vec<u64>,
-        /// By where they begin: end, size, name with fields.
+        /// The records by first address: end, size, name with fields.
         records: BTreeMap<u64, (u64, u64, Vec<&'t str>)>,
-        /// Parts of the program's file: from, to, what may be done there.
+        /// The mappings of the program's file: first address, end, permissions.
         program: Vec<(u64, u64, &'t str)>,
     }
 
     impl<'t> Operation<'t> {
         fn of(text: &'t str, number: usize) -> Outcome<Operation<'t>> {
             let mut parts = text.split("operation ").skip(number + 1);
-            let part = parts.next().ok_or("nothing said")?;
+            let part = parts.next().ok_or("no output for this operation")?;
             let mut head = part.lines().next().unwrap_or_default().split(' ');
             let mut word = || head.next().ok_or("a word is missing");
             let (name, stack, thread) = (word()?, hex(word()?)?, hex(word()?)?);
@@ -346,7 +351,8 @@ mod compare {
             Ok(Operation { name, stack, thread, seen, made, log, records, program })
         }
 
-        /// Whether a line is the task's stack, the thread's own, or a part of the program that is only read.
+        /// Returns a kind if a line belongs to the task's stack, to the thread, to read-only parts of the
+        /// program, to the log, or to an allocated object.
         fn private(&self, line: u64) -> Option<usize> {
             let near = |at: u64, below, above| (at.saturating_sub(below)..at + above).contains(&line);
             let constant =
@@ -354,7 +360,7 @@ mod compare {
             let log =
                 (self.log[0] / LINE * LINE..self.log[1]).contains(&line) || line == self.log[2] / LINE * LINE;
             let made = self.made.iter().any(|(from, to)| (*from..*to).contains(&line));
-            // The allocator's words stand before an object, whose beginning is a line's.
+            // The allocator's words are before an object, and the object begins at a line.
             let before = self.made.iter().any(|(from, _)| line + LINE == *from);
             let kinds = [
                 near(self.stack, 256 << 10, 8 << 10),
@@ -366,7 +372,8 @@ mod compare {
             kinds.iter().position(|kind| *kind)
         }
 
-        /// The record that a line is in, which of its lines, and the fields at these addresses.
+        /// Returns the record that a line is in, the number of the line in the record, and the fields at
+        /// these addresses.
         fn named(&self, line: u64, addresses: impl Iterator<Item = u64>) -> Option<String> {
             let mut name = None;
             let mut fields = BTreeSet::new();
@@ -389,7 +396,7 @@ mod compare {
             name.map(|name| if fields.is_empty() { name } else { format!("{name}: {}", fields.join(", ")) })
         }
 
-        /// Prints what was not seen. How many lines of it nothing explains.
+        /// Prints the lines that were not seen. Returns how many of them have no explanation.
         fn table(&self, lines: &Lines, program: &Path) -> Outcome<u64> {
             let mut private = [0; 5];
             let (mut both, mut unexplained) = (0_usize, 0);
@@ -438,7 +445,7 @@ mod compare {
             Ok(unexplained)
         }
 
-        /// The function of an instruction, and where that is in the sources.
+        /// Returns the source file of an instruction.
         fn place(&self, at: u64, program: &Path) -> Outcome<String> {
             let inside = self.program.iter().any(|(from, to, _)| (*from..*to).contains(&at));
             let Some((base, ..)) = self.program.first().filter(|_| inside) else {
@@ -461,7 +468,7 @@ mod compare {
                 let file = frame[1].split(':').next().unwrap_or_default();
                 let file = below_wing(file).map_or(file, |from| &file[from..]);
                 let file = file.replace("host_sim/../", "");
-                // Of what the compiler makes by itself the name of its unit stands there.
+                // The source of code that the compiler generates is the name of its codegen unit.
                 let file =
                     if file.contains("-cgu.") { "freehold-machine/examples/coverage.rs" } else { &file };
                 if file.starts_with("/rustc/") { "`std`".to_owned() } else { format!("`{file}`") }

@@ -1,12 +1,12 @@
-//! Two threads of one process map, fault, fork and unmap; then what it cost each of them.
+//! Two threads of one process map, fault, fork and unmap memory. The program then prints the costs.
 //!
 //! `cargo run --release --example two_threads`
 //!
-//! The first half runs on a machine with contents and with every oracle on: had a CPU used a stale
-//! translation, or had a page held anything but what was stored there, the run would end with a panic. The
-//! second half unmaps a large mapping with each design of munmap while a sibling thread maps and unmaps
-//! something small, and says how long the sibling's calls took. Its machine has phantom memory, and no
-//! oracles, so that the times are the engine's.
+//! The first half runs on a machine with contents and with every oracle on. It panics if a CPU uses a stale
+//! translation, or if a page holds anything except the values that were stored there. The second half unmaps
+//! a large mapping with each design of munmap, while a sibling thread maps and unmaps a small one, and prints
+//! how long the sibling's calls took. Its machine has phantom memory and no oracles, so that the times are
+//! those of the engine.
 
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
@@ -38,7 +38,7 @@ fn main() -> Outcome<()> {
     beside_a_large_munmap()
 }
 
-/// The first half.
+/// The first half: two threads on a machine with oracles.
 fn together() -> Outcome<()> {
     let machine: Machine = Machine::new(MachineConfig::backed(256 << 20).cpus(3))?;
     let kernel = Engine::new(machine.clone(), Config::default())?;
@@ -66,12 +66,12 @@ fn together() -> Outcome<()> {
     process.check();
     drop((process, kernel));
     machine.accounting().assert_clean();
-    println!("Everything was given back.");
+    println!("All frames, page tables and address spaces are free.");
     Ok(())
 }
 
-/// What a program finds when it starts: a file, a heap, a stack; and memory that the two threads share.
-/// Returns that.
+/// Creates the mappings of a new program: a file, a heap and a stack. Also maps memory that the two threads
+/// share, and returns its address.
 fn furnish(kernel: &Kernel, process: &Process) -> Outcome<u64> {
     let contents = Mapping::new(kernel, Zeroes, 64 << 10, false)?;
     let program = File::new(&contents, FileAccess::READ_WRITE, "/bin/two-threads")?;
@@ -91,7 +91,7 @@ fn furnish(kernel: &Kernel, process: &Process) -> Outcome<u64> {
     Ok(process.mmap(0, 2 * PART, RW, ANON, None, 0)?)
 }
 
-/// Maps memory, fills it, takes rights away from a part, unmaps it.
+/// Maps memory, fills it, removes write permission from one page, unmaps the memory.
 fn maps_and_unmaps(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outcome<()> {
     for round in 0..ROUNDS {
         let at = cpu.call(|| process.mmap(0, PART, RW, ANON, None, 0))?;
@@ -106,8 +106,8 @@ fn maps_and_unmaps(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outco
     Ok(())
 }
 
-/// Fills memory and gives it back, and every few rounds forks: the child sees what was there, whatever comes
-/// later.
+/// Fills memory, and forks every 16 rounds. Checks that the child sees the memory at the time of the fork,
+/// and that later stores of one process are not visible in the other.
 fn faults_and_forks(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outcome<()> {
     let own = shared + PART;
     for round in 0..ROUNDS {
@@ -129,12 +129,12 @@ fn faults_and_forks(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outc
 
 #[track_caller]
 fn expect(found: u64, stored: u64) {
-    assert_eq!(found, stored, "memory does not hold what was stored");
+    assert_eq!(found, stored, "memory does not hold the stored value");
 }
 
 fn print_lock(stats: &LockSnapshot) {
     println!("\nThe mmap lock, in microseconds:");
-    println!("{:<26}{:>8}{:>10}{:>10}{:>10}", "", "times", "p50", "p99", "longest");
+    println!("{:<26}{:>8}{:>10}{:>10}{:>10}", "", "count", "p50", "p99", "longest");
     let line = |what: &str, times: &Histogram| {
         let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
         let (p50, p99) = (us(times.percentile(5_000)), us(times.percentile(9_900)));
@@ -168,15 +168,15 @@ fn print_flushes(stats: &MachineStats) {
     );
 }
 
-/// The second half.
+/// The second half: the calls of a sibling during a large munmap.
 fn beside_a_large_munmap() -> Outcome<()> {
     let (large, small) = (LARGE >> 30, SMALL >> 10);
     println!(
-        "While one thread unmaps {large} GiB of touched memory, a sibling maps and unmaps {small} KiB again and again:"
+        "While one thread unmaps {large} GiB of touched memory, a sibling maps and unmaps {small} KiB repeatedly:"
     );
     println!(
         "{:<14}{:>10}{:>14}{:>12}{:>16}{:>18}",
-        "munmap by", "took, ms", "its rounds", "waits", "longest, us", "longest round, us"
+        "design", "time, ms", "rounds", "waits", "longest, us", "longest round, us"
     );
     for unmap in [Unmap::Exclusive, Unmap::SECTIONED, Unmap::Downgraded, Unmap::Released] {
         let Beside { took, rounds, longest, waits } = with_design(unmap)?;
@@ -196,7 +196,7 @@ fn beside_a_large_munmap() -> Outcome<()> {
         );
     }
     println!(
-        "Waits are those for the mmap lock. A round much longer than the longest wait was put off by the host."
+        "Waits are for the mmap lock. The host preempted a round that is much longer than the longest wait."
     );
     Ok(())
 }
@@ -204,11 +204,11 @@ fn beside_a_large_munmap() -> Outcome<()> {
 struct Beside {
     /// Time of the large munmap.
     took: Duration,
-    /// The sibling's rounds that overlapped it.
+    /// Number of the sibling's rounds that overlapped the munmap.
     rounds: u64,
-    /// The longest of them.
+    /// The longest of these rounds.
     longest: Duration,
-    /// Times that anybody waited for the mmap lock for writing.
+    /// Waits of both threads for the mmap lock for writing.
     waits: Histogram,
 }
 
@@ -250,7 +250,7 @@ fn with_design(unmap: Unmap) -> Outcome<Beside> {
         ended.store(true, SeqCst);
         let (rounds, longest) = sibling.join().map_err(|_| "the sibling panicked")??;
         unmapped?;
-        let stats = process.lock_stats().ok_or("the process keeps statistics")?;
+        let stats = process.lock_stats().ok_or("the process has no lock statistics")?;
         Ok(Beside { took, rounds, longest, waits: stats.write.waited })
     })
 }

@@ -1,16 +1,16 @@
-//! Which of N numbers are taken: one bit a number and a tree of summaries above it.
+//! A set of taken numbers below N: one bit per number and a tree of summaries above the bits.
 //!
-//! Taking always gives the lowest free numbers, so a batch has ascending numbers, and runs that were given
-//! back become runs again. Sixty-four numbers cost about as much as one.
+//! The lowest free numbers are taken first, so a batch has ascending numbers, and runs that were freed are
+//! taken as runs again. Taking 64 numbers costs about as much as taking one.
 
 const BITS: usize = 64;
-/// Levels of words: 64^5 numbers are more than any machine here has.
+/// Maximum number of levels of words. 64^5 numbers are more than any machine here has.
 const MAX_LEVELS: usize = 5;
 
 /// A set of taken numbers `0..len`.
 ///
 /// # Invariants
-/// - `levels[0]` has bit `i` set exactly while number `i` is taken, or does not exist (`i >= len`).
+/// - `levels[0]` has bit `i` set exactly while number `i` is taken or does not exist (`i >= len`).
 /// - Bit `i` of `levels[k + 1]` is set exactly while word `i` of `levels[k]` is all ones.
 /// - The last level is a single word.
 #[derive(Debug)]
@@ -18,19 +18,20 @@ pub(crate) struct Bitmap {
     levels: Vec<Vec<u64>>,
     len: usize,
     taken: usize,
-    /// No run is free that begins above this number: where the search for one begins.
+    /// The search for a run begins here. No free run of `RUN` numbers begins above this number.
     highest_run: usize,
 }
 
-/// Giving back a number that was not taken.
+/// The error of freeing a number that was not taken.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) struct NotTaken(pub(crate) usize);
 
-/// Numbers of the runs whose search remembers where it was: 2 MiB of frames.
+/// Length of the runs whose search remembers its position, in numbers: 2 MiB of frames.
 const RUN: usize = 512;
 
 impl Bitmap {
-    /// All of `0..len` free. The words come zeroed from the host, which maps them when touched.
+    /// Creates a bitmap with all of `0..len` free. The host supplies zeroed words, and maps them when they
+    /// are touched.
     pub(crate) fn new(len: usize) -> Self {
         assert!(len > 0, "an empty set of numbers");
         let mut levels = Vec::with_capacity(MAX_LEVELS);
@@ -50,22 +51,23 @@ impl Bitmap {
         Bitmap { levels, len, taken: 0, highest_run: len }
     }
 
-    /// How many numbers are taken.
+    /// Number of numbers that are taken.
     pub(crate) fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Whether `number` is taken.
+    /// Returns true if `number` is taken.
     pub(crate) fn is_taken(&self, number: usize) -> bool {
         number < self.len && self.levels[0][number / BITS] >> (number % BITS) & 1 == 1
     }
 
-    /// Takes up to `want` of the lowest free numbers, ascending, giving each to `out`; returns how many.
+    /// Takes the lowest free numbers, at most `want`, ascending. Passes each to `out` and returns how many.
     pub(crate) fn take(&mut self, want: usize, mut out: impl FnMut(usize)) -> usize {
         let mut got = 0;
         while got < want {
             let Some(index) = self.word_with_room() else { break };
-            // Changed in a register: a store to the word for each number would wait for the one before.
+            // The word is changed in a register. A store to memory for each number would wait for the store
+            // before.
             let mut word = self.levels[0][index];
             while got < want && word != !0 {
                 let bit = (!word).trailing_zeros() as usize;
@@ -96,12 +98,12 @@ impl Bitmap {
         true
     }
 
-    /// Takes the highest `run` free numbers that begin at a multiple of `run` after `first`; returns the
-    /// first of them. `run` is a multiple of 64. Single numbers are taken from below, so the two keep out
-    /// of each other's way.
+    /// Takes the highest `run` free numbers that begin at a multiple of `run` after `first`. Returns the
+    /// first of them. `run` is a multiple of 64. Runs are taken from above and single numbers from below, so
+    /// that they stay apart.
     ///
-    /// A search costs a look at every run above the one found, none of them twice until numbers up there come
-    /// back.
+    /// A search looks at every run above the one that it finds. It looks at none of them again until numbers
+    /// there are freed.
     pub(crate) fn take_run(&mut self, run: usize, first: usize) -> Option<usize> {
         let words = run / BITS;
         let mut at = first + self.highest_run.saturating_sub(first) / run * run;
@@ -121,16 +123,16 @@ impl Bitmap {
         }
     }
 
-    /// No run of `run` numbers is free above the one at `at`. Where one of the larger size has no room,
-    /// smaller ones may.
+    /// Records that no run of `run` numbers is free above the one at `at`. Only runs of `RUN` numbers are
+    /// recorded: where a longer run does not fit, a run of `RUN` numbers may.
     fn note_highest(&mut self, run: usize, at: usize) {
         if run == RUN {
             self.highest_run = at;
         }
     }
 
-    /// Takes `run` free numbers that follow each other, not zero, the highest there are; returns the first of
-    /// them. Looks at every word above them.
+    /// Takes the highest `run` free numbers that are consecutive. Returns the first of them, or `None` if
+    /// `run` is zero. Looks at every word above them.
     pub(crate) fn take_run_anywhere(&mut self, run: usize) -> Option<usize> {
         let first = self.highest_run_of(run)?;
         for number in first..first + run {
@@ -144,7 +146,7 @@ impl Bitmap {
         Some(first)
     }
 
-    /// The first of the highest `run` free numbers that follow each other.
+    /// Returns the first of the highest `run` consecutive free numbers.
     fn highest_run_of(&self, run: usize) -> Option<usize> {
         if run == 0 {
             return None;
@@ -167,13 +169,14 @@ impl Bitmap {
         None
     }
 
-    /// Gives `numbers` back; stops at the first that was not taken.
+    /// Frees `numbers`. Stops at the first that was not taken.
     pub(crate) fn give(&mut self, numbers: impl Iterator<Item = usize>) -> Result<(), NotTaken> {
         let mut numbers = numbers.peekable();
         while let Some(&number) = numbers.peek() {
             let index = number / BITS;
             let Some(&before) = self.levels[0].get(index) else { return Err(NotTaken(number)) };
-            // As in `take`: those that share a word, and mostly they do, change it in a register.
+            // As in `take`, numbers that share a word, which is the usual case, change the word in a
+            // register.
             let mut word = before;
             let mut highest = number;
             while let Some(number) = numbers.next_if(|number| number / BITS == index) {
@@ -190,7 +193,8 @@ impl Bitmap {
         Ok(())
     }
 
-    /// Numbers of one word were given back, `highest` the highest of them: it was `before` and is `word` now.
+    /// Stores a word some numbers of which were freed. The word was `before` and is now `word`; `highest` is
+    /// the highest of the freed numbers.
     fn give_in_word(&mut self, index: usize, before: u64, word: u64, highest: usize) {
         if word == before {
             return;
@@ -215,7 +219,7 @@ impl Bitmap {
             .take_while(|number| *number < self.len)
     }
 
-    /// The lowest word of level 0 that is not all ones.
+    /// Returns the index of the lowest word of level 0 that is not all ones.
     fn word_with_room(&self) -> Option<usize> {
         let mut index = 0;
         for level in self.levels.iter().rev() {
@@ -224,7 +228,7 @@ impl Bitmap {
                 return None; // only possible in the topmost word
             }
             let bit = (!word).trailing_zeros() as usize;
-            // At level 0 the word itself is wanted, above it the word one level down.
+            // The index at level 0 is the result. Above level 0 the bit selects the word one level down.
             if core::ptr::eq(level, &self.levels[0]) {
                 return Some(index);
             }

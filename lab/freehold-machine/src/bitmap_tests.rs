@@ -9,7 +9,7 @@ fn take(map: &mut Bitmap, want: usize) -> Vec<usize> {
 }
 
 #[test]
-fn the_lowest_numbers_come_first_and_runs_come_back_as_runs() {
+fn lowest_numbers_are_taken_first_and_freed_runs_are_reused() {
     let mut map = Bitmap::new(1000);
     assert_eq!(take(&mut map, 300), (0..300).collect::<Vec<_>>());
     map.give((64..200).rev()).unwrap();
@@ -18,7 +18,7 @@ fn the_lowest_numbers_come_first_and_runs_come_back_as_runs() {
 }
 
 #[test]
-fn it_ends_exactly_at_its_length() {
+fn bitmap_ends_exactly_at_its_length() {
     for len in [1, 63, 64, 65, 4095, 4096, 4097, 300_000] {
         let mut map = Bitmap::new(len);
         assert_eq!(take(&mut map, len + 7), (0..len).collect::<Vec<_>>(), "length {len}");
@@ -29,7 +29,7 @@ fn it_ends_exactly_at_its_length() {
 }
 
 #[test]
-fn giving_back_twice_or_from_outside_is_an_error() {
+fn freeing_twice_or_outside_is_an_error() {
     let mut map = Bitmap::new(100);
     take(&mut map, 10);
     map.give([3].into_iter()).unwrap();
@@ -97,7 +97,7 @@ fn runs_of_any_length_are_the_highest_that_fit() {
     assert_eq!(map.take_run_anywhere(1), Some(992));
     assert_eq!(map.take_run_anywhere(200), Some(792));
     assert_eq!(take(&mut map, 3), [0, 1, 2]);
-    // |792 . . . |850 freed |900 . . .: what fits goes there, what does not goes below.
+    // |792 . . . |850 freed |900 . . .: runs that fit between 850 and 900 are taken there, others below 792.
     map.give(850..900).unwrap();
     assert_eq!(map.take_run_anywhere(51), Some(741));
     assert_eq!(map.take_run_anywhere(50), Some(850));

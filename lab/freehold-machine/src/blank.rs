@@ -1,4 +1,4 @@
-//! Types that are born as zeroes.
+//! Types whose initial value is all zero bytes.
 #![expect(unsafe_code, reason = "promises about bytes")]
 
 use crate::contents::Page;
@@ -7,17 +7,17 @@ use freehold::platform::Frame;
 use freehold_pagetable::{ENTRIES, Table, TableMeta};
 use std::sync::atomic::AtomicU64;
 
-/// A type whose new value has only zero bytes, on the host where `host::LazyArray` relies on it; on the
-/// other host values are made by [`blank`](Self::blank).
+/// A type whose initial value has only zero bytes. `host::LazyArray` relies on that on one host. On the other
+/// host, [`blank`](Self::blank) creates the values.
 ///
 /// # Safety
 ///
-/// All bytes zero is the value that `blank` returns, wherever the atomics are the processor's own.
+/// The value that `blank` returns has only zero bytes wherever the atomics are the processor's own.
 pub(crate) unsafe trait Blank {
     #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
     fn blank() -> Self;
 
-    /// Tells the simulation's report where such values are.
+    /// Notifies the simulation's report of the addresses of such values.
     #[allow(dead_code, reason = "one of the two hosts is never simulated")]
     fn announce(_first: *const Self, _count: usize)
     where
@@ -25,8 +25,8 @@ pub(crate) unsafe trait Blank {
     {
     }
 
-    /// The same on the heap; large types never pass over the stack, which the checker's threads have little
-    /// of.
+    /// Creates the value on the heap. A large type is created in place and never passes over the stack,
+    /// because the checker's threads have small stacks.
     #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
     fn boxed() -> Box<Self>
     where
@@ -36,14 +36,14 @@ pub(crate) unsafe trait Blank {
     }
 }
 
-// SAFETY: an atomic integer is its integer.
+// SAFETY: an atomic integer has the representation of its integer.
 unsafe impl Blank for AtomicU64 {
     fn blank() -> Self {
         AtomicU64::new(0)
     }
 }
 
-// SAFETY: documented so by the type: all zero is the record of a free frame.
+// SAFETY: the documentation of `Frame` promises that all zero bytes are the record of a free frame.
 unsafe impl Blank for Frame {
     fn blank() -> Self {
         Frame::new()
@@ -54,7 +54,7 @@ unsafe impl Blank for Frame {
     }
 }
 
-// SAFETY: documented so by the type: all zero is an empty table.
+// SAFETY: the documentation of `Table` promises that all zero bytes are an empty table.
 unsafe impl Blank for Table {
     fn blank() -> Self {
         Table::new()
@@ -70,15 +70,16 @@ unsafe impl Blank for Table {
         let mut table = Box::<Table>::new_uninit();
         let entries = table.as_mut_ptr().cast::<Entry>();
         for index in 0..ENTRIES {
-            // SAFETY: a table is an array of so many entries and nothing else.
+            // SAFETY: a table is an array of `ENTRIES` entries and nothing else, so `index` is within its
+            // memory.
             unsafe { entries.add(index).write(const { Entry::new(0) }) };
         }
-        // SAFETY: every entry was written.
+        // SAFETY: the loop wrote every entry.
         unsafe { table.assume_init() }
     }
 }
 
-// SAFETY: documented so by the type: all zero is an empty table's record.
+// SAFETY: the documentation of `TableMeta` promises that all zero bytes are the record of an empty table.
 unsafe impl Blank for TableMeta {
     fn blank() -> Self {
         TableMeta::new()
@@ -89,14 +90,14 @@ unsafe impl Blank for TableMeta {
     }
 }
 
-// SAFETY: an array of atomic integers.
+// SAFETY: a page is an array of atomic integers.
 unsafe impl Blank for Page {
     fn blank() -> Self {
         Page::new()
     }
 }
 
-// SAFETY: a struct of atomic integers.
+// SAFETY: a slot is a struct of atomic integers.
 unsafe impl Blank for SpaceSlot {
     fn blank() -> Self {
         SpaceSlot::new()

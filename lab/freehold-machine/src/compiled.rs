@@ -1,8 +1,8 @@
-//! Has the engine compiled for this machine together with this crate, once for all programs that use it.
+//! Instantiates the engine for this machine in this crate, once for all programs that use it.
 //!
-//! A crate takes the code of a generic function from a crate that it uses if that crate has it and both are
-//! compiled with `opt-level` 1 or less. Without this table each test program compiles the engine again. A
-//! call that is missing here is compiled where it is used.
+//! A crate takes the code of a generic function from a crate that it uses, if that crate has the code and
+//! both crates are compiled with `opt-level` 1 or less. Without this table each test program compiles the
+//! engine again. A call that is missing here is compiled in the program that uses it.
 
 use crate::{Machine, Process};
 use freehold::{
@@ -24,7 +24,7 @@ macro_rules! addresses {
     ($($of:ty: $($call:ident)*;)*) => { vec![$($(<$of>::$call as *const ()),*),*] };
 }
 
-/// The addresses of the engine's calls.
+/// Returns the addresses of the engine's calls.
 #[doc(hidden)]
 #[must_use]
 pub fn compiled() -> Vec<*const ()> {
@@ -60,7 +60,7 @@ pub fn compiled() -> Vec<*const ()> {
     all
 }
 
-/// Calls what makes files, which is generic over whose they are.
+/// Calls the constructors of files, which are generic over their owner.
 fn make_files(engine: &Counted<Engine>) {
     let huge = HugePageSize::Mib2;
     drop((Mapping::memfd(engine, 0), Mapping::secret(engine), Mapping::zeroes(engine)));

@@ -1,47 +1,47 @@
-//! What machine to build.
+//! The configuration of a machine.
 
-/// What the frames of a machine are made of.
+/// The memory of a machine's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Frames have contents, in memory of the host that is mapped when touched.
+    /// Frames have contents, in memory that the host maps when it is touched.
     Backed {
-        /// Size; rounded down to whole frames.
+        /// Size in bytes, rounded down to whole frames.
         bytes: u64,
     },
-    /// Frames have numbers and records but no contents: what is written is gone, what is read is zero.
-    /// Page tables are real all the same.
+    /// Frames have numbers and records but no contents: writes are lost, and reads return zero. Page tables
+    /// have contents in this case also.
     Phantom {
-        /// Size; rounded down to whole frames.
+        /// Size in bytes, rounded down to whole frames.
         bytes: u64,
     },
 }
 
-/// A machine's parts. Build it with [`Machine::new`](crate::Machine::new).
+/// The parameters of a machine. Build the machine with [`Machine::new`](crate::Machine::new).
 #[derive(Clone, Copy, Debug)]
 pub struct MachineConfig {
     /// Physical memory for pages.
     pub memory: Memory,
-    /// Memory for page tables, in bytes; always real.
+    /// Memory for page tables, in bytes. Page tables always have contents.
     pub table_bytes: u64,
-    /// Virtual CPUs, at most [`MAX_CPUS`](Self::MAX_CPUS).
+    /// Number of virtual CPUs, at most [`MAX_CPUS`](Self::MAX_CPUS).
     pub cpus: usize,
-    /// Whether stale translations and wrong frees are looked for. Only benchmarks switch it off.
+    /// True if the machine checks for stale translations and wrong frees. Only benchmarks switch this off.
     pub oracles: bool,
-    /// Whether every free looks through every TLB for a translation to what is freed; needs `oracles`.
+    /// True if every free searches every TLB for a translation to the freed frames. Needs `oracles`.
     pub scan_on_free: bool,
-    /// Whether its CPUs know protection keys. They begin without rights to any key but 0, as Linux sets them
-    /// up.
+    /// True if the CPUs support protection keys. The CPUs start without rights to any key except 0, as Linux
+    /// initialises them.
     pub pkeys: bool,
-    /// Whether every root table has a kernel's half: entries that all address spaces share, and that the
-    /// engine leaves alone.
+    /// True if every root table has a kernel's half: entries that all address spaces share and that the
+    /// engine does not touch.
     pub kernel_half: bool,
 }
 
 impl MachineConfig {
-    /// Virtual CPUs that a machine can have.
+    /// Maximum number of virtual CPUs of a machine.
     pub const MAX_CPUS: usize = crate::host::MAX_CPUS;
 
-    /// A machine with contents, for tests.
+    /// Returns the configuration of a machine with contents, for tests.
     pub fn backed(bytes: u64) -> Self {
         MachineConfig {
             memory: Memory::Backed { bytes },
@@ -54,7 +54,8 @@ impl MachineConfig {
         }
     }
 
-    /// A machine of any size without contents, with tables enough to map all of its memory thinly.
+    /// Returns the configuration of a machine without contents. It has enough page tables to map all of its
+    /// memory sparsely.
     pub fn phantom(bytes: u64) -> Self {
         MachineConfig {
             memory: Memory::Phantom { bytes },
@@ -63,27 +64,27 @@ impl MachineConfig {
         }
     }
 
-    /// The same with so many virtual CPUs.
+    /// Returns this configuration with `cpus` virtual CPUs.
     pub fn cpus(self, cpus: usize) -> Self {
         MachineConfig { cpus, ..self }
     }
 
-    /// The same with so many bytes for page tables.
+    /// Returns this configuration with `table_bytes` bytes for page tables.
     pub fn tables(self, table_bytes: u64) -> Self {
         MachineConfig { table_bytes, ..self }
     }
 
-    /// The same with protection keys.
+    /// Returns this configuration with protection keys.
     pub fn pkeys(self) -> Self {
         MachineConfig { pkeys: true, ..self }
     }
 
-    /// The same with a kernel's half in every root table.
+    /// Returns this configuration with a kernel's half in every root table.
     pub fn kernel_half(self) -> Self {
         MachineConfig { kernel_half: true, ..self }
     }
 
-    /// The same without oracles, for benchmarks.
+    /// Returns this configuration without oracles, for benchmarks.
     pub fn fast(self) -> Self {
         MachineConfig { oracles: false, scan_on_free: false, ..self }
     }

@@ -1,8 +1,8 @@
-//! What is in the frames of backed memory.
+//! The contents of the frames of backed memory.
 //!
-//! Virtual CPUs read and write here at the same time, so every access is atomic, of one size: 8 bytes. A
-//! smaller store is a compare-and-swap. Loads acquire and stores release, as on x86, so that programs
-//! under test may rely on that machine's order. These are the processor's own atomics under every checker:
+//! Virtual CPUs read and write frames concurrently, so every access is atomic and of one size: 8 bytes. A
+//! smaller store is a compare-and-swap. Loads acquire and stores release, as on x86, so that programs under
+//! test may rely on the memory order of x86. The atomics are the processor's own under every checker, because
 //! a program's data is not part of the engine's protocols.
 
 use freehold_pagetable::PAGE_SIZE;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = 8;
 const WORDS: usize = PAGE_SIZE as usize / WORD;
-/// What freed frames are filled with.
+/// The pattern that freed frames are filled with.
 const POISON: u64 = 0xdbdb_dbdb_dbdb_dbdb;
 
 /// The contents of one frame.
@@ -23,7 +23,7 @@ impl Page {
         Page(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// The bytes from `offset` on, which stay inside the page.
+    /// Reads the bytes from `offset` on. They must not extend beyond the page.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
         let mut at = offset;
         let mut rest = out;
@@ -37,7 +37,7 @@ impl Page {
         }
     }
 
-    /// Puts `data` at `offset`; it stays inside the page.
+    /// Writes `data` at `offset`. The data must not extend beyond the page.
     pub(crate) fn write(&self, offset: usize, data: &[u8]) {
         let mut at = offset;
         let mut rest = data;
@@ -53,19 +53,19 @@ impl Page {
         }
     }
 
-    /// The 8 bytes around `offset`, shifted so that the byte at `offset` is the lowest.
+    /// Returns the 8 bytes around `offset`, shifted so that the byte at `offset` is the lowest.
     #[inline]
     pub(crate) fn word_at(&self, offset: usize) -> u64 {
         self.0[offset / WORD].load(Ordering::Acquire) >> (8 * (offset % WORD))
     }
 
-    /// Adds to the aligned 8 bytes at `offset`, at once; returns what was there.
+    /// Adds atomically to the aligned 8 bytes at `offset`. Returns the previous value.
     pub(crate) fn fetch_add(&self, offset: usize, value: u64) -> u64 {
-        assert!(offset.is_multiple_of(WORD), "an atomic operation wants an aligned address");
+        assert!(offset.is_multiple_of(WORD), "an atomic operation needs an aligned address");
         self.0[offset / WORD].fetch_add(value, Ordering::SeqCst)
     }
 
-    /// Replaces the bits of `mask` in one step.
+    /// Replaces the bits of `mask` atomically.
     #[inline]
     fn put(&self, index: usize, mask: u64, value: u64) {
         if mask == !0 {
@@ -85,7 +85,7 @@ impl Page {
         self.fill(POISON);
     }
 
-    /// The first word that changed since [`poison`](Self::poison): its offset and value.
+    /// Returns the first word that changed since [`poison`](Self::poison): its offset and value.
     pub(crate) fn unpoisoned(&self) -> Option<(usize, u64)> {
         let words = self.0.iter().map(|word| word.load(Ordering::Relaxed));
         words.enumerate().find(|(_, word)| *word != POISON).map(|(index, word)| (index * WORD, word))
@@ -102,22 +102,22 @@ impl Page {
     }
 }
 
-/// The bits of `len` bytes after `skip`, in the order of `to_le_bytes`.
+/// Returns a mask of the bits of `len` bytes after `skip`, in the order of `to_le_bytes`.
 fn mask(skip: usize, len: usize) -> u64 {
     let bits = if len == WORD { !0 } else { (1 << (8 * len)) - 1 };
     bits << (8 * skip)
 }
 
-/// An integer that a virtual CPU loads and stores in one go when it is aligned.
+/// An integer that a virtual CPU loads and stores atomically when it is aligned.
 pub trait Word: Copy + sealed::Sealed {
-    /// Its bytes, little-endian as on x86.
+    /// The bytes of the integer, little-endian as on x86.
     #[doc(hidden)]
     type Bytes: AsRef<[u8]> + AsMut<[u8]> + Default;
     #[doc(hidden)]
     fn bytes(self) -> Self::Bytes;
     #[doc(hidden)]
     fn of_bytes(bytes: Self::Bytes) -> Self;
-    /// The lowest bytes of a word.
+    /// Returns the lowest bytes of a word.
     #[doc(hidden)]
     fn of_word(word: u64) -> Self;
 }

@@ -1,44 +1,46 @@
-//! What a thread is inside of, and what it must not ask for there: the table of [`freehold::platform`],
-//! checked at every call.
+//! Checks at every call that the calling thread is in a context where the table of [`freehold::platform`]
+//! permits the call.
 //!
-//! What a thread is inside of is counted by the hooks of the traits and by what they hand out, so it is
-//! checked as well that the engine says where its sections begin and end. A call in a wrong place is a panic
-//! that names both. Without debug assertions nothing is counted, and every check is empty.
+//! The hooks of the traits, and the guards that they return, count the sections that a thread is in. So the
+//! checks also cover that the engine reports the begin and the end of its sections. A forbidden call panics
+//! with the name of the call and of the context. Without debug assertions nothing is counted, and every check
+//! is empty.
 
 use crate::host;
 use crate::inside::{Banned, Context, Inside};
 use freehold_sync::Rank;
 
-/// Whether anything is checked.
+/// True if the checks are compiled in.
 const ON: bool = cfg!(debug_assertions);
 
 use Inside::{Cpu, Deferred, Read, SpinLock, TableLock, Walk};
 
-/// For looks, which are made everywhere.
+/// Contexts that bar a call that only reads. Such calls are permitted everywhere.
 pub(crate) const NOWHERE: Banned = &[];
-/// For what takes time or wakes somebody: not while a processor is kept.
+/// Contexts that bar a call that takes time or wakes a task: sections in which a processor is kept.
 pub(crate) const SHORT: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred];
-/// For what sleeps or may: to wait, to take memory and to give it back, to wait for readers. Walks begin
-/// where all this may be done.
+/// Contexts that bar a call that may sleep: waiting, allocating and freeing memory, waiting for readers. A
+/// walk begins where all of these are permitted.
 pub(crate) const SLEEPS: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred, Read];
-/// For read sections; and for flushes, which wait for other processors: these may want a page table, and
-/// nothing else of ours.
+/// Contexts that bar read sections and flushes. A flush may be called under a page table's lock and under no
+/// other lock of the engine. A flush waits for other processors, and these answer flushes while they spin for
+/// a page table's lock.
 pub(crate) const FLUSHES: Banned = &[SpinLock, Cpu, Walk, Deferred];
-/// For what frames hold: a probe is compared with its page, and put into a copy, under the lock of the page's
-/// table.
+/// Contexts that bar access to the contents of frames. A table's lock does not bar it: a probe is compared
+/// with its page, and written to a copy, under the lock of the page's table.
 pub(crate) const READS: Banned = &[SpinLock, Cpu, Walk, Deferred];
-/// For taking a CPU's number, which does not nest.
+/// Contexts that bar taking a CPU's number. Such sections do not nest.
 pub(crate) const ALONE: Banned = &[SpinLock, Cpu, Walk, Deferred];
-/// For spin locks.
+/// Contexts that bar taking a spin lock.
 pub(crate) const SPINS: Banned = &[Cpu, Deferred];
-/// For deferring.
+/// Contexts that bar deferring a function.
 pub(crate) const DEFERS: Banned = &[TableLock, SpinLock, Cpu, Walk];
 
 fn context<R>(f: impl FnOnce(&Context) -> R) -> R {
     host::local(|local| f(local.context()))
 }
 
-/// Checks the place of a call.
+/// Checks that `call` is permitted in the current context.
 #[inline(always)]
 pub(crate) fn check(call: &'static str, banned: Banned) {
     if ON {
@@ -46,14 +48,14 @@ pub(crate) fn check(call: &'static str, banned: Banned) {
     }
 }
 
-/// Runs `f` as what it is.
+/// Runs `f` with the calling thread counted as inside `what`.
 #[inline(always)]
 pub(crate) fn inside<R>(what: Inside, f: impl FnOnce() -> R) -> R {
     let _section = Section::new(what);
     f()
 }
 
-/// Being inside of something, also when that panics.
+/// A section that a thread is in. Ends also when the thread panics.
 struct Section(Inside);
 
 impl Section {
@@ -98,10 +100,10 @@ pub(crate) fn spin_exit(rank: Rank) {
     }
 }
 
-/// A read section: objects reachable in it stay until it ends.
+/// A read section of RCU. Objects that are reachable in the section stay valid until it ends.
 #[derive(Debug)]
 pub struct RcuGuard {
-    // In this order: what the host does for itself is done outside.
+    // The order of the fields matters: the section ends before the host's guard runs the host's own work.
     _inside: ReadSection,
     _guard: host::RcuGuard,
 }
@@ -125,13 +127,13 @@ pub(crate) fn rcu_read() -> RcuGuard {
     if !ON {
         return RcuGuard { _inside: ReadSection, _guard: host::rcu_read() };
     }
-    // What the host does for itself, deferred functions among it, uses the heap as it likes.
+    // The host's own work, deferred functions included, may use the heap without limits.
     let guard = crate::exempt::exempt(host::rcu_read);
     context(|context| context.enter(Read));
     RcuGuard { _inside: ReadSection, _guard: guard }
 }
 
-/// The heap is used, by a part of the program that is none of the host's.
+/// Counts a use of the heap by code that is not the host's.
 pub(crate) fn heap_used() {
     if ON {
         context(|context| {
@@ -142,8 +144,8 @@ pub(crate) fn heap_used() {
     }
 }
 
-/// Runs `f` without the checks: what a test does in the middle of a section of the engine's, to hold it
-/// there, is not the engine's doing.
+/// Runs `f` without the checks, for a test that holds a section of the engine open and does its own work
+/// inside.
 pub fn unchecked<R>(f: impl FnOnce() -> R) -> R {
     let before = context(|context| context.off.replace(true));
     let result = f();
@@ -151,8 +153,8 @@ pub fn unchecked<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Runs `f`, and tells how deep the stack was at the deepest of its calls to the machine, in bytes from here,
-/// and which call that was. Only with debug assertions; without them nothing is seen.
+/// Runs `f`. Returns the stack depth at the deepest of its calls to the machine, in bytes from here, and the
+/// name of that call. Returns `(0, "")` without debug assertions.
 pub fn deepest_call(f: impl FnOnce()) -> (usize, &'static str) {
     let here = 0u8;
     let top = std::ptr::from_ref(&here).addr();

@@ -1,9 +1,9 @@
 //! Virtual CPUs: loads and stores through a TLB.
 //!
-//! An access holds its CPU's lock from the look-up of the translation to the end of its use, so that a
-//! flush, which takes that lock, knows that none is under way. A fault is handed to the caller's handler
-//! with the lock released, after everything held for the address was dropped, as on x86; then the access
-//! begins anew.
+//! An access holds its CPU's lock from the look-up of the translation to the last use of the translation. A
+//! flush takes that lock, so it knows that no access is in progress. A fault drops all TLB entries for the
+//! address, as on x86, and releases the lock. Then it calls the caller's handler, and the access starts
+//! again.
 
 use crate::contents::{Page, Word};
 use crate::host;
@@ -21,13 +21,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Faults of one access that a handler may claim to have settled. Far more than any race takes.
+/// Maximum number of faults of one access that a handler may report as resolved. Races need far fewer.
 const MOST_FAULTS: u32 = 100_000;
 
-/// One virtual CPU, claimed: its owner runs it, from one thread at a time.
+/// A claimed virtual CPU. Its owner runs it, from one thread at a time.
 ///
-/// The handler of an access settles a fault (the engine's fault entry point) or gives the signal that
-/// ends the access. It runs as this CPU.
+/// The handler of an access runs as this CPU. It resolves a fault (as the engine's fault entry point does),
+/// or returns the signal that ends the access.
 pub struct Cpu<F: Format> {
     inner: Arc<Inner<F>>,
     number: usize,
@@ -35,18 +35,18 @@ pub struct Cpu<F: Format> {
 
 impl<F: Format> Cpu<F> {
     pub(crate) fn claim(inner: &Arc<Inner<F>>, number: usize) -> Option<Self> {
-        // Acquire, pairs with the release in `drop`.
+        // Acquire: pairs with the release in `drop`.
         let taken = inner.cpus[number].claimed.swap(true, Ordering::Acquire);
         (!taken).then(|| Cpu { inner: Arc::clone(inner), number })
     }
 
-    /// Which CPU of its machine it is.
+    /// The number of this CPU in its machine.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Makes the calling thread run as this CPU until the guard is dropped: what it flushes here is a
-    /// local flush.
+    /// Makes the calling thread run as this CPU until the guard is dropped. A flush by the thread then counts
+    /// this CPU as local.
     pub fn enter(&self) -> Entered {
         let own = CpuId { machine: self.inner.id, number: self.number };
         Entered {
@@ -55,41 +55,41 @@ impl<F: Format> Cpu<F> {
         }
     }
 
-    /// Runs `f`, for instance a call of the engine, as this CPU.
+    /// Runs `f` as this CPU, for example a call of the engine.
     pub fn call<R>(&self, f: impl FnOnce() -> R) -> R {
         let _entered = self.enter();
         f()
     }
 
-    /// Starts to run `space`; translations of others stay. Accesses do it by themselves.
+    /// Starts to run `space`. Translations of other spaces stay in the TLB. Accesses call this themselves.
     pub fn run(&mut self, space: &Mmu<F>) {
         let mut tlb = self.inner.cpus[self.number].lock();
         self.switch(&mut tlb, space);
     }
 
-    /// Runs no space any more; translations stay until they are flushed.
+    /// Stops running a space. Translations stay in the TLB until they are flushed.
     pub fn idle(&mut self) {
         self.inner.cpus[self.number].lock().active = None;
     }
 
-    /// The register of rights by protection keys (PKRU): bit 2k denies access by key k, bit 2k+1 denies
-    /// writing.
+    /// Returns the register of protection-key rights (PKRU). Bit 2k denies access by key k, and bit 2k+1
+    /// denies writing.
     pub fn pkru(&self) -> u32 {
         self.inner.cpus[self.number].lock().pkru
     }
 
-    /// Sets it, as WRPKRU does.
+    /// Sets the register of protection-key rights, as WRPKRU does.
     pub fn set_pkru(&mut self, pkru: u32) {
         self.inner.cpus[self.number].lock().pkru = pkru;
     }
 
-    /// Reads an integer. One that is aligned is read at once.
+    /// Reads an integer. The read is atomic if the address is aligned.
     ///
     /// # Errors
-    /// What the handler gave.
+    /// Fails with the error that the handler returned.
     ///
     /// # Panics
-    /// When an oracle finds something.
+    /// Panics if an oracle finds a fault of the engine.
     pub fn load<T: Word, S>(
         &mut self,
         space: &Mmu<F>,
@@ -105,13 +105,13 @@ impl<F: Format> Cpu<F> {
         Ok(T::of_bytes(bytes))
     }
 
-    /// Writes an integer. One that is aligned is written at once.
+    /// Writes an integer. The write is atomic if the address is aligned.
     ///
     /// # Errors
-    /// What the handler gave; the part before the page that failed was written.
+    /// Fails with the error that the handler returned. The bytes before the failing page are written.
     ///
     /// # Panics
-    /// When an oracle finds something.
+    /// Panics if an oracle finds a fault of the engine.
     pub fn store<T: Word, S>(
         &mut self,
         space: &Mmu<F>,
@@ -122,10 +122,10 @@ impl<F: Format> Cpu<F> {
         self.write(space, address, value.bytes().as_ref(), handler)
     }
 
-    /// Reads bytes, page after page.
+    /// Reads bytes, one page at a time.
     ///
     /// # Errors
-    /// What the handler gave.
+    /// Fails with the error that the handler returned.
     pub fn read<S>(
         &mut self,
         space: &Mmu<F>,
@@ -147,10 +147,10 @@ impl<F: Format> Cpu<F> {
         Ok(())
     }
 
-    /// Writes bytes, page after page.
+    /// Writes bytes, one page at a time.
     ///
     /// # Errors
-    /// What the handler gave; the part before the page that failed was written.
+    /// Fails with the error that the handler returned. The bytes before the failing page are written.
     pub fn write<S>(
         &mut self,
         space: &Mmu<F>,
@@ -173,13 +173,13 @@ impl<F: Format> Cpu<F> {
         Ok(())
     }
 
-    /// Adds to the aligned 8 bytes at `address` in one step; returns what was there.
+    /// Adds atomically to the aligned 8 bytes at `address`. Returns the previous value.
     ///
     /// # Errors
-    /// What the handler gave.
+    /// Fails with the error that the handler returned.
     ///
     /// # Panics
-    /// When `address` is not a multiple of 8.
+    /// Panics if `address` is not a multiple of 8.
     pub fn fetch_add<S>(
         &mut self,
         space: &Mmu<F>,
@@ -192,10 +192,11 @@ impl<F: Format> Cpu<F> {
         })
     }
 
-    /// Translates, as an access would, without touching contents: all that there is to phantom memory.
+    /// Translates an address, as an access does, without touching contents. This is the only access that
+    /// phantom memory needs.
     ///
     /// # Errors
-    /// What the handler gave.
+    /// Fails with the error that the handler returned.
     #[inline]
     pub fn touch<S>(
         &mut self,
@@ -255,7 +256,7 @@ impl<F: Format> Cpu<F> {
         }
     }
 
-    /// The frame for an access; `None` is a fault.
+    /// Returns the frame for an access, or `None` for a fault.
     #[inline]
     fn frame(&self, tlb: &mut Tlb, space: &Mmu<F>, address: VirtAddr, access: Access) -> Option<Pfn> {
         if let Some(leaf) = tlb.find(space.tag(), address) {
@@ -274,7 +275,7 @@ impl<F: Format> Cpu<F> {
         self.walk(tlb, space, address, access).ok()
     }
 
-    /// Walks the tables, from the lowest that is remembered, and remembers what it found.
+    /// Walks the tables, starting at the lowest cached table, and caches the result.
     #[cold]
     #[inline(never)]
     fn walk(
@@ -311,7 +312,7 @@ impl<F: Format> Cpu<F> {
 
     #[cold]
     fn switch(&self, tlb: &mut Tlb, space: &Mmu<F>) {
-        assert!(space.is_of(&self.inner), "a CPU was asked to run a space of another machine");
+        assert!(space.is_of(&self.inner), "a CPU cannot run a space of another machine");
         space.mark(self.number);
         tlb.active = Some(space.tag());
     }
@@ -319,7 +320,7 @@ impl<F: Format> Cpu<F> {
 
 impl<F: Format> Drop for Cpu<F> {
     fn drop(&mut self) {
-        // Release, pairs with the acquire in `claim`.
+        // Release: pairs with the acquire in `claim`.
         self.inner.cpus[self.number].claimed.store(false, Ordering::Release);
     }
 }
@@ -330,11 +331,11 @@ impl<F: Format> fmt::Debug for Cpu<F> {
     }
 }
 
-/// The calling thread runs as a CPU while this lives. Guards are dropped in reverse order.
+/// Makes the calling thread run as a CPU while the guard lives. Guards must be dropped in reverse order.
 #[derive(Debug)]
 pub struct Entered {
     before: Option<CpuId>,
-    /// It is the thread that is bound.
+    /// The guard belongs to the thread that entered the CPU.
     not_send: std::marker::PhantomData<*const ()>,
 }
 
@@ -344,13 +345,13 @@ impl Drop for Entered {
     }
 }
 
-/// Where a walk is.
+/// The position of a walk.
 #[derive(Clone, Copy)]
 struct Step {
     table: Pfn,
     level: freehold_pagetable::Level,
     rights: Rights,
-    /// The tables' clock when `table` was learnt.
+    /// The tables' clock when `table` was read.
     stamp: u64,
 }
 
@@ -365,8 +366,8 @@ impl Step {
     }
 }
 
-/// One entry as the hardware takes it in: checks it, and sets the accessed and dirty bits unless it
-/// changed meanwhile, when it is looked at again.
+/// Reads one entry as the hardware does: checks it, and sets the accessed and dirty bits. If the entry
+/// changes at the same time, checks the new value.
 fn hardware_read<F: Format>(entry: &AtomicU64, at: &mut Step, access: Access) -> Result<u64, WalkFault> {
     let above = at.rights;
     // Acquire here and below: pairs with the release of the store that installed the entry.
@@ -385,7 +386,7 @@ fn hardware_read<F: Format>(entry: &AtomicU64, at: &mut Step, access: Access) ->
     }
 }
 
-/// Bytes from `address` to the end of its page.
+/// Number of bytes from `address` to the end of its page.
 fn room(address: u64) -> usize {
     (PAGE_SIZE - VirtAddr::new(address).page_offset()) as usize
 }

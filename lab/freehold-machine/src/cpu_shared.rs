@@ -4,15 +4,15 @@ use crate::host::Lock;
 use crate::tlb::Tlb;
 use std::sync::atomic::AtomicBool;
 
-/// The register of rights by protection keys of a thread that never changed it: none, but to key 0.
+/// The initial value of a thread's register of protection-key rights: rights to key 0 only.
 const FIRST_PKRU: u32 = 0x5555_5554;
 
-/// What others see of a CPU.
+/// The part of a CPU that other CPUs access.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct CpuShared {
     tlb: Lock<Tlb>,
-    /// A [`Cpu`](crate::Cpu) exists for it.
+    /// True while a [`Cpu`](crate::Cpu) exists for this CPU.
     pub(crate) claimed: AtomicBool,
 }
 

@@ -1,35 +1,35 @@
-//! How much time tests have: the only place that reads `FREEHOLD_EFFORT`, which `cargo xtask test` sets.
+//! How much time tests may take. Only this module reads `FREEHOLD_EFFORT`, which `cargo xtask test` sets.
 
 use std::env;
 
-/// How much time tests have. What chooses numbers of cases, runs or schedules asks this.
+/// How much time tests may take. Code that chooses a number of cases, runs or schedules asks for this value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Minutes for all together: everything is represented, by fewer cases (`quick`).
+    /// All tests together take minutes: everything is represented, with fewer cases (`quick`).
     Quick,
-    /// What a change must pass (`full`, or nothing).
+    /// The tests that every change must pass (`full`, or the variable is not set).
     Full,
-    /// Hours (`long`).
+    /// The tests take hours (`long`).
     Long,
 }
 
 impl Effort {
-    /// What the variable `FREEHOLD_EFFORT` says.
+    /// Returns the value of the variable `FREEHOLD_EFFORT`.
     ///
     /// # Panics
     ///
-    /// If it is a word that means nothing.
+    /// Panics if the variable has an unknown value.
     #[must_use]
     pub fn asked() -> Self {
         match env::var("FREEHOLD_EFFORT").as_deref() {
             Err(_) | Ok("full") => Effort::Full,
             Ok("quick") => Effort::Quick,
             Ok("long") => Effort::Long,
-            Ok(other) => panic!("FREEHOLD_EFFORT is quick, full or long, not {other}"),
+            Ok(other) => panic!("FREEHOLD_EFFORT must be quick, full or long, not {other}"),
         }
     }
 
-    /// One of three values.
+    /// Returns the one of three values that matches the effort.
     pub fn of<T>(quick: T, full: T, long: T) -> T {
         match Self::asked() {
             Effort::Quick => quick,

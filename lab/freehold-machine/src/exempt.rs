@@ -1,19 +1,19 @@
-//! Parts of the program whose uses of the heap are not the engine's.
+//! Parts of the program whose heap uses do not count as the engine's.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// Calls of [`exempt`] that the thread is inside of.
+    /// Nesting depth of [`exempt`] calls on the thread.
     static EXEMPT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Returns true if the calling thread is inside of [`exempt`].
+/// Returns true if the calling thread is inside [`exempt`].
 pub(crate) fn is_exempt() -> bool {
     EXEMPT.get() > 0
 }
 
-/// Runs a part of the host, or of a test's own platform, that may not fail, and whose allocations are none of
-/// the engine's.
+/// Runs code whose allocations do not count as the engine's and must not fail: a part of the host, or of a
+/// test's own platform.
 pub fn exempt<R>(f: impl FnOnce() -> R) -> R {
     let _exempt = Exempt::new();
     f()

@@ -1,6 +1,6 @@
-//! Failures on demand: of the machine's frames and tables, and of the program's heap.
+//! Failure injection: for the machine's frames and tables, and for the program's heap.
 //!
-//! Both count down per thread, so tests in one process do not disturb each other.
+//! Both count down per thread, so tests in one process do not affect each other.
 #![expect(unsafe_code, reason = "a global allocator")]
 
 use crate::exempt::is_exempt;
@@ -8,18 +8,18 @@ use crate::host;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Makes the `nth` request of this thread for frames, a table or a space's record fail, counted from 1;
-/// those after it succeed again.
+/// Makes this thread's `nth` request for frames, a table or a space's record fail, counted from 1. Later
+/// requests succeed again.
 pub fn fail_memory_once(nth: u64) {
     host::local(|local| local.set_failure(nth, false));
 }
 
-/// Makes the `nth` such request of this thread and all after it fail.
+/// Makes this thread's `nth` such request and all later ones fail.
 pub fn fail_memory_from(nth: u64) {
     host::local(|local| local.set_failure(nth, true));
 }
 
-/// No more such failures on this thread; returns how many there were.
+/// Stops such failures on this thread. Returns how many requests failed.
 pub fn stop_failing_memory() -> u64 {
     host::local(|local| {
         let failures = local.failures();
@@ -40,10 +40,12 @@ struct Heap {
     failed: Cell<u64>,
 }
 
-/// The system's allocator, which fails on demand. For `#[global_allocator]` in tests of running out of
-/// memory. It also notes uses of the heap where there may be none, under a spin lock for instance: the
-/// machine then panics at the lock's end. Not under a schedule checker, which allocates at every step and may
-/// not fail.
+/// The system's allocator, with failure injection. Use it as `#[global_allocator]` in tests that run out of
+/// memory.
+///
+/// It also records uses of the heap where they are forbidden, for example under a spin lock. The machine then
+/// panics at the end of the lock. It is not for use under a schedule checker, which allocates at every step
+/// and must not fail.
 ///
 /// ```
 /// use freehold_machine::{FailingAllocator, fail_heap_once, stop_failing_heap};
@@ -60,27 +62,28 @@ struct Heap {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FailingAllocator;
 
-/// Makes the `nth` allocation of this thread fail, counted from 1; those after it succeed again. Growing
-/// is an allocation too. Only for a program whose global allocator is [`FailingAllocator`].
+/// Makes this thread's `nth` allocation fail, counted from 1. Later allocations succeed again. Growing a
+/// block is an allocation too. Has an effect only in a program whose global allocator is
+/// [`FailingAllocator`].
 pub fn fail_heap_once(nth: u64) {
     warm_up();
     HEAP.with(|heap| heap.arm(nth, false));
 }
 
-/// Makes the `nth` allocation of this thread and all after it fail.
+/// Makes this thread's `nth` allocation and all later ones fail.
 pub fn fail_heap_from(nth: u64) {
     warm_up();
     HEAP.with(|heap| heap.arm(nth, true));
 }
 
-/// Lets the host allocate what it keeps per thread, so that no later call has to.
+/// Makes the host allocate its per-thread data, so that no later call allocates it.
 fn warm_up() {
     host::with_cpu(|_| ());
     drop(host::rcu_read());
     drop(host::Task::current());
 }
 
-/// No more such failures on this thread; returns how many there were.
+/// Stops such failures on this thread. Returns how many allocations failed.
 pub fn stop_failing_heap() -> u64 {
     HEAP.with(|heap| {
         heap.countdown.set(0);
@@ -108,7 +111,8 @@ impl Heap {
     }
 }
 
-/// The heap is used: not by a part of the host, and not under a spin lock.
+/// Records a use of the heap, unless the code that uses it is exempt. The machine panics if a spin lock is
+/// held.
 fn note_use() {
     if !is_exempt() {
         crate::context::heap_used();
@@ -120,30 +124,31 @@ fn fails() -> bool {
     HEAP.with(Heap::fails)
 }
 
-// SAFETY: every block comes from and goes back to `System`; a refusal is a null pointer, as allowed.
+// SAFETY: every block is allocated and freed by `System`. A failure is a null pointer, which the trait
+// permits.
 unsafe impl GlobalAlloc for FailingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same for `System`.
         if fails() { std::ptr::null_mut() } else { unsafe { System.alloc(layout) } }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`, which is the same for `System`.
         if fails() { std::ptr::null_mut() } else { unsafe { System.alloc_zeroed(layout) } }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Getting smaller does not fail.
+        // Shrinking a block does not fail.
         if size > layout.size() && fails() {
             return std::ptr::null_mut();
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract of `realloc`, which is the same for `System`.
         unsafe { System.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         note_use();
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract of `dealloc`, which is the same for `System`.
         unsafe { System.dealloc(block, layout) }
     }
 }

@@ -1,4 +1,4 @@
-//! The machine itself, behind its handles.
+//! The machine's state, which all its handles share.
 
 use crate::bitmap::Bitmap;
 use crate::config::{MachineConfig, Memory};
@@ -16,12 +16,14 @@ use std::io;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The first frame. Not 0, so that a forgotten number is no frame, and aligned for the largest leaf.
+/// Number of the first frame. It is not 0, so that an uninitialised number is not a frame, and it is aligned
+/// for the largest leaf.
 const FRAME_BASE: u64 = 1 << 18;
-/// The first table. Far from the frames, so that neither is ever taken for the other.
+/// Number of the first table. It is far from the frames, so that frames and tables are never confused.
 const TABLE_BASE: u64 = 1 << 36;
 
-/// Numbers the machines of this process, so that a thread knows on which of them it runs.
+/// The number of the next machine of this process. A thread uses machine numbers to know which machine it
+/// runs on.
 static MACHINES: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) struct Inner<F> {
@@ -29,24 +31,24 @@ pub(crate) struct Inner<F> {
     pub(crate) config: MachineConfig,
     pub(crate) frames: Pool,
     frame_records: LazyArray<Frame>,
-    /// By index of the frame; `None` for phantom memory.
+    /// Contents by index of the frame; `None` for phantom memory.
     contents: Option<LazyArray<Page>>,
     pub(crate) tables: Pool,
     table_memory: LazyArray<Table>,
     table_records: LazyArray<TableMeta>,
-    /// Which slots of `space_slots` belong to a space.
+    /// The slots of `space_slots` that belong to a space.
     pub(crate) spaces: Lock<Bitmap>,
     pub(crate) space_slots: LazyArray<SpaceSlot>,
     pub(crate) cpus: Box<[CpuShared]>,
     flushes: Box<[FlushCounts]>,
-    /// Notices of lost pages that nobody has asked for yet.
+    /// Notifications of lost pages that `take_lost_pages` has not returned yet.
     pub(crate) lost_pages: Lock<Vec<(Pfn, u64)>>,
-    /// The half of every root that is the kernel's own, if it has one.
+    /// The kernel's half of every root table, if the machine has one.
     pub(crate) kernel: Option<Kernel>,
     format: PhantomData<F>,
 }
 
-/// Flushes asked for from one thread number; only that context writes, inside `with_cpu`.
+/// Counts of flushes by one thread number. Only the context with that number writes, inside `with_cpu`.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct FlushCounts {
@@ -81,7 +83,7 @@ impl<F: Format> Inner<F> {
         }
         let dense = !config.oracles;
         let mut inner = Inner {
-            // Relaxed: the number only has to differ.
+            // Relaxed: the number only has to be unique.
             id: MACHINES.fetch_add(1, Ordering::Relaxed),
             config,
             frames: Pool::new("frame", FRAME_BASE, frames, config.oracles)?,
@@ -109,7 +111,7 @@ impl<F: Format> Inner<F> {
         Pfn::new(FRAME_BASE)
     }
 
-    /// The CPU of this machine that the calling thread runs on.
+    /// Returns the CPU of this machine that the calling thread runs on.
     #[inline]
     pub(crate) fn current_cpu(&self) -> Option<usize> {
         let cpu = host::local(|local| local.cpu())?;
@@ -118,28 +120,28 @@ impl<F: Format> Inner<F> {
 
     #[inline]
     pub(crate) fn frame_record(&self, pfn: Pfn) -> &Frame {
-        // As long as the pool: the array's own check is the pool's, too.
+        // The array is as long as the pool, so the bounds check of the array covers the pool's.
         self.frame_records.get(self.frames.offset(pfn)).unwrap_or_else(|| self.frames.no_such(pfn))
     }
 
     #[inline]
     pub(crate) fn table(&self, pfn: Pfn) -> &Table {
-        // As long as the pool: the array's own check is the pool's, too.
+        // The array is as long as the pool, so the bounds check of the array covers the pool's.
         self.table_memory.get(self.tables.offset(pfn)).unwrap_or_else(|| self.tables.no_such(pfn))
     }
 
     #[inline]
     pub(crate) fn table_record(&self, pfn: Pfn) -> &TableMeta {
-        // As long as the pool: the array's own check is the pool's, too.
+        // The array is as long as the pool, so the bounds check of the array covers the pool's.
         self.table_records.get(self.tables.offset(pfn)).unwrap_or_else(|| self.tables.no_such(pfn))
     }
 
-    /// Whether frames have contents: not those of phantom memory.
+    /// Returns true if frames have contents. Those of phantom memory have none.
     pub(crate) fn has_contents(&self) -> bool {
         self.contents.is_some()
     }
 
-    /// The contents of a frame; `None` when it has none.
+    /// Returns the contents of a frame; `None` for phantom memory.
     #[inline]
     pub(crate) fn page(&self, pfn: Pfn) -> Option<&Page> {
         let contents = self.contents.as_ref()?;
@@ -215,7 +217,7 @@ impl<F: Format> Inner<F> {
         host::with_cpu(|number| {
             let counts = &self.flushes[number];
             let bump = |count: &AtomicU64| {
-                // Relaxed, and no read-modify-write: one writer at a time; see `FlushCounts`.
+                // Relaxed, and no read-modify-write: each count has one writer at a time; see `FlushCounts`.
                 count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             };
             match kind {
@@ -228,7 +230,8 @@ impl<F: Format> Inner<F> {
         });
     }
 
-    /// Flushes asked for: of ranges, of everything, and how many of these said that tables were freed.
+    /// Returns the number of requested flushes: of ranges, of whole spaces, and those of either kind that
+    /// freed tables.
     pub(crate) fn flush_counts(&self) -> [u64; 3] {
         let sum = |of: fn(&FlushCounts) -> &AtomicU64| {
             self.flushes.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum()
@@ -239,7 +242,7 @@ impl<F: Format> Inner<F> {
 
 impl<F> Drop for Inner<F> {
     fn drop(&mut self) {
-        // What waits for a grace period may still point into this memory.
+        // Deferred functions that wait for a grace period may still point into this memory.
         if host::may_wait_for_grace() {
             host::rcu_barrier();
         }

@@ -1,19 +1,19 @@
-//! The counts of what one thread is inside of; see [`context`](crate::context).
+//! Counts of the sections that a thread is in; see [`context`](crate::context).
 
 use std::cell::Cell;
 
 use Inside::{Cpu, Deferred, Read, SpinLock, TableLock, Walk};
 
-/// What a thread can be inside of.
+/// A section that a thread can be in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inside {
     /// The lock of a page table.
     TableLock,
     /// Another spin lock.
     SpinLock,
-    /// A function given to `with_cpu`.
+    /// A function passed to `with_cpu`.
     Cpu,
-    /// A function given to `walk_tables`.
+    /// A function passed to `walk_tables`.
     Walk,
     /// A read section.
     Read,
@@ -21,20 +21,20 @@ pub(crate) enum Inside {
     Deferred,
 }
 
-/// What a call must not be made inside of.
+/// The sections in which a call is forbidden.
 pub(crate) type Banned = &'static [Inside];
 
 const KINDS: usize = Deferred as usize + 1;
 
-/// A thread's counts.
+/// The counts of one thread.
 #[derive(Debug)]
 pub(crate) struct Context {
     inside: [Cell<u32>; KINDS],
-    /// How often the heap was used where it must not be, since that was last looked at.
+    /// Number of forbidden uses of the heap since the last check.
     pub(crate) heap: Cell<u32>,
-    /// The lowest address of the stack at a call since it was last asked, and the call.
+    /// The lowest stack address of a call since the last reset, and the name of that call.
     pub(crate) deepest: Cell<(usize, &'static str)>,
-    /// See [`unchecked`](crate::unchecked).
+    /// True while checks are off; see [`unchecked`](crate::unchecked).
     pub(crate) off: Cell<bool>,
 }
 
@@ -59,14 +59,14 @@ impl Context {
 
     pub(crate) fn leave(&self, what: Inside) {
         let count = &self.inside[what as usize];
-        count.set(count.get().checked_sub(1).unwrap_or_else(|| panic!("{what:?} ends, and never began")));
+        count.set(count.get().checked_sub(1).unwrap_or_else(|| panic!("{what:?} ends but never began")));
         if count.get() == 0 && !std::thread::panicking() {
             let uses = self.heap.replace(0);
             assert!(uses == 0, "the heap was used {uses} times inside of {what:?}, which ends here");
         }
     }
 
-    /// Whether the heap must not be used.
+    /// Returns true if the heap must not be used.
     pub(crate) fn bars_heap(&self) -> bool {
         [TableLock, SpinLock, Cpu, Walk, Read].iter().any(|what| self.is_inside(*what))
     }

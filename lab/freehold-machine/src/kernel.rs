@@ -1,5 +1,5 @@
-//! The kernel's own half of every root table: tables that all address spaces share, as a kernel has them that
-//! lies in the upper half of each.
+//! The kernel's half of every root table: entries that all address spaces share. A kernel in the upper half
+//! of every address space has such entries.
 
 use crate::host::Lock;
 use crate::inner::Inner;
@@ -7,20 +7,21 @@ use freehold_pagetable::{ENTRIES, Format, Kind, Level, Pfn, PteFlags};
 use freehold_sync::atomic::Ordering;
 
 pub(crate) struct Kernel {
-    /// From the one below the roots down.
+    /// The shared tables, from the level below the roots down.
     tables: Vec<Pfn>,
     state: Lock<State>,
 }
 
 struct State {
-    /// Those that have the kernel's half, to be told of additions.
+    /// The root tables that have the kernel's half. An added entry is stored in each.
     roots: Vec<Pfn>,
-    /// Entries in use, from [`Format::USER_ENTRIES`] on.
+    /// Number of entries in use, from [`Format::USER_ENTRIES`] on.
     entries: usize,
 }
 
 impl Kernel {
-    /// Tables that map a large page of the machine's memory wherever they are hung. None: no memory for them.
+    /// Creates tables that map a large page of the machine's memory, at any entry of a root that points to
+    /// them. Returns `None` if there is no memory for them.
     pub(crate) fn new<F: Format>(inner: &Inner<F>) -> Option<Self> {
         let mut tables = Vec::new();
         let mut level = F::ROOT.below();
@@ -41,12 +42,12 @@ impl Kernel {
         Some(Kernel { tables, state: Lock::new(state) })
     }
 
-    /// Its tables: those of no address space.
+    /// Returns the shared tables, which belong to no address space.
     pub(crate) fn tables(&self) -> &[Pfn] {
         &self.tables
     }
 
-    /// Gives a new root what all have. None: no memory to remember it.
+    /// Adds the shared entries to a new root. Returns `None` if there is no memory to record the root.
     pub(crate) fn join<F: Format>(&self, inner: &Inner<F>, root: Pfn) -> Option<()> {
         let mut state = self.state.lock();
         assert!(!state.roots.contains(&root), "two address spaces with the root {root:?}");
@@ -56,7 +57,7 @@ impl Kernel {
         Some(())
     }
 
-    /// Hangs the tables into one entry more of every root, whatever runs on it.
+    /// Adds one more shared entry to every root, even if CPUs run the space of the root.
     pub(crate) fn extend<F: Format>(&self, inner: &Inner<F>) {
         let mut state = self.state.lock();
         let n = state.entries;
@@ -67,22 +68,24 @@ impl Kernel {
 
     fn hang<F: Format>(&self, inner: &Inner<F>, root: Pfn, n: usize) {
         let entry = inner.table(root).entry(F::USER_ENTRIES + n);
-        // Release: the tables were filled before.
+        // Release: the tables were filled before this store; a walk that reads the entry with acquire sees
+        // their entries.
         entry.store(F::table(self.tables[0]), Ordering::Release);
     }
 
-    /// A root is about to go: it is told of nothing any more, and must be as it was made and told.
+    /// Removes a root that is about to be freed from the list of roots. Checks that its kernel's half holds
+    /// exactly the shared entries.
     pub(crate) fn leave<F: Format>(&self, inner: &Inner<F>, root: Pfn) {
         let mut state = self.state.lock();
         let known = state.roots.iter().position(|known| *known == root);
-        state.roots.swap_remove(known.expect("an address space ends once, and was made before"));
+        state.roots.swap_remove(known.expect("a root that was added, and that is removed once"));
         for index in F::USER_ENTRIES..ENTRIES {
             let raw = inner.table(root).entry(index).load(Ordering::Relaxed);
             let wanted = match index - F::USER_ENTRIES < state.entries {
                 true => Kind::Table { pfn: self.tables[0] },
                 false => Kind::None,
             };
-            assert_eq!(F::kind(raw, F::ROOT), wanted, "entry {index} of {root:?}, which is the kernel's own");
+            assert_eq!(F::kind(raw, F::ROOT), wanted, "entry {index} of {root:?}, in the kernel's half");
         }
     }
 }

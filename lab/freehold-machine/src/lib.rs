@@ -1,22 +1,22 @@
-//! A machine in a process: physical memory, virtual CPUs on real threads, and TLBs that remember stale
-//! translations until they are flushed. The first platform of the engine in the crate `freehold`.
+//! A machine in a process: physical memory, virtual CPUs on real threads, and TLBs that keep stale
+//! translations until they are flushed. It is the first platform of the engine in the crate `freehold`.
 //!
 //! # Parts
 //!
-//! | part | module | what to know |
+//! | part | module | properties |
 //! | --- | --- | --- |
-//! | physical memory | [`Memory`], `pool`, `contents` | backed (contents are real) or phantom (numbers and records only); the lowest free frames go first, so batches ascend |
-//! | page tables | `inner` | always real, with numbers of their own |
-//! | virtual CPUs | [`Cpu`], `tlb` | an access goes through leaf cache, walk cache and tables; faults go to the caller's handler |
-//! | address spaces | [`Mmu`] | which CPUs may hold translations; flushes visit these and wait for accesses under way |
-//! | other hardware | [`SoftwareBits`] | leaves accessed and dirty bits to software |
-//! | threads, waiting, grace periods | `host_std`, `host_shuttle` | futexes, fatal signals ([`Task`]), crossbeam's epochs; or the checker's own |
-//! | oracles | `oracle` | what is found is a panic naming address, frame and CPU |
-//! | contexts | `context` | a call where the table of [`freehold::platform`] forbids it is a panic that names both |
-//! | failures on demand | `inject` | of frames and tables by thread; of the heap with [`FailingAllocator`] |
+//! | physical memory | [`Memory`], `pool`, `contents` | backed (frames have contents) or phantom (only numbers and records exist); the lowest free frames are handed out first, so the numbers of a batch ascend |
+//! | page tables | `inner` | always have contents; table numbers are separate from frame numbers |
+//! | virtual CPUs | [`Cpu`], `tlb` | an access looks in the leaf cache, then the walk cache, then the tables; a fault calls the caller's handler |
+//! | address spaces | [`Mmu`] | records which CPUs may hold translations; a flush visits these CPUs and waits for accesses in progress |
+//! | hardware variants | [`SoftwareBits`] | selects hardware that does not set accessed and dirty bits, so that software sets them |
+//! | threads, waiting, grace periods | `host_std`, `host_shuttle` | futexes, fatal signals ([`Task`]) and the epochs of crossbeam; under a checker, the checker's own |
+//! | oracles | `oracle` | panic with the address, the frame and the CPU when they find a stale translation |
+//! | contexts | `context` | panics if the table of [`freehold::platform`] forbids a call in its context; the message names the call and the context |
+//! | failure injection | `inject` | makes allocations of frames and tables fail, per thread; [`FailingAllocator`] does the same for the heap |
 //!
 //! The machine's own words (TLBs, free lists, contents) use the processor's atomics and short locks under
-//! every checker; the engine's words, page-table entries included, go through `freehold_sync::atomic`.
+//! every checker. The engine's words, page-table entries included, use `freehold_sync::atomic`.
 //!
 //! # Example
 //!

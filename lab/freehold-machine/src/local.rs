@@ -1,18 +1,19 @@
-//! What the machine keeps per thread: the virtual CPU it runs on, and failures to inject.
+//! The machine's data per thread: the virtual CPU that the thread runs on, and failures to inject.
 
 use crate::inside::Context;
 use std::cell::Cell;
 
-/// Per-thread state. Nothing in it needs a destructor, so that reaching it costs one address.
+/// The per-thread state. No field needs a destructor, so that an access to the state is a single address
+/// computation.
 #[derive(Debug)]
 pub(crate) struct Local {
-    /// The virtual CPU this thread runs on.
+    /// The virtual CPU that this thread runs on.
     cpu: Cell<Option<CpuId>>,
-    /// Allocations until one fails; 0: none will.
+    /// Number of allocations until one fails. 0: none fails.
     countdown: Cell<u64>,
-    /// Whether the allocations after that one fail too.
+    /// True if the allocations after that one fail too.
     lasting: Cell<bool>,
-    /// Failures since the last `take_failed`.
+    /// Number of failures since the last `set_failure`.
     failed: Cell<u64>,
     context: Context,
 }
@@ -35,7 +36,7 @@ impl Local {
         }
     }
 
-    /// What the thread is inside of.
+    /// Returns the counts of the sections that the thread is in.
     #[inline]
     pub(crate) fn context(&self) -> &Context {
         &self.context
@@ -60,7 +61,7 @@ impl Local {
         self.failed.get()
     }
 
-    /// Counts one allocation; whether it has to fail.
+    /// Counts one allocation. Returns true if the allocation must fail.
     #[inline]
     pub(crate) fn allocation_fails(&self) -> bool {
         self.countdown.get() != 0 && self.count_down()

@@ -1,4 +1,4 @@
-//! The handle of a machine, and what it supplies to the engine.
+//! The handle of a machine, and the traits of the engine that the handle implements.
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
 use crate::config::MachineConfig;
@@ -21,9 +21,10 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A machine in this process. A cheap handle; the machine goes with its last handle, CPU and address space.
+/// A handle of a machine in this process. Cloning is cheap. The machine is freed when its last handle, CPU
+/// and address space are dropped.
 ///
-/// `F` is the format of its page tables.
+/// `F` is the format of the page tables.
 pub struct Machine<F: Format = X86_4> {
     inner: Arc<Inner<F>>,
 }
@@ -32,48 +33,50 @@ impl<F: Format> Machine<F> {
     /// Builds a machine.
     ///
     /// # Errors
-    /// The host refused the address space, or a size is zero or beyond what the machine can number.
+    /// Fails if the host refuses to reserve address space, or if a size is zero or greater than the machine
+    /// can number.
     pub fn new(config: MachineConfig) -> io::Result<Self> {
         Ok(Machine { inner: Arc::new(Inner::new(config)?) })
     }
 
-    /// Claims a virtual CPU, to be run by one thread at a time.
+    /// Claims a virtual CPU. One thread at a time may run it.
     ///
     /// # Panics
-    /// When there is no such CPU, or it is claimed already.
+    /// Panics if there is no such CPU, or if the CPU is already claimed.
     pub fn cpu(&self, number: usize) -> Cpu<F> {
         assert!(number < self.inner.cpus.len(), "this machine has {} CPUs", self.inner.cpus.len());
         Cpu::claim(&self.inner, number).unwrap_or_else(|| panic!("CPU {number} is claimed already"))
     }
 
-    /// What the machine was built from.
+    /// The configuration that the machine was built from.
     pub fn config(&self) -> &MachineConfig {
         &self.inner.config
     }
 
-    /// What is in use. After all address spaces are gone it [is clean](Accounting::is_clean).
+    /// Returns what is in use. The result [is clean](Accounting::is_clean) once all address spaces are
+    /// dropped.
     pub fn accounting(&self) -> Accounting {
         Accounting::of(&self.inner)
     }
 
-    /// The pages that programs were told to have lost since this was last asked: the root table of the space,
-    /// and the address.
+    /// Returns the pages that programs were notified of losing since the last call, and empties the list.
+    /// Each entry is the root table of the space and the address of the page.
     pub fn take_lost_pages(&self) -> Vec<(Pfn, u64)> {
         std::mem::take(&mut *self.inner.lost_pages.lock())
     }
 
-    /// Adds an entry to the kernel's half of every root table, of spaces that run as well as of those to
-    /// come.
+    /// Adds an entry to the kernel's half of every root table, both of existing spaces and of spaces that are
+    /// created later.
     ///
     /// # Panics
-    /// Without a [kernel's half](MachineConfig::kernel_half), or when it is full.
+    /// Panics if the machine has no [kernel's half](MachineConfig::kernel_half), or if the half is full.
     pub fn extend_kernel_half(&self) {
         let kernel = self.inner.kernel.as_ref().expect("a machine with a kernel's half");
         kernel.extend(&self.inner);
     }
 
-    /// How many flushes were asked for since the machine was built. Waits for no CPU, and so may be asked
-    /// from a [walk](Platform::walk_tables), which flushes wait for.
+    /// Number of flushes that were requested since the machine was built. Waits for no CPU, so it can be
+    /// called inside a [walk](Platform::walk_tables), which flushes wait for.
     pub fn flushes(&self) -> u64 {
         let [ranges, all, _] = self.inner.flush_counts();
         ranges + all
@@ -85,7 +88,7 @@ impl<F: Format> Machine<F> {
         }
     }
 
-    /// What happened since the machine was built.
+    /// Counts of what happened since the machine was built.
     pub fn stats(&self) -> MachineStats {
         MachineStats::of(&self.inner)
     }
@@ -103,8 +106,8 @@ impl<F: Format> fmt::Debug for Machine<F> {
     }
 }
 
-// SAFETY: `host` keeps each promise: waits are futexes by address, `with_cpu` numbers are unique among
-// running contexts, and deferred functions run after every earlier reader has ended.
+// SAFETY: `host` keeps each promise: waits are futexes by address, running contexts have different `with_cpu`
+// numbers, and a deferred function runs after every earlier reader has ended.
 unsafe impl<F: Format> Host for Machine<F> {
     const MAX_CPUS: usize = host::MAX_CPUS;
 
@@ -175,7 +178,7 @@ unsafe impl<F: Format> Host for Machine<F> {
 
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
         context::check("rcu_defer", context::DEFERS);
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract of `rcu_defer`, which is the same for `host::rcu_defer`.
         unsafe { host::rcu_defer(head, f) }
     }
 
@@ -185,8 +188,8 @@ unsafe impl<F: Format> Host for Machine<F> {
     }
 }
 
-// SAFETY: a table number is taken from the pool by one caller at a time and comes back all zero with a
-// reset record; memory and records do not move while a handle lives, and other numbers panic.
+// SAFETY: the pool hands a table number to one caller at a time, and a free table is all zero with a reset
+// record. Memory and records do not move while a handle lives. Numbers outside the pool panic.
 unsafe impl<F: Format> TableMemory for Machine<F> {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         context::check("alloc_table", context::SLEEPS);
@@ -211,8 +214,8 @@ unsafe impl<F: Format> TableMemory for Machine<F> {
     }
 }
 
-// SAFETY: a frame number is taken from the pool by one caller at a time, records do not move, and `mmu`
-// says why a flush returns only when nothing it covers is held or in use.
+// SAFETY: the pool hands a frame number to one caller at a time, and records do not move. The head of `mmu`
+// explains why a flush returns only when no CPU holds or uses a translation that the flush covers.
 unsafe impl<F: Format> Platform for Machine<F> {
     type Format = F;
     type Mmu = Mmu<F>;
@@ -251,7 +254,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
         context::check("set_pkey_rights", context::SLEEPS);
-        // A thread that runs on no CPU has no register.
+        // A thread that runs on no CPU has no pkey register.
         if let Some(cpu) = self.inner.current_cpu() {
             let (mut tlb, shift) = (self.inner.cpus[cpu].lock(), 2 * u32::from(pkey));
             tlb.pkru = tlb.pkru & !(3 << shift) | rights.bits() << shift;
@@ -260,7 +263,8 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     fn memory_failed(&self, mmu: &Mmu<F>, addr: u64) {
         context::check("memory_failed", context::SLEEPS);
-        // The list is the test's, and a platform that only notes something cannot fail.
+        // Only tests read the list. The heap use is exempt from failure injection, because a platform that
+        // only records an address cannot fail.
         exempt(|| self.inner.lost_pages.lock().push((mmu.root(), addr)));
     }
 
@@ -307,7 +311,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
         context::check("read_frame", context::READS);
-        // Time passes between finding the frame and reading it.
+        // Advances simulated time between finding the frame and reading its contents.
         host::take_time();
         match self.inner.page(pfn) {
             Some(page) => page.read(offset, out),

@@ -1,13 +1,17 @@
-//! What the machine keeps per address space, and flushing it from the CPUs.
+//! The machine's data per address space, and flushing an address space from the CPUs.
 //!
-//! Guarantee: when [`Mmu::flush`] returns, no CPU holds or uses a translation it covers.
+//! Guarantee: when [`Mmu::flush`] returns, no CPU holds or uses a translation that the flush covers.
 //!
-//! Mechanism: a CPU that starts to run a space sets its bit in the space's mask, with its own lock held
-//! and before its first walk. A flush comes after the change of the tables, reads the mask, and does its
-//! work on each marked CPU under that CPU's lock, which an access holds from its look-up to its end. So an
-//! access is over before the flush reaches its CPU, or begins after and sees the tables as changed.
-//! Between the change and the mask stands a full barrier, as between the setting of a bit and the walk:
-//! either the flush sees the bit or the walk sees the change.
+//! Mechanism:
+//!
+//! - A CPU that starts to run a space sets its bit in the space's mask. It holds its own lock while it does
+//!   so, and it sets the bit before its first walk.
+//! - A flush happens after the change of the tables. It reads the mask, and drops the entries of each marked
+//!   CPU under that CPU's lock.
+//! - An access holds the CPU's lock from its look-up to its end. So an access either ends before the flush
+//!   reaches its CPU, or begins afterwards and sees the changed tables.
+//! - A full barrier is between the change of the tables and the read of the mask. Another is between the
+//!   setting of a bit and the walk. So either the flush sees the bit or the walk sees the change.
 
 use crate::cpu_shared::CpuShared;
 use crate::host;
@@ -19,7 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// The machine's side of one address space: its root table and the CPUs that run it. Made by
+/// The machine's data of one address space: its root table and the set of CPUs that run it. Created by
 /// `Platform::space_created`.
 pub struct Mmu<F: Format> {
     inner: Arc<Inner<F>>,
@@ -46,31 +50,32 @@ impl<F: Format> Mmu<F> {
         self.tag
     }
 
-    /// Whether this space belongs to the machine of `inner`.
+    /// Returns true if this space belongs to the machine of `inner`.
     pub(crate) fn is_of(&self, inner: &Arc<Inner<F>>) -> bool {
         Arc::ptr_eq(&self.inner, inner)
     }
 
-    /// Marks a CPU whose lock the caller holds.
+    /// Marks a CPU as running this space. The caller holds the CPU's lock.
     pub(crate) fn mark(&self, cpu: usize) {
-        // SeqCst: a full barrier before the walks that follow; see the module.
+        // SeqCst: a full barrier before the walks that follow; pairs with the fence in `marked`.
         self.slot().cpus[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a CPU other than the calling thread's may hold translations.
+    /// Returns true if a CPU other than the calling thread's may hold translations of this space.
     pub(crate) fn runs_elsewhere(&self) -> bool {
         let own = self.inner.current_cpu();
         self.marked().any(|cpu| Some(cpu) != own)
     }
 
-    /// Runs `f` with the calling thread's CPU locked, which a flush locks too, if that CPU runs this space.
+    /// Runs `f` if the calling thread's CPU runs this space. Holds that CPU's lock during `f`, so that
+    /// flushes wait.
     pub(crate) fn walk<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         let tlb = self.inner.cpus[self.inner.current_cpu()?].lock();
         (tlb.active == Some(self.tag)).then(f)
     }
 
-    /// Removes what `what` covers from every CPU.
+    /// Removes the translations that `what` covers from every CPU.
     pub(crate) fn flush(&self, what: &Flush) {
         let kind = if what.all { FlushKind::All } else { FlushKind::Range };
         self.inner.count_flush(kind, what.tables_freed);
@@ -96,16 +101,17 @@ impl<F: Format> Mmu<F> {
         }
     }
 
-    /// Clears the mark of a CPU that holds nothing of the space, unless it runs it.
+    /// Clears the mark of a CPU that holds no translation of the space, unless the CPU runs the space.
     fn unmark_idle(&self, tlb: &Tlb, number: usize) {
         if tlb.active != Some(self.tag) {
             self.slot().cpus[number / 64].fetch_and(!(1 << (number % 64)), Ordering::SeqCst);
         }
     }
 
-    /// The CPUs that are marked, ascending.
+    /// The marked CPUs, ascending.
     fn marked(&self) -> impl Iterator<Item = usize> {
-        // After the change of the tables and before the look at the mask; see the module.
+        // SeqCst: a full barrier after the change of the tables and before the read of the mask; pairs with
+        // `mark`.
         fence(Ordering::SeqCst);
         let words = self.slot().cpus.each_ref().map(|word| word.load(Ordering::SeqCst));
         words.into_iter().enumerate().flat_map(|(n, word)| bits(word).map(move |bit| n * 64 + bit))
@@ -126,7 +132,8 @@ impl<F: Format> fmt::Debug for Mmu<F> {
 }
 
 impl<F: Format> Drop for Mmu<F> {
-    /// The tag will be another space's: nothing of this one may stay. CPUs that still run it run none.
+    /// Flushes the space from all CPUs, because its tag can be reused for another space. CPUs that still run
+    /// the space run none afterwards.
     fn drop(&mut self) {
         for number in self.marked() {
             let cpu: &CpuShared = &self.inner.cpus[number];
@@ -138,6 +145,6 @@ impl<F: Format> Drop for Mmu<F> {
             self.unmark_idle(&tlb, number);
         }
         let given = self.inner.spaces.lock().give([self.index].into_iter());
-        debug_assert!(given.is_ok(), "a space's slot was given back twice");
+        debug_assert!(given.is_ok(), "a space's slot was freed twice");
     }
 }

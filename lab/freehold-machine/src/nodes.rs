@@ -1,12 +1,12 @@
-//! How wide the nodes of the tree of VMAs are in tests.
+//! The width of the nodes of the VMA tree in tests.
 
 use freehold::{
     engine::NodeWidth,
     space::{Locking, Write},
 };
 
-/// Returns the nodes with which tests try a design: narrow where every change is a range writer's, so that
-/// its neighbours mostly lie in different leaves.
+/// Returns the node width with which tests run a design. The width is narrow if every change is a range
+/// writer's, so that neighbouring VMAs are mostly in different leaves.
 #[must_use]
 pub fn nodes_for(locking: Locking) -> NodeWidth {
     match locking.write {

@@ -1,10 +1,10 @@
-//! What the machine finds wrong with the engine above it. Every finding is a panic that names the
-//! address or number, and the CPU.
+//! Oracles: checks that detect faults of the engine. Every detected fault panics with the address or number
+//! and the CPU.
 //!
-//! | oracle | found |
+//! | oracle | detects |
 //! | --- | --- |
-//! | use | a CPU serves an access from a leaf whose frame was freed, or freed and handed out again, since it was walked; the same for a walk through a table |
-//! | free | a frame or table is freed while a TLB still holds a way to it |
+//! | use | a CPU serves an access from a leaf whose frame was freed, or freed and allocated again, since the walk; a CPU walks through such a table |
+//! | free | a frame or table is freed while a TLB still leads to it |
 //! | poison | a freed frame or table was written to |
 //! | record | a frame is freed while the engine's record of it is not zero |
 //! | empty | a table is freed with entries in it |
@@ -16,11 +16,11 @@ use crate::inner::Inner;
 use crate::pool::Stale;
 use freehold_pagetable::{ENTRIES, Format, Pfn, VirtAddr};
 
-/// What freed tables are filled with: reads as a present entry that leads to a table or frame which no
-/// machine has, so that a walker that follows it is caught at its next step.
+/// The pattern that freed tables are filled with. It reads as a present entry that leads to a table or frame
+/// that no machine has, so that a walker that follows the entry is detected at its next step.
 pub(crate) const TABLE_POISON: u64 = 0x00de_adde_adde_a067;
 
-/// A CPU is about to use a leaf.
+/// Panics: a CPU is about to use a stale leaf.
 #[cold]
 #[inline(never)]
 pub(crate) fn stale_leaf(address: VirtAddr, frame: Pfn, cpu: usize, how: Stale) -> ! {
@@ -30,7 +30,7 @@ pub(crate) fn stale_leaf(address: VirtAddr, frame: Pfn, cpu: usize, how: Stale) 
     )
 }
 
-/// A CPU is about to read a table.
+/// Panics: a CPU is about to read a stale table.
 #[cold]
 #[inline(never)]
 pub(crate) fn stale_table(address: VirtAddr, table: Pfn, cpu: usize, how: Stale) -> ! {
@@ -58,7 +58,7 @@ pub(crate) fn frame_handed_out<F: Format>(inner: &Inner<F>, pfn: Pfn) {
     }
 }
 
-/// The frames are retired but not yet to be had.
+/// Checks frames that are retired and cannot be taken yet, and poisons them.
 pub(crate) fn frames_freed<F: Format>(inner: &Inner<F>, frames: &[Pfn]) {
     for pfn in frames {
         assert!(
@@ -106,7 +106,7 @@ pub(crate) fn table_handed_out<F: Format>(inner: &Inner<F>, table: Pfn) {
     host::fill_table::<0>(memory);
 }
 
-/// The table is retired but not yet to be had.
+/// Checks a table that is retired and cannot be taken yet, and poisons it.
 pub(crate) fn table_freed<F: Format>(inner: &Inner<F>, table: Pfn) {
     let memory = inner.table(table);
     if let Some((index, raw)) = host::find_entry(memory, |raw| raw != 0) {

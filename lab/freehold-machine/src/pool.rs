@@ -1,16 +1,16 @@
-//! A range of frame numbers: which are taken, and when each was last given back.
+//! A pool of frame numbers: which numbers are taken, and when each was last freed.
 //!
 //! # The free clock
 //!
-//! Each pool has a clock that ticks with every batch given back, and per number the reading at its last
-//! return. A TLB entry carries the reading from before its walk began. The number behind the entry is
-//! still what it was if it is taken and was not given back since:
+//! Each pool has a clock that advances with every batch that is freed. It also has a record per number, with the
+//! value of the clock when the number was last freed. A TLB entry carries the value from before its walk began.
+//! The number behind the entry still has the same owner if the number is taken and was not freed since then:
 //!
 //! | record of a number | meaning |
 //! | --- | --- |
 //! | `0` | never taken |
-//! | `t << 1 \| 1` | taken; last given back at `t` (0: never) |
-//! | `t << 1` | free; given back at `t` |
+//! | `t << 1 \| 1` | taken; last freed at `t` (0: never) |
+//! | `t << 1` | free; freed at `t` |
 
 use crate::bitmap::{Bitmap, NotTaken};
 use crate::host::{LazyArray, Lists, Lock};
@@ -20,24 +20,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const TAKEN: u64 = 1;
 
-/// See the [module](self).
+/// A pool of numbers; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// For messages.
+    /// The kind of the numbers, for messages.
     what: &'static str,
     base: u64,
     len: usize,
     list: Apart<Lock<List>>,
-    /// In front of that.
+    /// The CPUs' free lists, which are used before `list`.
     near: Lists,
-    /// Records by number less `base`; `None` without oracles. Written by the task that takes a frame or gives
-    /// it back.
+    /// Records, indexed by number less `base`. `None` without oracles. The task that takes or frees a number
+    /// writes its record.
     records: Option<LazyArray<AtomicU64>>,
     clock: AtomicU64,
 }
 
-/// On lines of its own, and few: every walk of a page table and every look at a frame's record reads the
-/// fields beside it, and each line passes from thread to thread with each batch.
+/// Keeps a value on cache lines of its own. Every walk of a page table and every look at a frame's record
+/// reads the neighbouring fields, and the value's lines move from thread to thread with each batch.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);
@@ -48,25 +48,25 @@ struct List {
     counts: PoolCounts,
 }
 
-/// How often a pool gave and took.
+/// Counts of a pool's allocations and frees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// Numbers handed out.
+    /// Number of numbers that were allocated.
     pub allocated: u64,
-    /// Numbers that came back.
+    /// Number of numbers that were freed.
     pub freed: u64,
-    /// Requests that got less than they asked for, injected failures not counted.
+    /// Number of requests that got fewer numbers than they asked for. Injected failures are not counted.
     pub refused: u64,
 }
 
-/// What is wrong with a number behind a TLB entry.
+/// The reason why the number behind a TLB entry is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stale {
-    /// No number of this pool.
+    /// The number is not one of this pool.
     Outside,
-    /// Free now.
+    /// The number is free now.
     Free,
-    /// Given back and taken again since.
+    /// The number was freed and taken again since the entry was filled.
     Reassigned,
 }
 
@@ -85,17 +85,17 @@ impl Pool {
         })
     }
 
-    /// The index of a number of this pool.
+    /// Returns the index of a number, or `None` if the number is not of this pool.
     #[inline]
     pub(crate) fn index(&self, pfn: Pfn) -> Option<usize> {
         let index = pfn.get().wrapping_sub(self.base);
         (index < self.len as u64).then_some(index as usize)
     }
 
-    /// The same for a number that has to be one.
+    /// Returns the index of a number of this pool.
     ///
     /// # Panics
-    /// Names the number when it is none.
+    /// Panics with the number if it is not of this pool.
     #[inline]
     pub(crate) fn index_of(&self, pfn: Pfn) -> usize {
         match self.index(pfn) {
@@ -104,19 +104,20 @@ impl Pool {
         }
     }
 
-    /// The same without asking: at or beyond the number of members for what is none.
+    /// Returns the index of a number without a check. The result is at least the length of the pool for a
+    /// number of another pool.
     #[inline]
     pub(crate) fn offset(&self, pfn: Pfn) -> usize {
         pfn.get().wrapping_sub(self.base) as usize
     }
 
-    /// Panics: `pfn` is none of this pool's.
+    /// Panics: `pfn` is not a number of this pool.
     #[cold]
     pub(crate) fn no_such(&self, pfn: Pfn) -> ! {
         panic!("{pfn:?} is no {} of this machine (a freed table's poison reads like this)", self.what)
     }
 
-    /// Takes up to `out.len()` of the lowest free numbers; returns how many.
+    /// Takes the lowest free numbers, at most `out.len()`. Returns how many.
     pub(crate) fn take(&self, out: &mut [Pfn]) -> usize {
         let got = self.near.take(out, |out| self.take_lowest(out));
         self.note_taken(out[..got].iter().copied());
@@ -140,8 +141,8 @@ impl Pool {
     fn note_taken(&self, numbers: impl Iterator<Item = Pfn>) {
         if let Some(records) = &self.records {
             for pfn in numbers {
-                // Relaxed here and below: a number has one owner at a time, and the lock of the list or
-                // the engine's own hand-over orders one owner's writes before the next one's.
+                // Relaxed here and below: a number has one owner at a time. The lock of the list or the
+                // engine's own hand-over orders the writes of one owner before those of the next.
                 if let Some(record) = records.get(self.index_of(pfn)) {
                     record.store(record.load(Ordering::Relaxed) | TAKEN, Ordering::Relaxed);
                 }
@@ -149,13 +150,13 @@ impl Pool {
         }
     }
 
-    /// Takes `run` numbers that follow each other, the first a multiple of `run`; returns that.
+    /// Takes `run` consecutive numbers, the first a multiple of `run`. Returns the first.
     pub(crate) fn take_run(&self, run: usize) -> Option<Pfn> {
         let offset = (self.base as usize).next_multiple_of(run) - self.base as usize;
         self.take_run_by(run, |taken| taken.take_run(run, offset))
     }
 
-    /// Takes `run` numbers that follow each other; returns the first.
+    /// Takes `run` consecutive numbers. Returns the first.
     pub(crate) fn take_run_anywhere(&self, run: usize) -> Option<Pfn> {
         self.take_run_by(run, |taken| taken.take_run_anywhere(run))
     }
@@ -173,7 +174,7 @@ impl Pool {
         Some(first)
     }
 
-    /// Takes this number if it is one of the pool and free.
+    /// Takes this number if it is a free number of the pool.
     pub(crate) fn take_this(&self, pfn: Pfn) -> bool {
         let Some(index) = self.index(pfn) else { return false };
         {
@@ -187,19 +188,20 @@ impl Pool {
         true
     }
 
-    /// Whether a number was given back before; only meaningful with oracles.
+    /// Returns true if a number was freed before. Only meaningful with oracles.
     pub(crate) fn was_used(&self, pfn: Pfn) -> bool {
         self.record(pfn).is_some_and(|record| record >> 1 != 0)
     }
 
-    /// Records that these numbers are free from now on, before they can be taken again: the step between
-    /// in which the oracles look whether anybody still uses them.
+    /// Records that these numbers are free, before another task can take them. Between this step and
+    /// [`give`](Self::give), the oracles check that no CPU still uses the numbers.
     ///
     /// # Panics
-    /// When one is not taken.
+    /// Panics if a number is not taken.
     pub(crate) fn retire(&self, numbers: &[Pfn]) {
         let Some(records) = &self.records else { return };
-        // AcqRel, pairs with `stamp`: an entry filled after the tick carries it.
+        // AcqRel: pairs with the load in `stamp`, so an entry that is filled after this tick carries the new
+        // value.
         let now = self.clock.fetch_add(1, Ordering::AcqRel) + 1;
         for pfn in numbers {
             if let Some(record) = records.get(self.index_of(*pfn)) {
@@ -209,10 +211,10 @@ impl Pool {
         }
     }
 
-    /// Makes numbers free to be taken.
+    /// Returns numbers to the pool, so that they can be taken.
     ///
     /// # Panics
-    /// When one is not taken.
+    /// Panics if a number is not taken.
     pub(crate) fn give(&self, numbers: &[Pfn]) {
         self.near.give(numbers, |numbers| self.give_back(numbers));
     }
@@ -226,14 +228,14 @@ impl Pool {
         }
     }
 
-    /// The clock, to be read before a walk begins.
+    /// Returns the clock. The caller reads it before a walk begins.
     #[inline]
     pub(crate) fn stamp(&self) -> u64 {
-        // Acquire, pairs with `retire`.
+        // Acquire: pairs with the tick in `retire`.
         self.clock.load(Ordering::Acquire)
     }
 
-    /// Whether the number is what it was when an entry with this stamp was filled.
+    /// Checks that the number still has the owner that it had when an entry with this stamp was filled.
     #[inline]
     pub(crate) fn check(&self, pfn: Pfn, stamp: u64) -> Result<(), Stale> {
         let Some(records) = &self.records else { return Ok(()) };
@@ -254,7 +256,7 @@ impl Pool {
         records.get(self.index_of(pfn)).map(|record| record.load(Ordering::Relaxed))
     }
 
-    /// How many numbers are taken, and the lowest of them, at most `most`.
+    /// Returns how many numbers are taken, and the lowest of them, at most `most`.
     pub(crate) fn in_use(&self, most: usize) -> (usize, Vec<Pfn>) {
         let list = self.list.0.lock();
         let lowest = list.taken.iter_taken().take(most);

@@ -1,7 +1,7 @@
 //! A process of the machine: an address space of the engine and the threads that run it.
 //!
-//! This is the piece of a kernel that stands between a CPU and the engine: it hands a CPU's faults to
-//! [`AddressSpace::handle_fault`] and turns what comes back into the signal a program would get.
+//! This is the part of a kernel between a CPU and the engine. It passes a CPU's faults to
+//! [`AddressSpace::handle_fault`] and returns the error as the signal that a program would get.
 
 use crate::{Cpu, Machine, Word};
 use freehold::counted::Counted;
@@ -12,24 +12,24 @@ use freehold::space::{AddressSpace, SpaceConfig};
 use freehold_pagetable::{Format, VirtAddr, X86_4};
 use std::ops::Deref;
 
-/// An address space on a [`Machine`], shared by the threads that run it. Dereferences to it, for its calls.
+/// An address space on a [`Machine`], shared by the threads that run it. Dereferences to the address space.
 pub struct Process<F: Format = X86_4> {
     space: Counted<AddressSpace<Machine<F>>>,
 }
 
 impl<F: Format> Process<F> {
-    /// The end of its addresses.
+    /// The end of the addresses of a process.
     pub const TASK_SIZE: u64 = AddressSpace::<Machine<F>>::TASK_SIZE;
 
-    /// A process with an empty address space.
+    /// Creates a process with an empty address space.
     ///
     /// # Errors
-    /// As [`AddressSpace::new`].
+    /// Fails like [`AddressSpace::new`].
     pub fn new(engine: &Counted<Engine<Machine<F>>>, config: &SpaceConfig) -> Result<Self, SpaceError> {
         Ok(Process { space: AddressSpace::new(engine, config)? })
     }
 
-    /// The process of a space, for instance of a forked one.
+    /// Returns the process of an existing space, for example of a forked one.
     pub fn of(space: Counted<AddressSpace<Machine<F>>>) -> Self {
         Process { space }
     }
@@ -39,42 +39,42 @@ impl<F: Format> Process<F> {
         &self.space
     }
 
-    /// A load by a program running on `cpu`.
+    /// Loads a value, as a program that runs on `cpu`.
     ///
     /// # Errors
-    /// The signal that the program gets.
+    /// Fails with the signal that the program gets.
     pub fn load<T: Word>(&self, cpu: &mut Cpu<F>, address: u64) -> Result<T, FaultError> {
         cpu.load(self.space.mmu(), address, |at, access| self.fault(at, access))
     }
 
-    /// A store by a program running on `cpu`.
+    /// Stores a value, as a program that runs on `cpu`.
     ///
     /// # Errors
-    /// The signal that the program gets.
+    /// Fails with the signal that the program gets.
     pub fn store<T: Word>(&self, cpu: &mut Cpu<F>, address: u64, value: T) -> Result<(), FaultError> {
         cpu.store(self.space.mmu(), address, value, |at, access| self.fault(at, access))
     }
 
-    /// Loads of many bytes.
+    /// Loads many bytes.
     ///
     /// # Errors
-    /// The signal that the program gets.
+    /// Fails with the signal that the program gets.
     pub fn read(&self, cpu: &mut Cpu<F>, address: u64, out: &mut [u8]) -> Result<(), FaultError> {
         cpu.read(self.space.mmu(), address, out, |at, access| self.fault(at, access))
     }
 
-    /// Stores of many bytes.
+    /// Stores many bytes.
     ///
     /// # Errors
-    /// The signal that the program gets; what lies before the failing page was written.
+    /// Fails with the signal that the program gets. The bytes before the failing page are written.
     pub fn write(&self, cpu: &mut Cpu<F>, address: u64, data: &[u8]) -> Result<(), FaultError> {
         cpu.write(self.space.mmu(), address, data, |at, access| self.fault(at, access))
     }
 
-    /// An access without contents.
+    /// Makes an access that transfers no contents.
     ///
     /// # Errors
-    /// The signal that the program gets.
+    /// Fails with the signal that the program gets.
     #[inline]
     pub fn touch(&self, cpu: &mut Cpu<F>, address: u64, access: Access) -> Result<(), FaultError> {
         cpu.touch(self.space.mmu(), address, access, |at, access| self.fault(at, access))

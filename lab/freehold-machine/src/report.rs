@@ -1,25 +1,25 @@
-//! What a machine can say about itself.
+//! Reports of a machine: what is in use, and counts of events.
 
 use crate::inner::Inner;
 use crate::pool::PoolCounts;
 use freehold_pagetable::{Format, Pfn};
 use std::fmt;
 
-/// Numbers listed of each kind.
+/// Maximum number of frames, and of tables, that are listed by number.
 const LISTED: usize = 16;
 
-/// What is in use of a machine.
+/// The resources of a machine that are in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accounting {
-    /// Frames in use, those in the engine's own caches included.
+    /// Number of frames in use, including those in the engine's own caches.
     pub frames: usize,
-    /// The lowest of them.
+    /// The lowest frame numbers in use.
     pub lowest_frames: Vec<Pfn>,
-    /// Page tables in use, those of the kernel's own half excepted.
+    /// Number of page tables in use, without those of the kernel's half.
     pub tables: usize,
-    /// The lowest of them.
+    /// The lowest table numbers in use.
     pub lowest_tables: Vec<Pfn>,
-    /// Address spaces.
+    /// Number of address spaces.
     pub spaces: usize,
 }
 
@@ -33,7 +33,7 @@ impl Accounting {
         Accounting { frames, lowest_frames, tables, lowest_tables, spaces: inner.spaces.lock().taken() }
     }
 
-    /// Whether nothing is in use.
+    /// Returns true if nothing is in use.
     pub fn is_clean(&self) -> bool {
         self.frames == 0 && self.tables == 0 && self.spaces == 0
     }
@@ -41,7 +41,7 @@ impl Accounting {
     /// Asserts that nothing is in use.
     ///
     /// # Panics
-    /// With what is.
+    /// Panics with the list of what is in use, if anything is.
     #[track_caller]
     pub fn assert_clean(&self) {
         assert!(self.is_clean(), "something was leaked: {self}");
@@ -55,30 +55,30 @@ impl fmt::Display for Accounting {
     }
 }
 
-/// What happened on a machine.
+/// Counts of events on a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MachineStats {
-    /// Frames handed out and given back.
+    /// Frames that were allocated and freed.
     pub frames: PoolCounts,
-    /// Page tables handed out and given back.
+    /// Page tables that were allocated and freed.
     pub tables: PoolCounts,
-    /// Flushes of a range that were asked for.
+    /// Number of requested flushes of a range.
     pub range_flushes: u64,
-    /// Flushes of a whole space that were asked for.
+    /// Number of requested flushes of a whole space.
     pub full_flushes: u64,
-    /// How many of these said that tables were freed.
+    /// Number of flushes, of both kinds, that reported freed tables.
     pub table_flushes: u64,
-    /// Visits of a flush to the CPU that asked for it.
+    /// Number of visits of a flush to the CPU that requested it.
     pub local_visits: u64,
-    /// Visits to other CPUs: the shootdowns that real hardware would need interrupts for.
+    /// Number of visits to other CPUs. Real hardware needs an interrupt (a shootdown) for each.
     pub remote_visits: u64,
-    /// Entries that flushes dropped.
+    /// Number of entries that flushes dropped.
     pub entries_flushed: u64,
-    /// Walks of the tables.
+    /// Number of walks of the tables.
     pub walks: u64,
-    /// How many of these began at a remembered table.
+    /// Number of walks that began at a cached table.
     pub walk_cache_hits: u64,
-    /// Faults raised.
+    /// Number of faults raised.
     pub faults: u64,
 }
 

@@ -12,13 +12,13 @@ pub struct Task(pub(super) Arc<Record>);
 
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    /// A fatal signal is pending. Written by the killer, read by the task.
+    /// True if a fatal signal is pending. The sender writes the flag and the task reads it.
     pub(super) killed: AtomicBool,
-    /// Another signal is.
+    /// True if a signal that is not fatal is pending.
     pub(super) signalled: AtomicBool,
-    /// Killable waits until one is interrupted; 0 when none will be. Only the task counts down.
+    /// Number of killable waits until one gets a fatal signal; 0 if none will. Only the task counts down.
     countdown: AtomicU64,
-    /// Waits begun. Only the task counts them.
+    /// Number of waits that began. Only the task counts them.
     waits: AtomicU64,
     /// The place where the task sleeps, if the host finds sleepers by their tasks.
     #[allow(dead_code, reason = "the checker of schedules finds sleepers in a list")]
@@ -37,7 +37,7 @@ impl Task {
         Task(Arc::default())
     }
 
-    /// Takes back a signal that is not fatal: it was handled.
+    /// Clears a pending signal that is not fatal, because the task handled it.
     pub fn handle_signal(&self) {
         self.0.signalled.store(false, Ordering::SeqCst);
     }
@@ -47,19 +47,19 @@ impl Task {
         self.0.killed.load(Ordering::SeqCst)
     }
 
-    /// Returns how many waits the task has begun, looks for a fatal signal included. A test that has to go on
-    /// once another thread waits asks this in a loop.
+    /// Returns how many waits the task has begun, including those that only check for a fatal signal. A test
+    /// polls this value if it must continue once another thread waits.
     pub fn waits(&self) -> u64 {
         self.0.waits.load(Ordering::SeqCst)
     }
 
-    /// Takes the fatal signal back, so that a test can go on with this task.
+    /// Clears a pending fatal signal, so that a test can continue with this task.
     pub fn revive(&self) {
         self.0.killed.store(false, Ordering::SeqCst);
         self.0.countdown.store(0, Ordering::SeqCst);
     }
 
-    /// Makes a fatal signal pending as the task enters its `nth` killable wait from now, counted from 1.
+    /// Makes a fatal signal pending when the task enters its `nth` killable wait from now, counted from 1.
     pub fn interrupt_wait(&self, nth: u64) {
         self.0.countdown.store(nth, Ordering::SeqCst);
     }
@@ -69,7 +69,8 @@ impl Task {
     }
 
     pub(super) fn count_wait(&self) {
-        // SeqCst, pairs with the load in `waits`: a test that sees the count sees what the task did before.
+        // SeqCst: pairs with the load in `waits`. A test that sees the new count also sees what the task did
+        // before.
         self.0.waits.fetch_add(1, Ordering::SeqCst);
     }
 

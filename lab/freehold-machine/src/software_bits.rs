@@ -4,8 +4,9 @@ use freehold_pagetable::{
     Access, FaultCode, Format, Kind, Level, MarkerKind, Pfn, PteFlags, Rights, WalkFault,
 };
 
-/// The format `F`, on hardware that sets no bit in a leaf: an access through a leaf that lacks
-/// [`ACCESSED`](PteFlags::ACCESSED) faults, and a store through one that lacks [`DIRTY`](PteFlags::DIRTY).
+/// The format `F` on hardware that sets no bit in a leaf. An access through a leaf that lacks
+/// [`ACCESSED`](PteFlags::ACCESSED) faults, and so does a store through a leaf that lacks
+/// [`DIRTY`](PteFlags::DIRTY).
 ///
 /// RISC-V with Svade and arm64 without FEAT_HAFDBS work like this. With `HARDWARE_ACCESSED` the hardware sets
 /// accessed bits, as some arm64 processors do, and only a missing dirty bit faults.

@@ -1,13 +1,13 @@
-//! Which CPUs may hold translations of an address space.
+//! The set of CPUs that may hold translations of an address space.
 
 use crate::config::MachineConfig;
 use std::sync::atomic::AtomicU64;
 
-/// Per space: which CPUs may hold something of it. A space's `Mmu` owns its slot.
+/// The CPUs that may hold translations of one space. The `Mmu` of the space owns its slot.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct SpaceSlot {
-    /// Bit per CPU: it runs the space or may hold translations of it. A bit is changed only under the
+    /// One bit per CPU: the CPU runs the space or may hold translations of it. A bit changes only under the
     /// lock of its CPU.
     pub(crate) cpus: [AtomicU64; WORDS],
 }

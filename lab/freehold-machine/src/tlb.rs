@@ -1,13 +1,13 @@
-//! One CPU's memory of translations: leaves, and the tables that walks went through.
+//! The TLB of one CPU: cached leaves, and cached tables that walks went through.
 //!
-//! Both keep what they were told until it is pushed out or flushed, whatever the tables say meanwhile.
-//! That is the machine's whole point: an engine that forgets a flush is found out.
+//! Both caches keep an entry until the entry is evicted or flushed, even if the tables change. An engine that
+//! forgets a flush therefore uses a stale translation, which the oracles detect.
 //!
-//! | cache | an entry says | dropped by a flush of a range it overlaps |
+//! | cache | contents of an entry | dropped by a flush of a range that it overlaps |
 //! | --- | --- | --- |
 //! | leaf, 4 KiB | page -> frame, rights, dirty | always |
 //! | leaf, larger | span -> first frame, rights, dirty | always |
-//! | walk | span -> table that translates it, rights so far | only when the flush says that tables were freed |
+//! | walk | span -> table that translates it, rights so far | only if the flush says that tables were freed |
 
 use freehold_pagetable::{Access, Format, Level, PAGE_SHIFT, Pfn, Rights, VirtAddr};
 
@@ -15,32 +15,33 @@ const SETS: usize = 64;
 const WAYS: usize = 4;
 const LARGE: usize = 32;
 const WALKS_PER_LEVEL: usize = 16;
-/// Lower tables a walk entry can lead to: all levels but the root's of five.
+/// Number of levels of tables that a walk entry can lead to: all levels except the root of five.
 const WALK_LEVELS: usize = 4;
 const WALKS: usize = WALKS_PER_LEVEL * WALK_LEVELS;
-const _: () = assert!(SETS <= 64 && WALKS <= 64, "one word says which are filled");
+const _: () = assert!(SETS <= 64 && WALKS <= 64, "one word records which are filled");
 
-/// Bits of a virtual page number in a [`Tag`].
+/// Number of bits of a virtual page number in a [`Tag`].
 const PAGE_BITS: u32 = 57 - PAGE_SHIFT;
 const PAGE_NUMBER: u64 = (1 << PAGE_BITS) - 1;
 const SPACE_BITS: u32 = 16;
 const LEVEL_SHIFT: u32 = PAGE_BITS + SPACE_BITS;
 
-/// Which of a machine's spaces a translation belongs to; never 0. What x86 calls a PCID.
+/// Identifies the space, among those of a machine, that a translation belongs to. Never 0. On x86 this is the
+/// PCID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpaceTag(u16);
 
 impl SpaceTag {
     pub(crate) const COUNT: usize = (1 << SPACE_BITS) - 1;
 
-    /// The tag of the space with this index, below `COUNT`.
+    /// Returns the tag of the space with this index, which is below `COUNT`.
     pub(crate) fn new(index: usize) -> Self {
         assert!(index < Self::COUNT);
         SpaceTag(index as u16 + 1)
     }
 }
 
-/// Page number, space and level in one word; 0 is no entry.
+/// Page number, space and level in one word. 0 means no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct Tag(u64);
 
@@ -61,7 +62,7 @@ impl Tag {
         Level::from_number((self.0 >> LEVEL_SHIFT) as usize)
     }
 
-    /// The first address of the span, sign-extended.
+    /// Returns the first address of the span, sign-extended.
     fn start(self) -> u64 {
         ((self.0 << (64 - PAGE_BITS)) as i64 >> (64 - PAGE_BITS - PAGE_SHIFT)) as u64
     }
@@ -72,28 +73,28 @@ impl Tag {
     }
 }
 
-/// What a leaf entry holds: a copy of the translation as it was when it was walked.
+/// A leaf entry: a copy of the translation that the tables held when they were walked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf {
     tag: Tag,
-    /// Frame of the start of the span, shifted by 8; below it the flags of `Bits`.
+    /// Number of the first frame of the span, shifted left by 8. The low 8 bits are the flags of `Bits`.
     word: u64,
-    /// The free clock when the walk began; see `pool`.
+    /// The value of the free clock when the walk began; see `pool`.
     pub(crate) stamp: u64,
 }
 
-/// See [`Leaf::judge`].
+/// The result of [`Leaf::judge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Use the frame.
+    /// The access uses the frame.
     Serve,
-    /// The dirty bit has to be set in memory first.
+    /// The dirty bit must be set in memory first.
     WalkAgain,
     /// A right is missing.
     Fault,
 }
 
-/// What an entry knows besides its frame.
+/// The low bits of a leaf's word: rights, dirty bit and protection key.
 struct Bits;
 
 impl Bits {
@@ -109,13 +110,13 @@ impl Bits {
 impl Leaf {
     const NONE: Leaf = Leaf { tag: Tag::NONE, word: 0, stamp: 0 };
 
-    /// The frame that `address`, which this entry translates, falls into.
+    /// Returns the frame of `address`. This entry translates `address`.
     #[inline]
     pub(crate) fn frame_of(&self, address: VirtAddr) -> Pfn {
         Pfn::new((self.word >> Bits::PFN_SHIFT) + address.frame_in_leaf(self.tag.level()))
     }
 
-    /// The frames it leads to.
+    /// Returns the range of frame numbers that the entry maps.
     pub(crate) fn frames(&self) -> std::ops::Range<u64> {
         let first = self.word >> Bits::PFN_SHIFT;
         first..first + self.tag.level().frames()
@@ -125,14 +126,14 @@ impl Leaf {
         self.tag.start()
     }
 
-    /// What the hardware makes of `access` when it holds this entry, without a look at the tables: it
-    /// raises a fault even where they would permit the access by now.
+    /// Decides `access` by this entry only, as hardware that holds the entry does. Raises a fault even if the
+    /// tables permit the access by now.
     #[inline]
     pub(crate) fn judge(&self, access: Access) -> Verdict {
         let need = if access.write { Bits::WRITE } else { 0 }
             | if access.user { Bits::USER } else { 0 }
             | if access.exec { Bits::EXEC } else { 0 };
-        // Nearly all pages have key 0, and nearly every thread has all rights to it.
+        // A fast check: nearly all pages have key 0, and nearly all threads have all rights to key 0.
         let asks_key = self.word & Bits::KEY != 0 || access.pkru & 3 != 0;
         if self.word & need != need || (asks_key && !self.key_permits(access)) {
             Verdict::Fault
@@ -152,12 +153,12 @@ impl Leaf {
     }
 }
 
-/// A table that a walk went through.
+/// A walk entry: a table that a walk went through.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk {
     tag: Tag,
     pub(crate) table: Pfn,
-    /// What the levels above the table permit.
+    /// The rights that the levels above the table permit.
     pub(crate) rights: Rights,
     pub(crate) stamp: u64,
 }
@@ -170,7 +171,7 @@ impl Walk {
         stamp: 0,
     };
 
-    /// The level of the table.
+    /// Returns the level of the table.
     pub(crate) fn level(&self) -> Level {
         self.tag.level().below()
     }
@@ -180,30 +181,30 @@ impl Walk {
     }
 }
 
-/// The caches of one CPU. Guarded by the CPU's lock, which an access holds from the look-up to the end of
-/// its use of the translation; so its holder knows that no access is under way.
+/// The caches of one CPU. Guarded by the CPU's lock. An access holds the lock from its look-up to its last
+/// use of the translation, so the holder of the lock knows that no access is in progress.
 #[derive(Debug)]
 pub(crate) struct Tlb {
     leaves: [[Leaf; WAYS]; SETS],
-    /// Bit per set of `leaves`: clear, the set is empty.
+    /// One bit per set of `leaves`. The set is empty if its bit is clear.
     sets_filled: u64,
-    /// Which way of a set is pushed out next.
+    /// The way of each set that is evicted next.
     next_way: [u8; SETS],
     large: [Leaf; LARGE],
-    /// How many entries of `large` were ever filled: 0 lets a miss skip them.
+    /// Number of entries of `large` that were ever filled. 0 lets a miss skip `large`.
     large_filled: usize,
-    /// By slot, see `walk_slot`.
+    /// Walk entries, indexed by `walk_slot`.
     walks: [Walk; WALKS],
-    /// Bit per slot of `walks`: clear, the slot is empty.
+    /// One bit per slot of `walks`. The slot is empty if its bit is clear.
     walks_filled: u64,
-    /// The space this CPU runs.
+    /// The space that this CPU runs.
     pub(crate) active: Option<SpaceTag>,
-    /// The register of rights by protection keys, of the thread that runs: see [`Access::pkru`].
+    /// The register with the protection-key rights of the running thread: see [`Access::pkru`].
     pub(crate) pkru: u32,
     pub(crate) counts: TlbCounts,
 }
 
-/// What happened on one CPU.
+/// Event counts of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlbCounts {
     pub(crate) walks: u64,
@@ -241,7 +242,7 @@ impl Tlb {
         }
     }
 
-    /// The entry held for this address.
+    /// Returns the entry for this address.
     #[inline]
     pub(crate) fn find(&self, space: SpaceTag, address: VirtAddr) -> Option<&Leaf> {
         let tag = Tag::new(space, address, Level::Pte);
@@ -257,7 +258,7 @@ impl Tlb {
         self.large.iter().find(|leaf| tags.contains(&leaf.tag))
     }
 
-    /// Remembers a leaf as the table says it: `raw`, an entry of a table of `level`.
+    /// Caches a leaf. `raw` is the entry in a table of level `at.level`.
     pub(crate) fn insert<F: Format>(&mut self, at: Place, raw: u64, rights: Rights) {
         let tag = Tag::new(at.space, at.address, at.level);
         let dirty = F::flags(raw).contains(freehold_pagetable::PteFlags::DIRTY);
@@ -270,7 +271,8 @@ impl Tlb {
         *self.slot_for(tag) = Leaf { tag, word, stamp: at.stamp };
     }
 
-    /// The entry to overwrite: one with the same tag, so that there are never two; else the next in turn.
+    /// Returns the entry to overwrite: the one with the same tag if there is one, so that tags stay unique,
+    /// otherwise the next in round-robin order.
     fn slot_for(&mut self, tag: Tag) -> &mut Leaf {
         if tag.level() != Level::Pte {
             let same = self.large.iter().position(|leaf| leaf.tag == tag);
@@ -289,14 +291,14 @@ impl Tlb {
         &mut self.leaves[set][way]
     }
 
-    /// The lowest table that is remembered for this address.
+    /// Returns the lowest cached table for this address.
     pub(crate) fn find_walk(&self, space: SpaceTag, address: VirtAddr) -> Option<Walk> {
         walk_tags(space, address)
             .map(|tag| (tag, self.walks[walk_slot(tag)]))
             .find_map(|(tag, walk)| (walk.tag == tag).then_some(walk))
     }
 
-    /// Remembers the table that an entry of `at.level` leads to.
+    /// Caches the table that an entry of `at.level` leads to.
     pub(crate) fn insert_walk(&mut self, at: Place, table: Pfn, rights: Rights) {
         let tag = Tag::new(at.space, at.address, at.level);
         let slot = walk_slot(tag);
@@ -304,8 +306,8 @@ impl Tlb {
         self.walks_filled |= 1 << slot;
     }
 
-    /// Drops the leaves of `space` that overlap `start..end`, and the walks if `walks`; returns how many
-    /// entries went.
+    /// Drops the leaves of `space` that overlap `start..end`, and also the walk entries if `walks` is true.
+    /// Returns the number of entries that it drops.
     pub(crate) fn flush_range(&mut self, space: SpaceTag, start: u64, end: u64, walks: bool) -> usize {
         if start >= end {
             return 0;
@@ -320,13 +322,13 @@ impl Tlb {
         self.drop_leaves(sets, covered) + if walks { self.drop_walks(!0, covered) } else { 0 }
     }
 
-    /// Drops all leaves of `space`, and the walks if `walks`.
+    /// Drops all leaves of `space`, and also its walk entries if `walks` is true.
     pub(crate) fn flush_space(&mut self, space: SpaceTag, walks: bool) -> usize {
         let covered = |tag: Tag| tag.is(space);
         self.drop_leaves(!0, covered) + if walks { self.drop_walks(!0, covered) } else { 0 }
     }
 
-    /// Drops what is held for one address, as a fault does.
+    /// Drops all entries for one address, as a fault does.
     pub(crate) fn drop_address(&mut self, space: SpaceTag, address: VirtAddr) {
         let page = address.page_down().get();
         let covered = |tag: Tag| tag.is(space) && tag.overlaps(page, page.saturating_add(1));
@@ -348,7 +350,7 @@ impl Tlb {
         dropped + drop_from(&mut self.large[..large], &goes)
     }
 
-    /// Drops the walks that `goes` accepts, from the slots in `slots`.
+    /// Drops the walk entries that `goes` accepts, from the slots in `slots`.
     fn drop_walks(&mut self, slots: u64, goes: impl Fn(Tag) -> bool) -> usize {
         let mut dropped = 0;
         for slot in bits(slots & self.walks_filled) {
@@ -361,29 +363,29 @@ impl Tlb {
         dropped
     }
 
-    /// Every leaf held, of any space.
+    /// All cached leaves, of every space.
     pub(crate) fn leaves(&self) -> impl Iterator<Item = &Leaf> {
         let small = bits(self.sets_filled).flat_map(|set| &self.leaves[set]);
         small.chain(&self.large[..self.large_filled.min(LARGE)]).filter(|leaf| leaf.tag != Tag::NONE)
     }
 
-    /// Every walk entry held, of any space.
+    /// All cached walk entries, of every space.
     pub(crate) fn walks(&self) -> impl Iterator<Item = &Walk> {
         bits(self.walks_filled).map(|slot| &self.walks[slot])
     }
 }
 
-/// Where an entry belongs: what was walked, and when.
+/// The key of a new entry: space, address and level, and when the walk began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) space: SpaceTag,
     pub(crate) address: VirtAddr,
-    /// The level of the table entry that is remembered.
+    /// The level of the table entry that is cached.
     pub(crate) level: Level,
     pub(crate) stamp: u64,
 }
 
-/// The tags under which tables on the way to an address are remembered, the lowest table first.
+/// The tags of the walk entries that can translate an address, the lowest table first.
 fn walk_tags(space: SpaceTag, address: VirtAddr) -> impl Iterator<Item = Tag> {
     (1..=WALK_LEVELS).map(move |level| Tag::new(space, address, Level::from_number(level)))
 }

@@ -13,7 +13,7 @@ fn fill(tlb: &mut Tlb, at: Place) {
 }
 
 #[test]
-fn a_tag_gives_back_the_start_of_its_span() {
+fn tag_holds_the_start_of_its_span() {
     for address in [0, 0x1234_5678_9abc, 0x00ff_ffff_ffff_f000, 0xff00_0000_0000_0000, !0xfff] {
         for level in [Level::Pte, Level::Pmd, Level::Pud, Level::P4d, Level::Pgd] {
             let address = VirtAddr::new(address);
@@ -25,9 +25,9 @@ fn a_tag_gives_back_the_start_of_its_span() {
     }
 }
 
-/// Any range, small or large, drops exactly the entries that overlap it; of other spaces none.
+/// A flush of any range, small or large, drops exactly the entries of its space that overlap the range.
 #[test]
-fn a_range_drops_what_it_overlaps_and_nothing_else() {
+fn flush_drops_exactly_the_entries_that_overlap_the_range() {
     let entries: Vec<Place> = (0..40)
         .map(|page| place(1, page << 12, Level::Pte))
         .chain([place(1, 1 << 21, Level::Pmd), place(1, 1 << 30, Level::Pud), place(2, 5 << 12, Level::Pte)])
@@ -57,7 +57,7 @@ fn a_range_drops_what_it_overlaps_and_nothing_else() {
 }
 
 #[test]
-fn the_lowest_remembered_table_is_found() {
+fn walk_lookup_finds_the_lowest_cached_table() {
     let mut tlb = Tlb::new(0);
     let at = |level| place(1, 0x7000, level);
     for level in [Level::Pgd, Level::P4d, Level::Pud, Level::Pmd] {
@@ -73,7 +73,7 @@ fn the_lowest_remembered_table_is_found() {
 }
 
 #[test]
-fn one_address_has_one_entry_of_a_size() {
+fn address_has_one_entry_per_page_size() {
     let mut tlb = Tlb::new(0);
     for level in [Level::Pte, Level::Pmd] {
         (0..10).for_each(|_| fill(&mut tlb, place(3, 0, level)));
@@ -82,7 +82,7 @@ fn one_address_has_one_entry_of_a_size() {
 }
 
 #[test]
-fn a_full_cache_forgets_the_oldest() {
+fn full_cache_evicts_the_oldest_entry() {
     let mut tlb = Tlb::new(0);
     let pages = (SETS * WAYS + 1) as u64;
     (0..pages).for_each(|page| fill(&mut tlb, place(0, page << 12, Level::Pte)));

@@ -1,20 +1,21 @@
-//! What a simulation charges for, and what takes its time by itself elsewhere.
+//! Operations that a simulation charges time for. Outside a simulation they take real time, so these
+//! functions do nothing.
 
 use freehold_pagetable::Pfn;
 
-/// A page fault enters the kernel, and leaves it.
+/// Charges the entry into the kernel and the return from it on a page fault.
 #[inline(always)]
 pub(crate) fn trap() {}
 
-/// So many frames were zeroed.
+/// Charges the zeroing of frames.
 #[inline(always)]
 pub(crate) fn zeroed(_frames: u64) {}
 
-/// So many frames were copied.
+/// Charges the copying of frames.
 #[inline(always)]
 pub(crate) fn copied(_frames: u64) {}
 
-/// Lists of free numbers for each processor, in front of the one that all share: none.
+/// Per-CPU lists of free numbers in front of the shared list. This host has none.
 #[derive(Debug)]
 pub(crate) struct Lists;
 
@@ -34,10 +35,10 @@ impl Lists {
     }
 }
 
-/// Other processors are interrupted, and have answered.
+/// Charges the interrupts to other processors and their answers.
 #[inline(always)]
 pub(crate) fn interrupt<I: Iterator<Item = usize>>(_others: impl FnOnce() -> I) {}
 
-/// How many processors there are makes no difference.
+/// Sets the number of processors. It has no effect on this host.
 #[inline(always)]
 pub(crate) fn set_cpus(_cpus: usize) {}

@@ -1,11 +1,11 @@
-//! A process that starts from a compressed snapshot: a pager brings in what is touched, when it is touched.
+//! A process that starts from a compressed snapshot: a pager supplies each page on its first access.
 //!
 //! `cargo run --release --example snapshot_pager`
 //!
-//! One process fills its memory, which is compressed page by page. Another gets the same addresses,
-//! registered with a userfaultfd, and nothing in them; four of its threads check what they find, in an order
-//! of their own, while it discards some of it, moves some of it, and forks. The machine's oracles are on: had
-//! anybody seen a page too early, too late or twice, the run would end with a panic.
+//! One process fills its memory, which is compressed page by page. A second process gets an empty mapping at
+//! the same addresses, registered with a userfaultfd. Four of its threads check all pages, each in an order
+//! of its own, while the process discards some pages, moves some pages, and forks. The machine's oracles are
+//! on. The run panics if a thread sees a stale page.
 
 mod pager;
 
@@ -33,7 +33,7 @@ const FIXED: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFl
 const START: u64 = 0x10_0000_0000;
 const PAGES: u64 = 4096;
 const THREADS: u64 = 4;
-/// Pages that are discarded, and pages that move to [`ELSEWHERE`].
+/// Number of pages that are discarded, and number of pages that move to [`ELSEWHERE`].
 const DISCARDED: u64 = 64;
 const MOVED: u64 = 64;
 const ELSEWHERE: u64 = START + (1 << 30);
@@ -57,12 +57,12 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// What page `number` begins with; every eighth holds nothing.
+/// Returns the first 8 bytes of page `number`. Every eighth page is all zero.
 fn value(number: u64) -> u64 {
     if number.is_multiple_of(8) { 0 } else { number * 1_000_003 }
 }
 
-/// A process fills its memory.
+/// Fills the memory of a process and takes its snapshot.
 fn record(kernel: &Counted<Engine<Machine>>, cpu: &mut Cpu<X86_4>) -> Outcome<Snapshot> {
     let process = Process::new(kernel, &SpaceConfig::default())?;
     process.mmap(START, PAGES * PAGE_SIZE, RW, FIXED, None, 0)?;
@@ -77,7 +77,7 @@ fn record(kernel: &Counted<Engine<Machine>>, cpu: &mut Cpu<X86_4>) -> Outcome<Sn
     Snapshot::take(process.space(), START, PAGES)
 }
 
-/// Another finds it.
+/// Restores the snapshot in another process.
 fn restore(machine: &Machine, kernel: &Counted<Engine<Machine>>, snapshot: &Snapshot) -> Outcome<Work> {
     let process = Process::new(kernel, &SpaceConfig::default())?;
     process.mmap(START, PAGES * PAGE_SIZE, RW, FIXED, None, 0)?;
@@ -101,7 +101,7 @@ fn restore(machine: &Machine, kernel: &Counted<Engine<Machine>>, snapshot: &Snap
     done.map(|()| work)
 }
 
-/// The program: threads that check what they find, a part that goes, a part that moves, and a child.
+/// The program: threads that check pages, a part that is discarded, a part that moves, and a child.
 fn run(machine: &Machine, process: &Process) -> Outcome<()> {
     process.madvise(START, DISCARDED * PAGE_SIZE, Advice::DontNeed)?;
     let from = START + DISCARDED * PAGE_SIZE;
@@ -117,7 +117,7 @@ fn run(machine: &Machine, process: &Process) -> Outcome<()> {
     })
 }
 
-/// Reads every `stride`th page, from another one on in each thread.
+/// Checks one of every `stride` pages, in a scattered order. Each thread starts at a different page.
 fn check(process: &Process, cpu: &mut Cpu<X86_4>, thread: u64, stride: u64) -> Outcome<()> {
     for n in (0..PAGES).step_by(stride as usize) {
         let number = (n * 17 + thread * PAGES / THREADS) % PAGES;

@@ -1,5 +1,5 @@
-//! A pager: serves the faults of a process from a compressed snapshot of its memory, and follows what the
-//! process does to it.
+//! A pager: serves the faults of a process from a compressed snapshot, and tracks the changes of the
+//! process's mappings.
 
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
@@ -15,16 +15,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 
 type Space = Counted<AddressSpace<Machine>>;
-/// A context.
+/// A userfaultfd of the machine.
 pub type Uffd = Userfaultfd<Machine>;
 
-/// What memory held, page by page, each compressed by itself. A page of zeroes takes nothing.
+/// The contents of memory. Each page is compressed separately, and a page of zeroes has no data.
 pub struct Snapshot {
     pages: Vec<Option<Vec<u8>>>,
 }
 
 impl Snapshot {
-    /// Of so many pages from `start` on.
+    /// Takes a snapshot of `pages` pages from `start` on.
     pub fn take(space: &Space, start: u64, pages: u64) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let mut page = [0; PAGE_SIZE as usize];
         let compressed = (0..pages).map(|number| {
@@ -34,23 +34,23 @@ impl Snapshot {
         Ok(Snapshot { pages: compressed.collect::<Result<_, Box<dyn Error + Send + Sync>>>()? })
     }
 
-    /// Bytes that it takes.
+    /// Size of the compressed pages in bytes.
     pub fn bytes(&self) -> usize {
         self.pages.iter().flatten().map(Vec::len).sum()
     }
 }
 
-/// The pagers of a snapshot, and how much there was to do.
+/// Counts of the work of a snapshot's pagers.
 #[derive(Default)]
 pub struct Work {
-    /// Contexts of forked children. No message says that a child has ended: the program that knows closes its
-    /// context.
+    /// The userfaultfds of forked children. No message reports the end of a child, so the program closes the
+    /// userfaultfd when it knows that the child has ended.
     pub children: Mutex<Vec<Arc<Uffd>>>,
     /// Pages that were decompressed and copied.
     pub copied: AtomicU64,
-    /// Pages of zeroes.
+    /// Number of pages of zeroes.
     pub zeroes: AtomicU64,
-    /// Messages that were no faults.
+    /// Number of messages that were not faults.
     pub events: AtomicU64,
 }
 
@@ -59,23 +59,23 @@ pub struct Work {
 pub struct Pager<'s> {
     snapshot: &'s Snapshot,
     work: &'s Work,
-    /// Which page of the snapshot belongs to an address. What is not here reads as zeroes.
+    /// The page of the snapshot for each address. An address without an entry reads as zeroes.
     pages: BTreeMap<u64, usize>,
-    /// Faults that could not be served, for something was changing: there is a message about it to be read
-    /// first.
+    /// Faults that could not be served because the mappings were changing. The message about that change must
+    /// be read first.
     later: Vec<u64>,
 }
 
 impl<'s> Pager<'s> {
-    /// For memory that begins at `start` and had the contents of the snapshot.
+    /// Creates a pager for memory that begins at `start` and has the contents of the snapshot.
     pub fn new(snapshot: &'s Snapshot, work: &'s Work, start: u64) -> Self {
         let pages =
             (0..snapshot.pages.len()).map(|number| (start + number as u64 * PAGE_SIZE, number)).collect();
         Pager { snapshot, work, pages, later: Vec::new() }
     }
 
-    /// Serves until the context is closed. Children get pagers of their own, with what is known of the memory
-    /// at that moment.
+    /// Serves faults until the userfaultfd is closed. Each child gets a pager of its own, which starts with a
+    /// copy of this pager's map.
     pub fn serve<'scope>(mut self, uffd: &Uffd, scope: &'scope Scope<'scope, '_>)
     where
         's: 'scope,
@@ -107,7 +107,7 @@ impl<'s> Pager<'s> {
         }
     }
 
-    /// Forgets what is known of a range; returns it.
+    /// Removes a range from the map and returns the removed entries.
     fn cut(&mut self, start: u64, len: u64) -> BTreeMap<u64, usize> {
         self.work.events.fetch_add(1, Relaxed);
         let mut cut = self.pages.split_off(&start);
@@ -119,7 +119,7 @@ impl<'s> Pager<'s> {
         let page = self.pages.get(&addr).and_then(|number| self.snapshot.pages[*number].as_ref());
         let filled = match page {
             Some(compressed) => {
-                let page = zstd::bulk::decompress(compressed, PAGE_SIZE as usize).expect("we compressed it");
+                let page = zstd::bulk::decompress(compressed, PAGE_SIZE as usize).expect("own data");
                 uffd.copy(addr, &page, FillMode::empty())
             }
             None => uffd.zeropage(addr, PAGE_SIZE, FillMode::empty()),
@@ -128,7 +128,8 @@ impl<'s> Pager<'s> {
             Ok(_) if page.is_some() => drop(self.work.copied.fetch_add(1, Relaxed)),
             Ok(_) => drop(self.work.zeroes.fetch_add(1, Relaxed)),
             Err(UffdError::Changing) => self.later.push(addr),
-            // Another pager was faster, or it is not mapped any more: the faults that wait look again.
+            // Another pager filled the page first, or the page is not mapped any more. The waiting faults
+            // check again.
             Err(_) => uffd.wake(addr, PAGE_SIZE).expect("a page"),
         }
     }

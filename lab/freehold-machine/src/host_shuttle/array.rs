@@ -1,17 +1,18 @@
-//! Arrays whose values are made when first asked for: the checker's atomics are not their bytes.
+//! Arrays whose values are created on first access. The checker's atomics are not plain bytes, so zeroed
+//! memory is no valid value.
 
 use crate::blank::Blank;
 use std::array;
 use std::io;
 use std::sync::OnceLock;
 
-/// Values that get their places together: an array is made and dropped in every schedule, and most of it is
-/// never used.
+/// Number of values whose places are allocated together. An array is created and dropped in every schedule,
+/// and most of it is never used.
 const TOGETHER: usize = 64;
 
 type Places<T> = Box<[OnceLock<Box<T>>; TOGETHER]>;
 
-/// `len` blank values of `T`, each made on first use. Making one is no switch of threads.
+/// `len` blank values of `T`, each created on first use. Creating a value does not switch threads.
 #[derive(Debug)]
 pub(crate) struct LazyArray<T> {
     len: usize,
@@ -19,7 +20,7 @@ pub(crate) struct LazyArray<T> {
 }
 
 impl<T: Blank> LazyArray<T> {
-    /// No value yet.
+    /// Creates the array without any values.
     pub(crate) fn new(len: usize, _dense: bool) -> io::Result<Self> {
         let places = (0..len.div_ceil(TOGETHER)).map(|_| OnceLock::new()).collect();
         Ok(LazyArray { len, places })

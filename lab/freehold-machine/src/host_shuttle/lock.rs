@@ -2,7 +2,7 @@
 
 use shuttle::sync::{Mutex, MutexGuard, PoisonError};
 
-/// See `host_std::lock`.
+/// The short lock of the machine; see `host_std::lock`.
 #[derive(Debug)]
 pub(crate) struct Lock<T>(Mutex<T>);
 

@@ -1,7 +1,7 @@
 //! The host of the schedule checker: its threads, mutexes and per-thread state.
 //!
-//! `host_std` is its twin with the same names. Everything here is decided by the schedule alone, so that a
-//! schedule replays; and grace periods end as early as they may, so that a use after one is found.
+//! `host_std` exports the same names. The schedule alone decides everything here, so that a schedule can be
+//! replayed. Grace periods end as early as they may, so that a use after the end of one is detected.
 
 mod array;
 mod lock;
@@ -27,8 +27,8 @@ use crate::local::Local;
 use freehold_sync::LockContext;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Contexts that may be inside `with_cpu` at once. Few, since per-CPU arrays are dear here; a thread
-/// beyond them is a mistake of the test.
+/// Number of contexts that may be inside `with_cpu` at once. It is small, because per-CPU arrays are
+/// expensive here. A test with more threads panics.
 pub(crate) const MAX_CPUS: usize = 16;
 
 shuttle::thread_local! {
@@ -38,17 +38,18 @@ shuttle::thread_local! {
 }
 
 shuttle::lazy_static! {
-    /// The numbers that are taken, a bit each.
+    /// The numbers that are taken, one bit each.
     static ref NUMBERS: AtomicU64 = AtomicU64::new(0);
-    /// Nanoseconds: one per question.
+    /// Nanoseconds. The clock advances by one with each call of `now_ns`.
     static ref CLOCK: AtomicU64 = AtomicU64::new(0);
 }
 
-/// A thread's number, given back when the thread ends.
+/// A thread's number. It is freed when the thread ends.
 struct Number(usize);
 
 impl Number {
-    /// The lowest free one. No other thread of the checker runs meanwhile: nothing here is a switch.
+    /// Takes the lowest free number. The checker runs no other thread during this function, because nothing
+    /// in it is a switch point.
     fn take() -> Self {
         let taken = NUMBERS.load(Ordering::SeqCst);
         let number = (!taken).trailing_zeros() as usize;
@@ -69,7 +70,7 @@ pub(crate) fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
     f(number)
 }
 
-/// What the machine keeps per thread.
+/// Runs `f` on the machine's data of the calling thread.
 pub(crate) fn local<R>(f: impl FnOnce(&Local) -> R) -> R {
     LOCAL.with(f)
 }
@@ -83,18 +84,19 @@ pub(crate) fn now_ns() -> u64 {
     CLOCK.fetch_add(1, Ordering::SeqCst)
 }
 
-/// One turn of a spin loop: somebody else has to run.
+/// One iteration of a spin loop. Lets another thread run.
 pub(crate) fn relax() {
     shuttle::thread::yield_now();
 }
 
-/// Something takes its time here: others may run in the midst of it.
+/// Marks a point where time passes. Other threads may run here.
 pub(crate) fn take_time() {
-    // A point where the checker may switch, and does not see a thread that waits.
+    // This load is a point where the checker may switch threads, but the checker does not count the thread as
+    // waiting.
     shuttle::sync::atomic::AtomicU32::new(0).load(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Processors that a machine may have.
+/// Maximum number of processors of a machine.
 pub(crate) fn cpus() -> usize {
     MAX_CPUS
 }

@@ -1,8 +1,9 @@
 //! Grace periods that end as early as they may.
 //!
-//! Every read section and every deferral takes a number, ascending. A deferred function may run when no
-//! section with a lower number is open. It runs at the next call of this module that finds it ripe, on
-//! whatever thread makes it, so that an object used after its grace period is soon gone.
+//! Every read section and every deferral takes a number, in ascending order. A deferred function may run when
+//! no section with a lower number is open. It runs in the next call of this module that finds it ready, on
+//! any thread. So an object that is used after its grace period has usually been freed by then, and the use
+//! is detected.
 #![expect(unsafe_code, reason = "runs functions on raw objects")]
 
 use crate::context;
@@ -19,7 +20,7 @@ shuttle::lazy_static! {
 }
 
 shuttle::thread_local! {
-    /// Read sections and deferred functions the thread is in.
+    /// Number of read sections and deferred functions that the thread is in.
     static INSIDE: Cell<usize> = Cell::new(0);
 }
 
@@ -28,9 +29,9 @@ struct State {
     next: u64,
     /// Numbers of the open read sections.
     open: BTreeSet<u64>,
-    /// Ascending.
+    /// Deferred functions, in ascending order of their numbers.
     deferred: Vec<Deferred>,
-    /// Functions that are being run just now.
+    /// Number of functions that are running.
     running: usize,
 }
 
@@ -40,14 +41,14 @@ struct Deferred {
     f: unsafe fn(NonNull<RcuHead>),
 }
 
-// SAFETY: the objects were handed over to the thread that runs the functions, whichever it is.
+// SAFETY: the caller of `rcu_defer` permits its function to run on any thread, so the objects may move there.
 unsafe impl Send for State {}
 
-/// A read section: objects reachable in it stay until it ends.
+/// A read section. Objects that are reachable in the section stay valid until it ends.
 #[derive(Debug)]
 pub struct RcuGuard {
     number: u64,
-    /// A section belongs to its thread.
+    /// A section belongs to the thread that opened it.
     not_send: std::marker::PhantomData<*const ()>,
 }
 
@@ -68,8 +69,10 @@ pub(crate) fn rcu_read() -> RcuGuard {
     RcuGuard { number, not_send: std::marker::PhantomData }
 }
 
+/// Defers `f(head)` until a grace period has passed.
+///
 /// # Safety
-/// `f(head)` may be called from any thread once all present read sections have ended.
+/// `f(head)` may be called from any thread once all read sections that are open now have ended.
 pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
     let mut state = state();
     let number = state.number();
@@ -82,14 +85,15 @@ pub(crate) fn rcu_barrier() {
     let last = state().next;
     run_ripe(state());
     while !state().has_run_before(last) {
-        // A thread yields only if it has to wait: the checker takes a yield for a sign to let others run
-        // first, and would never try what happens while they stand still.
+        // A thread yields only if it must wait. The checker treats a yield as a request to run other threads
+        // first, so with needless yields it would never try schedules in which the other threads stand still.
         shuttle::thread::yield_now();
         run_ripe(state());
     }
 }
 
-/// Whether the calling thread may wait for a grace period: it is in no read section and no deferred function.
+/// Returns true if the calling thread may wait for a grace period: it is in no read section and no deferred
+/// function.
 pub(crate) fn may_wait_for_grace() -> bool {
     !std::thread::panicking() && INSIDE.try_with(|inside| inside.get() == 0).unwrap_or(false)
 }
@@ -100,7 +104,7 @@ impl State {
         self.next - 1
     }
 
-    /// Whether every function that was deferred before this number has run.
+    /// Returns true if every function that was deferred before this number has run.
     fn has_run_before(&self, number: u64) -> bool {
         self.running == 0 && self.deferred.first().is_none_or(|deferred| deferred.number >= number)
     }
@@ -118,7 +122,8 @@ fn run_ripe(mut state: MutexGuard<'static, State>) {
     run(state, ripe);
 }
 
-/// Runs the functions with the state let go: they may defer and read in turn.
+/// Runs the functions without holding the state: the functions may defer functions and open read sections
+/// themselves.
 fn run(held: MutexGuard<'static, State>, ripe: Vec<Deferred>) {
     drop(held);
     if ripe.is_empty() {
@@ -127,7 +132,7 @@ fn run(held: MutexGuard<'static, State>, ripe: Vec<Deferred>) {
     INSIDE.with(|inside| inside.set(inside.get() + 1));
     let count = ripe.len();
     for deferred in ripe {
-        // SAFETY: the grace period is over; see `rcu_defer`.
+        // SAFETY: the grace period has ended, so the contract of `rcu_defer` permits the call.
         context::inside(Inside::Deferred, || unsafe { (deferred.f)(deferred.head) });
     }
     INSIDE.with(|inside| inside.set(inside.get() - 1));

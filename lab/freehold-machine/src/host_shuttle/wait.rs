@@ -1,8 +1,8 @@
-//! Sleeping and waking by address, and signals, decided by the schedule. The guarantees are those of
+//! Sleeping and waking by address, and signals. The schedule decides everything. The guarantees are those of
 //! `host_std::wait`.
 //!
-//! One mutex guards the list of sleepers, so looking at the word and going to sleep are one step for the
-//! waker.
+//! One mutex guards the list of sleepers, so a waker sees the check of the word and the start of the sleep as
+//! one step.
 
 use super::signals::{Ends, Task};
 use crate::exempt::exempt;
@@ -19,19 +19,19 @@ shuttle::thread_local! {
     static TASK: Task = Task::new();
 }
 
-/// Sleepers are found in the list.
+/// Unused on this host: the list contains the sleepers.
 pub(super) type Sleep = ();
 
-/// In the list while its thread sleeps; the waker takes it out.
+/// An entry of the list, present while its thread sleeps. The waker removes it.
 struct Sleeper {
     address: usize,
     bell: Arc<Condvar>,
-    /// The task, and which signals wake it; `None` for a wait that none ends.
+    /// The task, and which signals wake it. `None` if no signal ends the wait.
     task: Option<(Task, Ends)>,
 }
 
 impl Task {
-    /// The calling thread.
+    /// Returns the task of the calling thread.
     pub fn current() -> Task {
         TASK.with(Task::clone)
     }
@@ -50,7 +50,7 @@ impl Task {
         wake(&mut sleepers, usize::MAX, |sleeper| self.sleeps_as(sleeper) == Some(Ends::ByAny));
     }
 
-    /// Which signals end this sleep, if it is the task's.
+    /// Returns which signals end this sleep, if the sleeper is this task.
     fn sleeps_as(&self, sleeper: &Sleeper) -> Option<Ends> {
         let (task, ends) = sleeper.task.as_ref()?;
         Arc::ptr_eq(&self.0, &task.0).then_some(*ends)
@@ -62,7 +62,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     sleep(word, expected, None);
 }
 
-/// False: a signal has ended the wait.
+/// Waits unless the wait is over. Returns false if a signal ended the wait.
 pub(super) fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
     let task = Task::current();
     task.enters_wait();
@@ -85,7 +85,7 @@ pub(crate) fn wake_all(word: &AtomicU32) {
 
 fn sleep(word: &AtomicU32, expected: u32, task: Option<(Task, Ends)>) {
     let mut sleepers = sleepers();
-    // A signal or a change that came after the caller looked, but before the list was locked.
+    // A signal or a change may have arrived after the caller's check and before the lock of the list.
     if task.as_ref().is_some_and(|(task, ends)| task.is_over(*ends))
         || word.load(Ordering::SeqCst) != expected
     {
@@ -101,7 +101,8 @@ fn sleep(word: &AtomicU32, expected: u32, task: Option<(Task, Ends)>) {
     }
 }
 
-/// Takes up to `most` sleepers that `wanted` accepts out of the list, the longest asleep first.
+/// Removes up to `most` sleepers that `wanted` accepts from the list and wakes them, in the order in which
+/// they began to sleep.
 fn wake(sleepers: &mut Vec<Sleeper>, most: usize, wanted: impl Fn(&Sleeper) -> bool) {
     let mut woken = 0;
     sleepers.retain(|sleeper| {

@@ -1,6 +1,6 @@
-//! Lists of free numbers for each processor, as a kernel's page allocator has them, in front of the one that
-//! all share: what a processor gives back it takes again, and every so many, a batch passes between its list
-//! and its socket's memory, under the lock of that.
+//! Per-CPU lists of free numbers in front of the shared list, as in a kernel's page allocator. A processor
+//! reuses the numbers that it freed. When its list is empty or too long, a batch moves between the list and
+//! the memory of its socket, under the lock of that memory.
 
 use freehold_pagetable::Pfn;
 use freehold_sim::{
@@ -12,18 +12,18 @@ use freehold_sync::atomic::announce_records;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// Numbers that pass between a processor's list and its socket's memory at once: what Linux uses for a
-/// processor of a large machine, a multiple of its smallest batch.
+/// Number of numbers that move at once between a processor's list and its socket's memory. Linux uses this
+/// value for a processor of a large machine: a multiple of its smallest batch.
 const BATCH: usize = 63;
 const SOCKETS: usize = 8;
 
-/// The lists of a pool.
+/// The free lists of a pool.
 #[derive(Debug)]
 pub(crate) struct Lists {
-    /// The last one given back is the first to be taken.
+    /// The list of each CPU. The number that was freed last is taken first.
     of_cpus: Mutex<Vec<Vec<Pfn>>>,
     zones: Box<[Zone; SOCKETS]>,
-    /// Whose machine it is.
+    /// The thread that owns the machine.
     thread: ThreadId,
 }
 
@@ -43,8 +43,8 @@ impl Lists {
         }
     }
 
-    /// Takes as many as there are: from the processor's list, which `refill` fills up. Outside of a run from
-    /// what all share.
+    /// Takes as many numbers as there are, from the processor's list, which `refill` refills. Outside a run
+    /// takes from the shared list.
     pub(crate) fn take(&self, out: &mut [Pfn], refill: impl Fn(&mut [Pfn]) -> usize) -> usize {
         self.check_thread();
         let Some(cpu) = task::cpu() else { return refill(out) };
@@ -53,7 +53,7 @@ impl Lists {
             let mut batch = vec![Pfn::new(0); BATCH.max(out.len())];
             let got = refill(&mut batch);
             let list = &mut self.lists()[cpu];
-            // The lowest comes first.
+            // The lowest number is taken first, so it is last in the list.
             list.splice(0..0, batch[..got].iter().rev().copied());
         }
         let list = &mut self.lists()[cpu];
@@ -62,7 +62,8 @@ impl Lists {
         out.iter_mut().zip(taken).map(|(out, pfn)| *out = pfn).count()
     }
 
-    /// Puts these into the processor's list, and what is too much for it to where `spill` puts it.
+    /// Adds the numbers to the processor's list. If the list is too long, passes its oldest numbers to
+    /// `spill`.
     pub(crate) fn give(&self, numbers: &[Pfn], spill: impl Fn(&[Pfn])) {
         self.check_thread();
         let Some(cpu) = task::cpu() else { return spill(numbers) };
@@ -74,16 +75,17 @@ impl Lists {
         }
     }
 
-    /// Processors, clocks and grace periods are the thread's: a machine on another one would be without them.
+    /// Checks that the machine stays on its thread. Processors, clocks and grace periods belong to the
+    /// thread.
     fn check_thread(&self) {
         assert_eq!(
             thread::current().id(),
             self.thread,
-            "a simulated machine stays on the thread that made it"
+            "a simulated machine must stay on the thread that built it"
         );
     }
 
-    /// A batch passes between a processor's list and its socket's memory.
+    /// Charges the move of a batch between a processor's list and its socket's memory.
     fn pass_batch(&self) {
         task::keep();
         let zone = &self.zones[task::socket().unwrap_or(0) % SOCKETS].0;

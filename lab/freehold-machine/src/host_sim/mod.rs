@@ -1,10 +1,10 @@
-//! The host of a simulation: the tasks of a run in virtual time are its threads, and the run's processors are
-//! its processors.
+//! The host of a simulation. Its threads are the tasks of a run in virtual time, and its processors are the
+//! processors of the run.
 //!
-//! `host_std` is its twin with the same names. What a kernel pays for beside the engine's own accesses is
-//! charged here: traps, zeroing, copies, interrupts, and the lock of the frame allocator behind its per-CPU
-//! lists. Outside of a run there is one thread, and time stands still. A machine and what is on it stay with
-//! the thread that made them.
+//! `host_std` exports the same names. This host charges the costs of a kernel that are not accesses of the
+//! engine: traps, zeroing, copies, interrupts, and the lock of the frame allocator behind its per-CPU lists.
+//! Outside a run there is one thread, and time does not advance. A machine, and everything on it, stays on
+//! the thread that built it.
 
 #[path = "../host_std/array.rs"]
 mod array;
@@ -34,25 +34,25 @@ use freehold_sim::task;
 use freehold_sync::LockContext;
 use std::cell::{Cell, OnceCell, RefCell};
 
-/// Contexts that may be inside `with_cpu` at once.
+/// Number of contexts that may be inside `with_cpu` at once.
 pub(crate) const MAX_CPUS: usize = freehold_sim::Machine::MAX_CPUS;
 
 thread_local! {
-    /// Processors of the machines of this thread.
+    /// Number of processors of the machines of this thread: the maximum so far.
     static CPUS: Cell<usize> = const { Cell::new(0) };
-    /// By number of the task, and what stands in for one outside of runs. Never freed: a run's tasks have
-    /// those of the run before.
+    /// The state of each task, by its number. Never freed: the tasks of a run reuse the states of the run
+    /// before.
     static STATES: RefCell<Vec<&'static State>> = const { RefCell::new(Vec::new()) };
     static OUTSIDE: State = const { State::new() };
 }
 
-/// What is kept for a task.
+/// The data of one task.
 pub(crate) struct State {
     local: Local,
     locks: LockContext,
-    /// Made when it is first asked for.
+    /// The signals of the task, created on first use.
     task: OnceCell<Task>,
-    /// Read sections and deferred functions that it is in.
+    /// Number of read sections and deferred functions that the task is in.
     rcu_inside: Cell<usize>,
 }
 
@@ -71,7 +71,7 @@ impl State {
     }
 }
 
-/// The state of the calling task.
+/// Runs `f` on the state of the calling task. Outside a run, uses the thread's own state.
 pub(crate) fn state<R>(f: impl FnOnce(&State) -> R) -> R {
     let Some(task) = task::current() else { return OUTSIDE.with(f) };
     let state = STATES.with_borrow_mut(|states| {
@@ -83,7 +83,8 @@ pub(crate) fn state<R>(f: impl FnOnce(&State) -> R) -> R {
     f(state)
 }
 
-/// Tells how many processors a machine of this thread has: what is per CPU is made for the largest so far.
+/// Sets the number of processors of a machine of this thread. Per-CPU data is created for the largest number
+/// so far.
 pub(crate) fn set_cpus(cpus: usize) {
     CPUS.set(CPUS.get().max(cpus));
 }
@@ -93,7 +94,7 @@ pub(crate) fn cpus() -> usize {
 }
 
 pub(crate) fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
-    /// Ends the section when `f` panics, too.
+    /// Ends the section, also if `f` panics.
     struct Kept;
     impl Drop for Kept {
         fn drop(&mut self) {
@@ -105,7 +106,7 @@ pub(crate) fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
     f(task::cpu().unwrap_or(0))
 }
 
-/// What the machine keeps per thread.
+/// Runs `f` on the machine's data of the calling task.
 pub(crate) fn local<R>(f: impl FnOnce(&Local) -> R) -> R {
     state(|state| f(&state.local))
 }
@@ -119,29 +120,29 @@ pub(crate) fn now_ns() -> u64 {
     task::now_ns().unwrap_or(0)
 }
 
-/// Something takes its time here; what it is tells how much.
+/// Does nothing: operations are charged by kind.
 pub(crate) fn take_time() {}
 
 pub(crate) fn relax() {
     task::relax();
 }
 
-/// A page fault enters the kernel, and leaves it.
+/// Charges the entry into the kernel and the return from it on a page fault.
 pub(crate) fn trap() {
     task::trap();
 }
 
-/// So many frames were zeroed.
+/// Charges the zeroing of frames.
 pub(crate) fn zeroed(frames: u64) {
     task::zeroes(frames * PAGE_SIZE);
 }
 
-/// So many frames were copied.
+/// Charges the copying of frames.
 pub(crate) fn copied(frames: u64) {
     task::copies(frames * PAGE_SIZE);
 }
 
-/// Other processors are interrupted, and have answered.
+/// Charges the interrupts to other processors and their answers.
 pub(crate) fn interrupt<I: Iterator<Item = usize>>(others: impl FnOnce() -> I) {
     task::interrupt(others());
 }

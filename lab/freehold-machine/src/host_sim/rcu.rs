@@ -1,9 +1,9 @@
-//! Grace periods in virtual time: one lasts until all sections that were open when it began have ended, and
-//! then as long as the machine says.
+//! Grace periods in virtual time. A grace period lasts until all sections that were open at its begin have
+//! ended, and at least as long as the machine defines.
 //!
-//! Every read section and every deferral takes a number, ascending. A deferred function may run when no
-//! section with a lower number is open and its time has come. It runs at the next call of this module that
-//! finds it ripe, in whatever task. Outside of a run no time passes, and it need not come.
+//! Every read section and every deferral takes a number, in ascending order. A deferred function may run when
+//! no section with a lower number is open and its time has come. It runs in the next call of this module that
+//! finds it ready, in any task. Outside a run no time passes, and a function is ready without a delay.
 #![expect(unsafe_code, reason = "runs functions on raw objects")]
 
 use super::state as task_state;
@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::ptr::NonNull;
 
-/// How long a task sleeps that waits for the sections of others, in nanoseconds.
+/// Duration in nanoseconds that a task sleeps between checks while it waits for the sections of other tasks.
 const LOOKS_AGAIN: u64 = 20_000;
 
 thread_local! {
@@ -27,35 +27,35 @@ struct State {
     next: u64,
     /// Numbers of the open read sections.
     open: BTreeSet<u64>,
-    /// Ascending.
+    /// Deferred functions, in ascending order of their numbers.
     deferred: VecDeque<Deferred>,
-    /// Functions that are being run just now.
+    /// Number of functions that are running.
     running: usize,
 }
 
 struct Deferred {
     number: u64,
-    /// The run it was deferred in, or the last before.
+    /// The run in which the function was deferred, or the last run before.
     run: u64,
-    /// In nanoseconds of that run.
+    /// The earliest time at which the function may run, in nanoseconds of that run.
     due: u64,
     head: NonNull<RcuHead>,
     f: unsafe fn(NonNull<RcuHead>),
 }
 
 impl Deferred {
-    /// In nanoseconds of the present run. Each run has a clock of its own, and one that is over has left time
-    /// enough.
+    /// Returns the earliest time in nanoseconds of the current run. Each run has a clock of its own. A
+    /// function of an earlier run is due at once, because enough time has passed.
     fn due(&self) -> u64 {
         if self.run == task::runs() { self.due } else { 0 }
     }
 }
 
-/// A read section: objects reachable in it stay until it ends.
+/// A read section. Objects that are reachable in the section stay valid until it ends.
 #[derive(Debug)]
 pub struct RcuGuard {
     number: u64,
-    /// A section belongs to its task.
+    /// A section belongs to the task that opened it.
     not_send: std::marker::PhantomData<*const ()>,
 }
 
@@ -77,8 +77,10 @@ pub(crate) fn rcu_read() -> RcuGuard {
     RcuGuard { number, not_send: std::marker::PhantomData }
 }
 
+/// Defers `f(head)` until a grace period has passed.
+///
 /// # Safety
-/// `f(head)` may be called once all present read sections have ended, in any task.
+/// `f(head)` may be called, in any task, once all read sections that are open now have ended.
 pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
     let due = task::now_ns().map_or(0, |now| now + task::grace_ns());
     STATE.with_borrow_mut(|state| {
@@ -98,12 +100,13 @@ pub(crate) fn rcu_barrier() {
             first.map(Deferred::due).or((state.running > 0).then_some(0))
         });
         let Some(due) = due else { return };
-        let now = task::now_ns().expect("outside of a run nobody is in a section but the caller");
+        let now = task::now_ns().expect("outside a run only the caller can be in a section");
         task::sleep_until(due.max(now + LOOKS_AGAIN));
     }
 }
 
-/// Whether the calling task may wait for a grace period: it is in no read section and no deferred function.
+/// Returns true if the calling task may wait for a grace period: it is in no read section and no deferred
+/// function.
 pub(crate) fn may_wait_for_grace() -> bool {
     !std::thread::panicking() && task_state(|state| state.rcu_inside.get() == 0)
 }
@@ -118,7 +121,7 @@ impl State {
         self.next - 1
     }
 
-    /// The first function that may run.
+    /// Removes the first deferred function if it may run.
     fn take_ripe(&mut self, now: u64) -> Option<Deferred> {
         let oldest = self.open.first().copied().unwrap_or(u64::MAX);
         let first = self.deferred.front()?;
@@ -130,13 +133,14 @@ impl State {
     }
 }
 
-/// Runs what is ripe, with the state let go: functions may defer and read in turn.
+/// Runs the ready functions without holding the state: functions may defer functions and open read sections
+/// themselves.
 fn run_ripe() {
     while let Some(Deferred { head, f, .. }) =
         STATE.with_borrow_mut(|state| state.take_ripe(task::now_ns().unwrap_or(u64::MAX)))
     {
         task_state(|state| state.rcu_inside.set(state.rcu_inside.get() + 1));
-        // SAFETY: the grace period is over; see `rcu_defer`.
+        // SAFETY: the grace period has ended, so the contract of `rcu_defer` permits the call.
         context::inside(Inside::Deferred, || unsafe { f(head) });
         task_state(|state| state.rcu_inside.set(state.rcu_inside.get() - 1));
         STATE.with_borrow_mut(|state| state.running -= 1);

@@ -1,5 +1,5 @@
-//! Sleeping and waking by address, and signals. The guarantees are those of `host_std::wait`; they are
-//! simpler to keep where one task runs at a time.
+//! Sleeping and waking by address, and signals. The guarantees are those of `host_std::wait`. The code is
+//! simpler, because one task runs at a time.
 
 use super::signals::{Ends, Task};
 use super::state;
@@ -8,11 +8,12 @@ use freehold_sync::atomic::AtomicU32;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// The address of the word that the task sleeps on; 0 when none, or where no signal ends that.
+/// The address of the word that the task sleeps on. 0 if the task does not sleep, or if no signal ends the
+/// sleep.
 pub(super) type Sleep = AtomicUsize;
 
 impl Task {
-    /// The calling task.
+    /// Returns the calling task.
     pub fn current() -> Task {
         state(|state| state.task().clone())
     }
@@ -20,12 +21,12 @@ impl Task {
     /// Makes a fatal signal pending and wakes the task if it sleeps killably.
     pub fn kill(&self) {
         self.0.killed.store(true, SeqCst);
-        // Others that sleep there return as well, and look again.
+        // Other tasks that sleep on the same word wake up too, and check the word again.
         task::wake_at(self.0.sleep.load(SeqCst), usize::MAX);
     }
 
-    /// Makes a signal pending that is not fatal, and wakes the task: a killable wait looks again, and may
-    /// return before its time.
+    /// Makes a signal pending that is not fatal, and wakes the task. A killable wait checks again, and may
+    /// return early.
     pub fn signal(&self) {
         self.0.signalled.store(true, SeqCst);
         task::wake_at(self.0.sleep.load(SeqCst), usize::MAX);
@@ -37,7 +38,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     task::sleep(word, expected);
 }
 
-/// False: a signal has ended the wait.
+/// Waits unless the wait is over. Returns false if a signal ended the wait.
 pub(super) fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
     let task = Task::current();
     task.enters_wait();

@@ -1,4 +1,4 @@
-//! Arrays as large as the machine's memory, which cost only what was touched.
+//! Arrays as large as the machine's memory. Only the touched part costs host memory.
 #![expect(unsafe_code, reason = "maps host memory and gives out references into it")]
 
 use crate::blank::Blank;
@@ -17,21 +17,22 @@ pub(crate) struct LazyArray<T> {
     bytes: usize,
 }
 
-// SAFETY: it owns the values, and gives out shared references only.
+// SAFETY: the array owns the values and hands out only shared references.
 unsafe impl<T: Send + Sync> Send for LazyArray<T> {}
-// SAFETY: as above.
+// SAFETY: the array owns the values and hands out only shared references.
 unsafe impl<T: Send + Sync> Sync for LazyArray<T> {}
 
 impl<T: Blank> LazyArray<T> {
-    /// Reserves address space. `dense`: most of it will be touched soon, so large host pages pay.
+    /// Reserves address space. `dense` means that most of the array will be touched soon, so that large host
+    /// pages are worthwhile.
     pub(crate) fn new(len: usize, dense: bool) -> io::Result<Self> {
         const { assert!(!core::mem::needs_drop::<T>(), "the values are unmapped, not dropped") };
         let bytes = len.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?.max(1);
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping at a place of the kernel's choice touches no other memory.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no other memory.
         let base = unsafe { mmap_anonymous(core::ptr::null_mut(), bytes, prot, flags)? };
         if dense {
-            // SAFETY: the mapping was just made and is `bytes` long. A refusal changes nothing but speed.
+            // SAFETY: the mapping is new and `bytes` long. A failure affects only speed.
             let _ = unsafe { madvise(base, bytes, Advice::LinuxHugepage) };
         }
         let base: NonNull<T> = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -44,15 +45,15 @@ impl<T: Blank> LazyArray<T> {
         if index >= self.len {
             return None;
         }
-        // SAFETY: inside the mapping; all-zero bytes are a `T` (`Blank`), and only shared references to it
-        // are ever given out, so writes go through `T`'s own interior mutability.
+        // SAFETY: the index is inside the mapping, and all-zero bytes are a `T` (`Blank`). Only shared
+        // references to the value are handed out, so writes use `T`'s own interior mutability.
         Some(unsafe { self.base.add(index).as_ref() })
     }
 }
 
 impl<T> Drop for LazyArray<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping is owned, and every reference into it borrowed from `self`.
+        // SAFETY: the array owns the mapping, and every reference into the mapping borrows `self`.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
     }

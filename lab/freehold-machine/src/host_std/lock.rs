@@ -1,12 +1,12 @@
-//! The lock of the machine's own parts (TLBs, free lists): short, never held across a wait.
+//! The short lock of the machine's own data (TLBs, free lists). No thread holds it across a wait.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A spin lock that lets the host run somebody else when it takes long. One exchange to take, one store
-/// to release: a standard mutex would double the price of a TLB hit.
+/// A spin lock that yields to the host's scheduler when the wait is long. Acquiring is one exchange and
+/// releasing is one store. A standard mutex would double the cost of a TLB hit.
 ///
 /// | `held` | meaning |
 /// | --- | --- |
@@ -18,10 +18,10 @@ pub(crate) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through the guard, of which there is one at a time.
+// SAFETY: the value is reached only through the guard, and only one guard exists at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// The right to use the value. Dropping it, in a panic too, releases the lock.
+/// The right to use the value. Releases the lock when dropped, also during a panic.
 pub(crate) struct LockGuard<'a, T>(&'a Lock<T>);
 
 impl<T> Lock<T> {
@@ -31,7 +31,8 @@ impl<T> Lock<T> {
 
     #[inline]
     pub(crate) fn lock(&self) -> LockGuard<'_, T> {
-        // Acquire: pairs with the release in the guard's drop; what the last holder did is seen.
+        // Acquire: pairs with the release in the guard's drop, so this thread sees the writes of the last
+        // holder.
         while self.held.swap(true, Ordering::Acquire) {
             self.wait();
         }
@@ -40,7 +41,7 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self) {
-        // Relaxed: only a hint when to try again; the swap orders.
+        // Relaxed: the load only tells when to try again. The swap orders.
         while self.held.load(Ordering::Relaxed) {
             super::relax();
         }
@@ -52,7 +53,7 @@ impl<T> Deref for LockGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this guard is the only one while `held` is true.
+        // SAFETY: `held` is true, so this guard is the only one.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -60,7 +61,7 @@ impl<T> Deref for LockGuard<'_, T> {
 impl<T> DerefMut for LockGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`; and the guard itself is borrowed mutably.
+        // SAFETY: `held` is true, so this guard is the only one, and the guard is borrowed mutably.
         unsafe { &mut *self.0.value.get() }
     }
 }

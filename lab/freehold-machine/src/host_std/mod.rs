@@ -1,6 +1,7 @@
-//! The host of an ordinary process: threads, futexes, mapped memory, crossbeam's epochs.
+//! The host of an ordinary process: threads, futexes, mapped memory, the epochs of crossbeam.
 //!
-//! `host_shuttle` is its twin with the same names; nothing else in the crate knows which one it uses.
+//! `host_shuttle` and `host_sim` export the same names. No other code in the crate depends on which host it
+//! uses.
 
 mod array;
 mod lock;
@@ -27,7 +28,7 @@ use freehold_sync::LockContext;
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard};
 
-/// Contexts that may be inside `with_cpu` at once. A thread beyond them shares the last number.
+/// Number of contexts that may be inside `with_cpu` at once. Any further threads share the last number.
 pub(crate) const MAX_CPUS: usize = 64;
 const SHARED: usize = MAX_CPUS - 1;
 const UNSET: usize = usize::MAX;
@@ -40,7 +41,7 @@ thread_local! {
     static SPINS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The numbers that no thread has.
+/// The numbers that no thread uses.
 static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { next: 0, returned: Vec::new() });
 /// Held by the thread that is inside `with_cpu` with the number `SHARED`.
 static SHARED_TURN: Mutex<()> = Mutex::new(());
@@ -50,7 +51,7 @@ struct Numbers {
     returned: Vec<usize>,
 }
 
-/// Gives the thread's number back when the thread ends.
+/// Frees the thread's number when the thread ends.
 struct ReturnNumber;
 
 impl Drop for ReturnNumber {
@@ -73,8 +74,8 @@ pub(crate) fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
     f(number)
 }
 
-/// The number of a thread that has none yet or shares one. The shared number is used by one thread at a time,
-/// the one that has the turn.
+/// Returns the number of a thread that has no number yet or shares one, and the lock for the shared number.
+/// One thread at a time uses the shared number: the holder of `SHARED_TURN`.
 #[cold]
 fn enter_slow(number: usize) -> (usize, Option<MutexGuard<'static, ()>>) {
     let number = if number == UNSET { choose_number() } else { number };
@@ -82,7 +83,7 @@ fn enter_slow(number: usize) -> (usize, Option<MutexGuard<'static, ()>>) {
     (number, (number == SHARED).then(turn))
 }
 
-/// Gives the thread a number of its own, if one is left.
+/// Gives the thread a number of its own, if one is free.
 fn choose_number() -> usize {
     let taken = numbers(|n| {
         n.returned.pop().or_else(|| {
@@ -92,8 +93,8 @@ fn choose_number() -> usize {
         })
     });
     CPU.set(taken.unwrap_or(SHARED));
-    // First use of the key arranges for the destructor. A thread that is already past its
-    // destructors keeps the shared number.
+    // The first use of the key registers the destructor. A thread that has already run its destructors keeps
+    // the shared number.
     if RETURN.try_with(|_| ()).is_err() {
         taken.into_iter().for_each(|number| numbers(|n| n.returned.push(number)));
         CPU.set(SHARED);
@@ -101,7 +102,7 @@ fn choose_number() -> usize {
     CPU.get()
 }
 
-/// What the machine keeps per thread.
+/// Runs `f` on the machine's data of the calling thread.
 #[inline]
 pub(crate) fn local<R>(f: impl FnOnce(&Local) -> R) -> R {
     LOCAL.with(f)
@@ -118,12 +119,12 @@ pub(crate) fn now_ns() -> u64 {
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
-/// Something takes its time here, as it does by itself.
+/// Does nothing: operations take real time on this host.
 #[inline]
 pub(crate) fn take_time() {}
 
-/// One turn of a spin loop. Now and then the processor goes to somebody else: the thread that is waited
-/// for may have been put off by the host in the middle of its critical section.
+/// One iteration of a spin loop. Yields the processor from time to time, because the host may have preempted
+/// the lock's holder in the middle of its critical section.
 #[inline]
 pub(crate) fn relax() {
     let spins = SPINS.get().wrapping_add(1);
@@ -135,7 +136,7 @@ pub(crate) fn relax() {
     }
 }
 
-/// Processors that a machine may have.
+/// Maximum number of processors of a machine.
 pub(crate) fn cpus() -> usize {
     MAX_CPUS
 }

@@ -1,21 +1,21 @@
-//! Looking at other crates' words as the plain memory they are here.
+//! Reads and writes words of other crates as plain memory.
 #![expect(unsafe_code, reason = "reads a record's bytes")]
 
 use freehold::platform::Frame;
 use freehold_pagetable::{ENTRIES, Table};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Whether the record of a frame that nobody uses is all zero.
+/// Returns true if the record of a frame that no task uses is all zero.
 pub(crate) fn is_zero(record: &Frame) -> bool {
     const { assert!(size_of::<Frame>() == size_of::<[AtomicU64; 4]>()) };
     const { assert!(align_of::<Frame>() >= align_of::<AtomicU64>()) };
-    // SAFETY: same size and alignment (above); every byte of a record belongs to an atomic, so reading
-    // it as other atomics is allowed, and nobody writes the record of a frame that is being freed.
+    // SAFETY: size and alignment are equal (asserted above). Every byte of a record belongs to an atomic, so
+    // it may be read as another atomic. No task writes the record of a frame that is being freed.
     let words = unsafe { &*std::ptr::from_ref(record).cast::<[AtomicU64; 4]>() };
     words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
 }
 
-/// The first entry of a table that nobody uses which `wanted` accepts.
+/// Returns the first entry that `wanted` accepts, in a table that no task uses.
 pub(crate) fn find_entry(table: &Table, wanted: impl Fn(u64) -> bool) -> Option<(usize, u64)> {
     let entries = (0..ENTRIES).map(|index| table.entry(index).load(Ordering::Relaxed));
     entries.enumerate().find(|(_, raw)| wanted(*raw))

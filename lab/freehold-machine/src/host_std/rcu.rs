@@ -1,14 +1,15 @@
-//! Grace periods from crossbeam's epochs.
+//! Grace periods from the epochs of crossbeam.
 //!
-//! Guarantee: a deferred function runs after every read section that was open when it was deferred has
-//! ended; [`rcu_barrier`] returns after everything deferred before it has run. Deferred functions run on
-//! any thread, inside any of the calls of this module: they take no lock that a caller might hold.
+//! Guarantee: a deferred function runs after every read section that was open at the deferral has ended.
+//! [`rcu_barrier`] returns after every function that was deferred before the call has run. Deferred functions
+//! run on any thread, inside any call of this module, so they take no lock that a caller may hold.
 //!
-//! Mechanism: what is deferred is linked into batches, a few of them beside each other so that threads do
-//! not meet, and a full batch becomes one deferred function of crossbeam's, pushed at once to where every
-//! thread finds it. Batches run in any order. So each place counts what it still owes in two generations: a
-//! barrier has the next one begin, pushes the batches begun, and drives the epochs until nothing is owed of
-//! the generation before. Barriers take turns, so the other generation owes nothing when it begins.
+//! Mechanism: deferred functions are linked into batches. There are several batches, so that threads rarely
+//! contend. A full batch becomes one deferred function of crossbeam, and is pushed at once to the list that
+//! every thread reads. Batches run in any order. Each batch therefore counts the functions that it still has
+//! to run, in two generations. A barrier starts the next generation, pushes the batches that are not full,
+//! and drives the epochs until no function of the previous generation remains. Only one barrier runs at a
+//! time, so the counts of the new generation are 0 when it starts.
 #![expect(unsafe_code, reason = "defers functions on raw objects")]
 
 use super::{Lock, with_cpu};
@@ -22,43 +23,43 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A read section: objects reachable in it stay until it ends.
+/// A read section. Objects that are reachable in the section stay valid until it ends.
 #[derive(Debug)]
 pub struct RcuGuard {
-    /// Held for its end.
+    /// Keeps the epoch pinned until the section ends.
     _pinned: epoch::Guard,
 }
 
-/// Functions per batch.
+/// Number of functions in a full batch.
 const FULL: u64 = 64;
 const BATCHES: usize = 8;
 
 #[repr(align(128))]
 struct Batch {
     list: Lock<List>,
-    /// Functions deferred here that have not run, by generation.
+    /// Number of functions deferred here that have not run, by generation.
     owed: [AtomicU64; 2],
 }
 
-/// Requests linked through their heads, the latest first.
+/// Deferred functions, linked through their heads, the latest first.
 struct List {
     first: Option<NonNull<RcuHead>>,
     len: u64,
-    /// Which of the two it is owed in. Changed by barriers.
+    /// The generation in which these functions are counted. Only barriers change it.
     generation: usize,
 }
 
-// SAFETY: the objects were handed over to the thread that runs the functions, whichever it is.
+// SAFETY: the caller of `rcu_defer` permits its function to run on any thread, so the objects may move there.
 unsafe impl Send for List {}
 
 static PENDING: [Batch; BATCHES] =
     [const { Batch { list: Lock::new(List::empty(0)), owed: [const { AtomicU64::new(0) }; 2] } }; BATCHES];
 
-/// Held by the barrier whose turn it is.
+/// Held by the running barrier.
 static BARRIER: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// The thread is running deferred functions.
+    /// True while the thread runs deferred functions.
     static RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -67,18 +68,21 @@ pub(crate) fn rcu_read() -> RcuGuard {
     RcuGuard { _pinned: epoch::pin() }
 }
 
+/// Defers `f(head)` until a grace period has passed.
+///
 /// # Safety
-/// `head` is this module's until `f(head)` runs, on any thread, after all present read sections have ended.
+/// `head` belongs to this module until `f(head)` runs, on any thread, after all read sections that are open
+/// now have ended.
 pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
     let at = with_cpu(|number| number % BATCHES);
     let full = {
         let mut list = PENDING[at].list.lock();
-        // SAFETY: the head was handed over.
+        // SAFETY: the caller passed ownership of the head.
         unsafe { RcuHead::set(head, list.first, f) };
         list.first = Some(head);
         list.len += 1;
-        // Relaxed: a barrier that has to wait for it has taken the list's lock since; counted before it can
-        // run.
+        // Relaxed: a barrier that must wait for this function takes the list's lock afterwards. The function
+        // is counted before it can run.
         PENDING[at].owed[list.generation].fetch_add(1, Ordering::Relaxed);
         (list.len >= FULL).then(|| list.take())
     };
@@ -88,7 +92,7 @@ pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuH
 }
 
 pub(crate) fn rcu_barrier() {
-    // A test that failed in its turn has left nothing half done.
+    // A poisoned lock is harmless: a barrier that panicked leaves no partial state.
     let _turn = BARRIER.lock().unwrap_or_else(PoisonError::into_inner);
     let before = PENDING.each_ref().map(|batch| {
         let mut list = batch.list.lock();
@@ -99,7 +103,7 @@ pub(crate) fn rcu_barrier() {
     for (at, begun) in before.into_iter().enumerate().filter(|(_, list)| list.first.is_some()) {
         push(at, begun);
     }
-    // Acquire: pairs with the release in `run`; what the functions did is seen.
+    // Acquire: pairs with the release in `run`, so the caller sees the effects of the functions.
     let done = || {
         let mut places = PENDING.iter().zip(generations);
         places.all(|(batch, generation)| batch.owed[generation].load(Ordering::Acquire) == 0)
@@ -110,18 +114,19 @@ pub(crate) fn rcu_barrier() {
     }
 }
 
-/// Whether the calling thread may wait for a grace period: it is in no read section and no deferred function.
+/// Returns true if the calling thread may wait for a grace period: it is in no read section and no deferred
+/// function.
 pub(crate) fn may_wait_for_grace() -> bool {
     !epoch::is_pinned() && !RUNNING.get()
 }
 
-/// Makes a batch one deferred function of crossbeam's. What crossbeam allocates for that does not count as
-/// an allocation of the caller's.
+/// Passes a batch to crossbeam as one deferred function. The allocations of crossbeam do not count as the
+/// caller's.
 fn push(at: usize, list: List) {
     exempt(|| {
         let guard = epoch::pin();
-        // SAFETY: each function may run on any thread after the grace period, as its caller promised; the
-        // closure owns everything it uses.
+        // SAFETY: each function may run on any thread after the grace period, as the caller of `rcu_defer`
+        // promised. The closure owns everything that it uses.
         unsafe { guard.defer_unchecked(move || run(at, list)) };
         guard.flush();
     });
@@ -131,15 +136,15 @@ fn run(at: usize, list: List) {
     let before = RUNNING.replace(true);
     let mut next = list.first;
     while let Some(head) = next {
-        // SAFETY: the grace period is over, and the head is this module's until its function runs; the
-        // link is read before.
+        // SAFETY: the grace period has ended, and the head belongs to this module until its function runs.
+        // The link is read before that.
         unsafe {
             next = RcuHead::next(head);
             context::inside(Inside::Deferred, || RcuHead::run(head));
         }
     }
     RUNNING.set(before);
-    // Release, pairs with the acquire in `rcu_barrier`.
+    // Release: pairs with the acquire in `rcu_barrier`.
     PENDING[at].owed[list.generation].fetch_sub(list.len, Ordering::Release);
 }
 

@@ -1,13 +1,13 @@
-//! Sleeping and waking by the host's futex, and signals, fatal and others.
+//! Sleeping and waking by the host's futex, and signals, both fatal and others.
 //!
-//! Guarantee: a task that sleeps killably wakes up when [`Task::kill`] is called, wherever it sleeps,
-//! and returns [`Killed`](freehold_sync::Killed) from this and every later killable wait. The same of
-//! [`Task::signal`] and interruptible waits, as long as the signal is pending.
+//! Guarantee: [`Task::kill`] wakes a task that sleeps killably, wherever it sleeps. This wait and every later
+//! killable wait of the task return [`Killed`](freehold_sync::Killed). [`Task::signal`] has the same effect
+//! on interruptible waits, as long as the signal is pending.
 //!
-//! Mechanism: a killable sleeper leaves the address of its word in its record before it looks at the
-//! fatal flag for the last time, and takes it out after it woke. The killer sets the flag and then wakes
-//! that address again and again until it is gone: one wake alone could come in the moment between the
-//! sleeper's last look and its sleep. A sender of other signals does so where the sleep ends by those.
+//! Mechanism: a killable sleeper stores the address of its word in its record before it checks the fatal flag
+//! for the last time, and removes the address after it wakes up. The killer sets the flag, and then wakes
+//! that address repeatedly until the sleeper has removed it. A single wake could arrive between the sleeper's
+//! last check and its sleep. A sender of other signals does the same if those signals end the sleep.
 
 use super::signals::{Ends, Task};
 use freehold_sync::atomic::AtomicU32;
@@ -19,28 +19,30 @@ thread_local! {
     static TASK: Task = Task::new();
 }
 
-/// The address of the word that the task sleeps on, and which signals end that, if any may. The word outlives
-/// its being here, because the sleeper that borrowed it takes it out before it returns.
+/// The address of the word that the task sleeps on, and which signals end the sleep. `None` if no signal ends
+/// the sleep. The word outlives its entry here, because the sleeper borrows the word and removes the entry
+/// before it returns.
 pub(super) type Sleep = Mutex<Option<(WordAddress, Ends)>>;
 
-/// A word borrowed by a sleeper.
+/// The word that a sleeper borrows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WordAddress(*const AtomicU32);
 
-// The address travels to the killer, which uses it only while the record is locked.
+// The killer uses the address only while it holds the record's lock.
 #[expect(unsafe_code, reason = "the word is shared by nature; see `Sleep`")]
 // SAFETY: an `AtomicU32` may be used from any thread while it lives.
 unsafe impl Send for WordAddress {}
 
 impl Task {
-    /// The calling thread.
+    /// Returns the task of the calling thread.
     pub fn current() -> Task {
         TASK.with(Task::clone)
     }
 
     /// Makes a fatal signal pending and wakes the task if it sleeps killably.
     pub fn kill(&self) {
-        // SeqCst: either the sleeper sees the flag after it left its address, or its address is seen here.
+        // SeqCst: either the sleeper sees the flag after it stored its address, or this thread sees the
+        // address.
         self.0.killed.store(true, Ordering::SeqCst);
         while self.wake_sleeper(|_| true) {
             std::thread::yield_now();
@@ -49,14 +51,15 @@ impl Task {
 
     /// Makes a signal pending that is not fatal, and wakes the task if it sleeps interruptibly.
     pub fn signal(&self) {
-        // SeqCst: as in `kill`.
+        // SeqCst: either the sleeper sees the signal after it stored its address, or this thread sees the
+        // address.
         self.0.signalled.store(true, Ordering::SeqCst);
         while self.0.signalled.load(Ordering::SeqCst) && self.wake_sleeper(|ends| ends == Ends::ByAny) {
             std::thread::yield_now();
         }
     }
 
-    /// Wakes the task if it sleeps in a way that `ends`.
+    /// Wakes the task if `ends` accepts the kind of its sleep. Returns whether it did.
     fn wake_sleeper(&self, ends: impl Fn(Ends) -> bool) -> bool {
         let address = self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((WordAddress(word), _)) = address.filter(|(_, how)| ends(*how)) else { return false };
@@ -73,19 +76,19 @@ impl Task {
 }
 
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
-    // A thread past its destructors has no record any more.
+    // A thread that has run its destructors has no record.
     let _ = TASK.try_with(Task::count_wait);
     sleep(word, expected);
 }
 
 fn sleep(word: &AtomicU32, expected: u32) {
-    // An error means that the word had changed, or a signal of the host: both are spurious returns.
+    // An error means that the word had changed or that the host sent a signal. Both are spurious returns.
     let _ = futex::wait(word, futex::Flags::PRIVATE, expected, None);
 }
 
-/// False: a signal has ended the wait.
+/// Waits unless the wait is over. Returns false if a signal ended the wait.
 pub(super) fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
-    // A thread past its destructors has no record any more and cannot be killed.
+    // A thread that has run its destructors has no record and cannot be killed.
     let Ok(task) = TASK.try_with(Task::clone) else {
         sleep(word, expected);
         return true;
