@@ -89,7 +89,7 @@ impl<F: Format> Cpu<F> {
     /// Fails with the error that the handler returned.
     ///
     /// # Panics
-    /// Panics if an oracle finds a fault of the engine.
+    /// Panics if an oracle finds a bug in the engine.
     pub fn load<T: Word, S>(
         &mut self,
         space: &Mmu<F>,
@@ -111,7 +111,7 @@ impl<F: Format> Cpu<F> {
     /// Fails with the error that the handler returned. The bytes before the failing page are written.
     ///
     /// # Panics
-    /// Panics if an oracle finds a fault of the engine.
+    /// Panics if an oracle finds a bug in the engine.
     pub fn store<T: Word, S>(
         &mut self,
         space: &Mmu<F>,

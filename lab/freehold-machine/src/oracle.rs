@@ -1,5 +1,5 @@
-//! Oracles: checks that detect faults of the engine. Every detected fault panics with the address or number
-//! and the CPU.
+//! Oracles: checks that detect bugs in the engine. A check that fails panics with the address or number and
+//! the CPU.
 //!
 //! | oracle | detects |
 //! | --- | --- |

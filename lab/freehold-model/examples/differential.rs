@@ -3,15 +3,15 @@
 //! `cargo run -p freehold-model --release --example differential -- --calls 1000000 --seed 1`
 //!
 //! Options:
-//! - `--subjects model,linux`: what is compared, any pair of `model`, `engine`, `linux`, or all three: then
-//!   the model with the engine first, and the engine with the kernel
-//! - `--locking N`: the design of the engine's locks, an index of `Locking::ALL`; without it, all in turn,
-//!   each with `--calls` calls and seeds of its own
+//! - `--subjects model,linux`: the subjects to compare, any pair of `model`, `engine`, `linux`, or all three.
+//!   With all three, the model is compared with the engine first, and then the engine with the kernel.
+//! - `--locking N`: the lock design of the engine, an index of `Locking::ALL`. By default all designs run,
+//!   each with `--calls` calls and its own seeds.
 //! - `--calls N`, `--seed N`, `--per-run N`, `--maps-every N`
 //! - `--may-lock`: no lock limit
-//! - `--room N`: only N mappings below `max_map_count` (slow to set up on the kernel, so with a large
+//! - `--room N`: only N mappings below `max_map_count` (slow to set up on the kernel, so use a large
 //!   `--per-run`)
-//! - `--stats`: what came of which call
+//! - `--stats`: print the results of each call
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -64,7 +64,7 @@ fn options() -> Options {
     options
 }
 
-/// Compares, prints, and says whether they agree. `turn`: how many designs had their turn before.
+/// Compares, prints, and returns whether the subjects agree. `turn` is the number of designs that ran before.
 fn compare<A: Subject, B: Subject>(what: &str, a: &mut A, b: &mut B, options: &Options, turn: usize) -> bool {
     let began = Instant::now();
     let plan = Plan { seed: options.plan.seed + ((turn as u64) << 32), ..options.plan };
@@ -104,7 +104,7 @@ fn print_ends(report: &Report) {
     }
 }
 
-/// The world in which the model meets the engine.
+/// Returns the world in which the model and the engine are compared.
 fn engine_world(options: &Options) -> World {
     match options.linux.room {
         Some(room) => Engine::world_with_room(room),

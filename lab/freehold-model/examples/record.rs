@@ -1,5 +1,5 @@
-//! Reads lines of calls (outcomes and maps on them are ignored) and prints them as a case, answered by the
-//! running kernel, or by the model with `--model`.
+//! Reads lines of calls and prints them as a case, with the results of the running kernel, or of the model
+//! with `--model`. Ignores results and maps in the input.
 //!
 //! `cargo run -p freehold-model --example record < calls.txt > cases/name.txt`
 

@@ -1,19 +1,22 @@
-//! Random memory calls, answered by the running kernel, as a transcript that two kernels can be compared by.
+//! Random memory calls on the running kernel, as a transcript that allows comparing two kernels.
 //!
-//! The calls depend on the seed alone, never on the kernel: the generator follows them in a world that is the
-//! same everywhere. So the same program, run on Linux and on another kernel, prints the same, or one of the
-//! two is wrong. `cargo xtask kernel-tests transcript` does that.
+//! The calls depend only on the seed and not on the kernel: the generator tracks them in a world that is the
+//! same everywhere. So the same program prints the same on Linux and on another kernel, or one of the two is
+//! wrong. `cargo xtask kernel-tests transcript` runs this comparison.
 //!
 //! `cargo run -p freehold-model --release --example transcript -- --calls 100000`
 //!
 //! Options:
-//! - `--calls N`, `--seed N`, `--per-run N`: how many calls, in runs that each begin with empty address spaces
-//! - `--maps-every N`: calls between reports of maps and counters; 0: none
-//! - `--every N`: calls for which one line is printed: their number, and a hash of all that they answered
-//! - `--show A..B`: prints the calls of that part, and what they answered, in place of hashes
+//! - `--calls N`, `--seed N`, `--per-run N`: number of calls, in runs that each begin with empty address
+//!   spaces
+//! - `--maps-every N`: number of calls between reports of maps and counters; 0: no reports
+//! - `--every N`: number of calls for which one line is printed: their number, and a hash of all their
+//!   results
+//! - `--show A..B`: prints the calls of that part and their results, in place of hashes
 //!
-//! What Linux is free to choose is left out, as in `freehold_model::compare`: whether pages of files are
-//! resident. Calls about guards are left out too, because they changed between versions of Linux.
+//! The residence of pages of files is left out, because Linux is free to choose it, as in
+//! `freehold_model::compare`. Calls about guards are left out too, because they changed between versions of
+//! Linux.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -39,8 +42,8 @@ fn options() -> Result<Options, String> {
         Options { calls: 100_000, seed: 1, per_run: 256, maps_every: 32, every: 1000, show: None };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
-        let value = args.next().ok_or_else(|| format!("{arg} wants a value"))?;
-        let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{arg} wants a number"));
+        let value = args.next().ok_or_else(|| format!("{arg} needs a value"))?;
+        let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{arg} needs a number"));
         match arg.as_str() {
             "--calls" => options.calls = number(&value)?,
             "--seed" => options.seed = number(&value)?,
@@ -48,7 +51,7 @@ fn options() -> Result<Options, String> {
             "--maps-every" => options.maps_every = number(&value)? as usize,
             "--every" => options.every = number(&value)?.max(1),
             "--show" => {
-                let (from, to) = value.split_once("..").ok_or("--show wants two numbers, A..B")?;
+                let (from, to) = value.split_once("..").ok_or("--show needs two numbers, A..B")?;
                 options.show = Some(number(from)?..number(to)?);
             }
             _ => return Err(format!("unknown option {arg}")),
@@ -57,7 +60,7 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// The world that the calls are drawn in: nothing in it was asked of a kernel.
+/// Returns the world in which calls are drawn. None of its values depend on a kernel.
 fn drawn_in() -> World {
     let outside = Counters {
         map_count: 16,
@@ -69,15 +72,15 @@ fn drawn_in() -> World {
     World { outside, outside_lockable: 512, quirks: Quirks::Avoided, ..World::bare() }
 }
 
-/// Whether versions of Linux agree about a call.
+/// Returns true if all versions of Linux agree about a call.
 fn settled(op: &Op) -> bool {
     !matches!(op.call, Call::Madvise { advice, .. } if matches!(advice as u32, 102 | 103))
 }
 
-/// What is printed: hashes of many lines, or lines.
+/// Prints hashes of many lines, or the lines.
 struct Transcript {
     calls: u64,
-    /// FNV-1a of the lines since the beginning.
+    /// FNV-1a of the lines since the start.
     hash: u64,
     every: u64,
     show: Option<Range<u64>>,
@@ -106,7 +109,7 @@ impl Transcript {
     }
 }
 
-/// One run: calls, from time to time maps, at the end contents.
+/// Runs calls, reports maps at intervals, and reports contents at the end.
 fn run(linux: &mut Linux, seed: u64, options: &Options, transcript: &mut Transcript) {
     let world = drawn_in();
     let mut generator = Generator::new(world.clone(), seed);
@@ -129,8 +132,8 @@ fn run(linux: &mut Linux, seed: u64, options: &Options, transcript: &mut Transcr
     }
 }
 
-/// Residence of pages of files is the page cache's affair: where the model has a page that may be there,
-/// nothing is said.
+/// Removes the residence of pages of files, which the page cache decides: a page that may be resident in the
+/// model counts as resident.
 fn freed_of_choice(model: Outcome, real: Outcome, call: &Call) -> Outcome {
     match (call, model, real) {
         (Call::Mincore { .. }, Outcome::Bytes(may), Outcome::Bytes(is)) if may.len() == is.len() => {
@@ -143,7 +146,7 @@ fn freed_of_choice(model: Outcome, real: Outcome, call: &Call) -> Outcome {
 fn report_maps(linux: &mut Linux, world: &World, transcript: &mut Transcript) {
     for proc in 0..MAX_PROCS as u8 {
         for mut map in linux.maps(proc) {
-            // Not known to every version.
+            // Some versions of Linux do not have these flags.
             map.flags &= !(vmflag::MAYBE_GUARD | vmflag::SEALED);
             transcript.line(&format!("  p{proc} {}", text::map_line(world, &map)));
         }

@@ -1,16 +1,16 @@
 //! Calls with their expected results, as text.
 //!
-//! A case file holds lines of calls, each followed by ` -> ` and its outcome, and lines `maps p0:` followed
-//! by the expected lines of that process's arena, each beginning with two blanks. `#` starts a comment. A
-//! line `quirks kept` or `quirks cured` says that the rest is only for worlds in which the kernel's slips are
-//! treated so, a line `needs seals` that it is only for kernels that have mseal.
+//! A case file contains lines of calls, each followed by ` -> ` and its result. A line `maps p0:` is followed
+//! by the expected lines of that process's arena, each of which begins with two blanks. `#` starts a comment.
+//! A line `quirks kept` or `quirks cured` restricts the rest to worlds that treat the kernel's quirks in that
+//! way. A line `needs seals` restricts the rest to kernels that have mseal.
 
 use crate::compare::visible;
 use crate::op::{Subject, vmflag};
 use crate::text;
 use crate::world::{GuardMark, Quirks};
 
-/// Runs a case; gives what differs.
+/// Runs a case. Fails with a description of the first difference.
 pub fn run(subject: &mut dyn Subject, case: &str) -> Result<(), String> {
     let w = subject.world();
     subject.reset();
@@ -26,7 +26,7 @@ pub fn run(subject: &mut dyn Subject, case: &str) -> Result<(), String> {
                 "kept" if !kept => return Ok(()),
                 "cured" if kept => return Ok(()),
                 "kept" | "cured" => continue,
-                other => return Err(format!("line {}: no such treatment: {other}", n + 1)),
+                other => return Err(format!("line {}: unknown treatment of quirks: {other}", n + 1)),
             }
         }
         if line == "needs seals" {
@@ -53,7 +53,7 @@ pub fn run(subject: &mut dyn Subject, case: &str) -> Result<(), String> {
             }
             continue;
         }
-        let (call, want) = line.split_once(" -> ").ok_or_else(|| at("no outcome".into()))?;
+        let (call, want) = line.split_once(" -> ").ok_or_else(|| at("the call has no result".into()))?;
         let op = text::parse_op(&w, call).ok_or_else(|| at(format!("cannot read {call:?}")))?;
         let got = text::outcome(&w, &subject.apply(&op));
         if got != want.trim() {
@@ -63,7 +63,7 @@ pub fn run(subject: &mut dyn Subject, case: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A line of `maps` without the flags that are not known.
+/// Returns a line of `maps` without the flags that are not in `known`.
 fn mask(line: &str, known: u32) -> String {
     let keep = |names: &str| {
         let known = names.split(',').filter(|n| vmflag::parse(n).is_none_or(|bit| bit & known != 0));
@@ -73,7 +73,7 @@ fn mask(line: &str, known: u32) -> String {
     words.map(|(n, word)| if n == 2 { keep(word) } else { word.to_string() }).collect::<Vec<_>>().join(" ")
 }
 
-/// Records a case from calls, as the subject answers them.
+/// Records the calls and the subject's results as a case.
 pub fn record(subject: &mut dyn Subject, ops: &[crate::Op]) -> String {
     let w = subject.world();
     subject.reset();

@@ -1,9 +1,10 @@
-//! Two subjects side by side; what differs is made small.
+//! Compares two subjects call by call, and shrinks the calls that show a difference.
 //!
-//! What is *not* compared, because Linux is free to choose or the choice is not the address space's:
-//! - `mincore` of pages of files: whether the page cache holds them.
-//! - Contents after `MADV_FREE`, and of droppable memory, once `MADV_PAGEOUT` comes: the generator uses
-//!   either it or those in a run.
+//! Not compared, because Linux is free to choose, or because the choice is not the address space's:
+//!
+//! - `mincore` of pages of files: whether the page cache contains them.
+//! - Contents after `MADV_FREE`, and of droppable memory, after `MADV_PAGEOUT`. In one run the generator uses
+//!   either `MADV_PAGEOUT` or these two.
 
 use std::collections::BTreeMap;
 
@@ -14,52 +15,52 @@ use crate::op::*;
 use crate::text;
 use crate::world::{Quirks, World};
 
-/// How much to compare.
+/// The extent of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Seed of the first run; each run has the next.
+    /// Seed of the first run. Each later run has the next number.
     pub seed: u64,
-    /// Calls in all.
+    /// Total number of calls.
     pub calls: u64,
-    /// Calls in a run that begins with empty address spaces.
+    /// Number of calls in a run. Each run begins with empty address spaces.
     pub per_run: usize,
-    /// Calls between comparisons of maps.
+    /// Number of calls between comparisons of maps.
     pub between_maps: usize,
 }
 
-/// A difference: the shortest calls found that show it.
+/// A difference, with the shortest list of calls found that shows it.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// Seed of its run.
+    /// Seed of the run.
     pub seed: u64,
     /// The calls.
     pub ops: Vec<Op>,
-    /// What differs after the last.
+    /// The difference after the last call.
     pub what: String,
 }
 
-/// What a comparison did.
+/// Counts of a comparison, and its first difference.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Calls executed on both.
+    /// Number of calls executed on both subjects.
     pub calls: u64,
-    /// Of them: succeeded, failed, answered by a signal.
+    /// Number of these calls that succeeded.
     pub succeeded: u64,
-    /// Failed with an errno.
+    /// Number of these calls that failed with an errno.
     pub failed: u64,
-    /// Answered by a signal.
+    /// Number of these calls that raised a signal.
     pub signals: u64,
-    /// How often each call came to each end: 0 success, an errno, or -1 a signal.
+    /// Number of occurrences of each result of each call: 0 for success, an errno, or -1 for a signal.
     pub ends: BTreeMap<(&'static str, i32), u64>,
-    /// Comparisons of a process's maps and counters.
+    /// Number of comparisons of a process's maps and counters.
     pub maps: u64,
-    /// Pages whose contents were compared at the end of a run.
+    /// Number of pages whose contents were compared at the end of a run.
     pub pages: u64,
-    /// The first difference, if any: the comparison ends there.
+    /// The first difference, if any. The comparison ends there.
     pub difference: Option<Difference>,
 }
 
-/// Lines of `maps` with the flags both sides know.
+/// Returns lines of `maps` with only the flags in `known`, which both sides report.
 pub fn visible(mut maps: Vec<MapLine>, known: u32) -> Vec<MapLine> {
     for m in &mut maps {
         m.flags &= known;
@@ -70,7 +71,7 @@ pub fn visible(mut maps: Vec<MapLine>, known: u32) -> Vec<MapLine> {
 /// Runs random calls on both subjects until they differ or the calls are used up.
 pub fn run<A: Subject, B: Subject>(a: &mut A, b: &mut B, plan: &Plan) -> Report {
     let world = a.world();
-    assert_eq!(world, b.world(), "both subjects live in the same world");
+    assert_eq!(world, b.world(), "both subjects have the same world");
     let mut report = Report::default();
     let mut seed = plan.seed;
     while report.calls < plan.calls {
@@ -86,7 +87,7 @@ pub fn run<A: Subject, B: Subject>(a: &mut A, b: &mut B, plan: &Plan) -> Report 
     report
 }
 
-/// Runs these calls on both; gives what differs.
+/// Runs these calls on both subjects. Returns the difference, if any.
 pub fn run_ops<A: Subject, B: Subject>(
     a: &mut A,
     b: &mut B,
@@ -139,7 +140,8 @@ fn living<A: Subject>(a: &mut A) -> Vec<Proc> {
 
 fn same(call: &Call, left: &Outcome, right: &Outcome) -> bool {
     match (call, left, right) {
-        // Residence of file pages is the page cache's affair; of the rest it is compared by the model's rule.
+        // The page cache decides which pages of files are resident. For other pages the model's rule is
+        // compared.
         (Call::Mincore { .. }, Outcome::Bytes(l), Outcome::Bytes(r)) => {
             l.len() == r.len() && l.iter().zip(r).all(|(l, r)| l == r || *l == 1)
         }
@@ -164,7 +166,7 @@ fn maps_differ<A: Subject, B: Subject>(a: &mut A, b: &mut B, proc: Proc, w: &Wor
     }
 }
 
-/// Reads every page.
+/// Reads every page of both subjects. Returns the difference, if any.
 fn contents_differ<A: Subject, B: Subject>(
     a: &mut A,
     b: &mut B,
@@ -207,22 +209,22 @@ fn meets_quirk(world: &World, ops: &[Op]) -> bool {
     })
 }
 
-/// Drops calls, in ever smaller pieces, as long as something still differs.
+/// Drops calls, in ever smaller pieces, as long as a difference remains.
 pub fn shrink<A: Subject, B: Subject>(a: &mut A, b: &mut B, ops: Vec<Op>, what: String) -> (Vec<Op>, String) {
     let (mut ops, mut what) = (ops, what);
     let world = a.world();
     let mut tries = |ops: &[Op]| {
-        // With some calls gone, others may mean something else, but never reach outside: that is in the
-        // arguments.
+        // After calls are dropped, other calls may have other effects. But no call reaches outside the arena,
+        // because that depends only on its arguments.
         debug_assert!(ops.iter().all(|op| !escapes(&world, &op.call)));
-        // Nor do they bring back what the generator avoided.
+        // Dropping calls must not meet a quirk that the generator avoided.
         if world.quirks == Quirks::Avoided && meets_quirk(&world, ops) {
             return None;
         }
         let every = if ops.len() < 64 { 1 } else { 16 };
         run_ops(a, b, ops, every, &mut Report::default())
     };
-    // Cut behind the difference first.
+    // The calls after the difference are dropped first.
     let mut piece = ops.len().div_ceil(2).max(1);
     loop {
         let mut at = ops.len();

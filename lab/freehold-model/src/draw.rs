@@ -1,4 +1,4 @@
-//! Small numbers and choices out of random words: the same for all generators of calls, because seeds are
+//! Small numbers and choices from random words. All generators of calls share this code, because seeds are
 //! part of tests.
 
 /// Draws from a source of random words; each draw takes one word.
@@ -20,24 +20,24 @@
 /// assert_eq!(words.pick(&["a", "b", "c", "d"]), "c");
 /// ```
 pub trait Draw {
-    /// The next random word.
+    /// Returns the next random word.
     fn word(&mut self) -> u64;
 
-    /// A number less than `n`; 0 if that is 0.
+    /// Returns a number less than `n`, or 0 if `n` is 0.
     fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(n)) >> 64) as u64
     }
 
-    /// True once in `n` times.
+    /// Returns true with probability 1 in `n`.
     fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of these.
+    /// Returns one of these values.
     ///
     /// # Panics
     ///
-    /// There is none.
+    /// Panics if `of` is empty.
     fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

@@ -1,9 +1,11 @@
-//! Which calls may be executed for real: those that cannot reach memory outside the arena.
+//! Decides which calls may be executed on the running kernel: those that cannot reach memory outside the
+//! arena.
 
 use crate::op::{Call, PAGE};
 use crate::world::World;
 
-/// Whether the call might act on memory outside the arena. Calls that fail on their arguments alone do not.
+/// Returns true if the call might act on memory outside the arena. A call that fails because of its arguments
+/// does not.
 pub fn escapes(w: &World, call: &Call) -> bool {
     match *call {
         Call::Mmap { addr, len, flags, .. } => mmap_escapes(w, addr, len, flags),
@@ -69,7 +71,7 @@ fn lock_escapes(w: &World, addr: u64, len: u64) -> bool {
 
 fn mmap_escapes(w: &World, addr: u64, len: u64, flags: u64) -> bool {
     let size = page_up(len);
-    // A part of the address space that this comparison does not model.
+    // `MAP_32BIT` chooses addresses in the low 2 GiB, which this comparison does not model.
     if flags & 0x40 != 0 {
         return true;
     }
@@ -77,7 +79,7 @@ fn mmap_escapes(w: &World, addr: u64, len: u64, flags: u64) -> bool {
         return false;
     }
     if flags & 0x10_0010 == 0 {
-        // A hint beyond what can be free is only a hint.
+        // A hint beyond the free addresses has no effect.
         return false;
     }
     let refused = addr > w.task_size - size || odd(addr) || addr < w.min_addr || flags & 0x10_0000 != 0;
@@ -98,13 +100,13 @@ fn mremap_escapes(w: &World, old: u64, old_len: u64, new_len: u64, flags: u64, n
             return true;
         }
     }
-    // Only what is cut off must lie inside; growth looks for free room.
+    // Only the part that is cut off must be inside the arena. Growth searches for free addresses.
     let kept = old_size.min(new_size).max(PAGE);
     outside(w, old, kept) || (old_size > new_size && {
         let cut = old_size - new_size;
         let at = old.wrapping_add(new_size);
         at <= w.task_size && cut <= w.task_size - at && outside(w, at, cut)
     })
-    // A source that is too long for its VMA is refused, but a move of several VMAs takes what is there.
+    // A source that is longer than its VMA fails, but a move of several VMAs moves those that exist.
     || (flags & 2 != 0 && old_size == new_size && outside(w, old, old_size))
 }

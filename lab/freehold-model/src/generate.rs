@@ -1,4 +1,4 @@
-//! Random calls, biased towards collisions in a small window and towards edges, drawn with a model at hand.
+//! Random calls, biased towards collisions in a small window and towards edges. A model tracks the state.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -9,12 +9,12 @@ use crate::model::Model;
 use crate::op::*;
 use crate::world::{Quirks, World};
 
-/// What a run of calls is made of; drawn per run so that runs differ in character.
+/// The composition of a run. It is drawn per run, so that runs have different characters.
 #[derive(Clone, Debug)]
 struct Mix {
-    /// Pages of the window that most addresses fall into.
+    /// Number of pages of the window that most addresses fall into.
     window: u64,
-    /// First page of it.
+    /// First page of the window.
     base: u64,
     files: bool,
     forks: bool,
@@ -24,25 +24,26 @@ struct Mix {
     guards: bool,
     seals: bool,
     heap: bool,
-    /// Few calls unmap.
+    /// True if few calls unmap.
     dense: bool,
-    /// Odd values per hundred.
+    /// Percentage of odd values.
     odd: u64,
-    /// MADV_PAGEOUT drops what MADV_FREE has released, and droppable memory, at its own pleasure: a run has
-    /// either it or those.
+    /// MADV_PAGEOUT may drop pages that MADV_FREE released, and droppable memory, at any time. So a run has
+    /// either MADV_PAGEOUT or the other two.
     free: bool,
 }
 
-/// Draws calls.
+/// Draws random calls.
 pub struct Generator {
     rng: Pcg64Mcg,
     mix: Mix,
-    /// Follows what the calls do, to aim at what exists.
+    /// Applies the drawn calls, so that later calls can aim at existing mappings.
     shadow: Model,
     world: World,
 }
 
-/// Spreads a small number over all bits (the finalizer of SplitMix64): neighbouring seeds, unrelated runs.
+/// Spreads a small number over all bits (the finalizer of SplitMix64), so that adjacent seeds give unrelated
+/// runs.
 fn scatter(seed: u64) -> u64 {
     let x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -57,7 +58,7 @@ impl Draw for Generator {
 }
 
 impl Generator {
-    /// A generator of the run number `seed`.
+    /// Creates the generator of the run with the number `seed`.
     pub fn new(world: World, seed: u64) -> Generator {
         let mut rng = Pcg64Mcg::new(u128::from(scatter(seed)) << 64 | u128::from(scatter(!seed)));
         let shadow = Model::new(world.clone());
@@ -87,7 +88,7 @@ impl Generator {
         Generator { rng, mix, shadow, world }
     }
 
-    /// The next call that stays inside the arena, applied to the shadow.
+    /// Returns the next call that stays inside the arena, and applies it to the shadow.
     pub fn next_op(&mut self) -> Op {
         loop {
             let living = self.shadow.living();
@@ -115,13 +116,14 @@ impl Generator {
         }
     }
 
-    /// Whether to try the call first and see: a copy of the shadow for every call would be dear.
+    /// Returns true if the call might meet a quirk of the kernel, so that it must be tried on a copy of the
+    /// shadow first. A copy for every call would be expensive.
     fn may_meet_quirk(&self, call: &Call) -> bool {
         self.world.quirks == Quirks::Avoided
             && match call {
                 Call::Mremap { flags, .. } => flags & 4 != 0,
                 Call::Ftruncate { .. } | Call::FileWrite { .. } => true,
-                // Little room for more mappings: everything may end at the limit.
+                // There is little room for more mappings, so any call may reach the limit.
                 _ => self.world.max_map_count < self.world.outside.map_count as u64 + World::PAGES,
             }
     }
@@ -191,7 +193,7 @@ impl Generator {
         pages * PAGE - if self.one_in(16) { self.below(PAGE) } else { 0 }
     }
 
-    /// A short hole between two mappings: its first address and its length.
+    /// Returns a short hole between two mappings: its first address and its length.
     fn hole(&mut self, proc: Proc) -> Option<(u64, u64)> {
         let maps = self.shadow.maps(proc);
         let pairs = maps.windows(2).map(|pair| (pair[0].end, pair[1].start - pair[0].end));
@@ -344,7 +346,7 @@ impl Generator {
         };
         let hole = if self.one_in(8) { self.hole(proc) } else { None };
         if let Some((end, room)) = hole {
-            // Growth in place, as far as there is room or a little less or more.
+            // Growth in place, up to the end of the hole or a little less or more.
             let old_len = (1 + self.below(2)) * PAGE;
             let new_len = (old_len + room + self.below(3) * PAGE).saturating_sub(PAGE);
             return Call::Mremap { old: end - old_len, old_len, new_len, flags: self.below(2), new_addr: 0 };

@@ -1,13 +1,13 @@
-//! What several threads of a process did at the same time, and whether the model could have done it one after
-//! another.
+//! Concurrent calls of several threads of a process, and a check that the model can explain them in some
+//! sequential order.
 //!
-//! The order that is looked for keeps what is known of the time: a call that had ended when another began
-//! comes first. With one exception, which processors make: what two accesses find may be in another order
-//! than they were made in, because one of two pages may be in a TLB still. Only those by one thread to one
-//! page, and accesses and changes, keep their order.
+//! The order must agree with the known times: a call that ended before another began comes first. There is
+//! one exception, which processors cause: two accesses may see memory in another order than they were made
+//! in, because a TLB may still hold one of the two pages. Only accesses by one thread to one page keep their
+//! order, and so do accesses relative to changes.
 //!
-//! Where the kernel chooses an address, the one that was chosen is taken as given; something else must not
-//! have been there.
+//! If the kernel chooses an address, the model takes the chosen address as given. The addresses there must
+//! have been free.
 
 use crate::draw::Draw;
 use crate::model::Model;
@@ -16,7 +16,7 @@ use crate::text;
 use crate::world::World;
 use std::fmt::Write as _;
 
-/// Stands in plans for the address that the thread's last mmap returned.
+/// Represents in plans the address that the thread's last mmap returned.
 const MINE: u64 = 1 << 62;
 
 const MAYMOVE: u64 = 1;
@@ -25,40 +25,40 @@ const FIXED: u64 = 0x10;
 const GROWSDOWN: u64 = 0x100;
 const NOREPLACE: u64 = 0x10_0000;
 const ANON: u64 = 0x22;
-/// More mappings than a call makes.
+/// More mappings than one call creates.
 const ROOM: i64 = 8;
 
-/// What is to be done: calls by one thread, then by several at once.
+/// A plan: calls by one thread, then concurrent calls by several threads.
 pub struct Plan {
-    /// The world to do it in, of which the subject was made.
+    /// The world of the subject that runs the plan.
     pub world: World,
-    /// Calls that make the scene.
+    /// Calls that create the initial scene.
     pub before: Vec<Op>,
-    /// What each thread calls, in its order.
+    /// The calls of each thread, in order.
     pub threads: Vec<Vec<Op>>,
 }
 
-/// A call that was made beside others.
+/// A call that was made concurrently with others.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The call.
     pub op: Op,
-    /// What it gave.
+    /// The result of the call.
     pub outcome: Outcome,
-    /// When it began, and when it had ended, by a clock that all threads share.
+    /// When the call began and when it ended, by a clock that all threads share.
     pub time: (u64, u64),
-    /// By which thread.
+    /// The thread that made the call.
     pub thread: usize,
 }
 
-/// What is there at the end.
+/// The state at the end: mappings, counters and contents.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scene {
     processes: Vec<(Vec<MapLine>, Option<Counters>, Vec<Outcome>)>,
 }
 
 impl Scene {
-    /// Looks at all processes of a subject.
+    /// Records the state of all processes of a subject.
     pub fn of(subject: &mut impl Subject) -> Scene {
         let mut processes = Vec::new();
         for proc in 0..2 {
@@ -84,7 +84,8 @@ impl Scene {
     }
 }
 
-/// The call that a thread makes, `mine` being what its last mmap returned. `None`: it has none.
+/// Returns the call that a thread makes. `mine` is the result of the thread's last mmap. Returns `None` if
+/// the call needs that address and there is none.
 pub fn concrete(op: &Op, mine: Option<u64>) -> Option<Op> {
     let mut op = op.clone();
     if let Call::Munmap { addr, .. }
@@ -98,11 +99,12 @@ pub fn concrete(op: &Op, mine: Option<u64>) -> Option<Op> {
     Some(op)
 }
 
-/// Whether the model can do what was done, one call after another, and ends with the same scene.
+/// Checks that the model can make the same calls in some sequential order, with the same results and the same
+/// scene at the end.
 ///
 /// # Errors
 ///
-/// It cannot; says what was done.
+/// Fails with a description of the calls if no order matches.
 pub fn explain(plan: &Plan, model: &Model, steps: &[Step], scene: &Scene) -> Result<(), String> {
     let mut search = Search { steps, before: Vec::new(), scene, order: Vec::new(), misses: Vec::new() };
     for step in steps {
@@ -121,10 +123,10 @@ pub fn explain(plan: &Plan, model: &Model, steps: &[Step], scene: &Scene) -> Res
         let (op, outcome) = (text::op(w, &step.op), text::outcome(w, &step.outcome));
         let _ = writeln!(out, "  [{n}] thread {} {:?}: {op} => {outcome}", step.thread, step.time);
     }
-    let _ = writeln!(out, "the scene before:\n{}", Scene::of(&mut model.clone()).text(w));
-    let _ = writeln!(out, "found at the end:\n{}", scene.text(w));
+    let _ = writeln!(out, "the initial scene:\n{}", Scene::of(&mut model.clone()).text(w));
+    let _ = writeln!(out, "the scene at the end:\n{}", scene.text(w));
     for (order, other) in search.misses.iter().take(3) {
-        let _ = writeln!(out, "all results fit the order {order:?}, which ends with:\n{}", other.text(w));
+        let _ = writeln!(out, "the order {order:?} gives these results, but this scene:\n{}", other.text(w));
     }
     Err(out)
 }
@@ -136,7 +138,7 @@ fn touched(op: &Op) -> Option<u64> {
     }
 }
 
-/// Whether a step comes before another in every order.
+/// Returns true if a step comes before another in every order.
 fn precedes(one: &Step, other: &Step) -> bool {
     if one.time.1 > other.time.0 {
         return false;
@@ -149,25 +151,25 @@ fn precedes(one: &Step, other: &Step) -> bool {
 
 struct Search<'h> {
     steps: &'h [Step],
-    /// For each step the set of those that come before it.
+    /// For each step, the set of the steps that come before it.
     before: Vec<u64>,
     scene: &'h Scene,
     order: Vec<usize>,
-    /// Orders with the same results and another scene at the end.
+    /// Orders with the same results but another scene at the end.
     misses: Vec<(Vec<usize>, Scene)>,
 }
 
-/// Sets of steps.
+/// Sets of steps, one bit each.
 #[derive(Clone, Copy, Default)]
 struct Done {
-    /// Those that are done.
+    /// The steps that are done.
     steps: u64,
-    /// Those for which a stack has grown already.
+    /// The steps for which a stack has already grown.
     grown: u64,
 }
 
 impl Search<'_> {
-    /// Whether the steps that are not done can follow.
+    /// Returns true if the remaining steps can follow.
     fn explains(&mut self, model: &Model, done: Done) -> bool {
         if self.order.len() == self.steps.len() {
             let end = Scene::of(&mut model.clone());
@@ -202,8 +204,8 @@ impl Search<'_> {
     }
 }
 
-/// The model when the stack has grown that an access needs: that, and to touch the page, are two steps, as on
-/// Linux. `None`: none has to.
+/// Returns the model after it has grown the stack that an access needs. Growing the stack and accessing the
+/// page are two steps, as on Linux. Returns `None` if no stack must grow.
 fn grown(model: &Model, op: &Op) -> Option<Model> {
     let addr = touched(op)? * PAGE;
     let mut grown = model.clone();
@@ -212,7 +214,7 @@ fn grown(model: &Model, op: &Op) -> Option<Model> {
     (grown.maps(op.proc) != before).then_some(grown)
 }
 
-/// Whether the model can make this step now, and gives what was given.
+/// Returns true if the model can make this step now with the same result.
 fn follows(model: &mut Model, step: &Step) -> bool {
     let (mut op, mut room) = (step.op.clone(), 0);
     match (&mut op.call, &step.outcome) {
@@ -222,7 +224,8 @@ fn follows(model: &mut Model, step: &Step) -> bool {
         (Call::Mremap { old, new_len, flags, new_addr, .. }, Outcome::Ok(at))
             if *flags & REMAP_FIXED == 0 && at != old =>
         {
-            // It moves only what cannot stay and may move, and only to where nothing is.
+            // mremap moves a mapping only if the mapping cannot stay and may move, and only to free
+            // addresses.
             match model.clone().apply(&step.op) {
                 Outcome::Ok(there) if there != *old => {}
                 _ => return false,
@@ -231,7 +234,7 @@ fn follows(model: &mut Model, step: &Step) -> bool {
             if model.maps(op.proc).iter().any(|line| line.start < to.end && to.start < line.end) {
                 return false;
             }
-            // With a fixed target it asks for more room at the limit of mappings.
+            // A move to a fixed target needs more room below the limit of mappings.
             room = ROOM;
             (*flags, *new_addr) = (*flags | REMAP_FIXED, *at);
         }
@@ -243,7 +246,7 @@ fn follows(model: &mut Model, step: &Step) -> bool {
     outcome == step.outcome
 }
 
-/// Draws what to do: short lists of calls that are likely to meet.
+/// Draws a plan: short lists of calls that are likely to overlap.
 pub fn draw(random: &mut impl Draw, world: &World, threads: u64, most: u64) -> Plan {
     let heap = world.heap;
     let about = random.pick(&[About::All, About::All, About::Heap, About::Stacks, About::Remaps]);
@@ -258,14 +261,14 @@ pub fn draw(random: &mut impl Draw, world: &World, threads: u64, most: u64) -> P
     Plan { world: world.clone(), before: ops(before), threads: threads.into_iter().map(ops).collect() }
 }
 
-/// What half of the calls of a plan are.
+/// The calls that make up half of a plan.
 #[derive(Clone, Copy)]
 enum About {
-    /// Anything.
+    /// Any calls.
     All,
-    /// Breaks.
+    /// Calls of brk.
     Heap,
-    /// Accesses, below stacks as elsewhere.
+    /// Accesses, below stacks and elsewhere.
     Stacks,
     /// Mappings that are resized or moved.
     Remaps,
@@ -276,7 +279,7 @@ struct Drawer<'r, R> {
     heap: u64,
     base: u64,
     about: About,
-    /// Whether there is a fork among the calls: there is one at most.
+    /// True if there is a fork among the calls. There is at most one.
     forked: bool,
 }
 
@@ -308,7 +311,8 @@ impl<R: Draw> Drawer<'_, R> {
             5..=6 => Call::Write { addr: self.addr(), value: 9 },
             7 => Call::Brk { addr: self.heap + self.random.below(4) * PAGE },
             8 => Call::Mmap { addr: 0, len: 2 * PAGE, prot: 3, flags: ANON, file: None, off: 0 },
-            // Here alone: mlock is two steps, as on Linux. Beside others it brings in what has come since.
+            // mlock is only drawn here. It is two steps, as on Linux, and concurrently with other calls it
+            // faults in later mappings.
             9 if self.random.below(2) == 0 => Call::Mlock2 { addr: self.addr(), len: 2 * PAGE, flags: 1 },
             _ => Call::Mprotect { addr: self.addr(), len: PAGE, prot: 1 },
         }

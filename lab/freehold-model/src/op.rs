@@ -1,25 +1,25 @@
-//! The calls, what comes back, and what can execute them.
+//! The calls, their results, and the trait of their executors.
 
 use crate::world::World;
 
-/// Bytes in a page; every subject of this crate has pages of this size.
+/// Number of bytes in a page. Every subject of this crate has pages of this size.
 pub const PAGE: u64 = 4096;
 
 /// Index of an open file: see [`World::FILES`].
 pub type FileId = u8;
-/// Index of a process; 0 is the first, each successful [`Call::Fork`] makes the next.
+/// Index of a process. 0 is the first process, and each successful [`Call::Fork`] creates the next.
 pub type Proc = u8;
 
-/// One call by one process, with raw arguments exactly as a program passes them.
+/// One call by one process, with the raw arguments that a program passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
     /// The calling process.
     pub proc: Proc,
-    /// What it calls.
+    /// The call and its arguments.
     pub call: Call,
 }
 
-/// A system call, or a touch of memory.
+/// A system call, or an access to memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The fields carry the names of the manual pages.
 pub enum Call {
@@ -74,11 +74,12 @@ pub enum Call {
         len: u64,
         flags: u64,
     },
-    /// `prctl(PR_SET_MDWE)`: nothing becomes executable that could be written.
+    /// `prctl(PR_SET_MDWE)`: memory that could be written cannot become executable.
     SetMdwe {
         bits: u64,
     },
-    /// `prctl(PR_SET_MEMORY_MERGE)`: equal pages may become one, wherever that can be, or nowhere.
+    /// `prctl(PR_SET_MEMORY_MERGE)`: equal pages may be merged into one, wherever that is possible, or
+    /// nowhere.
     SetMerge {
         on: u64,
     },
@@ -90,12 +91,12 @@ pub enum Call {
         len: u64,
         flags: u64,
     },
-    /// Success yields one byte (0 or 1) per page.
+    /// Returns one byte (0 or 1) per page on success.
     Mincore {
         addr: u64,
         len: u64,
     },
-    /// Loads `len` bytes one by one; ends at the first that faults. At most a page.
+    /// Loads `len` bytes, at most a page, one by one. Ends at the first that faults.
     Read {
         addr: u64,
         len: u64,
@@ -105,9 +106,9 @@ pub enum Call {
         addr: u64,
         value: u8,
     },
-    /// Success yields the index of the new process.
+    /// Returns the index of the new process on success.
     Fork,
-    /// The process ends; its later calls yield `ESRCH`.
+    /// Ends the process. Its later calls return `ESRCH`.
     Exit,
     Ftruncate {
         file: FileId,
@@ -126,15 +127,15 @@ pub enum Call {
         off: u64,
         len: u64,
     },
-    /// Sets a soft limit, in pages. `As` and `Data` count what the arena holds; `Lock` and `Stack` are
-    /// absolute.
+    /// Sets a soft limit, in pages. `As` and `Data` are relative to the size of the arena's contents. `Lock`
+    /// and `Stack` are absolute.
     Setrlimit {
         limit: Limit,
         pages: u64,
     },
 }
 
-/// The limits that matter to an address space.
+/// The resource limits that affect an address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Limit {
@@ -144,7 +145,7 @@ pub enum Limit {
     Stack,
 }
 
-/// What a call gave back.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The call's return value.
@@ -153,16 +154,16 @@ pub enum Outcome {
     Err(i32),
     /// Memory or file contents, or residence bits.
     Bytes(Vec<u8>),
-    /// The touch was answered by this signal.
+    /// The access raised this signal.
     Signal(Signal),
-    /// The process died or the subject cannot go on.
+    /// The process died, or the subject cannot continue.
     Dead,
 }
 
 /// A signal as its handler sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
-    /// What was wrong.
+    /// The cause of the signal.
     pub kind: SignalKind,
     /// The faulting address (`si_addr`).
     pub addr: u64,
@@ -178,12 +179,12 @@ pub enum SignalKind {
     Other(i32, i32),
 }
 
-/// Which file a line of `maps` names.
+/// The file of a line of `maps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapFile {
-    /// The inode of that number in [`World::INODES`].
+    /// The inode with that number in [`World::INODES`].
     Inode(u8),
-    /// Shared anonymous memory: every mapping its own file.
+    /// Shared anonymous memory. Every mapping has a file of its own.
     SharedAnon,
 }
 
@@ -196,13 +197,13 @@ pub struct MapLine {
     pub end: u64,
     /// [`vmflag`] bits, among them read, write, exec and "s" (`MAYSHARE`).
     pub flags: u32,
-    /// Byte offset in the file; 0 without one.
+    /// Byte offset in the file; 0 without a file.
     pub offset: u64,
     /// The file.
     pub file: Option<MapFile>,
 }
 
-/// Counters of an address space, in pages, less what lies outside the arena.
+/// Counters of an address space, in pages, without the mappings outside the arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counters {
@@ -213,41 +214,40 @@ pub struct Counters {
     pub stack_vm: i64,
 }
 
-/// Something that executes calls: the model, a kernel, an engine.
+/// An executor of calls: the model, a kernel or an engine.
 pub trait Subject {
-    /// Forgets everything; afterwards there is process 0 with an empty arena and the files are as in
-    /// [`World`].
+    /// Returns to the initial state: process 0 with an empty arena, and the files of [`World`].
     fn reset(&mut self);
-    /// The world the calls run in; the same for both sides of a comparison.
+    /// Returns the world in which the calls run. Both sides of a comparison have the same world.
     fn world(&self) -> World;
     /// Executes one call.
     fn apply(&mut self, op: &Op) -> Outcome;
-    /// Executes calls in order; a subject for which a single call is dear overrides this.
+    /// Executes calls in order. A subject for which a single call is expensive overrides this method.
     fn apply_all(&mut self, ops: &[Op]) -> Vec<Outcome> {
         ops.iter().map(|op| self.apply(op)).collect()
     }
-    /// What the arena of a living process holds, by address.
+    /// Returns the mappings in the arena of a living process, ordered by address.
     fn maps(&mut self, proc: Proc) -> Vec<MapLine>;
-    /// The [`vmflag`] bits that `maps` reports.
+    /// Returns the [`vmflag`] bits that `maps` reports.
     fn known_flags(&self) -> u32 {
         u32::MAX
     }
-    /// Panics when the subject's own invariants do not hold.
+    /// Panics if an invariant of the subject does not hold.
     fn check(&mut self) {}
-    /// The counters, where the subject has them.
+    /// Returns the counters, if the subject has them.
     fn counters(&mut self, _proc: Proc) -> Option<Counters> {
         None
     }
 }
 
-/// Attributes of a mapping, in the places where `VmFlags` of `smaps` has its two-letter names.
+/// Attributes of a mapping. Each has the position of its two-letter name in `VmFlags` of `smaps`.
 #[allow(missing_docs)]
 pub mod vmflag {
     pub const READ: u32 = 1;
     pub const WRITE: u32 = 2;
     pub const EXEC: u32 = 4;
     pub const SHARED: u32 = 8;
-    /// The four `MAY` bits are the four bits above, shifted by this.
+    /// Shift from the four bits above to the four `MAY` bits.
     pub const MAY_SHIFT: u32 = 4;
     pub const MAYREAD: u32 = 0x10;
     pub const MAYWRITE: u32 = 0x20;
@@ -274,18 +274,18 @@ pub mod vmflag {
     pub const ACCESS: u32 = READ | WRITE | EXEC;
     /// Both lock bits.
     pub const LOCK_MASK: u32 = LOCKED | LOCKONFAULT;
-    /// Names in order of the bits.
+    /// Names in the order of the bits.
     pub const NAMES: [&str; 25] = [
         "rd", "wr", "ex", "sh", "mr", "mw", "me", "ms", "gd", "lo", "lf", "sr", "rr", "dc", "de", "ac", "nr",
         "wf", "dd", "mg", "hg", "nh", "dp", "gu", "sl",
     ];
-    /// The bit of a two-letter name.
+    /// Returns the bit of a two-letter name.
     pub fn parse(name: &str) -> Option<u32> {
         NAMES.iter().position(|n| *n == name).map(|i| 1 << i)
     }
 }
 
-/// The errno values the calls can give, with their names.
+/// The errno values that the calls can return, with their names.
 pub const ERRNOS: [(i32, &str); 19] = [
     (libc::EPERM, "EPERM"),
     (libc::ENOENT, "ENOENT"),

@@ -1,5 +1,5 @@
-//! Calls from bytes, for fuzzers and property tests: eight bytes a call, each with a meaning of its own, so
-//! that taking a call away, or making a byte smaller, leaves the other calls as they were.
+//! Calls from bytes, for fuzzers and property tests. Each call has eight bytes with fixed meanings, so that
+//! removing a call, or decreasing a byte, does not change the other calls.
 //!
 //! | byte | meaning |
 //! | --- | --- |
@@ -15,23 +15,22 @@ use crate::escape::escapes;
 use crate::op::*;
 use crate::world::World;
 
-/// Bytes of a call.
+/// Number of bytes of a call.
 pub const CODE: usize = 8;
 
-/// Pages that addresses fall into; few, so that calls meet.
+/// Number of pages that addresses fall into. It is small, so that calls overlap.
 const WINDOW: u64 = 24;
-/// First page of them.
+/// First page of the window.
 const BASE: u64 = 64;
 
-/// The calls that the bytes mean, less those that would leave the arena. An incomplete call at the end is
-/// dropped.
+/// Decodes bytes as calls, without those that would leave the arena. Drops an incomplete call at the end.
 pub fn ops(world: &World, bytes: &[u8]) -> Vec<Op> {
     let codes = bytes.chunks_exact(CODE).map(|code| code.try_into().expect("exact"));
     let ops = codes.map(|code| op(world, code));
     ops.filter(|op| !escapes(world, &op.call)).collect()
 }
 
-/// The call that eight bytes mean.
+/// Decodes eight bytes as a call.
 pub fn op(world: &World, code: [u8; CODE]) -> Op {
     let reader = Code { world, code };
     Op { proc: code[1] % 4, call: reader.call() }
@@ -47,7 +46,7 @@ impl Code<'_> {
         of[self.code[byte] as usize % of.len()]
     }
 
-    /// An address in the window, at times one that is odd in some way.
+    /// Returns an address in the window, or sometimes an odd address.
     fn page(&self, byte: usize) -> u64 {
         let w = self.world;
         let odd =
@@ -58,7 +57,7 @@ impl Code<'_> {
         }
     }
 
-    /// A length of a few pages, at times an odd one.
+    /// Returns a length of a few pages, or sometimes an odd length.
     fn len(&self, byte: usize) -> u64 {
         const ODD: [u64; 8] = [0, 1, PAGE - 1, PAGE + 1, u64::MAX, 1 << 47, 2 << 20, u64::MAX - PAGE];
         match self.code[byte] {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::op::*;
 use crate::world::World;
 
-/// A number, relative to the arena where that reads better.
+/// Formats a number, relative to the arena if the number is near the arena.
 pub fn number(w: &World, x: u64) -> String {
     let near = w.start - 16 * PAGE..=w.end + 16 * PAGE;
     match x {
@@ -31,7 +31,7 @@ fn parse_number(w: &World, s: &str) -> Option<u64> {
 
 const NONE: u64 = u64::MAX;
 
-/// Name and arguments of a call, the one list that both directions go by.
+/// Returns name and arguments of a call. Both directions use this list.
 fn parts(call: &Call) -> (&'static str, Vec<(&'static str, u64)>) {
     match *call {
         Call::Mmap { addr, len, prot, flags, file, off } => {
@@ -89,7 +89,7 @@ fn parts(call: &Call) -> (&'static str, Vec<(&'static str, u64)>) {
     }
 }
 
-/// The call's name.
+/// Returns the call's name.
 pub fn name(call: &Call) -> &'static str {
     parts(call).0
 }
@@ -134,7 +134,7 @@ fn build(name: &str, a: &[u64]) -> Option<Call> {
     })
 }
 
-/// `p0 munmap addr=A+0x1000 len=0x1000`
+/// Formats a call: `p0 munmap addr=A+0x1000 len=0x1000`.
 pub fn op(w: &World, op: &Op) -> String {
     let (name, args) = parts(&op.call);
     let mut s = format!("p{} {name}", op.proc);
@@ -148,7 +148,7 @@ pub fn op(w: &World, op: &Op) -> String {
     s
 }
 
-/// The inverse of [`op`].
+/// Parses the output of [`op`].
 pub fn parse_op(w: &World, line: &str) -> Option<Op> {
     let mut words = line.split_whitespace();
     let proc = words.next()?.strip_prefix('p')?.parse().ok()?;
@@ -161,7 +161,7 @@ pub fn parse_op(w: &World, line: &str) -> Option<Op> {
     Some(Op { proc, call: build(name, &args?)? })
 }
 
-/// `ok 0x0`, `err EINVAL`, `bytes 00 ff`, `signal SegvMapErr A+0x0`
+/// Formats a result: `ok 0x0`, `err EINVAL`, `bytes 00 ff`, `signal SegvMapErr A+0x0`.
 pub fn outcome(w: &World, o: &Outcome) -> String {
     match o {
         Outcome::Ok(x) => format!("ok {}", number(w, *x)),
@@ -178,7 +178,7 @@ pub fn outcome(w: &World, o: &Outcome) -> String {
     }
 }
 
-/// `A+0x0 A+0x1000 rd,wr,mr,mw,me off=0x0 none`
+/// Formats a line of `maps`: `A+0x0 A+0x1000 rd,wr,mr,mw,me off=0x0 none`.
 pub fn map_line(w: &World, m: &MapLine) -> String {
     let names = vmflag::NAMES.iter().enumerate().filter(|(bit, _)| m.flags >> bit & 1 != 0);
     let names: Vec<&str> = names.map(|(_, name)| *name).collect();

@@ -1,51 +1,54 @@
-//! The stage: an arena of addresses, a heap, a few files, and what lies around them.
+//! The world in which calls run: an arena of addresses, a heap, a few files, and the mappings outside the
+//! arena.
 
 use crate::op::{Counters, PAGE};
 
-/// How a guard region marks its VMA; this changed between kernel versions and decides later merges.
+/// How a guard region marks its VMA. The mark changed between kernel versions and affects later merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardMark {
     /// 6.13 to 6.18: installing guards prepares the VMA's anon_vma.
     AnonVma,
-    /// Later: a sticky flag that does not hinder merging; only private anonymous memory gets an anon_vma too.
+    /// Later: a sticky flag that does not prevent merging. Only private anonymous memory gets an anon_vma
+    /// too.
     Flag,
 }
 
-/// What becomes of the kernel's slips, where the engine does better:
+/// How the kernel's quirks are treated. Quirks are bugs of Linux that the engine does not have:
 ///
-/// - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` for good. The engine takes
-///   them off with the lock: its counters equal a recount at all times.
-/// - Memory files keep what was stored through a mapping behind their end, and show it when they grow. POSIX
-///   wants zeroes there, and the engine, like other file systems (and later kernels), has them.
-/// - A call that needs two cuts of a VMA where the limit of mappings allows one fails after the first. The
-///   engine leaves the VMA whole.
+/// - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` permanently. The engine
+///   subtracts the pages when it unlocks the VMA: its counters equal a recount at all times.
+/// - Memory files keep bytes that were stored through a mapping behind their end, and show the bytes when the
+///   files grow. POSIX requires zeroes there. The engine has zeroes, like other file systems and later
+///   kernels.
+/// - A call that needs two splits of a VMA where the limit of mappings allows one fails after the first
+///   split. The engine leaves the VMA whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quirks {
-    /// As on the kernel.
+    /// The quirks are present, as in the kernel.
     Kept,
-    /// As in the engine.
+    /// The quirks are absent, as in the engine.
     Cured,
-    /// Such calls are not drawn: for a comparison of the kernel with the engine.
+    /// The generator draws no calls that meet a quirk: for a comparison of the kernel with the engine.
     Avoided,
 }
 
-/// Where room is looked for.
+/// The direction and the bounds of the search for free addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Where it begins.
+    /// Start of the search.
     pub base: u64,
-    /// It goes on upwards from there: the legacy layout.
+    /// True if the search continues upwards from `base`: the legacy layout.
     pub upwards: bool,
-    /// Where it ends for calls without a hint above.
+    /// End of the search for calls without a hint above it.
     pub window_end: u64,
-    /// Calls may ask for other places (`MAP_32BIT`, `MAP_ABOVE4G`): nothing is drawn at random.
+    /// True if calls may ask for other places (`MAP_32BIT`, `MAP_ABOVE4G`). The places are deterministic.
     pub fixed: bool,
 }
 
-/// Everything a subject must be told so that two subjects can be compared call by call.
+/// The parameters that two subjects must share so that they can be compared call by call.
 ///
-/// All user addresses outside the arena are occupied by mappings that never merge and that no call of a
-/// test may touch, so that the kernel's own choice of addresses can only fall into the arena.
+/// All user addresses outside the arena are occupied by mappings that never merge and that no call of a test
+/// may touch. So the addresses that the kernel chooses are always in the arena.
 #[derive(Clone, Debug, PartialEq)]
 pub struct World {
     /// First address of the arena.
@@ -54,32 +57,32 @@ pub struct World {
     pub end: u64,
     /// End of user space.
     pub task_size: u64,
-    /// Where mappings go that have no fixed place.
+    /// The placement of mappings without a fixed address.
     pub layout: Layout,
-    /// Lowest address a process may map.
+    /// Lowest address that a process may map.
     pub min_addr: u64,
-    /// Where the heap starts (and `brk` stands at first).
+    /// Start of the heap, and initial value of the break.
     pub heap: u64,
-    /// Mappings one address space may have.
+    /// Maximum number of mappings of one address space.
     pub max_map_count: u64,
-    /// Pages kept free below a stack.
+    /// Number of pages that are kept free below a stack.
     pub stack_gap: u64,
-    /// What the process holds outside the arena.
+    /// Counters of the process's mappings outside the arena.
     pub outside: Counters,
-    /// Pages outside the arena that `mlockall` can lock.
+    /// Number of pages outside the arena that `mlockall` can lock.
     pub outside_lockable: i64,
-    /// The processes may lock without limit (`CAP_IPC_LOCK`).
+    /// True if the processes may lock without limit (`CAP_IPC_LOCK`).
     pub may_lock: bool,
     /// How guards mark their VMA.
     pub guards: GuardMark,
-    /// Mappings can be sealed, and writable memory kept from being executed (`mseal`, since 6.10;
-    /// `PR_SET_MDWE`), equal pages merged (`PR_SET_MEMORY_MERGE`).
+    /// True if mappings can be sealed (`mseal`, since 6.10), writable memory can be kept from becoming
+    /// executable (`PR_SET_MDWE`), and equal pages can be merged (`PR_SET_MEMORY_MERGE`).
     pub seals: bool,
-    /// How the kernel's slips are treated.
+    /// How the kernel's quirks are treated.
     pub quirks: Quirks,
 }
 
-/// An open file: which inode, and what its descriptor allows.
+/// An open file: its inode, and the accesses that its descriptor allows.
 #[derive(Clone, Copy, Debug)]
 pub struct FileDesc {
     /// Index in [`World::INODES`].
@@ -92,13 +95,13 @@ pub struct FileDesc {
     pub append: bool,
 }
 
-/// Where the legacy layout begins: a third of 2^47, in whole pages.
+/// Start of the search in the legacy layout: a third of 2^47, in whole pages.
 pub const LEGACY_BASE: u64 = 0x2aaa_aaaa_b000;
 
 impl World {
-    /// Pages of the arena.
+    /// Number of pages of the arena.
     pub const PAGES: u64 = 1024;
-    /// Sizes in bytes of the two inodes at the start.
+    /// Initial sizes of the two inodes, in bytes.
     pub const INODES: [u64; 2] = [20 * PAGE + 123, 2 * PAGE];
     /// The descriptors.
     pub const FILES: [FileDesc; 6] = [
@@ -110,12 +113,12 @@ impl World {
         FileDesc { inode: 1, read: true, write: false, append: false },
     ];
 
-    /// What byte `at` of an inode is at the start.
+    /// Returns the initial value of byte `at` of an inode.
     pub fn initial(inode: u8, at: u64) -> u8 {
         ((at / 5) % 251) as u8 ^ (inode.wrapping_add(1) * 37)
     }
 
-    /// A world for subjects that have nothing outside the arena.
+    /// Returns a world for subjects that have nothing outside the arena.
     pub fn bare() -> World {
         let start = 0x10_0000_0000;
         let task_size = (1 << 47) - PAGE;
@@ -137,7 +140,7 @@ impl World {
         }
     }
 
-    /// The same with the middle of its arena, in which the heap is, at `middle`.
+    /// Returns this world with the middle of the arena, which contains the heap, at `middle`.
     #[must_use]
     pub fn around(self, middle: u64) -> World {
         let start = middle - Self::PAGES / 2 * PAGE;
@@ -145,15 +148,15 @@ impl World {
         World { start, end: start + Self::PAGES * PAGE, heap, ..self }
     }
 
-    /// The same where calls may ask for other places, and mappings go upwards from a third of the way, or
-    /// down.
+    /// Returns this world with a layout in which calls may ask for other places. Mappings are placed upwards
+    /// from a third of the address space if `upwards` is true, otherwise downwards.
     #[must_use]
     pub fn with_layout(self, upwards: bool) -> World {
         let base = if upwards { LEGACY_BASE } else { self.layout.base };
         World { layout: Layout { base, upwards, fixed: true, ..self.layout }, ..self }
     }
 
-    /// Whether `[start, end)` lies in the arena.
+    /// Returns true if `[start, end)` is in the arena.
     pub fn holds(&self, start: u64, end: u64) -> bool {
         self.start <= start && start <= end && end <= self.end
     }

@@ -8,7 +8,7 @@ use freehold_model::{Engine, Model, Subject, World, cases};
 
 fn files() -> Vec<PathBuf> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../cases");
-    let entries = std::fs::read_dir(dir).expect("the cases are there");
+    let entries = std::fs::read_dir(dir).expect("the folder of cases exists");
     let mut files: Vec<PathBuf> = entries.map(|e| e.expect("readable").path()).collect();
     files.retain(|f| f.extension().is_some_and(|e| e == "txt"));
     files.sort();
@@ -28,17 +28,17 @@ fn run_all(subject: &mut dyn Subject) {
 }
 
 #[test]
-fn the_model_passes() {
+fn model_passes_all_cases() {
     run_all(&mut Model::new(World::bare()));
 }
 
 #[test]
-fn the_model_passes_without_the_slips_of_the_kernel() {
+fn model_without_quirks_passes_all_cases() {
     run_all(&mut Model::new(Engine::world_for(false)));
 }
 
 #[test]
-fn the_engine_passes_in_every_design() {
+fn engine_passes_all_cases_in_every_design() {
     for locking in lockings() {
         let mut engine = Engine::new(Engine::world_for(false), locking);
         run_all(&mut engine);
@@ -47,7 +47,7 @@ fn the_engine_passes_in_every_design() {
 }
 
 #[test]
-fn the_kernel_passes() {
+fn kernel_passes_all_cases() {
     if let Some(mut linux) = linux(Options::default()) {
         run_all(&mut linux);
     }

@@ -1,4 +1,4 @@
-//! The model against the running kernel: ten thousand random calls in every test run.
+//! The model against the running kernel: ten thousand random calls in every run of the tests.
 
 use crate::support::{assert_same, linux};
 use freehold_model::compare::{self, Plan};
@@ -42,17 +42,17 @@ fn model_agrees_with_the_kernel_for_a_million_calls() {
     }
 }
 
-/// The comparison must be able to fail: a model with another idea of one constant is found out.
+/// Checks that the comparison can fail: it detects a model that returns a wrong errno.
 #[test]
-fn a_difference_is_found_and_made_small() {
+fn comparison_finds_and_shrinks_a_difference() {
     let mut right = Model::new(freehold_model::World::bare());
     let mut left = Crooked(right.clone());
     let plan = Plan { seed: 5, calls: 100_000, per_run: 256, between_maps: 16 };
-    let found = compare::run(&mut left, &mut right, &plan).difference.expect("the model is crooked");
-    assert!(found.ops.len() <= 3, "not small: {:?}", found.ops);
+    let found = compare::run(&mut left, &mut right, &plan).difference.expect("a wrong errno");
+    assert!(found.ops.len() <= 3, "more than 3 calls: {:?}", found.ops);
 }
 
-/// Answers one errno wrongly.
+/// A model that returns one errno wrongly.
 struct Crooked(Model);
 
 impl Subject for Crooked {

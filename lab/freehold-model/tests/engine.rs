@@ -1,5 +1,5 @@
-//! The engine, in every design, against the model and against the running kernel: random calls, the same
-//! results, the same maps and counters, the same bytes.
+//! The engine, in every design, against the model and against the running kernel: random calls must have
+//! equal results, maps, counters and contents.
 //!
 //! With `FREEHOLD_EFFORT=long` each comparison runs a million calls.
 
@@ -44,7 +44,8 @@ fn every_design_agrees_with_the_model_at_the_limit_of_mappings() {
     }
 }
 
-/// On both sides of every border that decides where a mapping may go, from below and from above.
+/// Runs with an arena around every border that decides where a mapping may be placed, searching upwards and
+/// downwards.
 #[test]
 fn every_layout_agrees_with_the_model() {
     let borders = [1 << 30, 2 << 30, 4 << 30, LEGACY_BASE];
@@ -55,7 +56,8 @@ fn every_layout_agrees_with_the_model() {
     }
 }
 
-/// Tables of five levels, on both sides of what four reach.
+/// Runs with page tables of five levels, with the arena around the end of the addresses that four levels
+/// reach.
 #[test]
 fn every_design_agrees_with_the_model_on_five_levels() {
     for (n, locking) in lockings().into_iter().enumerate() {
@@ -65,7 +67,7 @@ fn every_design_agrees_with_the_model_on_five_levels() {
     }
 }
 
-/// Runs the engine beside the kernel, `calls` calls in all.
+/// Runs `calls` calls in total on the engine and the kernel.
 fn against_the_kernel(options: Options, seed: u64, calls: u64, per_run: usize) {
     let Some(mut linux) = linux(options) else { return };
     linux.treat_quirks(Quirks::Avoided);
@@ -94,18 +96,18 @@ fn the_engine_agrees_with_the_kernel_at_the_limit_of_mappings() {
     against_the_kernel(Options { room: Some(9), ..Options::default() }, 1 << 42, calls(9_000), 1000);
 }
 
-/// The comparison must be able to fail in the smallest thing that only the engine has: one page's bytes.
+/// Checks that the comparison detects the smallest difference that only the engine can have: one wrong byte.
 #[test]
-fn a_wrong_byte_is_found() {
+fn comparison_finds_a_wrong_byte() {
     let world = Engine::world_for(false);
     let mut model = Model::new(world.clone());
     let mut engine = Forgetful(Engine::new(world, Locking::default()));
     let plan = Plan { seed: 5, calls: 100_000, per_run: 256, between_maps: 16 };
     let found = compare::run(&mut model, &mut engine, &plan).difference.expect("a store is lost");
-    assert!(found.ops.len() <= 3, "not small: {:?}", found.ops);
+    assert!(found.ops.len() <= 3, "more than 3 calls: {:?}", found.ops);
 }
 
-/// Loses every store of this value.
+/// An engine that loses every store of the value 7.
 struct Forgetful(Engine);
 
 impl Subject for Forgetful {

@@ -1,5 +1,5 @@
-//! Merges and splits, drawn as address lines in `lines.txt`, on the model, on the engine in every design, and
-//! on the kernel.
+//! Merges and splits, drawn as address lines in `lines.txt`. The test runs on the model, on the engine in
+//! every design, and on the kernel.
 
 use crate::support::{linux, lockings};
 use freehold_model::linux::Options;
@@ -9,21 +9,21 @@ use std::ops::Range;
 
 /// Column of the first page's bar.
 const MARGIN: usize = 10;
-/// Page of the arena where lines begin.
+/// Page of the arena at which lines begin.
 const FIRST: u64 = 16;
 
 const SEQUENTIAL: u64 = 2;
 
-/// A stretch of pages between two bars.
+/// Pages between two bars.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stretch {
     pages: Range<u64>,
-    /// The letter, small.
+    /// The letter, in lower case.
     kind: char,
     written: Vec<u64>,
 }
 
-/// Reads a line; holes are left out.
+/// Parses a line. Holes are left out.
 fn stretches(line: &str) -> Vec<Stretch> {
     let mut out = Vec::<Stretch>::new();
     let columns: Vec<char> = line.chars().skip(MARGIN).collect();
@@ -38,14 +38,14 @@ fn stretches(line: &str) -> Vec<Stretch> {
             None => out.push(Stretch { pages: page..page + 1, kind, written: Vec::new() }),
         }
         if letter != kind {
-            out.last_mut().expect("just seen").written.push(page);
+            out.last_mut().expect("the line has a stretch").written.push(page);
         }
     }
     out.retain(|stretch| stretch.kind != '.');
     out
 }
 
-/// The pages with this mark.
+/// Returns the pages with this mark.
 fn marked(line: &str, mark: char) -> Range<u64> {
     let at: Vec<usize> = line.char_indices().filter(|(_, c)| *c == mark).map(|(n, _)| n).collect();
     let page = |column: usize| ((column - MARGIN - 1) / 2) as u64;
@@ -58,11 +58,11 @@ fn prot(kind: char) -> u64 {
         'r' => 1,
         'x' => 5,
         'w' | 's' | 'l' => 3,
-        other => panic!("no such page: {other}"),
+        other => panic!("unknown letter of a page: {other}"),
     }
 }
 
-/// One picture on one subject.
+/// The state of one picture on one subject.
 struct Stage<'s> {
     subject: &'s mut dyn Subject,
     world: World,
@@ -92,7 +92,7 @@ impl Stage<'_> {
         self.must(Call::Mmap { addr, len, prot, flags: 0x32, file: None, off: 0 });
     }
 
-    /// Builds what a line shows. Each VMA lies alone until all its pages are written.
+    /// Creates the mappings of a line. Maps and writes each VMA in turn, so that it has no equal neighbour.
     fn build(&mut self, stretches: &[Stretch]) {
         for stretch in stretches {
             self.map(&stretch.pages, 3);
@@ -111,7 +111,7 @@ impl Stage<'_> {
         self.assert_shows(stretches);
     }
 
-    /// Compares VMAs and rights; which pages were written is not looked at.
+    /// Compares VMAs and rights. Does not compare which pages were written.
     fn assert_shows(&mut self, stretches: &[Stretch]) {
         let known = self.subject.known_flags();
         let shown = |flags: u32| flags & known & (vmflag::ACCESS | vmflag::SEQUENTIAL | vmflag::LOCKED);
@@ -129,10 +129,10 @@ impl Stage<'_> {
                 (start, start + len, shown(prot(stretch.kind) as u32 | extra))
             })
             .collect();
-        assert_eq!(got, want, "maps (left) are not as drawn (right)");
+        assert_eq!(got, want, "the maps (left) differ from the drawing (right)");
     }
 
-    /// Makes a call drawn below a line. That it may fail is a part of the picture.
+    /// Makes a call that is drawn below a line. The call may fail: the following line shows the effect.
     fn act(&mut self, line: &str, target: Option<Range<u64>>) {
         let words: Vec<&str> = line.split(['^', ' ']).filter(|word| !word.is_empty()).collect();
         if words == ["fork"] {
@@ -160,7 +160,7 @@ impl Stage<'_> {
     }
 }
 
-/// Draws the picture that begins at each `is` on the subject; returns how many there are.
+/// Runs all pictures on the subject. A picture begins at each `is`. Returns the number of pictures.
 fn run_all(subject: &mut dyn Subject, what: &str) -> usize {
     let mut pictures = 0;
     let mut stage = Stage { world: subject.world(), subject, proc: 0 };
@@ -190,12 +190,12 @@ fn run_all(subject: &mut dyn Subject, what: &str) -> usize {
 }
 
 #[test]
-fn the_model_draws_every_line() {
+fn model_matches_every_line() {
     assert!(run_all(&mut Model::new(World::bare()), "the model") >= 30);
 }
 
 #[test]
-fn the_engine_draws_every_line_in_every_design() {
+fn engine_matches_every_line_in_every_design() {
     for locking in lockings() {
         let mut engine = Engine::new(Engine::world_for(false), locking);
         run_all(&mut engine, &format!("the engine, {locking:?}"));
@@ -203,7 +203,7 @@ fn the_engine_draws_every_line_in_every_design() {
 }
 
 #[test]
-fn the_kernel_draws_every_line() {
+fn kernel_matches_every_line() {
     if let Some(mut linux) = linux(Options::default()) {
         run_all(&mut linux, "the kernel");
     }

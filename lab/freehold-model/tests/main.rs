@@ -1,4 +1,4 @@
-//! The comparisons of the model, the engine and the running kernel, one program.
+//! The comparisons of the model, the engine and the running kernel, in one program.
 
 mod cases;
 mod differential;

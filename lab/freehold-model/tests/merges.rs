@@ -1,5 +1,5 @@
-//! C-33: every small layout. Three neighbours, and every range in them given every right, must end as in the
-//! model.
+//! C-33: every small layout of three neighbours. Each range in a layout gets each kind of rights, and the
+//! result must equal the model's.
 //!
 //! ```text
 //! page       0     1     2     3     4     5     6
@@ -7,16 +7,16 @@
 //! changed          |---- any whole pages ---|            21 ranges; inaccessible | readable | writable
 //!
 //! of each:   rights        readable | writable
-//!            attributes    all equal | one of them marked (sequential access)
-//!            family        none | the same for all that say so | its own | its own, since the fork
+//!            attributes    all equal | one marked (sequential access)
+//!            family        none | one shared by all that have it | its own | its own, since the fork
 //! by:        the process that made them | its child, whose families are all forked
 //! ```
 //!
-//! Many copies of a layout lie side by side in one arena, each with its own change. What the change did to
-//! families, which no map shows, comes out when everything is made writable in the end: what may merge does.
+//! One arena contains many copies of a layout, each with its own change. No map shows the effect of the
+//! change on families. So in the end all memory is made writable, which merges the VMAs that may merge.
 //!
-//! A quick run takes every third layout. With `FREEHOLD_EFFORT=long` all designs run it: which locks a task
-//! holds does not decide what merges.
+//! A quick run takes every third layout. With `FREEHOLD_EFFORT=long` all designs run the test. The locks that
+//! a task holds must not affect merging.
 
 use freehold::space::Locking;
 use freehold_machine::Effort;
@@ -25,9 +25,9 @@ use freehold_model::op::Proc;
 use freehold_model::{Call, Engine, Model, Op, PAGE, Subject, World, text};
 use std::collections::BTreeSet;
 
-/// Pages of each of the three.
+/// Number of pages of each of the three VMAs.
 const EACH: u64 = 2;
-/// Pages of a layout with room behind it.
+/// Number of pages of a layout with the free pages behind it.
 const STRIDE: u64 = 3 * EACH + 2;
 
 const READ: u64 = 1;
@@ -37,14 +37,14 @@ const RANDOM: u64 = 1;
 const SEQUENTIAL: u64 = 2;
 const DONTDUMP: u64 = 16;
 
-/// Which family of anonymous pages a VMA belongs to.
+/// The family of anonymous pages (the anon_vma) that a VMA belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     /// Never written.
     None,
-    /// Written, or split off, when all of them were one.
+    /// Written, or split off, while all VMAs of the family were one.
     Same,
-    /// Written when nothing like it was beside it.
+    /// Written while it had no equal neighbour.
     Own,
     /// Written after the fork, in both processes.
     Late,
@@ -55,7 +55,7 @@ const FAMILIES: [Family; 4] = [Family::None, Family::Same, Family::Own, Family::
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     rights: [u64; 3],
-    /// The one with the attribute.
+    /// The VMA with the attribute.
     marked: Option<usize>,
     family: [Family; 3],
 }
@@ -72,7 +72,7 @@ fn ranges() -> impl Iterator<Item = (u64, u64)> {
     (0..3 * EACH).flat_map(|start| (start + 1..=3 * EACH).map(move |end| (start, end)))
 }
 
-/// Collects the calls.
+/// A list of calls.
 struct Script {
     ops: Vec<Op>,
     proc: Proc,
@@ -99,14 +99,14 @@ impl Script {
         self.call(Call::Write { addr, value: 1 });
     }
 
-    /// Makes the layout at `base`.
+    /// Creates the layout at `base`.
     fn make(&mut self, layout: &Layout, base: u64) {
         let at = |i: usize| base + i as u64 * EACH * PAGE;
         self.map(base, 3 * EACH, WRITE);
         if let Some(i) = layout.family.iter().position(|family| *family == Family::Same) {
             self.write(at(i));
         }
-        // What is not of that family comes anew, so marked for the time being that nothing merges.
+        // The other VMAs are mapped again. A temporary mark keeps them from merging.
         for i in (0..3).filter(|i| layout.family[*i] != Family::Same) {
             self.map(at(i), EACH, ALL);
             self.advise(at(i), [RANDOM, SEQUENTIAL, DONTDUMP][i]);
@@ -121,7 +121,7 @@ impl Script {
         }
     }
 
-    /// After the fork.
+    /// Writes the VMAs of the family `Late`, after the fork.
     fn make_late(&mut self, layout: &Layout, base: u64) {
         for i in (0..3).filter(|i| layout.family[*i] == Family::Late) {
             self.write(base + i as u64 * EACH * PAGE);
@@ -129,7 +129,7 @@ impl Script {
     }
 }
 
-/// The calls up to the changes, and those that show what became of the families.
+/// Returns the calls up to the changes, and the calls that make the families visible.
 fn script(world: &World, layout: &Layout, changes: &[Change]) -> (Vec<Op>, Vec<Op>) {
     let base = |n: usize| world.start + (n as u64 * STRIDE + 1) * PAGE;
     let mut script = Script { ops: Vec::new(), proc: 0 };
@@ -152,7 +152,8 @@ fn script(world: &World, layout: &Layout, changes: &[Change]) -> (Vec<Op>, Vec<O
     (changed, script.ops)
 }
 
-/// Runs calls on both and compares results and maps; the layouts' numbers of VMAs go to `seen`.
+/// Runs calls on both subjects and compares results and maps. Adds the number of VMAs of each layout to
+/// `seen`.
 fn same(model: &mut Model, engine: &mut Engine, ops: &[Op], seen: &mut BTreeSet<usize>) -> bool {
     let agree = model.apply_all(ops) == engine.apply_all(ops);
     let start = model.world().start;
@@ -213,7 +214,7 @@ fn every_range_of_every_small_layout_merges_and_splits_as_in_the_model() {
         for layout in layouts().into_iter().step_by(Effort::of(3, 1, 1)) {
             seen.extend(check_layout(&mut model, &mut engine, &layout, &changes));
         }
-        // Everything merged, nothing merged, and the middle one cut out of the middle.
+        // Layouts were merged completely, not at all, or had a part of the middle VMA cut out.
         assert_eq!(seen, BTreeSet::from([1, 2, 3, 4, 5]), "numbers of VMAs that layouts ended with");
     }
 }

@@ -1,7 +1,7 @@
-//! Where the kernel puts what has no fixed place, beside the engine and the model: from above, from below, in
-//! the second GiB, above four.
+//! The addresses that the kernel chooses for mappings without a fixed place, against those of the engine and
+//! the model: searching downwards and upwards, in the second GiB, above 4 GiB.
 //!
-//! That is known only in a program in which nothing is put anywhere at random. So the test begins itself again
+//! The addresses are only known in a program without address randomisation. So the test starts itself again
 //! as such a program, once with each layout.
 
 use crate::support::{assert_same, calls, linux, lockings};
@@ -13,14 +13,14 @@ use std::io::Write as _;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Borders of where room is looked for, and a place above all of them.
+/// Borders of the ranges that are searched for free addresses, and an address above all of them.
 const MIDDLES: [u64; 4] = [1 << 30, 2 << 30, 4 << 30, LEGACY_BASE + (1 << 40)];
 
 #[test]
-fn engine_and_model_place_as_the_kernel() {
+fn engine_and_model_choose_the_addresses_of_the_kernel() {
     for layout in [0, libc::ADDR_COMPAT_LAYOUT] {
         let mut again = Command::new(std::env::current_exe().expect("this program"));
-        again.args(["--exact", "places::in_a_known_layout", "--ignored", "--nocapture"]);
+        again.args(["--exact", "places::addresses_agree_in_a_known_layout", "--ignored", "--nocapture"]);
         let persona = (libc::ADDR_NO_RANDOMIZE | layout) as libc::c_ulong;
         // SAFETY: a system call without pointers, between fork and exec.
         unsafe {
@@ -29,8 +29,8 @@ fn engine_and_model_place_as_the_kernel() {
                 _ => Ok(()),
             })
         };
-        let output = again.output().expect("begins");
-        // Whether the kernel can be driven, seen without --nocapture too.
+        let output = again.output().expect("the program starts");
+        // Prints, even without --nocapture, whether the kernel can be driven.
         let _ = std::io::stderr().write_all(&output.stderr);
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.contains("1 passed"), "layout {layout:#x}: {said}");
@@ -38,8 +38,8 @@ fn engine_and_model_place_as_the_kernel() {
 }
 
 #[test]
-#[ignore = "engine_and_model_place_as_the_kernel begins it, in a program whose layout is known"]
-fn in_a_known_layout() {
+#[ignore = "engine_and_model_choose_the_addresses_of_the_kernel runs it in a program with a known layout"]
+fn addresses_agree_in_a_known_layout() {
     for (n, middle) in MIDDLES.into_iter().enumerate() {
         let Some(mut linux) = linux(Options { around: Some(middle), ..Options::default() }) else { return };
         let seed = 5 + ((n as u64) << 32);

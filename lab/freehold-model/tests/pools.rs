@@ -1,4 +1,4 @@
-//! Huge pages of pools with a userfaultfd: random calls on a naive model beside the engine, and the running
+//! Huge pages of pools with a userfaultfd: random calls on a naive model, and on the engine and the running
 //! kernel.
 
 use freehold::space::{HugetlbLock, Locking};
@@ -12,7 +12,7 @@ use rand_pcg::{
     rand_core::{Rng, SeedableRng},
 };
 
-/// Calls in a life.
+/// Number of calls in a life.
 const CALLS: u64 = 120;
 
 struct Words(Pcg64Mcg);
@@ -23,7 +23,7 @@ impl Draw for Words {
     }
 }
 
-/// Makes the calls of a life on both; `alike` is asked after each.
+/// Makes the calls of a life on the model and on `other`, and calls `alike` after each.
 fn life<S: Subject>(seed: u64, like: Like, other: &mut S, alike: impl Fn(&Model, &S)) -> u64 {
     let (mut random, mut model) = (Words(Pcg64Mcg::seed_from_u64(seed)), Model::new(like));
     let mut made: Vec<(Op, Answer)> = Vec::new();
@@ -53,7 +53,7 @@ fn the_engine_agrees_with_the_model() {
         });
         engine.end();
     }
-    // Calls that are all refused find nothing.
+    // A run in which most calls fail would test little.
     assert!(done > lives * CALLS / 3, "{done} done");
 }
 
@@ -61,7 +61,7 @@ fn the_engine_agrees_with_the_model() {
 fn the_kernel_agrees_with_the_model() {
     for seed in 0..Effort::of(8, 64, 4000) {
         let Some(mut linux) = Linux::new() else {
-            println!("not compared: no userfaultfd, or less than {} huge pages", 4 * pools::PAGES);
+            println!("not compared: no userfaultfd, or fewer than {} huge pages", 4 * pools::PAGES);
             return;
         };
         life(seed, Like::Linux, &mut linux, |_, _| ());

@@ -1,4 +1,4 @@
-//! Any calls whatever have the same results in the engine and in the model; proptest makes small what does
+//! Arbitrary calls have the same results in the engine and in the model. proptest shrinks calls that have
 //! not.
 //!
 //! With `FREEHOLD_EFFORT=long` there are a hundred times as many cases.
@@ -52,9 +52,9 @@ fn any_calls_agree_with_little_room() {
     any_calls_agree(&Engine::world_with_room(6), Locking::ALL[5]);
 }
 
-/// Bytes that mean the same call again and again, or nothing, would test little.
+/// Bytes that always decode to the same call, or to no call, would test little.
 #[test]
-fn bytes_mean_all_kinds_of_calls() {
+fn bytes_decode_to_all_kinds_of_calls() {
     let world = Engine::world_for(false);
     let mut kinds = std::collections::BTreeMap::<&str, u32>::new();
     for n in 0..20_000u64 {
@@ -64,5 +64,5 @@ fn bytes_mean_all_kinds_of_calls() {
         }
     }
     assert!(kinds.len() >= 20, "only {kinds:?}");
-    assert!(kinds.values().all(|count| *count >= 10), "some hardly ever: {kinds:?}");
+    assert!(kinds.values().all(|count| *count >= 10), "fewer than 10 calls of a kind: {kinds:?}");
 }

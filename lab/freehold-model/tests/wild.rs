@@ -1,8 +1,8 @@
-//! Every public call of the engine with wild arguments, from seeds: nothing panics, overflow checks and
-//! assertions on.
+//! Every public call of the engine with wild arguments, from seeds. No call may panic, with overflow checks
+//! and assertions on.
 //!
-//! `lab/fuzz/fuzz_targets/wild.rs` plays the same lives on what a fuzzer invents. What fails prints its seed:
-//! `FREEHOLD_SEED` plays one alone.
+//! `lab/fuzz/fuzz_targets/wild.rs` runs the same code on bytes of a fuzzer. A failing life prints its seed,
+//! and `FREEHOLD_SEED` runs the life with one seed.
 
 #[path = "../../../engine/freehold/tests/support/public_calls.rs"]
 mod public_calls;
@@ -14,11 +14,11 @@ use rand_pcg::{
 };
 use std::{fs, path::Path};
 
-/// Bytes of a life; a call takes a dozen.
+/// Number of bytes of a life. A call takes about twelve.
 const BYTES: usize = 3000;
 
 fn life(seed: u64) -> Life {
-    // Shown if it fails.
+    // The test harness prints the seed if the life fails.
     println!("life {seed}");
     let mut bytes = vec![0; BYTES];
     Pcg64Mcg::seed_from_u64(seed).fill_bytes(&mut bytes);
@@ -39,7 +39,7 @@ fn lives(share: u64) {
         all.done += life.done;
     }
     println!("{all:?}");
-    // Calls that are all refused find nothing.
+    // A life in which most calls fail would test little.
     assert!(all.calls > 100 * count && all.done > all.calls / 8, "{all:?}");
 }
 
@@ -53,10 +53,10 @@ fn more_wild_calls_do_not_panic() {
     lives(1);
 }
 
-/// Calls that wild lives make without naming them, or not at all, and why.
+/// Calls that wild lives make under another name, or not at all, with the reason.
 const EXEMPT: &[(&str, &str)] = &[
     ("AddressSpace::new", "by `Process::new`"),
-    ("AddressSpace::write", "named so by a process's own call: as `space().write()`"),
+    ("AddressSpace::write", "shadowed by `Process::write`; called as `space().write()`"),
     ("Engine::files", "a reference"),
     ("Mapping::files", "a reference"),
     ("Special::files", "a reference"),
@@ -68,13 +68,13 @@ const EXEMPT: &[(&str, &str)] = &[
     ("File::access", "a value"),
     ("File::name", "a reference"),
     ("File::segment", "a reference"),
-    ("File::with_driver", "hooks are the embedder's"),
+    ("File::with_driver", "the hooks belong to the embedder"),
     ("Frames::frame", "a value"),
     ("NoMmuSpace::regions", "a reference"),
     ("Special::ops", "a reference"),
 ];
 
-/// Types whose public calls they make.
+/// Types whose public calls wild lives make.
 const WILD: &[&str] = &[
     "AddressSpace",
     "Userfaultfd",
@@ -91,27 +91,27 @@ const WILD: &[&str] = &[
     "HugePool",
 ];
 
-/// Types of `freehold-vmspace` whose calls they do not make, and why.
+/// Types of `freehold-vmspace` whose calls wild lives do not make, with the reason.
 const BELOW: &[(&str, &str)] = &[
-    ("AnonPage", "a value of the engine's own"),
+    ("AnonPage", "a value of the engine"),
     ("CacheFill", "made by faults"),
     ("Frame", "the engine's record of a frame"),
     ("FrameCache", "made by every call"),
-    ("FrameRequest", "what the engine asks of a platform"),
+    ("FrameRequest", "a request of the engine to a platform"),
     ("HugePage", "made by faults"),
     ("HugePageSize", "a value"),
-    ("Memory", "an engine's, whose calls of the same names are made"),
-    ("MigrationEntry", "a value of the engine's own"),
+    ("Memory", "the engine's calls of the same names are made"),
+    ("MigrationEntry", "a value of the engine"),
     ("PageCount", "a number"),
-    ("PageIndex", "a number, that its owner keeps in bounds"),
-    ("PageRange", "numbers, that their owner keeps in bounds"),
+    ("PageIndex", "a number, which its owner keeps in bounds"),
+    ("PageRange", "numbers, which their owner keeps in bounds"),
     ("Rss", "numbers"),
     ("RssCounters", "numbers"),
-    ("Run", "an engine's memory"),
+    ("Run", "memory of the engine"),
     ("UsageSum", "numbers"),
     ("UserRange", "checked numbers"),
-    ("VmSpace", "by the address space above it; by itself it has one owner"),
-    ("Zap", "a value of the engine's own"),
+    ("VmSpace", "called by the address space above it"),
+    ("Zap", "a value of the engine"),
 ];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Calls on the engine: what a kernel's system call layer does around it.
+//! Calls on the engine: the work that a kernel's system call layer does around them.
 
 use freehold::error::{Errno, MdweError, MmapError};
 use freehold::fault::{FaultError, SegvCode};
@@ -13,15 +13,15 @@ use super::{CPUS, EngineOn};
 use crate::model::MAX_PROCS;
 use crate::op::*;
 
-/// A call's value, or its errno.
+/// The value of a call, or its errno.
 type Res<T = u64> = Result<T, i32>;
 
-/// Success of a call that gives nothing.
+/// Converts the result of a call that returns no value.
 fn done<E>(result: Result<(), E>, errno: impl Fn(E) -> Errno) -> Res {
     result.map(|()| 0).map_err(|error| errno(error).0)
 }
 
-/// The engine says what it does with each verb's error; all of them have this method.
+/// Converts a result with the errno of its error. The error types of all verbs have the method `errno`.
 macro_rules! errno {
     ($result:expr) => {
         done($result, |error| error.errno())
@@ -29,7 +29,7 @@ macro_rules! errno {
 }
 
 impl<F: Format> EngineOn<F> {
-    /// One call of a living process, by the CPU that happens to run it.
+    /// Executes one call of a living process on this CPU.
     pub(super) fn call(&self, cpu: &mut Cpu<F>, process: &Process<F>, op: &Op) -> Outcome {
         match op.call {
             Call::Read { addr, len } => read(cpu, process, addr, len),
@@ -42,8 +42,8 @@ impl<F: Format> EngineOn<F> {
         }
     }
 
-    /// The CPU that a call of a single thread is made by: touches have another for the next page and for the
-    /// next byte.
+    /// Returns the CPU for a call of a single-threaded run. Adjacent pages and adjacent bytes are accessed on
+    /// different CPUs.
     pub(super) fn cpu_for(&self, op: &Op) -> usize {
         match op.call {
             Call::Read { addr, .. } | Call::Write { addr, .. } => {
@@ -68,7 +68,7 @@ impl<F: Format> EngineOn<F> {
                 let flags = RemapFlags::from_bits_retain(flags);
                 p.mremap(old, old_len, new_len, flags, new_addr).map_err(|error| error.errno().0)?
             }
-            // Here and below: the parameter is an int.
+            // Here and below, the kernel's parameter is an int.
             Call::Madvise { addr, len, advice } => {
                 let advice = Advice::from_raw(advice as u32);
                 errno!(advice.and_then(|advice| p.madvise(addr, len, advice)))?
@@ -96,7 +96,7 @@ impl<F: Format> EngineOn<F> {
             Call::FileWrite { file, off, len, seed } => files.write(file, off, len, seed)?,
             Call::FileRead { file, off, len } => return files.read(file, off, len).map(Outcome::Bytes),
             Call::Setrlimit { limit, pages } => self.set_limit(p, limit, pages),
-            Call::Read { .. } | Call::Write { .. } | Call::Fork | Call::Exit => unreachable!("no plain call"),
+            Call::Read { .. } | Call::Write { .. } | Call::Fork | Call::Exit => unreachable!("special call"),
         }))
     }
 
@@ -114,7 +114,7 @@ impl<F: Format> EngineOn<F> {
         let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
         let file = file.map(|file| self.run().files.get(file));
         p.mmap(addr, len, prot, flags, file, off).map_err(|error| match error {
-            // A fixed address in the last page does not fit, and a kernel takes it for an error number.
+            // A fixed address in the last page does not fit, and the kernel reads that address as an errno.
             MmapError::NoSpace
                 if addr > u64::MAX - 4095
                     && len <= self.world.task_size
@@ -127,7 +127,7 @@ impl<F: Format> EngineOn<F> {
     }
 
     fn mincore(&self, p: &Process<F>, addr: u64, len: u64) -> Res<Outcome> {
-        // What does not lie in the arena is refused before anything is written.
+        // The engine refuses a range outside the arena before it writes anything.
         let inside = addr.checked_add(len).is_some_and(|end| self.world.holds(addr, end));
         let pages = if inside { len.div_ceil(PAGE) } else { 0 };
         let mut bits = vec![0; pages as usize];
@@ -151,7 +151,7 @@ impl<F: Format> EngineOn<F> {
         let mut limits = p.limits().get();
         match limit {
             Limit::As => limits.address_space = bytes(outside.total()),
-            // The hard limit too: only with that is a limit of zero not taken for none.
+            // The hard limit is set too. Otherwise a limit of zero means no limit.
             Limit::Data => (limits.data, limits.data_hard) = (bytes(outside.data()), bytes(outside.data())),
             Limit::Lock => limits.memlock = bytes(0),
             Limit::Stack => limits.stack = bytes(0),
@@ -167,7 +167,7 @@ impl<F: Format> EngineOn<F> {
         match cpu.call(|| process.fork()) {
             Ok(child) => {
                 let child = Process::of(child);
-                let mut born = self.run().born.lock().expect("nobody panics with it");
+                let mut born = self.run().born.lock().expect("no panic under the lock");
                 born.push(child);
                 Outcome::Ok((self.run().procs.len() + born.len()) as u64 - 1)
             }
@@ -184,7 +184,7 @@ fn read<F: Format>(cpu: &mut Cpu<F>, process: &Process<F>, addr: u64, len: u64) 
     }
 }
 
-/// What a program sees of a fault.
+/// Converts the error of a fault to the signal that a program sees.
 fn signal(error: FaultError) -> Outcome {
     let (kind, addr) = match error {
         FaultError::Segv { addr, code: SegvCode::Maperr } => (SignalKind::SegvMapErr, addr),

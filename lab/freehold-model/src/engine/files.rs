@@ -1,4 +1,4 @@
-//! The files of a world: shared memory whose first contents come from a pager.
+//! The files of a world: shared memory with initial contents from a pager.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,14 +17,14 @@ use crate::world::World;
 
 type Res<T> = Result<T, i32>;
 
-/// Gives each page its first contents once, and zeroes after it was cut off.
+/// Supplies the initial contents of each page once, and zeroes after the page was truncated.
 struct Initial {
     inode: u8,
     discarded: Mutex<BTreeSet<PageIndex>>,
 }
 
 impl Initial {
-    /// The end of the pages that have contents at first.
+    /// Returns the end of the pages that have initial contents.
     fn end(&self) -> PageIndex {
         PageIndex::new(World::INODES[self.inode as usize].div_ceil(PAGE))
     }
@@ -33,7 +33,7 @@ impl Initial {
 impl<F: Format> Pager<Machine<F>> for Initial {
     fn read_page(&self, machine: &Machine<F>, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         machine.zero_frame(frame);
-        let discarded = self.discarded.lock().expect("nobody panics with it");
+        let discarded = self.discarded.lock().expect("no panic under the lock");
         let first = index.byte();
         if index < self.end() && !discarded.contains(&index) {
             let end = World::INODES[self.inode as usize].min(first + PAGE);
@@ -45,7 +45,7 @@ impl<F: Format> Pager<Machine<F>> for Initial {
 
     fn discard(&self, pages: PageRange) {
         let gone = PageRange::new(pages.start, pages.end.min(self.end()));
-        self.discarded.lock().expect("nobody panics with it").extend(gone);
+        self.discarded.lock().expect("no panic under the lock").extend(gone);
     }
 }
 
@@ -63,7 +63,7 @@ impl<F: Format> Files<F> {
         };
         let inodes: Vec<_> = World::INODES.iter().enumerate().map(inode).collect();
         let open = World::FILES.iter().map(|desc| {
-            // O_APPEND is the descriptor's; the engine's `append` is the attribute of an inode.
+            // O_APPEND belongs to the descriptor. The engine's `append` is the attribute of an inode.
             let access = FileAccess { read: desc.read, write: desc.write, ..FileAccess::READ_WRITE };
             File::new(&inodes[desc.inode as usize], access, "file").expect("memory for a file")
         });
@@ -74,14 +74,14 @@ impl<F: Format> Files<F> {
         &self.open[file as usize]
     }
 
-    /// Which file an object is.
+    /// Returns the file of an object.
     pub(super) fn which(&self, object: &Object<Machine<F>>) -> Option<MapFile> {
         let Object::File(file) = object else { return None };
         let inode = self.inodes.iter().position(|inode| Counted::ptr_eq(inode, file.mapping()));
         Some(inode.map_or(MapFile::SharedAnon, |n| MapFile::Inode(n as u8)))
     }
 
-    /// Whether a line of the maps is of a file or of shared memory.
+    /// Returns true if a line of the maps belongs to a file or to shared memory.
     pub(super) fn is_file(&self, name: &MapName<Machine<F>>) -> bool {
         matches!(name, MapName::Object(Object::File(_)))
     }
@@ -90,7 +90,7 @@ impl<F: Format> Files<F> {
         self.inodes.iter().for_each(|inode| inode.check());
     }
 
-    /// `ftruncate`, as the system call layer of a kernel does it.
+    /// Implements `ftruncate`, with the checks of a kernel's system call layer.
     pub(super) fn truncate(&self, file: FileId, len: u64) -> Res<u64> {
         let file = self.get(file);
         if len > i64::MAX as u64 || !file.access().write {
@@ -99,7 +99,7 @@ impl<F: Format> Files<F> {
         file.mapping().truncate(len).map(|()| 0).map_err(|_| libc::EIO)
     }
 
-    /// `pwrite`.
+    /// Implements `pwrite`.
     pub(super) fn write(&self, file: FileId, off: u64, len: u64, seed: u8) -> Res<u64> {
         let (file, append) = (self.get(file), World::FILES[file as usize].append);
         if off > i64::MAX as u64 {
@@ -114,7 +114,7 @@ impl<F: Format> Files<F> {
         Ok(done as u64)
     }
 
-    /// `pread`.
+    /// Implements `pread`.
     pub(super) fn read(&self, file: FileId, off: u64, len: u64) -> Res<Vec<u8>> {
         let file = self.get(file);
         if off > i64::MAX as u64 {

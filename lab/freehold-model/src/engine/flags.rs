@@ -1,4 +1,4 @@
-//! The engine's flags of a VMA as `smaps` names them.
+//! Conversion of the engine's VMA flags to the flags of `smaps`.
 
 use freehold::vma::flags::VmFlags;
 
@@ -32,9 +32,9 @@ const TABLE: [(VmFlags, u32); 25] = [
     (VmFlags::SEALED, vmflag::SEALED),
 ];
 
-/// The [`vmflag`] bits. A VMA's being new or written (soft-dirty) is not among what is compared.
+/// Returns the [`vmflag`] bits. The soft-dirty flag is not compared.
 pub(super) fn visible(flags: VmFlags) -> u32 {
     let known = TABLE.iter().fold(VmFlags::SOFTDIRTY, |all, (flag, _)| all | *flag);
-    assert!(known.contains(flags), "a flag that nothing here sets: {flags:?}");
+    assert!(known.contains(flags), "an unexpected flag: {flags:?}");
     TABLE.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0, |bits, (_, bit)| bits | bit)
 }

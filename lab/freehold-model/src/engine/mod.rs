@@ -1,12 +1,14 @@
-//! The engine as a subject: on a machine in this process, with real memory, virtual CPUs and every oracle on.
+//! The engine as a subject: on a machine in this process, with backed memory, virtual CPUs and every oracle
+//! on.
 //!
-//! Each run has a new engine on the same machine. When a run ends, its processes and files are dropped and
-//! the machine must have nothing in use. Calls are made, and memory is touched, by several virtual CPUs in
-//! turn, so that translations that should have been flushed are found out by the machine's TLBs.
+//! Each run has a new engine on the same machine. When a run ends, its processes and files are dropped, and
+//! the machine must have nothing in use. Several virtual CPUs alternate in calling and in accessing memory,
+//! so that the machine's TLBs detect translations that were not flushed.
 //!
-//! The engine's address spaces are empty; what [`World`] says lies outside the arena is made by `outside`.
+//! The engine's address spaces are empty at first. `outside` creates the mappings outside the arena that
+//! [`World`] describes.
 //!
-//! What the engine does differently from the kernel, and why, is said at [`Quirks`].
+//! [`Quirks`] lists the differences between the engine and the kernel, with the reasons.
 
 mod calls;
 mod files;
@@ -27,30 +29,29 @@ use crate::world::{Quirks, World};
 use files::Files;
 use outside::Outside;
 
-/// Virtual CPUs that a run uses.
+/// Number of virtual CPUs that a run uses.
 const CPUS: usize = 4;
-/// Memory of the machine: several times what the arenas of all processes can hold.
+/// Memory of the machine in bytes: several times the size of the arenas of all processes.
 const MEMORY: u64 = 256 << 20;
 
-/// Files and processes of one run; the engine goes with the last of them.
+/// Files and processes of one run. The engine is freed with the last of them.
 struct Run<F: Format> {
-    /// `None` after an exit.
+    /// Processes by index; `None` after an exit.
     procs: Vec<Option<Process<F>>>,
-    /// Children that come to `procs` when nobody else calls. Held for a push alone.
+    /// Children that `put_cpus` will move to `procs`. The lock is held only for a push.
     born: Mutex<Vec<Process<F>>>,
     files: Files<F>,
     outside: Outside,
 }
 
-/// The engine with one design of its locks, on tables of four levels.
+/// The engine with page tables of four levels.
 pub type Engine = EngineOn<X86_4>;
 
-/// The same on any format of page tables.
+/// The engine, with one lock design, on any format of page tables.
 pub struct EngineOn<F: Format> {
     world: World,
     locking: Locking,
-    /// Whether `mincore` reports pages of files as resident whatever the page cache holds, as the model
-    /// does.
+    /// True if `mincore` reports pages of files as resident regardless of the page cache, as the model does.
     file_pages_resident: bool,
     run: Option<Run<F>>,
     cpus: Vec<Cpu<F>>,
@@ -58,21 +59,21 @@ pub struct EngineOn<F: Format> {
 }
 
 impl<F: Format> EngineOn<F> {
-    /// The engine in a world: that of [`world_for`](Self::world_for), or that of a kernel it is compared
-    /// with.
+    /// Creates an engine in a world: that of [`world_for`](Self::world_for), or that of a kernel that the
+    /// engine is compared with.
     ///
     /// # Panics
     ///
-    /// When the host has no room for the machine.
+    /// Panics if the host has no room for the machine.
     pub fn new(world: World, locking: Locking) -> Self {
         Self::on(world, locking, MachineConfig::backed(MEMORY))
     }
 
-    /// As [`new`](Self::new), on a machine with such memory.
+    /// Creates an engine like [`new`](Self::new), on a machine with this configuration.
     ///
     /// # Panics
     ///
-    /// When the host has no room for the machine.
+    /// Panics if the host has no room for the machine.
     pub fn on(world: World, locking: Locking, config: MachineConfig) -> Self {
         let config = config.cpus(CPUS);
         let machine: Machine<F> = Machine::new(config).expect("room for a machine");
@@ -82,15 +83,16 @@ impl<F: Format> EngineOn<F> {
         engine
     }
 
-    /// Lets `mincore` report pages of files as the model does; for a comparison with something else than the
-    /// model.
+    /// Makes `mincore` report pages of files as the model does. Used for comparisons with subjects other than
+    /// the model.
     #[must_use]
     pub fn with_file_pages_resident(mut self) -> Self {
         self.file_pages_resident = true;
         self
     }
 
-    /// A world for a comparison with the model: the bare one with what this subject puts around the arena.
+    /// Returns a world for a comparison with the model: the bare world with this subject's mappings outside
+    /// the arena.
     pub fn world_for(may_lock: bool) -> World {
         let task_size = Process::<F>::TASK_SIZE;
         let bare = World { task_size, may_lock, quirks: Quirks::Cured, ..World::bare() };
@@ -102,13 +104,13 @@ impl<F: Format> EngineOn<F> {
         }
     }
 
-    /// Room for only so many more mappings in the world of [`world_for`](Self::world_for).
+    /// Returns the world of [`world_for`](Self::world_for), with room for only this many more mappings.
     pub fn world_with_room(mappings: u64) -> World {
         let world = Self::world_for(false);
         World { max_map_count: world.outside.map_count as u64 + mappings, ..world }
     }
 
-    /// The design in use.
+    /// The lock design in use.
     pub fn locking(&self) -> Locking {
         self.locking
     }
@@ -131,7 +133,7 @@ impl<F: Format> EngineOn<F> {
             brk: w.heap,
             limits: Limits { may_lock: w.may_lock, ..Limits::default() },
             locking: self.locking,
-            // As in the kernel's processes.
+            // The kernel's processes have the same setting.
             thp_disable: ThpDisable::Everywhere,
             ..SpaceConfig::default()
         };
@@ -141,27 +143,28 @@ impl<F: Format> EngineOn<F> {
     }
 
     fn run(&self) -> &Run<F> {
-        self.run.as_ref().expect("made by new and by every reset")
+        self.run.as_ref().expect("set by new and by every reset")
     }
 
     fn process(&self, proc: Proc) -> Option<&Process<F>> {
         self.run().procs.get(proc as usize)?.as_ref()
     }
 
-    /// The virtual CPUs, for threads that call [`apply_on`](Self::apply_on) at the same time. The subject has
-    /// none until [`put_cpus`](Self::put_cpus).
+    /// Takes the virtual CPUs, for threads that call [`apply_on`](Self::apply_on) concurrently. The subject
+    /// has no CPUs until [`put_cpus`](Self::put_cpus).
     pub fn take_cpus(&mut self) -> Vec<Cpu<F>> {
         std::mem::take(&mut self.cpus)
     }
 
-    /// Takes the CPUs back, and in what was born meanwhile.
+    /// Returns the CPUs to the subject, and adds the children that were forked since
+    /// [`take_cpus`](Self::take_cpus).
     pub fn put_cpus(&mut self, cpus: Vec<Cpu<F>>) {
         self.cpus = cpus;
-        let run = self.run.as_mut().expect("made by new and by every reset");
-        run.procs.extend(run.born.get_mut().expect("nobody panics with it").drain(..).map(Some));
+        let run = self.run.as_mut().expect("set by new and by every reset");
+        run.procs.extend(run.born.get_mut().expect("no panic under the lock").drain(..).map(Some));
     }
 
-    /// Executes one call on this CPU, beside others; none is an exit.
+    /// Executes one call on this CPU, concurrently with other calls. The call must not be an exit.
     pub fn apply_on(&self, cpu: &mut Cpu<F>, op: &Op) -> Outcome {
         match self.process(op.proc) {
             Some(process) => self.call(cpu, process, op),
@@ -169,7 +172,7 @@ impl<F: Format> EngineOn<F> {
         }
     }
 
-    /// Drops everything of the last run; nothing may be left of it.
+    /// Drops everything of the last run, and checks that nothing is leaked.
     fn end(&mut self) {
         self.cpus.iter_mut().for_each(Cpu::idle);
         if self.run.take().is_some() {
@@ -191,7 +194,7 @@ impl<F: Format> Subject for EngineOn<F> {
 
     fn apply(&mut self, op: &Op) -> Outcome {
         if op.call == Call::Exit {
-            let run = self.run.as_mut().expect("made by new and by every reset");
+            let run = self.run.as_mut().expect("set by new and by every reset");
             let gone = run.procs.get_mut(op.proc as usize).and_then(Option::take);
             return gone.map_or(Outcome::Err(libc::ESRCH), |_| Outcome::Ok(0));
         }
@@ -218,7 +221,7 @@ impl<F: Format> Subject for EngineOn<F> {
             .collect()
     }
 
-    /// What every address space and every file says of itself.
+    /// Checks the invariants of every address space and every file.
     fn check(&mut self) {
         let run = self.run();
         run.procs.iter().flatten().for_each(|process| process.check());
@@ -246,7 +249,7 @@ impl<F: Format> Subject for EngineOn<F> {
 
 impl<F: Format> Drop for EngineOn<F> {
     fn drop(&mut self) {
-        // A panic under way has said what is wrong.
+        // A panic in progress has already reported an error.
         if !std::thread::panicking() {
             self.end();
         }

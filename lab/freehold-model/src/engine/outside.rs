@@ -1,13 +1,13 @@
-//! What lies around the arena, so that a mapping without a fixed address can only fall into it.
+//! The mappings outside the arena. They force a mapping without a fixed address into the arena.
 //!
 //! ```text
 //! min_addr           start        end                            task_size
 //!    |---- nothing ----|--- arena ---|---- nothing ----|---- data ----|
 //! ```
 //!
-//! "Nothing" is an inaccessible shared mapping. "Data" counts as private writable memory, for a world in
-//! which the process has some outside the arena: RLIMIT_DATA has two rules, of which only one counts what is
-//! mapped. It maps an empty file, so that nothing can ever be brought into it.
+//! "Nothing" is an inaccessible shared mapping. "Data" counts as private writable memory, for a world whose
+//! process has such memory outside the arena: RLIMIT_DATA has two rules, and only one of them counts
+//! mappings. "Data" maps an empty file, so that no page can be faulted into it.
 
 use freehold::counted::Counted;
 use freehold::engine::Engine;
@@ -20,21 +20,21 @@ use freehold_pagetable::Format;
 use crate::op::PAGE;
 use crate::world::World;
 
-/// How much there is of each part, in pages.
+/// The size of each part, in pages.
 pub(super) struct Outside {
     total: u64,
     data: u64,
-    /// First address that is filled.
+    /// First address outside the arena that is mapped.
     first: u64,
 }
 
 impl Outside {
-    /// What fits that world.
+    /// Returns the sizes for that world.
     pub(super) fn of(w: &World) -> Outside {
         Outside { total: Outside::pages(w) as u64, data: w.outside.data_vm as u64, first: w.min_addr }
     }
 
-    /// Pages outside the arena.
+    /// Number of pages outside the arena.
     pub(super) fn pages(w: &World) -> i64 {
         ((w.task_size - w.min_addr - (w.end - w.start)) / PAGE) as i64
     }
@@ -51,7 +51,7 @@ impl Outside {
         self.data
     }
 
-    /// Makes the mappings.
+    /// Creates the mappings.
     pub(super) fn fill<F: Format>(
         &self,
         kernel: &Counted<Engine<Machine<F>>>,
@@ -68,12 +68,12 @@ impl Outside {
         ] {
             if start < end {
                 let at = process.mmap(start, end - start, prot, kind | MapFlags::FIXED, Some(&file), 0);
-                assert_eq!(at, Ok(start), "around an arena there is room");
+                assert_eq!(at, Ok(start), "there is room outside the arena");
             }
         }
     }
 
-    /// Whether `mlockall` has locked it.
+    /// Returns true if `mlockall` has locked the outside mappings.
     pub(super) fn is_locked<F: Format>(&self, process: &Process<F>) -> bool {
         let first = process.maps(self.first).next().expect("it is never unmapped");
         first.flags.contains(VmFlags::LOCKED)

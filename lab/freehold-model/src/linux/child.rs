@@ -1,4 +1,4 @@
-//! The child: executes commands with plain system calls, allocates nothing, never returns.
+//! The child: executes commands with plain system calls. It allocates nothing and never returns.
 #![expect(unsafe_code, reason = "raw system calls, signal handlers, faulting on purpose")]
 
 use std::arch::asm;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use super::wire::{Answer, BYTES, Channel, post, wait_change};
 use crate::world::World;
 
-/// Commands that are not system calls.
+/// Numbers of commands that are not system calls.
 pub(super) const READ: u64 = 1 << 32;
 pub(super) const WRITE: u64 = READ + 1;
 pub(super) const FORK: u64 = READ + 2;
@@ -16,12 +16,12 @@ pub(super) const PWRITE: u64 = READ + 4;
 pub(super) const PREAD: u64 = READ + 5;
 pub(super) const MINCORE: u64 = READ + 6;
 pub(super) const SETUP: u64 = READ + 7;
-/// Descriptor of file 0; the others follow.
+/// Descriptor of file 0. The descriptors of the other files follow.
 pub(super) const FIRST_FD: u64 = 200;
-/// Descriptor of the file that fills the space outside the arena.
+/// Descriptor of the file that is mapped over all addresses outside the arena.
 pub(super) const FILLER_FD: i32 = 199;
 
-// What the signal handler leaves; one thread only, so that relaxed order is enough.
+// The results of the signal handler. Relaxed is sufficient, because the process has only one thread.
 static RESUME: AtomicU64 = AtomicU64::new(0);
 static SIGNO: AtomicI64 = AtomicI64::new(0);
 static CODE: AtomicI64 = AtomicI64::new(0);
@@ -30,8 +30,8 @@ static ADDR: AtomicU64 = AtomicU64::new(0);
 extern "C" fn on_fault(signo: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let resume = RESUME.swap(0, Ordering::Relaxed);
     if resume == 0 {
-        // Not a touch: a fault of the executor itself.
-        // SAFETY: ends the process.
+        // The fault is not from an access of a command, but an error of the executor itself.
+        // SAFETY: `_exit` ends the process.
         unsafe { libc::_exit(99) };
     }
     // SAFETY: the kernel passes valid pointers to a SA_SIGINFO handler.
@@ -44,11 +44,11 @@ extern "C" fn on_fault(signo: i32, info: *mut libc::siginfo_t, context: *mut lib
     }
 }
 
-/// One byte load; `Err` when a signal came.
+/// Loads one byte. Fails if a signal arrives.
 fn load(addr: u64) -> Result<u8, ()> {
     let (value, failed): (u64, u64);
-    // SAFETY: the address may be anything; a fault resumes at label 2. Nothing but the named registers
-    // changes.
+    // SAFETY: the address may be any value, because a fault resumes at label 2. Only the named registers
+    // change.
     unsafe {
         asm!("lea {t}, [rip + 2f]", "mov [{r}], {t}", "xor {f:e}, {f:e}", "movzx {v:e}, byte ptr [{a}]",
             "jmp 3f", "2:", "mov {f:e}, 1", "3:",
@@ -58,10 +58,11 @@ fn load(addr: u64) -> Result<u8, ()> {
     if failed == 0 { Ok(value as u8) } else { Err(()) }
 }
 
-/// The same for an aligned word.
+/// Loads an aligned word. Fails if a signal arrives.
 fn load_word(addr: u64) -> Result<u64, ()> {
     let (value, failed): (u64, u64);
-    // SAFETY: as in `load`.
+    // SAFETY: the address may be any value, because a fault resumes at label 2. Only the named registers
+    // change.
     unsafe {
         asm!("lea {t}, [rip + 2f]", "mov [{r}], {t}", "xor {f:e}, {f:e}", "mov {v}, qword ptr [{a}]",
             "jmp 3f", "2:", "mov {f:e}, 1", "3:",
@@ -71,10 +72,10 @@ fn load_word(addr: u64) -> Result<u64, ()> {
     if failed == 0 { Ok(value) } else { Err(()) }
 }
 
-/// One byte store.
+/// Stores one byte. Fails if a signal arrives.
 fn store(addr: u64, value: u8) -> Result<(), ()> {
     let failed: u64;
-    // SAFETY: as in `load`; the store goes to the arena, which Rust knows nothing of.
+    // SAFETY: a fault resumes at label 2. The store is to the arena, which contains no memory of Rust.
     unsafe {
         asm!("lea {t}, [rip + 2f]", "mov [{r}], {t}", "xor {f:e}, {f:e}", "mov byte ptr [{a}], {v}",
             "jmp 3f", "2:", "mov {f:e}, 1", "3:",
@@ -93,10 +94,10 @@ fn signal() -> Answer {
     }
 }
 
-/// A system call as the kernel answers it: negative is an errno.
+/// Makes a system call. Returns the kernel's result, in which a negative value is an errno.
 fn call(number: u64, a: &[u64; 6]) -> i64 {
     let value: i64;
-    // SAFETY: the parent vouches that the call cannot reach memory that this program uses.
+    // SAFETY: the parent passes only calls that cannot reach memory that this program uses.
     unsafe {
         asm!("syscall", inlateout("rax") number as i64 => value, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
             in("r10") a[3], in("r8") a[4], in("r9") a[5], out("rcx") _, out("r11") _);
@@ -104,11 +105,11 @@ fn call(number: u64, a: &[u64; 6]) -> i64 {
     value
 }
 
-/// The loop of a process; `index` is its channel.
+/// The main loop of a process. `index` is the index of its channel.
 pub(super) fn run(channels: *mut Channel, mut index: usize) -> ! {
     let mut seen = 0;
     loop {
-        // SAFETY: the channel is ours from here until `post`.
+        // SAFETY: this process owns the channel until `post`.
         let channel = unsafe { &mut *channels.add(index) };
         let asked = wait_change(&channel.asked, seen);
         let mut used = 0;
@@ -140,7 +141,7 @@ pub(super) fn run(channels: *mut Channel, mut index: usize) -> ! {
     }
 }
 
-/// All processes are children of the template (`CLONE_PARENT`), and end with it.
+/// Forks with `CLONE_PARENT`, so that all processes are siblings, and end with their parent.
 fn fork(flags: u64) -> i64 {
     let pid = call(libc::SYS_clone as u64, &[flags | libc::SIGCHLD as u64, 0, 0, 0, 0, 0]);
     if pid == 0 {
@@ -193,10 +194,11 @@ fn own(what: u64, a: &[u64; 6], room: &mut [u8]) -> Answer {
     }
 }
 
-/// Signals, no huge pages, no rights beyond those of an ordinary user, the heap in the arena, the filler.
+/// Prepares the process: signal handlers, no huge pages, only the rights of an ordinary user, the heap in the
+/// arena, and the filler file.
 fn setup(a: &[u64; 6]) -> i64 {
     let [heap, may_lock, filler_len, ..] = *a;
-    // SAFETY: plain system calls on values that live through them.
+    // SAFETY: plain system calls on values that live through the calls.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_fault as *const () as usize;
@@ -213,13 +215,13 @@ fn setup(a: &[u64; 6]) -> i64 {
         if moved < 0 {
             return moved;
         }
-        // Asked once, so that a recording shows where the heap is.
+        // The break is requested once, so that a recording shows the heap's address.
         call(libc::SYS_brk as u64, &[0; 6]);
         let filler = call(libc::SYS_memfd_create as u64, &[c"filler".as_ptr() as u64, 0, 0, 0, 0, 0]);
         call(libc::SYS_ftruncate as u64, &[filler as u64, filler_len, 0, 0, 0, 0]);
         call(libc::SYS_dup2 as u64, &[filler as u64, FILLER_FD as u64, 0, 0, 0, 0]);
         call(libc::SYS_close as u64, &[filler as u64, 0, 0, 0, 0, 0]);
-        // Version 3 of the capability sets: three words for each half.
+        // Version 3 of the capability sets has three words for each half.
         let header: [u32; 2] = [0x2008_0522, 0];
         let lock = (may_lock as u32) << 14;
         let sets: [u32; 6] = [lock, lock, 0, 0, 0, 0];
@@ -227,15 +229,16 @@ fn setup(a: &[u64; 6]) -> i64 {
     }
 }
 
-/// `struct prctl_mm_map`: eleven addresses, the auxiliary vector (absent), its size, and no new executable.
-/// Code, data, arguments and environment are put into the page before the heap: they are only numbers here.
+/// Returns a `struct prctl_mm_map`: eleven addresses, the auxiliary vector (absent), its size, and no new
+/// executable. Code, data, arguments and environment are placed in the page before the heap. They are only
+/// numbers here.
 fn mm_map(heap: u64) -> [u64; 13] {
     let low = heap - 4096;
     let none = u64::from(u32::MAX) << 32;
     [low, low + 8, low, low, heap, heap, low, low, low, low, low, 0, none]
 }
 
-/// Opens the files of [`World::FILES`] afresh. `room` is used for their contents.
+/// Opens the files of [`World::FILES`] with their initial contents. `room` is a buffer for the contents.
 fn files(room: &mut [u8]) -> i64 {
     for (inode, &size) in World::INODES.iter().enumerate() {
         let fd = call(
@@ -257,7 +260,7 @@ fn files(room: &mut [u8]) -> i64 {
             path[at] = b'0' + (digits % 10) as u8;
             digits /= 10;
         }
-        // "/proc/self/fd/7", not "00007": move the digits to the front.
+        // Moves the digits to the front: the path is "/proc/self/fd/7", not "/proc/self/fd/00007".
         let zeros = path[14..18].iter().take_while(|b| **b == b'0').count();
         path.copy_within(14 + zeros..20, 14);
         for (id, file) in World::FILES.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! The running kernel as a subject: every process of a run is a child process that executes calls on command.
 //!
-//! A *template* process is prepared once: its rights are dropped, its heap is moved into the arena, huge
-//! pages are off, and all address space outside the arena is filled with one inaccessible shared mapping, so
-//! that the kernel's choice of addresses is determined. Each run begins with a fork of the template.
-//! Calls travel in batches through shared memory; `smaps` and `status` are read by the parent.
+//! A *template* process is prepared once: its rights are dropped, its heap is moved into the arena, and huge
+//! pages are switched off. One inaccessible shared mapping fills all addresses outside the arena, so that the
+//! addresses that the kernel chooses are determined. Each run begins with a fork of the template. Calls are
+//! sent in batches through shared memory. The parent reads `smaps` and `status`.
 #![expect(unsafe_code, reason = "raw process creation and memory shared with the children")]
 
 mod child;
@@ -19,48 +19,49 @@ use crate::op::*;
 use crate::world::{GuardMark, Quirks, World};
 use wire::{Answer, BATCH, BYTES, Channel, Cmd};
 
-/// How the processes are set up.
+/// The setup of the processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// They may lock without limit.
+    /// True if the processes may lock without limit.
     pub may_lock: bool,
-    /// Fill the space outside the arena with small mappings until only this many more are allowed. `maps`
-    /// then knows rights and sharing only (reading all flags of so many mappings takes too long).
+    /// Fills the addresses outside the arena with small mappings until only this many more are allowed.
+    /// `maps` then reports only rights and sharing, because reading all flags of so many mappings takes too
+    /// long.
     pub room: Option<u64>,
-    /// The middle of the arena, and calls that ask for other places. Only in a program in which nothing is
-    /// put anywhere at random.
+    /// The middle of the arena, for calls that ask for other places. Only for a program without address
+    /// randomisation.
     pub around: Option<u64>,
 }
 
-/// Whether room is looked for upwards in this program, and so in its children.
+/// Returns true if this program, and so its children, search for free addresses upwards.
 fn goes_upwards() -> Result<bool, String> {
-    // SAFETY: without a pointer; this number changes nothing.
+    // SAFETY: the call takes no pointer, and this number changes nothing.
     let persona = unsafe { libc::personality(0xffff_ffff) };
     match persona & libc::ADDR_NO_RANDOMIZE {
-        0 => Err("this program's layout is random".into()),
+        0 => Err("this program's layout is randomised".into()),
         _ => Ok(persona & libc::ADDR_COMPAT_LAYOUT != 0),
     }
 }
 
-/// The kernel this program runs on.
+/// The kernel that this program runs on.
 pub struct Linux {
     world: World,
     channels: *mut Channel,
     template: i32,
-    /// Process ids; `None` after an exit.
+    /// Process ids by index; `None` after an exit.
     procs: Vec<Option<i32>>,
     text: Vec<u8>,
     options: Options,
 }
 
-/// The template's channel.
+/// Index of the template's channel.
 const TEMPLATE: usize = MAX_PROCS;
 
 impl Linux {
-    /// Prepares a template. An error says which step the environment forbids.
+    /// Prepares a template. Fails with a message that names the step that the environment forbids.
     pub fn new(options: Options) -> Result<Linux, String> {
         let len = size_of::<Channel>() * (MAX_PROCS + 1);
-        // SAFETY: a fresh mapping; zeros are a valid Channel.
+        // SAFETY: a new mapping; zeros are a valid Channel.
         let at = unsafe {
             let rw = libc::PROT_READ | libc::PROT_WRITE;
             libc::mmap(std::ptr::null_mut(), len, rw, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
@@ -90,7 +91,7 @@ impl Linux {
         Ok(linux)
     }
 
-    /// How a comparison treats the kernel's slips; the kernel itself has them all the same.
+    /// Sets how a comparison treats the kernel's quirks. The kernel itself always has them.
     pub fn treat_quirks(&mut self, quirks: Quirks) {
         self.world.quirks = quirks;
     }
@@ -125,12 +126,12 @@ impl Linux {
         self.start()
     }
 
-    /// Puts pages of alternating rights far outside the arena until the limit is near.
+    /// Maps pages with alternating rights far outside the arena until the limit is near.
     fn crowd(&mut self, room: u64) -> Result<(), String> {
         let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").map_err(|e| e.to_string())?;
         let limit: u64 = limit.trim().parse().map_err(|_| "max_map_count is not a number")?;
         if limit > 200_000 {
-            return Err(format!("max_map_count is {limit}: too many mappings to make"));
+            return Err(format!("max_map_count is {limit}: too many mappings to create"));
         }
         self.world.max_map_count = limit;
         let have = smaps::outside(self.template)?.0.map_count as u64;
@@ -141,20 +142,21 @@ impl Linux {
             what: libc::SYS_mmap as u64,
             args: [base + at * PAGE, len * PAGE, prot, flags, u64::MAX, 0],
         };
-        // The first mapping cuts the filler (one more, and itself); then every second page is readable.
+        // The first mapping splits the filler, which adds one mapping besides itself. Then every second page
+        // is readable.
         let pages = pages - 1;
         let mut cmds = vec![map(0, pages, 0)];
         cmds.extend((1..pages).step_by(2).map(|at| map(at, 1, 1)));
         for chunk in cmds.chunks(BATCH) {
             let answers = self.batch(TEMPLATE, chunk, &mut Vec::new()).ok_or("the child died")?;
             if let Some(bad) = answers.iter().find(|a| a.value < 0) {
-                return Err(format!("cannot make mappings: errno {}", -bad.value));
+                return Err(format!("cannot create mappings: errno {}", -bad.value));
             }
         }
         Ok(())
     }
 
-    /// Installs a guard and looks how the kernel marks its VMA.
+    /// Installs a guard and reads how the kernel marks its VMA.
     fn probe_guards(&mut self) {
         let (addr, len) = (self.world.start, PAGE);
         let op = |call| Op { proc: 0, call };
@@ -168,7 +170,8 @@ impl Linux {
         self.world.guards = GuardMark::AnonVma;
     }
 
-    /// Seals nothing, which a kernel that can seal does gladly, denies nothing, and merges nothing.
+    /// Checks whether the kernel supports mseal, PR_SET_MDWE and PR_SET_MEMORY_MERGE, with calls that change
+    /// nothing.
     fn probe_seals(&mut self) {
         let (addr, len) = (self.world.start, 0);
         let calls =
@@ -178,7 +181,8 @@ impl Linux {
 
     fn start(&mut self) -> Result<(), String> {
         for pid in self.procs.drain(..).flatten() {
-            // SAFETY: a process of ours that has not been waited for by anyone but its ignoring parent.
+            // SAFETY: a process of this subject. No process has waited for it except its parent, which
+            // ignores SIGCHLD.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         let pid = self.fork_into(TEMPLATE, 0)?;
@@ -214,16 +218,16 @@ impl Linux {
         if answers[0].value <= 0 { Err("cannot fork".into()) } else { Ok(answers[0].value as i32) }
     }
 
-    /// Has a process execute commands; `None` when it died.
+    /// Makes a process execute commands. Returns `None` if the process died.
     fn batch(&mut self, index: usize, cmds: &[Cmd], bytes: &mut Vec<u8>) -> Option<Vec<Answer>> {
         let pid = self.pid(index);
-        // SAFETY: the child touches the channel only after `post` and until it answers.
+        // SAFETY: the child touches the channel only between `post` and its answer.
         let channel = unsafe { &mut *self.channels.add(index) };
         channel.len = cmds.len() as u32;
         channel.cmds[..cmds.len()].copy_from_slice(cmds);
         let next = channel.asked.load(Ordering::Relaxed).wrapping_add(1);
         wire::post(&channel.asked, next);
-        // Acquire pairs with the release in the child's `post`.
+        // Acquire: pairs with the release store in the child's `post`.
         while channel.answered.load(Ordering::Acquire) != next {
             let old = channel.answered.load(Ordering::Acquire);
             if old == next {
@@ -273,7 +277,7 @@ impl Linux {
                 Err(_) => Outcome::Dead,
             },
             Call::Exit => {
-                // SAFETY: a process of ours.
+                // SAFETY: a process of this subject.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
                 while !smaps::dead(pid) {
                     std::thread::yield_now();
@@ -309,10 +313,10 @@ impl Linux {
 impl Drop for Linux {
     fn drop(&mut self) {
         for pid in self.procs.drain(..).flatten() {
-            // SAFETY: as in `start`.
+            // SAFETY: a process of this subject; see `start`.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
-        // SAFETY: the template is our child; nobody else uses the channels afterwards.
+        // SAFETY: the template is a child of this process, and no process uses the channels afterwards.
         unsafe {
             libc::kill(self.template, libc::SIGKILL);
             libc::waitpid(self.template, std::ptr::null_mut(), 0);
@@ -326,7 +330,7 @@ const PR_SET_MDWE: u64 = 65;
 /// Another option of prctl.
 const PR_SET_MEMORY_MERGE: u64 = 67;
 
-/// A call as a command; `None` for those the parent has a hand in.
+/// Converts a call to a command. Returns `None` for calls that the parent takes part in.
 fn command(call: &Call) -> Option<Cmd> {
     let fd = |file: FileId| child::FIRST_FD + u64::from(file);
     let (what, args): (i64, [u64; 6]) = match *call {
@@ -362,7 +366,7 @@ fn command(call: &Call) -> Option<Cmd> {
     Some(Cmd { what: what as u64, args })
 }
 
-/// At most how many bytes a call gives back or needs.
+/// Maximum number of bytes that a call returns or needs.
 fn room(call: &Call) -> usize {
     match *call {
         Call::Read { len, .. } => len.min(PAGE) as usize,
@@ -394,13 +398,13 @@ fn outcome(call: &Call, a: &Answer, bytes: &[u8]) -> Outcome {
 
 impl Subject for Linux {
     fn reset(&mut self) {
-        self.start().expect("it worked when the template was made");
+        self.start().expect("a run could be started when the template was created");
     }
     fn world(&self) -> World {
         self.world.clone()
     }
     fn apply(&mut self, op: &Op) -> Outcome {
-        self.apply_all(std::slice::from_ref(op)).pop().expect("one outcome per call")
+        self.apply_all(std::slice::from_ref(op)).pop().expect("one outcome for each call")
     }
     fn apply_all(&mut self, ops: &[Op]) -> Vec<Outcome> {
         let mut out = Vec::with_capacity(ops.len());

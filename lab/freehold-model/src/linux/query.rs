@@ -1,4 +1,4 @@
-//! Asking for single mappings (`PROCMAP_QUERY`), for processes with too many of them to list.
+//! Queries of single mappings (`PROCMAP_QUERY`), for processes with too many mappings to list.
 #![expect(unsafe_code, reason = "an ioctl")]
 
 use std::fs::File;
@@ -29,10 +29,10 @@ struct Query {
 
 /// `_IOWR('f', 17, struct procmap_query)`
 const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<Query>() as u64) << 16 | (b'f' as u64) << 8 | 17;
-/// The mapping that covers the address, or the next.
+/// Selects the mapping that covers the address, or the next mapping.
 const COVERING_OR_NEXT: u64 = 0x10;
 
-/// The lines of the arena; of the flags only rights and `MAYSHARE`.
+/// Returns the lines of the arena. Of the flags, only rights and `MAYSHARE` are set.
 pub(super) fn arena(pid: i32, w: &World) -> Vec<MapLine> {
     let mut out = Vec::new();
     let Ok(file) = File::open(format!("/proc/{pid}/maps")) else { return out };
@@ -47,7 +47,7 @@ pub(super) fn arena(pid: i32, w: &World) -> Vec<MapLine> {
             name: name.as_mut_ptr() as u64,
             ..Query::default()
         };
-        // SAFETY: the query and the name live through the call, with the sizes given.
+        // SAFETY: the query and the name live through the call, and the query holds their sizes.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY, &mut q) };
         if done < 0 || q.start >= w.end {
             break;

@@ -17,7 +17,7 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &str> {
     text.split(|b| *b == b'\n').map(|l| std::str::from_utf8(l).unwrap_or(""))
 }
 
-/// `start-end rights offset dev inode path` of a mapping's first line.
+/// Parses `start-end rights offset dev inode path`, the first line of a mapping.
 fn header(line: &str) -> Option<(u64, u64, &str, u64, &str)> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
@@ -29,7 +29,7 @@ fn header(line: &str) -> Option<(u64, u64, &str, u64, &str)> {
     Some((start, end, rights, offset, path))
 }
 
-/// Whether the process is gone, or only waits to be collected.
+/// Returns true if the process does not exist or is a zombie.
 pub(super) fn dead(pid: i32) -> bool {
     let mut text = Vec::new();
     if pid <= 0 || read(pid, "stat", &mut text).is_err() {
@@ -39,7 +39,8 @@ pub(super) fn dead(pid: i32) -> bool {
     stat.rsplit(')').next().is_none_or(|s| s.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Free ranges outside the arena. Below a stack its gap stays free: nothing is ever placed there.
+/// Returns the free ranges outside the arena. The gap below a stack stays free, because the kernel never
+/// places a mapping there.
 pub(super) fn gaps(pid: i32, w: &World) -> Result<Vec<(u64, u64)>, String> {
     let mut text = Vec::new();
     read(pid, "maps", &mut text)?;
@@ -63,7 +64,7 @@ pub(super) fn gaps(pid: i32, w: &World) -> Result<Vec<(u64, u64)>, String> {
     Ok(free)
 }
 
-/// Counters of a process with an empty arena, and how many pages of it can be locked.
+/// Returns the counters of a process with an empty arena, and the number of its pages that can be locked.
 pub(super) fn outside(pid: i32) -> Result<(Counters, i64), String> {
     let mut text = Vec::new();
     read(pid, "smaps", &mut text)?;
@@ -84,7 +85,7 @@ pub(super) fn outside(pid: i32) -> Result<(Counters, i64), String> {
     Ok((count, lockable))
 }
 
-/// The counters of `status`; `map_count` is 0.
+/// Returns the counters of `status`. `map_count` is 0.
 pub(super) fn status(pid: i32) -> Result<Counters, String> {
     let mut text = Vec::new();
     read(pid, "status", &mut text)?;
@@ -102,7 +103,7 @@ pub(super) fn status(pid: i32) -> Result<Counters, String> {
     })
 }
 
-/// The lines of the arena.
+/// Returns the lines of the arena.
 pub(super) fn arena(pid: i32, w: &World, text: &mut Vec<u8>) -> Vec<MapLine> {
     let mut out: Vec<MapLine> = Vec::new();
     if read(pid, "smaps", text).is_err() {

@@ -1,15 +1,15 @@
-//! What parent and child share: one channel per process, in shared memory, with a word each way to sleep on.
+//! Memory that parent and child share: one channel per process, with a futex word in each direction.
 #![expect(unsafe_code, reason = "memory shared between processes, and the futex call")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Calls in one batch.
+/// Maximum number of calls in one batch.
 pub(super) const BATCH: usize = 512;
-/// Bytes that one batch can give back.
+/// Maximum number of bytes that one batch can return.
 pub(super) const BYTES: usize = 64 << 10;
 
-/// A call as numbers: a system call with its arguments, or one of [`super::child`]'s own.
+/// A call as numbers: a system call with its arguments, or a command of [`super::child`].
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Cmd {
@@ -17,21 +17,22 @@ pub(super) struct Cmd {
     pub args: [u64; 6],
 }
 
-/// What came of it.
+/// The result of a command.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Answer {
-    /// Return value (negative: errno), or for a touch 0 or the signal.
+    /// Return value (negative: errno). For an access to memory, 0 or the signal.
     pub value: i64,
     /// `si_code` and `si_addr` after a signal.
     pub code: i64,
     pub addr: u64,
-    /// Bytes written to the channel's byte area.
+    /// Number of bytes written to the channel's byte area.
     pub bytes: u64,
 }
 
-/// `asked` counts batches handed to the child, `answered` those done. Everything else in the channel belongs
-/// to the child while `asked != answered`, to the parent otherwise.
+/// The channel of one process. `asked` counts batches passed to the child, and `answered` counts batches that
+/// are done. Everything else in the channel belongs to the child while `asked != answered`, otherwise to the
+/// parent.
 #[repr(C)]
 pub(super) struct Channel {
     pub asked: AtomicU32,
@@ -42,28 +43,28 @@ pub(super) struct Channel {
     pub bytes: [u8; BYTES],
 }
 
-/// Sleeps while the word holds `value`, at most `timeout`.
+/// Sleeps while the word holds `value`, at most for `timeout`.
 pub(super) fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
     let spec =
         timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos() as i64 });
     let spec = spec.as_ref().map_or(std::ptr::null(), |s| s as *const libc::timespec);
-    // SAFETY: the word outlives the call; the kernel only reads it.
+    // SAFETY: the word outlives the call, and the kernel only reads it.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, spec) };
 }
 
-/// Stores and wakes. Pairs with the acquire loads of [`wait_change`] and the parent's poll: a process that
-/// sees the new value sees what was written to the channel before. All sleepers are woken: one may be a
-/// process that was killed and is not gone yet.
+/// Stores the value and wakes the sleepers. Release: pairs with the acquire loads of [`wait_change`] and of
+/// the parent's poll, so a process that sees the new value also sees the earlier writes to the channel. Wakes
+/// all sleepers, because one of them may be a killed process that still exists.
 pub(super) fn post(word: &AtomicU32, value: u32) {
     word.store(value, Ordering::Release);
     // SAFETY: the word outlives the call.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
-/// Waits until the word is something else; spins a little first, for the other side is usually quick.
+/// Waits until the word differs from `old`. Spins first, because the other side is usually quick.
 pub(super) fn wait_change(word: &AtomicU32, old: u32) -> u32 {
     for _ in 0..200 {
-        // Acquire pairs with the release store in `post`.
+        // Acquire: pairs with the release store in `post`.
         let now = word.load(Ordering::Acquire);
         if now != old {
             return now;

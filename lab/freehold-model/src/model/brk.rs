@@ -1,4 +1,4 @@
-//! brk: never an error, only the break as it is now.
+//! brk: never fails, but returns the current break.
 
 use super::merge::Candidate;
 use super::*;
@@ -46,7 +46,7 @@ impl Process {
         if end > w.task_size || !self.may_lock(self.def_flags, len, w) {
             return None;
         }
-        // One page and the stack gap of what comes next stay free.
+        // One page and the stack gap of the next mapping stay free.
         let next = self.find(start).map(|i| self.vmas[i].start_gap(w.stack_gap));
         if next.is_some_and(|next| end + PAGE > next) {
             return None;

@@ -1,4 +1,4 @@
-//! The model as a subject: which operation answers which call, and what is compared of its state.
+//! The model as a subject: maps calls to operations, and exports the state that is compared.
 
 use super::*;
 
@@ -60,8 +60,8 @@ impl Subject for Model {
             _ => Outcome::Err(libc::ESRCH),
         }
     }
-    /// VMAs are sorted, apart and page aligned, and the counters are what they add up to; `locked_vm`
-    /// excepted as long as the kernel's slips are [kept](Quirks::Kept).
+    /// Checks that VMAs are sorted, disjoint and page aligned, and that the counters equal their sums.
+    /// `locked_vm` is not checked while the kernel's quirks are [kept](Quirks::Kept).
     fn check(&mut self) {
         for p in self.procs.iter().flatten() {
             let mut sum = Counters { locked_vm: p.count.locked_vm, ..self.world.outside };
@@ -69,7 +69,7 @@ impl Subject for Model {
                 let inside = p.vmas.iter().filter(|v| v.back != Backing::Outside);
                 let locked = inside.filter(|v| v.has(vmflag::LOCKED)).map(|v| v.pages() as i64);
                 let outside = if p.vmas[0].has(vmflag::LOCKED) { self.world.outside_lockable } else { 0 };
-                assert_eq!(locked.sum::<i64>() + outside, p.count.locked_vm, "locked pages against VMAs");
+                assert_eq!(locked.sum::<i64>() + outside, p.count.locked_vm, "wrong locked_vm");
             }
             for pair in p.vmas.windows(2) {
                 assert!(pair[0].end <= pair[1].start, "VMAs overlap: {pair:x?}");
@@ -81,7 +81,7 @@ impl Subject for Model {
                     sum.add(v.flags, v.pages() as i64);
                 }
             }
-            assert_eq!(sum, p.count, "counters against VMAs");
+            assert_eq!(sum, p.count, "the counters differ from the VMAs");
         }
     }
     fn maps(&mut self, proc: Proc) -> Vec<MapLine> {

@@ -1,13 +1,13 @@
-//! Touching memory: page faults, stack growth, and the kernel's own faulting in (populate).
+//! Access to memory: page faults, stack growth, and populating by the kernel.
 
 use super::*;
 
 /// Why a fault could not be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// A guard.
+    /// The page is a guard.
     Guard,
-    /// Beyond the end of the file.
+    /// The page is beyond the end of the file.
     BeyondEnd,
 }
 
@@ -62,7 +62,7 @@ impl Model {
         into.extend_from_slice(&page[at..at + len]);
     }
 
-    /// What the hardware and the fault handler do for one access.
+    /// Does the work of the hardware and of the fault handler for one access.
     fn touch(&mut self, p: usize, addr: u64, write: bool) -> Result<(), SignalKind> {
         let pr = self.proc(p);
         let i = pr.find(addr).ok_or(SignalKind::SegvMapErr)?;
@@ -115,7 +115,7 @@ impl Model {
         Some(())
     }
 
-    /// Makes page `n` of VMA `i` present for the access, rights aside.
+    /// Makes page `n` of VMA `i` present for the access. Does not check rights.
     pub(super) fn fault(&mut self, p: usize, i: usize, n: u64, write: bool) -> Result<(), Refused> {
         let pr = self.proc(p);
         let v = &pr.vmas[i];
@@ -146,8 +146,8 @@ impl Model {
         Ok(())
     }
 
-    /// A VMA's first private page needs an anon_vma: a neighbour's if they could have been one VMA (rights
-    /// aside), or a new one.
+    /// Gives a VMA an anon_vma before its first private page. The anon_vma is that of a neighbour if the two
+    /// could be one VMA (rights aside), otherwise a new one.
     pub(super) fn prepare_anon(&mut self, p: usize, i: usize) {
         let fresh = self.next_anon;
         let pr = self.proc(p);
@@ -164,8 +164,8 @@ impl Model {
         }
     }
 
-    /// Faults the range in as mmap's MAP_POPULATE and the lock calls do. `lenient`: a VMA that cannot be
-    /// populated ends there, the next is tried; otherwise the first failure ends it all.
+    /// Faults in the range, as MAP_POPULATE of mmap and the lock calls do. If `lenient` is true, a failure
+    /// skips the rest of its VMA. Otherwise the first failure ends the call.
     pub(super) fn populate(&mut self, p: usize, start: u64, end: u64, lenient: bool) -> Res<()> {
         let mut pos = start;
         while pos < end {
@@ -184,7 +184,7 @@ impl Model {
         Ok(())
     }
 
-    /// The part of a populate inside VMA `i`.
+    /// Populates a part of VMA `i`.
     pub(super) fn populate_part(&mut self, p: usize, i: usize, start: u64, end: u64) -> Res<()> {
         let v = &self.proc(p).vmas[i];
         if v.has(vmflag::LOCKONFAULT) {
@@ -201,7 +201,7 @@ impl Model {
     }
 }
 
-/// Could `a` and `b`, neighbours in this order, be one VMA if their rights were equal?
+/// Returns true if `a` and `b`, neighbours in this order, could be one VMA if their rights were equal.
 fn like(a: &Vma, b: &Vma) -> bool {
     let ignore = vmflag::ACCESS | vmflag::MAYBE_GUARD;
     a.end == b.start && a.back == b.back && (a.flags ^ b.flags) & !ignore == 0 && a.pgoff_at(a.end) == b.pgoff

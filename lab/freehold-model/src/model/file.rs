@@ -1,9 +1,9 @@
-//! Calls on files, and what mappings see of them.
+//! Calls on files, and their effects on mappings.
 
 use super::*;
 
 impl Model {
-    /// The inode behind a mapping.
+    /// Returns the inode behind a mapping.
     pub(super) fn inode_of(&self, back: Backing) -> Option<usize> {
         match back {
             Backing::File(f) => Some(World::FILES[f as usize].inode as usize),
@@ -12,7 +12,7 @@ impl Model {
         }
     }
 
-    /// Before the bytes from the end of a file to `to` become a part of it.
+    /// Prepares a file that grows: called before the bytes from its end to `to` become a part of it.
     fn file_grows(&mut self, inode: usize, to: u64) {
         let behind = self.inodes[inode].behind_end(to);
         self.met_quirk |= behind.iter().any(|byte| *byte != 0);
@@ -21,7 +21,7 @@ impl Model {
         }
     }
 
-    /// Cutting a file also takes the private copies of the pages that go.
+    /// Truncates a file. Also drops private copies of the pages behind the new end.
     pub(super) fn ftruncate(&mut self, file: FileId, len: u64) -> Res {
         let desc = World::FILES[file as usize];
         if len > i64::MAX as u64 || !desc.write {

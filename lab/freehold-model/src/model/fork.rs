@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Processes the model and every other subject have room for.
+/// Maximum number of processes of the model and of every other subject.
 pub const MAX_PROCS: usize = 6;
 
 impl Model {
@@ -19,7 +19,7 @@ impl Model {
         let parent = std::mem::take(&mut child.vmas);
         for mut v in parent {
             if v.has(vmflag::DONTFORK) {
-                // The kernel takes it off the counters as a mapping with its flags.
+                // The kernel subtracts the VMA from the counters as a mapping with its flags.
                 child.count.map_count -= 1;
                 child.count.add(v.flags, -(v.pages() as i64));
                 child.forget_pages(v.start, v.end, |_| true);
@@ -35,7 +35,7 @@ impl Model {
                 v.forked = true;
                 fresh += 1;
             } else {
-                // Nothing to copy: pages that were only read come back by themselves.
+                // No page needs a copy: a page that was only read is faulted in again.
                 child.forget_pages(v.start, v.end, |page| matches!(page, Page::Zero) || !keeps(v.flags));
             }
             child.vmas.push(v);
@@ -51,7 +51,7 @@ impl Model {
     }
 }
 
-/// Whether a VMA without an anon_vma has its page tables copied.
+/// Returns true if fork copies the page tables of a VMA that has no anon_vma.
 fn keeps(flags: u32) -> bool {
     flags & vmflag::MAYBE_GUARD != 0
 }

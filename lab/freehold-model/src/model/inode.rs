@@ -25,7 +25,7 @@ impl Inode {
         }
         inode
     }
-    /// Pages up to the end of the file.
+    /// Number of pages up to the end of the file.
     pub(super) fn pages(&self) -> u64 {
         self.size.div_ceil(PAGE)
     }
@@ -45,8 +45,8 @@ impl Inode {
     pub(super) fn punch(&mut self, first: u64, end: u64) {
         self.data.retain(|n, _| !(first..end).contains(n));
     }
-    /// The bytes between the end of the file and `to` in the last page: stores through mappings may have left
-    /// something there.
+    /// Returns the bytes between the end of the file and `to` in the last page. Stores through mappings may
+    /// have changed them.
     pub(super) fn behind_end(&mut self, to: u64) -> &mut [u8] {
         let (size, end) = (self.size, to.min(page_up(self.size)));
         match self.data.get_mut(&(size / PAGE)) {

@@ -41,7 +41,7 @@ impl Model {
         if hole { Err(libc::ENOMEM) } else { Ok(0) }
     }
 
-    /// One VMA's share.
+    /// Applies the advice to a part of one VMA.
     fn advise_part(&mut self, p: usize, i: usize, start: u64, end: u64, advice: u64) -> Res<()> {
         let v = self.proc(p).vmas[i].clone();
         if v.resists(advice) {
@@ -56,13 +56,13 @@ impl Model {
                 self.proc(p).forget_pages(start, end, |page| !matches!(page, Page::Guard));
                 Ok(())
             }
-            // Freed pages keep their contents until memory is short, which it never is here.
+            // Freed pages keep their contents until memory is short, and memory is never short here.
             8 if v.has(vmflag::LOCKED) || v.back != Backing::Anon => Err(libc::EINVAL),
             8 => Ok(()),
             9 => self.advise_remove(&v, start, end),
             20 | 21 if v.has(vmflag::LOCKED) => Err(libc::EINVAL),
             20 | 21 => Ok(()),
-            // No huge pages in these processes (`PR_SET_THP_DISABLE`).
+            // These processes have no huge pages (`PR_SET_THP_DISABLE`).
             25 => Err(libc::EINVAL),
             102 => self.guard_install(p, i, start, end),
             103 => {
@@ -101,7 +101,7 @@ impl Model {
         if flags == f {
             return Ok(());
         }
-        // Out of room for another VMA is "try again" here.
+        // The call fails with `EAGAIN` if the limit of mappings is reached.
         pr.modify(i, start, end, flags, max).map_err(|e| if e == libc::ENOMEM { libc::EAGAIN } else { e })
     }
 

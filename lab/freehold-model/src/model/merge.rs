@@ -2,17 +2,17 @@
 
 use super::*;
 
-/// A range that is about to become a VMA, and what it may merge with.
+/// A range that becomes a VMA, and the properties that decide its merges.
 pub(super) struct Candidate {
     pub start: u64,
     pub end: u64,
     pub flags: u32,
     pub pgoff: u64,
     pub back: Backing,
-    /// Its anon_vma, and whether the VMA that it was copied from is a fork's child.
+    /// Its anon_vma, and whether the VMA that it was copied from belongs to a fork's child.
     pub anon: Option<u32>,
     pub forked: bool,
-    /// Never merge with what follows (`brk`).
+    /// Never merges with the VMA after it (`brk`).
     pub just_expand: bool,
 }
 
@@ -47,7 +47,7 @@ fn compatible(a: &Vma, b: &Vma) -> bool {
     a.anon.is_none() || b.anon.is_none() || a.anon == b.anon
 }
 
-/// The side that has an anon_vma gives it to the one that has none.
+/// Copies the anon_vma of one side to the other side, if that has none.
 fn inherit(to: &mut Vma, anon: Option<u32>, forked: bool) {
     if to.anon.is_none() && anon.is_some() {
         to.anon = anon;
@@ -56,21 +56,21 @@ fn inherit(to: &mut Vma, anon: Option<u32>, forked: bool) {
 }
 
 impl Process {
-    /// Index of the first VMA that ends above `addr`.
+    /// Returns the index of the first VMA that ends above `addr`.
     pub(super) fn find(&self, addr: u64) -> Option<usize> {
         let i = self.vmas.partition_point(|v| v.end <= addr);
         (i < self.vmas.len()).then_some(i)
     }
-    /// Index of the VMA that holds `addr`.
+    /// Returns the index of the VMA that contains `addr`.
     pub(super) fn at(&self, addr: u64) -> Option<usize> {
         self.find(addr).filter(|&i| self.vmas[i].start <= addr)
     }
-    /// Whether anything is mapped in `[start, end)`.
+    /// Returns true if a VMA overlaps `[start, end)`.
     pub(super) fn occupied(&self, start: u64, end: u64) -> bool {
         self.find(start).is_some_and(|i| self.vmas[i].start < end)
     }
 
-    /// Cuts VMA `i` in two at `addr`.
+    /// Splits VMA `i` at `addr`.
     pub(super) fn split(&mut self, i: usize, addr: u64) {
         let mut upper = self.vmas[i].clone();
         upper.pgoff = upper.pgoff_at(addr);
@@ -80,7 +80,7 @@ impl Process {
         self.count.map_count += 1;
     }
 
-    /// Grows a neighbour of a free range over it, if one fits; gives its index.
+    /// Grows a neighbour of a free range over the range, if a neighbour fits. Returns its index.
     pub(super) fn merge_new(&mut self, c: &Candidate) -> Option<usize> {
         let i = self.vmas.partition_point(|v| v.end <= c.start);
         let left = i > 0 && c.after(&self.vmas[i - 1]);
@@ -119,7 +119,7 @@ impl Process {
         }
     }
 
-    /// Adds a VMA over a free range, merging where it can; gives its index.
+    /// Adds a VMA over a free range, merged if possible. Returns its index.
     pub(super) fn insert(&mut self, c: &Candidate) -> usize {
         if let Some(i) = self.merge_new(c) {
             return i;
@@ -140,7 +140,8 @@ impl Process {
     }
 
     /// Gives the part `[start, end)` of VMA `i` new flags, merging and splitting as needed. A merge needs no
-    /// room for another VMA, a split does: `ENOMEM` at the limit, perhaps after the first of two splits.
+    /// room for another VMA. A split fails with `ENOMEM` at the limit, possibly after the first of two
+    /// splits.
     pub(super) fn modify(&mut self, i: usize, start: u64, end: u64, flags: u32, max: u64) -> Res<()> {
         let v = &self.vmas[i];
         let c = Candidate {
@@ -224,7 +225,8 @@ impl Process {
         }
     }
 
-    /// RLIMIT_AS and RLIMIT_DATA: may `pages` more (or, negative, fewer) with these flags be mapped?
+    /// Returns true if RLIMIT_AS and RLIMIT_DATA permit `pages` more pages with these flags. `pages` may be
+    /// negative.
     pub(super) fn may_expand(&self, flags: u32, pages: i64, outside: &Counters) -> bool {
         let over = |now: i64, out: i64, limit: u64| {
             limit <= i64::MAX as u64 && i128::from(now + pages - out) > i128::from(limit)
@@ -236,7 +238,7 @@ impl Process {
         !(data && over(self.count.data_vm, outside.data_vm, self.limits.data))
     }
 
-    /// RLIMIT_MEMLOCK: may `bytes` more be mapped with these flags?
+    /// Returns true if RLIMIT_MEMLOCK permits `bytes` more with these flags.
     pub(super) fn may_lock(&self, flags: u32, bytes: u64, world: &World) -> bool {
         flags & vmflag::LOCKED == 0
             || world.may_lock

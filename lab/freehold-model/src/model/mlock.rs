@@ -85,7 +85,8 @@ impl Model {
         Ok(0)
     }
 
-    /// mlockall and munlockall (no flags). What is outside the arena counts as locked too.
+    /// Does the work of mlockall, and of munlockall if `flags` is 0. Memory outside the arena also counts as
+    /// locked.
     pub(super) fn set_lock_all(&mut self, p: usize, flags: u64) -> Res {
         let (max, lockable) = (self.world.max_map_count, self.world.outside_lockable);
         let mut lock = if flags == 0 { 0 } else { vmflag::LOCKED };
@@ -102,7 +103,7 @@ impl Model {
             let v = pr.vmas[i].clone();
             pos = v.end;
             if v.back == Backing::Outside {
-                // The first of the two stands for all of them.
+                // The first of the two VMAs outside the arena represents all memory there.
                 if i == 0 && v.has(vmflag::LOCKED) != (lock != 0) {
                     pr.count.locked_vm += if lock != 0 { lockable } else { -lockable };
                 }
@@ -133,7 +134,7 @@ impl Process {
         Ok(())
     }
 
-    /// Pages of the range that are locked already.
+    /// Number of pages of the range that are already locked.
     fn locked_in(&self, start: u64, len: u64) -> u64 {
         let end = start.saturating_add(len);
         let locked = self.vmas.iter().filter(|v| v.has(vmflag::LOCKED) && v.end > start && v.start < end);

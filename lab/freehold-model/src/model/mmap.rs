@@ -5,7 +5,7 @@ use super::merge::Candidate;
 use super::place::Want;
 use super::*;
 
-/// The arguments.
+/// The arguments of mmap.
 pub(super) struct Args {
     pub addr: u64,
     pub len: u64,
@@ -31,7 +31,7 @@ const MAP_NONBLOCK: u64 = 0x1_0000;
 const MAP_STACK: u64 = 0x2_0000;
 const MAP_HUGETLB: u64 = 0x4_0000;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-/// What `MAP_SHARED_VALIDATE` accepts besides the type: flags that existed before it did.
+/// The flags, besides the type, that `MAP_SHARED_VALIDATE` accepts: those that are older than it.
 const LEGACY: u64 = MAP_FIXED
     | MAP_ANONYMOUS
     | MAP_GROWSDOWN
@@ -127,7 +127,7 @@ impl Model {
         Ok(addr)
     }
 
-    /// Replaces what is in the range by the new mapping.
+    /// Replaces the mappings in the range by the new mapping.
     fn region(
         &mut self,
         p: usize,
@@ -212,7 +212,7 @@ fn file_flags(f: FileId, a: &Args, map: u64, len: u64, flags: &mut u32) -> Res<(
     Ok(())
 }
 
-/// Gives the page offset.
+/// Checks the flags of an anonymous mapping and adds its VMA flags. Returns the page offset.
 fn anon_flags(map: u64, addr: u64, flags: &mut u32) -> Res {
     let grows = *flags & vmflag::GROWSDOWN != 0;
     match map & 0xf {

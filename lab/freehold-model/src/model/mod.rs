@@ -1,17 +1,18 @@
-//! The model: a sequential address space, one list of VMAs and one map from page numbers to pages.
+//! The model: a sequential address space with one list of VMAs and one map from page numbers to pages.
 //!
-//! Why VMAs are kept and not derived from per-page attributes: boundaries have a history. Linux merges
-//! only when an operation touches a boundary, and whether it may depends on the anon_vma of either side:
-//! the object that collects a VMA's anonymous pages for reverse mapping, made by its first write fault
-//! (or borrowed from a neighbour), copied by fork. So a VMA here carries an `anon` number, and whether it
-//! came from a fork; everything a page holds is in `pages`, where absence means "not touched".
+//! VMAs are stored and not derived from per-page attributes, because boundaries have a history. Linux merges
+//! only when an operation touches a boundary, and the merge depends on the anon_vma of either side. An
+//! anon_vma is the object that collects a VMA's anonymous pages for reverse mapping. The first write fault
+//! creates it (or borrows it from a neighbour), and fork copies it. So a VMA here carries an `anon` number,
+//! and a flag that tells whether the VMA is from a fork. The contents of private pages are in `pages`, where
+//! absence means "not touched".
 //!
-//! Private pages are reference counted and copied when written ([`Rc::make_mut`]): that is all of fork's
-//! copy-on-write. File pages live in the inode.
+//! Private pages are reference counted and copied on write ([`Rc::make_mut`]), which implements the
+//! copy-on-write of fork. File pages are in the inode.
 //!
-//! Left out, and why: transparent huge pages (change no result; executors switch them off), overcommit
-//! (the arena is smaller than any machine), residence of file pages (`mincore` reports those as resident
-//! only to the page cache's liking; see [`crate::compare`]).
+//! Not modelled: transparent huge pages (they change no result, and executors switch them off), overcommit
+//! (the arena is smaller than any machine), and residence of file pages (the page cache decides what
+//! `mincore` reports; see [`crate::compare`]).
 
 mod brk;
 mod dispatch;
@@ -39,23 +40,23 @@ use crate::world::{Quirks, World};
 pub use fork::MAX_PROCS;
 use inode::Inode;
 
-/// Bytes of a page.
+/// The contents of a page.
 type Bytes = [u8; PAGE as usize];
-/// A call's value, or its errno.
+/// The value of a call, or its errno.
 type Res<T = u64> = Result<T, i32>;
 
-/// A page of a process that is not simply the file's.
+/// A page of a process that differs from the file's page.
 #[derive(Clone, Debug)]
 enum Page {
     /// Anonymous memory that was only read: the shared page of zeros.
     Zero,
     /// A private page.
     Anon(Rc<Bytes>),
-    /// A guard: every access is a fault.
+    /// A guard: every access faults.
     Guard,
 }
 
-/// The file behind a VMA. Two VMAs merge only with equal ones.
+/// The file behind a VMA. Two VMAs merge only if their files are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backing {
     /// Private anonymous memory.
@@ -64,7 +65,7 @@ enum Backing {
     File(FileId),
     /// Shared anonymous memory: an inode of its own.
     Shared(usize),
-    /// What lies outside the arena.
+    /// A mapping outside the arena.
     Outside,
 }
 
@@ -75,12 +76,13 @@ struct Vma {
     end: u64,
     /// [`vmflag`] bits.
     flags: u32,
-    /// Page offset in the file; for private anonymous memory the page number where it was first written.
+    /// Page offset in the file. For private anonymous memory, the page number of the first write.
     pgoff: u64,
     back: Backing,
-    /// The anon_vma, if it has one.
+    /// The anon_vma, if the VMA has one.
     anon: Option<u32>,
-    /// Its anon_vma chain is not singular: a fork's child has its parent's in it too.
+    /// True if the anon_vma chain is not singular: the chain of a fork's child contains its parent's anon_vma
+    /// too.
     forked: bool,
 }
 
@@ -91,11 +93,11 @@ impl Vma {
     fn has(&self, flags: u32) -> bool {
         self.flags & flags != 0
     }
-    /// The page offset that belongs to an address inside.
+    /// Returns the page offset of an address in the VMA.
     fn pgoff_at(&self, addr: u64) -> u64 {
         self.pgoff.wrapping_add(addr.wrapping_sub(self.start) / PAGE)
     }
-    /// The first address a mapping below may not reach: a stack keeps its gap.
+    /// Returns the lowest address at which a mapping below must end. A stack keeps its gap.
     fn start_gap(&self, gap: u64) -> u64 {
         if self.has(vmflag::GROWSDOWN) { self.start.saturating_sub(gap * PAGE) } else { self.start }
     }
@@ -104,17 +106,17 @@ impl Vma {
 /// One process.
 #[derive(Clone, Debug)]
 struct Process {
-    /// By address, not overlapping; the first and last stand for what is outside the arena.
+    /// VMAs by address, not overlapping. The first and the last represent the mappings outside the arena.
     vmas: Vec<Vma>,
     pages: BTreeMap<u64, Page>,
     count: Counters,
     brk: u64,
-    /// Flags of future mappings: locks, and whether equal pages may become one.
+    /// Flags of future mappings: locks, and whether equal pages may be merged.
     def_flags: u32,
-    /// What it denies itself of executable memory.
+    /// The bits of PR_SET_MDWE.
     mdwe: u64,
     limits: Limits,
-    /// As the world's.
+    /// A copy of the world's value.
     quirks: Quirks,
     met_quirk: bool,
 }
@@ -139,19 +141,19 @@ pub struct Model {
 }
 
 impl Model {
-    /// Whether a call so far ran into one of the kernel's slips (see [`Quirks`]).
+    /// Returns true if a call so far met one of the kernel's quirks (see [`Quirks`]).
     pub fn met_quirk(&self) -> bool {
         self.met_quirk || self.procs.iter().flatten().any(|p| p.met_quirk)
     }
 
-    /// A fresh model of that world.
+    /// Creates a model of that world.
     pub fn new(world: World) -> Model {
         let mut m = Model { world, procs: Vec::new(), inodes: Vec::new(), next_anon: 0, met_quirk: false };
         m.start();
         m
     }
 
-    /// So many more mappings may be made.
+    /// Raises the limit of mappings by this number, or lowers it if the number is negative.
     pub(crate) fn grow_limit(&mut self, by: i64) {
         self.world.max_map_count = self.world.max_map_count.wrapping_add_signed(by);
     }
@@ -185,7 +187,7 @@ impl Model {
         self.met_quirk = false;
     }
 
-    /// Indices of the living processes.
+    /// Returns the indices of the living processes.
     pub fn living(&self) -> Vec<Proc> {
         (0..self.procs.len()).filter(|&i| self.procs[i].is_some()).map(|i| i as Proc).collect()
     }
@@ -196,8 +198,8 @@ impl Model {
 }
 
 impl Counters {
-    /// Counts `pages` of a mapping with these flags in (or, negative, out), `map_count` and `locked_vm`
-    /// apart.
+    /// Adds `pages` of a mapping with these flags (or, if negative, subtracts them). Does not change
+    /// `map_count` and `locked_vm`.
     fn add(&mut self, flags: u32, pages: i64) {
         self.total_vm += pages;
         if flags & (vmflag::EXEC | vmflag::WRITE | vmflag::GROWSDOWN) == vmflag::EXEC {
@@ -211,7 +213,7 @@ impl Counters {
     }
 }
 
-/// Rounds up to a page; wraps to 0 at the top as the kernel's macro does.
+/// Rounds up to a page. Wraps to 0 at the top, as the kernel's macro does.
 fn page_up(x: u64) -> u64 {
     x.wrapping_add(PAGE - 1) & !(PAGE - 1)
 }

@@ -19,7 +19,7 @@ impl Model {
         if end <= addr {
             return Err(libc::ENOMEM);
         }
-        // Bit 3 is PROT_SEM: accepted, without meaning.
+        // Bit 3 is PROT_SEM, which is accepted and has no effect.
         if prot & !0xf != 0 {
             return Err(libc::EINVAL);
         }
@@ -80,7 +80,7 @@ impl Model {
         pr.modify(i, start, end, flags, max)?;
         pr.count.add(old, -pages);
         pr.count.add(flags, pages);
-        // A locked private area that becomes writable gets its copies in advance.
+        // A locked private VMA that becomes writable gets its private copies in advance.
         if old & (vmflag::WRITE | vmflag::SHARED | vmflag::LOCKED) == vmflag::LOCKED
             && flags & vmflag::WRITE != 0
         {

@@ -8,7 +8,7 @@ const MAYMOVE: u64 = 1;
 const FIXED: u64 = 2;
 const DONTUNMAP: u64 = 4;
 
-/// The arguments, lengths rounded up; a move of several VMAs makes one such request for each.
+/// The arguments, with rounded lengths. A move of several VMAs makes one such request for each.
 #[derive(Clone, Copy)]
 struct Move {
     addr: u64,
@@ -78,7 +78,8 @@ impl Model {
         Ok(())
     }
 
-    /// Equal lengths and a fixed target: every VMA of the range moves, gaps between them stay.
+    /// Moves every VMA of the range, and keeps the gaps between them. Used for equal lengths and a fixed
+    /// target.
     fn move_several(&mut self, p: usize, r: Move) -> Res {
         let end = r.addr.wrapping_add(r.old_len);
         let mut result = Err(libc::EFAULT);
@@ -109,7 +110,7 @@ impl Model {
         }
     }
 
-    /// The checks on the VMA at the address; tells whether a locked one grows.
+    /// Checks the VMA at the address. Returns whether a locked VMA grows.
     fn check_source(&mut self, p: usize, r: &Move) -> Res<bool> {
         let w = self.world.clone();
         let pr = self.proc(p);
@@ -143,7 +144,7 @@ impl Model {
         Ok(v.has(vmflag::LOCKED))
     }
 
-    /// No address given: nothing to do, a cut, growth in place, or a move to where there is room.
+    /// Resizes without a given address: does nothing, shrinks, grows in place, or moves to free addresses.
     fn resize(&mut self, p: usize, r: Move) -> Res {
         if r.new_len == r.old_len {
             return Ok(r.addr);
@@ -183,7 +184,7 @@ impl Model {
         self.move_vma(p, Move { new_addr: to, ..r })
     }
 
-    /// A new address is given: it is cleared first, the source's excess too.
+    /// Moves to the given address. First unmaps the target and the excess of the source.
     fn move_to(&mut self, p: usize, mut r: Move) -> Res {
         let w = self.world.clone();
         if r.flags & FIXED != 0 {
@@ -260,7 +261,7 @@ impl Model {
 }
 
 impl Process {
-    /// Counts `bytes` more of a VMA with these flags.
+    /// Adds `bytes` of a VMA with these flags to the counters.
     fn account(&mut self, flags: u32, bytes: u64) {
         let pages = (bytes / PAGE) as i64;
         self.count.add(flags, pages);

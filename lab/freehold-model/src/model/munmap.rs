@@ -21,14 +21,14 @@ impl Process {
         Ok(())
     }
 
-    /// How many pages of the range are mapped.
+    /// Number of pages of the range that are mapped.
     pub(super) fn pages_in(&self, start: u64, end: u64) -> u64 {
         let inside = self.vmas.iter().filter(|v| v.end > start && v.start < end);
         inside.map(|v| (v.end.min(end) - v.start.max(start)) / PAGE).sum()
     }
 
-    /// Splits so that no VMA straddles the range. Refused if a hole cut into one VMA makes two of it, which
-    /// the limit may forbid, and where something is sealed; what was split until then stays so.
+    /// Splits VMAs so that no VMA crosses an edge of the range. Fails if a hole inside one VMA would exceed
+    /// the limit of mappings, or if a VMA is sealed. VMAs that were split before the failure stay split.
     pub(super) fn cut_out(&mut self, start: u64, end: u64, max: u64) -> Res<()> {
         let Some(mut i) = self.find(start).filter(|&i| self.vmas[i].start < end) else { return Ok(()) };
         if start > self.vmas[i].start {
@@ -70,7 +70,7 @@ impl Process {
         self.forget_pages(start, end, |_| true);
     }
 
-    /// Forgets the pages of a range that `which` picks.
+    /// Drops the pages of a range that `which` accepts.
     pub(super) fn forget_pages(&mut self, start: u64, end: u64, which: impl Fn(&Page) -> bool) {
         let picked: Vec<u64> = self
             .pages

@@ -1,14 +1,14 @@
-//! Where a mapping goes when its address is not fixed.
+//! The choice of the address of a mapping without a fixed address.
 
 use super::*;
 use crate::world::LEGACY_BASE;
 
-/// What is asked of the address space.
+/// A request for an address.
 pub(super) struct Want {
     pub addr: u64,
     pub len: u64,
     pub fixed: bool,
-    /// Private anonymous memory: large aligned lengths are put where huge pages fit.
+    /// True for private anonymous memory: large aligned lengths are placed where huge pages fit.
     pub anon: bool,
     /// `MAP_32BIT`.
     pub low: bool,
@@ -19,7 +19,7 @@ pub(super) struct Want {
 const HUGE: u64 = 2 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Where to look for room, and from which end.
+/// A range to search for free addresses, and the direction of the search.
 struct Window {
     low: u64,
     high: u64,
@@ -27,7 +27,7 @@ struct Window {
 }
 
 impl Want {
-    /// Where hints are followed to, and room is looked for.
+    /// Returns the upper limit of hints and of the search.
     fn end(&self, w: &World) -> u64 {
         match self.low {
             true => 2 * GIB,
@@ -52,13 +52,13 @@ impl Want {
 }
 
 impl Process {
-    /// The address of a new mapping, or the errno.
+    /// Returns the address of a new mapping, or the errno.
     pub(super) fn place(&self, w: &World, want: &Want) -> Res {
         if want.len > w.task_size {
             return Err(libc::ENOMEM);
         }
         let addr = if want.fixed {
-            // The kernel takes an address in the last page for an error number.
+            // The kernel reads an address in the last page as an errno.
             if want.addr > u64::MAX - 4095 {
                 return Err(want.addr.wrapping_neg() as i32);
             }
@@ -80,7 +80,7 @@ impl Process {
         Ok(addr)
     }
 
-    /// The hint if that range is free, else the first gap that is long enough.
+    /// Returns the hint if that range is free, otherwise the first gap that is long enough.
     fn gap(&self, w: &World, want: &Want) -> Res {
         let (hint, len, end) = (page_down(want.addr), want.len, want.end(w));
         if hint != 0 && len <= end && hint <= end - len {
@@ -96,8 +96,8 @@ impl Process {
         found.ok_or(libc::ENOMEM)
     }
 
-    /// A stack above a gap lowers the limit of the whole search, but only if the gap itself was long enough:
-    /// a stack right above another mapping keeps nothing free below that one.
+    /// Searches downwards. A stack above a gap lowers the limit of the whole search, but only if the gap
+    /// itself was long enough. A stack directly above another mapping keeps nothing free below that mapping.
     fn highest(&self, w: &World, window: &Window, len: u64) -> Option<u64> {
         let mut limit = window.high;
         for pair in self.vmas.windows(2).rev() {
@@ -114,7 +114,7 @@ impl Process {
         None
     }
 
-    /// From below, a stack takes its part of the one gap alone.
+    /// Searches upwards. Here a stack reduces only the gap below it.
     fn lowest(&self, w: &World, window: &Window, len: u64) -> Option<u64> {
         self.vmas.windows(2).find_map(|pair| {
             let (below, above) = (&pair[0], &pair[1]);
@@ -124,7 +124,7 @@ impl Process {
         })
     }
 
-    /// Asks for a huge page more than needed and aligns inside that.
+    /// Searches for a gap that is longer by a huge page, and aligns the address inside the gap.
     fn huge_gap(&self, w: &World, want: &Want) -> Option<u64> {
         let len = want.len.checked_add(HUGE).filter(|&l| l <= w.task_size)?;
         let at = self.gap(w, &Want { len, ..*want }).ok()?;

@@ -14,7 +14,7 @@ impl Model {
         }
         let max = self.world.max_map_count;
         let pr = self.proc(p);
-        // A hole: nothing is sealed.
+        // If the range has a hole, no part of it is sealed.
         if pr.pages_in(addr, end) != (end - addr) / PAGE {
             return Err(libc::ENOMEM);
         }
@@ -30,7 +30,7 @@ impl Model {
         Ok(0)
     }
 
-    /// Once something is denied, it stays just so.
+    /// Sets the bits of PR_SET_MDWE. Bits that are set once cannot be changed.
     pub(super) fn set_mdwe(&mut self, p: usize, bits: u64) -> Res {
         let known = REFUSE_EXEC_GAIN | NO_INHERIT;
         if bits & !known != 0 || bits == NO_INHERIT {
@@ -46,20 +46,22 @@ impl Model {
 }
 
 impl Process {
-    /// Whether memory with the flags `old` may not get the flags `new`; a new mapping has had them already.
+    /// Returns true if memory with the flags `old` may not get the flags `new`. A new mapping passes its
+    /// flags as both.
     pub(super) fn denies_exec(&self, old: u32, new: u32) -> bool {
         let gains = new & vmflag::WRITE != 0 || old & vmflag::EXEC == 0;
         self.mdwe & REFUSE_EXEC_GAIN != 0 && new & vmflag::EXEC != 0 && gains
     }
 
-    /// What a fork's child denies itself.
+    /// Returns the bits that a fork's child inherits.
     pub(super) fn inherited_mdwe(&self) -> u64 {
         if self.mdwe & NO_INHERIT != 0 { 0 } else { self.mdwe }
     }
 }
 
 impl Vma {
-    /// Sealed, and the advice would take contents away that nobody could write nor find in a file.
+    /// Returns true if the VMA is sealed, and the advice would discard contents that are neither writable nor
+    /// in a file.
     pub(super) fn resists(&self, advice: u64) -> bool {
         let discards = matches!(advice, 4 | 8 | 9 | 10 | 18 | DONTNEED_LOCKED | 102);
         discards && self.has(vmflag::SEALED) && !self.has(vmflag::WRITE) && self.back == Backing::Anon

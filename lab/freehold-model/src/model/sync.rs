@@ -38,7 +38,7 @@ impl Model {
         if hole { Err(libc::ENOMEM) } else { Ok(0) }
     }
 
-    /// One byte a page. For pages of files this model says 1 whatever the page cache holds.
+    /// Returns one byte per page. The byte is 1 for every page of a file, regardless of the page cache.
     pub(super) fn mincore(&mut self, p: usize, addr: u64, len: u64) -> Res<Vec<u8>> {
         let task_size = self.world.task_size;
         if !aligned(addr) {

@@ -14,7 +14,7 @@ use freehold::{
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
 use freehold_pagetable::X86_4;
 
-/// Pages of the pool: one for each of all mappings.
+/// Number of pages of the pool: one for each page of each mapping.
 const POOL: u64 = 4 * PAGES;
 const BASE: u64 = 1 << 32;
 
@@ -42,11 +42,11 @@ fn done<T>(result: Result<T, freehold::error::Errno>) -> Answer {
 }
 
 impl Engine {
-    /// Mappings without pages.
+    /// Creates mappings without pages.
     ///
     /// # Panics
     ///
-    /// When the host has no room for the machine.
+    /// Panics if the host has no room for the machine.
     pub fn new(locking: Locking) -> Self {
         let machine = Machine::new(MachineConfig::backed((POOL + 4) * HUGE)).expect("memory");
         let engine = Kernel::new(machine.clone(), Config::default()).expect("memory");
@@ -71,16 +71,16 @@ impl Engine {
         Engine { uffd, file, process, cpu: machine.cpu(0), engine }
     }
 
-    /// Pages of the pool that are in use.
+    /// Number of pages of the pool that are in use.
     pub fn in_use(&self) -> u64 {
         POOL - self.engine.huge_pool(HugePageSize::Mib2).counts(None).free
     }
 
-    /// Takes everything down.
+    /// Drops everything.
     ///
     /// # Panics
     ///
-    /// When a page of the pool, or a reservation, is lost.
+    /// Panics if a page of the pool, or a reservation, is leaked.
     pub fn end(self) {
         self.process.check();
         let Engine { uffd, file, process, cpu, engine } = self;
@@ -93,7 +93,7 @@ impl Engine {
         (BASE + part.area.offset() + part.page * HUGE, part.pages * HUGE)
     }
 
-    /// As far as the mapping goes.
+    /// Returns the range of a part, cut at the end of the mapping.
     fn within(part: Part) -> (u64, u64) {
         Self::span(Part { pages: part.pages.min(PAGES - part.page), ..part })
     }

@@ -1,5 +1,5 @@
-//! The running kernel as a subject. Accesses are the kernel's own, through a pipe: one that fails is an errno
-//! there, and no signal.
+//! The running kernel as a subject. The kernel itself makes the accesses, through a pipe, so that a failing
+//! access returns an errno and raises no signal.
 #![expect(unsafe_code, reason = "raw system calls")]
 
 use super::{Answer, Area, HUGE, Op, PAGES, Part, Subject};
@@ -30,7 +30,7 @@ pub struct Linux {
 }
 
 fn owned(fd: i64) -> Option<OwnedFd> {
-    // SAFETY: a descriptor that the kernel has just made for us.
+    // SAFETY: the kernel has just created the descriptor for this process.
     RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -39,22 +39,22 @@ fn errno() -> i32 {
 }
 
 impl Linux {
-    /// Mappings without pages. `None`: the kernel has no userfaultfd for us, or too few huge pages that are
-    /// free (`/proc/sys/vm/nr_hugepages`).
+    /// Creates mappings without pages. Returns `None` if this process may not use userfaultfd, or if there
+    /// are too few free huge pages (`/proc/sys/vm/nr_hugepages`).
     pub fn new() -> Option<Self> {
-        // SAFETY: these make descriptors.
+        // SAFETY: the call only creates a descriptor.
         let uffd = owned(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) })?;
-        // SAFETY: as above; the name is a string.
+        // SAFETY: the call only creates a descriptor, and the name is a string.
         let memfd = unsafe { libc::memfd_create(c"huge".as_ptr(), libc::MFD_HUGETLB | libc::MFD_CLOEXEC) };
         let file = File::from(owned(memfd.into())?);
         let mut pipe = [0; 2];
-        // SAFETY: room for two descriptors.
+        // SAFETY: the array has room for two descriptors.
         unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) };
         let pipe = [owned(pipe[0].into())?, owned(pipe[1].into())?];
         file.set_len(PAGES * HUGE).ok()?;
         let len = (4 * super::APART) as usize;
         let (none, anonymous) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory, wherever there is room.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let all =
             unsafe { libc::mmap(core::ptr::null_mut(), len, none, anonymous | libc::MAP_NORESERVE, -1, 0) };
         let base = (all as u64).next_multiple_of(HUGE);
@@ -67,7 +67,7 @@ impl Linux {
             };
             let at = (base + area.offset()) as *mut libc::c_void;
             let rights = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: over what was mapped above, which nobody else knows of.
+            // SAFETY: the range is inside the mapping created above, which no other code uses.
             let mapped =
                 unsafe { libc::mmap(at, (PAGES * HUGE) as usize, rights, flags | libc::MAP_FIXED, fd, 0) };
             if mapped != at {
@@ -79,15 +79,15 @@ impl Linux {
     }
 
     fn ioctl<const N: usize>(&self, call: u64, words: &mut [u64; N]) -> Answer {
-        // SAFETY: each of these calls reads and writes as many words as it is given here; what it does to
-        // memory it does to the mappings of this subject.
+        // SAFETY: each of these calls reads and writes `N` words. It changes only the memory of this
+        // subject's mappings.
         match unsafe { libc::ioctl(self.uffd.as_raw_fd(), call, words.as_mut_ptr()) } {
             0 => Answer::Done(0),
             _ => Answer::Failed(errno()),
         }
     }
 
-    /// Of a call that fills pages the last word says how far it came.
+    /// Makes a call that fills pages. The last word receives the number of bytes that were filled.
     fn fill<const N: usize>(&self, call: u64, mut words: [u64; N]) -> Answer {
         let answer = self.ioctl(call, &mut words);
         let bytes = words[N - 1].cast_signed();
@@ -101,7 +101,7 @@ impl Linux {
         self.base + part.area.offset() + part.page * HUGE
     }
 
-    /// As far as the mapping goes.
+    /// Returns the range of a part, cut at the end of the mapping.
     fn within(&self, part: Part) -> (u64, u64) {
         (self.at(part), part.pages.min(PAGES - part.page) * HUGE)
     }
@@ -109,7 +109,8 @@ impl Linux {
     fn load(&self, at: u64) -> Answer {
         let mut word = 0u64;
         let [from, to] = self.pipe.each_ref().map(AsRawFd::as_raw_fd);
-        // SAFETY: the kernel reads at the address, and tells if it cannot; then it writes to a word.
+        // SAFETY: the kernel reads at the address, and reports an error if it cannot. Then it writes to a
+        // word.
         unsafe {
             if libc::write(to, at as *const libc::c_void, 8) != 8 {
                 return Answer::Fault;
@@ -122,8 +123,8 @@ impl Linux {
     fn store(&self, at: u64, value: u64) -> Answer {
         let mut value = value;
         let [from, to] = self.pipe.each_ref().map(AsRawFd::as_raw_fd);
-        // SAFETY: the kernel writes at the address, in memory of this subject, and tells if it cannot; then
-        // the word is still in the pipe.
+        // SAFETY: the kernel writes at the address, in memory of this subject, and reports an error if it
+        // cannot. In that case the word is still in the pipe.
         unsafe {
             libc::write(to, (&raw const value).cast(), 8);
             if libc::read(from, at as *mut libc::c_void, 8) != 8 {
@@ -169,13 +170,13 @@ impl Subject for Linux {
             Op::Store(area, page, value) => self.store(self.at(Part { area, page, pages: 1 }), value),
             Op::DontNeed(part) => {
                 let (at, len) = self.within(part);
-                // SAFETY: memory of this subject.
+                // SAFETY: the range is memory of this subject.
                 done(unsafe { libc::madvise(at as *mut _, len as usize, libc::MADV_DONTNEED) })
             }
             Op::Punch(page, pages) => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 let (at, end) = (page * HUGE, PAGES.min(page + pages) * HUGE);
-                // SAFETY: a file of this subject.
+                // SAFETY: the file belongs to this subject.
                 done(unsafe {
                     libc::fallocate(self.file.as_raw_fd(), mode, at.cast_signed(), (end - at).cast_signed())
                 })
@@ -187,7 +188,7 @@ impl Subject for Linux {
             Op::Mprotect(part, writable) => {
                 let (at, len) = self.within(part);
                 let rights = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-                // SAFETY: memory of this subject.
+                // SAFETY: the range is memory of this subject.
                 done(unsafe { libc::mprotect(at as *mut _, len as usize, rights) })
             }
         }
@@ -196,7 +197,7 @@ impl Subject for Linux {
 
 impl Drop for Linux {
     fn drop(&mut self) {
-        // SAFETY: all of it is this subject's.
+        // SAFETY: the whole range belongs to this subject.
         unsafe { libc::munmap(self.base as *mut _, (3 * super::APART + PAGES * HUGE) as usize) };
     }
 }

@@ -1,8 +1,8 @@
-//! Huge pages of pools with a userfaultfd: calls on a few mappings, what they answer by a naive model, by the
-//! engine, and by the running kernel.
+//! Huge pages of pools with a userfaultfd: calls on a few mappings, with their results in a naive model, in
+//! the engine and in the running kernel.
 //!
-//! Nobody waits: the userfaultfd says SIGBUS, so an access for which its pager would be asked fails. Mappings
-//! do not come or go; they are
+//! No call waits: the userfaultfd has the feature SIGBUS, so an access that needs the pager fails. No mapping
+//! is created or unmapped during a run. The mappings are
 //!
 //! ```text
 //! Anonymous   private, MAP_HUGETLB          Shared   of a file
@@ -19,59 +19,60 @@ pub use model::{Like, Model};
 
 use crate::draw::Draw;
 
-/// Pages of each mapping, and of the file.
+/// Number of pages of each mapping, and of the file.
 pub const PAGES: u64 = 4;
-/// Bytes of a page.
+/// Number of bytes of a page.
 pub const HUGE: u64 = 2 << 20;
-/// Bytes from one mapping to the next.
+/// Number of bytes from one mapping to the next.
 const APART: u64 = 64 * HUGE;
 
 /// The mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
-    /// Private, of no file that has a name.
+    /// Private, without a named file.
     Anonymous,
-    /// Of the file.
+    /// A shared mapping of the file.
     Shared,
-    /// Of the file once more.
+    /// A second shared mapping of the file.
     Plain,
-    /// Of the file, private.
+    /// A private mapping of the file.
     Private,
 }
 
 impl Area {
-    /// All of them.
+    /// All mappings.
     pub const ALL: [Area; 4] = [Area::Anonymous, Area::Shared, Area::Plain, Area::Private];
 
-    /// Where it starts, from where the first does.
+    /// Returns the offset from the start of the first mapping.
     fn offset(self) -> u64 {
         self as u64 * APART
     }
 
-    /// Whether stores are to copies.
+    /// Returns true if stores change private copies.
     fn is_private(self) -> bool {
         matches!(self, Area::Anonymous | Area::Private)
     }
 }
 
-/// Some pages of a mapping; there may be fewer.
+/// Some pages of a mapping. The part may extend beyond the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The mapping.
     pub area: Area,
     /// The first page.
     pub page: u64,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
 }
 
-/// A call; the names are those of userfaultfd.
+/// A call. The names are those of userfaultfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "as they are called")]
+#[expect(missing_docs, reason = "the names of the calls")]
 pub enum Op {
     Register(Part, u64),
     Unregister(Part),
-    /// The first word of the pages is this number, and those that follow it.
+    /// Copies pages. The number is the first word of the first page, and each following page has the next
+    /// number.
     Copy(Part, bool, u64),
     Zeropage(Part),
     Continue(Part, bool),
@@ -80,36 +81,36 @@ pub enum Op {
     Load(Area, u64),
     Store(Area, u64, u64),
     DontNeed(Part),
-    /// A hole in the file.
+    /// Punches a hole into the file.
     Punch(u64, u64),
-    /// The new length of the file, for a moment.
+    /// Truncates the file to this length and then restores its length.
     Truncate(u64),
-    /// Whether it may be written.
+    /// Changes whether the part is writable.
     Mprotect(Part, bool),
 }
 
-/// What a call answers.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Pages, or 0.
+    /// Number of pages, or 0.
     Done(u64),
     /// An errno.
     Failed(i32),
-    /// What was loaded.
+    /// The value that was loaded.
     Value(u64),
     /// An access failed.
     Fault,
 }
 
-/// One that answers calls: the model, the engine, or the kernel.
+/// An executor of calls: the model, the engine or the kernel.
 pub trait Subject {
-    /// Makes one.
+    /// Makes a call.
     fn call(&mut self, op: Op) -> Answer;
 }
 
-/// A random call. The mappings that `protected` has a bit for are registered for write protection whenever
-/// they are, the others never: of one that is registered again without it, Linux forgets that pages were
-/// protected at some later time.
+/// Draws a random call. A mapping whose bit is set in `protected` is always registered with write protection,
+/// the others never: if a mapping is registered again without write protection, Linux removes the protection
+/// of its pages at some later time.
 pub fn draw(random: &mut impl Draw, protected: u64) -> Op {
     let area = random.pick(&Area::ALL);
     let page = random.below(PAGES);
@@ -137,7 +138,8 @@ pub fn draw(random: &mut impl Draw, protected: u64) -> Op {
     }
 }
 
-/// Pages whose first words are this number, and those that follow it.
+/// Returns the contents of pages. The first word of the first page is this number, and each following page
+/// has the next number.
 fn contents(pages: u64, number: u64) -> Vec<u8> {
     let mut bytes = vec![0; (pages * HUGE) as usize];
     for (page, number) in bytes.chunks_exact_mut(HUGE as usize).zip(number..) {

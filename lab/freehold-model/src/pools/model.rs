@@ -1,4 +1,4 @@
-//! The model: what each page of each mapping has, written out.
+//! The model: the explicit state of each page of each mapping.
 
 use super::{Answer, Area, Op, PAGES, Part, Subject};
 use std::collections::BTreeSet;
@@ -11,28 +11,28 @@ const MISSING: u64 = 1;
 const WP: u64 = 2;
 const MINOR: u64 = 4;
 
-/// Which of the two the model is like, where they differ.
+/// The subject that the model follows where the kernel and the engine differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Like {
-    /// The kernel: a store to a mark brings the page before the pager is asked, and a page that had to come
-    /// into the file is no minor fault; a hole, and a new end of the file, take whatever is mapped there.
+    /// The kernel. A store to a marker faults the page in before the pager is notified. A page that had to be
+    /// added to the file first is no minor fault. A hole, and truncation, unmap every page there.
     Linux,
     /// The engine: see `docs/reference/differences-from-linux.md`.
     Engine,
 }
 
-/// What an entry says.
+/// The state of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
     None,
-    /// Write-protected, and not there.
+    /// Write-protected, without a page.
     Mark,
     Poison,
-    /// The file's page.
+    /// Maps the file's page.
     File {
         wp: bool,
     },
-    /// A page of its own.
+    /// Maps a private page.
     Own {
         wp: bool,
         value: u64,
@@ -44,7 +44,7 @@ impl Entry {
         matches!(self, Entry::Mark | Entry::File { wp: true } | Entry::Own { wp: true, .. })
     }
 
-    /// Without its page.
+    /// Returns the entry after its page is unmapped.
     fn zapped(self) -> Self {
         if self.wp() { Entry::Mark } else { Entry::None }
     }
@@ -62,29 +62,29 @@ impl Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Page {
     entry: Entry,
-    /// How it is registered.
+    /// The modes with which the page is registered.
     mode: u64,
     writable: bool,
 }
 
-/// The mappings.
+/// The model of the mappings.
 #[derive(Clone, Debug)]
 pub struct Model {
     like: Like,
     file: [Option<u64>; PAGES as usize],
     pages: [[Page; PAGES as usize]; 4],
-    /// Where VMAs were cut: they never merge.
+    /// The addresses at which VMAs were split. The VMAs never merge.
     cuts: [BTreeSet<u64>; 4],
 }
 
 impl Model {
-    /// Mappings without pages.
+    /// Creates mappings without pages.
     pub fn new(like: Like) -> Self {
         let page = Page { entry: Entry::None, mode: 0, writable: true };
         Model { like, file: Default::default(), pages: [[page; PAGES as usize]; 4], cuts: Default::default() }
     }
 
-    /// Pages of the pool that are in use.
+    /// Number of pages of the pool that are in use.
     pub fn in_use(&self) -> u64 {
         let own = self.pages.iter().flatten().filter(|page| matches!(page.entry, Entry::Own { .. }));
         (self.file.iter().flatten().count() + own.count()) as u64
@@ -98,12 +98,12 @@ impl Model {
         self.file[page as usize].filter(|_| area != Area::Anonymous)
     }
 
-    /// The pages of a part that there are.
+    /// Returns the pages of a part that exist.
     fn of(part: Part) -> std::ops::Range<u64> {
         part.page..PAGES.min(part.page + part.pages)
     }
 
-    /// Whether pages can be supplied: one VMA has the part.
+    /// Fails if pages cannot be supplied. One VMA must contain the part.
     fn may_supply(&mut self, part: Part, wp: bool) -> Result<(), i32> {
         let end = part.page + part.pages;
         let cut = self.cuts[part.area as usize].range(part.page + 1..end).next().is_some();
@@ -114,7 +114,8 @@ impl Model {
         if wp && mode & WP == 0 { Err(EINVAL) } else { Ok(()) }
     }
 
-    /// Page after page, until one fails; how many, or why not even the first.
+    /// Supplies page after page until one fails. Returns the number of pages, or the error if the first
+    /// fails.
     fn supply(
         &mut self,
         part: Part,
@@ -182,7 +183,7 @@ impl Model {
         Answer::Done(0)
     }
 
-    /// Gives the VMAs of a part something new, cut where it ends if it is new to them.
+    /// Changes the VMAs of a part. Splits a VMA at an edge of the part if the change is new to the VMA.
     fn change(&mut self, part: Part, is_new: impl Fn(&Page) -> bool, change: impl Fn(&mut Page)) -> Answer {
         let range = Self::of(part);
         for at in [range.start, range.end] {
@@ -255,7 +256,7 @@ impl Model {
         Answer::Done(0)
     }
 
-    /// The pages go from the file.
+    /// Removes pages from the file.
     fn cut(&mut self, range: std::ops::Range<u64>, truncated: bool) -> Answer {
         for page in range {
             self.file[page as usize] = None;

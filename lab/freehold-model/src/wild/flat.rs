@@ -6,7 +6,7 @@ use freehold::{
     space::{MapFlags, Prot},
 };
 
-/// Makes one; whether it did what it was asked for.
+/// Makes a call. Returns true if the call succeeded.
 pub(super) fn call(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.flat[v.below(stage.flat.len() as u64) as usize].clone();
     let file = stage.file(v);

@@ -1,13 +1,13 @@
-//! Wild calls: every public call of the engine, with arguments that no sane program would pass. Nothing may
-//! panic, and `check` holds.
+//! Wild calls: every public call of the engine, with arguments that no sane program would pass. No call may
+//! panic, and `check` must pass.
 //!
-//! What comes of a call is not looked at: whether the engine answers as Linux does is what
-//! [`compare`](crate::compare) is for. The calls come from bytes, so that a fuzzer and a seeded test share
-//! them; [`run`] plays one life on a machine of its own.
+//! The results of the calls are not checked: [`compare`](crate::compare) tests whether the engine behaves as
+//! Linux. The calls are decoded from bytes, so that a fuzzer and a seeded test share them. [`run`] executes
+//! one life, which is one such sequence of calls, on a machine of its own.
 //!
 //! ```text
-//! values.rs   numbers: edges of pages, tables and user space, signs, overflows; or something that is mapped
-//! stage.rs    the machine, and what calls can name: spaces, files, segments, userfaultfds, pins
+//! values.rs   numbers: edges of pages, tables and user space, signs, overflows; or addresses of mappings
+//! stage.rs    the machine, and the objects of calls: spaces, files, segments, userfaultfds, pins
 //! space.rs    calls of an address space      others.rs   of files, pools, segments, the engine
 //! user.rs     of userfaultfds, pins          flat.rs     without an MMU
 //! ```
@@ -22,20 +22,20 @@ mod values;
 pub use stage::Stage;
 use values::Values;
 
-/// What a life did.
+/// Counts of one life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Life {
-    /// Calls made.
+    /// Number of calls.
     pub calls: u64,
-    /// Of these, calls that did what they were asked for.
+    /// Number of calls that succeeded.
     pub done: u64,
 }
 
-/// Makes the calls that the bytes mean, until they are used up, and ends everything.
+/// Decodes and makes calls until the bytes are used up. Then drops everything and checks for leaks.
 ///
 /// # Panics
 ///
-/// If the engine does.
+/// Panics if the engine panics, or if a check fails.
 pub fn run(bytes: &[u8]) -> Life {
     let mut values = Values::new(bytes);
     let Some(mut stage) = Stage::new(&mut values) else { return Life::default() };

@@ -1,4 +1,4 @@
-//! Wild calls of files, segments, pools, and pages by their frames.
+//! Wild calls of files, segments, pools, and of pages by their frames.
 
 use super::{stage::Stage, values::Values};
 use freehold::{
@@ -11,7 +11,7 @@ use freehold::{
 };
 use freehold_machine::Machine;
 
-/// Makes one; whether it did what it was asked for.
+/// Makes a call. Returns true if the call succeeded.
 pub(super) fn call(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     match v.below(8) {
         0..=3 => changed(stage, v),
@@ -92,7 +92,7 @@ fn made(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     File::new(&mapping, access, "/made").map(|file| stage.add_file(file)).is_ok() && frames.is_ok()
 }
 
-/// Frames by numbers that may be no frame's.
+/// Calls with frame numbers, some of which belong to no frame.
 fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let engine = &stage.engine;
@@ -137,7 +137,8 @@ pub(super) fn overcommit(v: &mut Values<'_>) -> Overcommit {
     v.of(&[Overcommit::Always, Overcommit::Heuristic(pages), Overcommit::Never(pages)])
 }
 
-/// Any limits of the whole system for a moment; with most of them the rest of a life would be a few refusals.
+/// Sets any limits of the whole system for a moment. With most limits, few calls of the rest of the life
+/// would succeed.
 fn limits(engine: &Engine<Machine>, space: &AddressSpace<Machine>, v: &mut Values<'_>) {
     let (count, policy) = (v.wild(), overcommit(v));
     engine.set_max_map_count(count);

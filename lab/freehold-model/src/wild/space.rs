@@ -16,7 +16,7 @@ use freehold::{
 use freehold_machine::Process;
 use std::ops::ControlFlow;
 
-/// Makes one; whether it did what it was asked for.
+/// Makes a call. Returns true if the call succeeded.
 pub(super) fn call(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     match v.below(8) {
         0 | 1 => mapped(stage, v),
@@ -162,7 +162,7 @@ fn accessed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
-/// As much text as anybody wants.
+/// Accepts and discards any amount of text.
 struct Sink;
 
 impl core::fmt::Write for Sink {
@@ -219,7 +219,7 @@ fn pinned(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     true
 }
 
-/// Spaces that come and go, and their settings.
+/// Creates and drops spaces, and changes their settings.
 fn lived(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     match v.below(8) {

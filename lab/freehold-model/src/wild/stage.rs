@@ -1,4 +1,4 @@
-//! What wild calls can name.
+//! The objects of wild calls.
 
 use super::values::{BASE, Values};
 use crate::op::PAGE;
@@ -25,7 +25,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-/// A file with a number in each page.
+/// A file whose pages each contain their number.
 struct Disk;
 
 impl Pager<Machine> for Disk {
@@ -38,7 +38,7 @@ impl Pager<Machine> for Disk {
 
 type Uffd = Arc<Userfaultfd<Machine>>;
 
-/// A machine and what is on it.
+/// A machine and the objects on it.
 pub struct Stage {
     pub(super) machine: Machine,
     pub(super) engine: Counted<Engine<Machine>>,
@@ -139,7 +139,7 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
 }
 
 impl Stage {
-    /// A machine with little memory. `None`: the engine refuses its settings.
+    /// Creates a machine with little memory. Returns `None` if the engine refuses the settings.
     pub(super) fn new(values: &mut Values<'_>) -> Option<Self> {
         let config_of_machine = MachineConfig::backed(24 << 20).tables(1 << 20).pkeys();
         let machine = Machine::new(config_of_machine).expect("a machine");
@@ -190,7 +190,7 @@ impl Stage {
         self.segments.extend(Segment::new(engine, 5, 3 * PAGE));
     }
 
-    /// So that not every call meets a hole.
+    /// Maps some memory, so that not every call hits a hole.
     fn map_something(&self) {
         let both = Prot::READ | Prot::WRITE;
         let fixed = MapFlags::FIXED | MapFlags::PRIVATE;
@@ -208,7 +208,7 @@ impl Stage {
         self.files[values.below(self.files.len() as u64) as usize].clone()
     }
 
-    /// Keeps at most so many of what calls make.
+    /// Adds a space. Keeps at most four spaces.
     pub(super) fn add_space(&mut self, space: Process) {
         if self.spaces.len() >= 4 {
             self.spaces.remove(1);
@@ -244,7 +244,7 @@ impl Stage {
         self.regions.check();
     }
 
-    /// Everything goes, and must all come back.
+    /// Drops everything, and checks that all frames and tables are free.
     pub(super) fn end(mut self) {
         self.check();
         self.uffds.iter().for_each(|uffd| uffd.close());
@@ -294,10 +294,10 @@ impl Drop for Watcher {
     }
 }
 
-/// Nobody shall wait: what cannot be served is not served any more at all.
+/// Serves one fault, so that no task waits forever. Closes the userfaultfd if the fault cannot be served.
 fn serve(uffd: &Uffd) {
     let Some(Message::Fault { addr, reason, .. }) = uffd.try_read() else { return };
-    // A page of 4 KiB, or of a pool.
+    // The page has 4 KiB, or is a huge page of a pool.
     let served = [PAGE, HugePageSize::Mib2.bytes()].into_iter().any(|bytes| {
         let page = addr & !(bytes - 1);
         match reason {

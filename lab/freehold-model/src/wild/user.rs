@@ -1,9 +1,9 @@
-//! Wild calls of userfaultfds, and of pages that are pinned.
+//! Wild calls of userfaultfds and of pinned pages.
 
 use super::{stage::Stage, values::Values};
 use freehold::uffd::{Features, FillMode, MoveMode, ProtectMode, RegisterMode};
 
-/// Makes one; whether it did what it was asked for.
+/// Makes a call. Returns true if the call succeeded.
 pub(super) fn call(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     match v.below(8) {
         0 => {

@@ -3,13 +3,13 @@
 use freehold::{PAGE_SIZE, UserRange};
 use freehold_machine::Process;
 
-/// Where most calls meet.
+/// The first address of the range that most calls use.
 pub(super) const BASE: u64 = 0x10_0000_0000;
 const HUGE: u64 = 2 << 20;
 const GIB: u64 = 1 << 30;
 const TASK_SIZE: u64 = <Process>::TASK_SIZE;
 
-/// What overflows, or nearly does, somewhere.
+/// Values that overflow, or nearly overflow, in some calculation.
 const WILD: &[u64] = &[
     0,
     1,
@@ -50,7 +50,7 @@ const WILD: &[u64] = &[
     u64::MAX,
 ];
 
-/// A string of bytes, used up from the front.
+/// A string of bytes. Values are taken from its front.
 pub(super) struct Values<'b> {
     bytes: &'b [u8],
 }
@@ -64,7 +64,7 @@ impl<'b> Values<'b> {
         self.bytes.is_empty()
     }
 
-    /// Zero when there are no more.
+    /// Returns the next byte, or zero if there are no more.
     fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.bytes.split_first() else { return 0 };
         self.bytes = rest;
@@ -75,12 +75,12 @@ impl<'b> Values<'b> {
         self.byte() % 2 == 1
     }
 
-    /// Less than `limit`, which is 256 at most.
+    /// Returns a number less than `limit`. `limit` is at most 256.
     pub fn below(&mut self, limit: u64) -> u64 {
         u64::from(self.byte()) % limit
     }
 
-    /// Any bits.
+    /// Returns a word of arbitrary bits.
     pub fn word(&mut self) -> u64 {
         let bytes: [u8; 8] = core::array::from_fn(|_| self.byte());
         u64::from_le_bytes(bytes)
@@ -90,7 +90,7 @@ impl<'b> Values<'b> {
         all[self.below(all.len().min(256) as u64) as usize]
     }
 
-    /// Anything.
+    /// Returns any number, most often one near an overflow.
     pub fn wild(&mut self) -> u64 {
         match self.below(8) {
             0 => self.word(),
@@ -100,7 +100,7 @@ impl<'b> Values<'b> {
         }
     }
 
-    /// Mostly one near what is mapped.
+    /// Returns an address, most often one near the mappings.
     pub fn addr(&mut self) -> u64 {
         match self.below(8) {
             0 | 1 => self.wild(),
@@ -110,7 +110,7 @@ impl<'b> Values<'b> {
         }
     }
 
-    /// Mostly a few pages.
+    /// Returns a length, most often a few pages.
     pub fn len(&mut self) -> u64 {
         match self.below(8) {
             0 | 1 => self.wild(),
@@ -120,24 +120,24 @@ impl<'b> Values<'b> {
         }
     }
 
-    /// Two numbers in any order.
+    /// Returns two numbers in any order.
     pub fn range(&mut self) -> core::ops::Range<u64> {
         let start = self.addr();
         if self.bit() { start..start.wrapping_add(self.len()) } else { start..self.addr() }
     }
 
-    /// Whole pages, anywhere.
+    /// Returns a range of whole pages at any address.
     pub fn user_range(&mut self) -> UserRange {
         let [one, other] = [self.addr(), self.addr()].map(|addr| addr & !(PAGE_SIZE - 1));
         UserRange::try_new(one.min(other), one.max(other)).expect("aligned, and in order")
     }
 
-    /// A number of pages, or of a page, of a file.
+    /// Returns a number of pages, or the index of a page of a file.
     pub fn pages(&mut self) -> u64 {
         if self.below(4) == 0 { self.wild() } else { self.below(16) }
     }
 
-    /// A place in a file.
+    /// Returns an offset in a file.
     pub fn offset(&mut self) -> u64 {
         match self.below(4) {
             0 => self.wild(),
@@ -146,7 +146,7 @@ impl<'b> Values<'b> {
         }
     }
 
-    /// Flags: mostly some of those that there are.
+    /// Returns flags, most often some of the known flags.
     pub fn flags(&mut self, known: u64) -> u64 {
         match self.below(8) {
             0 => self.word(),
@@ -158,7 +158,7 @@ impl<'b> Values<'b> {
         }
     }
 
-    /// Bytes to be written or a place for some: a few, or more than a page.
+    /// Returns the size of a buffer: a few bytes, or more than a page.
     pub fn size(&mut self) -> usize {
         self.of(&[0, 1, 8, 16, 100, 4096, 4097, 9000])
     }

@@ -1,4 +1,4 @@
-//! What the suites share: the designs to try, how long to run, and how to complain.
+//! Code that the suites share: the designs, the length of runs, and reports of differences.
 #![allow(dead_code, reason = "each suite uses its part")]
 
 use freehold::space::{FaultLock, Locking, Unmap};
@@ -7,7 +7,7 @@ use freehold_model::compare::{Plan, Report};
 use freehold_model::linux::{Linux, Options};
 use freehold_model::{PAGE, Subject, text};
 
-/// Every design, and one more whose sections are so small that an arena has many.
+/// Returns every design, and one more with sections that are so small that an arena has many.
 pub fn lockings() -> Vec<Locking> {
     let small = Locking {
         unmap: Unmap::Sectioned { bytes: 4 * PAGE },
@@ -17,22 +17,22 @@ pub fn lockings() -> Vec<Locking> {
     Locking::ALL.into_iter().chain([small]).collect()
 }
 
-/// Whether there is time for the long versions.
+/// Returns true if the long versions of tests run.
 pub fn long() -> bool {
     Effort::asked() == Effort::Long
 }
 
-/// Calls of a comparison: so many, a quarter of them, or a million.
+/// Number of calls of a comparison: a quarter of `usual`, `usual`, or a million.
 pub fn calls(usual: u64) -> u64 {
     Effort::of(usual / 4, usual, 1_000_000)
 }
 
-/// The kernel, or a line in the test's output that it cannot be driven here.
+/// Returns the kernel, or `None` if this environment cannot drive the kernel. Prints a line in that case.
 pub fn linux(options: Options) -> Option<Linux> {
     match Linux::new(options) {
         Ok(linux) => Some(linux),
         Err(why) => {
-            // Seen without --nocapture too: written past the test harness.
+            // Written to stderr directly, so that the line is visible without --nocapture.
             use std::io::Write as _;
             let _ = writeln!(std::io::stderr(), "SKIPPED: the kernel cannot be driven here: {why}");
             None
@@ -40,14 +40,14 @@ pub fn linux(options: Options) -> Option<Linux> {
     }
 }
 
-/// Fails with the calls that show a difference, or when too little was compared.
+/// Panics with the calls that show a difference, or if too little was compared.
 pub fn assert_same(what: &str, plan: &Plan, report: &Report, subject: &dyn Subject) {
     if let Some(d) = &report.difference {
         let ops: String = d.ops.iter().map(|op| text::op(&subject.world(), op) + "\n").collect();
         panic!("{what}: left and right differ in run {}:\n{ops}=> {}", d.seed, d.what);
     }
     assert!(report.calls >= plan.calls);
-    // A generator that only draws refusals would compare nothing.
-    assert!(report.succeeded * 5 > report.calls, "few calls succeed: {report:?}");
-    assert!(report.failed > 0 && report.signals > 0 && report.pages > 0, "nothing of a kind: {report:?}");
+    // A generator whose calls mostly fail would compare little.
+    assert!(report.succeeded * 5 > report.calls, "too few calls succeed: {report:?}");
+    assert!(report.failed > 0 && report.signals > 0 && report.pages > 0, "a count is zero: {report:?}");
 }
