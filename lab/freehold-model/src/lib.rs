@@ -20,8 +20,8 @@
 //! - `mmap` with a fixed address in the last page (above -4096) fails, because the kernel reads that address
 //!   as an errno.
 //! - A stack keeps its gap free only if the gap below the stack is itself long enough. Directly above another
-//!   mapping, a stack keeps nothing free below that mapping. A stack that counts lowers the limit of the
-//!   whole search.
+//!   mapping, a stack keeps nothing free below that mapping. A stack that keeps its gap free also lowers
+//!   the limit of the whole search.
 //! - `madvise`, `msync`, `mlock2` and `mlockall` use only 32 bits of their last argument.
 //! - Guards mark their VMA with a sticky flag that does not prevent merging. Only private anonymous memory
 //!   gets an anon_vma with the flag, and the anon_vma has a visible effect after a fork.

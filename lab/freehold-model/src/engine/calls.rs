@@ -21,7 +21,7 @@ fn done<E>(result: Result<(), E>, errno: impl Fn(E) -> Errno) -> Res {
     result.map(|()| 0).map_err(|error| errno(error).0)
 }
 
-/// Converts a result with the errno of its error. The error types of all verbs have the method `errno`.
+/// Converts a result, and its error to an errno. The error types of all verbs have the method `errno`.
 macro_rules! errno {
     ($result:expr) => {
         done($result, |error| error.errno())
