@@ -1,20 +1,21 @@
-//! The fuzz targets, a minute each.
+//! The fuzz targets. Each runs for a minute.
 //!
-//! They need cargo-fuzz and a nightly toolchain; nothing else does but AddressSanitizer.
+//! They need cargo-fuzz and a nightly toolchain. Of all other checks, only AddressSanitizer needs a nightly
+//! toolchain.
 
 use std::{
     fs,
     process::{Command, Stdio},
 };
 
-/// How long each target runs, in seconds.
+/// Duration of each target, in seconds.
 const SECONDS: u32 = 60;
 
-/// Runs every target. Where cargo-fuzz or the toolchain is missing it says so, and nothing is wrong.
+/// Runs every target. If cargo-fuzz or the toolchain is missing, prints a message and succeeds.
 ///
 /// # Errors
 ///
-/// Fails with the name of the target that found something; its input is below `lab/fuzz/artifacts`.
+/// Fails with the name of the target that found a bug. Its input is below `lab/fuzz/artifacts`.
 pub fn run() -> Result<(), String> {
     println!("== fuzz targets, {SECONDS} s each");
     if let Some(missing) = missing() {
@@ -29,12 +30,12 @@ pub fn run() -> Result<(), String> {
             .current_dir(crate::root())
             .stdin(Stdio::null())
             .status()
-            .map_err(|error| format!("cargo fuzz could not be started: {error}"))?;
+            .map_err(|error| format!("cannot start cargo fuzz: {error}"))?;
         if status.success() { Ok(()) } else { Err(format!("fuzz target {target}: failed ({status})")) }
     })
 }
 
-/// What the fuzzer needs and is not there.
+/// Returns the name of a missing tool that the fuzzer needs.
 fn missing() -> Option<&'static str> {
     let works = |words: &[&str]| nightly().args(words).output().is_ok_and(|answer| answer.status.success());
     if !works(&["--version"]) {
@@ -46,11 +47,11 @@ fn missing() -> Option<&'static str> {
     }
 }
 
-/// The names of the targets: of the files in `lab/fuzz/fuzz_targets`.
+/// Returns the names of the targets, which are the names of the files in `lab/fuzz/fuzz_targets`.
 ///
 /// # Errors
 ///
-/// They cannot be listed.
+/// Fails if the folder cannot be read.
 pub fn targets() -> Result<Vec<String>, String> {
     let folder = crate::root().join("lab/fuzz/fuzz_targets");
     let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -60,8 +61,8 @@ pub fn targets() -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Cargo of the nightly toolchain. Not the cargo that has started this program: that belongs to one
-/// toolchain.
+/// Returns a command for the cargo of the nightly toolchain. The cargo that started this program is not used,
+/// because it belongs to one toolchain.
 fn nightly() -> Command {
     let mut cargo = Command::new("cargo");
     cargo.arg("+nightly").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");

@@ -1,4 +1,4 @@
-//! The parts of the project's chores that have tests of their own; the command is `main.rs`.
+//! The parts of the project's chores that have unit tests. The command is `main.rs`.
 #![deny(unsafe_code)]
 
 pub mod fuzz;
@@ -12,11 +12,12 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
-/// The folders of crates: what an embedder links, what checks and measures it, and the command.
+/// The folders of crates: the crates that an embedder links, those that check and measure the engine, and the
+/// command.
 pub const WINGS: [&str; 3] = ["engine", "lab", "tools"];
 
-/// The folder of a package in the repository, or in a copy of it, at `root`. A package `name-tests` lies in the
-/// folder `tests` of the package `name`.
+/// Returns the folder of a package in the repository, or in a copy of the repository, at `root`. A package
+/// `name-tests` is in the folder `tests` of the package `name`.
 #[must_use]
 pub fn package_folder(root: &Path, package: &str) -> PathBuf {
     let tested = package.strip_suffix("-tests");
@@ -26,8 +27,8 @@ pub fn package_folder(root: &Path, package: &str) -> PathBuf {
     found.unwrap_or(&folders[0]).clone()
 }
 
-/// The folder that the repository lies in.
+/// Returns the root folder of the repository.
 #[must_use]
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the repository").to_path_buf()
 }

@@ -1,13 +1,16 @@
-//! The chores of the project: every test suite, in order, by one command.
+//! The chores of the project, as one command.
 //!
-//! `cargo xtask test` runs every suite with few cases, `cargo xtask test --full` what a change must pass;
-//! `cargo xtask test --long` gives the random suites more time and adds the fuzz targets, AddressSanitizer
-//! and the mutations. `cargo xtask plain`, `loom`, `shuttle` and `sim` run one of its parts.
-//! `cargo xtask replay` replays every recording at hand on every design, ten seeds each, and prints a line
-//! for each. `cargo xtask simulate` does the experiments on simulated machines, `cargo xtask simulate replay`
-//! runs a recording on one; `cargo xtask coverage` compares what the simulation sees with a trace of memory
-//! accesses. `cargo xtask mutants` takes protections away and sees tests fail; `cargo xtask
-//! asan` runs the engine's suites under AddressSanitizer.
+//! - `cargo xtask test` runs every test suite with few cases. `--full` runs the tests that a change must
+//!   pass. `--long` gives the random suites more time, and adds the fuzz targets, AddressSanitizer and the
+//!   mutations.
+//! - `cargo xtask plain`, `loom`, `shuttle` and `sim` each run one part of the tests.
+//! - `cargo xtask replay` replays every available recording on every design, with ten seeds each, and prints
+//!   a line for each.
+//! - `cargo xtask simulate` runs the experiments on simulated machines. `cargo xtask simulate replay` runs a
+//!   recording on one.
+//! - `cargo xtask coverage` compares the memory accesses that the simulation sees with a trace.
+//! - `cargo xtask mutants` removes protections and checks that a test fails for each.
+//! - `cargo xtask asan` runs the engine's suites under AddressSanitizer.
 #![deny(unsafe_code)]
 
 use std::{env, process::ExitCode};
@@ -73,7 +76,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a chore of the kernel, which has a package of its own. Gives its exit status.
+/// Runs a chore of the kernel, which has a package of its own. Returns the exit status of the chore.
 fn of_kernel(words: &[&str]) -> ExitCode {
     let program = ["run", "--quiet", "--bin", "kernel-xtask", "--"];
     match Build::Plain.cargo(&program, None).args(words).status() {
@@ -81,7 +84,7 @@ fn of_kernel(words: &[&str]) -> ExitCode {
             status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
         }
         Err(error) => {
-            eprintln!("xtask: cargo could not be started: {error}");
+            eprintln!("xtask: cannot start cargo: {error}");
             ExitCode::FAILURE
         }
     }
@@ -94,6 +97,6 @@ fn simulate(package: &str, example: &str, args: &[&str]) -> Result<(), String> {
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("the simulation failed ({status})")),
-        Err(error) => Err(format!("cargo could not be started: {error}")),
+        Err(error) => Err(format!("cannot start cargo: {error}")),
     }
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask mutants`: takes one protection after another away, and sees a test fail each time.
+//! `cargo xtask mutants`: removes one protection after another, and checks that a test fails for each.
 //!
-//! All is done in a copy of the tree under `target/mutants`. Neighbours in the list have their test program
-//! in common, so most of what one builds serves the next.
+//! All work is done in a copy of the tree under `target/mutants`. Adjacent mutations in the list share a test
+//! program, so the next mutation reuses most of the build of the one before.
 
 use std::{
     collections::BTreeSet,
@@ -17,30 +17,30 @@ use crate::{
     tree::Tree,
 };
 
-/// Where all is done, from the repository's root.
+/// The work folder, relative to the repository's root.
 const FOLDER: &str = "target/mutants";
 
-/// What to run.
+/// The selected mutations, and how to run them.
 #[derive(Debug, Default)]
 pub struct Selection {
-    /// Parts of names; none means all.
+    /// Parts of names. An empty list selects all mutations.
     pub names: Vec<String>,
-    /// Whether to see first that the tests pass without the mutations.
+    /// True if the tests must first pass without the mutations.
     pub baseline: bool,
 }
 
 impl Selection {
-    /// What the words of a command line say.
+    /// Parses the arguments of a command line.
     ///
     /// # Errors
     ///
-    /// A word that means nothing.
+    /// Fails if an option is unknown.
     pub fn of(words: &[&str]) -> Result<Self, String> {
         let mut it = Self { names: Vec::new(), baseline: true };
         for word in words {
             match *word {
                 "--no-baseline" => it.baseline = false,
-                option if option.starts_with('-') => return Err(format!("{option} means nothing")),
+                option if option.starts_with('-') => return Err(format!("unknown option {option}")),
                 name => it.names.push(name.to_owned()),
             }
         }
@@ -52,17 +52,17 @@ impl Selection {
     }
 }
 
-/// Runs the mutations selected, and prints a row for each.
+/// Runs the selected mutations, and prints a line for each.
 ///
 /// # Errors
 ///
-/// How many survived or could not be run; or why none was.
+/// Fails with the number of mutations that survived or could not be run, or with the reason why none was run.
 pub fn run(selection: &Selection) -> Result<(), String> {
     let root = crate::root();
     let mut mutations = Mutation::all(&root)?;
     mutations.retain(|mutation| selection.has(mutation));
     if mutations.is_empty() {
-        return Err("no mutation has such a name".to_owned());
+        return Err("no mutation matches the given names".to_owned());
     }
     mutations.sort_by_cached_key(neighbourhood);
     let folder = root.join(FOLDER);
@@ -79,19 +79,19 @@ pub fn run(selection: &Selection) -> Result<(), String> {
     if counts.failed == 0 { Ok(()) } else { Err(counts.summary()) }
 }
 
-/// Mutations with the same test program, then those with the same file changed, are neighbours.
+/// Returns the sort key of a mutation: first by test program, then by changed file.
 fn neighbourhood(mutation: &Mutation) -> (Option<(Build, String, String)>, String, String) {
     let program = mutation.caught.as_ref().map(|it| (it.suite, it.package.clone(), it.target.clone()));
     (program, mutation.edit[0].file.clone(), mutation.name.clone())
 }
 
-/// How a mutation ended.
+/// The result of a mutation.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Caught,
     Survived,
     Argued,
-    /// It could not be judged.
+    /// The mutation could not be run.
     Unclear(String),
 }
 
@@ -120,7 +120,7 @@ impl Counts {
     }
 }
 
-/// What a run of the test with the protection gone means.
+/// Interprets the outcome of the test while the protection is removed.
 fn verdict(test: &Caught, outcome: &Outcome) -> Verdict {
     match outcome {
         Outcome::Failed => Verdict::Caught,
@@ -130,14 +130,14 @@ fn verdict(test: &Caught, outcome: &Outcome) -> Verdict {
     }
 }
 
-/// Where mutations are made and judged.
+/// The work folder and the copy of the tree in which mutations are made.
 struct Bench {
     tree: Tree,
     folder: PathBuf,
 }
 
 impl Bench {
-    /// Sees that every test that is to fail passes now.
+    /// Checks that every test that must fail with a mutation passes without it.
     fn baseline(&self, mutations: &[Mutation]) -> Result<(), String> {
         let mut seen = BTreeSet::new();
         for test in mutations.iter().filter_map(|mutation| mutation.caught.as_ref()) {
@@ -176,11 +176,11 @@ impl Bench {
         judged
     }
 
-    /// Builds the test's program from the tree as it is, and runs the test.
+    /// Builds the test's program from the current tree, and runs the test.
     fn run(&self, test: &Caught, name: &str) -> Result<Outcome, String> {
         let program = TestProgram::build(&self.tree.folder, &self.folder, test)?;
         if program.selects(&test.test)? == 0 {
-            return Err(format!("there is no test {}", test.test));
+            return Err(format!("no test {}", test.test));
         }
         let said = self.folder.join("said");
         fs::create_dir_all(&said).map_err(|error| format!("{}: {error}", said.display()))?;
@@ -204,19 +204,19 @@ mod tests {
     }
 
     #[test]
-    fn only_a_failure_catches() {
+    fn mutation_is_caught_by_a_failure_or_an_expected_hang() {
         assert_eq!(verdict(&test(false), &Outcome::Failed), Verdict::Caught);
         assert_eq!(verdict(&test(false), &Outcome::Passed), Verdict::Survived);
         assert_eq!(verdict(&test(true), &Outcome::Hung), Verdict::Caught);
         assert_eq!(verdict(&test(true), &Outcome::Passed), Verdict::Survived);
         let Verdict::Unclear(why) = verdict(&test(false), &Outcome::Hung) else {
-            panic!("a hang that nobody announced is no catch")
+            panic!("an unexpected hang does not catch a mutation")
         };
         assert!(why.contains("7 s"));
     }
 
     #[test]
-    fn the_sum_names_what_did_not_pass() {
+    fn summary_counts_passed_failed_and_argued() {
         let mut counts = Counts::default();
         for verdict in [Verdict::Caught, Verdict::Survived, Verdict::Unclear(String::new()), Verdict::Caught]
         {
@@ -228,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn words_select() {
-        let words = Selection::of(&["--no-baseline", "zap"]).expect("both mean something");
+    fn arguments_select_mutations() {
+        let words = Selection::of(&["--no-baseline", "zap"]).expect("both are known");
         assert!(!words.baseline);
         let named = |name: &str| Mutation {
             name: name.to_owned(),

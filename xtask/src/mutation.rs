@@ -1,6 +1,6 @@
-//! A mutation: a protection taken away, and the test that must notice.
+//! A mutation: removes a protection, and names the test that must fail.
 //!
-//! Each is a file in `xtask/mutants`, named after where it is and what goes:
+//! Each mutation is a file in `xtask/mutants`, named after its place and the removed protection:
 //!
 //! ```toml
 //! what = "the dirty bit is not set again after the flush of a zap"
@@ -19,8 +19,9 @@
 //! test = "tlb::a_store_after_the_entry_was_cleared_is_not_lost"
 //! ```
 //!
-//! `caught` may also have `hang = true` (the test may fail by never ending) and `seconds` (how long it may
-//! take). Instead of `caught`, `argued` says why no behaviour changes; such a mutation is not run.
+//! `caught` may also have `hang = true` (the test may also fail by never ending) and `seconds` (the time
+//! limit of the test). Instead of `caught`, `argued` gives the reason why no behaviour changes. Such a
+//! mutation is not run.
 
 use std::{
     fs, io,
@@ -31,26 +32,26 @@ use serde::Deserialize;
 
 use crate::suite::Build;
 
-/// Where the mutations lie, from the repository's root.
+/// The folder of the mutations, relative to the repository's root.
 pub const FOLDER: &str = "xtask/mutants";
 
-/// How long a test may take if nothing else is said, in seconds.
+/// Time limit of a test without `seconds`, in seconds.
 const USUAL_LIMIT: u64 = 300;
 
-/// A protection taken away.
+/// A removed protection.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mutation {
-    /// The name of its file, without the ending.
+    /// The name of the file, without its extension.
     #[serde(skip)]
     pub name: String,
-    /// Which protection is gone, in one line.
+    /// The removed protection, in one line.
     pub what: String,
-    /// What is changed.
+    /// The replacements.
     pub edit: Vec<Edit>,
     /// The test that must fail.
     pub caught: Option<Caught>,
-    /// Why no behaviour changes.
+    /// The reason why no behaviour changes.
     pub argued: Option<String>,
 }
 
@@ -58,11 +59,11 @@ pub struct Mutation {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
-    /// The file, from the repository's root.
+    /// The file, relative to the repository's root.
     pub file: String,
-    /// Text that occurs exactly once in it.
+    /// Text that occurs exactly once in the file.
     pub before: String,
-    /// What replaces it.
+    /// The text that replaces `before`.
     pub after: String,
 }
 
@@ -70,32 +71,32 @@ pub struct Edit {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Caught {
-    /// What it is built for.
+    /// The build of the test.
     pub suite: Build,
-    /// The package that it belongs to.
+    /// The package that contains the test.
     pub package: String,
-    /// Its test program, or `lib`.
+    /// The test program, or `lib`.
     pub target: String,
-    /// Its name, or the part of it that selects it.
+    /// The name of the test, or a part of the name that selects the test.
     pub test: String,
-    /// Whether never ending counts as failing.
+    /// True if a test that never ends counts as failed.
     #[serde(default)]
     pub hang: bool,
-    /// How long it may take, in seconds.
+    /// Time limit of the test, in seconds.
     pub seconds: Option<u64>,
 }
 
 impl Mutation {
-    /// Reads one.
+    /// Parses the text of a file.
     ///
     /// # Errors
     ///
-    /// What is wrong with the text.
+    /// Fails with a description of the first error in the text.
     pub fn parse(name: &str, text: &str) -> Result<Self, String> {
         let mut it: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         it.name = name.to_owned();
         if it.edit.is_empty() {
-            return Err("changes nothing".to_owned());
+            return Err("has no `edit`".to_owned());
         }
         if it.caught.is_some() == it.argued.is_some() {
             return Err("needs either `caught` or `argued`".to_owned());
@@ -106,11 +107,11 @@ impl Mutation {
         Ok(it)
     }
 
-    /// All mutations of the repository at `root`, by name.
+    /// Reads all mutations of the repository at `root`, ordered by name.
     ///
     /// # Errors
     ///
-    /// The first that cannot be read, and why.
+    /// Fails with the name of the first file that cannot be read or parsed, and the reason.
     pub fn all(root: &Path) -> Result<Vec<Self>, String> {
         let folder = root.join(FOLDER);
         let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -130,14 +131,14 @@ impl Mutation {
 }
 
 impl Edit {
-    /// The text with the replacement made.
+    /// Returns the text after the replacement.
     ///
     /// # Errors
     ///
-    /// Why it cannot be made.
+    /// Fails if `before` and `after` are equal, or if `before` does not occur exactly once.
     pub fn apply(&self, text: &str) -> Result<String, String> {
         if self.before == self.after {
-            return Err(format!("{}: nothing is changed", self.file));
+            return Err(format!("{}: `before` and `after` are equal", self.file));
         }
         match text.matches(&self.before).count() {
             1 => Ok(text.replacen(&self.before, &self.after, 1)),
@@ -147,13 +148,13 @@ impl Edit {
 }
 
 impl Caught {
-    /// How long the test may take, in seconds.
+    /// Time limit of the test, in seconds.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.seconds.unwrap_or(USUAL_LIMIT)
     }
 
-    /// The last part of the test's path: the name of a function, or its beginning.
+    /// Returns the last part of the test's path: the name of a function, or the beginning of the name.
     #[must_use]
     pub fn function(&self) -> &str {
         self.test.rsplit("::").next().unwrap_or_default()
@@ -168,28 +169,28 @@ mod tests {
                          [caught]\nsuite = \"loom\"\npackage = \"p\"\ntarget = \"lib\"\ntest = \"m::t\"\n";
 
     #[test]
-    fn a_file_is_read() {
-        let it = Mutation::parse("a-b", WHOLE).expect("it is right");
+    fn mutation_file_is_parsed() {
+        let it = Mutation::parse("a-b", WHOLE).expect("a valid file");
         assert_eq!((it.name.as_str(), it.what.as_str()), ("a-b", "gone"));
         assert_eq!((it.edit[0].before.as_str(), it.edit[0].after.as_str()), ("one\n", "two\n"));
-        let caught = it.caught.expect("it names a test");
+        let caught = it.caught.expect("a test");
         assert_eq!((caught.suite, caught.function(), caught.hang), (Build::Loom, "t", false));
         assert_eq!(caught.limit(), USUAL_LIMIT);
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        let refused = |text: &str| Mutation::parse("a", text).expect_err("it is wrong");
+    fn parse_error_names_the_wrong_field() {
+        let refused = |text: &str| Mutation::parse("a", text).expect_err("an invalid file");
         assert!(refused(&WHOLE.replace("gone", "")).contains("`what`"));
         assert!(refused(&WHOLE.replace("[caught]", "argued = \"x\"\n[caught]")).contains("argued"));
-        let (head, _) = WHOLE.split_once("[caught]").expect("it has both");
+        let (head, _) = WHOLE.split_once("[caught]").expect("both parts");
         assert!(refused(head).contains("either"));
         assert!(refused(&format!("{WHOLE}surprise = 1\n")).contains("surprise"));
         assert!(refused(&WHOLE.replace("loom", "room")).contains("room"));
     }
 
     #[test]
-    fn an_edit_fits_in_one_place() {
+    fn edit_applies_only_to_text_that_occurs_once() {
         let edit = |before: &str, after: &str| Edit {
             file: "f".to_owned(),
             before: before.to_owned(),
@@ -198,6 +199,6 @@ mod tests {
         assert_eq!(edit("b", "x").apply("abc").as_deref(), Ok("axc"));
         assert!(edit("b", "x").apply("abcb").expect_err("two places").contains("2 times"));
         assert!(edit("b", "x").apply("acc").expect_err("none").contains("0 times"));
-        assert!(edit("b", "b").apply("abc").expect_err("the same").contains("nothing"));
+        assert!(edit("b", "b").apply("abc").expect_err("equal texts").contains("equal"));
     }
 }

@@ -1,13 +1,13 @@
-//! The engine's suites under AddressSanitizer, which sees reads and writes of memory that was given back, and
-//! what is left when a test program ends.
+//! The engine's suites under AddressSanitizer, which detects accesses to freed memory, and memory that is
+//! leaked when a test program ends.
 //!
-//! It needs a nightly toolchain; nothing else does but the fuzzer. The standard library is the one that comes
-//! with it, without the sanitizer: what its own code does to freed memory is not seen, and what the engine's
-//! does is.
+//! The suites need a nightly toolchain. Of all other checks, only the fuzzer needs one. The standard library
+//! is the one of the toolchain, without the sanitizer: accesses of its own code to freed memory are not
+//! detected, and those of the engine's code are.
 
 use std::{env, process::Command};
 
-/// What runs under it: all that has unsafe code, and the machine that it runs on.
+/// The packages that are checked: all packages with unsafe code, and the machine that they run on.
 const PACKAGES: &[&str] = &[
     "freehold-sync",
     "freehold-range",
@@ -19,18 +19,18 @@ const PACKAGES: &[&str] = &[
     "freehold-machine-tests",
 ];
 
-/// What may be left: a file for the sanitizer, from the repository's root.
+/// The file with the permitted leaks, in the sanitizer's format, relative to the repository's root.
 const LEAKS: &str = "xtask/leaks.supp";
 
-/// The target, named because build scripts and macros must not be built with the sanitizer.
+/// The target. It is given explicitly, because build scripts and macros must not be built with the sanitizer.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Runs the suites; or what those words select, if there are any, which cargo is told. Without a nightly
-/// toolchain it says so, and nothing is wrong.
+/// Runs the suites, or the tests that `words` select, which are passed to cargo. Without a nightly toolchain,
+/// prints a message and succeeds.
 ///
 /// # Errors
 ///
-/// That something was found.
+/// Fails if the sanitizer or a test reports an error.
 pub fn run(words: &[&str]) -> Result<(), String> {
     println!("== AddressSanitizer: the engine's suites");
     if !nightly().arg("--version").output().is_ok_and(|answer| answer.status.success()) {
@@ -41,7 +41,7 @@ pub fn run(words: &[&str]) -> Result<(), String> {
     cargo.args(["test", "--quiet", "--no-fail-fast", "--target", TARGET, "--target-dir", "target/asan"]);
     if words.is_empty() {
         cargo.arg("--tests").args(PACKAGES.iter().flat_map(|package| ["--package", package]));
-        // Frames are larger with the sanitizer.
+        // Stack frames are larger with the sanitizer.
         cargo.args(["--", "--skip", "no_entry_needs_more_than_a_kernel_has"]);
     }
     let status = cargo
@@ -52,12 +52,12 @@ pub fn run(words: &[&str]) -> Result<(), String> {
             format!("suppressions={}:print_suppressions=0", crate::root().join(LEAKS).display()),
         )
         .status()
-        .map_err(|error| format!("cargo could not be started: {error}"))?;
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("AddressSanitizer: failed ({status})")) }
 }
 
-/// Cargo of the nightly toolchain. Not the cargo that has started this program: that belongs to one
-/// toolchain.
+/// Returns a command for the cargo of the nightly toolchain. The cargo that started this program is not used,
+/// because it belongs to one toolchain.
 fn nightly() -> Command {
     let mut cargo = Command::new("cargo");
     cargo.arg("+nightly").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");

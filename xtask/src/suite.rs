@@ -1,4 +1,4 @@
-//! A suite: one run of cargo, and the switches that its build needs.
+//! A suite: one run of cargo, and the configuration that its build needs.
 
 use std::{
     env,
@@ -9,23 +9,23 @@ use std::{
     time::Instant,
 };
 
-/// What a suite is built for. The checkers of interleavings replace the atomics of the whole engine, so each
-/// has a build of its own.
+/// The kind of a build. The checkers of interleavings replace the atomics of the whole engine, so each has a
+/// build of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Build {
-    /// The ordinary one.
+    /// The ordinary build.
     Plain,
-    /// Atomics of loom.
+    /// The atomics are those of loom.
     Loom,
-    /// Atomics of shuttle.
+    /// The atomics are those of shuttle.
     Shuttle,
-    /// Atomics that take virtual time.
+    /// The atomics take virtual time.
     Sim,
 }
 
 impl Build {
-    /// Its name, which is also that of the switch that selects a checker's atomics.
+    /// Returns the name of the build. It is also the name of the `cfg` that selects a checker's atomics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -36,8 +36,8 @@ impl Build {
         }
     }
 
-    /// A call of cargo with `args` for this build. It builds below `targets` if that is given; otherwise
-    /// where cargo likes, a checker's in a directory of its own.
+    /// Returns a call of cargo with `args` for this build. The target directory is below `targets` if that is
+    /// given. Otherwise the plain build uses cargo's default, and each checker has a directory of its own.
     #[must_use]
     pub fn cargo(self, args: &[&str], targets: Option<&str>) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -60,22 +60,23 @@ impl Build {
     }
 }
 
-/// How much time there is. The tests that choose numbers are told, and `freehold_machine::Effort` reads it.
+/// How much time the tests may take. Tests that choose a number of cases read the value with
+/// `freehold_machine::Effort`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Minutes for all together: every suite, with fewer cases.
+    /// All suites together take minutes: every suite runs, with fewer cases.
     Quick,
-    /// What a change must pass.
+    /// The tests that a change must pass.
     Full,
-    /// Hours.
+    /// The tests take hours.
     Long,
 }
 
 impl Effort {
-    /// Each of them.
+    /// All values.
     pub const ALL: [Self; 3] = [Effort::Quick, Effort::Full, Effort::Long];
 
-    /// The value of the variable that tests read.
+    /// The value of the environment variable that tests read.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -89,22 +90,22 @@ impl Effort {
 /// Tests that run together.
 #[derive(Debug, Clone, Copy)]
 pub struct Suite {
-    /// What runs, for a heading.
+    /// The name of the suite, for a heading.
     pub name: &'static str,
-    /// What it is built for.
+    /// The build of the suite.
     pub build: Build,
-    /// What cargo is told.
+    /// The arguments of cargo.
     pub args: &'static [&'static str],
-    /// What the test programs are told.
+    /// The arguments of the test programs.
     pub passed_on: &'static [&'static str],
-    /// About how many seconds it takes on two processors beside a suite of another build, compiling included,
-    /// in a quick run and in a full one.
+    /// Approximate duration in seconds of a quick run and of a full run: on two processors, while a suite of
+    /// another build runs, including compilation.
     pub budget: [u32; 2],
-    /// The part that a quick run does.
+    /// The part of the suite that a quick run executes.
     pub quick: Quick,
 }
 
-/// The part of a suite that a quick run does.
+/// The part of a suite that a quick run executes.
 #[derive(Debug, Clone, Copy)]
 pub enum Quick {
     /// Every test, with fewer cases.
@@ -116,19 +117,20 @@ pub enum Quick {
         /// The tests that a quick run leaves out, and the reason.
         left_out: &'static str,
     },
-    /// Nothing.
+    /// No tests.
     Nothing {
         /// The reason.
         why: &'static str,
     },
 }
 
-/// Every crate without a checker.
+/// The tests of every crate without a checker.
 pub const PLAIN: &[Suite] = &[
     Suite {
         name: "tests of every crate: units, properties, scenarios, the model, Linux",
         build: Build::Plain,
-        // Benchmarks have no tests, but dependencies that take a while. Nor have examples: clippy compiles them.
+        // Benchmarks are excluded, because they have no tests, but dependencies that take long to compile.
+        // Examples have no tests either, and clippy compiles them.
         args: &[
             "test",
             "--workspace",
@@ -152,7 +154,7 @@ pub const PLAIN: &[Suite] = &[
         quick: Quick::Same,
     },
     Suite {
-        name: "how much stack a build without optimisation needs",
+        name: "stack usage of a build without optimisation",
         build: Build::Plain,
         args: &[
             "test",
@@ -167,12 +169,12 @@ pub const PLAIN: &[Suite] = &[
         passed_on: &[],
         budget: [0, 15],
         quick: Quick::Nothing {
-            why: "it builds the engine once more, without optimisation; a full run sees what grows",
+            why: "it builds the engine again, without optimisation; a full run detects growth",
         },
     },
 ];
 
-/// What loom checks.
+/// The suites that loom checks.
 pub const LOOM: &[Suite] = &[
     Suite {
         name: "loom: every interleaving of the lock words, the range map, the page tables",
@@ -205,7 +207,7 @@ pub const LOOM: &[Suite] = &[
     },
 ];
 
-/// What shuttle checks.
+/// The suites that shuttle checks.
 pub const SHUTTLE: &[Suite] = &[Suite {
     name: "shuttle: random interleavings of the whole engine",
     build: Build::Shuttle,
@@ -215,10 +217,10 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     quick: Quick::Same,
 }];
 
-/// Tests in virtual time. One call of cargo builds all three packages: a call for one of them builds the whole
-/// engine, since each package asks for other features of shared crates.
+/// Tests in virtual time. One call of cargo builds all three packages. A call for one package would build the
+/// whole engine again, because each package needs other features of shared crates.
 pub const SIM: &[Suite] = &[Suite {
-    name: "simulation: many processors in virtual time, what they pass to each other, recordings, experiments",
+    name: "simulation: many processors in virtual time, cache-line transfers, recordings, experiments",
     build: Build::Sim,
     args: &[
         "test",
@@ -240,19 +242,19 @@ pub const SIM: &[Suite] = &[Suite {
     },
 }];
 
-/// About how many seconds all suites take, in a quick run and in a full one: fewer than they come to, since two
-/// run at a time.
+/// Approximate duration in seconds of all suites, in a quick run and in a full run. It is less than the sum
+/// of the budgets, because two suites run at a time.
 pub const WHOLE: [u32; 2] = [590, 800];
 
-/// What a change must pass.
+/// Returns the suites that a change must pass.
 #[must_use]
 pub fn every() -> Vec<Suite> {
     [PLAIN, LOOM, SHUTTLE, SIM].concat()
 }
 
-/// Every recording at hand.
+/// The replay of every available recording.
 pub const REPLAY: &[Suite] = &[Suite {
-    name: "replay: every recording at hand, on every design of locking, ten seeds each",
+    name: "replay: every available recording, on every design of locking, ten seeds each",
     build: Build::Plain,
     args: &["test", "--release", "--quiet", "--package", "freehold-replay", "--test", "replay"],
     passed_on: &["corpus::", "--nocapture"],
@@ -260,12 +262,13 @@ pub const REPLAY: &[Suite] = &[Suite {
     quick: Quick::Same,
 }];
 
-/// Runs suites. Suites of one build run one after another. Suites of different builds run two at a time, because
-/// a long test keeps only one processor busy; the output of such a suite is printed when the suite ends.
+/// Runs suites. Suites of one build run one after another. Suites of different builds run two at a time,
+/// because a long test keeps only one processor busy; the output of such a suite is printed when the suite
+/// ends.
 ///
 /// # Errors
 ///
-/// Which suites failed, and why. No suite starts after one has failed.
+/// Fails with the suites that failed, and the reasons. No suite starts after one has failed.
 pub fn run(suites: &[Suite], effort: Effort) -> Result<(), String> {
     let builds: Vec<&[Suite]> = suites.chunk_by(|one, next| one.build == next.build).collect();
     let output = if builds.len() > 1 { Output::AtTheEnd } else { Output::AtOnce };
@@ -290,7 +293,7 @@ pub fn run(suites: &[Suite], effort: Effort) -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// How many suites run at the same time.
+/// Number of suites that run at the same time.
 const AT_A_TIME: usize = 2;
 
 /// When the output of a suite is printed.
@@ -301,7 +304,7 @@ enum Output {
 }
 
 impl Suite {
-    /// Runs it, and says how long it should take and how long it took.
+    /// Runs the suite. Prints how long it should take and how long it took.
     fn run(&self, effort: Effort, output: Output) -> Result<(), String> {
         let args = match (effort, self.quick) {
             (Effort::Quick, Quick::Nothing { why }) => {
@@ -330,19 +333,19 @@ impl Suite {
             Output::AtOnce => cargo.status().map(|status| (status, String::new())),
             Output::AtTheEnd => output_of(cargo),
         }
-        .map_err(|error| format!("cargo could not be started: {error}"))?;
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
         let took = started.elapsed().as_secs_f64();
         println!("{said}== took {took:.0} s ({budget}): {}", self.name);
         if status.success() { Ok(()) } else { Err(format!("failed ({status})")) }
     }
 }
 
-/// Runs a command; returns its status, and what it wrote to standard output and standard error, in that order of
-/// time.
+/// Runs a command. Returns its status, and its standard output and standard error in the order in which they
+/// were written.
 fn output_of(mut command: Command) -> io::Result<(ExitStatus, String)> {
     let (mut reader, writer) = io::pipe()?;
     let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
-    // The command holds the writing ends of the pipe.
+    // The command holds the writing ends of the pipe, so it must be dropped before the pipe is read.
     drop(command);
     let mut said = Vec::new();
     reader.read_to_end(&mut said)?;
@@ -358,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_suite_is_named_whether_or_not_another_runs() {
+    fn run_reports_only_the_failed_suite() {
         let good = suite(Build::Plain, &["--version"]);
         let bad = suite(Build::Loom, &["no-such-command"]);
         assert_eq!(run(&[good], Effort::Quick), Ok(()));

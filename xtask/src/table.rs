@@ -1,4 +1,4 @@
-//! The table of mutations in `xtask/mutants/README.md`, written from their files.
+//! The table of mutations in `xtask/mutants/README.md`, generated from the files of the mutations.
 
 use std::{
     fs,
@@ -10,13 +10,13 @@ use crate::mutation::{FOLDER, Mutation};
 const BEGIN: &str = "<!-- mutants: written by `cargo xtask mutants --table` -->\n";
 const END: &str = "<!-- end of mutants -->\n";
 
-/// The document that contains the table, from the repository's root.
+/// Returns the path of the document that contains the table, relative to the repository's root.
 #[must_use]
 pub fn document() -> PathBuf {
     Path::new(FOLDER).join("README.md")
 }
 
-/// The table's text.
+/// Returns the text of the table.
 #[must_use]
 pub fn of(mutations: &[Mutation]) -> String {
     let mut text = String::from(
@@ -36,22 +36,22 @@ pub fn of(mutations: &[Mutation]) -> String {
     text
 }
 
-/// `document` with `table` between its marks.
+/// Returns `document` with `table` between its marks.
 ///
 /// # Errors
 ///
-/// If it has no marks.
+/// Fails if the document has no marks.
 pub fn put(document: &str, table: &str) -> Result<String, String> {
     let parts = document.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
-    let (head, tail) = parts.ok_or("the document has no place for the table")?;
+    let (head, tail) = parts.ok_or("the document has no marks for the table")?;
     Ok(format!("{head}{BEGIN}\n{table}\n{END}{tail}"))
 }
 
-/// Writes the table of the repository's mutations.
+/// Writes the table of the repository's mutations to its document.
 ///
 /// # Errors
 ///
-/// What stood in the way.
+/// Fails if a file cannot be read, parsed or written.
 pub fn write() -> Result<(), String> {
     let root = crate::root();
     let path = root.join(document());
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_replaces_the_one_before() {
+    fn table_replaces_the_previous_table() {
         let document = format!("before\n{BEGIN}old\n{END}after\n");
         let once = put(&document, "| new |\n").expect("it has marks");
         assert_eq!(once, format!("before\n{BEGIN}\n| new |\n\n{END}after\n"));

@@ -1,4 +1,4 @@
-//! One test program in the copy of the tree: its build, and a run of one of its tests.
+//! A test program in the copy of the tree: builds it and runs its tests.
 
 use std::{
     fs::File,
@@ -10,29 +10,29 @@ use std::{
 
 use crate::mutation::Caught;
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// All that were selected passed.
+    /// All selected tests passed.
     Passed,
-    /// One failed, or the program died.
+    /// A test failed, or the program died.
     Failed,
-    /// It was still running after its time.
+    /// The program was still running at its time limit.
     Hung,
 }
 
-/// A test program that has been built.
+/// A compiled test program.
 pub struct TestProgram {
     program: PathBuf,
     package: PathBuf,
 }
 
 impl TestProgram {
-    /// Builds the program of `test` from the tree at `tree`, below `targets`.
+    /// Builds the program of `test` from the tree at `tree`, with a target directory below `targets`.
     ///
     /// # Errors
     ///
-    /// What the compiler said.
+    /// Fails with the compiler's output.
     pub fn build(tree: &Path, targets: &Path, test: &Caught) -> Result<Self, String> {
         let mut args = vec!["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"];
         args.extend(["--package", &test.package]);
@@ -45,7 +45,7 @@ impl TestProgram {
             .cargo(&args, Some(&targets.to_string_lossy()))
             .current_dir(tree)
             .output()
-            .map_err(|error| format!("cargo could not be started: {error}"))?;
+            .map_err(|error| format!("cannot start cargo: {error}"))?;
         if !built.status.success() {
             return Err(format!("does not compile:\n{}", String::from_utf8_lossy(&built.stderr)));
         }
@@ -54,26 +54,25 @@ impl TestProgram {
         Ok(Self { program: program.into(), package: crate::package_folder(tree, &test.package) })
     }
 
-    /// How many tests `filter` selects.
+    /// Returns how many tests `filter` selects.
     ///
     /// # Errors
     ///
-    /// Why the program could not be asked.
+    /// Fails if the program cannot be started.
     pub fn selects(&self, filter: &str) -> Result<usize, String> {
         let listed = self
             .command()
             .args(["--list", filter])
             .output()
-            .map_err(|error| format!("it does not run: {error}"))?;
+            .map_err(|error| format!("cannot start the test program: {error}"))?;
         Ok(String::from_utf8_lossy(&listed.stdout).lines().filter(|line| line.ends_with(": test")).count())
     }
 
-    /// Runs the tests that `filter` selects, for `limit` at most, and writes what they say to the file
-    /// `said`.
+    /// Runs the tests that `filter` selects, for at most `limit`, and writes their output to the file `said`.
     ///
     /// # Errors
     ///
-    /// Why it could not be run.
+    /// Fails if the program cannot be started, or if the file cannot be written.
     pub fn run(&self, filter: &str, limit: Duration, said: &Path) -> Result<Outcome, String> {
         let file = |file: std::io::Result<File>| file.map_err(|error| format!("{}: {error}", said.display()));
         let out = file(File::create(said))?;
@@ -85,7 +84,7 @@ impl TestProgram {
             .stdout(out)
             .stderr(err)
             .spawn()
-            .map_err(|error| format!("it does not run: {error}"))?;
+            .map_err(|error| format!("cannot start the test program: {error}"))?;
         let started = Instant::now();
         let mut pause = Duration::from_millis(5);
         loop {
@@ -101,17 +100,18 @@ impl TestProgram {
         }
     }
 
-    /// A call of the program, in the surroundings that cargo gives a test.
+    /// Returns a call of the program, with the environment that cargo gives a test.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
-        // Random suites draw the same numbers each time, so a mutation is caught each time or never.
+        // With fixed seeds, random suites draw the same numbers in each run, so a mutation is caught always
+        // or never.
         command.env("SHUTTLE_RANDOM_SEED", "1").env("PROPTEST_RNG_SEED", "1");
         command
     }
 }
 
-/// The program that cargo's messages name, one line of JSON each.
+/// Returns the program that cargo's messages name. The messages are one line of JSON each.
 #[must_use]
 pub fn executable(messages: &str) -> Option<&str> {
     let after = |line: &'_ str| line.find("\"executable\":\"").map(|at| at + "\"executable\":\"".len());
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_is_the_one_that_was_built() {
+    fn executable_is_read_from_the_messages_of_cargo() {
         let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
                         {\"reason\":\"compiler-artifact\",\"executable\":\"t/debug/deps/a-1\",\"fresh\":false}\n\
                         {\"reason\":\"build-finished\",\"success\":true}\n";
@@ -131,18 +131,18 @@ mod tests {
         assert_eq!(executable("{\"executable\":null}"), None);
     }
 
-    /// This very program, asked for tests of its own.
+    /// Runs this test program itself, with filters for its own tests.
     #[test]
-    fn a_run_passes_fails_or_hangs() {
+    fn run_returns_passed_failed_or_hung() {
         let itself = TestProgram {
             program: std::env::current_exe().expect("a test has a program"),
             package: env!("CARGO_MANIFEST_DIR").into(),
         };
         let said = std::env::temp_dir().join(format!("freehold-said-{}", std::process::id()));
         let run = |filter: &str| itself.run(filter, Duration::MAX, &said);
-        assert_eq!(itself.selects("the_program_is_the_one"), Ok(1));
+        assert_eq!(itself.selects("executable_is_read"), Ok(1));
         assert_eq!(itself.selects("no_such_test"), Ok(0));
-        assert_eq!(run("the_program_is_the_one"), Ok(Outcome::Passed));
+        assert_eq!(run("executable_is_read"), Ok(Outcome::Passed));
         assert_eq!(run("--no-such-option"), Ok(Outcome::Failed));
         let sleeper =
             TestProgram { program: "/bin/sleep".into(), package: env!("CARGO_MANIFEST_DIR").into() };

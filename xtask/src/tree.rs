@@ -1,4 +1,4 @@
-//! The copy of the tree that mutations are made in.
+//! The copy of the tree in which mutations are made.
 
 use std::{
     collections::BTreeSet,
@@ -11,26 +11,26 @@ use crate::mutation::Mutation;
 
 /// A copy of the repository.
 pub struct Tree {
-    /// Where it lies.
+    /// The folder of the copy.
     pub folder: PathBuf,
 }
 
 impl Tree {
-    /// Copies what git knows of the repository at `root`, and new files that it does not ignore, as they are
-    /// now, to `folder`. Files that are the same already are left alone, so what was built from them
-    /// stays good.
+    /// Copies the current files of the repository at `root` to `folder`: those that git tracks, and new files
+    /// that git does not ignore. Does not write files that are already equal, so that their build results
+    /// stay valid.
     pub fn copy(root: &Path, folder: &Path) -> Result<Self, String> {
         let listed = Command::new("git")
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
             .current_dir(root)
             .output()
-            .map_err(|error| format!("git could not be started: {error}"))?;
+            .map_err(|error| format!("cannot start git: {error}"))?;
         if !listed.status.success() {
             return Err(format!("git ls-files: {}", String::from_utf8_lossy(&listed.stderr).trim()));
         }
         let names = String::from_utf8(listed.stdout).map_err(|error| error.to_string())?;
         let names: BTreeSet<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
-        let said = |error: io::Error| format!("the copy of the tree: {error}");
+        let said = |error: io::Error| format!("cannot copy the tree: {error}");
         fs::create_dir_all(folder).map_err(said)?;
         remove_all_but(folder, folder, &names).map_err(said)?;
         for name in names {
@@ -39,7 +39,7 @@ impl Tree {
         Ok(Self { folder: folder.to_path_buf() })
     }
 
-    /// Runs `then` with the mutation made, and takes it back.
+    /// Runs `then` with the mutation made, and then restores the files.
     pub fn with<T>(
         &self,
         mutation: &Mutation,
@@ -55,7 +55,8 @@ impl Tree {
             fs::write(path, changed).map_err(said)
         });
         let outcome = made.and_then(|()| then());
-        // Two edits may be of one file: the oldest text is the one to have last.
+        // Two edits may change one file, so the files are restored in reverse order and the oldest text is
+        // written last.
         for (path, text) in kept.into_iter().rev() {
             fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
         }
@@ -63,7 +64,7 @@ impl Tree {
     }
 }
 
-/// Makes `to` what `from` is, if it is not. A file that is gone is left out.
+/// Makes `to` equal to `from`. Removes `to` if `from` does not exist.
 fn renew(from: &Path, to: &Path) -> io::Result<()> {
     let text = match fs::read(from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return remove(to),
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_taken_back() {
+    fn with_restores_the_changed_files() {
         let folder = std::env::temp_dir().join(format!("freehold-tree-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         let file = folder.join("a");
@@ -122,11 +123,11 @@ mod tests {
         let half = mutation(vec![edit("one", "three"), edit("five", "four")]);
         assert!(tree.with(&half, now).is_err());
         assert_eq!(now().as_deref(), Ok("one two"));
-        fs::remove_dir_all(&folder).expect("the folder goes");
+        fs::remove_dir_all(&folder).expect("the folder is removed");
     }
 
     #[test]
-    fn a_file_that_is_the_same_is_left_alone() {
+    fn renew_does_not_write_equal_files() {
         let folder = std::env::temp_dir().join(format!("freehold-renew-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         let (from, to) = (folder.join("from"), folder.join("deep/to"));
@@ -138,6 +139,6 @@ mod tests {
         assert_eq!(written(), first);
         remove_all_but(&folder, &folder, &BTreeSet::from(["from"])).expect("cleaned");
         assert!(from.exists() && !to.exists());
-        fs::remove_dir_all(&folder).expect("the folder goes");
+        fs::remove_dir_all(&folder).expect("the folder is removed");
     }
 }

@@ -1,4 +1,4 @@
-//! Every fuzz target is one that cargo-fuzz knows, so that the long run runs it.
+//! Checks that every fuzz target is declared for cargo-fuzz, so that the long run executes it.
 
 use std::fs;
 

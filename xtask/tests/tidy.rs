@@ -1,4 +1,4 @@
-//! Reads the repository and finds what the house rules forbid and a reader can see.
+//! Reads the repository and checks the rules that a program can check.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use xtask::{
     table,
 };
 
-/// Longest file of a crate's sources, in lines.
+/// Maximum length of a file of a crate's sources, in lines.
 const MOST_LINES: usize = 600;
 
-/// The only sources that may ask which checker they are built for: the atomics facade with what depends on
-/// it, the hosts of tests, page-table formats, and the platform. Test modules may, too.
+/// The only sources that may depend on the checker of the build: the atomics facade and the files that depend
+/// on it, the hosts of tests, page-table formats, and the platform. Test modules may do so too.
 const MAY_ASK_FOR_CHECKERS: &[&str] = &[
     "engine/freehold-sync/src/atomic.rs",
     "engine/freehold-sync/src/lib.rs",
@@ -26,8 +26,8 @@ const MAY_ASK_FOR_CHECKERS: &[&str] = &[
     "lab/freehold-machine/src/host_shuttle/",
 ];
 
-/// Texts that belong to one machine or one mirror. Each is put together here, so that this file does not
-/// contain it.
+/// Texts that belong to one machine or one mirror. Each is split into parts here, so that this file does not
+/// contain the text.
 const FOREIGN: &[&[&str]] = &[
     &["/ho", "me/"],
     &["/ro", "ot/"],
@@ -39,7 +39,7 @@ const FOREIGN: &[&[&str]] = &[
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the repository").to_path_buf()
 }
 
 /// A file of the repository: its path from the root, with slashes, and its text.
@@ -48,7 +48,7 @@ struct Source {
     text: String,
 }
 
-/// All text files below `folder`, build directories left out.
+/// Returns all text files below `folder`, except build directories.
 fn sources(folder: &str) -> Vec<Source> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -57,7 +57,7 @@ fn sources(folder: &str) -> Vec<Source> {
         for entry in entries {
             let path = entry.expect("a readable folder").path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            // In a second working tree, `.git` is a file that names the first.
+            // In a second working tree, `.git` is a file that names the first working tree.
             if name == ".git" {
                 continue;
             }
@@ -80,12 +80,12 @@ fn rust(folder: &str) -> impl Iterator<Item = Source> {
     sources(folder).into_iter().filter(|source| source.path.ends_with(".rs"))
 }
 
-/// Rust files of the crates.
+/// Returns the Rust files of the crates.
 fn crate_files() -> impl Iterator<Item = Source> {
     WINGS.into_iter().flat_map(rust)
 }
 
-/// Rust files of the crates' sources, not of their tests, benches and examples.
+/// Returns the Rust files of the crates' sources, without their tests, benches and examples.
 fn crate_sources() -> impl Iterator<Item = Source> {
     crate_files().filter(|source| source.path.split('/').nth(2) == Some("src"))
 }
@@ -95,22 +95,22 @@ fn assert_none(what: &str, found: Vec<String>) {
     assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
 }
 
-/// Code of a line, without what follows `//`.
+/// Returns the code of a line, without the comment.
 fn code(line: &str) -> &str {
     line.split("//").next().unwrap_or_default()
 }
 
 #[test]
-fn files_are_short() {
+fn source_files_have_at_most_600_lines() {
     let long = crate_sources()
         .map(|source| (source.text.lines().count(), source.path))
         .filter(|(lines, _)| *lines > MOST_LINES)
         .map(|(lines, path)| format!("{path}: {lines} lines"));
-    assert_none("longer than a file may be", long.collect());
+    assert_none("files that are too long", long.collect());
 }
 
 #[test]
-fn only_the_facade_knows_the_checkers() {
+fn only_listed_files_depend_on_the_checker() {
     let mut found = Vec::new();
     for source in crate_sources() {
         if MAY_ASK_FOR_CHECKERS.iter().any(|allowed| source.path.starts_with(allowed)) {
@@ -126,10 +126,11 @@ fn only_the_facade_knows_the_checkers() {
             }
         }
     }
-    assert_none("asks for a checker outside the facade", found);
+    assert_none("depends on a checker outside the facade", found);
 }
 
-/// A file with unsafe code says so, at its top or at the item; or the module does that it is a part of.
+/// Checks that a file with unsafe code announces it, at the top of the file, at the item, or in its parent
+/// module.
 #[test]
 fn unsafe_code_is_announced() {
     let words = ["unsafe {", "unsafe impl", "unsafe fn", "unsafe trait"];
@@ -170,10 +171,10 @@ fn every_crate_denies_unsafe_code() {
 }
 
 #[test]
-fn nothing_belongs_to_one_machine() {
+fn no_file_contains_text_of_one_machine() {
     let mut found = Vec::new();
     for source in sources(".") {
-        // Cargo writes lock files, and names the public registry there as everybody's does.
+        // Cargo writes lock files, which name the public registry on every machine.
         if source.path.ends_with("Cargo.lock") {
             continue;
         }
@@ -187,7 +188,7 @@ fn nothing_belongs_to_one_machine() {
     assert_none("belongs to one machine", found);
 }
 
-/// The entries of docs/reference/hazards.md: number and text.
+/// Returns the entries of docs/reference/hazards.md: number and text.
 fn hazards() -> Vec<(u32, String)> {
     let text =
         fs::read_to_string(root().join("docs/reference/hazards.md")).expect("docs/reference/hazards.md");
@@ -224,7 +225,7 @@ fn hazards_have_tests() {
 }
 
 #[test]
-fn hazards_that_are_cited_are_listed() {
+fn cited_hazards_are_listed() {
     let listed = hazards();
     let mut found = Vec::new();
     for source in sources(".") {
@@ -236,10 +237,10 @@ fn hazards_that_are_cited_are_listed() {
     }
     found.sort();
     found.dedup();
-    assert_none("hazards that docs/reference/hazards.md does not know", found);
+    assert_none("hazards that docs/reference/hazards.md does not list", found);
 }
 
-/// Numbers of hazards in a text: of `C-26` and `c26_` each 26.
+/// Returns the numbers of the hazards that a text cites: 26 for `C-26` and for `c26_`.
 fn cited(text: &str) -> Vec<u32> {
     let boundary = |at: usize| at == 0 || !text.as_bytes()[at - 1].is_ascii_alphanumeric();
     let number = |at: usize, ends: &str| {
@@ -256,10 +257,10 @@ fn cited(text: &str) -> Vec<u32> {
         .collect()
 }
 
-/// The README's Rust example is the engine's, which is compiled and run as a test of its documentation.
+/// Checks that the README's Rust example equals the engine's, which is compiled and run as a doc test.
 #[test]
-fn the_readme_shows_the_engines_example() {
-    let front = fs::read_to_string(root().join("engine/freehold/src/lib.rs")).expect("the front door");
+fn readme_shows_the_example_of_the_engine() {
+    let front = fs::read_to_string(root().join("engine/freehold/src/lib.rs")).expect("the crate's lib.rs");
     let lines = front
         .lines()
         .filter_map(|line| line.strip_prefix("//!"))
@@ -268,7 +269,7 @@ fn the_readme_shows_the_engines_example() {
         lines.skip_while(|line| *line != "```").skip(1).take_while(|line| *line != "```").collect();
     let shown: Vec<&str> = example.into_iter().filter(|line| !line.starts_with("# ")).collect();
     let shown = shown.join("\n");
-    assert!(shown.contains("Engine::new"), "the front door has no example");
+    assert!(shown.contains("Engine::new"), "lib.rs has no example");
     let readme = fs::read_to_string(root().join("README.md")).expect("a README");
     let printed =
         readme.split("```rust\n").nth(1).and_then(|rest| rest.split("\n```").next()).expect("an example");
@@ -279,9 +280,9 @@ fn the_readme_shows_the_engines_example() {
     );
 }
 
-/// docs/guide/locking.md lists the ranks in the order of the code, and says from where on they are spin locks.
+/// Checks that docs/guide/locking.md lists the ranks in the order of the code, and marks the first spin lock.
 #[test]
-fn the_locking_document_has_the_order() {
+fn locking_document_lists_the_ranks_in_order() {
     let code = fs::read_to_string(root().join("engine/freehold-sync/src/rank.rs")).expect("the ranks");
     let body =
         code.split("pub enum Rank {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("the enum");
@@ -300,12 +301,12 @@ fn the_locking_document_has_the_order() {
     let (listed, marks): (Vec<&str>, Vec<&str>) = lines.partition(|line| !line.starts_with("--"));
     let listed: Vec<&str> = listed.iter().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(listed, ranks, "docs/guide/locking.md and rank.rs differ");
-    assert!(marks.len() == 1 && marks[0].contains("spin locks"), "one line says where spin locks begin");
+    assert!(marks.len() == 1 && marks[0].contains("spin locks"), "one line marks the first spin lock");
     let first_spin = order.and_then(|order| order.split(marks[0]).nth(1)).map(str::trim_start);
-    assert_eq!(first_spin.and_then(|rest| rest.split(' ').next()), spins, "where spin locks begin");
+    assert_eq!(first_spin.and_then(|rest| rest.split(' ').next()), spins, "the first spin lock");
 }
 
-/// Documents that say how the engine works, by the names of its code.
+/// Documents that describe the engine with names of its code.
 const ABOUT_CODE: &[&str] = &[
     "guide/locking.md",
     "guide/faults.md",
@@ -320,17 +321,17 @@ const ABOUT_CODE: &[&str] = &[
     "reference/words.md",
 ];
 
-/// What they name that is not in the code, and why.
+/// Names in these documents that are not in the code, with the reason.
 const NOT_IN_THE_CODE: &[(&str, &str)] =
     &[("/proc/PID/maps", "a file of Linux"), ("page_table_lock", "a lock of Linux")];
 
-/// Longest document of these, in lines: one reads it in one go.
+/// Maximum length of these documents, in lines.
 const MOST_LINES_TO_READ: usize = 200;
 
-/// Longest line of prose, in characters.
+/// Maximum length of a line of prose, in characters.
 const MOST_COLUMNS: usize = 110;
 
-/// A document without its fenced blocks: numbers of lines, from 1, and lines.
+/// Returns the lines of a document without its fenced blocks, with their numbers from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(number, line)| {
@@ -345,9 +346,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(move |letter| !inside(letter)).filter(|word| !word.is_empty())
 }
 
-/// Names in backticks are words of the code; paths and crates in backticks exist.
+/// Checks that names in backticks are words of the code, and that paths and crates in backticks exist.
 #[test]
-fn documents_name_what_is_there() {
+fn names_in_documents_exist_in_the_code() {
     let sources: Vec<Source> = crate_files().collect();
     let known: std::collections::HashSet<&str> =
         sources.iter().flat_map(|source| source.text.lines().map(code).flat_map(words)).collect();
@@ -385,18 +386,19 @@ fn documents_name_what_is_there() {
 }
 
 #[test]
-fn documents_can_be_read_in_one_go() {
+fn documents_have_at_most_200_lines() {
     let long = ABOUT_CODE.iter().filter_map(|document| {
         let text = fs::read_to_string(root().join("docs").join(document)).expect("the document");
         let lines = text.lines().count();
         (lines > MOST_LINES_TO_READ).then(|| format!("docs/{document}: {lines} lines"))
     });
-    assert_none("longer than a document may be", long.collect());
+    assert_none("documents that are too long", long.collect());
 }
 
-/// Neither tables nor code count, nor what `freehold reproduce` writes.
+/// Checks the length of lines in documents. Tables and code are exempt, and so are files that `freehold
+/// reproduce` writes.
 #[test]
-fn prose_is_narrow() {
+fn documents_have_at_most_110_columns() {
     let written = ["docs/results/measured.md", "docs/results/simulated.md"];
     let documents = sources("docs").into_iter().filter(|source| !written.contains(&source.path.as_str()));
     let at_the_top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| Source {
@@ -416,9 +418,9 @@ fn prose_is_narrow() {
     assert_none("prose wider than 110 columns", wide);
 }
 
-/// Nor do tables, drawings and examples in comments count.
+/// Checks the length of comment lines. Tables, drawings and examples are exempt.
 #[test]
-fn comments_are_narrow() {
+fn comments_have_at_most_110_columns() {
     let mut wide = Vec::new();
     for source in crate_sources() {
         let mut drawn = false;
@@ -439,15 +441,16 @@ fn comments_are_narrow() {
     assert_none("comments wider than 110 columns", wide);
 }
 
-/// Words that a sentence about tasks, calls and objects does without: it names the one that it means.
+/// Words that a sentence about tasks, calls and objects must not contain. It names the task, call or object
+/// instead.
 const RIDDLES: &[&str] = &["whoever", "whom", "whomever", "likewise", "he", "him", "his"];
 
-/// Words behind which "who" has no noun.
+/// Words before which a following "who" has no noun.
 const BEFORE_A_RIDDLE: &[&str] =
     &["for", "by", "of", "with", "from", "to", "than", "tells", "lets", "and", "or"];
 
-/// The comments of a Rust source, or the text of a document: numbers of lines, from 1, and what they say.
-/// A line that says nothing stands between two paragraphs.
+/// Returns the comments of a Rust source, or the text of a document: lines with their numbers from 1. An
+/// empty line is between two paragraphs.
 fn said(source: &Source) -> Vec<(usize, &str)> {
     if source.path.ends_with(".md") {
         return prose(&source.text).collect();
@@ -460,7 +463,8 @@ fn said(source: &Source) -> Vec<(usize, &str)> {
     (1..).zip(source.text.lines().map(comment)).collect()
 }
 
-/// Places where one has to guess what a sentence speaks of: lines, and the word with what stands before it.
+/// Returns the places where a sentence does not name its subject: line numbers, and the word with the word
+/// before.
 fn riddles(source: &Source) -> Vec<(usize, String)> {
     let (mut found, mut before) = (Vec::new(), "");
     for (number, line) in said(source) {
@@ -480,22 +484,22 @@ fn riddles(source: &Source) -> Vec<(usize, String)> {
     found
 }
 
-/// A reader does not have to guess who does what: "a fault that finds", not "who finds".
+/// Checks that sentences name the actor: "a fault that finds", not "who finds".
 #[test]
-fn sentences_name_the_one_that_acts() {
+fn sentences_name_the_actor() {
     let is_prose = |source: &Source| source.path.ends_with(".rs") || source.path.ends_with(".md");
     let mut found = Vec::new();
     for source in sources(".").into_iter().filter(is_prose) {
         let riddles = riddles(&source).into_iter();
         found.extend(riddles.map(|(number, words)| format!("{}:{number}: {}", source.path, words.trim())));
     }
-    assert_none("does not name the one that acts", found);
+    assert_none("does not name the actor", found);
 }
 
-/// docs/reference/soundness.md names every public module, every unsafe trait, and every unsafe public call of modules
-/// that are public.
+/// Checks that docs/reference/soundness.md names every public module, every unsafe trait, and every unsafe
+/// public call of public modules.
 #[test]
-fn the_soundness_document_is_complete() {
+fn soundness_document_is_complete() {
     /// Modules that are not public.
     const INSIDE: &[&str] = &["nommu/region.rs", "rmap/tree/root.rs", "vma/slab/mod.rs", "vma/owned.rs"];
     let document = fs::read_to_string(root().join("docs/reference/soundness.md")).expect("the document");
@@ -520,12 +524,12 @@ fn the_soundness_document_is_complete() {
     assert_none("is not in docs/reference/soundness.md", found);
 }
 
-/// Files that the documents point to exist.
+/// Checks that the files that documents link to exist.
 #[test]
-fn links_lead_somewhere() {
+fn links_in_documents_point_to_existing_files() {
     let mut found = Vec::new();
     for source in sources(".").into_iter().filter(|source| source.path.ends_with(".md")) {
-        let folder = root().join(&source.path).parent().expect("a file lies in a folder").to_path_buf();
+        let folder = root().join(&source.path).parent().expect("a file is in a folder").to_path_buf();
         for link in source.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let path = link.split('#').next().unwrap_or_default();
             if !path.is_empty() && !path.contains("://") && !folder.join(path).exists() {
@@ -533,10 +537,10 @@ fn links_lead_somewhere() {
             }
         }
     }
-    assert_none("links that lead nowhere", found);
+    assert_none("links to files that do not exist", found);
 }
 
-/// The sources of a test program: a package's library, or one of its test targets.
+/// Returns the sources of a test program: a package's library, or one of its test targets.
 fn sources_of(package: &str, target: &str) -> Vec<Source> {
     let folder = package_folder(&root(), package);
     let tests = if package.ends_with("-tests") { folder.clone() } else { folder.join("tests") };
@@ -549,16 +553,16 @@ fn sources_of(package: &str, target: &str) -> Vec<Source> {
             let path = format!("{tests}/{name}.rs");
             match fs::read_to_string(root().join(&path)) {
                 Ok(text) => vec![Source { path, text }],
-                // The program that has most of the package's tests: a module for each file.
+                // This program contains most of the package's tests, with a module for each file.
                 Err(_) => rust(&tests).collect(),
             }
         }
     }
 }
 
-/// Each mutation can be made in the sources as they are, and the test that is to fail exists.
+/// Checks that each mutation applies to the current sources, and that the test that must fail exists.
 #[test]
-fn mutations_can_be_made() {
+fn mutations_apply_and_their_tests_exist() {
     let mutations = Mutation::all(&root()).unwrap_or_else(|why| panic!("{why}"));
     let mut found = Vec::new();
     for mutation in &mutations {
@@ -575,22 +579,21 @@ fn mutations_can_be_made() {
             found.push(format!("{name}: no test {} in {} {}", test.test, test.package, test.target));
         }
     }
-    assert_none("mutations that cannot be made", found);
+    assert_none("mutations that do not apply", found);
 }
 
-/// The table in `xtask/mutants/README.md` is the one that `cargo xtask mutants --table` writes.
+/// Checks that the table in `xtask/mutants/README.md` is the one that `cargo xtask mutants --table` writes.
 #[test]
-fn the_table_of_mutations_is_the_files() {
+fn mutation_table_matches_the_files() {
     let document = fs::read_to_string(root().join(table::document())).expect("the document");
     let mutations = Mutation::all(&root()).unwrap_or_else(|why| panic!("{why}"));
-    let written = table::put(&document, &table::of(&mutations)).expect("a place for the table");
+    let written = table::put(&document, &table::of(&mutations)).expect("marks for the table");
     assert!(document == written, "{}: run `cargo xtask mutants --table`", table::document().display());
 }
 
-/// CONTRIBUTING.md says of each operation which modules have its tests: every module is there, and nothing
-/// else.
+/// Checks that CONTRIBUTING.md lists, by operation, exactly the modules that contain tests.
 #[test]
-fn the_table_of_operations_is_the_modules() {
+fn operation_table_matches_the_test_modules() {
     let document = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the document");
     let table = document.split("<!-- operations").nth(1).and_then(|rest| rest.split("<!-- end of").next());
     let rows = table.expect("the table").lines().filter(|line| line.starts_with('|')).skip(2);
@@ -605,16 +608,17 @@ fn the_table_of_operations_is_the_modules() {
         let named: Vec<&str> =
             cells.iter().flat_map(|row| row[column].split('`').skip(1).step_by(2)).collect();
         let missing =
-            modules.iter().filter(|name| !named.contains(name)).map(|name| format!("not in it: {name}"));
+            modules.iter().filter(|name| !named.contains(name)).map(|name| format!("missing: {name}"));
         let gone =
             named.iter().filter(|name| !modules.contains(name)).map(|name| format!("no module: {name}"));
         assert_none(&format!("CONTRIBUTING.md, {program}"), missing.chain(gone).collect());
     }
 }
 
-/// CONTRIBUTING.md lists the budgets of the suites, and the README says what they come to.
+/// Checks that CONTRIBUTING.md lists the budgets of the suites, and that the README gives their total
+/// duration.
 #[test]
-fn budgets_are_those_of_the_suites() {
+fn documented_budgets_match_the_suites() {
     let read = |name: &str| fs::read_to_string(root().join(name)).expect("the document");
     let document = read("CONTRIBUTING.md");
     let table = document.split("| suite | quick | full |").nth(1).expect("the table");
@@ -631,25 +635,25 @@ fn budgets_are_those_of_the_suites() {
     let readme = read("README.md").split_whitespace().collect::<Vec<_>>().join(" ");
     for said in [format!("two idle processors is {quick} minutes"), format!("with many more cases, {full}.")]
     {
-        assert!(readme.contains(&said), "README.md does not say: {said}");
+        assert!(readme.contains(&said), "README.md does not contain: {said}");
     }
 }
 
-/// xtask says by a variable how much time tests have, and `freehold_machine::Effort` reads it: by the same
-/// words.
+/// Checks that xtask and `freehold_machine::Effort` use the same words for the time that tests may take.
+/// xtask sets them in an environment variable, and the tests read them.
 #[test]
-fn efforts_are_read_as_they_are_said() {
+fn effort_words_match_in_xtask_and_tests() {
     let reader = fs::read_to_string(root().join("lab/freehold-machine/src/effort.rs")).expect("the reader");
     for effort in Effort::ALL {
         let arm = format!("Ok(\"{}\") => Effort::{effort:?}", effort.name());
         assert!(reader.contains(&arm), "effort.rs: {arm}");
     }
-    assert_eq!(reader.matches("Ok(\"").count(), Effort::ALL.len(), "a word that nobody says");
+    assert_eq!(reader.matches("Ok(\"").count(), Effort::ALL.len(), "a word that xtask does not set");
 }
 
-/// A file that no module names is compiled by nobody.
+/// Checks that a module declares each file. A file without a module is never compiled.
 #[test]
-fn each_source_is_a_module() {
+fn each_source_file_is_a_module() {
     let all: Vec<Source> = rust(".").collect();
     let mut found = Vec::new();
     for source in all.iter().filter(|source| source.path.contains("/src/")) {
@@ -670,11 +674,12 @@ fn each_source_is_a_module() {
             found.push(source.path.clone());
         }
     }
-    assert_none("is no module", found);
+    assert_none("is not a module", found);
 }
 
-/// The layers of the engine, from the ground up: what a layer uses stands before it. A folder, or a file; the
-/// longest name that fits decides the layer of a file. Files of one layer point at each other.
+/// The layers of the engine, from the bottom up: a layer uses only layers before it. An entry is a folder or
+/// a file. The longest entry that matches a file decides the file's layer. Files of one layer may use each
+/// other.
 const LAYERS: &[&[&str]] = &[
     &["error"],
     &["committed"],
@@ -709,17 +714,17 @@ const LAYERS: &[&[&str]] = &[
     &["nommu"],
 ];
 
-/// Arrows that run up nevertheless: from a file to a layer above its own, with the reason. The list may only
-/// get shorter.
+/// Exceptions: references from a file to a layer above its own, with the reason. This list may only get
+/// shorter.
 const UPWARDS: &[(&str, &str, &str)] = &[
     ("uffd/state/mod.rs", "space", "a context names the address space whose memory its pager fills"),
     ("uffd/event.rs", "space", "the message of a fork carries a context, with its address space"),
 ];
 
-/// Methods with names that the standard library's types have, too.
+/// Methods whose names the standard library's types also use.
 const STANDARD: &[&str] = &["chain", "extend", "for_each", "is_some", "iter", "map", "write_str"];
 
-/// The height of the layer of a file or of a name at the top of the crate.
+/// Returns the position of the layer of a file, or of a name at the top of the crate.
 fn height(path: &str) -> Option<usize> {
     let is_of = |layer: &str| {
         path.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest == ".rs" || rest.starts_with('/'))
@@ -728,7 +733,7 @@ fn height(path: &str) -> Option<usize> {
     (0..LAYERS.len()).filter(|at| fits(at).is_some()).max_by_key(fits)
 }
 
-/// Names of the methods that a text defines: functions with a `self`.
+/// Returns the names of the methods that a text defines: functions with a `self`.
 fn methods(text: &str) -> impl Iterator<Item = String> {
     text.split("fn ").skip(1).filter_map(|rest| {
         let (front, arguments) = rest.split_once('(')?;
@@ -748,7 +753,7 @@ fn methods(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Names of the methods that a text calls.
+/// Returns the names of the methods that a text calls.
 fn calls(text: &str) -> impl Iterator<Item = String> {
     text.split('.').skip(1).filter_map(|rest| {
         let rest = rest.trim_start();
@@ -759,14 +764,14 @@ fn calls(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// A source without its comments and without the tests at its end.
+/// Returns a source without its comments and without the tests at its end.
 fn bare(text: &str) -> String {
     let tests = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
     text[..tests].lines().flat_map(|line| [code(line), "\n"]).collect()
 }
 
-/// Imports and calls of methods. The test resolves a method by its name if no other crate of the engine defines
-/// one of that name; if several layers define it, the lowest counts.
+/// Checks imports and method calls. A method is resolved by its name if no other crate of the engine defines
+/// a method with that name. If several layers define the method, the lowest layer counts.
 #[test]
 fn each_layer_uses_only_layers_below_it() {
     use std::collections::{BTreeMap, BTreeSet};
@@ -784,10 +789,10 @@ fn each_layer_uses_only_layers_below_it() {
     }
     let mut defined: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
     for (path, text) in &own {
-        let at = height(path).unwrap_or_else(|| panic!("a file that is in no layer: {path}"));
+        let at = height(path).unwrap_or_else(|| panic!("a file without a layer: {path}"));
         methods(text).for_each(|name| _ = defined.entry(name).or_default().insert(at));
     }
-    assert!(defined.len() > 500, "methods are found: {}", defined.len());
+    assert!(defined.len() > 500, "too few methods found: {}", defined.len());
     let mut found: BTreeMap<(String, &str), BTreeSet<String>> = BTreeMap::new();
     for (path, text) in &own {
         let at = height(path).expect("seen above");
@@ -807,16 +812,17 @@ fn each_layer_uses_only_layers_below_it() {
     let is_allowed =
         |path: &str, layer: &str| UPWARDS.iter().any(|(from, to, _)| *from == path && *to == layer);
     let new = found.iter().filter(|((path, layer), _)| !is_allowed(path, layer));
-    assert_none("arrows that run up", new.map(|(arrow, names)| format!("{arrow:?}: {names:?}")).collect());
+    assert_none("upward references", new.map(|(arrow, names)| format!("{arrow:?}: {names:?}")).collect());
     let gone = UPWARDS.iter().filter(|(path, layer, _)| !found.contains_key(&((*path).to_owned(), *layer)));
-    assert_none("arrows that do not run up any more", gone.map(|arrow| format!("{arrow:?}")).collect());
+    assert_none("exceptions that are not needed any more", gone.map(|arrow| format!("{arrow:?}")).collect());
 }
 
-/// What a source names by `crate::` or `super::`, one by one or in groups, as paths below the crate's folder.
+/// Returns the names that a source uses with `crate::` or `super::`, singly or in groups, as paths below the
+/// crate's folder.
 fn used(path: &str, text: &str) -> Vec<String> {
     let module = path.strip_suffix("/mod.rs").or(path.strip_suffix(".rs")).expect("a source");
     let mut names = Vec::new();
-    // A visibility is no use.
+    // A path in a visibility is not a use.
     for (at, _) in text.match_indices("crate::").filter(|(at, _)| !text[..*at].ends_with("(in ")) {
         paths_of(&text[at + "crate::".len()..], "", &mut names);
     }
@@ -833,7 +839,7 @@ fn used(path: &str, text: &str) -> Vec<String> {
     names
 }
 
-/// Adds the paths of a use tree, which begins a text, to `names`; returns what follows it.
+/// Adds the paths of the use tree at the start of `text` to `names`. Returns the text after the tree.
 fn paths_of<'t>(text: &'t str, from: &str, names: &mut Vec<String>) -> &'t str {
     let text = text.trim_start();
     if let Some(mut rest) = text.strip_prefix('{') {
@@ -843,9 +849,9 @@ fn paths_of<'t>(text: &'t str, from: &str, names: &mut Vec<String>) -> &'t str {
                 return rest;
             }
             let next = paths_of(rest, from, names);
-            // An alias.
+            // Skips an alias.
             rest = next.trim_start_matches(|letter: char| letter != ',' && letter != '}');
-            assert!(!rest.is_empty(), "a group of names ends");
+            assert!(!rest.is_empty(), "a group of names without an end");
         }
     }
     let end = text.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(text.len());

@@ -2,9 +2,10 @@
 //!
 //! # The free clock
 //!
-//! Each pool has a clock that advances with every batch that is freed. It also has a record per number, with the
-//! value of the clock when the number was last freed. A TLB entry carries the value from before its walk began.
-//! The number behind the entry still has the same owner if the number is taken and was not freed since then:
+//! Each pool has a clock that advances with every batch that is freed. It also has a record per number, with
+//! the value of the clock when the number was last freed. A TLB entry carries the value from before its walk
+//! began. The number behind the entry still has the same owner if the number is taken and was not freed since
+//! then:
 //!
 //! | record of a number | meaning |
 //! | --- | --- |

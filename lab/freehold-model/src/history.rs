@@ -3,8 +3,8 @@
 //!
 //! The order must agree with the known times: a call that ended before another began comes first. There is
 //! one exception, which processors cause: two accesses may see memory in another order than they were made
-//! in, because a TLB may still hold one of the two pages. Accesses by one thread to one page keep their order,
-//! and so do an access and a change.
+//! in, because a TLB may still hold one of the two pages. Accesses by one thread to one page keep their
+//! order, and so do an access and a change.
 //!
 //! If the kernel chooses an address, the model takes the chosen address as given. The addresses there must
 //! have been free.
