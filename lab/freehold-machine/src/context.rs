@@ -2,7 +2,7 @@
 //! permits the call.
 //!
 //! The hooks of the traits, and the guards that they return, count the sections that a thread is in. So the
-//! checks also cover that the engine reports the begin and the end of its sections. A forbidden call panics
+//! checks also cover that the engine reports the start and the end of its sections. A forbidden call panics
 //! with the name of the call and of the context. Without debug assertions nothing is counted, and every check
 //! is empty.
 

@@ -1,4 +1,4 @@
-//! Puts events together from what the kernel reported of their beginnings and ends.
+//! Assembles events from the kernel's reports of their starts and ends.
 
 use super::mounts::Device;
 use super::op::Op;
@@ -9,44 +9,44 @@ use std::collections::HashMap;
 
 /// `CLONE_VM`: parent and child share the address space.
 const CLONE_VM: u64 = 0x100;
-/// `CLONE_THREAD`: they are one process.
+/// `CLONE_THREAD`: parent and child belong to one process.
 const CLONE_THREAD: u64 = 0x1_0000;
 
-/// A file that something maps.
+/// A mapped file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its path when it was mapped.
+    /// The path at the time of the mapping.
     pub path: String,
-    /// What it lies on.
+    /// The device of the file.
     pub device: Device,
-    /// When it was first mapped; 0 until that is known.
+    /// The time of the first mapping; `u64::MAX` until that is known.
     pub first: u64,
 }
 
-/// What was put together.
+/// The assembled events.
 #[derive(Debug, Default)]
 pub struct Assembled {
-    /// In no order yet.
+    /// The events, not ordered.
     pub ops: Vec<Op>,
     /// The files, in the order of their numbers; the first one is number 1.
     pub files: Vec<File>,
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: u32,
 }
 
-/// A task as far as it has come.
+/// The state of a task.
 #[derive(Debug, Default)]
 struct Task {
     serial: u32,
     process: u32,
-    /// The call it is in, by its place among the events.
+    /// The call in progress.
     call: Option<Pending>,
-    /// Its last fault, by its place, too.
+    /// The index of its last fault among the events.
     fault: Option<usize>,
-    /// That fault is the last thing it began.
+    /// True if that fault is the last operation that the task began.
     in_fault: bool,
     exited: bool,
-    /// The ranges of the process_madvise that it is in, or is about to be in.
+    /// The ranges of the process_madvise that is in progress or about to begin.
     ranges: Option<Vec<(u64, u64)>>,
 }
 
@@ -56,18 +56,19 @@ struct Pending {
     name: CallName,
     args: [u64; 6],
     mapped: Vec<Mapped>,
-    /// The arguments are not known.
+    /// True if the arguments are not known.
     unread: bool,
-    /// A fault of the kernel began in it: of an execve that fails, it belongs to the program that goes on.
+    /// True if a fault of the kernel began in the call. If an execve fails, the fault belongs to the program
+    /// that continues.
     faulted: bool,
-    /// An execve that can only succeed or end the process.
+    /// True for an execve that can only succeed or end the process.
     commits: bool,
 }
 
-/// Puts events together, one report after the other, in the order of time.
+/// Assembles events from reports in the order of time.
 pub struct Assembler<'a> {
     tasks: HashMap<i32, Task>,
-    /// Threads alive by process.
+    /// Number of living threads by process.
     alive: HashMap<u32, u32>,
     files: HashMap<((u32, u32, u64), String), u32>,
     snapshots: &'a mut [Snapshot],
@@ -75,7 +76,8 @@ pub struct Assembler<'a> {
 }
 
 impl<'a> Assembler<'a> {
-    /// For a recording that begins with thread `root`. The snapshots get the numbers of their processes.
+    /// Creates an assembler for a recording that begins with thread `root`. It sets the process numbers of
+    /// the snapshots.
     pub fn new(root: i32, snapshots: &'a mut [Snapshot]) -> Self {
         let (tasks, alive, files, made) = <_>::default();
         let mut assembler = Assembler { tasks, alive, files, snapshots, made };
@@ -83,7 +85,7 @@ impl<'a> Assembler<'a> {
         assembler
     }
 
-    /// What it has become. Calls that never came back are in it, too.
+    /// Returns the events, including calls that never returned.
     pub fn finish(mut self) -> Assembled {
         for pending in self.tasks.into_values().filter_map(|task| task.call) {
             let changes_nothing = makes_task(pending.name) || pending.name.is_of_limits() || pending.unread;
@@ -95,7 +97,7 @@ impl<'a> Assembler<'a> {
         self.made
     }
 
-    /// Takes note of a report.
+    /// Handles a report.
     pub fn report(&mut self, raw: Raw) {
         let Raw { time, cpu, thread, what } = raw;
         if let RawKind::Lost(events) = what {
@@ -106,9 +108,9 @@ impl<'a> Assembler<'a> {
         if let RawKind::Exec { thread, before } = what {
             self.renumber(thread, before);
         }
-        // Of who is no longer known, or was never made, nothing is told.
+        // Reports of unknown threads are ignored.
         let Some(task) = self.tasks.get_mut(&thread) else { return };
-        // What the kernel still does for one that exits is not its doing.
+        // Work of the kernel for an exiting thread does not count as an operation of the thread.
         if task.exited && what != RawKind::TornDown {
             return;
         }
@@ -173,7 +175,7 @@ impl<'a> Assembler<'a> {
                 ops.push(Op::new(time, cpu, serial, Some(Kind::TornDown { process })));
             }
             RawKind::Signal { signal, code } => {
-                // So the kernel ends a process whose execve cannot go on, nor back.
+                // The kernel sends this signal to a process whose execve fails after the point of no return.
                 let ends = (signal, code) == (libc::SIGSEGV, libc::SI_KERNEL);
                 task.call.iter_mut().for_each(|call| call.commits |= ends && is_exec(call.name));
                 ops.push(Op::new(time, cpu, serial, Some(Kind::Signal { signal: signal as u8, code })));
@@ -195,14 +197,15 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Reports may be lost from now on, or were until now. What is reported next of a call or fault that is
-    /// under way may be the end of a later one: its task is lost from where it began.
+    /// Marks the calls and faults in progress as lost, because reports may be lost from now on or were lost
+    /// until now. The next reported end may belong to a later call or fault, so its task is lost from the
+    /// start of the call or fault.
     fn give_up_what_is_open(&mut self) {
         for task in self.tasks.values_mut() {
             task.ranges = None;
             let fault = task.fault.take().filter(|_| std::mem::take(&mut task.in_fault));
             let fault = fault.filter(|fault| self.made.ops[*fault].ended.is_none());
-            // Of an exec that succeeds there is a snapshot: that is certain.
+            // An exec that succeeds has a snapshot, so its end is certain.
             let exec = task.call.take_if(|call| is_exec(call.name));
             let call =
                 task.call.take().filter(|call| is_kept(call.name, &call.args) && !makes_task(call.name));
@@ -214,7 +217,7 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// A thread that is not known yet gets a number: of a process of its own, or of `process`.
+    /// Gives a number to a new thread, in a process of its own or in `process`.
     fn task(&mut self, thread: i32, process: Option<u32>) -> (u32, u32) {
         self.made.tasks += 1;
         let serial = self.made.tasks;
@@ -224,7 +227,8 @@ impl<'a> Assembler<'a> {
         (serial, process)
     }
 
-    /// execve by another thread than the first: it goes on under the first one's number.
+    /// Handles an execve by a thread other than the first: the thread continues under the first thread's
+    /// number.
     fn renumber(&mut self, thread: i32, before: i32) {
         if thread == before {
             return;
@@ -269,18 +273,18 @@ impl<'a> Assembler<'a> {
         let op = &mut self.made.ops[pending.op];
         op.ended = Some(time);
         if op.kind.is_some() || !is_kept(name, &pending.args) {
-            // A new task or image: it was said when that came to be.
+            // The event of a new task or image was set when the task or image was created.
         } else if pending.unread {
             op.kind = (!failed).then_some(Kind::Lost { events: 1 });
         } else if name.is_of_descriptors()
             && failed
             && !(name == CallName::Fcntl && pending.args[1] as u32 == fcntl::ADD_SEALS)
         {
-            // Nothing came of it.
+            // The call had no effect.
         } else if name.is_of_limits() && (failed || is_elsewhere) {
-            // Nothing has changed of what is recorded.
+            // The call changed no recorded state.
         } else if is_exec(name) {
-            // Behind the kernel's faults in it.
+            // The event is after the kernel's faults in the execve.
             op.time = time;
             op.kind = match failed {
                 false => Some(Kind::Exec { snapshot: None }),
@@ -294,7 +298,7 @@ impl<'a> Assembler<'a> {
             let op = &mut self.made.ops[pending.op];
             op.time = op.first_write().filter(|_| !makes_task(name)).unwrap_or(op.time);
             if makes_descriptor(name) || name == CallName::Ioctl && pending.args[1] == uffdio::NEW {
-                // Nobody else can have closed it, or mapped it, before.
+                // No other task can have closed or mapped the descriptor before the call returned.
                 op.time = time;
             }
             if let Some(file) = file.and_then(|file| self.made.files.get_mut(file as usize - 1)) {
@@ -310,7 +314,7 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// The number of the file that was mapped at `address`.
+    /// Returns the number of the file that was mapped at `address`.
     fn file(&mut self, pending: &Pending, address: u64) -> Option<u32> {
         let around =
             |mapped: &&Mapped| address.checked_sub(mapped.start).is_some_and(|offset| offset < mapped.len);
@@ -335,7 +339,7 @@ impl<'a> Assembler<'a> {
         });
         let op = &mut self.made.ops[op];
         op.kind = Some(Kind::Clone { child, process, flags });
-        // An address space that is copied is copied under its lock.
+        // A copied address space is copied under its lock.
         op.time = op.first_write().filter(|_| flags & CLONE_VM == 0).unwrap_or(time);
     }
 
@@ -375,11 +379,11 @@ fn makes_descriptor(name: CallName) -> bool {
         || name.is_of_descriptors() && !matches!(name, CallName::Close | CallName::CloseRange)
 }
 
-/// It is about memory, or about what is mapped.
+/// Returns true if the call affects memory or the contents of mappings.
 fn is_kept(name: CallName, args: &[u64; 6]) -> bool {
     match name {
         CallName::Prctl => prctl::KEPT.contains(&args[0]),
-        // An int.
+        // The argument is an int.
         CallName::Fcntl => fcntl::KEPT.contains(&(args[1] as u32)),
         CallName::Personality => args[0] as u32 != personality::QUERY,
         _ => true,

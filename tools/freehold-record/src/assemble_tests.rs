@@ -4,7 +4,7 @@ use freehold_trace::TraceWriter;
 
 const ROOT: i32 = 700;
 
-/// What comes of reports, as lines of a recording, by time.
+/// Returns the lines of a recording that the reports give, ordered by time.
 fn lines(reports: &[(u64, i32, RawKind)], snapshots: &mut [Snapshot]) -> Vec<String> {
     let mut assembler = Assembler::new(ROOT, snapshots);
     for (time, thread, what) in reports {
@@ -43,10 +43,10 @@ fn file() -> RawKind {
     RawKind::Mapped(Box::new(Mapped { start, len, inode: (8, 1, 99), path: "/lib/x".to_owned() }))
 }
 
-/// Of another ioctl only the end is reported, and of a registration that could not be read only that there
-/// was one.
+/// Only the end of other ioctls is reported. For a registration that could not be read, only its
+/// occurrence is reported.
 #[test]
-fn ioctls_end_as_the_kernel_says() {
+fn ioctls_end_with_the_kernels_result() {
     let register = enter(CallName::Ioctl, &[3, 0xc020_aa00, 0x7000, 0x1000, 1]);
     let leave = |value| RawKind::Leave(CallName::Ioctl, value);
     let story = [
@@ -65,10 +65,10 @@ fn ioctls_end_as_the_kernel_says() {
     assert_eq!(lines(&story, &mut []), expected);
 }
 
-/// Two clocks tell when a call begins: the report of its ranges may come before that of its beginning, but
-/// not before the end of the call before.
+/// The report of a call's ranges may arrive before the report of its start, because two clocks are used. It
+/// does not arrive before the end of the previous call.
 #[test]
-fn ranges_are_those_of_the_call_that_ends_next() {
+fn ranges_belong_to_the_call_that_ends_next() {
     let advise = |count| enter(CallName::ProcessMadvise, &[0xffff_d8f0, 0x5000, count, 4, 0]);
     let leave = |value| RawKind::Leave(CallName::ProcessMadvise, value);
     let story = [
@@ -78,7 +78,7 @@ fn ranges_are_those_of_the_call_that_ends_next() {
         (20, ROOT, advise(1)),
         (21, ROOT, RawKind::Ranges(vec![(0x7000, 0x1000)])),
         (25, ROOT, leave(-22)),
-        // More than are read.
+        // The call has more ranges than are read.
         (30, ROOT, advise(17)),
         (35, ROOT, leave(0x11000)),
         (40, ROOT, RawKind::Ranges(vec![(0x7000, 0x1000)])),
@@ -98,7 +98,7 @@ fn ranges_are_those_of_the_call_that_ends_next() {
 }
 
 #[test]
-fn a_call_takes_effect_when_it_gets_the_lock() {
+fn call_takes_effect_when_it_acquires_the_lock() {
     let story = [
         (10, ROOT, enter(CallName::Mmap, &[0, 0x2000, 1, 2, 3, 0])),
         (12, ROOT, lock(LockStep::Wanted, true)),
@@ -112,7 +112,7 @@ fn a_call_takes_effect_when_it_gets_the_lock() {
 }
 
 #[test]
-fn a_downgrade_and_a_second_lock_are_told_apart() {
+fn downgrade_and_second_lock_are_distinguished() {
     let story = [
         (10, ROOT, enter(CallName::Munmap, &[0x1000, 0x1000])),
         (11, ROOT, lock(LockStep::Wanted, true)),
@@ -131,7 +131,7 @@ fn a_downgrade_and_a_second_lock_are_told_apart() {
 }
 
 #[test]
-fn a_fault_is_resolved_by_its_own_report_alone() {
+fn fault_is_resolved_only_by_its_own_report() {
     let story = [
         (10, ROOT, RawKind::Fault { address: 0x5000, code: 6 }),
         (11, ROOT, lock(LockStep::Wanted, false)),
@@ -146,7 +146,7 @@ fn a_fault_is_resolved_by_its_own_report_alone() {
 }
 
 #[test]
-fn a_fault_within_a_call_leaves_the_calls_lock_to_the_call() {
+fn fault_within_a_call_does_not_take_the_calls_lock() {
     let story = [
         (10, ROOT, enter(CallName::Mincore, &[0x1000, 0x1000, 0x5000])),
         (11, ROOT, RawKind::Fault { address: 0x5000, code: 2 }),
@@ -162,7 +162,7 @@ fn a_fault_within_a_call_leaves_the_calls_lock_to_the_call() {
 }
 
 #[test]
-fn forks_copy_under_the_lock_and_threads_begin_where_they_are_made() {
+fn fork_takes_effect_under_the_lock_and_thread_at_creation() {
     let story = [
         (10, ROOT, enter(CallName::Fork, &[])),
         (11, ROOT, lock(LockStep::Wanted, true)),
@@ -193,13 +193,13 @@ fn forks_copy_under_the_lock_and_threads_begin_where_they_are_made() {
 }
 
 #[test]
-fn an_exec_has_the_snapshot_that_was_taken_of_it() {
+fn exec_has_its_snapshot() {
     let mut snapshots = [snapshot(Why::Exec)];
     let story = [
         (5, ROOT, RawKind::NewTask { thread: 701, flags: 0x1_0100 }),
         (10, 701, enter(CallName::Execve, &[1, 2, 3])),
         (12, ROOT, RawKind::Exit { last: Some(false) }),
-        // The thread that calls goes on as the process's first.
+        // The thread that called execve continues as the process's first thread.
         (14, ROOT, RawKind::Exec { thread: ROOT, before: 701 }),
         (15, ROOT, RawKind::Fault { address: 0x7f00, code: 2 }),
         (20, ROOT, RawKind::Snapshot(0)),
@@ -211,10 +211,10 @@ fn an_exec_has_the_snapshot_that_was_taken_of_it() {
     assert_eq!(snapshots[0].process, 1);
 }
 
-/// The kernel's faults in an execve that fails are the program's, which goes on. One that fails behind the
-/// point of no return, where the old address space is torn down, never returns.
+/// The kernel's faults in an execve that fails belong to the program that continues. An execve that fails
+/// after the point of no return, at which the old address space is torn down, never returns.
 #[test]
-fn an_exec_that_fails_is_kept_where_it_has_touched_memory() {
+fn failed_exec_is_kept_if_it_touched_memory() {
     let signal = RawKind::Signal { signal: 11, code: 128 };
     let story = [
         (10, ROOT, enter(CallName::Execve, &[1, 2, 3])),
@@ -245,7 +245,7 @@ fn an_exec_that_fails_is_kept_where_it_has_touched_memory() {
 }
 
 #[test]
-fn what_is_no_memory_management_is_left_out() {
+fn calls_unrelated_to_memory_are_left_out() {
     let story = [
         (10, ROOT, enter(CallName::Prctl, &[15, 1])),
         (11, ROOT, RawKind::Leave(CallName::Prctl, 0)),
@@ -271,9 +271,10 @@ fn calls_that_never_return_are_kept() {
     assert_eq!(lines(&story, &mut []), expected);
 }
 
-/// Limits are those of a process that is recorded; what is refused, or about others, changes none.
+/// Limits are recorded only for recorded processes. Refused calls, and calls for other processes, change no
+/// limit.
 #[test]
-fn limits_are_of_processes_that_are_recorded() {
+fn limits_are_recorded_only_for_recorded_processes() {
     let call = |time, name, args: &[u64], value| {
         [(time, ROOT, enter(name, args)), (time + 1, ROOT, RawKind::Leave(name, value))]
     };
@@ -313,10 +314,11 @@ fn limits_are_of_processes_that_are_recorded() {
     assert_eq!(lines(&story.concat(), &mut []), expected);
 }
 
-/// What is reported behind a loss may be the end of another call, fault or fork than the one that was under
-/// way before: how that ended is not known, and nothing of what was reported later is put before the loss.
+/// A report after a loss may be the end of a later call, fault or fork than the one that was in progress
+/// before the loss. So the end of that operation is unknown, and no later report is assigned to a time before
+/// the loss.
 #[test]
-fn what_is_under_way_when_events_are_lost_has_no_known_end() {
+fn operations_in_progress_at_a_loss_have_no_known_end() {
     let mut snapshots = [snapshot(Why::Exec)];
     let fault = || RawKind::Fault { address: 0x5000, code: 6 };
     let story = [
@@ -334,7 +336,8 @@ fn what_is_under_way_when_events_are_lost_has_no_known_end() {
         (15, 703, enter(CallName::Execve, &[1, 2, 3])),
         (16, 704, enter(CallName::Execve, &[1, 2, 3])),
         (20, 0, RawKind::Lost(9)),
-        // The end of another mmap, of a later fault at the same place, of a later fork, of a later execve.
+        // These are the ends of another mmap, of a later fault at the same address, of a later fork, and of a
+        // later execve.
         (30, ROOT, RawKind::Leave(CallName::Mmap, 0x7000)),
         (31, 701, RawKind::Resolved { address: 0x5000, major: false }),
         (32, 702, RawKind::NewTask { thread: 705, flags: 0 }),
@@ -342,7 +345,7 @@ fn what_is_under_way_when_events_are_lost_has_no_known_end() {
         (34, 703, RawKind::Leave(CallName::Execve, -2)),
         (35, ROOT, RawKind::Resolved { address: 0x5000, major: false }),
         (40, 0, RawKind::Lost(0)),
-        // What is certain.
+        // These reports are certain.
         (50, 704, RawKind::Snapshot(0)),
         (60, ROOT, enter(CallName::Brk, &[0])),
         (62, ROOT, RawKind::Leave(CallName::Brk, 0x8000)),

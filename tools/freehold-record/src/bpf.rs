@@ -1,7 +1,7 @@
-//! Small programs that the kernel runs at tracepoints, and the maps through which they tell what they found.
+//! Small programs that the kernel runs at tracepoints, and the maps in which they store their results.
 //!
-//! Instructions and calls are those of `linux/bpf.h` and bpf(2).
-#![expect(unsafe_code, reason = "bpf(2), of which no library knows that needs no compiler")]
+//! The instructions and calls are those of `linux/bpf.h` and bpf(2).
+#![expect(unsafe_code, reason = "bpf(2), for which every library needs a compiler")]
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -9,10 +9,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// One instruction: operation, registers, offset, constant.
 pub type Instruction = u64;
 
-/// The registers: what a call returned, its arguments, what outlives calls, and the end of the stack.
+/// The registers: 0 is the result of a call, 1 to 5 are its arguments, 6 to 9 are preserved by calls, and 10
+/// is the end of the stack.
 pub const R: [u8; 11] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 
-/// Words of 4 and 8 bytes, as loads and stores have them.
+/// Words of 4 and 8 bytes, as encoded in loads and stores.
 pub const HALF: u8 = 0x00;
 pub const WORD: u8 = 0x18;
 
@@ -45,12 +46,12 @@ pub const fn store(size: u8, to: u8, offset: i16, from: u8) -> Instruction {
     instruction(0x63 | size, to, from, offset, 0)
 }
 
-/// `*(to + offset) = constant`, of 8 bytes.
+/// `*(to + offset) = constant`, with 8 bytes.
 pub const fn store_constant(to: u8, offset: i16, constant: i32) -> Instruction {
     instruction(0x7a, to, 0, offset, constant)
 }
 
-/// `*(to + offset) += from`, of 8 bytes, whichever processors do so beside.
+/// `*(to + offset) += from`, with 8 bytes, atomically with respect to other processors.
 pub const fn count(to: u8, offset: i16, from: u8) -> Instruction {
     instruction(0xdb, to, from, offset, 0)
 }
@@ -80,7 +81,7 @@ pub const fn shift_left(to: u8, constant: i32) -> Instruction {
     instruction(0x67, to, 0, 0, constant)
 }
 
-/// `to >>= constant`, of what is no number with a sign.
+/// `to >>= constant`, without a sign.
 pub const fn shift_right(to: u8, constant: i32) -> Instruction {
     instruction(0x77, to, 0, 0, constant)
 }
@@ -90,37 +91,37 @@ pub const fn and(to: u8, constant: i32) -> Instruction {
     instruction(0x57, to, 0, 0, constant)
 }
 
-/// Passes over `over` instructions.
+/// Skips `over` instructions.
 pub const fn skip(over: i16) -> Instruction {
     instruction(0x05, 0, 0, over, 0)
 }
 
-/// Passes over `over` instructions if the register is `constant` or less.
+/// Skips `over` instructions if the register is `constant` or less.
 pub const fn skip_if_at_most(register: u8, constant: i32, over: i16) -> Instruction {
     instruction(0xb5, register, 0, over, constant)
 }
 
-/// Passes over them if it is more.
+/// Skips `over` instructions if the register is greater than `constant`.
 pub const fn skip_if_more(register: u8, constant: i32, over: i16) -> Instruction {
     instruction(0x25, register, 0, over, constant)
 }
 
-/// Passes over `over` instructions if the low half of the register is `constant`.
+/// Skips `over` instructions if the low half of the register is `constant`.
 pub const fn skip_if(register: u8, constant: u32, over: i16) -> Instruction {
     instruction(0x16, register, 0, over, constant as i32)
 }
 
-/// Passes over `over` instructions if the register is 0, all of it.
+/// Skips `over` instructions if the whole register is 0.
 pub const fn skip_if_null(register: u8, over: i16) -> Instruction {
     instruction(0x15, register, 0, over, 0)
 }
 
-/// Passes over them if it is not.
+/// Skips `over` instructions if the register is not 0.
 pub const fn skip_unless_null(register: u8, over: i16) -> Instruction {
     instruction(0x55, register, 0, over, 0)
 }
 
-/// Calls the kernel's function of this number.
+/// Calls the kernel's function with this number.
 pub const fn call(function: i32) -> Instruction {
     instruction(0x85, 0, 0, 0, function)
 }
@@ -128,7 +129,8 @@ pub const fn call(function: i32) -> Instruction {
 /// Ends the program, which returns register 0.
 pub const END: Instruction = instruction(0x95, 0, 0, 0, 0);
 
-/// A map: a table that programs of the kernel and this process share. The kernel frees it with its last user.
+/// A map: a table that programs in the kernel share with this process. The kernel frees the map with its last
+/// user.
 pub struct Map {
     descriptor: OwnedFd,
     key: u32,
@@ -136,15 +138,15 @@ pub struct Map {
 }
 
 impl Map {
-    /// With keys and values of so many bytes.
+    /// Creates a map with keys and values of these sizes in bytes.
     ///
     /// # Errors
     ///
-    /// Those of bpf(2).
+    /// Fails with the errors of bpf(2).
     pub fn new(kind: u32, key: u32, value: u32, entries: u32) -> io::Result<Map> {
         let mut attributes =
             [u64::from(kind) | u64::from(key) << 32, u64::from(value) | u64::from(entries) << 32];
-        // SAFETY: these attributes name no memory.
+        // SAFETY: these attributes contain no addresses.
         let descriptor = unsafe { bpf(MAP_CREATE, &mut attributes) }?;
         Ok(Map { descriptor: owned(descriptor), key, value })
     }
@@ -155,20 +157,20 @@ impl Map {
         [instruction(0x18, to, MAP_BY_DESCRIPTOR, 0, self.descriptor.as_raw_fd()), 0]
     }
 
-    /// The value of the first entry of an array.
+    /// Returns the value of the first entry of an array.
     ///
     /// # Errors
     ///
-    /// Those of bpf(2).
+    /// Fails with the errors of bpf(2).
     pub fn first<const WORDS: usize>(&self) -> io::Result<[u64; WORDS]> {
         self.get(MAP_LOOKUP, Some(&0))
     }
 
-    /// Takes the oldest entry out of a queue, if there is one.
+    /// Removes and returns the oldest entry of a queue, if there is one.
     ///
     /// # Errors
     ///
-    /// Those of bpf(2).
+    /// Fails with the errors of bpf(2).
     pub fn take<const WORDS: usize>(&self) -> io::Result<Option<[u64; WORDS]>> {
         match self.get(MAP_TAKE, None) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -178,27 +180,27 @@ impl Map {
 
     fn get<const WORDS: usize>(&self, command: i64, key: Option<&u32>) -> io::Result<[u64; WORDS]> {
         let mut value = [0; WORDS];
-        assert_eq!(size_of_val(&value), self.value as usize, "values are of another size");
-        assert_eq!(key.map_or(0, size_of_val), self.key as usize, "keys are of another size");
+        assert_eq!(size_of_val(&value), self.value as usize, "the values have a different size");
+        assert_eq!(key.map_or(0, size_of_val), self.key as usize, "the keys have a different size");
         let key = key.map_or(std::ptr::null(), std::ptr::from_ref);
         let map = self.descriptor.as_raw_fd() as u64;
         let mut attributes =
             [map, key.expose_provenance() as u64, value.as_mut_ptr().expose_provenance() as u64, 0];
-        // SAFETY: the kernel reads a key of the map's size, where one is given, and writes a value of the
-        // map's size.
+        // SAFETY: the kernel reads a key of the map's size, if a key is given, and writes a value of the
+        // map's size. The assertions above check both sizes.
         unsafe { bpf(command, &mut attributes) }?;
         Ok(value)
     }
 }
 
-/// Has the kernel check a program for tracepoints; it is there as long as its descriptor, or what it is
-/// attached to.
+/// Loads a program for tracepoints, which the kernel checks. The program exists as long as its descriptor or
+/// an attachment.
 ///
 /// # Errors
 ///
-/// Those of bpf(2).
+/// Fails with the errors of bpf(2).
 pub fn program(instructions: &[Instruction]) -> io::Result<OwnedFd> {
-    // The functions that read a process's memory are for programs under such a license alone.
+    // The functions that read a process's memory are only available to programs under such a license.
     const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
     let mut attributes = [
         TRACEPOINT | (instructions.len() as u64) << 32,
@@ -208,20 +210,22 @@ pub fn program(instructions: &[Instruction]) -> io::Result<OwnedFd> {
         0,
         0,
     ];
-    // SAFETY: the kernel reads as many instructions as there are, and a text that ends.
+    // SAFETY: the kernel reads `instructions.len()` instructions, and a text that ends with a zero byte.
     unsafe { bpf(PROG_LOAD, &mut attributes) }.map(owned)
 }
 
 fn owned(descriptor: i32) -> OwnedFd {
-    // SAFETY: bpf(2) has just made it, for nobody else.
+    // SAFETY: bpf(2) has just created the descriptor, and no other code uses it.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
+/// Calls bpf(2).
+///
 /// # Safety
 ///
-/// Addresses within the attributes are of memory that the command may read or write.
+/// Addresses in the attributes point to memory that the command may read or write.
 unsafe fn bpf(command: i64, attributes: &mut [u64]) -> io::Result<i32> {
-    // SAFETY: attributes of so many bytes; the rest is the caller's.
+    // SAFETY: the length of the attributes is passed. The caller promises the rest.
     let done =
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of_val(attributes)) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done as i32) }

@@ -1,4 +1,4 @@
-//! Takes away what the kernel reports, on a thread of its own, so that its buffers do not run full.
+//! Collects the kernel's reports on a separate thread, so that the kernel's buffers do not fill up.
 
 use super::perf::{Again, Perf};
 use super::pointed::Pointed;
@@ -15,35 +15,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How often the buffers are looked after.
+/// Interval between reads of the buffers.
 const PERIOD: Duration = Duration::from_millis(4);
 
-/// Is ready to collect.
+/// A collector that is ready to start.
 pub struct Collector {
     instance: Instance,
     process: i32,
     work: Work,
-    /// Begins perf events anew.
+    /// Opens perf events again.
     pub again: Again,
 }
 
-/// Collects.
+/// A collector that is running.
 pub struct Running {
     instance: Instance,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<anyhow::Result<Work>>,
 }
 
-/// What was collected.
+/// The collected reports.
 pub struct Collected {
     instance: Instance,
-    /// The pages of each processor, in a file that has no name.
+    /// The pages of each processor, in a file without a name.
     pages: Vec<(u16, File)>,
-    /// What perf events told, and when reports were lost, by time.
+    /// The reports of perf events, and the losses, ordered by time.
     perf: Vec<Raw>,
-    /// Events that were lost.
+    /// Number of events that were lost.
     pub lost: u64,
-    /// Why calls were not seen that say something in structures of the caller's, if so.
+    /// The reason why the calls with structures in the caller's memory were not recorded, if so.
     pub unseen: Option<anyhow::Error>,
 }
 
@@ -51,19 +51,19 @@ struct Work {
     buffers: Vec<(Buffer, BufWriter<File>)>,
     perf: Perf,
     pointed: anyhow::Result<Pointed>,
-    /// Reports that had found no room when that was last looked at, and when that was.
+    /// Number of reports that were dropped until the last check, and the time of that check.
     dropped: u64,
     looked: u64,
     losses: Vec<Raw>,
 }
 
 impl Collector {
-    /// For `process` and what it forks, with so much buffer for each processor; what is taken away lies in
-    /// `folder`.
+    /// Creates a collector for `process` and its descendants, with `kilobytes` of buffer for each processor.
+    /// The collected pages are stored in `folder`.
     ///
     /// # Errors
     ///
-    /// What is missing, for the user.
+    /// Fails with a message for the user if a requirement is missing.
     pub fn new(process: i32, kilobytes: u32, folder: &Path) -> anyhow::Result<Collector> {
         super::proc::pages(&File::open("/proc/self/pagemap")?)
             .context("this kernel cannot list present pages (PAGEMAP_SCAN, since Linux 6.7)")?;
@@ -71,7 +71,7 @@ impl Collector {
         let mut buffers = Vec::new();
         for buffer in instance.buffers()? {
             let file = tempfile::tempfile_in(folder)
-                .with_context(|| format!("no file can be made in {}", folder.display()))?;
+                .with_context(|| format!("cannot create a file in {}", folder.display()))?;
             buffers.push((buffer, BufWriter::with_capacity(1 << 20, file)));
         }
         let cpus: Vec<_> = buffers.iter().map(|(buffer, _)| buffer.cpu).collect();
@@ -81,18 +81,18 @@ impl Collector {
         Ok(Collector { instance, process, work, again })
     }
 
-    /// Begins.
+    /// Starts tracing and collecting.
     ///
     /// # Errors
     ///
-    /// Those of telling the kernel so.
+    /// Fails if tracing cannot be started.
     pub fn start(self) -> anyhow::Result<Running> {
         let Collector { instance, process, mut work, .. } = self;
         instance.start(process)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
-            // The last round begins after nothing more can come.
+            // The last round begins after tracing has stopped.
             loop {
                 let last = stopped.load(Ordering::Acquire);
                 work.round()?;
@@ -108,8 +108,8 @@ impl Collector {
 
 impl Work {
     fn round(&mut self) -> anyhow::Result<()> {
-        const KEPT: &str = "what the kernel traced cannot be kept";
-        // Whatever had found no room by the last time was noted then: what is missing now came after that.
+        const KEPT: &str = "cannot store the trace of the kernel";
+        // Drops until the last check were recorded then, so new drops happened after that check.
         let (before, looked) = (self.dropped, now());
         let dropped = self.buffers.iter().map(|(buffer, _)| buffer.dropped());
         self.dropped = dropped.sum::<Result<u64, _>>().context(KEPT)?;
@@ -131,16 +131,16 @@ impl Work {
 }
 
 impl Running {
-    /// Ends, with everything that was reported before.
+    /// Stops, and returns all reports.
     ///
     /// # Errors
     ///
-    /// Those of reading and writing.
+    /// Fails if reading or writing fails.
     pub fn stop(self) -> anyhow::Result<Collected> {
         let Running { instance, stop, thread } = self;
         instance.stop()?;
         stop.store(true, Ordering::Release);
-        let work = thread.join().map_err(|_| anyhow::anyhow!("the thread that collects has panicked"))??;
+        let work = thread.join().map_err(|_| anyhow::anyhow!("the collecting thread panicked"))??;
         let mut pages = Vec::new();
         for (buffer, mut file) in work.buffers {
             file.flush()?;
@@ -158,11 +158,11 @@ impl Running {
 }
 
 impl Collected {
-    /// Hands over all reports, and `others` (which are in order), by time.
+    /// Passes all reports and `others` (which must be ordered) to `each`, ordered by time.
     ///
     /// # Errors
     ///
-    /// Those of reading.
+    /// Fails if reading fails.
     pub fn merge(self, others: Vec<Raw>, mut each: impl FnMut(Raw)) -> anyhow::Result<()> {
         let Collected { instance, pages, perf, .. } = self;
         let mut rings: Vec<_> = pages

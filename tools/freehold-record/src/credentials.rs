@@ -1,45 +1,45 @@
-//! What a thread may do after calls that change its credentials: whether it has CAP_IPC_LOCK where the kernel
-//! asks for it.
+//! The effect of calls that change a thread's credentials: whether the thread has CAP_IPC_LOCK where the
+//! kernel checks for it.
 //!
-//! No event tells. A program at the end of such calls reads it out of the kernel's own structures, whose
-//! layout the kernel describes (BTF, in `/sys/kernel/btf/vmlinux`); nothing is known of it where that is
-//! missing.
+//! No event reports the effect. A program at the end of such calls reads it from the kernel's own structures.
+//! The kernel describes their layout (BTF, in `/sys/kernel/btf/vmlinux`). Without that description,
+//! credentials are not recorded.
 
 use super::bpf::{END, Instruction, R, WORD, add, call, copy, load, set, skip_if_null, store};
 use anyhow::Context;
 use freehold_trace::operation::capability;
 use std::fs;
 
-/// Calls after which another set of capabilities may be in effect.
+/// Calls that can change the effective capability set.
 pub const CALLS: [&str; 6] = ["setuid", "setreuid", "setresuid", "capset", "setns", "unshare"];
 
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Functions of the kernel, by number.
+/// Numbers of kernel functions.
 const OWN_TASK: i32 = 35;
 const READ_KERNEL: i32 = 113;
 
-/// Where the kernel keeps what decides, in bytes from the beginning of each structure.
+/// Offsets in bytes of the relevant members of the kernel's structures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// A task's credentials.
+    /// The credentials in a task.
     credentials: i32,
-    /// Their effective set.
+    /// The effective set in the credentials.
     effective: i32,
-    /// The user namespace in which they hold.
+    /// The user namespace of the credentials.
     namespace: i32,
-    /// How many namespaces that lies in.
+    /// The nesting level of the namespace.
     level: i32,
 }
 
 impl Layout {
-    /// That of the running kernel.
+    /// Reads the layout of the running kernel.
     ///
     /// # Errors
     ///
-    /// It does not say.
+    /// Fails if the kernel has no description, or if the description lacks a member.
     pub fn new() -> anyhow::Result<Layout> {
-        let bytes = fs::read(BTF).with_context(|| format!("{BTF} cannot be read"))?;
+        let bytes = fs::read(BTF).with_context(|| format!("cannot read {BTF}"))?;
         let member = |of: &str, name: &str| {
             offset(&bytes, of, name).with_context(|| format!("{BTF} has no member {name} of {of}"))
         };
@@ -51,14 +51,14 @@ impl Layout {
         })
     }
 
-    /// Instructions that put the effective set into one word of the stack, and into the other how many
-    /// namespaces it lies in. In register 0 is whether that failed. Register 6 has what the event says.
+    /// Returns instructions that store the effective set in one word of the stack and the nesting level of
+    /// its namespace in another. Register 0 is nonzero if that fails. Register 6 must point to the event.
     pub fn read(&self, effective: i16, level: i16) -> Vec<Instruction> {
         let word = |to: i16, bytes: i32| {
             [copy(R[1], R[10]), add(R[1], to.into()), set(R[2], bytes), call(READ_KERNEL)]
         };
         const RETURNED: i16 = 16;
-        // Of a call that failed nothing is told.
+        // A failed call reports nothing.
         let mut all = vec![load(WORD, R[1], R[6], RETURNED), skip_if_null(R[1], 2), set(R[0], 0), END];
         all.extend([call(OWN_TASK), copy(R[3], R[0]), add(R[3], self.credentials)]);
         all.extend(word(level, 8));
@@ -73,8 +73,8 @@ impl Layout {
     }
 }
 
-/// The lower half of the set that the kernel takes a thread to have: outside of the first namespace it has
-/// none.
+/// Returns the lower half of the effective set. Removes CAP_IPC_LOCK if the thread is not in the first user
+/// namespace, because the kernel checks for it there.
 pub fn in_effect(effective: u64, level: u64) -> u64 {
     if level == 0 {
         effective & u64::from(u32::MAX)
@@ -83,7 +83,7 @@ pub fn in_effect(effective: u64, level: u64) -> u64 {
     }
 }
 
-/// The offset in bytes of a member of a structure, as the kernel's description has it.
+/// Returns the offset in bytes of a member of a structure, from the kernel's description.
 fn offset(btf: &[u8], of: &str, name: &str) -> Option<i32> {
     const STRUCTURE: u32 = 4;
     let half = |at: usize| Some(u32::from_le_bytes(btf.get(at..at + 4)?.try_into().ok()?));
@@ -98,7 +98,7 @@ fn offset(btf: &[u8], of: &str, name: &str) -> Option<i32> {
         let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
         let own = at + 12;
         if kind == STRUCTURE && is(half(at)?, of) {
-            // With a bit of its own, the upper part of a word is the size of a bit field.
+            // If the type's own bit is set, the upper part of a word is the size of a bit field.
             let mask = if info >> 31 != 0 { 0xff_ffff } else { u32::MAX };
             let members = (0..count).map(|number| own + 12 * number);
             let mut found = members.filter(|member| half(*member).is_some_and(|text| is(text, name)));
@@ -111,7 +111,7 @@ fn offset(btf: &[u8], of: &str, name: &str) -> Option<i32> {
     None
 }
 
-/// Bytes that follow the head of a type's description.
+/// Number of bytes that follow the head of a type's description.
 fn bytes_behind(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
         1 | 14 | 17 => 4,
@@ -127,10 +127,9 @@ fn bytes_behind(kind: u32, count: usize) -> Option<usize> {
 mod tests {
     use super::{in_effect, offset};
 
-    /// A description of an int, of a structure with a member of it behind one that is a bit field, and of a
-    /// pointer.
+    /// The description contains an int, a structure with a bit field and an int member, and a pointer.
     #[test]
-    fn offsets_of_members() {
+    fn offset_finds_members_of_structures() {
         let texts = b"\0int\0cred\0usage\0cap_effective\0";
         let (int, cred, usage, effective) = (1_u32, 5_u32, 10_u32, 16_u32);
         let types = [
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_of_another_namespace_are_none_here() {
+    fn another_namespace_has_no_ipc_lock_here() {
         assert_eq!(in_effect(0x1ff_ffff_ffff, 0), 0xffff_ffff);
         assert_eq!(in_effect(0x1ff_ffff_ffff, 1), 0xffff_bfff);
     }

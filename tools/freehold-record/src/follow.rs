@@ -1,7 +1,8 @@
-//! Follows the command and all it forks, and takes snapshots while a process stands still.
+//! Follows the command and its descendants, and takes snapshots while a process is stopped.
 //!
-//! A thread is followed until it is about to exit, and is then let go: a parent that waits for its child
-//! finds it as soon as it is gone, and not later, when the recorder has waited for it.
+//! The recorder stops following a thread when the thread is about to exit. So a parent that waits for its
+//! child is notified as soon as the child has ended, and not later, after the recorder has waited for the
+//! child.
 
 use super::mounts::Mounts;
 use super::perf::Again;
@@ -17,44 +18,44 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// A snapshot, and which thread stood still for it.
+/// A snapshot, and the thread that was stopped for it.
 #[derive(Debug)]
 pub struct Taken {
-    /// By the kernel's number.
+    /// The thread, by the kernel's number.
     pub thread: i32,
-    /// Number of the process still unknown.
+    /// The snapshot. The number of its process is not known yet.
     pub snapshot: Snapshot,
-    /// Its process's resource limits, after an exec.
+    /// The resource limits of its process, after an exec.
     pub limits: Option<Limits>,
 }
 
-/// What was found on the way.
+/// The results of following a command.
 #[derive(Debug, Default)]
 pub struct Followed {
-    /// In the order of time.
+    /// The snapshots, ordered by time.
     pub snapshots: Vec<Taken>,
-    /// When everything stood still for snapshots: from, for so many nanoseconds.
+    /// The periods in which everything was stopped for snapshots: start, and duration in nanoseconds.
     pub frozen: Vec<(u64, u64)>,
     /// The command's exit status, as a shell would show it.
     pub status: u8,
-    /// Snapshots that could not be taken, and why the first could not.
+    /// Number of snapshots that could not be taken, and the reason of the first failure.
     pub failed: Option<(u64, String)>,
-    /// What was mounted meanwhile.
+    /// The mounts that the recorded processes have seen.
     pub mounts: Mounts,
 }
 
-/// How often everything is stopped for snapshots, and how many times at most.
+/// How often everything is stopped for snapshots, and the maximum number of stops.
 #[derive(Clone, Copy, Debug)]
 pub struct Freezes {
-    /// So long between two.
+    /// Interval between two stops.
     pub every: Duration,
-    /// So many.
+    /// Maximum number of stops.
     pub most: u32,
 }
 
-/// How long the threads get to stand still.
+/// Time limit for all threads to stop, in nanoseconds.
 const PATIENCE: u64 = 100_000_000;
-/// How long processes get to exit once they have begun to.
+/// Time limit for processes to exit after they began to exit, in nanoseconds.
 const EXITS_IN: u64 = 10_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -65,26 +66,26 @@ struct Thread {
 
 struct Follower {
     root: i32,
-    /// The command's own process has been waited for.
+    /// True if the command's own process has been waited for.
     root_gone: bool,
-    /// Those that are followed.
+    /// The threads that are followed.
     threads: BTreeMap<i32, Thread>,
-    /// Processes that were let go and may still exit.
+    /// Processes that are not followed any more and may not have exited yet.
     exiting: Vec<OwnedFd>,
     again: Again,
-    /// Everybody is to stand still: nobody is let go on.
+    /// True while all threads must stop: no thread is resumed.
     freezing: bool,
-    /// Somebody has asked for the end of it all.
+    /// True if a signal has asked for the end of the recording.
     ending: bool,
     found: Followed,
 }
 
-/// Follows `root`, which was seized, to the end of everything it forked. `again`: for a program that changes
-/// its credentials.
+/// Follows `root`, which was seized, and its descendants until all have ended. `again` opens perf events
+/// again for a program that changes its credentials.
 ///
 /// # Errors
 ///
-/// Those of waitpid(2).
+/// Fails with the errors of waitpid(2).
 pub fn follow(root: i32, freezes: Freezes, again: Again) -> anyhow::Result<Followed> {
     let mut follower = Follower {
         root,
@@ -105,7 +106,7 @@ pub fn follow(root: i32, freezes: Freezes, again: Again) -> anyhow::Result<Follo
             Ok(false) => {}
             Err(error) if error.raw_os_error() == Some(libc::ECHILD) => break,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error).context("the command cannot be followed"),
+            Err(error) => return Err(error).context("cannot follow the command"),
         }
         let time = now();
         if left > 0 && time >= next {
@@ -132,8 +133,8 @@ impl Follower {
         self.threads.entry(thread).or_insert_with(new);
     }
 
-    /// Waits until something happens, or for so long. A signal that asks for the end is passed on to the
-    /// command; a second one has all killed.
+    /// Waits until something happens, but at most for `most`. Forwards a signal that asks for the end to the
+    /// command. At a second signal, kills all processes.
     fn pause(&mut self, most: Duration) {
         let Some(signal) = tracee::pause(most) else { return };
         match self.ending {
@@ -144,7 +145,7 @@ impl Follower {
         self.ending = true;
     }
 
-    /// Takes note of one thing that happened. No: nothing has.
+    /// Handles one event. Returns false if there is none.
     fn one(&mut self) -> io::Result<bool> {
         let Some((thread, stop)) = tracee::next()? else { return Ok(false) };
         if let Stop::Gone(status) = stop {
@@ -158,7 +159,7 @@ impl Follower {
         self.add(thread);
         match stop {
             Stop::Exec(before) => {
-                // Another thread than the first may have called execve; it has the first one's number now.
+                // A thread other than the first may have called execve. It now has the number of the first.
                 if before != thread {
                     self.threads.remove(&before);
                 }
@@ -167,7 +168,7 @@ impl Follower {
                     && let Err(error) = self.again.begin(thread)
                 {
                     self.fails(&error.context(
-                        "a program with other credentials is recorded without the ends of its faults",
+                        "the ends of faults are not recorded for a program with changed credentials",
                     ));
                 }
                 self.take(Why::Exec, thread, thread);
@@ -187,7 +188,7 @@ impl Follower {
             Stop::Trap if self.freezing => self.stands(thread),
             _ => {
                 tracee::go_on(thread, if let Stop::Signal(signal) = stop { signal } else { 0 });
-                // Any stop makes the kernel forget that another one was asked for.
+                // Any stop makes the kernel forget a pending request to stop.
                 if self.freezing {
                     tracee::interrupt(thread);
                 }
@@ -196,7 +197,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// A thread is about to exit. As the last of its process it leaves a snapshot.
+    /// Handles a thread that is about to exit. Takes a snapshot if the thread is the last of its process.
     fn exits(&mut self, thread: i32) {
         let Some(Thread { process, .. }) = self.threads.remove(&thread) else { return };
         if self.alive(process) == 0 {
@@ -214,12 +215,12 @@ impl Follower {
         }
     }
 
-    /// Threads of a process that do not exit.
+    /// Number of threads of a process that are not exiting.
     fn alive(&self, process: i32) -> u32 {
         self.threads.values().filter(|thread| thread.process == process).count() as u32
     }
 
-    /// Takes a snapshot of `process`, of which `thread` stands still.
+    /// Takes a snapshot of `process`. Its thread `thread` is stopped.
     fn take(&mut self, why: Why, process: i32, thread: i32) {
         let from = now();
         self.found.mounts.note(process);
@@ -239,8 +240,8 @@ impl Follower {
         self.found.failed.get_or_insert_with(|| (0, format!("{error:#}"))).0 += 1;
     }
 
-    /// Stops everybody, takes a snapshot of each process, and lets all go on. Without a snapshot when
-    /// somebody does not stop soon: a task that waits in the kernel for its vfork child, say.
+    /// Stops all threads, takes a snapshot of each process, and resumes all threads. Takes no snapshots if a
+    /// thread does not stop in time, for example because it waits in the kernel for its vfork child.
     fn freeze(&mut self) {
         let from = now();
         self.threads.values_mut().for_each(|thread| thread.standing = false);
@@ -270,18 +271,18 @@ impl Follower {
             self.found.frozen.push((from, now() - from));
         }
         self.freezing = false;
-        // A thread that stands still with its whole process takes no notice.
+        // The call has no effect on a thread that is stopped with its whole process.
         self.threads.iter().filter(|(_, thread)| thread.standing).for_each(|(id, _)| tracee::go_on(*id, 0));
     }
 }
 
-/// The process of a thread; nothing when it is gone.
+/// Returns the process of a thread, or `None` if the thread has ended.
 fn process_of(thread: i32) -> Option<i32> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// Whether a process is gone, so that its parent can wait for it.
+/// Returns true if a process has ended, so that its parent can wait for it.
 fn is_gone(process: &OwnedFd) -> bool {
     ends_within(process, &Timespec { tv_sec: 0, tv_nsec: 0 })
 }
@@ -289,7 +290,7 @@ fn is_gone(process: &OwnedFd) -> bool {
 fn wait_for(process: &OwnedFd, until: u64) {
     let left = until.saturating_sub(now());
     let time = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ };
-    // One that hangs is not waited for: what is recorded of it is.
+    // A process that hangs is not waited for. The data recorded of it stay valid.
     let _ = ends_within(process, &time);
 }
 

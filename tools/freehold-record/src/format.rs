@@ -1,16 +1,16 @@
-//! What the events of the kernel's tracing look like, as the kernel itself describes them, and what they
-//! mean.
+//! The layouts of the events of the kernel's tracing, as the kernel describes them, and the meanings of the
+//! events.
 
 use super::raw::{LockStep, RawKind};
 use anyhow::{Context, ensure};
 use freehold_trace::CallName;
 use std::collections::HashMap;
 
-/// How the events of one kind lie in the buffer, and what becomes of them.
+/// The layout of the events of one kind in the buffer, and their meaning.
 #[derive(Debug)]
 pub struct Layout {
     kind: Kind,
-    /// The fields that the kind needs, in its order.
+    /// The fields that the kind needs, in a fixed order.
     fields: Vec<Field>,
 }
 
@@ -37,14 +37,15 @@ struct Field {
 }
 
 impl Layout {
-    /// The number by which the buffer names events of this kind, and how they lie in it. `event` is its name
-    /// without its group, `text` what its file `format` says.
+    /// Parses a description. Returns the number by which the buffer identifies events of this kind, and their
+    /// layout. `event` is the name of the event without its group. `text` is the contents of its file
+    /// `format`.
     ///
     /// # Errors
     ///
-    /// A text that is no such description, or that lacks a field which is needed.
+    /// Fails if the text is not such a description, or if a needed field is missing.
     pub fn parse(event: &str, text: &str) -> anyhow::Result<(u16, Layout)> {
-        let (kind, wanted) = meaning(event).with_context(|| format!("{event} is no event of ours"))?;
+        let (kind, wanted) = meaning(event).with_context(|| format!("{event} is not a recorded event"))?;
         let id = text.lines().find_map(|line| line.strip_prefix("ID: "));
         let id = id.and_then(|id| id.trim().parse().ok()).context("no number (ID)")?;
         let all: Vec<_> = text.lines().filter_map(field).collect();
@@ -66,7 +67,7 @@ impl Layout {
         Ok((id, Layout { kind, fields }))
     }
 
-    /// What an event says whose bytes are `data`; nothing when they are too few.
+    /// Decodes the bytes of an event. Returns `None` if there are too few.
     pub fn decode(&self, data: &[u8]) -> Option<RawKind> {
         let mut values = [0; 6];
         for (value, field) in values.iter_mut().zip(&self.fields) {
@@ -92,10 +93,10 @@ impl Layout {
     }
 }
 
-/// The layouts of all events that are recorded, by the numbers that the buffer has for them.
+/// The layouts of all recorded events, by their numbers in the buffer.
 pub type Layouts = HashMap<u16, Layout>;
 
-/// What an event is for, and the fields it needs.
+/// Returns the meaning of an event, and the fields that it needs.
 fn meaning(event: &str) -> Option<(Kind, &'static [&'static str])> {
     if let Some(call) = event.strip_prefix("sys_enter_").and_then(CallName::parse) {
         return Some((Kind::Enter(call), &[]));
@@ -118,7 +119,7 @@ fn meaning(event: &str) -> Option<(Kind, &'static [&'static str])> {
     })
 }
 
-/// Name and place of a field: `field:unsigned long addr; offset:16; size:8; signed:0;`.
+/// Parses name and place of a field: `field:unsigned long addr; offset:16; size:8; signed:0;`.
 fn field(line: &str) -> Option<(&str, Field)> {
     let mut parts = line.trim().split(';').map(str::trim);
     let declared = parts.next()?.strip_prefix("field:")?;

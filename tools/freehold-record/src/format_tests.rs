@@ -25,18 +25,18 @@ fn lines(fields: &[(&str, usize, usize, bool)]) -> String {
 }
 
 #[test]
-fn a_fault_is_read_from_where_the_kernel_says_it_lies() {
+fn fault_is_decoded_by_the_kernels_layout() {
     let (id, layout) = Layout::parse("page_fault_user", FAULT).unwrap();
     assert_eq!(id, 190);
     let mut data = [0; 32];
     data[8..16].copy_from_slice(&0x7fff_1234_u64.to_le_bytes());
     data[24] = 6;
     assert_eq!(layout.decode(&data), Some(RawKind::Fault { address: 0x7fff_1234, code: 6 }));
-    assert_eq!(layout.decode(&data[..31]), None, "an event that is cut off says nothing");
+    assert_eq!(layout.decode(&data[..31]), None, "a truncated event is not decoded");
 }
 
 #[test]
-fn arguments_of_a_call_are_those_behind_its_number() {
+fn arguments_of_a_call_follow_its_number() {
     let text = lines(&[
         ("int common_pid", 4, 4, true),
         ("int __syscall_nr", 8, 4, true),
@@ -62,7 +62,7 @@ fn narrow_signed_fields_keep_their_sign() {
 }
 
 #[test]
-fn fields_of_newer_kernels_may_lack() {
+fn fields_of_newer_kernels_may_be_missing() {
     let lock = [("struct mm_struct * mm", 8, 8, false), ("bool write", 16, 1, false)];
     let (_, layout) = Layout::parse("mmap_lock_acquire_returned", &lines(&lock)).unwrap();
     let taken = RawKind::Lock { step: LockStep::Taken(true), space: 5, write: true };
@@ -74,9 +74,9 @@ fn fields_of_newer_kernels_may_lack() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused() {
+fn unusable_formats_are_refused() {
     for (event, text, why) in [
-        ("sched_switch", "ID: 1\n", "no event of ours"),
+        ("sched_switch", "ID: 1\n", "not a recorded event"),
         ("page_fault_user", "nonsense", "no number"),
         ("page_fault_user", "ID: 4\n", "no field address"),
         ("sys_enter_munmap", &lines(&[("int __syscall_nr", 8, 4, true)]), "0 arguments"),

@@ -1,11 +1,16 @@
-//! Runs a command and makes a recording of what it and all that it forks do to their memory.
+//! Runs a command, and records what the command and all its descendants do to their memory.
 //!
-//! The kernel reports calls, faults and locks in its trace buffers (`tracefs`, `format`, `ring`), ends of
-//! faults and names of files in rings of perf events (`perf`), and what is registered with userfaultfds and
-//! which limits are set through programs that it runs for us (`pointed`, `credentials`, `bpf`). `follow`
-//! stops processes with ptrace where they exec and exit, and takes snapshots (`proc`), with what is mounted
-//! then (`mounts`). `assemble` puts all of it together by time. Where the kernel gives no leave, the program
-//! strace records the calls alone (`strace`).
+//! The recorder combines several sources:
+//!
+//! - The trace buffers of the kernel (`tracefs`, `format`, `ring`) report calls, faults and locks.
+//! - Rings of perf events (`perf`) report ends of faults and names of files.
+//! - BPF programs (`pointed`, `credentials`, `bpf`) report registrations with userfaultfds and changes of
+//!   limits.
+//! - `follow` stops processes with ptrace when they exec and exit, and takes snapshots (`proc`), with the
+//!   mounts at that time (`mounts`).
+//!
+//! `assemble` combines all reports by time. If the kernel denies access, the program strace records only the
+//! calls (`strace`).
 #![deny(unsafe_code)]
 
 mod assemble;
@@ -42,44 +47,45 @@ use std::time::Duration;
 use tracee::Waiting;
 use write::Names;
 
-/// What to record, and how.
+/// The command to record, and the settings of the recorder.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of the recording, with its folder; without one, the command's name here.
+    /// Name of the recording, with its folder. Without a name, the recording has the name of the command and
+    /// is in the current folder.
     pub output: Option<PathBuf>,
-    /// Everything is stopped this often for snapshots.
+    /// Interval between stops of all processes for snapshots.
     pub snapshot_every: Duration,
-    /// At most this many times.
+    /// Maximum number of these stops.
     pub snapshots: u32,
-    /// Kernel buffer for each processor.
+    /// Size of the kernel buffer of each processor, in KiB.
     pub buffer_kb: u32,
-    /// Beginnings of paths, and what stands in their place in the recording.
+    /// Prefixes of paths, each with its replacement in the recording.
     pub rename: Vec<(String, String)>,
-    /// Files of an older recording may be replaced.
+    /// True if the files of an older recording may be replaced.
     pub force: bool,
-    /// Only calls, by strace: no faults, no snapshots.
+    /// True if only calls are recorded, by strace: no faults and no snapshots.
     pub calls_only: bool,
-    /// The command and its arguments; not empty.
+    /// The command and its arguments. Not empty.
     pub command: Vec<OsString>,
 }
 
-/// What there is to be told on the way.
+/// A message to the user during a recording.
 #[derive(Debug)]
 pub enum Notice<'n> {
-    /// This, in words.
+    /// A message in words.
     Said(String),
-    /// The files by the kernel's tracing are there.
+    /// The files of the kernel's tracing are written.
     Written(&'n Written),
     /// This file can be replayed.
     Replayable(&'n Path),
 }
 
-/// Records what the options say, and `tell`s what happens. The exit status of the command, as a shell would
-/// show it.
+/// Records as the options say, and passes messages to `tell`. Returns the exit status of the command, as a
+/// shell would show it.
 ///
 /// # Errors
 ///
-/// For the user: what is missing to record, or what went wrong.
+/// Fails with a message for the user if a requirement is missing, or if the recording fails.
 pub fn record(options: &Options, tell: &dyn Fn(Notice)) -> anyhow::Result<u8> {
     let command = &options.command;
     let names = Names::new(options.output.as_deref(), command, options.force)?;
@@ -89,8 +95,8 @@ pub fn record(options: &Options, tell: &dyn Fn(Notice)) -> anyhow::Result<u8> {
     if !options.calls_only {
         match by_kernel(options, &names, tell) {
             Err(Failure::Cannot(why)) => {
-                tell(Notice::Said(format!("page faults and snapshots cannot be recorded: {why:#}")));
-                tell(Notice::Said("recording the calls alone, with strace".to_owned()));
+                tell(Notice::Said(format!("cannot record page faults and snapshots: {why:#}")));
+                tell(Notice::Said("recording only the calls, with strace".to_owned()));
             }
             Err(Failure::Broken(error)) => return Err(error),
             Ok(status) => return Ok(status),
@@ -99,17 +105,17 @@ pub fn record(options: &Options, tell: &dyn Fn(Notice)) -> anyhow::Result<u8> {
     strace::record(command, &names, tell)
 }
 
-/// Why there is no recording by the kernel's tracing.
+/// The reason why the kernel's tracing gave no recording.
 enum Failure {
-    /// Something is missing; the command has not begun.
+    /// A requirement is missing. The command has not started.
     Cannot(anyhow::Error),
-    /// The command ran, but something went wrong.
+    /// The command ran, but the recording failed.
     Broken(anyhow::Error),
 }
 
 fn by_kernel(options: &Options, names: &Names, tell: &dyn Fn(Notice)) -> Result<u8, Failure> {
     names.check().map_err(Failure::Broken)?;
-    // First of all: the child is to be a copy of a process with one thread.
+    // The fork comes first, because the child must be a copy of a process with one thread.
     let waiting = Waiting::new(&options.command).map_err(Failure::Broken)?;
     let process = waiting.process;
     let collector = Collector::new(process, options.buffer_kb, &names.folder);
@@ -151,7 +157,7 @@ fn run(
     tell(Notice::Replayable(&written.file));
     if lost != 0 {
         bail!(
-            "{lost} events found no room and are lost: what follows them is not checked by a replay; try --buffer-kb {}",
+            "lost {lost} events because the buffers were full, and a replay does not check what follows; try --buffer-kb {}",
             options.buffer_kb.saturating_mul(4)
         );
     }

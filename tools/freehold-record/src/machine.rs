@@ -1,4 +1,4 @@
-//! What of the machine's settings decides how memory is mapped.
+//! The machine's settings that affect how memory is mapped.
 
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use std::fs::{self, File};
@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const POOLS: &str = "/sys/kernel/mm/hugepages";
-/// Folders of the nodes of the machine, each with its part of the pools.
+/// Folder of the machine's nodes. Each node has its part of the pools.
 const NODES: &str = "/sys/devices/system/node";
 const SYSCTLS: &str = "/proc/sys/vm";
 /// Files that change the size of a pool.
 const SIZES: [&str; 3] = ["nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages"];
 
-/// Settings of transparent huge pages by their files; the first two are there for each size, too.
+/// Settings of transparent huge pages with their files. The first two also exist for each size.
 const SETTINGS_OF_THP: [(&str, &str); 3] =
     [("thp", "enabled"), ("thp-shmem", "shmem_enabled"), ("thp-defrag", "defrag")];
 const SYSCTL_SETTINGS: [(&str, &str); 3] =
     [("overcommit", "overcommit_memory"), ("min-addr", "mmap_min_addr"), ("max-maps", "max_map_count")];
 
-/// Settings by name, as the recording has them.
+/// Settings by name, as in the recording.
 pub type Settings = Vec<(String, String)>;
 
-/// The settings at this moment.
+/// Returns the current settings.
 pub fn settings() -> Settings {
     let mut found = Settings::new();
     let mut note =
@@ -48,23 +48,24 @@ pub fn settings() -> Settings {
 }
 
 /// Returns the settings that were the same before and after the run and whose files were not `written` during
-/// it. A setting that changed says nothing about any moment.
+/// it. A setting that changed has no known value at any time.
 pub fn unchanged(before: Settings, after: &Settings, written: &[String]) -> Settings {
     let same = |setting: &(String, String)| after.contains(setting) && !written.contains(&setting.0);
     before.into_iter().filter(same).collect()
 }
 
-/// Notices writes to the files of settings, of which the values before and after do not tell.
+/// Detects writes to the files of settings. Equal values before and after a run do not exclude such writes.
 pub struct Watch {
     queue: OwnedFd,
-    /// Numbers of the watches, each with the setting that its file changes.
+    /// Numbers of the watches, each with the name of the setting of its file.
     watches: Vec<(i32, String)>,
-    /// A file of /proc that nothing has open may be forgotten, with its watch.
+    /// The watched files. The kernel may drop a file of /proc that no process has open, together with its
+    /// watch.
     _open: Vec<File>,
 }
 
 impl Watch {
-    /// Begins to watch all settings; nothing, if the system does not let it.
+    /// Starts to watch all settings. Returns `None` if the system does not permit it.
     pub fn new() -> Option<Watch> {
         let queue = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
         let mut watch = Watch { queue, watches: Vec::new(), _open: Vec::new() };
@@ -80,7 +81,7 @@ impl Watch {
         }
     }
 
-    /// The settings whose files were written to so far.
+    /// Returns the settings whose files were written so far.
     pub fn written(self) -> Vec<String> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = Reader::new(&self.queue, &mut buffer);
@@ -94,7 +95,7 @@ impl Watch {
     }
 }
 
-/// The files that change settings, each with the setting's name.
+/// Returns the files that change settings, each with the name of its setting.
 fn files() -> Vec<(String, PathBuf)> {
     let mut files = Vec::new();
     let mut add = |name: &str, folder: &Path, file: &str| files.push((name.to_owned(), folder.join(file)));
@@ -108,7 +109,8 @@ fn files() -> Vec<(String, PathBuf)> {
     let nodes = fs::read_dir(NODES).into_iter().flatten().flatten().map(|node| node.path().join("hugepages"));
     let parents: Vec<PathBuf> = nodes.chain([PathBuf::from(POOLS)]).collect();
     for size in folders(POOLS) {
-        // Which pool a sysctl is about depends on the size of huge pages that the machine prefers.
+        // The pool of a sysctl depends on the machine's default size of huge pages, so a write counts for
+        // every size.
         let folders = parents.iter().map(|parent| parent.join(format!("hugepages-{size}")));
         for folder in folders.chain([sysctls.to_owned()]) {
             SIZES.iter().for_each(|file| add(&format!("pool-{size}"), &folder, file));
@@ -117,14 +119,14 @@ fn files() -> Vec<(String, PathBuf)> {
     files
 }
 
-/// Huge pages that nobody has or was promised, and how many more there may be.
+/// Returns the number of huge pages that are neither in use nor reserved, and how many more may be allocated.
 fn pool(folder: &str) -> Option<String> {
     let number = |file: &str| read(&format!("{folder}/{file}"))?.parse::<u64>().ok();
     let free = number("free_hugepages")?.saturating_sub(number("resv_hugepages")?);
     Some(format!("{free} {}", number("nr_overcommit_hugepages")?))
 }
 
-/// `2048kB` of each folder `hugepages-2048kB`, in order.
+/// Returns `2048kB` for each folder `hugepages-2048kB`, sorted.
 fn folders(parent: &str) -> Vec<String> {
     let entries = fs::read_dir(Path::new(parent)).into_iter().flatten().flatten();
     let name = |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_prefix("hugepages-")?.to_owned());
@@ -133,7 +135,7 @@ fn folders(parent: &str) -> Vec<String> {
     found
 }
 
-/// The word in brackets of `always [madvise] never`.
+/// Returns the word in brackets, for example of `always [madvise] never`.
 fn chosen(all: &str) -> Option<String> {
     Some(all.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
@@ -147,14 +149,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_chosen_stands_in_brackets() {
+    fn chosen_value_is_the_word_in_brackets() {
         assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));
         assert_eq!(chosen("nothing"), None);
     }
 
-    /// A file that is written with the value that it has had looks the same before and after.
+    /// A file that is written with its current value looks the same before and after.
     #[test]
-    fn a_setting_that_is_written_is_noticed() {
+    fn write_to_a_setting_is_detected() {
         let Some(watch) = Watch::new() else { return };
         let path = format!("{SYSCTLS}/overcommit_memory");
         let wrote = fs::read(&path).and_then(|value| fs::write(&path, value)).is_ok();
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_not_recorded() {
+    fn changed_settings_are_not_recorded() {
         let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let before = vec![setting("thp", "always"), setting("pool-2048kB", "0 0")];
         let after = vec![setting("thp", "always"), setting("pool-2048kB", "4 0")];

@@ -1,4 +1,4 @@
-//! Which files lie in a mounted tmpfs, and where that has huge pages.
+//! The tmpfs mounts of recorded processes, with their settings of huge pages.
 
 use freehold_trace::TmpfsHuge;
 use std::collections::BTreeMap;
@@ -7,15 +7,15 @@ use std::fs;
 /// Major and minor number of a device.
 pub type Device = (u32, u32);
 
-/// Each tmpfs that recorded processes have seen, by the device that its files are on; none where not all
-/// lists said the same of it.
+/// Each tmpfs that recorded processes have seen, by the device of its files. `None` if the lists of mounts
+/// did not agree.
 #[derive(Debug, Default)]
 pub struct Mounts {
     tmpfs: BTreeMap<Device, Option<TmpfsHuge>>,
 }
 
 impl Mounts {
-    /// Notes what `process` sees now. One that is gone tells nothing.
+    /// Records the mounts that `process` sees now. Does nothing if the process does not exist any more.
     pub fn note(&mut self, process: i32) {
         let list = fs::read_to_string(format!("/proc/{process}/mountinfo"));
         list.unwrap_or_default().lines().filter_map(tmpfs).for_each(|(device, huge)| self.tell(device, huge));
@@ -26,16 +26,16 @@ impl Mounts {
         *known = known.filter(|known| Some(*known) == huge);
     }
 
-    /// Where a file on this device has huge pages, if it lies in a tmpfs and has its name. The kernel's own,
-    /// of files without names, is mounted nowhere.
+    /// Returns the huge-page setting of a file on this device, if the file is in a tmpfs and has a name. The
+    /// kernel's own tmpfs, for files without names, is not mounted.
     pub fn of_file(&self, device: Device, path: &str) -> Option<TmpfsHuge> {
         let named = !path.ends_with(" (deleted)");
         self.tmpfs.get(&device).copied().flatten().filter(|_| named)
     }
 }
 
-/// The tmpfs of a line `ID PARENT DEVICE ROOT POINT OPTIONS TAG... - KIND SOURCE OPTIONS`, if it is of one,
-/// and what it says of huge pages, if that is understood.
+/// Parses a line `ID PARENT DEVICE ROOT POINT OPTIONS TAG... - KIND SOURCE OPTIONS`. Returns the device of a
+/// tmpfs and its huge-page setting, or `None` for the setting if it is unknown.
 fn tmpfs(line: &str) -> Option<(Device, Option<TmpfsHuge>)> {
     let (own, of_system) = line.split_once(" - ")?;
     let (major, minor) = own.split(' ').nth(2)?.split_once(':')?;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tmpfs_is_found_by_its_device() {
+    fn tmpfs_is_found_by_its_device() {
         let list = [
             "1 0 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,huge=always",
             "22 1 0:21 / /dev/shm rw,nosuid shared:3 - tmpfs tmpfs rw,size=65536k,inode64",
@@ -65,7 +65,7 @@ mod tests {
         let (never, within) = (Some(TmpfsHuge::Never), Some(TmpfsHuge::WithinSize));
         assert_eq!(huge, [None, never, within, Some(TmpfsHuge::Advise), None]);
         assert_eq!(mounts.of_file((0, 22), "/x (deleted)"), None);
-        // Another has its device later, or it was mounted anew.
+        // Another tmpfs gets the device later, or the tmpfs is mounted again.
         mounts.tell((0, 22), never);
         mounts.tell((0, 22), within);
         mounts.tell((0, 21), never);

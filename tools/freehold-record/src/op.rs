@@ -1,28 +1,28 @@
-//! One event of a recording while it is being put together.
+//! An event of a recording while the recorder assembles it.
 
 use super::raw::LockStep;
 use freehold_trace::{Cost, Event, Kind};
 
-/// An event, and what is still found out about it.
+/// An event, and the data that later reports add to it.
 #[derive(Debug)]
 pub struct Op {
-    /// When it took effect.
+    /// The time at which the operation took effect.
     pub time: u64,
-    /// When it began.
+    /// The time at which the operation began.
     pub begun: u64,
-    /// When it ended; for a fault: was resolved.
+    /// The time at which the operation ended. For a fault, the time at which it was resolved.
     pub ended: Option<u64>,
     /// The processor.
     pub cpu: Option<u16>,
     /// The task, by its number in the recording.
     pub task: u32,
-    /// What it was. Nothing: it is left out after all.
+    /// The kind of the event. `None` if the event is left out of the recording.
     pub kind: Option<Kind>,
-    /// What it did with mmap locks.
+    /// The operation's acquisitions of mmap locks.
     pub locks: Vec<LockAcquisition>,
-    /// Interrupts that it sent for TLB flushes.
+    /// Number of interrupts that the operation sent for TLB flushes.
     pub interrupts: u32,
-    /// It waited for storage.
+    /// True if the operation waited for storage.
     pub major: bool,
 }
 
@@ -38,13 +38,13 @@ pub struct LockAcquisition {
 }
 
 impl Op {
-    /// Something that began at `time` and whose end is still to come.
+    /// Creates an operation that began at `time` and has not ended.
     pub fn new(time: u64, cpu: Option<u16>, task: u32, kind: Option<Kind>) -> Op {
         let (begun, ended, locks) = (time, None, Vec::new());
         Op { time, begun, ended, cpu, task, kind, locks, interrupts: 0, major: false }
     }
 
-    /// Notes what it did with the mmap lock of `space`.
+    /// Records a step of the operation with the mmap lock of `space`.
     pub fn lock(&mut self, step: LockStep, space: u64, write: bool, time: u64) {
         let mut open =
             self.locks.iter_mut().rev().filter(|held| held.space == space && held.released.is_none());
@@ -70,7 +70,7 @@ impl Op {
             }
         }
         let taken = (step == LockStep::Taken(true)).then_some(time);
-        // Nearly always it is the only one.
+        // Most operations acquire one lock.
         self.locks.reserve_exact(1);
         self.locks.push(LockAcquisition {
             space,
@@ -82,12 +82,13 @@ impl Op {
         });
     }
 
-    /// A call takes effect when it first gets a lock for writing; when that was, if it did.
+    /// Returns the time at which the operation first acquired a lock for writing, if it did. A call takes
+    /// effect at that time.
     pub fn first_write(&self) -> Option<u64> {
         self.locks.iter().filter(|held| held.write).find_map(|held| held.taken)
     }
 
-    /// It, as an event, with its time counted from `start`.
+    /// Converts the operation to an event with a time relative to `start`.
     pub fn event(self, start: u64) -> Option<Event> {
         let cost = self.cost();
         let Op { time, cpu, task, kind, .. } = self;

@@ -1,24 +1,25 @@
-//! Files that are written whole or not at all.
+//! Files that are written completely or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A file to be written later, for which there is room and leave now.
+/// A file to be written later. The constructor has checked that it can be written.
 #[derive(Debug)]
 pub struct Output {
-    /// Where it comes to lie, behind links.
+    /// The path of the file after links are resolved.
     path: PathBuf,
-    /// What is there is no ordinary file (a pipe, a terminal): it cannot be replaced, only written.
+    /// True if the path is not an ordinary file (a pipe or a terminal). Such a file cannot be replaced, only
+    /// written.
     in_place: bool,
 }
 
 impl Output {
-    /// Makes sure that `path` can be written, and leaves everything as it is.
+    /// Checks that `path` can be written, without changing anything.
     ///
     /// # Errors
     ///
-    /// What the system says to a try.
+    /// Fails with the system's error if the file cannot be written.
     pub fn new(path: &Path) -> io::Result<Output> {
         let path = match fs::canonicalize(path) {
             Ok(path) => path,
@@ -43,21 +44,22 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// What the system says; the file is then as it was.
+    /// Fails with the system's error, and leaves the file unchanged.
     pub fn write(&self, contents: impl AsRef<[u8]>) -> io::Result<()> {
         Output::write_together(&[(self, contents.as_ref())])
     }
 
-    /// Writes several files with their contents. None is replaced before there is room for all of them.
+    /// Writes several files with their contents. Replaces no file before all contents are written to
+    /// temporary files.
     ///
     /// # Errors
     ///
-    /// Fails with the error of the system, and leaves the files as they were.
+    /// Fails with the system's error, and leaves the files unchanged.
     pub fn write_together(files: &[(&Output, &[u8])]) -> io::Result<()> {
         let prepared = files.iter().try_for_each(|(output, contents)| output.prepare(contents));
         let written = prepared.and_then(|()| files.iter().try_for_each(|(output, _)| output.commit()));
         if written.is_err() {
-            // They may not exist; there is nothing to be done when they stay.
+            // The temporary files may not exist, and a failure to remove them has no remedy.
             files.iter().for_each(|(output, _)| _ = fs::remove_file(output.beside()));
         }
         written
@@ -74,7 +76,8 @@ impl Output {
         if self.in_place { Ok(()) } else { fs::rename(self.beside(), &self.path) }
     }
 
-    /// Where the text is put together: in the same folder, so that it can be moved in one step.
+    /// Returns the path of the temporary file. It is in the same folder, so that it can be renamed
+    /// atomically.
     fn beside(&self) -> PathBuf {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         self.path.with_file_name(format!(".{name}.{}", std::process::id()))

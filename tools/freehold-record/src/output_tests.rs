@@ -9,7 +9,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_is_absent_or_whole() {
+fn file_is_absent_or_complete() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("result.json");
     let output = Output::new(&path).expect("it can be written");
@@ -23,7 +23,7 @@ fn a_file_is_absent_or_whole() {
 }
 
 #[test]
-fn what_cannot_be_written_is_known_before() {
+fn unwritable_path_is_detected_before_writing() {
     let folder = tempfile::tempdir().expect("a folder");
     assert!(Output::new(&folder.path().join("nowhere/result.json")).is_err());
     assert!(Output::new(folder.path()).is_err());
@@ -34,7 +34,7 @@ fn what_cannot_be_written_is_known_before() {
 }
 
 #[test]
-fn of_two_files_none_is_replaced_where_one_cannot_be_written() {
+fn no_file_is_replaced_if_one_cannot_be_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let (first, gone) = (folder.path().join("first"), folder.path().join("gone"));
     fs::write(&first, "old").expect("a file");
@@ -52,7 +52,7 @@ fn of_two_files_none_is_replaced_where_one_cannot_be_written() {
 }
 
 #[test]
-fn a_link_stays_a_link() {
+fn link_is_followed_and_kept() {
     let folder = tempfile::tempdir().expect("a folder");
     let (link, target) = (folder.path().join("link"), folder.path().join("target"));
     fs::write(&target, "old").expect("a file");
@@ -63,8 +63,8 @@ fn a_link_stays_a_link() {
 }
 
 #[test]
-fn a_device_is_written_in_place() {
-    let output = Output::new(Path::new("/dev/null")).expect("all may write there");
-    output.write("gone").expect("it takes all");
+fn device_is_written_in_place() {
+    let output = Output::new(Path::new("/dev/null")).expect("every process may write there");
+    output.write("gone").expect("it accepts everything");
     assert!(!fs::metadata("/dev/null").expect("it is still there").is_file());
 }

@@ -1,4 +1,4 @@
-//! What only perf events tell: when a page fault was resolved, and which file a mapping is of.
+//! Facts that only perf events report: when a page fault was resolved, and the file of a mapping.
 
 use super::raw::{Mapped, Raw, RawKind};
 use super::tracee::now;
@@ -7,8 +7,8 @@ use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Bytes in the ring of each event and processor, at least, and as a part of the buffer of the kernel's
-/// tracing.
+/// Minimum size in bytes of the ring of each event and processor. Otherwise the size is this fraction of the
+/// buffer of the kernel's tracing.
 const RING_BYTES: usize = 2 << 20;
 const PART_OF_BUFFER: usize = 8;
 /// Kinds of record in a ring.
@@ -16,15 +16,15 @@ const LOST: u32 = 2;
 const SAMPLE: u32 = 9;
 const MMAP2: u32 = 10;
 
-/// The perf events of a process and of what comes of it, on all processors.
+/// The perf events of a process and its descendants, on all processors.
 pub struct Perf {
     rings: Vec<Ring>,
     more: Receiver<Vec<Ring>>,
-    /// What was read so far, losses included: from the last record before them.
+    /// The reports so far, including losses. A loss spans the time from the last record before it.
     pub found: Vec<Raw>,
 }
 
-/// Begins perf events anew for a process that has lost its own.
+/// Opens perf events again for a process that has lost its events.
 #[derive(Clone)]
 pub struct Again {
     cpus: Vec<u16>,
@@ -35,19 +35,19 @@ pub struct Again {
 struct Ring {
     sampler: Sampler,
     cpu: u16,
-    /// It is that of faults that had to wait for storage.
+    /// True if the ring is for faults that waited for storage.
     major: bool,
-    /// When its last record was made.
+    /// The time of the ring's last record.
     last: u64,
 }
 
 impl Perf {
-    /// Begins now, with rings that suit a buffer of so many kilobytes, on these processors; and how to begin
-    /// again.
+    /// Starts perf events on these processors, with rings that suit a buffer of `kilobytes`. Also returns the
+    /// means to open them again.
     ///
     /// # Errors
     ///
-    /// What is missing, for the user.
+    /// Fails with a message for the user if a requirement is missing.
     pub fn new(process: i32, kilobytes: u32, cpus: Vec<u16>) -> anyhow::Result<(Perf, Again)> {
         let bytes = (kilobytes as usize * 1024 / PART_OF_BUFFER).next_power_of_two().max(RING_BYTES);
         let (sender, more) = channel();
@@ -55,7 +55,7 @@ impl Perf {
         Ok((Perf { rings: again.rings(process)?, more, found: Vec::new() }, again))
     }
 
-    /// Reads what is there, and does not wait for more.
+    /// Reads the available records, and does not wait for more.
     pub fn drain(&mut self) {
         self.rings.extend(self.more.try_iter().flatten());
         for ring in &mut self.rings {
@@ -79,13 +79,14 @@ impl Perf {
 }
 
 impl Again {
-    /// Begins anew with `process`, which stands still. What is reported twice then, counts once.
+    /// Opens the events of `process` again. The process must not run. An event that is reported twice counts
+    /// once.
     ///
     /// # Errors
     ///
-    /// What is missing, for the user.
+    /// Fails with a message for the user if a requirement is missing.
     pub fn begin(&self, process: i32) -> anyhow::Result<()> {
-        // Without a receiver all is over.
+        // Without a receiver, the recording has ended.
         let _ = self.rings.send(self.rings(process)?);
         Ok(())
     }
@@ -106,20 +107,22 @@ impl Ring {
         if !major {
             builder.mmap(true).mmap_data(true).mmap2(true);
         }
-        let mut counter = builder.build().context("no leave for perf events (perf_event_open): be root")?;
+        let mut counter =
+            builder.build().context("no permission for perf events (perf_event_open): run as root")?;
         counter.enable()?;
-        let sampler = counter.sampled(bytes).context("no room for the rings of perf events")?;
+        let sampler = counter.sampled(bytes).context("no memory for the rings of perf events")?;
         Ok(Ring { sampler, cpu, major, last: now() })
     }
 }
 
-/// A sample: process and thread, time, address.
+/// Parses a sample: process and thread, time, address.
 fn resolved(bytes: &[u8], major: bool, cpu: u16) -> Option<Raw> {
     let (thread, time, address) = (half(bytes, 4)?, word(bytes, 8)?, word(bytes, 16)?);
     Some(Raw { time, cpu: Some(cpu), thread: thread as i32, what: RawKind::Resolved { address, major } })
 }
 
-/// A mapping of a file; nothing for what has no file. The record ends with process, thread and time.
+/// Parses a mapping of a file. Returns `None` for a mapping without a file. The record ends with process,
+/// thread and time.
 fn mapped(bytes: &[u8], cpu: u16) -> Option<Raw> {
     let path = bytes.get(64..bytes.len().checked_sub(16)?)?;
     let path = path.split(|byte| *byte == 0).next()?;

@@ -1,16 +1,17 @@
-//! What arguments of calls point to: words in the caller's memory, which no event of the kernel shows. They
-//! are registrations with userfaultfds, new resource limits and capabilities, and the ranges of
-//! process_madvise. What is left of capabilities behind calls that change credentials is told with them.
+//! Structures in the caller's memory to which arguments of calls point. No event of the kernel shows them.
+//! They are registrations with userfaultfds, new resource limits and capabilities, and the ranges of
+//! process_madvise. The module also reports the capabilities after calls that change credentials.
 //!
-//! A small program runs in the kernel where such a call begins, in whatever process. It reads what the
-//! argument points to and puts it into a queue. The caller has just written it, so its page is nearly always
-//! there. Where it is not, as that of a constant which nobody has touched, a program where the call ends
-//! reads it: the kernel has brought it in by then. That is told as of the beginning. Where the call writes to
-//! the same place, or the page is not there even then, it is told that nothing could be read. How calls end,
-//! the kernel's own events tell, of recorded processes alone. So others pay for the two programs only.
+//! A BPF program runs when such a call begins, in any process. It reads the structure to which the argument
+//! points, and adds it to a queue. The caller has usually just written the structure, so its page is nearly
+//! always present. The page of a constant that was never touched may be absent. Then a program at the end of
+//! the call reads the structure, because the kernel has faulted the page in by that time. The structure is
+//! reported with the time of the call's start. If the call writes to the same place, or if the page is absent
+//! even at the end, the report says that the structure could not be read. The kernel's own events report the
+//! ends of calls, only of recorded processes. Other processes pay only for the two programs.
 //!
-//! They pay from the beginning of the recording. When a process is seen to have made a userfaultfd, it is too
-//! late: events are read milliseconds after they happened, and memory is registered at once.
+//! The programs run from the start of the recording. They could not be attached after a process has created a
+//! userfaultfd, because events are read milliseconds later, and the process registers memory immediately.
 
 use super::bpf::{
     ARRAY, END, HALF, HASH, Instruction, Map, QUEUE, R, WORD, add, and, call, copy, count, load, program,
@@ -29,20 +30,20 @@ use perf_event::{Builder, Counter};
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
 
-/// Bytes in a queue, as a part of the buffer of the kernel's tracing.
+/// Size of a queue in bytes, as a fraction of the buffer of the kernel's tracing.
 const PART_OF_BUFFER: u32 = 2;
 
 /// A call whose structure is read.
 #[derive(Clone, Copy, Debug)]
 struct Watched {
     call: CallName,
-    /// Only where this argument is one of these.
+    /// The call is watched only if this argument has one of these values.
     chosen: Option<(usize, &'static [u64])>,
-    /// The argument that is the structure's address.
+    /// The argument with the structure's address.
     pointer: usize,
-    /// Bytes of the structure that are read.
+    /// Number of bytes of the structure that are read.
     bytes: Bytes,
-    /// To what of that it writes.
+    /// The part of the structure that the call writes.
     writes: Writes,
 }
 
@@ -50,25 +51,25 @@ struct Watched {
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
     These(i32),
-    /// As many as the argument says by which the call was chosen, an ioctl's, and no more than there are
-    /// words. Of one without a structure the argument in its place is told.
+    /// The size that is encoded in the argument by which the call was chosen (an ioctl), but at most the
+    /// available words. For an ioctl without a structure, the argument in its place is reported.
     Chosen,
 }
 
-/// What a call writes to what it reads.
+/// The part of the structure that a call writes.
 #[derive(Clone, Copy, Debug)]
 enum Writes {
-    /// Nothing of it.
+    /// The call writes no part.
     Nothing,
-    /// As many bytes, to where this argument points.
+    /// The call writes the same number of bytes to the address in this argument.
     To(usize),
-    /// To all of it, where it was chosen by this value.
+    /// The call writes the whole structure if it was chosen by this value.
     If(u64),
 }
 
 impl Watched {
-    /// With a structure of so many bytes, to which this argument points, and to which the call does not
-    /// write.
+    /// Creates a watched call with a structure of this many bytes. This argument points to the structure, and
+    /// the call does not write it.
     const fn new(
         call: CallName,
         chosen: Option<(usize, &'static [u64])>,
@@ -80,14 +81,14 @@ impl Watched {
 }
 
 const WATCHED: [Watched; 4] = [
-    // Start and length, and for UFFDIO_REGISTER the mode, behind which it writes; UFFDIO_API's number and
-    // features. That one writes to all of it.
+    // Start and length, and for UFFDIO_REGISTER the mode, after which the call writes; for UFFDIO_API the
+    // number and the features. UFFDIO_API writes the whole structure.
     Watched {
         bytes: Bytes::Chosen,
         writes: Writes::If(uffdio::API),
         ..Watched::new(CallName::Ioctl, Some((1, &uffdio::KEPT)), 2, 0)
     },
-    // The old limits go where the last argument says.
+    // The old limits are written to the address in the last argument.
     Watched {
         writes: Writes::To(3),
         ..Watched::new(CallName::Prlimit64, Some((1, &rlimit::KEPT)), 2, LIMITS)
@@ -97,41 +98,43 @@ const WATCHED: [Watched; 4] = [
     Watched::new(CallName::Capset, None, 1, 12),
 ];
 
-/// Bytes of a `struct rlimit64`.
+/// Size of a `struct rlimit64` in bytes.
 const LIMITS: i32 = 16;
 
-/// Whether calls of this name begin here, and not in the kernel's own events.
+/// Returns true if this module reports the start of calls with this name, and the kernel's own events do not.
 pub fn is_watched(call: CallName) -> bool {
     WATCHED.iter().any(|watched| watched.call == call)
 }
 
-/// Words that are told of each call: when it began, processor, thread, whether its memory could not be read,
-/// which it is, and what is read of it.
+/// Words that are reported for each call: the time of its start, the processor, the thread, whether its
+/// memory could not be read, its index, and the data.
 const UNREAD: usize = 3;
 const WHICH: usize = 4;
 const READ: usize = 5;
-/// Of a watched call: two arguments, and three words of the structure.
+/// Number of words for a watched call: two arguments, and three words of the structure.
 const OF_CALL: usize = READ + 5;
 
-/// Words of it that come before those of the structure.
+/// Number of words before those of the structure.
 const BEFORE: usize = READ + 2;
 
-/// Of a process_madvise: how many ranges there are, and an address and a length of each.
+/// Number of words for a process_madvise: the number of ranges, and an address and a length of each range.
 const OF_ADVICE: usize = READ + 1 + 2 * RANGES;
 
-/// Of changed credentials: the effective set, and how many user namespaces it lies in.
+/// Number of words for changed credentials: the effective set, and the nesting level of its user namespace.
 const OF_CREDENTIALS: usize = READ + 2;
 
-/// Ranges of a process_madvise that are told. Of one that has more, nothing is: they would not fit on a
-/// program's stack.
+/// Maximum number of ranges of a process_madvise that are reported. Calls with more ranges are not reported,
+/// because they would not fit on a program's stack.
 const RANGES: usize = 16;
 
-/// What else is kept of a call whose memory is read at its end: where, and how many bytes.
+/// Number of additional words for a call whose memory is read at its end: the address, and the number of
+/// bytes.
 const LATER: usize = 2;
-/// Threads at most that are in such calls at once. One that is killed within one leaves what was kept.
+/// Maximum number of threads in such calls at the same time. A thread that is killed within such a call
+/// leaves its entry behind.
 const WAITING: u32 = 4096;
 
-/// Functions of the kernel, by number.
+/// Numbers of kernel functions.
 const LOOKUP: i32 = 1;
 const UPDATE: i32 = 2;
 const DELETE: i32 = 3;
@@ -141,9 +144,9 @@ const THREAD: i32 = 14;
 const PUSH: i32 = 87;
 const READ_USER: i32 = 112;
 
-const LEAVE: &str = "no leave for programs in the kernel (bpf)";
+const LEAVE: &str = "no permission for programs in the kernel (bpf)";
 
-/// The programs at work; no more when dropped.
+/// The attached programs. Detached when dropped.
 pub struct Pointed {
     calls: Queue<OF_CALL>,
     advice: Queue<OF_ADVICE>,
@@ -152,18 +155,18 @@ pub struct Pointed {
 }
 
 impl Pointed {
-    /// From now on, on all processors, of which `cpu` is one, with queues that suit a buffer of so many
-    /// kilobytes.
+    /// Attaches the programs on all processors, of which `cpu` is one. The queues suit a buffer of
+    /// `kilobytes`.
     ///
     /// # Errors
     ///
-    /// What is missing, for the user.
+    /// Fails with a message for the user if a requirement is missing.
     pub fn new(instance: &Instance, kilobytes: u32, cpu: u16) -> anyhow::Result<Pointed> {
         let attach = |event: &str, call: &str, instructions: Vec<Instruction>| {
             let program = program(&instructions).context(LEAVE)?;
             let number = instance.number(&format!("syscalls/{event}_{call}"))?;
             let mut builder = Builder::new(Tracepoint::with_id(number));
-            // Wherever the event is counted: its program runs on all processors.
+            // The event is counted on one processor, but its program runs on all processors.
             let mut counter = builder.any_pid().one_cpu(cpu.into()).include_kernel().build()?;
             counter.set_bpf(program.as_raw_fd())?;
             counter.enable()?;
@@ -171,7 +174,8 @@ impl Pointed {
         };
         let (calls, advice) = (Queue::new(kilobytes)?, Queue::new(kilobytes)?);
         let (enter, exit) = ("sys_enter", "sys_exit");
-        // Ends first: what a beginning leaves for them is taken away.
+        // The programs at the ends are attached first, so that entries of the programs at the starts are
+        // always removed.
         let mut attached = vec![
             attach(exit, CallName::ProcessMadvise.as_str(), advice.at_end(READ + 1))?,
             attach(enter, CallName::ProcessMadvise.as_str(), advice.at_beginning(0, ranges()))?,
@@ -188,13 +192,13 @@ impl Pointed {
             )?);
         }
         let credentials = Queue::new(kilobytes)?;
-        // Without, capabilities that calls take away are taken to be there, as where nothing is known of
-        // credentials.
+        // Without the layout, changes of credentials are not recorded: capabilities that calls remove are
+        // assumed to remain.
         if let Ok(layout) = Layout::new() {
             let at = at::<OF_CREDENTIALS>;
             for call in credentials::CALLS {
                 let mut read = layout.read(at(READ), at(READ + 1));
-                // Nothing is to be read later.
+                // No memory is read at the end of these calls.
                 read.extend([set(R[7], 0), set(R[8], 0)]);
                 attached.push(attach(exit, call, credentials.at_beginning(0, read))?);
             }
@@ -202,17 +206,17 @@ impl Pointed {
         Ok(Pointed { calls, advice, credentials, _attached: attached })
     }
 
-    /// Takes away what there is.
+    /// Reads the available reports.
     ///
     /// # Errors
     ///
-    /// Those of bpf(2).
+    /// Fails with the errors of bpf(2).
     pub fn drain(&mut self, to: &mut Vec<Raw>) -> std::io::Result<()> {
         self.calls.drain(to, |told| {
             let call = WATCHED.get(told[WHICH] as usize)?.call;
             match told[UNREAD] {
                 0 => Some(enter(call, told)),
-                // It changes nothing of what is mapped: its features are not known.
+                // The call changes no mapping, and its features are not known.
                 _ if call == CallName::Ioctl && told[READ + 1] as u32 == uffdio::API as u32 => None,
                 _ => Some(RawKind::Unread(call)),
             }
@@ -229,7 +233,7 @@ impl Pointed {
     }
 }
 
-/// The beginning of a watched call.
+/// Returns the start of a watched call.
 fn enter(call: CallName, told: &[u64; OF_CALL]) -> RawKind {
     let [.., first, second, third] = *told;
     // Descriptors, PIDs, operations and resources are ints.
@@ -244,16 +248,16 @@ fn enter(call: CallName, told: &[u64; OF_CALL]) -> RawKind {
     RawKind::Enter(call, args)
 }
 
-/// What programs tell, so many words of each call.
+/// The reports of the programs, with `WORDS` words for each call.
 struct Queue<const WORDS: usize> {
     told: Map,
-    /// Calls that it holds.
+    /// Maximum number of calls in the queue.
     room: u32,
     /// Calls whose memory is read at their end, by thread.
     waiting: Map,
-    /// How many calls found no room.
+    /// Number of calls that were lost because the queue was full.
     lost: Map,
-    /// How many those were when that was last looked at, and when that was.
+    /// The value of `lost` at the last check, and the time of that check.
     lost_before: u64,
     looked: u64,
 }
@@ -268,10 +272,10 @@ impl<const WORDS: usize> Queue<WORDS> {
         Ok(Queue { told, room, waiting, lost, lost_before: 0, looked: now() })
     }
 
-    /// The program where a call begins. `read` puts what is read into the words from [`READ`] on, and whether
-    /// that failed into register 0; or ends. It leaves the bytes to read in register 7, and in register 8
-    /// where they are, or nothing if they cannot be read when the call ends. Register 6 has what the
-    /// event says.
+    /// Returns the program for the start of a call. `read` stores the data in the words from [`READ`] on and
+    /// sets register 0 to nonzero on failure, or ends the program. `read` sets register 7 to the number of
+    /// bytes to read, and register 8 to their address, or to 0 if they cannot be read at the end of the call.
+    /// Register 6 points to the event.
     fn at_beginning(&self, which: usize, read: Vec<Instruction>) -> Vec<Instruction> {
         let at = at::<WORDS>;
         let mut all = vec![copy(R[6], R[1])];
@@ -302,7 +306,8 @@ impl<const WORDS: usize> Queue<WORDS> {
         all
     }
 
-    /// The program where a call ends: of one that waits for that, it reads into the words from `first` on.
+    /// Returns the program for the end of a call. For a call with an entry in `waiting`, it reads the memory
+    /// into the words from `first` on.
     fn at_end(&self, first: usize) -> Vec<Instruction> {
         const THREAD_AT: i16 = -16;
         let mut find = address(R[2], THREAD_AT).to_vec();
@@ -312,7 +317,7 @@ impl<const WORDS: usize> Queue<WORDS> {
         all.extend([call(LOOKUP), skip_unless_null(R[0], 2), set(R[0], 0), END, copy(R[6], R[0])]);
         all.extend([copy(R[1], R[6]), add(R[1], word(first).into())]);
         all.push(load(WORD, R[2], R[6], word(WORDS + 1)));
-        // It never is more.
+        // The size never exceeds this limit, but the kernel's verifier requires the check.
         all.extend([skip_if_at_most(R[2], word(WORDS - first).into(), 2), set(R[0], 0), END]);
         all.extend([load(WORD, R[3], R[6], word(WORDS)), call(READ_USER)]);
         all.extend([store(WORD, R[6], word(UNREAD), R[0]), copy(R[2], R[6])]);
@@ -322,8 +327,8 @@ impl<const WORDS: usize> Queue<WORDS> {
         all
     }
 
-    /// Puts the words at register 2 into the queue, or counts that there was no room. The last word of the
-    /// stack is lost.
+    /// Returns instructions that add the words at register 2 to the queue, or count a lost call if the queue
+    /// is full. They overwrite the last word of the stack.
     fn push(&self) -> Vec<Instruction> {
         const FIRST: i16 = -8;
         let mut all = vec![set(R[3], 0)];
@@ -337,7 +342,7 @@ impl<const WORDS: usize> Queue<WORDS> {
         all
     }
 
-    /// Takes away what there is, which `means` understands.
+    /// Reads the available reports, and converts them with `means`.
     fn drain(
         &mut self,
         to: &mut Vec<Raw>,
@@ -349,7 +354,8 @@ impl<const WORDS: usize> Queue<WORDS> {
             to.extend(Raw::losses(lost - self.lost_before, self.looked..now()));
         }
         (self.lost_before, self.looked) = (lost, looked);
-        // No more than the queue holds: others may fill it as fast as it is emptied.
+        // Reads at most as many reports as the queue holds, because other processes may fill it as fast as it
+        // is emptied.
         for _ in 0..self.room {
             let Some(told) = self.told.take()? else { break };
             let [time, cpu, thread] = [0, 1, 2].map(|word| told[word]);
@@ -360,27 +366,29 @@ impl<const WORDS: usize> Queue<WORDS> {
     }
 }
 
-/// Where the word of this number lies below the end of the stack, of so many and those for [`LATER`].
+/// Returns the offset of a word below the end of the stack. The stack has `WORDS` words and those for
+/// [`LATER`].
 const fn at<const WORDS: usize>(number: usize) -> i16 {
     word(number) - word(WORDS + LATER)
 }
 
-/// Where the word of this number lies, in bytes.
+/// Returns the offset of a word in bytes.
 const fn word(number: usize) -> i16 {
     8 * number as i16
 }
 
-/// Where the arguments of an event lie.
+/// Returns the offset of an argument in an event, in bytes.
 const fn argument(number: usize) -> i16 {
     16 + 8 * number as i16
 }
 
-/// `register = the address of a word on the stack`.
+/// Returns instructions for `register = the address of a word on the stack`.
 fn address(register: u8, at: i16) -> [Instruction; 2] {
     [copy(register, R[10]), add(register, at.into())]
 }
 
-/// Reads the first two arguments of a watched call and its structure; ends at once if the call is another.
+/// Returns instructions that read the first two arguments of a watched call and its structure. They end the
+/// program if the call has other values.
 fn structure(watched: &Watched) -> Vec<Instruction> {
     const WORDS: i32 = 8 * (OF_CALL - BEFORE) as i32;
     let at = at::<OF_CALL>;
@@ -398,7 +406,7 @@ fn structure(watched: &Watched) -> Vec<Instruction> {
     }
     all.extend((BEFORE..OF_CALL).map(|word| store_constant(R[10], at(word), 0)));
     match watched.bytes {
-        // Without a structure it only asks.
+        // A call without a structure only queries.
         Bytes::These(bytes) => {
             all.extend([skip_unless_null(R[8], 2), set(R[0], 0), END, set(R[7], bytes)]);
         }
@@ -410,7 +418,7 @@ fn structure(watched: &Watched) -> Vec<Instruction> {
     }
     all.extend(address(R[1], at(BEFORE)));
     all.extend([copy(R[2], R[7]), copy(R[3], R[8]), call(READ_USER)]);
-    // Where it writes, nothing is to be read at its end.
+    // If the call writes to the structure, the structure must not be read at the end.
     match (watched.writes, watched.bytes) {
         (Writes::To(other), Bytes::These(bytes)) => {
             let most = 2 * (bytes - 1);
@@ -425,7 +433,8 @@ fn structure(watched: &Watched) -> Vec<Instruction> {
     all
 }
 
-/// Reads the ranges of a process_madvise; ends if there are too many.
+/// Returns instructions that read the ranges of a process_madvise. They end the program if there are too many
+/// ranges.
 fn ranges() -> Vec<Instruction> {
     let at = at::<OF_ADVICE>;
     let mut all = vec![

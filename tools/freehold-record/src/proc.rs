@@ -1,5 +1,5 @@
-//! What /proc says of an address space, as a snapshot.
-#![expect(unsafe_code, reason = "an ioctl of which no library knows")]
+//! Snapshots of an address space, read from /proc.
+#![expect(unsafe_code, reason = "an ioctl that no library supports")]
 
 use anyhow::{Context, bail};
 use freehold_trace::operation::capability;
@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 
-/// The lines of `smaps` that a snapshot holds, in its order.
+/// The lines of `smaps` that a snapshot contains, in its order.
 const SIZES: [&str; 9] = [
     "Rss",
     "Shared_Clean",
@@ -22,17 +22,17 @@ const SIZES: [&str; 9] = [
     "Locked",
 ];
 
-/// Reads what the kernel says of `thread` of `process`, which must not run meanwhile. Number, times and the
-/// process's number in the recording are the caller's to fill in.
+/// Reads a snapshot of `thread` of `process`, which must not run at the same time. The caller sets the
+/// snapshot's number, its times, and the process's number in the recording.
 ///
 /// # Errors
 ///
-/// Those of /proc; something there that is not understood.
+/// Fails if /proc cannot be read or parsed.
 pub fn snapshot(process: i32, thread: i32, why: Why) -> anyhow::Result<Snapshot> {
     let folder = format!("/proc/{process}/task/{thread}");
     let read = |name: &str| {
         let path = format!("{folder}/{name}");
-        let bytes = fs::read(&path).with_context(|| format!("{path} cannot be read"))?;
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {path}"))?;
         anyhow::Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let exe = fs::read_link(format!("{folder}/exe")).map(|path| path.to_string_lossy().into_owned());
@@ -51,8 +51,8 @@ pub fn snapshot(process: i32, thread: i32, why: Why) -> anyhow::Result<Snapshot>
     })
 }
 
-/// Whether the program that `process` has just begun runs with other credentials than its caller, or may not
-/// be read by it: the kernel ends perf events then.
+/// Returns true if the program that `process` has just started runs with other credentials than its caller,
+/// or is not readable by its caller. In these cases the kernel closes perf events.
 pub fn is_privileged(process: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let differ = |name: &str| {
@@ -66,24 +66,24 @@ pub fn is_privileged(process: i32) -> bool {
     differ("Uid:") || differ("Gid:") || !root && !readable
 }
 
-/// The resource limits of `process`, which stands still.
+/// Returns the resource limits of `process`, which is stopped.
 ///
 /// # Errors
 ///
-/// Those of /proc; something there that is not understood.
+/// Fails if /proc cannot be read or parsed.
 pub fn limits_of(process: i32) -> anyhow::Result<Limits> {
     let read = |name: &str| {
         let path = format!("/proc/{process}/{name}");
-        fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))
+        fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
     };
     limits(&read("limits")?, &read("status")?)
 }
 
-/// The resource limits in `limits`, with the capabilities in `status`.
+/// Parses the resource limits in `limits`, with the capabilities in `status`.
 ///
 /// # Errors
 ///
-/// A limit is missing.
+/// Fails if a limit is missing.
 pub fn limits(limits: &str, status: &str) -> anyhow::Result<Limits> {
     let limit = |name: &str| {
         let mut words = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace();
@@ -107,7 +107,7 @@ pub fn limits(limits: &str, status: &str) -> anyhow::Result<Limits> {
     })
 }
 
-/// The sizes that `status` holds, in kB.
+/// Returns the sizes in `status`, in kB.
 pub fn status(text: &str) -> Vec<(String, u64)> {
     let sizes = text.lines().filter_map(|line| {
         let (name, rest) = line.split_once(':')?;
@@ -117,24 +117,24 @@ pub fn status(text: &str) -> Vec<(String, u64)> {
     sizes.filter(|(name, _)| name != "VmSwap").collect()
 }
 
-/// The VMAs of `smaps`.
+/// Parses the VMAs of `smaps`.
 ///
 /// # Errors
 ///
-/// A line that is not understood; VMAs that cannot have been there at one moment.
+/// Fails if a line cannot be parsed, or if the VMAs cannot have existed at the same time.
 pub fn areas(text: &str) -> anyhow::Result<Vec<Area>> {
     let mut areas: Vec<Area> = Vec::new();
     for line in text.lines() {
         if let Some(area) = first_line(line) {
-            // Another process that runs in the address space may change it meanwhile.
+            // Another process that shares the address space may change it during the read.
             if area.start >= area.end || areas.last().is_some_and(|last| last.end > area.start) {
-                bail!("smaps shows an address space that changes while it is read: `{line}`");
+                bail!("the address space changes while it is read: `{line}` in smaps");
             }
             areas.push(area);
             continue;
         }
         let (Some((name, value)), Some(area)) = (line.split_once(':'), areas.last_mut()) else {
-            bail!("smaps says `{line}`");
+            bail!("unexpected line in smaps: `{line}`");
         };
         let value = value.trim();
         match name {
@@ -148,7 +148,7 @@ pub fn areas(text: &str) -> anyhow::Result<Vec<Area>> {
                     let kilobytes = value
                         .trim_end_matches(" kB")
                         .parse()
-                        .with_context(|| format!("smaps says `{line}`"))?;
+                        .with_context(|| format!("unexpected line in smaps: `{line}`"))?;
                     area.sizes.get_or_insert_default()[index] = kilobytes;
                 }
             }
@@ -157,7 +157,7 @@ pub fn areas(text: &str) -> anyhow::Result<Vec<Area>> {
     Ok(areas)
 }
 
-/// `START-END PERMS OFFSET DEVICE INODE NAME`; nothing for other lines.
+/// Parses `START-END PERMS OFFSET DEVICE INODE NAME`. Returns `None` for other lines.
 fn first_line(line: &str) -> Option<Area> {
     let mut rest = line;
     let mut word = || {
@@ -217,16 +217,16 @@ struct Region {
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const PRESENT_OR_SWAPPED: u64 = 8 | 16;
-/// File, present, swapped, zero page, huge: the bits are those of a snapshot.
+/// File, present, swapped, zero page, huge. The bits are those of a snapshot.
 const CATEGORIES: u64 = 4 | 8 | 16 | 32 | 64;
-/// Behind the last page of a process.
+/// Address after the last page of a process.
 const END: u64 = 0x7fff_ffff_f000;
 
-/// The runs of pages that are present or swapped out.
+/// Returns the runs of pages that are present or swapped out.
 ///
 /// # Errors
 ///
-/// Those of the ioctl: ENOTTY on a kernel without it (before 6.7).
+/// Fails with the errors of the ioctl: ENOTTY on a kernel without it (before 6.7).
 pub fn pages(pagemap: &File) -> io::Result<Vec<Pages>> {
     let mut found = vec![Region::default(); 4096];
     let mut pages = Vec::new();
@@ -246,8 +246,8 @@ pub fn pages(pagemap: &File) -> io::Result<Vec<Pages>> {
             category_anyof_mask: PRESENT_OR_SWAPPED,
             return_mask: CATEGORIES,
         };
-        // SAFETY: `scan` is what this request reads and writes, and the kernel writes at most `vec_len`
-        // regions to `vec`, which live longer than the call.
+        // SAFETY: `scan` is the structure that this request reads and writes. The kernel writes at most
+        // `vec_len` regions to `vec`, which outlives the call.
         let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut scan) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         let regions = &found[..count.min(found.len())];
@@ -256,7 +256,8 @@ pub fn pages(pagemap: &File) -> io::Result<Vec<Pages>> {
             count: (region.end - region.start) >> 12,
             categories: region.categories as u32,
         }));
-        // With many regions the kernel hands out some that lie behind where it says that it stopped.
+        // With many regions, the kernel may return regions after the address at which it reports that it
+        // stopped.
         let next = regions.last().map_or(0, |last| last.end).max(scan.walk_end);
         if next >= END || next <= start {
             return Ok(pages);

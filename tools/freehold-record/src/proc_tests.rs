@@ -1,4 +1,4 @@
-#![expect(unsafe_code, reason = "memory of a certain shape, which no library maps")]
+#![expect(unsafe_code, reason = "memory with many runs of pages, which no library maps")]
 
 use super::*;
 
@@ -19,7 +19,7 @@ Rss:                  12 kB
 VmFlags: rd wr mr mw me gd ac \n";
 
 #[test]
-fn areas_are_read_with_sizes_and_flags() {
+fn areas_have_sizes_and_flags() {
     let areas = areas(SMAPS).unwrap();
     let [code, shared] = areas.as_slice() else { panic!("{areas:?}") };
     assert_eq!((code.start, code.end, code.offset), (0x55d4_c8a0_0000, 0x55d4_c8a0_2000, 0x1000));
@@ -32,7 +32,7 @@ fn areas_are_read_with_sizes_and_flags() {
 }
 
 #[test]
-fn limits_are_soft_ones_but_for_data() {
+fn soft_limits_are_read_and_the_hard_limit_of_data() {
     let text = "\
 Limit                     Soft Limit           Hard Limit           Units     
 Max cpu time              unlimited            unlimited            seconds
@@ -57,15 +57,15 @@ Max address space         1073741824           unlimited            bytes
 }
 
 #[test]
-fn what_is_not_smaps_is_refused() {
+fn text_other_than_smaps_is_refused() {
     for text in ["Rss: 4 kB\n", "nonsense\n", "1000-2000 rw-p 0 00:00 0 \nRss: many kB\n"] {
         assert!(areas(text).is_err(), "{text}");
     }
 }
 
-/// The kernel shows some lines, lets others change the address space, and shows the next ones.
+/// The kernel may return some lines, let another process change the address space, and return the next lines.
 #[test]
-fn smaps_of_no_moment_is_refused() {
+fn inconsistent_smaps_is_refused() {
     let lines = |ranges: &[&str]| {
         let lines: String =
             ranges.iter().map(|range| format!("{range} rw-p 0 00:00 0 \nRss: 4 kB\n")).collect();
@@ -79,7 +79,7 @@ fn smaps_of_no_moment_is_refused() {
 }
 
 #[test]
-fn status_holds_sizes_alone() {
+fn status_contains_only_sizes() {
     let text =
         "Name:\tls\nVmPeak:\t    5000 kB\nVmRSS:\t 12 kB\nRssAnon:\t 4 kB\nVmSwap:\t 0 kB\nThreads:\t1\n";
     let expected = [("VmPeak", 5000), ("VmRSS", 12), ("RssAnon", 4)];
@@ -87,14 +87,14 @@ fn status_holds_sizes_alone() {
 }
 
 #[test]
-fn a_snapshot_of_this_very_process_is_whole() {
+fn snapshot_of_this_process_is_complete() {
     let own = std::process::id() as i32;
     let snapshot = loop {
         match snapshot(own, own, Why::Freeze) {
             Ok(snapshot) => break snapshot,
-            // Nobody stops this process: a test beside this one may have mapped something between two lines.
+            // This process is not stopped: a concurrent test may map something between two lines.
             Err(error) if format!("{error:#}").contains("changes while it is read") => {}
-            // Linux before 6.7.
+            // Linux before 6.7 does not have the ioctl.
             Err(error) if format!("{error:#}").contains("os error 25") => return,
             Err(error) => panic!("{error:#}"),
         }
@@ -107,25 +107,25 @@ fn a_snapshot_of_this_very_process_is_whole() {
     assert!(snapshot.pages.iter().any(|run| (run.first..run.first + run.count).contains(&page)));
 }
 
-/// More runs of pages than the kernel hands out at a time.
+/// The mapping has more runs of pages than the kernel returns in one call.
 #[test]
-fn many_runs_of_pages_ascend_and_are_all_there() {
+fn many_runs_of_pages_are_complete_and_ascending() {
     const RUNS: usize = 10_000;
     let len = 2 * RUNS * 4096;
     let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory, of which nobody else knows.
+    // SAFETY: a new mapping, which no other code uses.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, kind, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
-    // SAFETY: as above; huge pages would make one run of all.
+    // SAFETY: the range is the mapping created above. Huge pages would merge all runs into one.
     unsafe { libc::madvise(at, len, libc::MADV_NOHUGEPAGE) };
     for run in 0..RUNS {
-        // SAFETY: inside the mapping.
+        // SAFETY: the address is inside the mapping.
         unsafe { at.cast::<u8>().add(run * 8192).write(1) };
     }
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let found = match pages(&pagemap) {
         Ok(found) => found,
-        // Linux before 6.7.
+        // Linux before 6.7 does not have the ioctl.
         Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return,
         Err(error) => panic!("{error}"),
     };
@@ -136,6 +136,6 @@ fn many_runs_of_pages_ascend_and_are_all_there() {
     for (number, run) in own.iter().enumerate() {
         assert_eq!((run.first, run.count), (first + 2 * number as u64, 1));
     }
-    // SAFETY: mapped above, and nothing refers to it.
+    // SAFETY: the range was mapped above, and no reference to it exists.
     unsafe { libc::munmap(at, len) };
 }

@@ -1,24 +1,25 @@
-//! What the kernel reports, before calls are put together from their beginnings and ends.
+//! Reports of the kernel, before the recorder assembles calls from their starts and ends.
 
 use freehold_trace::{CallName, Limits};
 use std::ops::Range;
 
-/// Something the kernel reported.
+/// A report of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raw {
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// The time, in nanoseconds of `CLOCK_MONOTONIC`.
     pub time: u64,
-    /// On which processor, where that is known.
+    /// The processor, if known.
     pub cpu: Option<u16>,
-    /// Of which thread, by the kernel's number.
+    /// The thread, by the kernel's number.
     pub thread: i32,
-    /// What.
+    /// The reported fact.
     pub what: RawKind,
 }
 
 impl Raw {
-    /// `count` reports found no room, somewhere in `span`: what is known before it is not known behind it,
-    /// and of a program that begins within it nothing is known either. Spans may overlap.
+    /// Creates the reports of a loss: `count` reports were lost during `span`. State that is known before the
+    /// span is unknown after it, and the state of a program that starts within the span is also unknown.
+    /// Spans may overlap.
     pub fn losses(count: u64, span: Range<u64>) -> [Raw; 2] {
         [(span.start, count), (span.end, 0)].map(|(time, count)| Raw {
             time,
@@ -32,101 +33,101 @@ impl Raw {
 /// Kinds of report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RawKind {
-    /// A page fault begins.
+    /// A page fault began.
     Fault {
-        /// The address touched.
+        /// The faulting address.
         address: u64,
-        /// What the processor said.
+        /// The error code of the processor.
         code: u64,
     },
     /// A page fault was resolved.
     Resolved {
-        /// The address touched.
+        /// The faulting address.
         address: u64,
-        /// It had to wait for storage.
+        /// True if the fault waited for storage.
         major: bool,
     },
-    /// A system call begins.
+    /// A system call began.
     Enter(CallName, [u64; 6]),
-    /// The process_madvise is about these ranges: addresses and lengths. Reported before the call comes back,
-    /// and after whatever the thread called before.
+    /// The ranges of a process_madvise: addresses and lengths. Reported before the call returns, and after
+    /// the thread's previous call.
     Ranges(Vec<(u64, u64)>),
-    /// A system call begins that points to what could not be read.
+    /// A system call began whose structure in memory could not be read.
     Unread(CallName),
-    /// A call has changed the thread's credentials: the lower half of the set of capabilities that it has
-    /// now.
+    /// A call changed the thread's credentials: the lower half of the thread's new effective capability set.
     Effective(u64),
-    /// A system call comes back.
+    /// A system call returned.
     Leave(CallName, i64),
-    /// Something about an mmap lock.
+    /// A step with an mmap lock.
     Lock {
-        /// What.
+        /// The step.
         step: LockStep,
-        /// Whose: the address of the kernel's `mm_struct`, good for comparing.
+        /// The address space of the lock: the address of the kernel's `mm_struct`, which is only useful for
+        /// comparison.
         space: u64,
-        /// For writing.
+        /// True if the lock is for writing.
         write: bool,
     },
-    /// A thread comes into being.
+    /// A thread was created.
     NewTask {
-        /// Its number.
+        /// The number of the new thread.
         thread: i32,
-        /// As of clone(2).
+        /// The flags, as in clone(2).
         flags: u64,
     },
-    /// The program of the process is another now.
+    /// The process executes a new program.
     Exec {
-        /// The thread's number now: that of the process.
+        /// The thread's new number, which is the number of the process.
         thread: i32,
-        /// The number it had when it called execve.
+        /// The number of the thread when it called execve.
         before: i32,
     },
-    /// The thread exits.
+    /// The thread exited.
     Exit {
-        /// It was the last of its process; unknown to older kernels.
+        /// True if the thread was the last of its process. Older kernels do not report this.
         last: Option<bool>,
     },
-    /// An address space is torn down.
+    /// An address space was torn down.
     TornDown,
-    /// A SIGSEGV or SIGBUS.
+    /// A SIGSEGV or SIGBUS was sent.
     Signal {
-        /// Which.
+        /// The number of the signal.
         signal: i32,
-        /// Its `si_code`.
+        /// The `si_code` of the signal.
         code: i32,
     },
     /// Another processor was interrupted for a TLB flush.
     Interrupt,
-    /// A mapping was made.
+    /// A mapping was created.
     Mapped(Box<Mapped>),
     /// This snapshot was taken.
     Snapshot(usize),
-    /// The thread has these resource limits.
+    /// The resource limits of the thread.
     Limits(Box<Limits>),
-    /// So many reports found no room, from now on; which threads' they were, nobody knows. 0: those of a
-    /// span came before.
+    /// This many reports, of unknown threads, are lost from this time on. 0 marks the end of the span of a
+    /// loss.
     Lost(u64),
 }
 
-/// What was done to an mmap lock.
+/// A step with an mmap lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockStep {
-    /// It is wanted.
+    /// A task requested the lock.
     Wanted,
-    /// It was taken, or a try was in vain.
+    /// The request ended: true if the lock was acquired, false if it was not.
     Taken(bool),
-    /// It was let go.
+    /// The lock was released.
     Released,
 }
 
-/// A mapping of a file, as it is after it was merged with its neighbours.
+/// A mapping of a file, after the mapping was merged with its neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
-    /// First byte.
+    /// First address.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Major and minor number of the device, and the inode on it.
+    /// Major and minor number of the device, and the inode number.
     pub inode: (u32, u32, u64),
     /// The file's path.
     pub path: String,

@@ -1,48 +1,48 @@
-//! The pages of the kernel's trace buffer: what stands in them.
+//! The format of the pages of the kernel's trace buffer.
 //!
-//! A page begins with the time of its first event and with how many bytes of it are used. Each event begins
-//! with a word of which the low five bits say its kind or length and the others how much later it was than
-//! the one before (`events/header_page` and `events/header_event` describe it).
+//! A page begins with the time of its first event and the number of bytes in use. Each event begins with a
+//! word. The low five bits of the word are the kind or the length of the event. The other bits are the time
+//! since the previous event. `events/header_page` and `events/header_event` describe the format.
 
 use super::format::Layouts;
 use super::raw::Raw;
 use std::io::{self, ErrorKind, Read};
 
-/// The time and the number of bytes that are used.
+/// Size of the header: the time, and the number of bytes in use.
 const HEADER: usize = 16;
-/// Of the word that says how many bytes are used.
+/// Mask of the number of bytes in use, in its word.
 const BYTES_USED: u64 = 0xf_ffff;
-/// Kinds of event that are not data.
-/// (The length that follows such a word, or one of kind 0, counts itself.)
+/// Kinds of events that contain no data. The length that follows a word of kind `PADDING` or of kind 0
+/// includes itself.
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
-/// An absolute time holds so many bits; the others are those of the page's.
+/// Number of bits of an absolute time. The higher bits are those of the page's time.
 const STAMP_BITS: u32 = 59;
 
-/// Reads events from the pages that one processor has filled.
+/// Reads events from the pages of one processor.
 pub struct Events<'a, R> {
     pages: R,
     layouts: &'a Layouts,
     cpu: u16,
     page: Vec<u8>,
-    /// Where the next event lies in the page, and where the last one ends.
+    /// The offsets in the page of the next event, and of the end of the last event.
     next: usize,
     end: usize,
     time: u64,
 }
 
 impl<'a, R: Read> Events<'a, R> {
-    /// Of processor `cpu`, whose pages of `page_size` bytes `pages` holds.
+    /// Creates a reader for processor `cpu`. `pages` contains its pages of `page_size` bytes.
     pub fn new(pages: R, page_size: usize, cpu: u16, layouts: &'a Layouts) -> Self {
         Events { pages, layouts, cpu, page: vec![0; page_size.max(HEADER)], next: 0, end: 0, time: 0 }
     }
 
-    /// The next event that is recorded.
+    /// Returns the next event that is recorded.
     ///
     /// # Errors
     ///
-    /// Those of reading.
+    /// Fails if reading fails.
     pub fn next(&mut self) -> io::Result<Option<Raw>> {
         loop {
             if self.next >= self.end && !self.turn()? {
@@ -54,7 +54,7 @@ impl<'a, R: Read> Events<'a, R> {
         }
     }
 
-    /// Turns to the next page. No: there is none.
+    /// Reads the next page. Returns false if there is none.
     fn turn(&mut self) -> io::Result<bool> {
         match self.pages.read_exact(&mut self.page) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(false),
@@ -68,7 +68,7 @@ impl<'a, R: Read> Events<'a, R> {
         Ok(true)
     }
 
-    /// Takes one entry; an event if it is one that is recorded.
+    /// Reads one entry. Returns an event if the entry is one that is recorded.
     fn event(&mut self) -> Option<Raw> {
         let word = self.word()?;
         let (kind, later) = (word & 31, u64::from(word >> 5));

@@ -22,7 +22,7 @@ impl Page {
         self
     }
 
-    /// The end of a call of thread 5 that returned `value`, `later` than what was before.
+    /// Appends the end of a call of thread 5 that returned `value`, `later` than the event before.
     fn event(self, later: u32, value: u32) -> Page {
         self.words(&[6 | later << 5, 9, 5, 0, 0, value, 0])
     }
@@ -36,7 +36,7 @@ impl Page {
     }
 }
 
-/// Time and value of every event.
+/// Returns time and value of every event.
 fn read(pages: &[u8]) -> Vec<(u64, i64)> {
     let layouts = layouts();
     let mut events = Events::new(pages, PAGE, 3, &layouts);
@@ -50,27 +50,27 @@ fn read(pages: &[u8]) -> Vec<(u64, i64)> {
 }
 
 #[test]
-fn times_add_up_and_begin_anew_on_each_page() {
+fn times_add_up_and_restart_on_each_page() {
     let mut pages = Page::new().event(0, 1).event(10, 2).done(1_000);
     pages.extend(Page::new().event(7, 3).done(5_000));
     assert_eq!(read(&pages), [(1_000, 1), (1_010, 2), (5_007, 3)]);
 }
 
 #[test]
-fn long_pauses_and_absolute_times_are_understood() {
+fn long_pauses_and_absolute_times_are_decoded() {
     let extend = [30 | 3 << 5, 2];
     let stamp = [31 | 9 << 5, 1];
     let page = Page::new().event(0, 1).words(&extend).event(1, 2).words(&stamp).event(0, 3);
     let start = 0x2000_0000_0000_0000;
     let pages = page.done(start);
     let extended = start + 3 + (2 << 27) + 1;
-    // The topmost bits of an absolute time are those of the page's.
+    // The highest bits of an absolute time are those of the page's time.
     let stamped = 9 + (1 << 27) + (0x2000_0000_0000_0000_u64 >> STAMP_BITS << STAMP_BITS);
     assert_eq!(read(&pages), [(start, 1), (extended, 2), (stamped, 3)]);
 }
 
 #[test]
-fn padding_is_skipped_and_a_length_of_its_own_is_read() {
+fn padding_is_skipped_and_separate_lengths_are_read() {
     let padding = [29 | 4 << 5, 12, 0xffff_ffff, 0xffff_ffff];
     let own_length = [2 << 5, 28, 9, 5, 0, 0, 8, 0];
     let page = Page::new().words(&padding).words(&own_length).event(1, 2).words(&[29, 1, 2, 3]);
@@ -78,12 +78,12 @@ fn padding_is_skipped_and_a_length_of_its_own_is_read() {
 }
 
 #[test]
-fn other_events_and_damage_do_no_harm() {
+fn other_events_and_damaged_pages_are_skipped() {
     let other = [6, 0x77, 5, 0, 0, 1, 0];
     let page = Page::new().words(&other).event(2, 4).words(&[6 | 1 << 5, 9, 5]);
-    assert_eq!(read(&page.done(100)), [(102, 4)], "an event that is cut off is none");
+    assert_eq!(read(&page.done(100)), [(102, 4)], "a truncated event is skipped");
     let mut huge = Page::new().event(0, 1).done(1);
     huge[8..12].copy_from_slice(&0xf_ffff_u32.to_le_bytes());
-    assert_eq!(read(&huge)[0], (1, 1), "a page that claims to be longer than it is");
+    assert_eq!(read(&huge)[0], (1, 1), "a page with a length greater than its size");
     assert_eq!(read(&huge[..100]), [], "half a page");
 }

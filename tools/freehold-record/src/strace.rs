@@ -1,4 +1,4 @@
-//! The calls alone, by the program strace: wherever ptrace works.
+//! Recording of calls only, by the program strace. It works wherever ptrace works.
 
 use super::write::{self, Names};
 use super::{Notice, command, proc, tracee};
@@ -11,91 +11,90 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// How a text by strace is made that can be replayed.
+/// The options of strace that give a text that can be replayed.
 const OPTIONS: [&str; 8] = ["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS];
-/// What it has to hold.
+/// The calls that the text must contain.
 const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
     open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,setns,setuid,setreuid,setresuid,unshare,\
     ioctl,userfaultfd,?mseal";
-/// Of these, what older versions of strace do not know.
+/// Calls among these that older versions of strace do not know.
 const NEWER: [&str; 1] = ["mseal"];
-/// How much effort goes into making the text small.
+/// Compression level of the text.
 const LEVEL: i32 = 12;
 
-/// The line by which such a text is made, but for `-o FILE COMMAND`: what help and documents name.
+/// Returns the command line that makes such a text, without `-o FILE COMMAND`. Help and documents show it.
 pub fn command_line() -> String {
-    // Shells look for files where a word has a question mark.
+    // Shells expand a word with a question mark to file names, so the word is quoted.
     let word = |word: &str| if word.contains('?') { format!("'{word}'") } else { word.to_owned() };
     format!("strace {}", OPTIONS.map(word).join(" "))
 }
 
-/// Runs the command under strace, packs what that writes, and tells what is missing in it. The
-/// command's exit status.
+/// Runs the command under strace, compresses the text, and reports what the text lacks. Returns the command's
+/// exit status.
 ///
 /// # Errors
 ///
-/// There is no strace, or it was stopped; the text cannot be packed.
+/// Fails if strace is missing or was stopped, or if the text cannot be compressed.
 pub fn record(command: &[OsString], names: &Names, tell: &dyn Fn(Notice)) -> anyhow::Result<u8> {
     let text = &names.text;
     let packed_text = write::output(text)?;
     let plain = tempfile::Builder::new().suffix(".strace").tempfile_in(&names.folder);
-    let plain = plain.with_context(|| format!("no file can be made in {}", names.folder.display()))?;
+    let plain = plain.with_context(|| format!("cannot create a file in {}", names.folder.display()))?;
     let mut strace = Command::new("strace");
     strace.args(OPTIONS).arg("-o").arg(plain.path()).arg("--").args(command);
     let strace = match strace.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            bail!("the program strace is not installed; with it, or as root, a recording can be made")
+            bail!("the program strace is not installed; install it or run as root")
         }
-        other => other.context("strace cannot be run")?,
+        other => other.context("cannot run strace")?,
     };
-    let status = wait(strace).context("strace cannot be waited for")?;
+    let status = wait(strace).context("cannot wait for strace")?;
     if plain.as_file().metadata().is_ok_and(|found| found.len() == 0) {
         bail!("strace has recorded nothing (exit status {})", status.code().unwrap_or(-1));
     }
-    // The command has those of this process.
+    // The command has the same limits as this process.
     let limits = proc::limits_of(std::process::id() as i32);
     let user = rustix::process::geteuid().as_raw();
     let limits = limits.map_or(String::new(), |limits| format!("# limits{limits} u{user}\n"));
     let packed = File::open(plain.path());
     let packed = packed.and_then(|file| zstd::encode_all(limits.as_bytes().chain(file), LEVEL));
-    let packed = packed.with_context(|| format!("{}: what strace wrote cannot be read", text.display()))?;
-    packed_text.write(&packed).with_context(|| format!("{}: cannot be written", text.display()))?;
+    let packed =
+        packed.with_context(|| format!("cannot read the output of strace for {}", text.display()))?;
+    packed_text.write(&packed).with_context(|| format!("cannot write {}", text.display()))?;
     tell_limits(command, text, tell);
-    // strace ends as the command did, also by a signal.
+    // strace ends as the command did, also if a signal killed the command.
     let killed = status.signal().map(|signal| 128 + signal);
     status.code().or(killed).and_then(|code| u8::try_from(code).ok()).context("strace was killed")
 }
 
-/// What there is now, and what is missing in it.
+/// Reports the new file, and what it lacks.
 fn tell_limits(command: &[OsString], text: &Path, tell: &dyn Fn(Notice)) {
     let said = |text: String| tell(Notice::Said(text));
     said(format!("{}: calls only; a replay compares no page faults and no snapshots", text.display()));
     let unknown: Vec<&str> = NEWER.into_iter().filter(|call| !is_known(call)).collect();
     if !unknown.is_empty() {
         said(format!(
-            "the strace that is installed does not know {}: such calls are not in the text",
+            "the installed strace does not know {}, so the text lacks these calls",
             unknown.join(", ")
         ));
     }
     if command::gains_privileges(&command[0]) {
-        said(
-            "under strace the command ran without the privileges that its file gives it; be root".to_owned(),
-        );
+        said("under strace the command ran without the privileges of its file; run as root".to_owned());
     }
     tell(Notice::Replayable(text));
 }
 
-/// Whether the strace that is installed knows the call.
+/// Returns true if the installed strace knows the call.
 fn is_known(call: &str) -> bool {
     let mut probe = Command::new("strace");
     probe.args(["-o", "/dev/null", "-e", &format!("trace={call}"), "true"]);
     probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Waits for the end of strace, which takes no signals itself: one that asks for the end goes to the
+/// Waits for the end of strace, which ignores signals. Forwards a signal that asks for the end to the
 /// command.
 fn wait(mut strace: Child) -> io::Result<ExitStatus> {
-    // Only now: what is blocked here, a child would begin with.
+    // The signals are blocked after the fork, because a child inherits the blocked signals.
     tracee::prepare_signals();
     let mut ending = false;
     loop {
@@ -110,7 +109,7 @@ fn wait(mut strace: Child) -> io::Result<ExitStatus> {
     }
 }
 
-/// The processes that `process` has forked and not waited for.
+/// Returns the children of `process` that it has not waited for.
 fn children(process: u32) -> Vec<i32> {
     let listed = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     listed.split_whitespace().filter_map(|number| number.parse().ok()).collect()

@@ -1,5 +1,5 @@
-//! The command that is recorded, and all it forks, as ptrace(2) holds and stops them.
-#![expect(unsafe_code, reason = "fork, and the calls of ptrace, of which no library takes every signal")]
+//! The recorded command and its descendants, as ptrace(2) holds and stops them.
+#![expect(unsafe_code, reason = "fork, and ptrace, for which no library supports every signal")]
 
 use anyhow::{Context, bail};
 use std::ffi::{CString, OsString};
@@ -8,74 +8,74 @@ use std::os::unix::ffi::OsStringExt;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// A command that is about to begin: its process waits for leave to execve.
+/// A command before its start. Its process waits for permission to call execve.
 #[derive(Debug)]
 pub struct Waiting {
-    /// Its process.
+    /// The process of the command.
     pub process: i32,
     go: PipeWriter,
     failed: PipeReader,
 }
 
 impl Waiting {
-    /// Forks. Nothing else may run in this process: the child is a copy of this thread alone.
+    /// Forks. This process must have only one thread, because the child is a copy of this thread only.
     ///
     /// # Errors
     ///
-    /// Those of pipe(2) and fork(2); an argument with a zero byte.
+    /// Fails with the errors of pipe(2) and fork(2), or if an argument contains a zero byte.
     pub fn new(command: &[OsString]) -> anyhow::Result<Waiting> {
         let words = command.iter().map(|word| CString::new(word.clone().into_vec()));
-        let words = words.collect::<Result<Vec<_>, _>>().context("the command holds a zero byte")?;
+        let words = words.collect::<Result<Vec<_>, _>>().context("the command contains a zero byte")?;
         let mut argv: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
         argv.push(std::ptr::null());
         let (mut wait, go) = io::pipe()?;
         let (failed, mut report) = io::pipe()?;
-        // SAFETY: the child has all memory as it was and is the only thread of its process, as this one is
-        // here: nobody holds a lock.
+        // SAFETY: the child has a copy of all memory and is the only thread of its process. This process has
+        // one thread too, so no other thread holds a lock.
         match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()).context("no fork"),
+            -1 => Err(io::Error::last_os_error()).context("cannot fork"),
             0 => {
                 drop(go);
                 if matches!(wait.read(&mut [0]), Ok(1)) {
-                    // SAFETY: a list of strings with a null at its end, all of them alive.
+                    // SAFETY: `argv` is a list of strings with a null at its end, and all strings live.
                     unsafe { libc::execvp(argv[0], argv.as_ptr()) };
                     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
-                    // The reader may be gone.
+                    // The reader may have exited.
                     let _ = report.write_all(&errno.to_ne_bytes());
                 }
-                // SAFETY: ends the process and runs nothing that belongs to the parent.
+                // SAFETY: ends the process without running code that belongs to the parent.
                 unsafe { libc::_exit(127) }
             }
             process => Ok(Waiting { process, go, failed }),
         }
     }
 
-    /// Lets it go on to execve.
+    /// Lets the command call execve.
     ///
     /// # Errors
     ///
-    /// It is gone.
+    /// Fails if the process has ended.
     pub fn go(mut self) -> anyhow::Result<Started> {
-        self.go.write_all(&[1]).context("the command's process is gone")?;
+        self.go.write_all(&[1]).context("the command's process has ended")?;
         Ok(Started { failed: self.failed })
     }
 
-    /// Has it end without execve.
+    /// Ends the process without execve.
     pub fn cancel(self) {
         drop(self.go);
-        // SAFETY: asks for no status.
+        // SAFETY: the call requests no status.
         unsafe { libc::waitpid(self.process, null_mut(), libc::__WALL) };
     }
 }
 
-/// A command that began.
+/// A command that has started.
 #[derive(Debug)]
 pub struct Started {
     failed: PipeReader,
 }
 
 impl Started {
-    /// Why there was no execve, once the process is gone.
+    /// Returns the reason why execve failed. Called after the process has ended.
     pub fn failure(mut self) -> Option<io::Error> {
         let mut errno = [0; 4];
         self.failed.read_exact(&mut errno).ok()?;
@@ -83,30 +83,30 @@ impl Started {
     }
 }
 
-/// What a thread that is followed did.
+/// The event of a followed thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It is gone: with the exit status a shell would show.
+    /// The thread has ended, with the exit status that a shell would show.
     Gone(u8),
-    /// It execs: the new image is mapped. The number it had before.
+    /// The thread called execve, and the new image is mapped. The value is the thread's previous number.
     Exec(i32),
-    /// It is about to exit.
+    /// The thread is about to exit.
     Exits,
-    /// It made a thread or process.
+    /// The thread created a thread or process.
     Made(i32),
-    /// It stands still because all of its process do, until a SIGCONT.
+    /// The whole process is stopped until a SIGCONT.
     Group,
-    /// It stands still for us, or begins.
+    /// The thread stopped at the recorder's request, or has just started.
     Trap,
-    /// It is about to get this signal.
+    /// The thread is about to get this signal.
     Signal(i32),
 }
 
-/// Begins to follow a process, and everything that it forks.
+/// Starts to follow a process and all its descendants.
 ///
 /// # Errors
 ///
-/// What keeps us from it, for the user.
+/// Fails with a message for the user if the process cannot be followed.
 pub fn seize(process: i32) -> anyhow::Result<()> {
     let options = libc::PTRACE_O_TRACEEXIT
         | libc::PTRACE_O_TRACEEXEC
@@ -116,20 +116,20 @@ pub fn seize(process: i32) -> anyhow::Result<()> {
     match ptrace(libc::PTRACE_SEIZE, process, options as usize) {
         Ok(()) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            bail!("no leave to follow a process with ptrace (is this a debugger's or a container's child?)")
+            bail!("no permission to use ptrace (is this process under a debugger or in a container?)")
         }
         Err(error) => Err(error).context("ptrace"),
     }
 }
 
-/// What has happened and was not yet asked for; nothing: nothing yet. `None` as error: nobody is left.
+/// Returns the next event that was not returned before, or `None` if there is none yet.
 ///
 /// # Errors
 ///
-/// Those of waitpid(2).
+/// Fails with the errors of waitpid(2): ECHILD if no process is left.
 pub fn next() -> io::Result<Option<(i32, Stop)>> {
     let mut status = 0;
-    // SAFETY: the status is ours to be written.
+    // SAFETY: the call writes only to `status`.
     let thread = unsafe { libc::waitpid(-1, &mut status, libc::__WALL | libc::WNOHANG) };
     match thread {
         -1 => Err(io::Error::last_os_error()),
@@ -161,7 +161,7 @@ fn meaning(thread: i32, status: i32) -> Stop {
     }
 }
 
-/// What the last event of a thread carries; 0 when it is gone.
+/// Returns the value of a thread's last event, or 0 if the thread has ended.
 fn message(thread: i32) -> i32 {
     let mut message: libc::c_ulong = 0;
     // SAFETY: the request writes one such number there.
@@ -169,47 +169,48 @@ fn message(thread: i32) -> i32 {
     if done == 0 { message as i32 } else { 0 }
 }
 
-/// Lets a thread go on, with a signal or with none (0). One that is gone meanwhile needs no leave.
+/// Lets a thread continue, with a signal or with none (0). Does nothing if the thread has ended.
 pub fn go_on(thread: i32, signal: i32) {
     let _ = ptrace(libc::PTRACE_CONT, thread, signal as usize);
 }
 
-/// Lets a thread that is about to exit go its way: its end is for its parent alone, as if nobody followed it.
+/// Stops following a thread that is about to exit. Only its parent then waits for the thread, as without a
+/// tracer.
 pub fn release(thread: i32) {
     let _ = ptrace(libc::PTRACE_DETACH, thread, 0);
 }
 
-/// Leaves a thread standing as its whole process does, until a SIGCONT.
+/// Leaves a thread stopped with its whole process until a SIGCONT.
 pub fn leave_standing(thread: i32) {
     let _ = ptrace(libc::PTRACE_LISTEN, thread, 0);
 }
 
-/// Stops a thread at the next moment at which no call of it is half done.
+/// Stops a thread at the next time at which none of its calls is in progress.
 pub fn interrupt(thread: i32) {
     let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0);
 }
 
 fn ptrace(request: libc::c_uint, thread: i32, data: usize) -> io::Result<()> {
-    // SAFETY: the requests above take no address, and a number for data.
+    // SAFETY: the requests above take no address, and a number as data.
     match unsafe { libc::ptrace(request, thread, 0_usize, data) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// From now on SIGCHLD waits for [`pause`], and so does what is to end the recording; what the terminal sends
-/// to stop the command does not stop the recording.
+/// Makes SIGCHLD, SIGINT and SIGTERM wait for [`pause`]. Ignores SIGQUIT, which the terminal sends to the
+/// command to stop it.
 pub fn prepare_signals() {
-    // SAFETY: sets how signals are treated, with values made by the calls for it.
+    // SAFETY: sets the handling of signals, with values from the calls for that purpose.
     unsafe {
         libc::pthread_sigmask(libc::SIG_BLOCK, &awaited(), null_mut());
         libc::signal(libc::SIGQUIT, libc::SIG_IGN);
     }
 }
 
-/// What [`pause`] waits for.
+/// Returns the set of signals that [`pause`] waits for.
 fn awaited() -> libc::sigset_t {
-    // SAFETY: a set that is made empty before it is used.
+    // SAFETY: the set is initialised as empty before use.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -220,12 +221,12 @@ fn awaited() -> libc::sigset_t {
     }
 }
 
-/// Waits until something happens to a thread that is followed, or for so long. A signal that somebody sent to
-/// end the recording: SIGTERM, or a SIGINT that does not come from the terminal, which has sent it to the
-/// command as well.
+/// Waits until something happens to a followed thread, but at most for `most`. Returns a signal that asks for
+/// the end of the recording: SIGTERM, or a SIGINT that a process sent. The terminal sends its SIGINT to
+/// the command too.
 pub fn pause(most: Duration) -> Option<i32> {
     let wait = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
-    // SAFETY: reads a set of signals and a time, and writes what came.
+    // SAFETY: the call reads a set of signals and a time, and writes to `info`.
     let (signal, sent) = unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         (libc::sigtimedwait(&awaited(), &mut info, &wait), info.si_code <= 0)
@@ -233,16 +234,16 @@ pub fn pause(most: Duration) -> Option<i32> {
     (signal == libc::SIGTERM || signal == libc::SIGINT && sent).then_some(signal)
 }
 
-/// Sends a signal to a process. One that is gone needs none.
+/// Sends a signal to a process. Does nothing if the process has ended.
 pub fn tell(process: i32, signal: i32) {
-    // SAFETY: has no effect on this process.
+    // SAFETY: the call has no effect on this process.
     unsafe { libc::kill(process, signal) };
 }
 
-/// Now, in nanoseconds of `CLOCK_MONOTONIC`.
+/// Returns the current time in nanoseconds of `CLOCK_MONOTONIC`.
 pub fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is ours to be written. This clock exists on every Linux.
+    // SAFETY: the call writes only to `time`. This clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

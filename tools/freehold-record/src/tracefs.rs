@@ -1,4 +1,5 @@
-//! The kernel's tracing, by files: an instance of our own that follows one process and what comes of it.
+//! The kernel's tracing, through files: an instance of the recorder's own that follows one process and its
+//! descendants.
 
 use super::format::{Layout, Layouts};
 use super::pointed::is_watched;
@@ -11,16 +12,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where tracefs is mounted, if it is.
+/// The usual mount point of tracefs.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// The inode of the PID namespace that numbers all processes.
+/// The inode of the PID namespace that contains all processes.
 const FIRST_PID_NAMESPACE: u64 = 0xeffffffc;
 
-/// What our instances are called, but for the number of the process.
+/// Prefix of the names of the recorder's instances. The number of the process follows.
 const PREFIX: &str = "freehold-";
 
-/// Events beside system calls: group and name, a filter, and whether there is no recording without.
+/// Events other than system calls: group and name, a filter, and whether a recording needs the event.
 const EVENTS: [(&str, Option<&str>, bool); 11] = [
     ("exceptions/page_fault_user", None, true),
     ("exceptions/page_fault_kernel", None, true),
@@ -36,43 +37,44 @@ const EVENTS: [(&str, Option<&str>, bool); 11] = [
     ("mmap/exit_mmap", None, false),
 ];
 
-/// Without these calls there is no recording; the others may be unknown to a kernel.
+/// The calls that a recording needs. A kernel may lack the others.
 const NEEDED: [CallName; 5] =
     [CallName::Mmap, CallName::Munmap, CallName::Mprotect, CallName::Brk, CallName::Mremap];
 
-/// Our part of the kernel's tracing; gone when dropped.
+/// The recorder's instance of the kernel's tracing. Removed when dropped.
 #[derive(Debug)]
 pub struct Instance {
     folder: PathBuf,
-    /// Keeps a tracefs that is mounted nowhere.
+    /// Keeps a tracefs that has no mount point.
     _mount: Option<OwnedFd>,
-    /// How events lie in the buffers.
+    /// The layouts of events in the buffers.
     pub layouts: Layouts,
-    /// Bytes in a page of the buffers.
+    /// Size of a page of the buffers, in bytes.
     pub page_size: usize,
 }
 
 impl Instance {
-    /// With `kilobytes` of buffer for each processor; nothing is traced yet.
+    /// Creates an instance with `kilobytes` of buffer for each processor. Tracing is off.
     ///
     /// # Errors
     ///
-    /// What is missing, for the user: tracefs, leave to use it, an event.
+    /// Fails with a message for the user if tracefs, the permission to use it, or an event is missing.
     pub fn new(kilobytes: u32) -> anyhow::Result<Instance> {
         is_numbered_by_the_kernel()?;
         let (root, _mount) = tracefs()?;
         let instances = root.join("instances");
         remove_left(&instances);
         let folder = instances.join(format!("{PREFIX}{}", std::process::id()));
-        fs::create_dir(&folder)
-            .with_context(|| format!("no leave to trace ({} cannot be made): be root", folder.display()))?;
+        fs::create_dir(&folder).with_context(|| {
+            format!("no permission to trace (cannot create {}): run as root", folder.display())
+        })?;
         let mut instance = Instance { folder, _mount, layouts: Layouts::new(), page_size: 0 };
         for (file, value) in [
             ("tracing_on", "0"),
             ("trace_clock", "mono"),
-            // What comes first stays, and what is dropped is counted.
+            // The earliest events are kept when a buffer is full, and the dropped events are counted.
             ("options/overwrite", "0"),
-            // Children of the process are followed, too.
+            // Children of the process are followed too.
             ("options/event-fork", "1"),
             ("buffer_size_kb", &kilobytes.to_string()),
         ] {
@@ -81,7 +83,7 @@ impl Instance {
         instance.page_size = page_size(&instance.read("events/header_page")?)?;
         for call in CallName::ALL {
             let (name, needed) = (call.as_str(), NEEDED.contains(call));
-            // What the others are about stands in memory that these events do not show.
+            // The structures of the watched calls are in memory that these events do not show.
             if !is_watched(*call) {
                 instance.enable(&format!("syscalls/sys_enter_{name}"), None, needed)?;
             }
@@ -104,7 +106,7 @@ impl Instance {
         let name = event.rsplit('/').next().unwrap_or_default();
         let text = self.read(&format!("{folder}/format"))?;
         let (id, layout) =
-            Layout::parse(name, &text).with_context(|| format!("{event}: its format is not understood"))?;
+            Layout::parse(name, &text).with_context(|| format!("cannot parse the format of {event}"))?;
         if let Some(filter) = filter {
             self.write(&format!("{folder}/filter"), filter)?;
         }
@@ -113,31 +115,31 @@ impl Instance {
         Ok(())
     }
 
-    /// Traces the process from now on, and what it forks.
+    /// Starts to trace the process and its descendants.
     ///
     /// # Errors
     ///
-    /// Those of writing.
+    /// Fails if writing fails.
     pub fn start(&self, process: i32) -> anyhow::Result<()> {
-        // In this order: tracing without a process would be of all of them.
+        // The order matters: without a process, the kernel would trace all processes.
         self.write("set_event_pid", &process.to_string())?;
         self.write("tracing_on", "1")
     }
 
-    /// Traces no more; what the buffers hold stays.
+    /// Stops tracing. The buffers keep their contents.
     ///
     /// # Errors
     ///
-    /// Those of writing.
+    /// Fails if writing fails.
     pub fn stop(&self) -> anyhow::Result<()> {
         self.write("tracing_on", "0")
     }
 
-    /// The processors' buffers.
+    /// Returns the buffers of the processors.
     ///
     /// # Errors
     ///
-    /// Those of opening.
+    /// Fails if a buffer cannot be opened.
     pub fn buffers(&self) -> anyhow::Result<Vec<Buffer>> {
         let mut buffers = Vec::new();
         for entry in fs::read_dir(self.folder.join("per_cpu"))? {
@@ -154,11 +156,11 @@ impl Instance {
         Ok(buffers)
     }
 
-    /// The number of an event that is not enabled here.
+    /// Returns the number of an event that this instance does not enable.
     ///
     /// # Errors
     ///
-    /// That there is no such event.
+    /// Fails if there is no such event.
     pub fn number(&self, event: &str) -> anyhow::Result<u64> {
         let id = self.read(&format!("events/{event}/id"))?;
         id.trim().parse().with_context(|| format!("{event} has no number"))
@@ -166,8 +168,8 @@ impl Instance {
 
     fn read(&self, file: &str) -> anyhow::Result<String> {
         let path = self.folder.join(file);
-        let cannot = || format!("{} cannot be read", path.display());
-        // Some of these files give a reader with a small buffer their beginning only.
+        let cannot = || format!("cannot read {}", path.display());
+        // Some of these files return only their beginning to a reader with a small buffer.
         let mut text = BufReader::with_capacity(1 << 16, File::open(&path).with_context(cannot)?);
         let mut bytes = Vec::new();
         while let Some(read) = Some(text.fill_buf().with_context(cannot)?).filter(|read| !read.is_empty()) {
@@ -185,35 +187,35 @@ impl Instance {
         match written {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
-                Err(error).with_context(|| format!("{value} cannot be written to {}", path.display()))
+                Err(error).with_context(|| format!("cannot write {value} to {}", path.display()))
             }
-            Err(_) => bail!("{} cannot be written", path.display()),
+            Err(_) => bail!("cannot write {}", path.display()),
         }
     }
 }
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // The kernel frees the buffers with the folder. Nobody is left to be told when it does not.
+        // The kernel frees the buffers with the folder. A failure cannot be reported here.
         let _ = self.stop();
         let _ = fs::remove_dir(&self.folder);
     }
 }
 
-/// The kernel's tracing names processes by its own numbers. A recorder that has others would trace
-/// strangers.
+/// Fails in a PID namespace. The kernel's tracing uses the kernel's own process numbers, so a recorder with
+/// other numbers would trace the wrong processes.
 fn is_numbered_by_the_kernel() -> anyhow::Result<()> {
     match fs::metadata("/proc/self/ns/pid") {
         Ok(own) if own.ino() != FIRST_PID_NAMESPACE => {
             bail!(
-                "in here processes have numbers of their own (a PID namespace): record outside of the container"
+                "the recorder runs in a PID namespace, with different process numbers: record outside the container"
             )
         }
         _ => Ok(()),
     }
 }
 
-/// The folder of tracefs: where it is mounted, or one that nobody else sees.
+/// Returns the folder of tracefs: the mount point, or a private mount.
 fn tracefs() -> anyhow::Result<(PathBuf, Option<OwnedFd>)> {
     let usual = Path::new(TRACEFS);
     if usual.join("instances").exists() {
@@ -224,11 +226,12 @@ fn tracefs() -> anyhow::Result<(PathBuf, Option<OwnedFd>)> {
         fsconfig_create(&context)?;
         fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
     };
-    let mount = mount().with_context(|| format!("no tracefs at {TRACEFS}, and none can be had: be root"))?;
+    let mount =
+        mount().with_context(|| format!("no tracefs at {TRACEFS}, and cannot mount one: run as root"))?;
     Ok((PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), Some(mount)))
 }
 
-/// Removes the instances of processes that were killed. One that stays costs memory, but is in nobody's way.
+/// Removes the instances of recorders that were killed. An instance that stays only costs memory.
 fn remove_left(instances: &Path) {
     let Ok(entries) = fs::read_dir(instances) else { return };
     for entry in entries.flatten() {
@@ -240,7 +243,7 @@ fn remove_left(instances: &Path) {
     }
 }
 
-/// What one processor has recorded and was not taken away yet.
+/// The buffer of one processor.
 #[derive(Debug)]
 pub struct Buffer {
     /// The processor.
@@ -251,11 +254,11 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Events that have found no room so far.
+    /// Returns the number of events that were dropped so far.
     ///
     /// # Errors
     ///
-    /// Those of reading.
+    /// Fails if reading fails.
     pub fn dropped(&self) -> io::Result<u64> {
         let stats = fs::read_to_string(&self.stats)?;
         let counts = stats.lines().filter_map(|line| line.split_once(": "));
@@ -264,11 +267,11 @@ impl Buffer {
         Ok(counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum())
     }
 
-    /// Moves what is there to `to`, page by page, and does not wait for more.
+    /// Moves the available pages to `to`, and does not wait for more.
     ///
     /// # Errors
     ///
-    /// Those of reading and writing.
+    /// Fails if reading or writing fails.
     pub fn drain(&mut self, to: &mut impl Write) -> io::Result<()> {
         loop {
             match self.pages.read(&mut self.page) {
@@ -282,7 +285,7 @@ impl Buffer {
     }
 }
 
-/// Bytes in a page, from the kernel's description of it: where the data begin and how many there are.
+/// Returns the size of a page in bytes, from the kernel's description: the sum of the data's offset and size.
 fn page_size(description: &str) -> anyhow::Result<usize> {
     let data = description.lines().find(|line| line.contains(" data;")).unwrap_or_default();
     let number = |key: &str| {
@@ -291,5 +294,5 @@ fn page_size(description: &str) -> anyhow::Result<usize> {
     };
     let size = number("offset:").zip(number("size:")).map(|(offset, size)| offset + size);
     size.filter(|size| (4096..=1 << 20).contains(size))
-        .context("the pages of the trace buffer are not understood")
+        .context("cannot parse the description of the trace buffer's pages")
 }

@@ -1,4 +1,4 @@
-//! Writes a recording's files.
+//! Writes the files of a recording.
 
 use super::assemble::{Assembled, Assembler, File as Mapped};
 use super::collect::Collected;
@@ -16,28 +16,29 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// How much effort goes into making the files small.
+/// Compression level of the files.
 const LEVEL: i32 = 12;
 
-/// Where a recording comes to lie.
+/// The names of a recording's files.
 #[derive(Debug)]
 pub struct Names {
-    /// What the recording is called.
+    /// The name of the recording.
     pub name: String,
     /// The folder of its files.
     pub folder: PathBuf,
     trace: PathBuf,
     snap: PathBuf,
-    /// The text, where strace makes it.
+    /// The text, if strace makes the recording.
     pub text: PathBuf,
 }
 
 impl Names {
-    /// `output` is the name with its folder; without one, the command's name here.
+    /// Returns the names for `output`, the name with its folder. Without `output`, the recording has the name
+    /// of the command and is in the current folder.
     ///
     /// # Errors
     ///
-    /// A name that is none; a file of it that exists, unless it may be replaced (`force`).
+    /// Fails if the name is invalid, or if one of the files exists and may not be replaced (`force`).
     pub fn new(output: Option<&Path>, command: &[OsString], force: bool) -> anyhow::Result<Names> {
         let command = command.first().context("there is no command to record")?;
         let path = match output {
@@ -46,30 +47,31 @@ impl Names {
         };
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = name.filter(|name| !matches!(name.as_str(), ".trace" | ".snap" | ".strace"));
-        let name = name.with_context(|| format!("{} is no name of a recording", path.display()))?;
+        let name = name.with_context(|| format!("{} is not a name of a recording", path.display()))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let with = |ending: &str| folder.join(format!("{name}.{ending}"));
         let (trace, snap, text) = (with("trace.zst"), with("snap.zst"), with("strace.zst"));
         for file in [&trace, &snap, &text] {
             if file.exists() && !force {
-                bail!("{} exists already: name another recording with -o, or --force", file.display());
+                bail!("{} exists already: choose another name with -o, or use --force", file.display());
             }
         }
         Ok(Names { folder: folder.to_owned(), name, trace, snap, text })
     }
 
-    /// Makes sure that the files of the kernel's tracing can be written.
+    /// Checks that the files of the kernel's tracing can be written.
     ///
     /// # Errors
     ///
-    /// What the system says to a try.
+    /// Fails with the system's error if a file cannot be written.
     pub fn check(&self) -> anyhow::Result<()> {
         output(&self.trace)?;
         output(&self.snap).map(drop)
     }
 }
 
-/// The folder and name of the recording that a user calls `output`, perhaps by the name of one of its files.
+/// Returns the folder and name of the recording `output`. A user may also name the recording by one of its
+/// files.
 fn named(output: &Path) -> anyhow::Result<PathBuf> {
     if output.as_os_str().as_bytes().ends_with(b"/") || output.is_dir() {
         bail!(
@@ -81,39 +83,38 @@ fn named(output: &Path) -> anyhow::Result<PathBuf> {
     Ok(without_suffix(output))
 }
 
-/// What stands in the files, and what it cost.
+/// The contents of the files, and the cost of the recording.
 #[derive(Debug)]
 pub struct Written {
-    /// The one with the events, which names the other.
+    /// The file with the events. It names the file with the snapshots.
     pub file: PathBuf,
-    /// All lines that are no remarks.
+    /// Number of lines that are not comments.
     pub events: u64,
-    /// System calls among them.
+    /// Number of system calls among them.
     pub calls: u64,
-    /// Page faults among them.
+    /// Number of page faults among them.
     pub faults: u64,
-    /// Threads that there have been.
+    /// Number of threads that existed.
     pub tasks: u32,
-    /// Snapshots of address spaces.
+    /// Number of snapshots of address spaces.
     pub snapshots: usize,
-    /// How long the command ran, in nanoseconds.
+    /// Run time of the command, in nanoseconds.
     pub wall: u64,
-    /// Of these, nanoseconds for which something stood still for snapshots.
+    /// Part of the run time in which a process was stopped for snapshots, in nanoseconds.
     pub stopped: u64,
-    /// Snapshots that could not be taken, and why the first could not.
+    /// Number of snapshots that could not be taken, and the reason of the first failure.
     pub failed: Option<(u64, String)>,
-    /// Why it was not seen what arguments point to, if so.
+    /// The reason why the structures to which arguments point were not recorded, if so.
     pub unseen: Option<anyhow::Error>,
-    /// Of the files, packed.
+    /// Size of the compressed files, in bytes.
     pub bytes: u64,
 }
 
-/// Puts everything together and writes it. `rename` holds beginnings of paths, and what stands in their
-/// place.
+/// Assembles all reports and writes the files. `rename` contains prefixes of paths with their replacements.
 ///
 /// # Errors
 ///
-/// Those of reading what was collected and of writing.
+/// Fails if the reports cannot be read, or if a file cannot be written.
 pub fn write(
     names: &Names,
     process: i32,
@@ -128,7 +129,7 @@ pub fn write(
     for Taken { thread, snapshot, limits } in taken {
         let report = |what| Raw { time: snapshot.taken.0, cpu: None, thread, what };
         reports.push(report(RawKind::Snapshot(snapshots.len())));
-        // Changes of limits are not seen without: then it is better to know nothing of them.
+        // Changes of limits are not recorded in that case, so the initial limits must not be recorded either.
         let limits = limits.filter(|_| unseen.is_none());
         reports.extend(limits.map(|limits| report(RawKind::Limits(Box::new(limits)))));
         snapshots.push(snapshot);
@@ -141,7 +142,7 @@ pub fn write(
     ops.sort_by_key(|op| op.time);
     let Some(start) = ops.first().map(|op| op.time) else {
         bail!(
-            "the kernel traced nothing of process {process}: it may know it by another number, outside of this container"
+            "the kernel traced no event of process {process}: it may have another number outside this container"
         )
     };
     let mut written = Written {
@@ -160,7 +161,7 @@ pub fn write(
     written.stopped = stopped(&snapshots, &frozen);
     let trace = written.trace(names, start, ops, (&files, &mounts), settings, rename)?;
     let snap = snapshots_file(names, start, snapshots, rename)?;
-    // An older recording is replaced whole or not at all.
+    // An older recording is replaced completely or not at all.
     let (snap_file, trace_file) = (output(&names.snap)?, output(&names.trace)?);
     let saved = Output::write_together(&[(&snap_file, &snap), (&trace_file, &trace)]);
     saved.with_context(|| cannot_write(&names.trace))?;
@@ -168,7 +169,7 @@ pub fn write(
     Ok(written)
 }
 
-/// Nanoseconds for which something stood still for snapshots.
+/// Returns the time in nanoseconds in which a process was stopped for snapshots.
 fn stopped(snapshots: &[Snapshot], frozen: &[(u64, u64)]) -> u64 {
     let own = snapshots.iter().filter(|snapshot| snapshot.why != freehold_trace::Why::Freeze);
     own.map(|snapshot| snapshot.taken.1 - snapshot.taken.0).sum::<u64>()
@@ -226,8 +227,8 @@ fn snapshots_file(
     Ok(out.finish()?.finish()?)
 }
 
-/// Bytes of the pages of the file at `path`, if it lies in a file system of huge ones. Of one that is gone,
-/// its folder tells.
+/// Returns the page size of the file at `path`, if the file is in a file system of huge pages. For a deleted
+/// file, checks its folder.
 fn huge_pages(path: &str) -> Option<u64> {
     const HUGETLBFS: i64 = 0x958458f6;
     let path = Path::new(path);
@@ -235,16 +236,16 @@ fn huge_pages(path: &str) -> Option<u64> {
     (found.f_type == HUGETLBFS).then_some(found.f_bsize as u64)
 }
 
-/// A file of the recording that can be written.
+/// Returns a file of the recording after checking that it can be written.
 pub fn output(path: &Path) -> anyhow::Result<Output> {
     Output::new(path).with_context(|| cannot_write(path))
 }
 
 fn cannot_write(path: &Path) -> String {
-    format!("{}: cannot be written", path.display())
+    format!("cannot write {}", path.display())
 }
 
-/// A path with the first beginning that is to be renamed.
+/// Replaces the first matching prefix of a path.
 fn renamed(path: &str, rename: &[(String, String)]) -> String {
     let begins =
         rename.iter().find_map(|(from, to)| Some(format!("{to}{}", path.strip_prefix(from.as_str())?)));

@@ -1,4 +1,4 @@
-//! Grace periods in virtual time. A grace period lasts until all sections that were open at its begin have
+//! Grace periods in virtual time. A grace period lasts until all sections that were open at its start have
 //! ended, and at least as long as the machine defines.
 //!
 //! Every read section and every deferral takes a number, in ascending order. A deferred function may run when
