@@ -51,7 +51,7 @@ impl Bitmap {
         Bitmap { levels, len, taken: 0, highest_run: len }
     }
 
-    /// Number of numbers that are taken.
+    /// Count of numbers that are taken.
     pub(crate) fn taken(&self) -> usize {
         self.taken
     }

@@ -52,9 +52,9 @@ struct List {
 /// Counts of a pool's allocations and frees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// Number of numbers that were allocated.
+    /// Count of numbers that were allocated.
     pub allocated: u64,
-    /// Number of numbers that were freed.
+    /// Count of numbers that were freed.
     pub freed: u64,
     /// Number of requests that got fewer numbers than they asked for. Injected failures are not counted.
     pub refused: u64,

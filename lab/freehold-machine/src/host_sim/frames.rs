@@ -12,7 +12,7 @@ use freehold_sync::atomic::announce_records;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// Number of numbers that move at once between a processor's list and its socket's memory. Linux uses this
+/// Count of numbers that move at once between a processor's list and its socket's memory. Linux uses this
 /// value for a processor of a large machine: a multiple of its smallest batch.
 const BATCH: usize = 63;
 const SOCKETS: usize = 8;

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) fn is_zero(record: &Frame) -> bool {
     const { assert!(size_of::<Frame>() == size_of::<[AtomicU64; 4]>()) };
     const { assert!(align_of::<Frame>() >= align_of::<AtomicU64>()) };
-    // SAFETY: size and alignment are equal (asserted above). Every byte of a record belongs to an atomic, so
-    // it may be read as another atomic. No task writes the record of a frame that is being freed.
+    // SAFETY: the sizes are equal and the alignment is sufficient (asserted above). Every byte of a record
+    // belongs to an atomic, so it may be read as another atomic. No task writes the record of a frame that is
+    // being freed.
     let words = unsafe { &*std::ptr::from_ref(record).cast::<[AtomicU64; 4]>() };
     words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
 }
