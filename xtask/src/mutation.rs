@@ -3,7 +3,7 @@
 //! Each mutation is a file in `xtask/mutants`, named after its place and the removed protection:
 //!
 //! ```toml
-//! what = "the dirty bit is not set again after the flush of a zap"
+//! what = "A zap sets the dirty bit again after the flush. Without this step, a store is lost."
 //! [[edit]]
 //! file = "engine/freehold-vmspace/src/zap.rs"
 //! before = '''
@@ -14,9 +14,9 @@
 //! '''
 //! [caught]
 //! suite = "plain"     # or loom, shuttle
-//! package = "freehold"
+//! package = "freehold-tests"
 //! target = "engine"   # a test program of the package, or "lib" for its unit tests
-//! test = "tlb::a_store_after_the_entry_was_cleared_is_not_lost"
+//! test = "module::name_of_the_test"
 //! ```
 //!
 //! `caught` may also have `hang = true` (the test may also fail by never ending) and `seconds` (the time
@@ -45,7 +45,7 @@ pub struct Mutation {
     /// The name of the file, without its extension.
     #[serde(skip)]
     pub name: String,
-    /// The removed protection, in one line.
+    /// The protection, and what goes wrong without it, in one line.
     pub what: String,
     /// The replacements.
     pub edit: Vec<Edit>,
