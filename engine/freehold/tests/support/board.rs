@@ -1,4 +1,4 @@
-//! A board with some memory of its own, and a driver that does what it is told and counts.
+//! A board with memory of its own, and a driver whose behaviour a test can choose and that counts calls.
 
 use super::*;
 use freehold::{
@@ -18,40 +18,40 @@ use std::{
     },
 };
 
-/// What the driver does.
+/// Behaviour of the driver.
 #[derive(Clone, Default)]
 pub struct AccessMode {
-    /// Maps every page at once, but fails before this one.
+    /// Maps every page in mmap, but fails before this page.
     pub whole: Option<u64>,
     /// Flags to set.
     pub add: VmFlags,
-    /// Flags to take away.
+    /// Flags to clear.
     pub take: VmFlags,
-    /// VMAs may be cut.
+    /// True if VMAs may be split.
     pub splits: bool,
-    /// Moves are refused.
+    /// True if moves are refused.
     pub stays: bool,
-    /// Pages that faults do not get.
+    /// Pages on which faults fail.
     pub gone: BTreeSet<u64>,
-    /// It wants to hear of first writes.
+    /// True if the driver wants to be notified of first stores.
     pub notified: bool,
-    /// It gives the same object for every mapping.
+    /// True if all mappings share one object.
     pub one_for_all: bool,
-    /// Frames are that many further on, as if they had been exchanged.
+    /// Offset of the frames in use, as if the frames had been exchanged.
     pub exchanged: u64,
 }
 
-/// What has happened.
+/// Counts of events.
 #[derive(Default)]
 pub struct Counts {
     pub opened: AtomicU64,
     pub closed: AtomicU64,
-    /// Private data made, and dropped.
+    /// Objects of private data that were created and dropped.
     pub made: AtomicU64,
     pub dropped: AtomicU64,
     pub faults: AtomicU64,
     pub writes: AtomicU64,
-    /// Where it moved to last.
+    /// Target of the last move.
     pub moved_to: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ pub struct Board {
     frames: Vec<Pfn>,
     pub counts: Counts,
     manner: Mutex<AccessMode>,
-    /// Runs once, inside the next hook of this name.
+    /// A function that runs once, inside the next hook of this name.
     inside: Mutex<Option<(&'static str, Hook)>>,
     shared: Mutex<Option<Counted<Special<Machine>>>>,
 }
@@ -70,14 +70,14 @@ pub struct Board {
 /// The driver of an open file.
 pub struct OpenBoard(pub Arc<Board>);
 
-/// One mapping.
+/// One mapping of the board.
 struct Mapped {
     board: Arc<Board>,
-    /// VMAs that map it.
+    /// Number of VMAs that map it.
     open: AtomicI64,
 }
 
-/// Pages of the board that can be mapped; there are twice as many frames.
+/// Number of pages of the board that can be mapped. There are twice as many frames.
 pub const PAGES: u64 = 8;
 
 impl Board {
@@ -91,7 +91,7 @@ impl Board {
 
     pub fn sized(machine: &Machine, pages: u64) -> Arc<Self> {
         let mut frames = vec![Pfn::new(0); 2 * pages as usize];
-        // One allocation, so the frames follow each other.
+        // One allocation, so that the frames are contiguous.
         assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames), frames.len());
         for (page, &frame) in (0..).zip(&frames) {
             machine.zero_frame(frame);
@@ -107,7 +107,7 @@ impl Board {
         })
     }
 
-    /// An open file of it, and the file that knows its mappings.
+    /// Opens the board. The returned file knows its mappings.
     pub fn open(self: &Arc<Self>, world: &World) -> Counted<File<Machine>> {
         self.open_as(world, FileAccess::READ_WRITE)
     }
@@ -148,19 +148,20 @@ impl Board {
         self.counts.opened.load(SeqCst) - self.counts.closed.load(SeqCst)
     }
 
-    /// No VMA maps it, and nothing of it is left.
+    /// Checks that no VMA maps the board and that all its objects were dropped.
     #[track_caller]
     pub fn assert_closed(&self) {
         self.shared.lock().unwrap().take();
         assert_eq!(self.open_vmas(), 0, "VMAs that were opened and not closed");
         let (made, dropped) = (self.counts.made.load(SeqCst), self.counts.dropped.load(SeqCst));
-        assert_eq!(made, dropped, "private data left behind");
+        assert_eq!(made, dropped, "leaked private data");
     }
 }
 
 impl Drop for Board {
     fn drop(&mut self) {
-        // SAFETY: they came from the machine; nothing maps them, for every mapping keeps the board.
+        // SAFETY: the frames were allocated from the machine. No mapping is left, because every mapping holds
+        // a reference to the board.
         unsafe { self.machine.free_frames(&self.frames) };
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that runs out when a test says so.
+//! Injected failures of memory allocations.
 
 use super::*;
 use core::{cell::Cell, convert::Infallible, fmt};
@@ -7,7 +7,7 @@ use freehold_machine::{
     stop_failing_memory,
 };
 
-/// What fails, and from when on.
+/// Kind of allocation that fails, and whether all later ones fail, too.
 #[derive(Clone, Copy, Debug)]
 pub enum Failure {
     Memory,
@@ -33,7 +33,7 @@ impl Failure {
         }
     }
 
-    /// How many there were.
+    /// Ends the failures and returns their number.
     pub fn stop(self) -> u64 {
         match self {
             Failure::Memory | Failure::MemoryFromThere => stop_failing_memory(),
@@ -42,7 +42,7 @@ impl Failure {
     }
 }
 
-/// A place at which memory runs out: the `nth` allocation of a call.
+/// A point at which memory runs out: the `nth` allocation of a call.
 pub struct Point {
     pub failure: Failure,
     pub nth: u64,
@@ -50,8 +50,8 @@ pub struct Point {
 }
 
 impl Point {
-    /// Makes a call in which memory runs out there. It fails no more when the call panics: what reports that
-    /// needs memory.
+    /// Makes a call in which memory runs out at this point. Failures end even if the call panics, because the
+    /// panic message needs memory.
     pub fn fail<R>(&self, call: impl FnOnce() -> R) -> R {
         struct Stop<'p>(&'p Point);
         impl Drop for Stop<'_> {
@@ -64,7 +64,7 @@ impl Point {
         call()
     }
 
-    /// Whether the call came so far.
+    /// Returns true if the call reached this point.
     pub fn reached(&self) -> bool {
         self.failures.get() > 0
     }
@@ -76,9 +76,9 @@ impl fmt::Display for Point {
     }
 }
 
-/// Repeats an attempt with a failure at every allocation in turn, of each of these kinds, until one is not
-/// reached. The attempt says by [`Point::fail`] which call it is about. How many were reached, once for each
-/// kind.
+/// Repeats `attempt` with a failure of each of these kinds at each allocation in turn, until a failure is not
+/// reached. The attempt wraps the call to be tested in [`Point::fail`]. Returns the number of reached
+/// failures, counted for each kind.
 pub fn at_every_allocation(kinds: &[Failure], mut attempt: impl FnMut(&Point)) -> u64 {
     let reached = try_at_every_allocation(kinds, |point| {
         attempt(point);
@@ -87,11 +87,11 @@ pub fn at_every_allocation(kinds: &[Failure], mut attempt: impl FnMut(&Point)) -
     reached.unwrap_or_else(|never| match never {})
 }
 
-/// The same of an attempt that may find fault.
+/// Repeats `attempt` like [`at_every_allocation`]; the attempt may return an error.
 ///
 /// # Errors
 ///
-/// The first that it finds.
+/// Returns the first error of `attempt`.
 pub fn try_at_every_allocation<E>(
     kinds: &[Failure],
     mut attempt: impl FnMut(&Point) -> Result<(), E>,
@@ -103,7 +103,7 @@ pub fn try_at_every_allocation<E>(
                 let point = Point { failure, nth, failures: Cell::new(0) };
                 attempt(&point)?;
                 if !point.reached() {
-                    // Nor is it by the others: up to there nothing has failed.
+                    // The other failures are not reached either, because up to this point nothing has failed.
                     break 'next;
                 }
                 reached += 1;

@@ -1,10 +1,8 @@
-//! The machine with gates in it: what a test puts there runs in the middle of a flush, or of a copy from a
-//! frame. And one that says when somebody waits for a grace period.
+//! A platform that forwards to the machine and has gates: a function that a test puts into a gate runs in the
+//! middle of a flush, or of a copy from a frame. The platform can also report when a thread begins to wait
+//! for a grace period.
 #![allow(dead_code, reason = "each test program uses its part")]
-#![expect(
-    unsafe_code,
-    reason = "implements the engine's unsafe traits by passing everything on to the machine"
-)]
+#![expect(unsafe_code, reason = "implements the engine's unsafe traits by forwarding to the machine")]
 
 use freehold::{
     Pfn,
@@ -21,27 +19,27 @@ use std::{
 
 type Visit = Box<dyn FnOnce() + Send>;
 
-/// Runs what was put into it, once.
+/// Runs the function that was put into it, once.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<Mutex<Option<Visit>>>);
 
 impl Gate {
-    /// The next thread that comes through runs this.
+    /// Makes the next thread that passes the gate run `visit`.
     pub fn put(&self, visit: impl FnOnce() + Send + 'static) {
         *self.0.lock().unwrap() = Some(Box::new(visit));
     }
 
-    /// Whether nobody came.
+    /// Returns true if no thread has passed the gate.
     pub fn is_waiting(&self) -> bool {
         self.0.lock().unwrap().is_some()
     }
 
-    /// Runs what is there.
+    /// Runs the function in the gate, if there is one.
     pub fn pass(&self) {
-        // Taken out first: the visit may come through here as well.
+        // The function is taken out first, because it may pass the gate, too.
         let visit = self.0.lock().unwrap().take();
         if let Some(visit) = visit {
-            // It is none of the engine's, though it runs where the engine may not use the heap.
+            // The function is not part of the engine, so it may use the heap where the engine may not.
             exempt(visit);
         }
     }
@@ -55,12 +53,12 @@ thread_local! {
     static BEFORE: RefCell<Option<(Rank, Visit)>> = const { RefCell::new(None) };
 }
 
-/// This thread runs `visit` when it is next about to take a spin lock of this rank.
+/// Makes this thread run `visit` before it next takes a spin lock of this rank.
 pub fn before_lock(rank: Rank, visit: impl FnOnce() + Send + 'static) {
     BEFORE.set(Some((rank, Box::new(visit))));
 }
 
-/// Returns true if the thread has taken none.
+/// Returns true if the thread has taken no such lock.
 pub fn waits_for_lock() -> bool {
     BEFORE.with_borrow(Option::is_some)
 }
@@ -69,17 +67,17 @@ thread_local! {
     static TABLES: RefCell<Option<(usize, Visit)>> = const { RefCell::new(None) };
 }
 
-/// This thread runs `visit` when it asks for a page table, as the `number`th from now on.
+/// Makes this thread run `visit` before it accesses a page table for the `number`th time from now on.
 pub fn before_table(number: usize, visit: impl FnOnce() + Send + 'static) {
     TABLES.set(Some((number, Box::new(visit))));
 }
 
-/// Returns true if the thread has asked for fewer.
+/// Returns true if the thread has accessed fewer page tables.
 pub fn waits_for_table() -> bool {
     TABLES.with_borrow(Option::is_some)
 }
 
-/// Says so when this thread begins to wait for a grace period.
+/// Sends a message when this thread begins to wait for a grace period.
 pub fn tell_of_barriers(told: Sender<()>) {
     TOLD.set(Some(told));
 }
@@ -88,17 +86,17 @@ pub fn tell_of_barriers(told: Sender<()>) {
 #[derive(Clone)]
 pub struct Gated {
     pub machine: Machine,
-    /// Before a flush.
+    /// Passed before a flush.
     pub flush: Gate,
-    /// Before bytes are read from a frame on somebody's behalf.
+    /// Passed before bytes are read from a frame on behalf of a task.
     pub read: Gate,
-    /// Before a frame is copied to another.
+    /// Passed before a frame is copied to another.
     pub copy: Gate,
-    /// Before bytes are written to a frame on somebody's behalf.
+    /// Passed before bytes are written to a frame on behalf of a task.
     pub write: Gate,
-    /// Before a frame is filled with zeroes.
+    /// Passed before a frame is filled with zeroes.
     pub zero: Gate,
-    /// What it was asked for, but for tables.
+    /// All frame requests, except those for page tables.
     pub asked: Arc<Mutex<Vec<Asked>>>,
 }
 
@@ -108,7 +106,7 @@ pub struct Asked {
     pub order: u32,
     pub node: NodeChoice,
     pub purpose: FramePurpose,
-    /// The root table of the space.
+    /// The root table of the address space.
     pub root: Option<Pfn>,
     pub effort: AllocEffort,
 }
@@ -127,7 +125,7 @@ impl Gated {
     }
 }
 
-// SAFETY: everything is the machine's.
+// SAFETY: every method forwards to the machine, which upholds the contract.
 unsafe impl Host for Gated {
     const MAX_CPUS: usize = Machine::<X86_4>::MAX_CPUS;
     type RcuGuard = <Machine as Host>::RcuGuard;
@@ -161,7 +159,7 @@ unsafe impl Host for Gated {
     }
 
     fn spin_enter(rank: Rank) {
-        // Not of a thread that has ended, and drops what it had.
+        // The thread-local value is gone if an ending thread drops its values.
         let visit = BEFORE.try_with(|before| before.borrow_mut().take_if(|(wanted, _)| *wanted == rank));
         if let Ok(Some((_, visit))) = visit {
             exempt(visit);
@@ -186,14 +184,14 @@ unsafe impl Host for Gated {
     }
 
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds the contract of `rcu_defer`.
         unsafe { <Machine as Host>::rcu_defer(head, f) }
     }
 
     fn rcu_barrier() {
         TOLD.with_borrow(|told| {
             if let Some(told) = told {
-                // A listener that has heard of one does not listen any more.
+                // A receiver that got a message may be gone.
                 let _ = told.send(());
             }
         });
@@ -201,14 +199,14 @@ unsafe impl Host for Gated {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: every method forwards to the machine, which upholds the contract.
 unsafe impl TableMemory for Gated {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         self.machine.alloc_table()
     }
 
     unsafe fn free_table(&self, table: Pfn) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds the contract of `free_table`.
         unsafe { self.machine.free_table(table) }
     }
 
@@ -217,7 +215,7 @@ unsafe impl TableMemory for Gated {
             *number -= 1;
             *number == 0
         };
-        // Not of a thread that has ended, and drops what it had.
+        // The thread-local value is gone if an ending thread drops its values.
         let visit = TABLES.try_with(|tables| tables.borrow_mut().take_if(|(number, _)| next(number)));
         if let Ok(Some((_, visit))) = visit {
             exempt(visit);
@@ -230,7 +228,7 @@ unsafe impl TableMemory for Gated {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: every method forwards to the machine, which upholds the contract.
 unsafe impl Platform for Gated {
     type Format = X86_4;
     type Mmu = Mmu<X86_4>;
@@ -243,7 +241,7 @@ unsafe impl Platform for Gated {
     }
 
     unsafe fn free_frames(&self, frames: &[Pfn]) {
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller upholds the contract of `free_frames`.
         unsafe { self.machine.free_frames(frames) }
     }
 

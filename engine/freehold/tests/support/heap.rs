@@ -1,4 +1,5 @@
-//! The heap of the test programs: memory runs out on demand, and how much was asked for then is noted.
+//! The heap of the test programs: allocations fail on demand, and the size of the last failed one is
+//! recorded.
 
 use freehold_machine::FailingAllocator;
 use std::{
@@ -10,18 +11,18 @@ thread_local! {
     static REFUSED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How large the block was that this thread was last refused.
+/// Returns the size of the last allocation of this thread that failed.
 pub fn last_refused() -> usize {
     REFUSED.get()
 }
 
-/// The heap, which notes how large the last refused block was.
+/// The allocator, which records the size of the last failed allocation.
 pub struct Recorder;
 
-// SAFETY: all is passed on.
+// SAFETY: every method forwards to `FailingAllocator`, which upholds the contract of `GlobalAlloc`.
 unsafe impl GlobalAlloc for Recorder {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
         let block = unsafe { FailingAllocator.alloc(layout) };
         if block.is_null() {
             REFUSED.set(layout.size());
@@ -30,12 +31,12 @@ unsafe impl GlobalAlloc for Recorder {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
         unsafe { FailingAllocator.dealloc(block, layout) };
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::realloc`.
         unsafe { FailingAllocator.realloc(block, layout, size) }
     }
 }

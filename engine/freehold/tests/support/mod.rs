@@ -1,5 +1,5 @@
-//! What the tests of address spaces share: a machine with a file on a disk, and words for what is mapped
-//! where.
+//! Common parts of the tests of address spaces: a machine with a file on a disk, and helpers that map, fill
+//! and check memory.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 pub mod board;
@@ -46,7 +46,7 @@ pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 /// Bytes of a huge page of the second level.
 pub const HUGE: u64 = 2 << 20;
-/// A place where nothing is, at the start of a page table's span.
+/// An unmapped address at the start of a page table's span.
 pub const BASE: u64 = 0x10_0000_0000;
 
 /// A disk with a number at the start of every page.
@@ -66,7 +66,7 @@ impl Pager<Machine> for Disk {
     }
 }
 
-/// A machine and its engine. Everything must have been given back when it ends.
+/// A machine and its engine. All its memory must be free when the world ends.
 pub struct World {
     pub machine: Machine,
     pub engine: Option<Counted<Engine<Machine>>>,
@@ -87,7 +87,7 @@ impl World {
         self.engine.as_ref().unwrap()
     }
 
-    /// A process that places as Linux does, whichever way its changes are locked.
+    /// Returns a process that places mappings as Linux does, whichever design its locks have.
     pub fn process(&self, locking: Locking) -> Process {
         let config = SpaceConfig { locking, placement: Placement::FirstFit, ..SpaceConfig::default() };
         Process::new(self.engine(), &config).unwrap()
@@ -98,7 +98,7 @@ impl World {
         File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
     }
 
-    /// Runs a scenario with a process, which is verified when it is over, and ends the world.
+    /// Runs `scenario` with a process, checks the process afterwards, and ends the world.
     pub fn live(self, locking: Locking, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
         let process = self.process(locking);
         let mut cpu = self.machine.cpu(0);
@@ -108,21 +108,22 @@ impl World {
         self.end();
     }
 
-    /// Ends the world; anything of it that is still held has leaked.
+    /// Ends the world. Fails if an object of the world leaked.
     pub fn end(mut self) {
         self.engine = None;
         self.machine.accounting().assert_clean();
     }
 }
 
-/// Runs a scenario under every design of an address space.
+/// Runs `scenario` on every design of an address space.
 pub fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     let world =
         |locking| World::with(16 << 20, Config { vma_nodes: nodes_for(locking), ..Config::default() });
     Locking::ALL.into_iter().for_each(|locking| world(locking).live(locking, &scenario));
 }
 
-/// Runs a scenario under every design of an address space, and of a file's lock, with so much memory.
+/// Runs `scenario` on every design of an address space and of the locks of files, on a machine with `bytes`
+/// of memory.
 pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for file_rmap in FileRmap::ALL {
         Locking::ALL.into_iter().for_each(|locking| {
@@ -132,26 +133,26 @@ pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &P
     }
 }
 
-/// Makes a call on a thread of its own that is killed as it looks for a fatal signal for the first time,
-/// which it must.
+/// Makes a call on a thread of its own that gets a fatal signal when it first checks for one. The call must
+/// check.
 pub fn killed<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     let thread = || {
         Task::current().interrupt_wait(1);
         let result = call();
-        assert!(Task::current().is_killed(), "nobody looked for a signal");
+        assert!(Task::current().is_killed(), "the call does not check for a fatal signal");
         result
     };
     std::thread::scope(|scope| scope.spawn(thread).join().unwrap())
 }
 
-/// Returns once `so` returns true, however long another thread takes for that.
+/// Returns once `so` returns true, however long another thread takes.
 pub fn until(mut so: impl FnMut() -> bool) {
     while !so() {
         std::thread::yield_now();
     }
 }
 
-/// Starts a thread that makes a call, and returns once the call has come to wait or is over.
+/// Starts a thread that makes a call. Returns once the call waits or has returned.
 pub fn spawn_until_waiting<'scope, R: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     call: impl FnOnce() -> R + Send + 'scope,
@@ -166,7 +167,7 @@ pub fn spawn_until_waiting<'scope, R: Send + 'scope>(
     thread
 }
 
-/// Runs a call while another thread does something again and again.
+/// Makes a call while another thread calls `again` repeatedly.
 pub fn while_repeating<R>(again: impl Fn() + Sync, call: impl FnOnce() -> R) -> R {
     struct Over<'o>(&'o AtomicBool);
     impl Drop for Over<'_> {
@@ -182,13 +183,13 @@ pub fn while_repeating<R>(again: impl Fn() + Sync, call: impl FnOnce() -> R) -> 
                 std::thread::yield_now();
             }
         });
-        // However the call ends.
+        // Dropped however the call ends.
         let _over = Over(&over);
         call()
     })
 }
 
-/// A sequence that looks random, the same for the same seed.
+/// A pseudo-random sequence that depends only on the seed.
 pub struct Dice(Pcg64Mcg);
 
 impl Dice {
@@ -196,13 +197,13 @@ impl Dice {
         Dice(Pcg64Mcg::seed_from_u64(seed))
     }
 
-    /// A number below another.
+    /// Returns a number below `below`.
     pub fn roll(&mut self, below: u64) -> u64 {
         self.0.next_u64() % below
     }
 }
 
-/// What is known of pages by their addresses, after mremap has moved those from `at` on to `to`.
+/// Updates a model of pages by address after mremap has moved the pages from `at` on to `to`.
 pub fn pages_moved<V: Copy>(known: &mut BTreeMap<u64, V>, at: u64, len: u64, to: u64) {
     let values: Vec<_> = known.range(at..at + len).map(|(at, value)| (*at, *value)).collect();
     for page in (0..len).step_by(PAGE as usize) {
@@ -212,38 +213,38 @@ pub fn pages_moved<V: Copy>(known: &mut BTreeMap<u64, V>, at: u64, len: u64, to:
     known.extend(values.into_iter().map(|(page, value)| (page - at + to, value)));
 }
 
-/// Maps anonymous memory exactly there.
+/// Maps anonymous memory exactly at `at`.
 pub fn anon(process: &Process, at: u64, pages: u64) -> u64 {
     process.mmap(at, pages * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap()
 }
 
-/// Writes `first`, `first + 1`, .. to the first words of pages.
+/// Stores `first`, `first + 1`, ... to the first words of pages.
 pub fn fill(process: &Process, cpu: &mut Vcpu, at: u64, pages: u64, first: u64) {
     for n in 0..pages {
         process.store(cpu, at + n * PAGE, first + n).unwrap();
     }
 }
 
-/// Whether the first words of pages are `first`, `first + 1`, ..
+/// Checks that the first words of pages are `first`, `first + 1`, ...
 pub fn assert_filled(process: &Process, cpu: &mut Vcpu, at: u64, pages: u64, first: u64) {
     for n in 0..pages {
         assert_eq!(process.load::<u64>(cpu, at + n * PAGE), Ok(first + n), "page {n} at {at:#x}");
     }
 }
 
-/// Frames that a test took from the machine, and gives back when nothing maps them any more, as an argument
-/// of the engine.
+/// Returns frames as an argument of the engine. The test has allocated the frames from the machine, and frees
+/// them only after the last mapping is gone.
 pub fn foreign(first: Pfn, count: u64) -> ForeignFrames {
-    // SAFETY: see above; or nothing ever asks for them.
+    // SAFETY: the test keeps the frames allocated as long as they are mapped, or never maps them.
     unsafe { ForeignFrames::new(first, count) }
 }
 
-/// The same of frames that need not follow each other.
+/// Returns frames like [`foreign`]; the frames need not be contiguous.
 pub fn foreign_each(frames: &[Pfn]) -> Vec<ForeignFrames> {
     frames.iter().map(|&frame| foreign(frame, 1)).collect()
 }
 
-/// The VMAs as (start, end, name), in pages from `BASE` on.
+/// Returns the VMAs as (start, end), in pages from `BASE` on.
 pub fn layout(process: &Process) -> Vec<(u64, u64)> {
     process.maps(0).map(|line| ((line.start - BASE) / PAGE, (line.end - BASE) / PAGE)).collect()
 }

@@ -1,13 +1,14 @@
-//! The harness of tests in which memory runs out in the middle of a call: every allocation of the call fails
-//! once, alone and together with all that follow. Afterwards no lock is held, the invariants hold, and
+//! Harness of tests in which memory runs out in the middle of a call. Every allocation of the call fails
+//! once, alone and together with all later allocations. Afterwards no lock is held, the invariants hold, and
+//! the state is as follows:
 //!
 //! ```text
-//! the call failed     everything is as it was, or as the call's `Left` says that Linux leaves it too;
-//!                     made again, with memory, the call ends as one that never met a failure
-//! the call succeeded  it did without: everything is as after a call that met no failure
+//! the call failed     the state is unchanged, or changed only as `Left` allows, as on Linux;
+//!                     a second call, with memory, ends like a call without failures
+//! the call succeeded  it did without the memory: the state is that after a call without failures
 //! ```
 //!
-//! and in the end all memory is back.
+//! In the end all memory is free.
 
 use super::{
     failure::{Failure, Point, try_at_every_allocation},
@@ -16,24 +17,24 @@ use super::{
 };
 use freehold::{error::Errno, space::Write};
 
-/// The state that a failed call may leave behind. As on Linux, a call that works from left to right does not
-/// undo what it has done when memory runs out.
+/// Changes that a failed call may leave behind. As on Linux, a call that works from left to right does not
+/// undo its earlier steps when memory runs out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// Nothing but where VMAs are cut.
+    /// No change, except that VMAs may stay split.
     Nothing,
-    /// VMAs to the left of the failure have changed; no page has.
+    /// VMAs to the left of the failure have changed. No page has changed.
     Layout,
-    /// Pages have changed or gone; no VMA has.
+    /// Pages have changed or were discarded. No VMA has changed.
     Pages,
-    /// Both.
+    /// VMAs and pages may have changed.
     Anything,
-    /// Pages are lost to all spaces that share them; no VMA has changed.
+    /// Pages are lost to all spaces that share them. No VMA has changed.
     Losses,
 }
 
 impl Left {
-    /// Returns whether a call may leave `found` in place of `expected`.
+    /// Returns true if a call may leave `found` in place of `expected`.
     fn allows(self, found: &View, expected: &View) -> bool {
         match self {
             Left::Nothing => false,
@@ -45,37 +46,37 @@ impl Left {
     }
 }
 
-/// The need of a call for memory when the stores are empty.
+/// A call's need for memory if the engine's caches are empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Needs {
-    /// It does, and fails without some of it.
+    /// The call allocates, and fails if an allocation fails.
     Memory,
-    /// It does, and can do without.
+    /// The call allocates, and succeeds even if an allocation fails.
     Asks,
-    /// It does not.
+    /// The call does not allocate.
     Nothing,
 }
 
 /// A call that is made on a scene.
 pub struct Call<S> {
-    /// The public call, as the completeness test of the sweep finds it.
+    /// Name of the public call, as the completeness test of the sweep finds it.
     pub call: &'static str,
     pub name: &'static str,
     pub run: fn(&mut S) -> Result<u64, Errno>,
-    /// How it may fail without memory.
+    /// Errors that the call may return without memory.
     pub errnos: &'static [Errno],
-    /// After a failure.
+    /// Changes that the call may leave after a failure.
     pub left: Left,
-    /// After a success that did without some memory.
+    /// Changes that the call may leave after a success without some memory.
     pub left_by_success: Left,
-    /// It may do a part, and say so.
+    /// True if the call may do a part of its work and report the part.
     pub partial: bool,
-    /// Made again after a failure it finds a part done, and ends in another way.
+    /// True if a second call after a failure finds a part done, and therefore ends differently.
     pub once: bool,
-    /// A child shares the pages.
+    /// True if a child shares the pages.
     pub forked: bool,
     pub needs: Needs,
-    /// Checks what else must hold after a failure.
+    /// Checks further conditions after a failure.
     pub look: fn(&mut S) -> Result<(), String>,
 }
 
@@ -100,12 +101,12 @@ impl<S> Call<S> {
         Call { errnos, ..self }
     }
 
-    /// Its failures leave that.
+    /// Allows failures to leave `left`.
     pub const fn changes(self, left: Left) -> Self {
         Call { left, ..self }
     }
 
-    /// Its failures leave that, and so do successes that did without some memory.
+    /// Allows failures, and successes without some memory, to leave `left`.
     pub const fn leaves(self, left: Left) -> Self {
         Call { left, left_by_success: left, ..self }
     }
@@ -135,7 +136,7 @@ impl<S> Call<S> {
     }
 }
 
-/// The result of a call, without what it returned.
+/// Drops the value of a call's result.
 #[allow(unused_macros, reason = "each test program uses its part")]
 macro_rules! told {
     ($result:expr) => {
@@ -144,14 +145,14 @@ macro_rules! told {
 }
 pub(crate) use told;
 
-/// A process, and what belongs to it, on which a call is made.
+/// A process with its surroundings, on which a call is made.
 pub trait Scene: Sized {
-    /// The part that outlives a scene and serves the next one.
+    /// The part that outlives a scene and is used for the next one.
     type Stage;
 
     fn new(stage: Self::Stage, call: &Call<Self>, locking: Locking) -> Self;
 
-    /// Makes the call, while memory fails as told.
+    /// Makes the call, with a failure at `point`.
     fn run(&mut self, call: &Call<Self>, point: Option<&Point>) -> Result<u64, Errno> {
         match point {
             Some(point) => point.fail(|| (call.run)(self)),
@@ -159,23 +160,23 @@ pub trait Scene: Sized {
         }
     }
 
-    /// Fails if a lock is held or an invariant does not hold.
+    /// Fails if a lock is held or an invariant is violated.
     fn check(&self);
 
     fn view(&mut self) -> View;
 
-    /// Ends the scene. All memory must be back.
+    /// Ends the scene. All its memory must be free.
     fn end(self) -> Self::Stage;
 }
 
-/// Checks a process and its child. No call may be under way.
+/// Checks a process and its child. No call may be in progress.
 pub fn check(process: &Process, child: Option<&Process>) {
     assert!(process.try_read().is_some(), "a lock is still held");
     process.check();
     child.iter().for_each(|child| child.check());
 }
 
-/// How a call without failures ends.
+/// Result and effect of a call without failures.
 pub struct Undisturbed {
     pub before: View,
     result: Result<u64, Errno>,
@@ -186,7 +187,7 @@ pub struct Undisturbed {
 pub fn undisturbed<S: Scene>(call: &Call<S>, stage: S::Stage, locking: Locking) -> (Undisturbed, S::Stage) {
     let mut scene = S::new(stage, call, locking);
     let before = scene.view();
-    // Looking at pages brings them in.
+    // Reading pages populates them, so the view before the call needs a scene of its own.
     let mut scene = S::new(scene.end(), call, locking);
     let result = scene.run(call, None);
     let after = scene.view();
@@ -197,7 +198,7 @@ pub fn undisturbed<S: Scene>(call: &Call<S>, stage: S::Stage, locking: Locking) 
 ///
 /// # Errors
 ///
-/// A text that describes the first mistake.
+/// Returns a description of the first mistake.
 fn with_failure<S: Scene>(
     call: &Call<S>,
     scene: &mut S,
@@ -218,7 +219,7 @@ fn with_failure<S: Scene>(
         other => return Err(format!("ends with {other:?}, not {:?}", good.result)),
     };
     if view != *expected && !left.allows(&view, expected) {
-        return Err(format!("leaves something else: {}", view.differences(expected)));
+        return Err(format!("leaves an unexpected state: {}", view.differences(expected)));
     }
     if result.is_err() && result != good.result {
         (call.look)(scene)?;
@@ -228,21 +229,25 @@ fn with_failure<S: Scene>(
         let result = scene.run(call, None);
         scene.check();
         if result.is_ok() != good.result.is_ok() {
-            return Err(format!("made again ends with {result:?}, not {:?}", good.result));
+            return Err(format!("a second call ends with {result:?}, not {:?}", good.result));
         }
         let view = scene.view();
         if view != good.after && call.left_by_success != Left::Anything {
-            return Err(format!("made again leaves something else: {}", view.differences(&good.after)));
+            return Err(format!(
+                "a second call leaves an unexpected state: {}",
+                view.differences(&good.after)
+            ));
         }
     }
     Ok(())
 }
 
-/// Makes the call with every failure, the `nth` of them under a design. Returns how many there were.
+/// Makes the call with every failure; `design` chooses the design for the `nth` failure. Returns the number
+/// of failures.
 ///
 /// # Errors
 ///
-/// A text that describes the first mistake. The stage is gone then.
+/// Returns a description of the first mistake. The stage is lost then.
 pub fn every_failure<S: Scene>(
     call: &Call<S>,
     stage: &mut Option<S::Stage>,
@@ -254,7 +259,7 @@ pub fn every_failure<S: Scene>(
         let locking = design(point.nth);
         let mut scene = S::new(stage.take().expect("a stage"), call, locking);
         if let Err(how) = with_failure(call, &mut scene, point, &good) {
-            // Dropping it could fail again.
+            // Dropping the scene could fail again.
             core::mem::forget(scene);
             return Err(format!("{}, {locking:?}, {point}: {how}", call.name));
         }
@@ -263,8 +268,8 @@ pub fn every_failure<S: Scene>(
     })
 }
 
-/// Makes each call with every failure, under each of five designs, in a quick run under one by turns, with
-/// each number of frames and VMAs in store.
+/// Makes each call with every failure, on each of five designs, and with each number of frames and VMAs in
+/// store. A quick run uses one design for each call, in rotation.
 pub fn every_failure_of_each<S: Scene>(
     calls: &[Call<S>],
     designs: [Locking; 5],
@@ -294,7 +299,7 @@ pub fn every_failure_of_each<S: Scene>(
     for (nth, failures) in met.into_iter().enumerate() {
         let (number, turn) = (nth / turns, nth % turns);
         let (call, locking) = (&calls[number], designs[(number + turn) % designs.len()]);
-        // A range writer looks for memory for its claim, and does without.
+        // A range writer tries to allocate for its claim, and works without the allocation.
         let may_ask = call.needs != Needs::Memory && locking.write == Write::RangesOnly;
         if (failures > 0) != (call.needs != Needs::Nothing) && !may_ask {
             wrong.push(format!("{}, {locking:?}: {failures} failures", call.name));

@@ -1,10 +1,11 @@
-//! The public methods of the engine, as its sources say: for tests that no call is forgotten.
+//! The public methods of the engine, read from its sources. Tests use the list to check that no call is
+//! missing.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// `Type::call` of every public method in the sources, and the file. What documentation does not show, what
-/// one crate of the project does for another, is none.
+/// Returns `Type::call` of every public method in the sources, with its file. Methods that are hidden from
+/// the documentation are calls between crates of the project, and are left out.
 pub fn public_calls(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     read_folder(folder, &mut found);
@@ -30,13 +31,14 @@ fn read_folder(folder: &Path, found: &mut BTreeMap<String, String>) {
             } else if let (Some(of), Some(name)) = (&of, public_name(line)) {
                 found.insert(format!("{of}::{name}"), path.display().to_string());
             }
-            // An attribute belongs to the next item, comments and other attributes between them.
+            // An attribute applies to the next item. Comments and other attributes may lie between them.
             hidden &= line.starts_with(['#', '/']);
         }
     }
 }
 
-/// The type that a line such as `impl<P: Platform> AddressSpace<P> {` opens, unless it implements a trait.
+/// Returns the type that a line such as `impl<P: Platform> AddressSpace<P> {` opens, unless the line
+/// implements a trait.
 fn implemented(line: &str) -> Option<String> {
     let mut depth = 0;
     let rest = line.strip_prefix("impl")?;

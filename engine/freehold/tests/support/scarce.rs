@@ -1,7 +1,8 @@
-//! A world whose engine has nothing in store, on which scenes follow each other.
+//! A world whose engine has empty caches, for a sequence of scenes.
 //!
-//! Frames and VMAs are allocated in batches, and what lies in store cannot fail. A process takes it all before
-//! a call is made, so that every allocation of the call asks for memory.
+//! Frames and VMAs are allocated in batches, and taking one from the store cannot fail. A separate process,
+//! the hog, takes all of them before a call is made, so that every allocation of the call reaches the
+//! allocator.
 
 use super::{failure::Failure, heap::last_refused, *};
 use freehold::{
@@ -11,22 +12,22 @@ use freehold::{
 };
 use freehold_sync::Host;
 
-/// The size of a block of VMAs, at least. Nodes of the tree are smaller.
+/// Smallest size of a block of VMAs. Nodes of the VMA tree are smaller.
 const CHUNK: usize = 2048;
-/// VMAs of the hog with which the world is worn: they make each scene slower.
+/// Number of VMAs of the hog after which the world should be replaced, because they make each scene slower.
 const MOST: u64 = 500;
-/// The address of pages of the hog, which it frees to put frames in store.
+/// Address of the hog's pages that it frees to put frames into the cache.
 const SPARES: u64 = BASE + (5 << 30);
-/// The address of VMAs of the hog, each of one page.
+/// Address of the hog's VMAs, each of one page.
 const VMAS: u64 = BASE + (6 << 30);
 
 pub struct ScarceWorld {
     pub world: World,
-    /// Takes what the engine has in store.
+    /// Process that takes everything from the engine's store.
     pub hog: Process,
-    /// Runs the hog.
+    /// CPU that runs the hog.
     pub cpu: Vcpu,
-    /// The address of its next VMA.
+    /// Address of the hog's next VMA.
     next: u64,
     /// A frame that the engine does not use.
     frame: Pfn,
@@ -36,7 +37,7 @@ pub struct ScarceWorld {
 
 impl ScarceWorld {
     pub fn new(world: World) -> Self {
-        // A range writer takes other memory, and does without.
+        // A range writer uses other memory, and works without it.
         let hog = world.process(Locking { write: Write::Whole, ..Locking::default() });
         let cpu = world.machine.cpu(1);
         let mut frame = [Pfn::new(0)];
@@ -49,18 +50,19 @@ impl ScarceWorld {
         scarce
     }
 
-    /// Notes what is in use between scenes: for [`check_that_all_is_back`](Self::check_that_all_is_back).
+    /// Records the memory in use between scenes, for
+    /// [`check_that_all_is_back`](Self::check_that_all_is_back).
     pub fn note_use(&mut self) {
         self.give_frames_back();
         self.in_use = self.count();
     }
 
-    /// Returns whether the next scene should have a new world.
+    /// Returns true if the next scene should have a new world.
     pub fn is_worn(&self) -> bool {
         self.hog.counts().map_count > MOST || self.world.engine().failed_frames() > 0
     }
 
-    /// Leaves `spare` VMAs and frames in store, the frames for this thread's CPU.
+    /// Leaves `spare` VMAs and `spare` frames in the caches, the frames in that of this thread's CPU.
     pub fn use_up(&mut self, spare: u64) {
         loop {
             Failure::Heap.arm(1);
@@ -70,7 +72,7 @@ impl ScarceWorld {
                 if last_refused() >= CHUNK {
                     break;
                 }
-                // A node of its own tree.
+                // The failed allocation was for a node of the hog's own tree.
                 assert!(self.take());
             }
         }
@@ -86,7 +88,7 @@ impl ScarceWorld {
         }
     }
 
-    /// Takes a VMA, if there is memory.
+    /// Takes a VMA. Returns false if there is no memory.
     fn take(&mut self) -> bool {
         let prot = if (self.next / PAGE).is_multiple_of(2) { R } else { RW };
         let taken = self.hog.mmap(self.next, PAGE, prot, ANON | MapFlags::FIXED, None, 0).is_ok();
@@ -94,7 +96,8 @@ impl ScarceWorld {
         taken
     }
 
-    /// Empties this CPU's cache of frames: the engine does that before it looks for a frame in the caches.
+    /// Empties the frame cache of this CPU. soft_offline does that before it searches the caches for the
+    /// frame.
     fn give_frames_back(&self) {
         let in_use = self.world.engine().soft_offline(self.frame);
         assert!(in_use.is_err(), "a frame of the machine's was taken from it");
@@ -105,15 +108,15 @@ impl ScarceWorld {
         (in_use.frames, in_use.tables, in_use.spaces)
     }
 
-    /// Fails if a scene has left anything in use. `frames_may_stay`: other threads keep some of the frames
-    /// that they freed; these are counted when the world ends.
+    /// Fails if a scene has left memory in use. If `frames_may_stay`, other threads may keep frames that they
+    /// freed; these frames are checked when the world ends.
     #[track_caller]
     pub fn check_that_all_is_back(&self, frames_may_stay: bool, what: impl Fn() -> String) {
         self.give_frames_back();
         let (frames, tables, spaces) = self.count();
         let kept = frames as i64 - self.in_use.0 as i64;
         assert!(kept == 0 || frames_may_stay, "{}: {kept} frames were leaked", what());
-        assert_eq!((tables, spaces), (self.in_use.1, self.in_use.2), "{}: tables and spaces", what());
+        assert_eq!((tables, spaces), (self.in_use.1, self.in_use.2), "{}: tables and spaces in use", what());
     }
 
     /// Ends the world. Only memory that has failed may be left.
@@ -121,7 +124,7 @@ impl ScarceWorld {
         let ScarceWorld { world: World { machine, engine }, hog, cpu, frame, .. } = self;
         let failed = engine.as_ref().unwrap().failed_frames();
         drop((hog, cpu, engine));
-        // SAFETY: from the machine, and nothing has used it.
+        // SAFETY: the frame was allocated from the machine, and nothing has used it.
         unsafe { machine.free_frames(&[frame]) };
         let left = machine.accounting();
         assert_eq!((left.frames as u64, left.tables, left.spaces), (failed, 0, 0), "{left}");

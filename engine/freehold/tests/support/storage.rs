@@ -1,5 +1,5 @@
-//! Storage that is memory: its frames are a file's pages, and what was not made to last is lost when the
-//! power fails.
+//! Direct-access storage: its frames are the pages of a file. Stores that were not made persistent are lost
+//! in a power failure.
 
 use super::{
     Counted, File, FileAccess, ForeignFrames, IoError, Machine, Mapping, PAGE, Pager, Pfn, Platform, World,
@@ -16,24 +16,24 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-/// What the storage knows of itself.
+/// State of the storage.
 #[derive(Default)]
 pub struct State {
-    /// The frames of pages.
+    /// Frames by page number.
     pub frames: BTreeMap<u64, Pfn>,
-    /// The first words of pages, as they are after a failure of the power.
+    /// First words of pages, as they would be after a power failure.
     pub lasting: BTreeMap<u64, u64>,
-    /// The pages that were made to last, in order.
+    /// Pages that were made persistent, in order.
     pub persisted: Vec<u64>,
-    /// Frames that were given back when their pages were cut off.
+    /// Number of frames that were returned because their pages were truncated or punched.
     pub freed: usize,
-    /// Nothing can be had, or be made to last.
+    /// True if every request fails.
     pub broken: bool,
-    /// What the storage says instead of a frame of its own.
+    /// Frame that the storage returns in place of its own.
     pub lie: Option<Pfn>,
 }
 
-/// A device on a machine.
+/// A storage device on a machine.
 #[derive(Clone)]
 pub struct Storage {
     machine: Machine,
@@ -49,7 +49,7 @@ impl Storage {
         self.state.lock().unwrap()
     }
 
-    /// A file of so many pages on it.
+    /// Creates a file of `pages` pages on the storage.
     pub fn file(&self, world: &World, pages: u64) -> Counted<File<Machine>> {
         let mapping = Mapping::direct(world.engine(), Device(self.clone()), pages * PAGE).unwrap();
         File::new(&mapping, FileAccess::READ_WRITE, "/dax/file").unwrap()
@@ -63,32 +63,32 @@ impl Storage {
         self.state().freed
     }
 
-    /// The first word of a page, in the storage itself.
+    /// Returns the first word of a page in the storage.
     pub fn word(&self, index: u64) -> u64 {
         let mut bytes = [0; 8];
         self.machine.read_frame(self.frame(index).unwrap(), 0, &mut bytes);
         u64::from_le_bytes(bytes)
     }
 
-    /// The first word of a page, if the power failed now.
+    /// Returns the first word of a page as it would be after a power failure now.
     pub fn lasting(&self, index: u64) -> u64 {
         self.state().lasting.get(&index).copied().unwrap_or_default()
     }
 
-    /// What was made to last since the last time this was asked.
+    /// Returns the pages that were made persistent since the last call.
     pub fn persisted(&self) -> Vec<u64> {
         std::mem::take(&mut self.state().persisted)
     }
 
     fn free(&self, frame: Pfn) {
-        // Not even in the way of a gather, a transfer, or a lookup.
+        // Not even a gather, a transfer or a lookup holds the frame.
         assert!(self.machine.frame(frame).is_free(), "{frame:?} is still in use");
-        // SAFETY: allocated below, and its record says that nobody has it.
+        // SAFETY: the frame was allocated by the storage, and its record says that it has no user.
         unsafe { self.machine.free_frames(&[frame]) };
     }
 }
 
-/// The pager of a file on it; there is one.
+/// Pager of the only file on the storage.
 struct Device(Storage);
 
 impl Pager<Machine> for Device {

@@ -3,29 +3,29 @@
 use super::*;
 use freehold::{fault::FaultError, space::Counts, vma::flags::VmFlags};
 
-/// The word at an address.
+/// Result of a load of one word.
 #[derive(Debug, PartialEq, Clone, Copy)]
 pub enum Seen {
     Loaded(Result<u64, FaultError>),
-    /// A load would ask the pager: the word of the page that is present, or zero.
+    /// A load would notify the pager. Holds the word of the page that is present, or zero.
     Peeked(u64),
 }
 
 /// The memory of a process as a program sees it.
 #[derive(Debug, PartialEq)]
 pub struct View {
-    /// Start, end, flags, offset and name; VMAs that could be one are one.
+    /// Start, end, flags, offset and name of VMAs. VMAs that could merge are joined.
     pub maps: Vec<(u64, u64, VmFlags, u64, String)>,
-    /// But for the number of VMAs.
+    /// Counts, without the number of VMAs.
     counts: Counts,
     brk: u64,
     pub contents: Vec<(u64, Seen)>,
-    /// The contents that a child sees.
+    /// Contents that a child sees.
     pub child: Vec<(u64, Seen)>,
 }
 
 impl View {
-    /// Looks at those places, and at some pages of the heap.
+    /// Reads the words at `places`, and those of some pages of the heap.
     pub fn new(
         machine: &Machine,
         cpu: &mut Vcpu,
@@ -41,7 +41,7 @@ impl View {
         View { maps, counts, brk, contents: look(process), child: child.map_or(Vec::new(), look) }
     }
 
-    /// Lists the differences, one a line.
+    /// Returns the differences, one per line.
     pub fn differences(&self, expected: &Self) -> String {
         fn lines(view: &View) -> Vec<String> {
             let mut lines: Vec<String> = view.maps.iter().map(|line| format!("{line:x?}")).collect();
@@ -70,11 +70,11 @@ fn seen(machine: &Machine, cpu: &mut Vcpu, process: &Process, at: u64) -> Seen {
     Seen::Peeked(u64::from_le_bytes(bytes))
 }
 
-/// The lines of maps, those that continue each other as one.
+/// Returns the VMAs, joined where one continues the other.
 fn joined(process: &Process) -> Vec<(u64, u64, VmFlags, u64, String)> {
     let mut lines: Vec<(u64, u64, VmFlags, u64, String)> = Vec::new();
     for line in process.maps(0) {
-        // Whether guards may be there stays noted where they could not be put, or were taken away.
+        // The flag may stay set after guards could not be installed or were removed.
         let flags = line.flags - VmFlags::MAYBE_GUARD;
         let name = line.name.as_str();
         match lines.last_mut() {
