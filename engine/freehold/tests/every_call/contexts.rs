@@ -1,4 +1,5 @@
-//! Calls in places where the table of `freehold::platform` forbids them: the machine panics at each.
+//! Calls of the platform in contexts that forbid them, by the table of `freehold::platform`. The machine
+//! panics at each such call.
 #![expect(unsafe_code, reason = "calls the platform as the engine does")]
 
 use crate::support::*;
@@ -21,7 +22,7 @@ fn done<T>(result: T) {
     std::hint::black_box(result);
 }
 
-/// What the machine says of a call, or nothing if it may be made there.
+/// Returns the panic message of the machine for a call, or an empty text if the call is allowed.
 fn complaint(call: impl FnOnce()) -> String {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(()) => String::new(),
@@ -32,7 +33,7 @@ fn complaint(call: impl FnOnce()) -> String {
     }
 }
 
-/// A call: its name, and itself.
+/// Name and code of a call.
 type Call<'m> = (&'static str, Box<dyn Fn() + 'm>);
 
 /// Calls of every kind.
@@ -54,7 +55,7 @@ fn calls(machine: &Machine) -> Vec<Call<'_>> {
         ("alloc_table", Box::new(|| done(machine.alloc_table()))),
         ("alloc_frames", Box::new(move || done(frame()))),
         ("alloc_run", Box::new(|| done(machine.alloc_run(1)))),
-        // SAFETY: none are freed.
+        // SAFETY: the list is empty, so no frame is freed.
         ("free_frames", Box::new(|| unsafe { machine.free_frames(&[]) })),
         ("zero_frame", Box::new(move || machine.zero_frame(one))),
         ("copy_frame", Box::new(move || machine.copy_frame(one, other))),
@@ -67,7 +68,7 @@ fn calls(machine: &Machine) -> Vec<Call<'_>> {
     ]
 }
 
-/// The calls at which the machine panics inside of `place`.
+/// Returns the names of the calls at which the machine panics in the context `place`.
 fn forbidden(place: impl Fn(&dyn Fn())) -> String {
     let machine = machine();
     let calls = calls(&machine);
@@ -80,7 +81,7 @@ fn forbidden(place: impl Fn(&dyn Fn())) -> String {
     wrong.map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
 }
 
-/// What is forbidden where the contents of frames may still be used.
+/// Calls that are forbidden in a context where the contents of frames may still be used.
 const CLOSED: &str = "wait wait_killable wait_interruptible wake_one wake_all rcu_read rcu_barrier alloc_table \
                       alloc_frames alloc_run free_frames";
 const SHORT: &str = "wait wait_killable wait_interruptible wake_one wake_all rcu_read rcu_barrier alloc_table \
@@ -88,12 +89,12 @@ const SHORT: &str = "wait wait_killable wait_interruptible wake_one wake_all rcu
                      zero_frame copy_frame read_frame write_frame";
 
 #[test]
-fn nothing_is_forbidden_outside() {
+fn every_call_is_allowed_outside_of_contexts() {
     assert_eq!(forbidden(|call| call()), "");
 }
 
 #[test]
-fn under_a_tables_lock() {
+fn calls_are_restricted_under_a_page_table_lock() {
     let lock = RawSpin::new();
     let found = forbidden(|call| {
         let _guard = lock.lock::<Machine>(Rank::PageTable);
@@ -103,7 +104,7 @@ fn under_a_tables_lock() {
 }
 
 #[test]
-fn under_another_spin_lock() {
+fn calls_are_restricted_under_other_spin_locks() {
     let lock = RawSpin::new();
     let found = forbidden(|call| {
         let _guard = lock.lock::<Machine>(Rank::Frames);
@@ -113,25 +114,25 @@ fn under_another_spin_lock() {
 }
 
 #[test]
-fn with_a_cpus_number() {
+fn calls_are_restricted_inside_with_cpu() {
     let found = forbidden(|call| <Machine>::with_cpu(|_| call()));
     assert_eq!(found, format!("{} spin_enter heap", SHORT.replace("wake_all", "wake_all with_cpu")));
 }
 
 #[test]
-fn in_a_walk() {
+fn calls_are_restricted_inside_a_table_walk() {
     let machine = machine();
     let root = machine.alloc_table().unwrap();
     let mmu = machine.space_created(root).unwrap();
     let mut cpu = machine.cpu(0);
-    // From now on it runs this space.
+    // The CPU runs this address space from here on.
     assert_eq!(cpu.touch(&mmu, 0x7000, Access::READ, |_, _| Err(())), Err(()));
     let found = forbidden(|call| cpu.call(|| machine.walk_tables(&mmu, call).unwrap()));
     assert_eq!(found, format!("{} heap", SHORT.replace("wake_all", "wake_all with_cpu")));
 }
 
 #[test]
-fn in_a_read_section() {
+fn calls_are_restricted_inside_an_rcu_read_section() {
     let found = forbidden(|call| {
         let _reading = <Machine>::rcu_read();
         call();
@@ -142,9 +143,9 @@ fn in_a_read_section() {
     );
 }
 
-/// A deferred function may run anywhere, in the middle of somebody else's work.
+/// A deferred function may run anywhere, so it may not sleep.
 #[test]
-fn in_a_deferred_function() {
+fn deferred_functions_may_not_sleep() {
     static WRONG: AtomicUsize = AtomicUsize::new(0);
     unsafe fn deferred(_: NonNull<RcuHead>) {
         for call in [|| <Machine>::rcu_barrier(), || <Machine>::wait(&WORD, 1)] {
@@ -152,15 +153,15 @@ fn in_a_deferred_function() {
         }
     }
     let head = RcuHead::new();
-    // SAFETY: the head lives until the barrier has returned.
+    // SAFETY: `head` lives until `rcu_barrier` has returned.
     unsafe { <Machine>::rcu_defer(NonNull::from(&head), deferred) };
     <Machine>::rcu_barrier();
     assert_eq!(WRONG.load(SeqCst), 2);
 }
 
-/// A flush waits for processors that may want the table.
+/// A flush waits for CPUs, which may be waiting for the lock of the page table.
 #[test]
-fn a_flush_under_spin_locks() {
+fn flush_is_allowed_only_under_page_table_locks() {
     let machine = machine();
     let mmu = machine.space_created(machine.alloc_table().unwrap()).unwrap();
     let at = VirtAddr::new(0);
@@ -175,9 +176,9 @@ fn a_flush_under_spin_locks() {
     assert!(flush(Rank::Frames).starts_with("flush inside of SpinLock"));
 }
 
-/// A task that sleeps for a lock would be woken under the spin lock.
+/// Releasing a sleeping lock would wake a task while the spin lock is held.
 #[test]
-fn the_end_of_a_sleeping_lock_under_a_spin_lock() {
+fn sleeping_lock_may_not_be_released_under_a_spin_lock() {
     let (spin, sleeping, word) = (RawSpin::new(), RwSem::<Machine>::new(Rank::IMmap), WordLock::new());
     let text = complaint(|| {
         let guard = sleeping.read();
@@ -196,14 +197,14 @@ fn the_end_of_a_sleeping_lock_under_a_spin_lock() {
 }
 
 #[test]
-fn a_spin_lock_with_the_rank_of_a_sleeping_one() {
+fn spin_lock_may_not_have_the_rank_of_a_sleeping_lock() {
     let text = complaint(|| drop(RawSpin::new().lock::<Machine>(Rank::Mmap)));
     assert!(text.contains("no rank of spin locks"), "{text}");
 }
 
-/// A try that fails is over at once, and sections end in any order.
+/// A failed try_lock ends its section at once, and sections may end in any order.
 #[test]
-fn sections_of_spin_locks() {
+fn spin_lock_sections_end_with_the_last_lock() {
     let (first, second) = (RawSpin::new(), RawSpin::new());
     let text = complaint(|| {
         let outer = first.lock::<Machine>(Rank::PageTable);

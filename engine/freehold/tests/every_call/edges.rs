@@ -1,5 +1,5 @@
-//! Arguments and settings at the edges: what nothing could keep to is refused, with an error that says what
-//! it was; nothing panics.
+//! Arguments and settings at the edges of their ranges. Values that cannot be honoured are refused with an
+//! error that names the problem. No call panics.
 
 use crate::support::*;
 use freehold::{
@@ -13,11 +13,11 @@ use freehold::{
     vma::flags::VmFlags,
 };
 
-/// The largest size of a file.
+/// Largest size of a file in bytes.
 const LARGEST: u64 = i64::MAX as u64;
 
 #[test]
-fn settings_of_an_address_space() {
+fn impossible_space_settings_are_refused() {
     let world = World::new();
     let make = |config: &SpaceConfig| Process::new(world.engine(), config).map(drop);
     let tame = SpaceConfig::default;
@@ -31,7 +31,7 @@ fn settings_of_an_address_space() {
     for data in [9999..3, 0..u64::MAX, TASK_SIZE..TASK_SIZE + 1, u64::MAX..0] {
         assert_eq!(make(&SpaceConfig { data, ..tame() }), Err(SpaceError::Data));
     }
-    // What can be is, and serves a fault, however little room there is.
+    // Possible settings are accepted, and such a space serves a fault, however few addresses it has.
     for (mmap_base, brk) in [(0, 0), (TASK_SIZE, TASK_SIZE), (PAGE, 3)] {
         let config = SpaceConfig { mmap_base, brk, data: TASK_SIZE..TASK_SIZE, ..tame() };
         let process = Process::new(world.engine(), &config).unwrap();
@@ -46,7 +46,7 @@ fn settings_of_an_address_space() {
 }
 
 #[test]
-fn settings_of_an_engine() {
+fn impossible_engine_settings_are_refused() {
     let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     for mmap_min_addr in [TASK_SIZE + 1, u64::MAX] {
         let made = Engine::new(machine.clone(), Config { mmap_min_addr, ..Config::default() });
@@ -63,14 +63,14 @@ fn settings_of_an_engine() {
     };
     let world = World::with(16 << 20, wild);
     let process = world.process(Locking::default());
-    // No address is high enough.
+    // No address is high enough for a mapping.
     assert_eq!(process.mmap(0, PAGE, R, ANON, None, 0), Err(MmapError::NoSpace));
     drop(process);
     world.end();
 }
 
 #[test]
-fn special_mappings_have_no_properties_of_other_memory() {
+fn special_mapping_refuses_flags_of_other_memory() {
     World::new().live(Locking::default(), |world, process, _| {
         let special = Special::new(world.engine(), Frames::new("[it]", &[]).unwrap()).unwrap();
         let wrong =
@@ -83,7 +83,7 @@ fn special_mappings_have_no_properties_of_other_memory() {
 }
 
 #[test]
-fn files_are_not_larger_than_they_can_be() {
+fn file_sizes_are_capped_at_the_largest_size() {
     let world = World::new();
     let engine = world.engine();
     let size = |mapping: Counted<Mapping<Machine>>| {
@@ -100,17 +100,17 @@ fn files_are_not_larger_than_they_can_be() {
 }
 
 #[test]
-fn a_file_of_huge_pages_is_not_laid_out_in_small_ones() {
+fn lay_out_adds_no_small_pages_to_a_hugetlb_file() {
     let world = World::new();
     let file = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, 4 << 20, false).unwrap();
     file.lay_out().unwrap();
-    assert!(!file.has_page(PageIndex::new(0)), "a small page in the place of a huge one");
+    assert!(!file.has_page(PageIndex::new(0)), "a small page instead of a huge page");
     drop(file);
     world.end();
 }
 
 #[test]
-fn reports_of_parts_of_pages() {
+fn reports_round_ranges_to_whole_pages() {
     World::new().live(Locking::default(), |_, process, cpu| {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
@@ -129,7 +129,7 @@ fn reports_of_parts_of_pages() {
 }
 
 #[test]
-fn nodes_and_frames_that_do_not_exist() {
+fn unknown_nodes_and_frames_are_refused() {
     let world = World::new();
     let (engine, size) = (world.engine(), HugePageSize::Mib2);
     for node in [1, 7, usize::MAX] {
@@ -149,7 +149,7 @@ fn nodes_and_frames_that_do_not_exist() {
 }
 
 #[test]
-fn a_length_that_overflows_when_it_is_rounded() {
+fn mremap_refuses_a_length_that_overflows_when_rounded() {
     let world = World::with(24 << 20, Config::default());
     world.engine().resize_huge_pool(HugePageSize::Mib2, 2, None);
     let process = world.process(Locking::default());

@@ -1,6 +1,6 @@
-//! Objects of two engines never meet: each engine believes that what it finds is in the keeping of its own
-//! caches and records. One test for each place where they could; and numbers of frames that are nobody's, or
-//! another engine's.
+//! Objects of two engines must never be combined, because each engine assumes that objects belong to its own
+//! caches and records. There is one test for each place where objects could be combined. Two tests use frame
+//! numbers that belong to no frame or to another engine.
 
 use crate::support::*;
 use freehold::{
@@ -15,7 +15,7 @@ use freehold::{
     vma::flags::VmFlags,
 };
 
-/// A process of one world and the other world.
+/// Runs `scenario` with a process of one world, and with another world.
 fn two(scenario: impl Fn(&World, &Process, &mut Vcpu, &World)) {
     let (own, other) = (World::new(), World::new());
     own.live(Locking::default(), |own, process, cpu| {
@@ -31,7 +31,7 @@ fn refused(process: &Process, file: &Counted<File<Machine>>, len: u64, flags: Ma
 }
 
 #[test]
-fn a_file() {
+fn file_of_another_engine_is_refused() {
     two(|_, process, cpu, other| {
         let file = other.file(4);
         for flags in [MapFlags::SHARED, MapFlags::PRIVATE, MapFlags::SHARED | MapFlags::FIXED] {
@@ -39,7 +39,7 @@ fn a_file() {
         }
         let shm = File::shared_memory(other.engine(), PAGE, true).unwrap();
         refused(process, &shm, PAGE, MapFlags::SHARED | MapFlags::POPULATE);
-        // Where the file is ignored it does not matter whose it is.
+        // The file is ignored for an anonymous mapping, so its engine does not matter.
         let at = process.mmap(0, PAGE, RW, ANON, Some(&file), 0).unwrap();
         process.store(cpu, at, 1u64).unwrap();
         process.munmap(at, PAGE).unwrap();
@@ -47,7 +47,7 @@ fn a_file() {
 }
 
 #[test]
-fn a_file_of_huge_pages() {
+fn hugetlb_file_of_another_engine_is_refused() {
     two(|_, process, _, other| {
         let size = HugePageSize::Mib2;
         other.engine().resize_huge_pool(size, 1, None);
@@ -66,12 +66,12 @@ impl VmOps<Machine> for Nothing {}
 struct Asked;
 impl Driver<Machine> for Asked {
     fn mmap(&self, _: &mut MapRequest<'_, Machine>) -> Result<Counted<Special<Machine>>, MmapError> {
-        panic!("a driver is not asked for another engine's mapping");
+        panic!("a driver is not called for another engine's mapping");
     }
 }
 
 #[test]
-fn a_device() {
+fn device_of_another_engine_is_refused() {
     two(|_, process, _, other| {
         let mapping = Mapping::new(other.engine(), Zeroes, 0, true).unwrap();
         let file = File::with_driver(&mapping, Asked, FileAccess::READ_WRITE, "device").unwrap();
@@ -80,7 +80,7 @@ fn a_device() {
 }
 
 #[test]
-fn a_special_mapping() {
+fn special_mapping_of_another_engine_is_refused() {
     two(|own, process, _, other| {
         let flags = VmFlags::READ | VmFlags::MAYREAD;
         let mapping = Mapping::new(other.engine(), Zeroes, 0, true).unwrap();
@@ -93,13 +93,13 @@ fn a_special_mapping() {
             assert_eq!(error, Err(MmapError::OtherEngine));
             let part = |special| SpecialPart { len: PAGE, flags, special };
             let error = process.install_specials(BASE, &[part(&native), part(special)]);
-            assert_eq!(error, Err(MmapError::OtherEngine), "all or none");
+            assert_eq!(error, Err(MmapError::OtherEngine), "no part may be installed");
         }
     });
 }
 
 #[test]
-fn a_segment() {
+fn segment_of_another_engine_is_refused() {
     two(|_, process, _, other| {
         let segment = Segment::new(other.engine(), 1, PAGE).unwrap();
         let error = process.shmat(&segment, 0, ShmFlags::empty()).unwrap_err();
@@ -110,7 +110,7 @@ fn a_segment() {
 }
 
 #[test]
-fn an_address_space_that_memory_is_copied_from_or_to() {
+fn process_vm_refuses_a_space_of_another_engine() {
     two(|_, process, cpu, other| {
         let stranger = other.process(Locking::default());
         let mut their_cpu = other.machine.cpu(0);
@@ -130,7 +130,7 @@ fn an_address_space_that_memory_is_copied_from_or_to() {
 }
 
 #[test]
-fn a_file_without_an_mmu() {
+fn nommu_space_refuses_a_file_of_another_engine() {
     two(|own, _, _, other| {
         let space = NoMmuSpace::new(&Regions::new(own.engine()).unwrap()).unwrap();
         let shm = File::shared_memory(other.engine(), PAGE, true).unwrap();
@@ -142,10 +142,10 @@ fn a_file_without_an_mmu() {
     });
 }
 
-/// Two engines on one platform: records of frames name pages of both, and neither touches the other's by a
-/// number.
+/// Two engines on one platform share its frame records. An engine that gets the number of the other engine's
+/// frame leaves the frame alone.
 #[test]
-fn a_frame_of_another_engine_on_the_same_machine() {
+fn frame_of_another_engine_on_the_same_machine_is_untouched() {
     let world = World::new();
     let other = Engine::new(world.machine.clone(), Config::default()).unwrap();
     let process = world.process(Locking::default());
@@ -166,7 +166,7 @@ fn a_frame_of_another_engine_on_the_same_machine() {
     }
     assert_eq!([0, 1].map(|n| process.frame_at(BASE + n * PAGE).unwrap()), frames);
     assert_eq!((process.load(&mut cpu, BASE), process.load(&mut cpu, BASE + PAGE)), (Ok(5u64), Ok(6u64)));
-    // Its own engine does what it is asked.
+    // The owning engine accepts the same numbers.
     assert_eq!(world.engine().entries_of(frames[0]), 1);
     assert_eq!(world.engine().memory_failure(frames[0]), Ok(Damage::Lost));
     assert!(matches!(process.load::<u64>(&mut cpu, BASE), Err(FaultError::MemoryFailed { .. })));
@@ -176,7 +176,7 @@ fn a_frame_of_another_engine_on_the_same_machine() {
 }
 
 #[test]
-fn a_number_that_no_frame_has() {
+fn number_without_a_frame_is_refused() {
     let world = World::new();
     let engine = world.engine();
     for pfn in [1 << 30, 1 << 40, u64::MAX].map(Pfn::new) {

@@ -1,6 +1,6 @@
-//! A process that chooses addresses, offsets, orders and lengths to make others wait: what they wait for is
-//! bounded, or ends with a fatal signal (`docs/reference/bounds.md`). Nothing here asserts a time: depths, places and
-//! how far a call came are what shows.
+//! A process that chooses addresses, offsets, orders and lengths to make other processes wait. Each wait is
+//! bounded, or ends with a fatal signal (`docs/bounds.md`). The tests assert no times. They assert depths,
+//! places, and how many bytes a call covered.
 
 use crate::support::*;
 use freehold::{
@@ -11,19 +11,20 @@ use freehold::{
     uffd::{FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 
-/// What the balance of a file's VMAs could rest on without a secret, and once did.
+/// Hash that the tree of a file's VMAs could use for its balance without a secret, and used in an earlier
+/// version.
 fn hash(addr: usize) -> u64 {
     let product = (addr as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
 }
 
-/// The slab gives the VMA again that was freed last. So a process learns of each VMA where it will lie, by a
-/// mapping that goes at once, and maps the page of the file that stands where this VMA's address makes the
-/// tree deepest.
+/// The slab hands out the VMA that was freed last. A process can therefore learn the address of its next VMA
+/// from a mapping that it unmaps at once. It then maps the page of the file at which a VMA of that address
+/// makes the tree deepest.
 #[test]
-fn offsets_chosen_by_the_addresses_of_vmas_make_no_list() {
+fn offsets_chosen_by_vma_addresses_do_not_degrade_the_tree() {
     const VMAS: u64 = 400;
-    // Where in a VMA the link lies is not for a test to know.
+    // The test does not know the offset of the link in a VMA, so it tries all of them.
     for link in (64..192).step_by(8) {
         World::new().live(Locking::default(), |world, hostile, _| {
             let mapping = Mapping::new(world.engine(), Disk, i64::MAX as u64, false).unwrap();
@@ -37,9 +38,9 @@ fn offsets_chosen_by_the_addresses_of_vmas_make_no_list() {
                 };
                 let vma = map(0);
                 hostile.munmap(at, PAGE).unwrap();
-                assert_eq!(map(hash(vma + link) >> 14), vma, "a VMA is used again");
+                assert_eq!(map(hash(vma + link) >> 14), vma, "the slab hands out the same VMA again");
             }
-            // Verifies the depth; nobody else's mmap and munmap goes further down.
+            // Verifies the depth, which bounds how far mmap and munmap of other processes descend.
             mapping.check();
             let other = world.process(Locking::default());
             for n in 0..VMAS {
@@ -56,17 +57,17 @@ fn offsets_chosen_by_the_addresses_of_vmas_make_no_list() {
     }
 }
 
-/// One page of a stack, which wants 256 free pages below it.
+/// Maps one page of a stack, which needs 256 free pages below it.
 fn stack(process: &Process, at: u64) {
     let flags = ANON | MapFlags::GROWSDOWN | MapFlags::FIXED_NOREPLACE;
     assert_eq!(process.mmap(at, PAGE, RW, flags, None, 0), Ok(at));
 }
 
-/// Pages between two stacks: too few for any mapping in between.
+/// Number of pages between two stacks: too few for any mapping between them.
 const BETWEEN: u64 = 258;
 
-/// Below the mmap base: stacks, a mapping, a gap of 8 pages, a mapping. Where the next one goes, in pages
-/// below the first mapping.
+/// Maps stacks, a mapping, a gap of 8 pages and a mapping, downwards from the mmap base. Returns how many
+/// pages below the first mapping the next mapping is placed.
 fn place_below(stacks: u64) -> u64 {
     let world = World::new();
     let config = SpaceConfig::default();
@@ -85,7 +86,8 @@ fn place_below(stacks: u64) -> u64 {
     (at - found) / PAGE
 }
 
-/// The same above a third of the address space, with no room below. In pages above the first mapping.
+/// Maps the same layout upwards from a third of the address space, with no free addresses below. Returns how
+/// many pages above the first mapping the next mapping is placed.
 fn place_above(stacks: u64) -> u64 {
     let world = World::new();
     let config = SpaceConfig { mmap_base: 128 << 20, ..SpaceConfig::default() };
@@ -97,7 +99,7 @@ fn place_above(stacks: u64) -> u64 {
         stack(&process, at);
         at += PAGE;
     }
-    // In front of these no gap is kept: this one is closed.
+    // The search keeps no gap in front of these stacks, so this mapping fills the gap.
     anon(&process, at, 1);
     anon(&process, at + 9 * PAGE, 1);
     let found = process.mmap(0, 4 * PAGE, R, ANON, None, 0).unwrap();
@@ -107,24 +109,24 @@ fn place_above(stacks: u64) -> u64 {
     (found - at) / PAGE
 }
 
-/// A search for room goes around some stacks one by one, as Linux does, and finds the first gap that is large
-/// enough. It does not go around any number: then it takes a gap that has room beside a stack, though that
-/// lies further on.
+/// A search for free addresses skips a limited number of stacks one by one, as Linux does, and finds the
+/// first gap that is large enough. After that number, the search takes a gap that has room next to a stack,
+/// although a nearer gap exists.
 #[test]
-fn a_search_for_room_goes_around_a_bounded_number_of_stacks() {
+fn gap_search_skips_a_bounded_number_of_stacks() {
     assert_eq!([0, 1, 30, 63].map(place_below), [4; 4]);
     assert_eq!([64, 65, 300].map(place_below), [13; 3]);
     assert_eq!([0, 1, 30, 63].map(place_above), [1; 4]);
     assert_eq!([64, 65, 300].map(place_above), [10; 3]);
 }
 
-/// A call that is as long as its caller likes, beside a fatal signal that arrives at once.
+/// A call over a range of any length ends early if a fatal signal is pending.
 #[test]
 fn calls_of_any_length_end_with_a_fatal_signal() {
     const PAGES: u64 = 300;
     World::with(32 << 20, Config::default()).live(Locking::default(), |_, process, _| {
         let space = process.space();
-        // Nothing joins its neighbours.
+        // Alternating rights, so that no mapping merges with its neighbours.
         for n in 0..PAGES {
             let rights = if n % 2 == 0 { RW } else { RW | Prot::EXEC };
             process.mmap(BASE + n * PAGE, PAGE, rights, ANON | MapFlags::FIXED, None, 0).unwrap();
@@ -152,7 +154,7 @@ fn calls_of_any_length_end_with_a_fatal_signal() {
     });
 }
 
-/// The same between two spaces.
+/// A transfer between two address spaces ends early if a fatal signal is pending.
 #[test]
 fn transfers_of_any_length_end_with_a_fatal_signal() {
     const PAGES: u64 = 2_000;
@@ -168,10 +170,10 @@ fn transfers_of_any_length_end_with_a_fatal_signal() {
     });
 }
 
-/// A file with three pages in its cache, mapped over more addresses than could be gone through. Write-back
-/// takes the lock over its VMAs a few times only.
+/// A file with three pages in its cache is mapped over more addresses than a walk could visit. Write-back
+/// takes the lock of the file's VMAs a few times only.
 #[test]
-fn write_back_goes_over_what_is_in_the_cache_and_not_over_what_is_mapped() {
+fn write_back_visits_cached_pages_instead_of_mapped_ranges() {
     let config = Config { lock_stats: true, ..Config::default() };
     World::with(16 << 20, config).live(Locking::default(), |world, process, cpu| {
         let mapping = Mapping::new(world.engine(), Disk, i64::MAX as u64, false).unwrap();
@@ -191,7 +193,7 @@ fn write_back_goes_over_what_is_in_the_cache_and_not_over_what_is_mapped() {
     });
 }
 
-/// The same of a pager's calls.
+/// Calls of a pager over a range of any length end early if a fatal signal is pending.
 #[test]
 fn fills_of_any_length_end_with_a_fatal_signal() {
     const PAGES: u64 = 1 << 13;

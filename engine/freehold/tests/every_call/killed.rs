@@ -1,8 +1,8 @@
 //! A fatal signal arrives while a call waits (C-72).
 //!
-//! Architecture code ignored that a killable lock was not taken, went on, and let go of a lock that somebody
-//! else held. So every call is made to wait here, for the lock of the address space, for the lock of a VMA,
-//! for the end of a munmap of the same range, and killed as it does: it must say so, hold nothing, and have
+//! The bug in Linux: architecture code ignored that a killable lock was not acquired, continued, and released
+//! a lock that another task held. These tests make every call wait for the mmap lock, for a VMA lock, or for
+//! the end of a munmap of the same range, and kill it. The call must return an error, hold no lock, and have
 //! changed nothing.
 
 use super::{
@@ -32,7 +32,8 @@ use std::sync::{
     mpsc::{Receiver, Sender, channel},
 };
 
-/// Runs a call on a thread of its own that is killed as it waits; tells whether it was.
+/// Runs a call on a thread of its own that has a fatal signal pending. Returns the result, and true if the
+/// call was killed while it waited.
 fn killed_in<R: Send>(call: impl FnOnce() -> R + Send) -> (R, bool) {
     let thread = || {
         Task::current().interrupt_wait(1);
@@ -41,13 +42,13 @@ fn killed_in<R: Send>(call: impl FnOnce() -> R + Send) -> (R, bool) {
     std::thread::scope(|scope| scope.spawn(thread).join().unwrap())
 }
 
-/// Calls that only look at the VMAs, and so wait for a writer alone.
+/// Calls that only read the set of VMAs, and therefore wait only for an exclusive writer.
 const LOOKS: &[&str] = &["DONTNEED", "guards", "WILLNEED", "REMOVE"];
 
-/// Calls inside one VMA, for which its own lock will do under every design.
+/// Calls inside one VMA, for which the VMA lock suffices under every design.
 const IN_ONE_VMA: &[&str] = &["guards where there are pages", "guards taken away"];
 
-/// Faults in VMAs that have an anon_vma or need none, for which the VMA's lock will do if the design says so.
+/// Faults in VMAs that have an anon_vma or need none. The VMA lock suffices if the design uses it.
 const FAULTS: &[&str] = &[
     "a store to fresh memory",
     "a load of fresh memory",
@@ -61,7 +62,7 @@ const FAULTS: &[&str] = &[
     "POPULATE_READ",
 ];
 
-/// Whether a call has to wait while somebody holds the lock of the address space.
+/// Returns true if a call has to wait while another task holds the mmap lock.
 fn waits(call: &Call, locking: Locking, reading: bool) -> bool {
     let looks =
         LOOKS.contains(&call.name) || (FAULTS.contains(&call.name) && locking.fault == FaultLock::MmapLock);
@@ -69,8 +70,8 @@ fn waits(call: &Call, locking: Locking, reading: bool) -> bool {
     if looks { !reading } else { !vma_lock_will_do }
 }
 
-/// Makes a call while another task holds the lock; `reading`: for reading. Fails unless everything is as
-/// `before` or as `after` then.
+/// Makes a call while another task holds the mmap lock, for reading if `reading`, otherwise for writing.
+/// Fails unless the call leaves everything as in `before` or as in `after`.
 fn killed_for_the_lock(
     call: &Call,
     stage: Stage,
@@ -105,7 +106,7 @@ fn killed_for_the_lock(
 }
 
 #[test]
-fn while_it_waits_for_the_address_space() {
+fn call_killed_waiting_for_the_mmap_lock_changes_nothing() {
     let mut stage = Stage::new(None);
     for call in CALLS {
         let (good, same) = undisturbed(call, stage, Locking::default());
@@ -120,10 +121,11 @@ fn while_it_waits_for_the_address_space() {
     stage.end();
 }
 
-/// A fault that needs the lock to choose an anon_vma, or to see a hole, waits for a writer, and dies with it.
-/// Where changes run side by side, the neighbours' own locks do for an anon_vma.
+/// A fault that needs the mmap lock, to choose an anon_vma or to find a hole, waits for an exclusive writer
+/// and is killed while waiting. In designs with range writers, the locks of the neighbouring VMAs suffice to
+/// choose an anon_vma.
 #[test]
-fn while_a_fault_waits_for_a_writer() {
+fn fault_is_killed_waiting_for_an_exclusive_writer() {
     everywhere(|world, process, cpu| {
         anon(process, BASE, 4);
         let mut other = world.machine.cpu(1);
@@ -144,10 +146,10 @@ fn while_a_fault_waits_for_a_writer() {
     });
 }
 
-/// fork waits for readers of a VMA, in the middle of its work: what it shared before is written as ever
-/// afterwards.
+/// fork is killed in the middle of its work, while it waits for readers of a VMA. The pages that it had
+/// already shared stay writable without a copy.
 #[test]
-fn while_fork_waits_for_readers_of_a_vma() {
+fn fork_killed_waiting_for_vma_readers_changes_nothing() {
     everywhere(|world, process, cpu| {
         anon(process, BASE, 4);
         process.mmap(BASE + 4 * PAGE, 4 * PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
@@ -171,7 +173,7 @@ fn while_fork_waits_for_readers_of_a_vma() {
         assert_eq!(
             world.machine.accounting().frames,
             frames,
-            "a page was copied although nobody else has it"
+            "a page was copied although no other process maps it"
         );
         assert_eq!(world.machine.accounting().spaces, 1);
         drop(process.fork().unwrap());
@@ -180,11 +182,11 @@ fn while_fork_waits_for_readers_of_a_vma() {
 
 type Space = Counted<AddressSpace<Gated>>;
 
-/// A call that needs addresses which are still closing.
+/// A call that needs addresses whose munmap has not completed.
 type Needing = (&'static str, fn(&Space) -> Result<(), Errno>);
 
 const RANGE: u64 = 8 * PAGE;
-/// Behind the range that closes: a stack that could grow into it.
+/// Start of a stack after the closing range, which could grow into it.
 const STACK: u64 = BASE + RANGE;
 
 const NEEDING: &[Needing] = &[
@@ -192,27 +194,27 @@ const NEEDING: &[Needing] = &[
         let mapped = s.mmap(BASE + PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0);
         mapped.map(drop).map_err(MmapError::errno)
     }),
-    ("mmap without replacing", |s| {
+    ("mmap with MAP_FIXED_NOREPLACE", |s| {
         let mapped = s.mmap(BASE + PAGE, PAGE, RW, ANON | MapFlags::FIXED_NOREPLACE, None, 0);
         mapped.map(drop).map_err(MmapError::errno)
     }),
     ("munmap", |s| s.munmap(BASE, RANGE).map_err(MunmapError::errno)),
-    ("munmap of more", |s| s.munmap(BASE - RANGE, 2 * RANGE).map_err(MunmapError::errno)),
+    ("munmap of a larger range", |s| s.munmap(BASE - RANGE, 2 * RANGE).map_err(MunmapError::errno)),
     ("munmap, atomic", |s| s.munmap_atomic(BASE + PAGE, PAGE).map_err(MunmapError::errno)),
     ("mprotect", |s| s.mprotect(BASE, RANGE, R).map_err(MprotectError::errno)),
     ("advice", |s| s.madvise(BASE, RANGE, Advice::DontFork).map_err(|error| error.errno())),
-    ("mremap to there", |s| {
+    ("mremap to the range", |s| {
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         s.mremap(STACK + 3 * PAGE, PAGE, PAGE, flags, BASE).map(drop).map_err(MremapError::errno)
     }),
-    ("a stack", |s| match s.handle_fault(STACK - PAGE, Access::WRITE) {
+    ("stack growth", |s| match s.handle_fault(STACK - PAGE, Access::WRITE) {
         Err(FaultError::Killed) => Err(Errno::EINTR),
         _ => Err(Errno::EFAULT),
     }),
 ];
 
-/// Unmaps `BASE..BASE + RANGE`, and runs `visit` while that is closing, on the thread that unmaps. Behind it
-/// lies memory with the flags `behind`.
+/// Unmaps `BASE..BASE + RANGE`, and runs `visit` on the unmapping thread while the range is closing. The
+/// memory after the range has the flags `behind`.
 fn while_closing(locking: Locking, behind: MapFlags, visit: impl FnOnce(&Space) + Send + 'static) {
     let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let gated = Gated::new(&machine);
@@ -231,7 +233,7 @@ fn while_closing(locking: Locking, behind: MapFlags, visit: impl FnOnce(&Space) 
     space.munmap(BASE, RANGE).unwrap();
     assert!(!gated.flush.is_waiting(), "{locking:?}: nothing was flushed");
     space.check();
-    // The end of the range is the end of all waiting.
+    // A call that needs the range no longer waits.
     assert_eq!(space.mmap(BASE, RANGE, RW, ANON | MapFlags::FIXED, None, 0), Ok(BASE));
     space.check();
     drop((space, cpu, engine, gated));
@@ -243,14 +245,14 @@ fn released() -> impl Iterator<Item = Locking> {
 }
 
 #[test]
-fn while_it_waits_for_a_munmap_to_end() {
+fn call_killed_waiting_for_a_munmap_changes_nothing() {
     for locking in released() {
         while_closing(locking, MapFlags::GROWSDOWN, |space| {
             let lines = || space.maps(0).map(|line| (line.start, line.end)).collect::<Vec<_>>();
             let before = lines();
             for (what, call) in NEEDING {
                 assert_eq!(killed_in(|| call(space)), (Err(Errno::EINTR), true), "{what}");
-                // Nothing is held: a writer need not wait.
+                // The killed call holds no lock: a writer does not have to wait.
                 assert_eq!(killed_in(|| space.write_killable().is_ok()), (true, false), "{what}");
                 assert_eq!(lines(), before, "{what}");
             }
@@ -258,9 +260,9 @@ fn while_it_waits_for_a_munmap_to_end() {
     }
 }
 
-/// A call that does not need that range waits for nothing.
+/// A call that does not need the closing range does not wait.
 #[test]
-fn and_nobody_else_waits() {
+fn calls_outside_a_closing_range_do_not_wait() {
     for locking in released() {
         while_closing(locking, MapFlags::empty(), |space| {
             assert!(space.find_vma(BASE).is_none());
@@ -280,9 +282,9 @@ fn and_nobody_else_waits() {
     }
 }
 
-/// The signal comes from another thread, to one that sleeps already.
+/// The signal comes from another thread, and kills a thread that already sleeps.
 #[test]
-fn while_it_sleeps() {
+fn signal_kills_a_sleeping_mmap() {
     for locking in released() {
         while_closing(locking, MapFlags::empty(), |space| {
             let (tell, hear) = channel();
@@ -300,7 +302,7 @@ fn while_it_sleeps() {
     }
 }
 
-/// Calls that need a page which is not there, of a space in which `BASE` is mapped.
+/// Calls that need the missing page at `BASE`, which is mapped.
 const LOOKING: &[Needing] = &[
     ("a load", |s| match s.handle_fault(BASE, Access::READ) {
         Err(FaultError::Killed) => Err(Errno::EINTR),
@@ -318,9 +320,9 @@ const LOOKING: &[Needing] = &[
     ("a pin", |s| s.pin_user_pages(BASE, 1, PinFlags::empty()).map(drop).map_err(|error| error.errno())),
 ];
 
-/// A page that is being moved is waited for; the migration may take its time.
+/// Calls that need a page which is being migrated wait for the migration, and can be killed.
 #[test]
-fn while_it_waits_for_a_page_that_moves() {
+fn call_is_killed_waiting_for_a_migrating_page() {
     for locking in Locking::ALL {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
         let gated = Gated::new(&machine);
@@ -343,7 +345,7 @@ fn while_it_waits_for_a_page_that_moves() {
     }
 }
 
-/// A disk that does not answer for its first page until it is told to.
+/// A disk that answers the request for its first page only on command.
 struct Hangs {
     asked: Mutex<Sender<()>>,
     answers: Mutex<Receiver<()>>,
@@ -364,7 +366,7 @@ impl Pager<Gated> for Hangs {
 /// A fault waits for the disk, a truncation waits for the fault, and all other calls that need a page of the
 /// file wait for the truncation.
 #[test]
-fn while_it_waits_for_a_file_whose_disk_hangs() {
+fn call_is_killed_waiting_for_a_file_on_a_hanging_disk() {
     const PAGES: u64 = 4;
     let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let gated = Gated::new(&machine);

@@ -1,5 +1,5 @@
 //! Lengths at the edges of arithmetic: zero, the end of user space, the end of 64 bits, and beyond. The
-//! answers are those of Linux 6.18 about three pages with a hole behind them.
+//! expected answers are those of Linux 6.18 for three pages followed by a hole.
 
 use crate::support::*;
 use freehold::error::Errno;
@@ -9,10 +9,10 @@ use freehold::{
     space::Limits,
 };
 
-/// First of the three pages.
+/// Address of the first of the three pages.
 const AT: u64 = 1 << 44;
 
-/// A call with a length, and what Linux answers to each of [`LENGTHS`], as an errno number or 0.
+/// A call with a length, and the answer of Linux to each of [`LENGTHS`] as an errno number or 0.
 struct Row {
     name: &'static str,
     call: fn(&Process, u64) -> Result<(), Errno>,
@@ -114,7 +114,7 @@ fn cold(process: &Process, ranges: &[IoVec]) -> Result<(), Errno> {
 }
 
 #[test]
-fn lengths_that_overflow_are_answered_as_linux_does() {
+fn overflowing_lengths_get_the_answers_of_linux() {
     let world = World::new();
     for row in ROWS {
         for (len, answer) in LENGTHS.into_iter().zip(row.answers) {
@@ -129,7 +129,7 @@ fn lengths_that_overflow_are_answered_as_linux_does() {
 }
 
 #[test]
-fn empty_ranges_of_process_madvise_are_answered_as_linux_does() {
+fn empty_ranges_of_process_madvise_get_the_answers_of_linux() {
     let world = World::new();
     let process = world.process(Locking::default());
     process.mmap(AT, 3 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();

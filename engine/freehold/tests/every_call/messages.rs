@@ -1,4 +1,4 @@
-//! Messages of errors: a sentence for every variant of every error of the engine's crates.
+//! Messages of errors: every variant of every error of the engine's crates prints a sentence.
 
 use freehold::{error::*, fault::FaultError, fault::SegvCode, file::*, rmap::*};
 use freehold_pagetable::{FaultCode, Level, OutOfTables, TableError, WalkFault};
@@ -10,19 +10,19 @@ use freehold_vmspace::{
 };
 use std::{collections::BTreeSet, error::Error, path::Path};
 
-/// The message of one value, and its Debug form.
+/// Returns the message of an error and its Debug form.
 fn texts(error: &(impl Error + ?Sized)) -> (String, String) {
     (error.to_string(), format!("{error:?}"))
 }
 
-/// The texts of types that list their variants, by the type's name.
+/// Lists the texts of types that enumerate their variants, with the name of each type.
 macro_rules! listed {
     ($($name:ident)*) => {
         [$((stringify!($name), $name::ALL.iter().map(|error| texts(error)).collect::<Vec<_>>()),)*]
     };
 }
 
-/// The same, of values that are named one by one.
+/// Lists the texts of values that are named one by one, with the name of each type.
 macro_rules! named {
     ($($name:ident: [$($value:expr),* $(,)?],)*) => { [$((stringify!($name), vec![$(texts(&$value)),*]),)*] };
 }
@@ -86,7 +86,7 @@ fn every_error_prints_a_sentence_of_its_own() {
     assert_eq!(said(&fault), "segmentation fault at 0x1000: nothing is mapped there");
 }
 
-/// The errors that the sources of a crate define.
+/// Returns the names of the errors that the sources of a crate define.
 fn defined(source: &str) -> Vec<String> {
     let word = |text: &str| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_string();
     let after = |text: &str, what: &str| text.split_once(what).map(|(_, rest)| word(rest));
@@ -105,7 +105,7 @@ fn defined(source: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_error_of_the_engine_is_looked_at() {
+fn every_error_of_the_engine_is_covered() {
     let mut sources = String::new();
     for name in ["freehold", "freehold-vmspace", "freehold-pagetable", "freehold-range", "freehold-sync"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name).join("src");

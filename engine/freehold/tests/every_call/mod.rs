@@ -1,5 +1,5 @@
-//! What every call keeps to: arguments, contexts, bounds, and what is left when memory runs out or a signal
-//! comes.
+//! Properties that hold for every call: arguments, contexts, bounds, and the state that a call leaves if
+//! memory runs out or a signal arrives.
 
 mod contexts;
 mod edges;

@@ -1,5 +1,5 @@
-//! Calls that take an address, an offset, a length, a count, an index or a key, with numbers at every edge:
-//! each call answers, and none panics. Books and page tables are in order afterwards.
+//! Calls that take an address, an offset, a length, a count, an index or a key, with numbers at every edge.
+//! Each call returns, and none panics. Counters and page tables are consistent afterwards.
 
 use crate::support::*;
 use freehold::{
@@ -46,10 +46,11 @@ fn pairs() -> impl Iterator<Item = (u64, u64)> {
     EDGES.into_iter().flat_map(|a| EDGES.map(|b| (a, b)))
 }
 
-/// Whatever a call answers will do.
+/// Accepts any answer of a call.
 fn ignore<R>(_: R) {}
 
-/// Makes a call with every pair of edges; the names and numbers of those that panic go to `failed`.
+/// Makes a call with every pair of edge values. Adds the name and the numbers of each call that panics to
+/// `failed`.
 fn each<R>(failed: &mut Vec<String>, name: &str, mut call: impl FnMut(u64, u64) -> R) {
     for (a, b) in pairs() {
         if catch_unwind(AssertUnwindSafe(|| ignore(call(a, b)))).is_err() {
@@ -171,7 +172,7 @@ fn arrange(world: &World) -> Process {
 }
 
 #[test]
-fn calls_of_a_space_survive_every_number() {
+fn space_calls_do_not_panic_on_edge_values() {
     let mut failed = Vec::new();
     for (name, call) in OF_SPACES {
         let world = World::with(16 << 20, Config::default());
@@ -209,7 +210,7 @@ const OF_FILES: &[OfFiles] = &[
 ];
 
 #[test]
-fn calls_of_a_file_survive_every_number() {
+fn file_calls_do_not_panic_on_edge_values() {
     let mut failed = Vec::new();
     let world = World::with(16 << 20, Config::default());
     world.engine().resize_huge_pool(HugePageSize::Mib2, 2, None);
@@ -247,7 +248,7 @@ fn calls_of_a_file_survive_every_number() {
 
 type OfEngines = (&'static str, fn(&Counted<Engine<Machine>>, u64, u64));
 
-/// Calls of an engine, and makers.
+/// Calls of an engine, and constructors.
 const OF_ENGINES: &[OfEngines] = &[
     ("set_max_map_count", |e, a, _| e.set_max_map_count(a)),
     ("set_overcommit", |e, a, b| {
@@ -312,7 +313,7 @@ const OF_ENGINES: &[OfEngines] = &[
 ];
 
 #[test]
-fn calls_of_an_engine_survive_every_number() {
+fn engine_calls_do_not_panic_on_edge_values() {
     let mut failed = Vec::new();
     for (name, call) in OF_ENGINES {
         let world = World::with(16 << 20, Config::default());
@@ -324,7 +325,7 @@ fn calls_of_an_engine_survive_every_number() {
 
 #[test]
 #[expect(clippy::reversed_empty_ranges, reason = "that is the point")]
-fn a_range_that_ends_before_it_begins_is_empty() {
+fn reversed_range_is_empty() {
     World::new().live(Locking::default(), |world, process, cpu| {
         let file = world.file(4);
         let at = process.mmap(BASE, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
@@ -340,7 +341,7 @@ fn a_range_that_ends_before_it_begins_is_empty() {
 }
 
 #[test]
-fn revoking_pages_behind_a_file_of_huge_pages_leaves_its_first() {
+fn revoke_past_the_end_of_a_hugetlb_file_keeps_its_pages() {
     let world = World::with(16 << 20, Config::default());
     world.engine().resize_huge_pool(HugePageSize::Mib2, 1, None);
     world.live(Locking::default(), |world, process, cpu| {

@@ -1,10 +1,11 @@
 //! Memory runs out in the middle of a call (C-10, C-32, C-47, C-64).
 //!
-//! A munmap that had no memory to split a VMA left it detached and still in the tree, or reported success
-//! with half the range gone; a merge that failed went on to split with bounds it had changed already; a move
-//! that failed lost pages; a fork that failed left a child that the reverse maps could find.
+//! The bugs in Linux: a munmap that could not allocate to split a VMA left it detached but still in the tree,
+//! or reported success after half the range. A merge that failed continued with a split, on bounds that it
+//! had already changed. A move that failed lost pages. A fork that failed left a child that the reverse maps
+//! could find.
 //!
-//! `support/oom.rs` says what is tried and what must hold. VMAs may stay cut.
+//! `support/oom.rs` lists the injected failures and the required state afterwards. VMAs may stay split.
 
 pub mod calls;
 pub mod scene;
@@ -22,10 +23,11 @@ use support::{
     oom::every_failure_of_each,
 };
 
-/// Frames and VMAs left in store before the call.
+/// Number of frames and of VMAs in the engine's caches before the call.
 const SPARES: [u64; 3] = [0, 1, 2];
 
-/// Each munmap, and both ways to keep changes apart, sections small enough for a call to have several.
+/// Designs to test: each kind of munmap, and both values of `write`. Sections are small enough for a call to
+/// have several.
 fn designs() -> [Locking; 5] {
     let [mmap_lock, .., ranges, _] = Locking::ALL;
     let whole = Locking { write: Write::Whole, ..ranges };
@@ -40,13 +42,13 @@ fn designs() -> [Locking; 5] {
 
 /// C-10, C-32, C-47, C-64.
 #[test]
-fn every_failure_of_every_call_leaves_things_as_they_were() {
+fn c10_failed_allocation_in_any_call_changes_nothing() {
     every_failure_of_each(CALLS, designs(), &SPARES, |spare| Stage::new(Some(spare)), Stage::end);
 }
 
-/// C-10 for what is made before there is an address space.
+/// C-10 for the creation of an address space.
 #[test]
-fn a_space_that_cannot_be_made_leaves_nothing() {
+fn c10_failed_space_creation_leaks_nothing() {
     for lock_stats in [false, true] {
         for failure in Failure::ALL {
             let points = at_every_allocation(&[failure], |point| {
@@ -59,14 +61,14 @@ fn a_space_that_cannot_be_made_leaves_nothing() {
                 drop(world.process(Locking::default()));
                 world.end();
             });
-            assert!(points > 0, "{failure:?}: nothing was made to fail");
+            assert!(points > 0, "{failure:?}: no failure was injected");
         }
     }
 }
 
-/// C-10 for the engine itself.
+/// C-10 for the creation of an engine.
 #[test]
-fn an_engine_that_cannot_be_made_leaves_nothing() {
+fn c10_failed_engine_creation_leaks_nothing() {
     for failure in Failure::ALL {
         let points = at_every_allocation(&[failure], |point| {
             let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
@@ -76,13 +78,13 @@ fn an_engine_that_cannot_be_made_leaves_nothing() {
             drop(engine);
             machine.accounting().assert_clean();
         });
-        assert!(points > 0, "{failure:?}: nothing was made to fail");
+        assert!(points > 0, "{failure:?}: no failure was injected");
     }
 }
 
-/// C-10 for files: opening one, and filling its cache.
+/// C-10 for opening a file and filling its cache.
 #[test]
-fn a_file_that_cannot_be_made_leaves_nothing() {
+fn c10_failed_file_creation_leaks_nothing() {
     let points = at_every_allocation(&Failure::ALL, |point| {
         let world = World::new();
         let (file, filled) = point.fail(|| {
@@ -99,5 +101,5 @@ fn a_file_that_cannot_be_made_leaves_nothing() {
         drop(file);
         world.end();
     });
-    assert!(points > 0, "nothing was made to fail");
+    assert!(points > 0, "no failure was injected");
 }

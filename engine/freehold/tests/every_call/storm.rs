@@ -1,10 +1,10 @@
-//! Everything at once: threads of two processes map, touch, protect, move, fork and unmap in the same windows
-//! (C-4, C-21, C-22, C-56).
+//! Threads of two processes map, touch, protect, move, fork and unmap in the same windows (C-4, C-21, C-22,
+//! C-56).
 //!
-//! Each thread owns a window, where it knows at every moment what each page must hold: a tag of the address
-//! and of the writer. Another window belongs to all: anything may be there, but only what somebody in this
-//! process wrote to that very page, or nothing. A page that shows up elsewhere, in the other process, or
-//! after it was given away, is found by its tag; a translation that outlived its page, by the machine.
+//! Each thread owns a window and knows at every moment what each page must hold: a tag of the address and of
+//! the writer. One more window is shared by all threads: a page there may hold nothing, or a tag that a
+//! thread of this process wrote to that page. The tag reveals a page that appears at another address, in the
+//! other process, or after it was freed. The machine reveals a translation that outlived its page.
 
 use super::*;
 use freehold::{
@@ -13,14 +13,14 @@ use freehold::{
 };
 use std::sync::Barrier;
 
-/// Pages of a window.
+/// Number of pages in a window.
 const PAGES: u64 = 48;
-/// From one window to the next: each begins in the middle of a table that it shares with its neighbour.
+/// Distance between two windows: each begins in the middle of a page table that it shares with its neighbour.
 const STRIDE: u64 = 300 * PAGE;
 const THREADS: u64 = 2;
 const ROUNDS: u64 = 6000;
 
-/// A few pages of a window.
+/// Returns a few pages of a window.
 fn part(dice: &mut Dice) -> (u64, u64) {
     let first = dice.roll(PAGES);
     (first, 1 + dice.roll((PAGES - first).min(12)))
@@ -30,12 +30,12 @@ fn tag(addr: u64, owner: u64, round: u64) -> u64 {
     addr ^ owner << 8 ^ round << 40
 }
 
-/// Whether `found` was written to `addr` by somebody of `owner`'s process, or by nobody.
+/// Returns true if `found` is zero, or if a thread of the process of `owner` wrote it to `addr`.
 fn belongs(found: u64, addr: u64, owner: u64) -> bool {
     found == 0 || (found ^ addr) & 0xff_ffff_ff00 == owner << 8
 }
 
-/// What a thread knows of a page of its window.
+/// Expected state of a page of a thread's window.
 #[derive(Clone, Copy, PartialEq)]
 struct Page {
     mapped: bool,
@@ -70,7 +70,7 @@ impl Worker<'_> {
     }
 
     fn protect(&mut self, part: (u64, u64), prot: Prot) {
-        // A hole ends it; what lies before has the new rights.
+        // mprotect stops at a hole. The range before the hole has the new rights.
         let done = self.process.mprotect(self.at(part.0), part.1 * PAGE, prot);
         let held =
             self.pages[part.0 as usize..].iter().take(part.1 as usize).take_while(|page| page.mapped).count();
@@ -98,7 +98,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Moves a page to another place of the window, over what is there.
+    /// Moves a page to another place of the window, over the page there.
     fn carry(&mut self, from: u64, to: u64) {
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         if from == to || !self.pages[from as usize].mapped {
@@ -110,7 +110,7 @@ impl Worker<'_> {
         self.pages[from as usize] = GONE;
     }
 
-    /// A child sees what is known here, and keeps it whatever happens here next.
+    /// Forks. The child must see the expected contents, and keep them while the parent continues.
     fn fork(&mut self, round: u64) {
         let child = Process::of(self.cpu.call(|| self.process.fork()).unwrap());
         let known = self.pages.clone();
@@ -129,7 +129,7 @@ impl Worker<'_> {
         child.check();
     }
 
-    /// In the window that belongs to all threads of the process.
+    /// Uses the window that belongs to all threads of the process.
     fn share(&mut self, shared: u64, round: u64) {
         let (first, pages) = part(&mut self.dice);
         let (addr, len) = (shared + first * PAGE, pages * PAGE);
@@ -181,7 +181,7 @@ impl Worker<'_> {
 }
 
 #[test]
-fn every_page_holds_what_its_owner_wrote() {
+fn concurrent_changes_keep_every_page_intact() {
     for (seed, locking) in (1..).zip(Locking::ALL) {
         let world = World::new();
         let parent = world.process(locking);
@@ -189,7 +189,7 @@ fn every_page_holds_what_its_owner_wrote() {
             let mut cpu = world.machine.cpu(7);
             anon(&parent, BASE, PAGES);
             fill(&parent, &mut cpu, BASE, PAGES, 0);
-            // The windows are shared to begin with: zeroes that were written.
+            // The windows start out shared between the two processes, filled with zeroes that were stored.
             (0..PAGES).for_each(|page| parent.store(&mut cpu, BASE + page * PAGE, 0u64).unwrap());
             Process::of(parent.fork().unwrap())
         };

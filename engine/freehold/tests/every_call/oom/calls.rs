@@ -39,7 +39,7 @@ fn advise(scene: &Scene, page: u64, pages: u64, advice: Advice) -> Result<u64, E
     told!(scene.process.madvise(at(page), pages * PAGE, advice))
 }
 
-/// The break, `pages` from where it is at first.
+/// Moves the break to `pages` pages from its initial position.
 fn heap(scene: &Scene, pages: i64) -> Result<u64, Errno> {
     let start = SpaceConfig::default().brk;
     let to = start.wrapping_add_signed((4 + pages) * PAGE as i64);
@@ -63,7 +63,7 @@ fn load(scene: &mut Scene, page: u64) -> Result<u64, Errno> {
     fault(scene.process.load::<u64>(&mut scene.cpu, at(page)))
 }
 
-/// A fork, and what becomes of the child.
+/// Forks, and uses and drops the child.
 fn fork(scene: &mut Scene) -> Result<u64, Errno> {
     let child = Process::of(scene.process.fork().map_err(|error| error.errno())?);
     child.check();
@@ -97,7 +97,7 @@ pub const CALLS: &[Call] = &[
     call("mmap of a file", |s| map(s, 4000, 4, RW, MapFlags::PRIVATE)),
     call("mmap of a file over another", |s| map(s, 2001, 5, RW, MapFlags::SHARED)),
     call("mmap of shared memory", |s| map(s, 4000, 4, RW, SHM)),
-    // What cannot be brought in comes later.
+    // Pages that cannot be populated are faulted in later.
     call("mmap with pages", |s| map(s, 4000, 4, RW, ANON | MapFlags::POPULATE)),
     call("mmap, locked", |s| map(s, 4000, 4, RW, ANON | MapFlags::LOCKED)),
     call("munmap of a VMA", |s| unmap(s, 16, 4)).needs_nothing(),
@@ -136,7 +136,7 @@ pub const CALLS: &[Call] = &[
     call("guards taken away", |s| advise(s, 2, 2, Advice::GuardRemove)).needs_nothing(),
     call("POPULATE_WRITE", |s| advise(s, 700, 40, Advice::PopulateWrite)),
     call("POPULATE_READ", |s| advise(s, 2000, 8, Advice::PopulateRead)),
-    // Hints are not reported.
+    // Failures of hints are not reported.
     call("WILLNEED", |s| advise(s, 2000, 8, Advice::WillNeed)),
     call("REMOVE", |s| advise(s, 2004, 2, Advice::Remove)).needs_nothing(),
     call("mlock", |s| lock(s, 2, 2, LockFlags::empty())),
@@ -158,7 +158,7 @@ pub const CALLS: &[Call] = &[
     call("a store to a shared file", |s| store(s, 2006, 5)),
     call("a store to shared memory", |s| store(s, 2103, 5)),
     call("a load of a file", |s| load(s, 2003)),
-    // It grows, and then there is no frame: as on Linux.
+    // The stack grows, and then no frame is available. Linux behaves the same.
     call("a store that grows a stack", |s| store(s, 2997, 5)).changes(Left::Layout),
     call("a store to a page that a child has too", |s| store(s, 3, 5)).forked(),
     call("a debugger's write", |s| told!(s.process.write_memory(at(9), &[1; 8], AccessMode::Forced)))

@@ -1,4 +1,4 @@
-//! What is mapped when memory runs out, and what of it a program can see.
+//! The mappings of a process whose calls run out of memory, and a view of what the process can see.
 
 use super::{
     calls::Call,
@@ -19,22 +19,23 @@ use freehold::{
 /// ```
 pub struct Scene {
     stage: Stage,
-    /// The call.
+    /// Name of the call.
     doing: &'static str,
     pub process: Process,
     pub cpu: Vcpu,
     pub file: Counted<File<Machine>>,
     pub vdso: Counted<Special<Machine>>,
-    /// A copy from before the call, which must not notice anything.
+    /// A child that was forked before the call, which must not see a change.
     child: Option<Process>,
 }
 
-/// The address of a page of the scene.
+/// Returns the address of a page of the scene.
 pub const fn at(page: u64) -> u64 {
     BASE + page * PAGE
 }
 
-/// A world, and how many frames and VMAs its engine has in store when a call begins. `None`: any number.
+/// A world, and the number of frames and VMAs in its engine's caches when a call begins. `None` stands
+/// for any number.
 pub struct Stage {
     scarce: ScarceWorld,
     spare: Option<u64>,
@@ -50,7 +51,7 @@ impl Stage {
     }
 }
 
-/// Pages whose contents are looked at; holes and edges among them, but not what lies below the stack.
+/// Returns the pages whose contents are compared: pages, holes and edges, but not the pages below the stack.
 fn sample() -> impl Iterator<Item = u64> {
     let small = (0..50).chain(98..104).chain(600..605).chain(698..704);
     let far = [650, 900, 1022, 1023, 1024, 1025, 1100, 1222, 1223, 1224];
@@ -59,7 +60,7 @@ fn sample() -> impl Iterator<Item = u64> {
 }
 
 impl Scene {
-    /// Fails if pages of `32..48`, some of which have moved to `4000..4016`, are in neither place.
+    /// Fails if a page of `32..48`, some of which have moved to `4000..4016`, is in neither place.
     pub fn lost_by_a_move(&mut self) -> Result<(), String> {
         let mut is_at = |page, value| self.process.load::<u64>(&mut self.cpu, at(page)) == Ok(value);
         let written = (33..48).step_by(2);
@@ -107,7 +108,8 @@ impl oom::Scene for Scene {
         self.process.check();
         let Scene { stage, doing, process, cpu, file, vdso, child } = self;
         drop((process, child, cpu, file, vdso));
-        // Where stores do not matter, another thread may have made the call, whose CPU keeps frames.
+        // If the stores do not matter, another thread may have made the call, and the CPU of that thread
+        // keeps frames.
         stage.scarce.check_that_all_is_back(stage.spare.is_none(), || doing.to_owned());
         stage
     }
