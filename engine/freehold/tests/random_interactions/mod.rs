@@ -1,8 +1,9 @@
-//! Where parts meet that were made one by one: direct files, probes, memory that fails, pages that move,
-//! write-back, truncation and forced access, in random order upon a fork tree, against plain numbers.
+//! Interactions of features that are tested separately elsewhere: direct-access files, probes, memory
+//! failures, migration, write-back, truncation and forced access. Calls are made in random order by a tree of
+//! processes, and compared with a model.
 //!
-//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with,
-//! `FREEHOLD_EFFORT=long` means thirty times as many.
+//! A failure names its design and seed. `FREEHOLD_SEED` chooses the first seed. `FREEHOLD_EFFORT=long` runs
+//! thirty times as many seeds.
 
 mod storm;
 
@@ -29,21 +30,21 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Pages of each file, at most.
+/// Largest number of pages of each file.
 const PAGES: u64 = 6;
-/// Pages of the window in which files are mapped; a huge page of anonymous memory lies at [`HUGE`].
+/// Number of pages in the window in which files are mapped. A huge page of anonymous memory is at [`HUGE`].
 const WINDOW: u64 = 16;
 const HUGE: u64 = BASE + (1 << 30);
 const HUGE_PAGES: u64 = 512;
 const MOST: usize = 4;
 const STEPS: u64 = 160;
-/// Where a page has its number, and where its breakpoint may be.
+/// Offsets in a page of its number and of its possible breakpoint.
 const WORD: u64 = 0;
 const PLACE: u64 = 100;
 const TRAP: [u8; 8] = [0xcc; 8];
 const TRAPPED: u64 = u64::from_le_bytes(TRAP);
 
-/// A store whose pages remember what was written back.
+/// A disk that stores written pages.
 #[derive(Clone, Default)]
 struct Store(Arc<Mutex<BTreeMap<u64, Vec<u8>>>>);
 
@@ -80,16 +81,16 @@ enum Kind {
 
 const KINDS: [Kind; 4] = [Kind::Cached, Kind::Text, Kind::Memory, Kind::Direct];
 
-/// What a file holds.
+/// Expected contents of a file.
 struct Known {
     kind: Kind,
     file: Counted<File<Machine>>,
-    /// In pages.
+    /// Size in pages.
     size: u64,
     words: BTreeMap<u64, u64>,
-    /// As the store has them.
+    /// Words of the pages as the disk has them.
     stored: BTreeMap<u64, u64>,
-    /// Memory that failed, of which there was no copy.
+    /// Pages with a memory failure that had no other copy.
     lost: Vec<u64>,
     probes: Vec<u64>,
 }
@@ -106,23 +107,23 @@ impl Known {
     }
 }
 
-/// What a process has at a page.
+/// Expected state of a page of a process.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// File, and page of it; none: anonymous.
+    /// File and page number. `None` stands for anonymous memory.
     file: Option<(usize, u64)>,
     shared: bool,
     prot: Prot,
     own: Own,
 }
 
-/// What is its own of that.
+/// Contents that differ from those of the file or from zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Own {
     Nothing,
-    /// A private copy with this number.
+    /// A private copy that contains this number.
     Copy(u64),
-    /// A marker.
+    /// A marker of failed memory.
     Failed,
 }
 
@@ -183,7 +184,7 @@ impl Run {
         self.rng.next_u64() % n
     }
 
-    /// Some address, of file pages or of the huge page.
+    /// Returns a random address of a file page or in the huge page.
     fn at(&mut self) -> u64 {
         match self.pick(5) {
             0 => HUGE + [0, 1, 7, HUGE_PAGES - 1][self.pick(4) as usize] * PAGE,
@@ -251,7 +252,7 @@ impl Run {
         }
     }
 
-    /// What an access gets; `place` is none where nothing is mapped.
+    /// Returns the expected result of an access to a mapped page.
     fn expected(files: &[Known], at: u64, place: &Place) -> Result<u64, FaultError> {
         match (place.own, place.file) {
             (Own::Copy(word), _) => Ok(word),
@@ -283,7 +284,7 @@ impl Run {
         }
     }
 
-    /// A store of this process has succeeded.
+    /// Records a successful store of this process.
     fn stored(&mut self, who: usize, at: u64, value: u64) {
         let place = self.anon_vma[who].1.get_mut(&at).unwrap();
         match place.file {
@@ -292,7 +293,7 @@ impl Run {
         }
     }
 
-    /// As a debugger.
+    /// Writes as a debugger.
     fn force(&mut self, who: usize, at: u64, value: u64) {
         let (process, places) = &mut self.anon_vma[who];
         let done = process.write_memory(at, &value.to_le_bytes(), AccessMode::Forced);
@@ -309,8 +310,8 @@ impl Run {
             let (process, places) = &self.anon_vma[who];
             let child = Process::of(process.fork().unwrap());
             let mut places = places.clone();
-            // Of a mapping that has nothing of its own nothing is copied: what failed is looked for in the
-            // file again.
+            // fork copies no entries of a VMA without private pages, so the child looks up a failed page in
+            // the file again.
             for (at, place) in &mut places {
                 if place.own == Own::Failed && child.load::<u64>(&mut self.cpus[0], *at).is_ok() {
                     assert!(place.file.is_some(), "{at:#x}");
@@ -384,7 +385,8 @@ impl Run {
     fn write(&mut self, value: u64) {
         let (which, index) = (self.pick(4) as usize, self.pick(PAGES));
         let known = &mut self.files[which];
-        // Of what has a breakpoint there are copies, made before.
+        // A page with a breakpoint has private copies that were made before, which the write would not
+        // change.
         if index < known.size && !known.probes.contains(&index) {
             let done = known.file.mapping().write_at(index * PAGE, &value.to_le_bytes());
             if known.lost.contains(&index) {
@@ -399,12 +401,12 @@ impl Run {
     fn write_back(&mut self) {
         let which = self.pick(4) as usize;
         let known = &mut self.files[which];
-        // Losses are told here; they are known.
+        // Lost pages are reported here; the model knows them already.
         let _ = known.file.mapping().write_back(PageRange::ALL);
         known.stored.clone_from(&known.words);
     }
 
-    /// What is done to a page wherever it is mapped leaves everything as it was.
+    /// Applies an operation to all entries of a page. No operation changes contents.
     fn walk_back(&mut self, who: usize, at: u64) {
         let Some(pfn) = self.anon_vma[who].0.frame_at(at) else { return };
         let engine = self.world.engine();
@@ -423,7 +425,7 @@ impl Run {
         }
     }
 
-    /// Whether a frame of zeroes that is nobody's may be there.
+    /// Returns true if the shared zero page may be mapped at the address.
     fn is_zero(&self, who: usize, at: u64) -> bool {
         let place = &self.anon_vma[who].1[&at];
         place.file.is_none() && place.own == Own::Nothing
@@ -448,14 +450,14 @@ impl Run {
             false => self.world.engine().memory_failure(pfn),
         };
         let gone = before && !cached(self);
-        // Advice does not tell what was lost.
+        // madvise does not return whether contents were lost.
         let (process, cpu) = (&self.anon_vma[who].0, &mut self.cpus[0]);
         let done = match advised && process.load::<u64>(cpu, at).is_ok() {
             true => done.map(|_| Damage::Dropped),
             false => done,
         };
         self.story += &format!(": {done:?} for {everybody:x?}");
-        // A copy may look like the file's page, but for breakpoints.
+        // A private copy may hold the contents of the file's page, except for breakpoints.
         let direct = place.file.is_some_and(|(which, _)| KINDS[which] == Kind::Direct);
         let own = place.own != Own::Nothing;
         let of_file = place.file.filter(|_| !own && (direct || gone));
@@ -465,7 +467,7 @@ impl Run {
             (Ok(Damage::Dropped), Some((which, index))) => {
                 let known = &self.files[which];
                 let stored = known.stored.get(&index).copied().unwrap_or_default();
-                assert_eq!(known.word(index), stored, "what was dropped was not stored");
+                assert_eq!(known.word(index), stored, "a dropped page differs from the disk");
             }
             (Ok(Damage::Lost), Some((which, index))) => {
                 let known = &mut self.files[which];
@@ -492,7 +494,7 @@ impl Run {
         }
     }
 
-    /// Fails the page at an address by advice; whether anything was lost is not known.
+    /// Fails the page at an address by madvise, which does not return whether contents were lost.
     fn advise_to_fail(&self, who: usize, at: u64) -> Result<Damage, OfflineError> {
         let (failed, place) = (self.world.engine().failed_frames(), self.anon_vma[who].1[&at]);
         let done = self.anon_vma[who].0.madvise(at, PAGE, Advice::HwPoison);
@@ -518,7 +520,7 @@ impl Run {
         }
     }
 
-    /// Every process reads what it must, or some pages of that.
+    /// Checks some pages of every process.
     fn look(&mut self) {
         for who in 0..self.anon_vma.len() {
             for at in (0..WINDOW).map(|n| BASE + n * PAGE).chain([HUGE, HUGE + PAGE, HUGE + 7 * PAGE]) {
@@ -539,7 +541,7 @@ impl Run {
                 });
                 if found.is_ok() {
                     let shown = process.load::<u64>(cpu, at + PLACE).unwrap();
-                    // Where stores are allowed breakpoints stay, and none are put.
+                    // In a writable mapping, existing breakpoints stay and no new ones are made.
                     let either = probed && place.prot.contains(Prot::WRITE);
                     assert!(
                         shown == if probed { TRAPPED } else { 0 } || either && shown == 0,
@@ -564,7 +566,7 @@ impl Run {
 }
 
 #[test]
-fn random_lives_where_parts_meet() {
+fn random_interactions_match_the_model() {
     let first: u64 = env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().unwrap());
     let runs = Effort::of(1, 2, 60);
     for seed in first..first + runs {

@@ -1,13 +1,13 @@
-//! All of it from several threads at once.
+//! Random interactions on several threads.
 
 use super::*;
 use freehold::PageRange;
 use std::thread;
 
-/// The same calls, and others, from several threads at once: nothing is compared but what processes and files
-/// verify of themselves, what the machine's TLBs and frames do, and that all comes back.
+/// Runs the calls of the random interactions, and others, on several threads concurrently. Contents are not
+/// compared. The engine's own checks, the TLBs and the frame accounting of the machine detect errors.
 #[test]
-fn a_storm_where_parts_meet() {
+fn concurrent_interactions_pass_all_checks() {
     let first: u64 = env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().unwrap());
     let runs = Effort::of(1, 1, 30);
     for seed in first..first + runs {
@@ -27,7 +27,7 @@ fn a_storm_where_parts_meet() {
                     let threads: Vec<_> = (0..3).map(|thread| scope.spawn(move || blow(thread))).collect();
                     threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
                 });
-                // Only now: walks from pages come to every process.
+                // The checks run only here, because walks from a page reach every process.
                 left.iter().for_each(|process| process.check());
                 drop(left);
                 run.anon_vma[0].0.check();
@@ -38,7 +38,7 @@ fn a_storm_where_parts_meet() {
     }
 }
 
-/// One thread of it: it uses the process of all, and children of that.
+/// One thread of the test. The thread uses the common process and its own children of that process.
 struct Storm<'r> {
     run: &'r Run,
     rng: Pcg64Mcg,

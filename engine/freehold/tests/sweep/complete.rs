@@ -1,4 +1,4 @@
-//! No public call is forgotten: the sources' `pub fn` against the list of operations.
+//! Checks that no public call is missing: compares each `pub fn` of the sources with the list of operations.
 
 use super::{ops::each_op, support::public_calls::public_calls};
 use freehold::call::Advice;
@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// The sources whose public calls these are, from here.
+/// Sources with the public calls, relative to this package.
 const SOURCES: &[&str] = &["../src", "../../freehold-vmspace/src"];
 
 /// Types whose public calls the sweep makes.
@@ -27,30 +27,30 @@ const SWEPT: &[&str] = &[
     "Frame",
 ];
 
-/// Types of `freehold-vmspace` whose calls are not made one by one, and why.
+/// Types of `freehold-vmspace` whose calls the sweep does not make individually, with the reason.
 const BELOW: &[(&str, &str)] = &[
     ("AnonPage", "a value"),
-    ("CacheFill", "what faults around a page do"),
-    ("FrameCache", "the frames that a memory has to hand, which every call takes from"),
+    ("CacheFill", "used by faults around a page"),
+    ("FrameCache", "the cache of frames, which every call uses"),
     ("FrameRequest", "a value"),
-    ("HugePage", "what faults and collapsing do"),
+    ("HugePage", "used by faults and collapsing"),
     ("HugePageSize", "a value"),
     ("MigrationEntry", "a value"),
     ("PageCount", "a value"),
     ("PageIndex", "a value"),
     ("PageRange", "a value"),
     ("Rss", "numbers"),
-    ("RssCounters", "numbers; they come with their space"),
-    ("Run", "what regions without an MMU are made of: tests/nommu"),
+    ("RssCounters", "numbers; created with their space"),
+    ("Run", "used by regions without an MMU: tests/nommu"),
     ("UsageSum", "numbers"),
     ("UserRange", "a value"),
     ("Zap", "a value"),
 ];
 
-/// Calls that are not in the sweep, and why.
+/// Calls that are not in the sweep, with the reason.
 const EXEMPT: &[(&str, &str)] = &[
-    ("AddressSpace::new", "every_call/oom.rs: there is no space yet whose state could matter"),
-    ("Engine::new", "every_call/oom.rs: there is no space yet"),
+    ("AddressSpace::new", "every_call/oom.rs: no space exists yet"),
+    ("Engine::new", "every_call/oom.rs: no space exists yet"),
     ("AddressSpace::engine", "a reference"),
     ("AddressSpace::mmu", "a reference"),
     ("AddressSpace::locking", "a value"),
@@ -163,10 +163,10 @@ const EXEMPT: &[(&str, &str)] = &[
     ("HugePool::counts", "numbers"),
     ("HugePool::set_overcommit", "a word, which needs no memory"),
     ("Frame::is_free", "a value"),
-    ("Frame::announce", "for the simulation alone"),
+    ("Frame::announce", "used only by the simulation"),
 ];
 
-/// Public calls in these sources.
+/// Returns the public calls in these sources.
 fn calls_in(sources: &str) -> BTreeMap<String, String> {
     public_calls(&Path::new(env!("CARGO_MANIFEST_DIR")).join(sources))
 }
@@ -179,7 +179,7 @@ fn every_type_below_is_swept_or_exempt_for_a_reason() {
     let forgotten: Vec<_> = types.iter().filter(|of| !SWEPT.contains(of) && !is_below(of)).collect();
     assert!(forgotten.is_empty(), "neither swept nor exempt: {forgotten:?}");
     let stale: Vec<_> = BELOW.iter().filter(|(of, _)| !types.contains(of) || SWEPT.contains(of)).collect();
-    assert!(stale.is_empty(), "not there, or swept: {stale:?}");
+    assert!(stale.is_empty(), "unknown or swept types: {stale:?}");
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn every_public_call_is_swept_or_exempt_for_a_reason() {
     let forgotten: Vec<_> = found.iter().filter(|(call, _)| !known(call)).collect();
     assert!(forgotten.is_empty(), "neither swept nor exempt: {forgotten:#?}");
     let stale: Vec<_> = swept.union(&exempt).filter(|call| !found.contains_key(**call)).collect();
-    assert!(stale.is_empty(), "no such calls: {stale:?}");
+    assert!(stale.is_empty(), "unknown calls: {stale:?}");
     let both: Vec<_> = swept.intersection(&exempt).collect();
     assert!(both.is_empty(), "swept and exempt: {both:?}");
     let mut names: Vec<&str> = each_op().map(|op| op.name).collect();

@@ -1,8 +1,8 @@
-//! Memory runs out in the middle of any call, on any kind of memory (C-10, C-47, C-55, C-64).
+//! Memory runs out in the middle of every call, on every kind of memory (C-10, C-47, C-55, C-64).
 //!
-//! Operations x states: every call of [`each_op`] is made on memory of each kind of [`STATES`], as
-//! `support/oom.rs` says. `complete.rs` compares the list of operations with the public methods in the sources,
-//! so that a new one cannot be forgotten.
+//! Every operation of [`each_op`] is made on memory of every kind of [`STATES`], with the harness of
+//! `support/oom.rs`. `complete.rs` compares the list of operations with the public methods in the sources, so
+//! that no new method is left out.
 
 mod complete;
 mod ops;
@@ -21,14 +21,14 @@ use ops::{Op, each_op};
 use stage::Stage;
 use states::STATES;
 
-/// The designs take turns: what allocates depends little on munmap and faults. It does on how changes keep
-/// apart, so that is the same for all points of a call.
+/// Chooses the design for a failure. Allocations depend little on the designs of munmap and faults, so the
+/// designs alternate. They do depend on `write`, which is therefore equal for all failures of a call.
 fn design(nth: u64, write: Write) -> Locking {
     let [mmap_lock, .., vma_lock] = Locking::ALL;
     Locking { write, ..if nth % 4 == 2 { mmap_lock } else { vma_lock } }
 }
 
-/// A share of the operations, on all states.
+/// Makes a quarter of the operations on all states.
 fn sweep(share: usize) {
     let only = |name: &str| std::env::var(name).ok();
     let (only_op, only_state) = (only("SWEEP_OP"), only("SWEEP_STATE"));
@@ -42,7 +42,7 @@ fn sweep(share: usize) {
             continue;
         }
         let mut stage = Some(Stage::new(state));
-        // In a quick run, too, each operation meets both.
+        // In a quick run, too, each operation runs with both values of `write`.
         let write = if (number / STEP).is_multiple_of(2) { Write::RangesOnly } else { Write::Whole };
         for (nth, (op, met)) in ops.iter_mut().enumerate() {
             if some && (nth + number) % STEP != 0 {
@@ -59,7 +59,7 @@ fn sweep(share: usize) {
         stage.expect("a stage").end();
     }
     for (op, met) in ops.iter().filter(|_| only_state.is_none()) {
-        // What fails in few states may not have met one of them in a quick run.
+        // In a quick run, an operation that fails only in few states may not have run on one of them.
         if (*met > 0) == (op.needs == Needs::Nothing) && (*met > 0 || !some) {
             wrong.push(format!("{}: {met} allocations failed", op.name));
         }
@@ -67,27 +67,27 @@ fn sweep(share: usize) {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// In a quick run an operation is made on every so many-th state, each on others.
+/// In a quick run, each operation is made only on every fourth state, starting at different states.
 const STEP: usize = 4;
-/// They run side by side.
+/// Number of tests that run in parallel.
 const SHARES: usize = 4;
 
 #[test]
-fn every_failure_of_every_call_in_every_state_0() {
+fn c10_failed_allocation_in_any_call_and_state_quarter_0() {
     sweep(0);
 }
 
 #[test]
-fn every_failure_of_every_call_in_every_state_1() {
+fn c10_failed_allocation_in_any_call_and_state_quarter_1() {
     sweep(1);
 }
 
 #[test]
-fn every_failure_of_every_call_in_every_state_2() {
+fn c10_failed_allocation_in_any_call_and_state_quarter_2() {
     sweep(2);
 }
 
 #[test]
-fn every_failure_of_every_call_in_every_state_3() {
+fn c10_failed_allocation_in_any_call_and_state_quarter_3() {
     sweep(3);
 }

@@ -1,4 +1,4 @@
-//! The operations: every public call that may need memory, in the ways in which it is made.
+//! Operations: every public call that may need memory, with different arguments.
 
 mod advice;
 mod files;
@@ -15,17 +15,17 @@ const fn op(call: &'static str, name: &'static str, run: fn(&mut Scene) -> Resul
     Call::new(call, name, run, EITHER)
 }
 
-/// All of them.
+/// Returns all operations.
 pub fn each_op() -> impl Iterator<Item = &'static Op> {
     [memory::OPS, advice::OPS, reports::OPS, userfaults::OPS, files::OPS].into_iter().flatten()
 }
 
-/// The result, with a number for what was returned, of calls that can only run out of memory.
+/// Converts the result of a call that can only run out of memory. The number 0 stands for any value.
 fn made<T, E>(result: Result<T, E>) -> Result<u64, Errno> {
     result.map(|_| 0).map_err(|_| Errno::ENOMEM)
 }
 
-/// The same, of calls that cannot fail.
+/// Converts the result of a call that cannot fail.
 fn done(call: impl FnOnce()) -> Result<u64, Errno> {
     call();
     Ok(0)

@@ -1,4 +1,4 @@
-//! The same of a space by itself, which has no address space above it.
+//! Memory runs out in a `VmSpace` without an address space above it.
 
 use crate::support::failure::{Failure, at_every_allocation};
 use freehold_machine::{Machine, MachineConfig};
@@ -6,8 +6,8 @@ use freehold_sync::counted::Counted;
 use freehold_vmspace::{MapError, Memory, PAGE_SIZE, VmSpace, platform::PteFlags};
 
 #[test]
-fn pages_of_a_space_by_itself_come_together_or_not_at_all() {
-    // Pages of two tables.
+fn map_of_a_bare_vm_space_maps_all_pages_or_none() {
+    // Pages under two page tables.
     let range = (2 << 20) - 2 * PAGE_SIZE..(2 << 20) + 2 * PAGE_SIZE;
     let reached = at_every_allocation(&Failure::ALL, |point| {
         let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
@@ -25,5 +25,5 @@ fn pages_of_a_space_by_itself_come_together_or_not_at_all() {
         drop((space, memory));
         machine.accounting().assert_clean();
     });
-    assert!(reached > 0, "nothing failed");
+    assert!(reached > 0, "no failure was injected");
 }

@@ -1,5 +1,4 @@
-//! A process with one stretch of memory of some kind, everything that calls need beside it, and what of all
-//! that can be seen.
+//! A process with one range of memory of some kind, everything else that calls need, and a view of all of it.
 
 use super::{
     ops::Op,
@@ -17,26 +16,26 @@ use std::{ops::Deref, sync::Arc};
 
 pub type Uffd = Userfaultfd<Machine>;
 
-/// Units of the stretch.
+/// Number of units in the range.
 pub const UNITS: u64 = 8;
-/// Where another stretch can go that needs tables of its own, in units.
+/// Distance in bytes to another range that needs page tables of its own.
 const FAR: u64 = 4 << 30;
 
 pub struct Scene {
     stage: Stage,
-    /// The operation at hand.
+    /// Name of the current operation.
     doing: &'static str,
     pub process: Process,
     pub cpu: Vcpu,
-    /// Bytes of what the stretch is counted in.
+    /// Bytes of a unit, in which the range is measured.
     pub unit: u64,
-    /// Twelve units, of the kind that the stretch maps if that is a file's.
+    /// A file of twelve units, of the same kind as the file that the range maps, if it maps one.
     pub file: Counted<File<Machine>>,
     pub uffd: Arc<Uffd>,
     pub pins: Vec<Pins<Machine>>,
-    /// What is attached in the stretch.
+    /// The segment that the range attaches.
     pub attached: Option<Counted<Segment<Machine>>>,
-    /// A copy from before the call, which must not notice anything.
+    /// A child that was forked before the call, which must not see a change.
     pub child: Option<Process>,
 }
 
@@ -48,12 +47,12 @@ impl Deref for Scene {
 }
 
 impl Scene {
-    /// The address of a unit of the stretch, or behind it.
+    /// Returns the address of a unit of the range, or after it.
     pub fn at(&self, unit: u64) -> u64 {
         BASE + unit * self.unit
     }
 
-    /// A place for the `unit`th unit elsewhere.
+    /// Returns the address of the `unit`th unit of another range.
     pub fn far(&self, unit: u64) -> u64 {
         BASE + FAR + unit * self.unit
     }
@@ -97,7 +96,7 @@ impl oom::Scene for Scene {
             return run(self);
         }
         let uffd = self.uffd.clone();
-        // Of small memory and of pools a unit is a page.
+        // For small memory and for pools, a unit is a page.
         let bytes = self.unit;
         while_repeating(|| serve(&uffd, bytes), || run(self))
     }
@@ -123,7 +122,7 @@ impl oom::Scene for Scene {
     }
 }
 
-/// Answers the pager's next message, if there is one. Memory does not fail for this thread.
+/// Answers the next message for the pager, if there is one. Memory does not fail for this thread.
 fn serve(uffd: &Uffd, bytes: u64) {
     static ZEROES: [u8; 2 << 20] = [0; 2 << 20];
     let Some(Message::Fault { addr, reason, .. }) = uffd.try_read() else { return };

@@ -1,4 +1,4 @@
-//! The stage on which scenes of one kind of memory follow each other.
+//! The stage on which scenes with one kind of memory follow each other.
 
 use super::{
     board::{Board, PAGES},
@@ -27,7 +27,7 @@ impl Deref for Stage {
     }
 }
 
-/// The address of pages of the hog, which is another process.
+/// Address of the pages of the hog, which is another process.
 pub const HOG: u64 = BASE + (1 << 32);
 
 impl Stage {
@@ -45,7 +45,7 @@ impl Stage {
         Stage { state, scarce, segment, vdso, board, device }
     }
 
-    /// Ready for the next scene.
+    /// Prepares the stage for the next scene.
     pub fn renewed(self) -> Self {
         let stage = if self.is_worn() {
             let state = self.state;
@@ -63,20 +63,20 @@ impl Stage {
         stage
     }
 
-    /// Nothing that the engine has in store may be there for a call.
+    /// Empties the stores of the engine before a call.
     pub fn use_up_stores(&mut self) {
         self.scarce.use_up(0);
     }
 
-    /// All that the scene had is back.
+    /// Checks that all memory of the scene is free.
     pub fn check_that_all_is_back(&mut self, doing: &str) {
         if self.segment.is_removed()
             || (0..4).any(|index| self.segment.mapping().has_page(PageIndex::new(index)))
         {
             self.segment = Segment::new(self.world.engine(), 7, 4 * PAGE).unwrap();
         }
-        // A pager's thread is another processor, which keeps some of the frames that it was given; and a huge
-        // page of which a frame has failed leaves its pool.
+        // The thread of a pager runs on another CPU, which keeps some of its frames. A huge page with a
+        // failed frame leaves its pool.
         let may_stay = self.state.features.is_some() || self.world.engine().failed_frames() > 0;
         self.scarce.check_that_all_is_back(may_stay, || format!("{doing} of {}", self.state.name));
     }

@@ -1,4 +1,4 @@
-//! Kinds of memory: what the stretch of eight units at the start of the scene is, and how it is registered.
+//! Kinds of memory: the contents of the range of eight units at the start of the scene, and its registration.
 
 use super::{
     board::Board,
@@ -21,12 +21,13 @@ pub struct State {
     /// Bytes of a unit.
     pub unit: u64,
     pub world: fn() -> World,
-    /// Of the scene's userfaultfd, if the memory is registered with it; then somebody serves it.
+    /// Features of the scene's userfaultfd if the memory is registered with it. Another thread then serves
+    /// the pager's messages.
     pub features: Option<Features>,
     pub build: fn(&mut Scene),
 }
 
-/// A quarter of a huge page: cuts lie inside of one.
+/// A quarter of a huge page, so that splits lie inside a huge page.
 const PART: u64 = HUGE / 4;
 
 const fn state(name: &'static str, build: fn(&mut Scene)) -> State {
@@ -37,7 +38,7 @@ const fn watched(name: &'static str, features: Features, build: fn(&mut Scene)) 
     State { features: Some(features), ..state(name, build) }
 }
 
-/// Without the oracles, which other tests have on: there are a hundred thousand scenes.
+/// Without the oracles, which are on in other tests: there are a hundred thousand scenes.
 fn world(config: MachineConfig) -> World {
     let machine = Machine::new(config.fast()).unwrap();
     let engine = Engine::new(machine.clone(), Config::default()).unwrap();
@@ -52,7 +53,7 @@ fn keyed() -> World {
     world(MachineConfig::backed(16 << 20).pkeys())
 }
 
-/// Huge pages are many bytes: they have no contents here.
+/// Memory without contents, because huge pages have many bytes.
 fn large() -> World {
     world(MachineConfig::phantom(64 << 20))
 }
@@ -82,7 +83,7 @@ const BUS: Features = ALL.union(Features::SIGBUS);
 pub const STATES: &[State] = &[
     state("nothing", |_| ()),
     state("memory", memory),
-    state("memory that a child has too", |s| {
+    state("memory shared with a child", |s| {
         memory(s);
         forked(s);
     }),
@@ -93,7 +94,7 @@ pub const STATES: &[State] = &[
         }
     }),
     state("a file, private", |s| of_file(s, MapFlags::PRIVATE)),
-    state("a file, private, that a child has too", |s| {
+    state("a file, private, shared with a child", |s| {
         of_file(s, MapFlags::PRIVATE);
         forked(s);
     }),
@@ -121,7 +122,7 @@ pub const STATES: &[State] = &[
     state("a direct file", |s| {
         let storage = Storage::new(&s.world.machine);
         s.file = storage.file(&s.world, 12);
-        // The storage's own frames are not the engine's to run out of.
+        // Frames of the storage itself do not run out.
         let mut frames = [Pfn::new(0); 40];
         assert_eq!(
             s.world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames),
@@ -207,7 +208,7 @@ pub const STATES: &[State] = &[
     State {
         unit: PART,
         world: large,
-        ..state("huge pages that a child has too", |s| {
+        ..state("huge pages shared with a child", |s| {
             huge(s);
             forked(s);
         })
@@ -216,7 +217,7 @@ pub const STATES: &[State] = &[
     State {
         unit: HUGE,
         world: pooled,
-        ..state("huge pages of a pool that a child has too", |s| {
+        ..state("huge pages of a pool shared with a child", |s| {
             pool_private(s);
             forked(s);
         })
@@ -228,7 +229,7 @@ pub const STATES: &[State] = &[
     watched("registered: missing, remove", REMOVE, |s| registered(s, M)),
     watched("registered: missing, unmap", UNMAP, |s| registered(s, M)),
     watched("registered: missing, all events", ALL, |s| registered(s, M)),
-    watched("registered: missing, nobody waits", BUS, |s| registered(s, M)),
+    watched("registered: missing, no task waits", BUS, |s| registered(s, M)),
     watched("registered: write-protected", PLAIN, |s| registered(s, WP)),
     watched("registered: write-protected, fork", FORK, |s| registered(s, WP)),
     watched("registered: write-protected, remap", REMAP, |s| registered(s, WP)),
@@ -236,7 +237,7 @@ pub const STATES: &[State] = &[
     watched("registered: write-protected, unmap", UNMAP, |s| registered(s, WP)),
     watched("registered: write-protected, all events", ALL, |s| registered(s, WP)),
     watched("registered: both, all events", ALL, |s| registered(s, M | WP)),
-    watched("registered: both, nobody waits", BUS, |s| registered(s, M | WP)),
+    watched("registered: both, no task waits", BUS, |s| registered(s, M | WP)),
     watched("registered shared memory: missing, all events", ALL, |s| registered_shmem(s, M)),
     watched("registered shared memory: minor", PLAIN, |s| registered_shmem(s, MINOR)),
     watched("registered shared memory: minor, all events", ALL, |s| registered_shmem(s, MINOR)),
@@ -261,7 +262,7 @@ pub const STATES: &[State] = &[
             s.uffd.write_protect(s.at(3), 2 * s.unit, freehold::uffd::ProtectMode::WP).unwrap();
         })
     },
-    watched("registered, that a child has too, all events", ALL, |s| {
+    watched("registered, shared with a child, all events", ALL, |s| {
         memory(s);
         forked(s);
         register(s, M | WP);
@@ -274,7 +275,7 @@ fn map(s: &mut Scene, flags: MapFlags, file: Option<&Counted<File<Machine>>>) {
     touch(s);
 }
 
-/// Pages at the start of some units; the others have none.
+/// Stores to the start of some units. The other units stay unpopulated.
 fn touch(s: &mut Scene) {
     for unit in [0, 1, 3, 4] {
         s.process.store(&mut s.cpu, BASE + unit * s.unit, 100 + unit).unwrap();

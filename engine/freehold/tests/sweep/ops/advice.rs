@@ -1,4 +1,4 @@
-//! madvise, every advice.
+//! madvise with every advice.
 
 use super::{Left, Op, PAGE, R, RW, op, told};
 use crate::sweep::scene::Scene;
@@ -38,7 +38,7 @@ pub const OPS: &[Op] = &[
     advice!(PopulateWrite),
     advice!(DontNeedLocked).needs_nothing(),
     advice!(Collapse).needs_nothing(),
-    op("AddressSpace::madvise", "madvise Collapse, of what was split", |s| {
+    op("AddressSpace::madvise", "madvise Collapse after a split", |s| {
         told!(s.process.mprotect(s.at(1), PAGE, R))?;
         told!(s.process.mprotect(s.at(1), PAGE, RW))?;
         advise(s, Advice::Collapse)
@@ -49,10 +49,10 @@ pub const OPS: &[Op] = &[
         told!(s.process.process_madvise(&parts, Advice::PopulateWrite, true))
     })
     .partial(),
-    // Page by page, and memory that has failed does not come back.
+    // The call works page by page, and failed memory does not become usable again.
     advice!(HwPoison).leaves(Left::Losses).once(),
     advice!(SoftOffline),
-    // Pages in whose place guards were to be may be gone.
+    // Pages may have been discarded although no guard was installed in their place.
     advice!(GuardInstall).needs_nothing().leaves(Left::Pages),
     advice!(GuardRemove).needs_nothing(),
 ];

@@ -1,4 +1,4 @@
-//! Files, segments, pools and pages by their frames.
+//! Files, segments, pools, and operations on pages by frame number.
 
 use super::{Left, Op, done, filled, made, op, told};
 use crate::sweep::{board::OpenBoard, scene::Scene, *};
@@ -58,25 +58,26 @@ pub const OPS: &[Op] = &[
         filled(file(s).read_at(at, &mut [0; 8]))
     }),
     op("Mapping::write_at", "write_at", |s| filled(file(s).write_at(9 * s.unit + 16, &[1; 8]))),
-    op("Mapping::write_at", "write_at behind", |s| filled(file(s).write_at(30 * s.unit, &[1; 8]))),
+    op("Mapping::write_at", "write_at beyond the end", |s| filled(file(s).write_at(30 * s.unit, &[1; 8]))),
     op("Mapping::write_back", "write_back", |s| made(file(s).write_back((0..4).into()).map_err(|_| ())))
         .needs_nothing(),
     op("File::drop_clean", "drop_clean", |s| Ok(s.file.drop_clean(PageRange::ALL))).needs_nothing(),
-    op("Engine::drop_clean", "drop_clean of any", |s| Ok(s.world.engine().drop_clean(u64::MAX)))
+    op("Engine::drop_clean", "drop_clean of any files", |s| Ok(s.world.engine().drop_clean(u64::MAX)))
         .needs_nothing(),
     op("AddressSpace::trim", "trim of a space", |s| done(|| s.process.trim())).needs_nothing(),
     op("Engine::trim", "trim", |s| done(|| s.world.engine().trim())).needs_nothing(),
     op("Mapping::truncate", "truncate", |s| filled(file(s).truncate(3 * s.unit))).needs_nothing(),
     op("Mapping::truncate", "truncate inside a page", |s| filled(file(s).truncate(10 * s.unit + 8))),
-    op("Mapping::truncate", "truncate to more", |s| filled(file(s).truncate(20 * s.unit))).needs_nothing(),
+    op("Mapping::truncate", "truncate to a larger size", |s| filled(file(s).truncate(20 * s.unit)))
+        .needs_nothing(),
     op("Mapping::punch", "punch", |s| filled(file(s).punch(s.unit..4 * s.unit))).needs_nothing(),
-    // The hole may be there in part.
+    // A part of the hole may be punched.
     op("Mapping::punch", "punch inside pages", |s| {
         let hole = s.unit + 8..11 * s.unit - 8;
         filled(file(s).punch(hole))
     })
     .leaves(Left::Pages),
-    // What came before stays.
+    // Pages that were allocated before the failure stay.
     op("Mapping::allocate", "allocate", |s| filled(file(s).allocate(9 * s.unit..11 * s.unit)))
         .needs_nothing()
         .leaves(Left::Pages),

@@ -1,4 +1,4 @@
-//! What is mapped, and accesses.
+//! Calls that change mappings, and accesses.
 
 use super::{Left, Op, done, made, op, signal, told};
 use crate::sweep::{scene::Scene, stage::HOG, *};
@@ -17,7 +17,7 @@ const KEEP: RemapFlags = FIXED.union(RemapFlags::DONTUNMAP);
 const SHM: MapFlags = MapFlags::SHARED.union(MapFlags::ANONYMOUS);
 const HUGETLB: MapFlags = MapFlags::HUGETLB;
 
-/// Maps so many units at an address.
+/// Maps `units` units at an address.
 fn map(s: &Scene, at: u64, units: u64, flags: MapFlags) -> Result<u64, Errno> {
     let file = (!flags.contains(MapFlags::ANONYMOUS)).then_some(&s.file);
     s.process.mmap(at, units * s.unit, RW, flags | MapFlags::FIXED, file, 0).map_err(|error| error.errno())
@@ -40,7 +40,7 @@ fn lock(s: &Scene, flags: LockFlags) -> Result<u64, Errno> {
     told!(s.process.mlock2(s.at(2), 4 * s.unit, flags))
 }
 
-/// Moves the break by so many pages.
+/// Moves the break by `pages` pages.
 fn brk(s: &Scene, pages: i64) -> Result<u64, Errno> {
     let to = s.process.brk(0).unwrap().wrapping_add_signed(pages * PAGE as i64);
     match s.process.brk(to) {
@@ -59,7 +59,7 @@ fn pin(s: &Scene, flags: PinFlags) -> Result<u64, Errno> {
     let pins = s.process.pin_user_pages(s.at(1), 2, flags).map_err(|error| error.errno())?;
     let mut word = [0; 8];
     pins.read(0, &mut word).map_err(|error| error.errno())?;
-    // What lies there already: a pin that failed later has changed nothing.
+    // Writes back the same word, to check that a pin that fails later has changed nothing.
     let _ = pins.write(0, &word);
     let all = pins.len() == 2 && !pins.is_empty() && pins.frames().len() == 2;
     pins.unpin_dirty();
@@ -79,7 +79,7 @@ fn transferred(result: Result<usize, freehold::error::AccessError>, all: usize) 
 
 pub const OPS: &[Op] = &[
     op("AddressSpace::mmap", "mmap", |s| map(s, s.far(0), 4, ANON)),
-    op("AddressSpace::mmap", "mmap behind", |s| map(s, s.at(8), 2, ANON)),
+    op("AddressSpace::mmap", "mmap after the memory", |s| map(s, s.at(8), 2, ANON)),
     op("AddressSpace::mmap", "mmap inside", |s| map(s, s.at(2), 3, ANON)),
     op("AddressSpace::mmap", "mmap over all", |s| map(s, s.at(0), 8, ANON)),
     op("AddressSpace::mmap", "mmap of the file", |s| map(s, s.far(0), 4, MapFlags::PRIVATE)),
@@ -101,7 +101,7 @@ pub const OPS: &[Op] = &[
             PAGE
         ))
     }),
-    // The frames that a driver maps come after what was there has gone: as on Linux, a failure leaves a
+    // The driver maps its frames after the replaced mapping was unmapped. As on Linux, a failure leaves a
     // hole.
     op("AddressSpace::mmap", "mmap of a device, whole, inside", |s| {
         s.board.manner().whole = Some(u64::MAX);
@@ -129,19 +129,19 @@ pub const OPS: &[Op] = &[
     op("AddressSpace::mremap", "mremap in place", |s| remap(s, (0, 8), 10, RemapFlags::empty(), 0)),
     op("AddressSpace::mremap", "mremap that moves a part", |s| remap(s, (2, 3), 3, FIXED, s.far(0))),
     op("AddressSpace::mremap", "mremap that moves all", |s| remap(s, (0, 8), 8, FIXED, s.far(0)))
-        // Of several VMAs those before the failing one have moved.
+        // If the range has several VMAs, those before the failing one have moved.
         .leaves(Left::Anything)
         .once(),
     op("AddressSpace::mremap", "mremap that moves and grows", |s| remap(s, (1, 1), 3, FIXED, s.far(0))),
     op("AddressSpace::mremap", "mremap that finds a place", |s| remap(s, (1, 1), 3, RemapFlags::MAYMOVE, 0)),
     op("AddressSpace::mremap", "mremap that moves and shrinks", |s| remap(s, (1, 3), 1, FIXED, s.far(0)))
-        // The excess goes first.
+        // The excess is unmapped first.
         .leaves(Left::Anything)
         .once(),
     op("AddressSpace::mremap", "mremap that shrinks", |s| remap(s, (1, 5), 2, RemapFlags::empty(), 0)),
-    op("AddressSpace::mremap", "mremap that leaves its source", |s| remap(s, (2, 3), 3, KEEP, s.far(0))),
+    op("AddressSpace::mremap", "mremap that keeps its source", |s| remap(s, (2, 3), 3, KEEP, s.far(0))),
     op("AddressSpace::mremap", "mremap of nothing", |s| remap(s, (2, 0), 2, FIXED, s.far(0))),
-    // What was at a fixed target is gone.
+    // The mapping at a fixed target has been unmapped.
     op("AddressSpace::mremap", "mremap over itself", |s| remap(s, (0, 3), 3, FIXED, s.at(4)))
         .leaves(Left::Anything)
         .once(),
@@ -152,7 +152,7 @@ pub const OPS: &[Op] = &[
     op("AddressSpace::mlockall", "mlockall", |s| {
         told!(s.process.mlockall(LockAllFlags::CURRENT | LockAllFlags::FUTURE))
     })
-    // What goes wrong with single VMAs is not reported.
+    // Errors of single VMAs are not reported.
     .leaves(Left::Layout),
     op("AddressSpace::munlockall", "munlockall", |s| told!(s.process.munlockall()))
         .needs_nothing()
@@ -196,28 +196,28 @@ pub const OPS: &[Op] = &[
         told!(s.process.install_specials(0, &[part(PAGE), part(2 * PAGE), part(PAGE)]))
     }),
     op("AddressSpace::move_stack", "move_stack", |s| told!(s.process.move_stack(s.at(0), 512 * PAGE))),
-    op("AddressSpace::handle_fault", "a store where nothing is", |s| {
+    op("AddressSpace::handle_fault", "a store to unpopulated memory", |s| {
         let at = s.at(5);
         signal(s.process.store(&mut s.cpu, at, 9u64))
     }),
-    op("AddressSpace::handle_fault", "a store where something is", |s| {
+    op("AddressSpace::handle_fault", "a store to a present page", |s| {
         let at = s.at(3);
         signal(s.process.store(&mut s.cpu, at, 9u64))
     }),
-    op("AddressSpace::handle_fault", "a load where nothing is", |s| {
+    op("AddressSpace::handle_fault", "a load of unpopulated memory", |s| {
         let at = s.at(5);
         signal(s.process.load::<u64>(&mut s.cpu, at))
     }),
-    op("AddressSpace::handle_fault", "a load where something is", |s| {
+    op("AddressSpace::handle_fault", "a load of a present page", |s| {
         let at = s.at(4);
         signal(s.process.load::<u64>(&mut s.cpu, at))
     }),
-    op("AddressSpace::handle_fault", "an instruction", |s| {
+    op("AddressSpace::handle_fault", "an instruction fetch", |s| {
         let at = s.at(4);
         signal(s.process.touch(&mut s.cpu, at, Access::EXEC))
     }),
-    // It grows, and then there is no frame: as on Linux.
-    op("AddressSpace::handle_fault", "a store below", |s| {
+    // The stack grows, and then no frame is available. Linux behaves the same.
+    op("AddressSpace::handle_fault", "a store below the memory", |s| {
         signal(s.process.store(&mut s.cpu, BASE - 3 * PAGE, 9u64))
     })
     .leaves(Left::Layout),
@@ -263,7 +263,7 @@ pub const OPS: &[Op] = &[
     .leaves(Left::Pages),
     op("AddressSpace::pin_user_pages", "pin_user_pages", |s| pin(s, PinFlags::empty())),
     op("AddressSpace::pin_user_pages", "pin_user_pages for stores", |s| pin(s, PinFlags::WRITE)),
-    op("AddressSpace::pin_user_pages", "pin_user_pages for long", |s| {
+    op("AddressSpace::pin_user_pages", "pin_user_pages long-term", |s| {
         pin(s, PinFlags::WRITE | PinFlags::LONGTERM | PinFlags::FORCE)
     }),
     op("AddressSpace::pin_user_pages_fast", "pin_user_pages_fast", |s| {

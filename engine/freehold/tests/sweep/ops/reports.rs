@@ -1,4 +1,4 @@
-//! What only looks.
+//! Calls that only read.
 
 use super::{Op, made, op, told};
 use crate::sweep::scene::Scene;
@@ -15,7 +15,7 @@ fn lengths(s: &Scene) -> Result<u64, Errno> {
     Ok(lines as u64)
 }
 
-/// As much text as anybody wants, in no memory.
+/// Accepts text of any length without using memory.
 struct Sink;
 
 impl core::fmt::Write for Sink {
@@ -84,7 +84,7 @@ pub const OPS: &[Op] = &[
     .needs_nothing(),
 ];
 
-/// A byte for each page, where the test's own allocations cannot fail.
+/// A byte for each page, in an array, because an allocation of the test itself could fail.
 fn vec_of(s: &Scene) -> [u8; 8 * 512] {
     assert!(8 * s.unit / 4096 <= 8 * 512);
     [0; 8 * 512]

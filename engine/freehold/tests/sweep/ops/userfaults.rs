@@ -8,16 +8,16 @@ use freehold::{
 };
 
 static SMALL: [u8; 2 * PAGE as usize] = [7; 2 * PAGE as usize];
-/// Huge pages have no contents here.
+/// Memory of huge pages has no contents in these tests.
 static HUGE: [u8; 4 << 20] = [0; 4 << 20];
 
-/// What fills so many units, of at most a huge page.
+/// Returns contents for `units` units of at most a huge page.
 fn contents(s: &Scene, units: u64) -> &'static [u8] {
     let all: &[u8] = if s.unit == PAGE { &SMALL } else { &HUGE };
     &all[..(units * s.unit) as usize]
 }
 
-/// All of it was supplied.
+/// Converts the result of a fill, which succeeds only if all bytes were filled.
 fn all(done: Result<u64, UffdError>, bytes: u64) -> Result<u64, Errno> {
     match done {
         Ok(done) if done == bytes => Ok(done),
@@ -64,7 +64,7 @@ pub const OPS: &[Op] = &[
     })
     .needs_nothing()
     .leaves(Left::Pages),
-    op("Userfaultfd::write_protect", "write_protect, no more", |s| {
+    op("Userfaultfd::write_protect", "write_protect, off", |s| {
         told!(s.uffd.write_protect(s.at(0), 8 * s.unit, ProtectMode::empty()))
     })
     .needs_nothing(),
@@ -75,6 +75,6 @@ pub const OPS: &[Op] = &[
     .leaves(Left::Pages),
     op("Userfaultfd::wake", "wake", |s| told!(s.uffd.wake(s.at(0), s.unit))).needs_nothing(),
     op("Userfaultfd::try_read", "try_read", |s| Ok(u64::from(s.uffd.try_read().is_some()))).needs_nothing(),
-    // Merging may be left out; nobody could be told.
+    // Merging is skipped without memory, because the call cannot report an error.
     op("Userfaultfd::close", "close", |s| done(|| s.uffd.close())).needs_nothing(),
 ];
