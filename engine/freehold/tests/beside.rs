@@ -1,6 +1,6 @@
-//! Changes of parts beside each other (`docs/guide/ranges.md`), one of them stopped half-way: a reader of the VMA
-//! that it is going to change keeps it waiting, with its claim held. Interleavings of all kinds stand in
-//! `lab/freehold-machine/tests/shuttle_engine/ranges.rs`.
+//! Range writers (`docs/ranges.md`). In each test, one of them is stopped half-way: a reader of the VMA that
+//! it is going to change keeps it waiting while it holds its claim.
+//! `lab/freehold-machine/tests/shuttle_engine/ranges.rs` explores the interleavings.
 
 use crate::support::*;
 use freehold::{
@@ -28,20 +28,21 @@ fn hole(addr: u64) -> FaultError {
     FaultError::Segv { addr, code: SegvCode::Maperr }
 }
 
-/// Runs `scenario` in a process whose changes run side by side.
+/// Runs `scenario` in a process whose changes are made by range writers.
 fn side_by_side(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     side_by_side_in(Placement::PerCpu, scenario);
 }
 
-/// The same, with its mappings placed so. Runs it with neighbours in one leaf of the tree, and mostly in
-/// several.
+/// Runs `scenario` like [`side_by_side`], with mappings placed by `placement`. The first run has wide nodes,
+/// so that neighbours are in one leaf of the VMA tree. The second run has narrow nodes, so that most
+/// neighbours are in different leaves.
 fn side_by_side_in(placement: Placement, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for vma_nodes in [NodeWidth::Wide, NodeWidth::Narrow] {
         let world = World::with(16 << 20, Config { vma_nodes, ..Config::default() });
         let locking = SIDE_BY_SIDE;
         let config = SpaceConfig { locking, placement, lock_stats: true, ..SpaceConfig::default() };
         let process = Process::new(world.engine(), &config).unwrap();
-        // Opens the gate.
+        // The first change opens the gate for range writers.
         anon(&process, BASE, 1);
         let mut cpu = world.machine.cpu(0);
         scenario(&world, &process, &mut cpu);
@@ -51,7 +52,8 @@ fn side_by_side_in(placement: Placement, scenario: impl Fn(&World, &Process, &mu
     }
 }
 
-/// Makes a call that is killed where it would have to wait.
+/// Makes a call on a thread that has a fatal signal pending. The call returns `Killed` where it would have to
+/// wait.
 fn unwaiting<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     let thread = || {
         Task::current().kill();
@@ -60,14 +62,14 @@ fn unwaiting<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(thread).join().unwrap())
 }
 
-/// Whether somebody has claimed the VMA at `addr`, which is readable and writable.
+/// Returns true if the VMA at `addr`, which must be readable and writable, is claimed.
 fn is_claimed(process: &Process, addr: u64) -> bool {
     unwaiting(|| process.mprotect(addr, PAGE, RW)).is_err()
 }
 
-/// None of these takes the mmap lock.
+/// mremap in place, stack growth and faults at unmapped addresses do not take the mmap lock.
 #[test]
-fn they_take_no_lock_of_the_whole() {
+fn mremap_in_place_and_stack_growth_take_no_mmap_lock() {
     side_by_side(|_, process, cpu| {
         let holds = || {
             let stats = process.lock_stats().unwrap();
@@ -89,24 +91,24 @@ fn they_take_no_lock_of_the_whole() {
             assert_eq!(remap(old, new), Ok(AT));
             assert_eq!(holds(), before, "mremap from {old} to {new} pages");
         }
-        // It has joined what lay behind.
+        // The grown VMA has merged with the VMA after it.
         let range = process.vma_info(AT).unwrap().range;
         assert_eq!((range.start(), range.end()), (AT, AT + 5 * PAGE));
         let before = holds();
         for addr in [stack - PAGE, stack - gap(), stack - 2 * gap()] {
             process.store(cpu, addr, 2u64).unwrap();
-            assert_eq!(holds(), before, "a stack that grows to {addr:#x}");
+            assert_eq!(holds(), before, "stack growth to {addr:#x}");
         }
         for addr in [BASE + 5 * PAGE, AT - PAGE, TASK_SIZE - PAGE] {
             assert_eq!(process.load::<u64>(cpu, addr), Err(hole(addr)));
-            assert_eq!(holds(), before, "nothing at {addr:#x}");
+            assert_eq!(holds(), before, "fault at unmapped {addr:#x}");
         }
     });
 }
 
-/// A break waits for one that is being moved, wherever it is to be; other changes do not.
+/// brk waits for another brk that is moving the break, whatever its target. Other changes do not wait.
 #[test]
-fn one_break_at_a_time() {
+fn brk_waits_for_another_brk() {
     side_by_side(|_, process, _| {
         let heap = process.brk(0).unwrap();
         process.brk(heap + PAGE).unwrap();
@@ -117,7 +119,8 @@ fn one_break_at_a_time() {
             for to in [0, heap, heap + PAGE - 8, heap + PAGE, heap + 2 * PAGE, heap + 4 * PAGE] {
                 assert_eq!(unwaiting(|| process.brk(to)), Err(Killed), "{:#x}", to.wrapping_sub(heap));
             }
-            // What it grows into is nobody else's; what lies above the page that it keeps is.
+            // The range that the break grows into is claimed. Addresses above the page that the break keeps
+            // free are not.
             let map = |at| unwaiting(|| process.mmap(at, PAGE, RW, NEW, None, 0));
             for page in 1..3 {
                 assert_eq!(map(heap + page * PAGE), Err(MmapError::Killed));
@@ -126,15 +129,15 @@ fn one_break_at_a_time() {
             drop(reader);
             assert_eq!(grown.join().unwrap(), Ok(heap + 3 * PAGE));
         });
-        assert_eq!(process.brk(heap + 3 * PAGE + 1), Ok(heap + 3 * PAGE), "a page stays free");
+        assert_eq!(process.brk(heap + 3 * PAGE + 1), Ok(heap + 3 * PAGE), "one page stays free");
         assert_eq!(process.brk(heap), Ok(heap));
         assert_eq!(process.brk(heap + 4 * PAGE), Ok(heap));
     });
 }
 
-/// The break that is seen agrees with what is mapped, also when it was killed.
+/// The reported break agrees with the mapped heap, also after a brk was killed.
 #[test]
-fn a_break_that_is_killed() {
+fn killed_brk_leaves_the_break_consistent() {
     side_by_side(|_, process, _| {
         let heap = process.brk(0).unwrap();
         process.brk(heap + 4 * PAGE).unwrap();
@@ -145,7 +148,7 @@ fn a_break_that_is_killed() {
             for to in [heap, heap + 8 * PAGE] {
                 assert_eq!(killed(|| process.brk(to)), Err(Killed));
             }
-            // This moves no page, and finds nobody that moves the break.
+            // This call moves no page, so it does not wait for another brk.
             assert_eq!(unwaiting(|| process.brk(0)), Ok(heap + 4 * PAGE));
             drop(reader);
             assert_eq!(other.join().unwrap(), Ok(()));
@@ -154,9 +157,9 @@ fn a_break_that_is_killed() {
     });
 }
 
-/// What is mapped beside a stack that grows keeps the gap below where it is going to begin.
+/// A mapping that is placed while a stack grows keeps the stack gap below the new start of the stack.
 #[test]
-fn a_stack_grows_beside_what_is_mapped_below() {
+fn mmap_keeps_the_gap_below_a_growing_stack() {
     side_by_side(|world, process, cpu| {
         let stack = AT;
         process.mmap(stack, PAGE, RW, STACK, None, 0).unwrap();
@@ -167,7 +170,7 @@ fn a_stack_grows_beside_what_is_mapped_below() {
             let grown = scope.spawn(|| process.store(&mut world.machine.cpu(1), to, 2u64));
             until(|| is_claimed(process, stack));
             let map = |at, flags| unwaiting(|| process.mmap(at, PAGE, RW, flags, None, 0));
-            // There was room for it at the first hint, before.
+            // The first hint was free before the stack began to grow.
             for hint in [stack - gap() - PAGE, to - gap() + PAGE, to - 2 * PAGE] {
                 let at = map(hint, ANON).unwrap();
                 assert!(at + PAGE <= to - gap() || at > stack, "{at:#x} is in the gap below {to:#x}");
@@ -180,14 +183,14 @@ fn a_stack_grows_beside_what_is_mapped_below() {
         });
         assert_eq!(process.load(cpu, to), Ok(2u64));
         assert_eq!(process.vma_info(stack).map(|vma| vma.range.start()), Some(to));
-        // Now what lies below is too near.
+        // The mapping below is now too near for the stack to grow further.
         assert_eq!(process.load::<u64>(cpu, to - 2 * PAGE), Err(hole(to - 2 * PAGE)));
     });
 }
 
-/// What lies in the gap of a stack, and may, is for the exclusive writer to look at.
+/// Only the exclusive writer checks the VMAs in the gap of a stack, some of which may be there.
 #[test]
-fn a_stack_grows_to_what_it_may_be_near_to() {
+fn stack_grows_close_to_stacks_and_inaccessible_mappings() {
     let near = [(ANON | MapFlags::GROWSDOWN, RW), (ANON, Prot::empty()), (ANON, R)];
     for (n, (flags, prot)) in near.into_iter().enumerate() {
         side_by_side(|_, process, cpu| {
@@ -200,9 +203,9 @@ fn a_stack_grows_to_what_it_may_be_near_to() {
     }
 }
 
-/// A fault that waits for another change of the stack is killed as it waits.
+/// A fault that waits for another change of the stack ends with a fatal signal.
 #[test]
-fn a_stack_that_is_killed() {
+fn stack_growth_is_killed_while_waiting() {
     side_by_side(|world, process, cpu| {
         process.mmap(AT, 2 * PAGE, RW, STACK, None, 0).unwrap();
         process.store(cpu, AT, 1u64).unwrap();
@@ -219,9 +222,9 @@ fn a_stack_that_is_killed() {
     });
 }
 
-/// A mapping that is resized beside changes of what touches it, and of what does not.
+/// mremap in place waits for claims that touch its range, and for no others.
 #[test]
-fn a_mapping_is_resized_beside_its_neighbours() {
+fn mremap_in_place_waits_only_for_touching_claims() {
     side_by_side(|_, process, cpu| {
         for (page, prot) in [(0, RW), (4, R), (8, RW)] {
             process.mmap(AT + page * PAGE, 2 * PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
@@ -236,7 +239,7 @@ fn a_mapping_is_resized_beside_its_neighbours() {
             for (old, new) in [(2, 1), (2, 2), (2, 3)] {
                 assert_eq!(remap(AT, old, new), Err(MremapError::Killed), "from {old} to {new}");
             }
-            // It touches what the other grows to.
+            // This target touches the range that the other mremap grows into.
             assert_eq!(remap(AT + 4 * PAGE, 2, 3), Err(MremapError::Killed));
             assert_eq!(remap(AT + 8 * PAGE, 2, 1), Ok(AT + 8 * PAGE));
             assert_eq!(remap(AT + 8 * PAGE, 1, 3), Ok(AT + 8 * PAGE));
@@ -252,9 +255,9 @@ fn a_mapping_is_resized_beside_its_neighbours() {
     });
 }
 
-/// What mremap takes from the middle of a VMA leaves two, also where a leaf of the tree has no room to spare.
+/// mremap that shrinks the middle of a VMA leaves two VMAs, also if a leaf of the VMA tree has no free slot.
 #[test]
-fn a_mapping_shrinks_in_the_middle_of_a_vma() {
+fn mremap_shrinks_the_middle_of_a_vma() {
     side_by_side(|_, process, _| {
         let at = |n: u64| AT + 8 * n * PAGE;
         for n in 0..40 {
@@ -269,10 +272,11 @@ fn a_mapping_shrinks_in_the_middle_of_a_vma() {
     });
 }
 
-/// A move takes no lock of the whole: out of the middle of a VMA, right below its source or apart from it,
-/// where it joins others and where it does not, of anonymous memory and of a file's.
+/// A moving mremap does not take the mmap lock. The test moves the middle of a VMA, to a target directly
+/// below the source and to a distant one, with and without merging at the target, for anonymous memory and
+/// for a file.
 #[test]
-fn a_mapping_moves() {
+fn moving_mremap_takes_no_mmap_lock() {
     side_by_side(|world, process, cpu| {
         let holds = || {
             let stats = process.lock_stats().unwrap();
@@ -287,11 +291,12 @@ fn a_mapping_moves() {
         fill(process, cpu, of_file, 2, 8);
         let before = holds();
         let remap = |at, old, new| process.mremap(at, old * PAGE, new * PAGE, RemapFlags::MAYMOVE, 0);
-        // Below the file's, then below itself; then the file's goes where it was, and joins nothing.
+        // The first target is below the file mapping, the second below its own source. The file mapping then
+        // moves to where it merges with nothing.
         assert_eq!(remap(at + PAGE, 2, 6), Ok(of_file - 6 * PAGE));
         assert_eq!(remap(of_file - 6 * PAGE, 6, 7), Ok(of_file - 13 * PAGE));
         assert_eq!(remap(of_file, 2, 3), Ok(of_file - 3 * PAGE));
-        // What is left of the first: one grows, and the other comes below it.
+        // The two remaining pieces of the first mapping: one grows in place, the other moves below it.
         assert_eq!(remap(at, 1, 2), Ok(at));
         assert_eq!(remap(at + 3 * PAGE, 1, 2), Ok(of_file));
         assert_eq!(holds(), before);
@@ -303,10 +308,10 @@ fn a_mapping_moves() {
     });
 }
 
-/// A move has its source and its target for itself, and waits for either.
+/// A moving mremap claims its source and its target, and waits for other claims on either.
 #[test]
-fn a_move_waits_for_what_is_claimed() {
-    // Whichever CPU a thread is on.
+fn moving_mremap_waits_for_claims_on_source_and_target() {
+    // First fit makes the placement independent of the CPU that a thread runs on.
     side_by_side_in(Placement::FirstFit, |_, process, cpu| {
         let wall = process.mmap(0, PAGE, Prot::READ, ANON, None, 0).unwrap();
         let at = process.mmap(0, 2 * PAGE, RW, ANON, None, 0).unwrap();
@@ -321,14 +326,15 @@ fn a_move_waits_for_what_is_claimed() {
             until(|| is_claimed(process, at));
             assert_eq!(unwaiting(|| remap(at, 2, 3)), Err(MremapError::Killed));
             assert_eq!(unwaiting(|| remap(at + PAGE, 1, 2)), Err(MremapError::Killed));
-            // Its target is taken. The next one would touch that, and has nothing while it waits.
+            // The target of the first move is claimed. The target of the next move would touch it. The next
+            // move holds no claim while it waits.
             assert_eq!(unwaiting(|| remap(away, 2, 3)), Err(MremapError::Killed));
             assert_eq!(unwaiting(|| process.mprotect(away, PAGE, RW)), Ok(()));
             drop(reader);
             assert_eq!(moved.join().unwrap(), Ok(at - 3 * PAGE));
         });
         assert_filled(process, cpu, at - 3 * PAGE, 2, 1);
-        // Only what it grows by counts.
+        // Only the added pages count against the limit.
         let room = |pages| {
             let bytes = (process.counts().total_vm + pages) * PAGE;
             process.limits().set(&Limits { address_space: bytes, ..Limits::default() });
@@ -340,9 +346,9 @@ fn a_move_waits_for_what_is_claimed() {
     });
 }
 
-/// RLIMIT_AS and RLIMIT_MEMLOCK, to the page.
+/// RLIMIT_AS and RLIMIT_MEMLOCK are exact to the page.
 #[test]
-fn limits_are_exact() {
+fn address_space_and_memlock_limits_are_exact() {
     side_by_side(|_, process, cpu| {
         process.mmap(AT, PAGE, RW, STACK, None, 0).unwrap();
         process.store(cpu, AT, 1u64).unwrap();
@@ -373,9 +379,9 @@ fn limits_are_exact() {
     });
 }
 
-/// Settings of the whole system count from then on, also for spaces that are there, and for CPUs with credit.
+/// Changed settings of an engine apply at once, also to existing address spaces and to CPUs that hold credit.
 #[test]
-fn settings_change() {
+fn changed_engine_settings_apply_at_once() {
     side_by_side(|world, process, _| {
         let engine = world.engine();
         let mapped = |first: u64| {
@@ -386,7 +392,7 @@ fn settings_change() {
         engine.set_max_map_count(before + 3);
         assert_eq!(engine.max_map_count(), before + 3);
         let many = mapped(0);
-        assert!((3..=4).contains(&many), "Linux lets one more in");
+        assert!((3..=4).contains(&many), "Linux admits one more");
         assert_eq!(mapped(20), 0);
         engine.set_max_map_count(Config::default().max_map_count);
         assert_eq!(mapped(40), 6);
@@ -399,17 +405,17 @@ fn settings_change() {
     });
 }
 
-/// What was asked for while there was no limit is not refused for one that comes meanwhile, and forbids
-/// nothing.
+/// A limit that is set while a change waits does not make the change fail: the change was admitted before,
+/// and the new limit does not forbid its result.
 #[test]
-fn a_limit_comes_while_a_change_waits() {
+fn new_limit_does_not_refuse_a_waiting_change() {
     side_by_side(|_, process, _| {
         anon(process, AT - PAGE, 1);
         process.mmap(AT, PAGE, Prot::READ, NEW, None, 0).unwrap();
         let reader = process.find_vma(AT);
         thread::scope(|scope| {
             let change = scope.spawn(|| process.mprotect(AT, PAGE, RW));
-            // The VMA before it is claimed with it.
+            // The preceding VMA is claimed too.
             until(|| is_claimed(process, AT - PAGE));
             process.limits().set(&Limits { data: 1 << 40, ..Limits::default() });
             drop(reader);
@@ -419,11 +425,12 @@ fn a_limit_comes_while_a_change_waits() {
     });
 }
 
-/// A mapping that needs the room of fences waits for the claims of others, which stay.
+/// A mapping that needs the space of arena boundaries waits for the claims of other range writers. Their VMAs
+/// stay mapped.
 #[test]
-fn a_mapping_of_all_that_is_free_waits_for_claims() {
+fn mapping_of_all_free_space_waits_for_claims() {
     side_by_side(|_, process, _| {
-        // Leaves a fence above.
+        // Leaves an arena boundary above the range.
         let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
         process.munmap(at, PAGE).unwrap();
         let (low, high) = (AT + PAGE, SpaceConfig::default().mmap_base);
@@ -441,7 +448,7 @@ fn a_mapping_of_all_that_is_free_waits_for_claims() {
     });
 }
 
-/// Lets the VMA at `at` grow where it is.
+/// Grows the VMA at `at` in place.
 fn grow(process: &Process, at: u64, pages: u64) -> Result<u64, MremapError> {
     let len = process.vma_info(at).unwrap().range.pages().bytes();
     process.mremap(at, len, len + pages * PAGE, RemapFlags::empty(), 0)

@@ -1,5 +1,5 @@
-//! Arenas and their boundaries (`space/cpu_arena.rs`): where changes side by side place, and what is placed
-//! there nevertheless.
+//! Arenas and their boundaries (`space/cpu_arena.rs`): where range writers place mappings, and how a boundary
+//! makes way for a mapping that needs its addresses.
 
 use crate::support::*;
 use freehold::{
@@ -15,7 +15,7 @@ const GIB: u64 = 1 << 30;
 const ARENA_BYTES: u64 = 64 * GIB;
 const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
 
-/// The end of the arena in which this thread places, and the start of its boundary.
+/// Returns the end of the arena in which this thread places mappings, and the start of its boundary.
 fn boundary(process: &Process, cpu: &Vcpu) -> (u64, u64) {
     let at = map(process, cpu, 0, 1, ANON);
     cpu.call(|| process.munmap(at, PAGE)).unwrap();
@@ -23,7 +23,7 @@ fn boundary(process: &Process, cpu: &Vcpu) -> (u64, u64) {
     (end, end - GIB)
 }
 
-/// Runs `scenario` in a process that places by CPU.
+/// Runs `scenario` in a process that places mappings by CPU.
 fn placing(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for vma_nodes in [NodeWidth::Wide, NodeWidth::Narrow] {
         let world = World::with(16 << 20, Config { vma_nodes, ..Config::default() });
@@ -42,7 +42,7 @@ fn map(process: &Process, cpu: &Vcpu, at: u64, pages: u64, flags: MapFlags) -> u
 }
 
 #[test]
-fn an_arena_ends_in_a_boundary() {
+fn mappings_are_placed_below_the_boundary_of_an_arena() {
     placing(|_, process, cpu| {
         let (_, boundary) = boundary(process, cpu);
         assert_eq!(map(process, cpu, 0, 4, ANON), boundary - 4 * PAGE);
@@ -51,9 +51,10 @@ fn an_arena_ends_in_a_boundary() {
     });
 }
 
-/// A mapping at a place that it names takes the place of the boundary, which comes again when that is gone.
+/// A mapping at a given address replaces the boundary. The boundary is inserted again after the mapping is
+/// unmapped.
 #[test]
-fn a_mapping_at_a_named_place_removes_the_boundary() {
+fn mapping_at_a_given_address_removes_the_boundary() {
     placing(|_, process, cpu| {
         let (end, boundary) = boundary(process, cpu);
         let first = map(process, cpu, 0, 1, ANON);
@@ -76,7 +77,7 @@ fn a_mapping_at_a_named_place_removes_the_boundary() {
     });
 }
 
-/// A mapping below a boundary grows into it, and one is moved onto it.
+/// mremap grows a mapping into the boundary above it, and moves a mapping onto the boundary.
 #[test]
 fn mremap_removes_a_boundary() {
     placing(|_, process, cpu| {
@@ -92,15 +93,15 @@ fn mremap_removes_a_boundary() {
     });
 }
 
-/// Tables go with what an arena held: the boundary lies in none of them but the highest, which eight arenas
-/// share.
+/// Page tables are freed together with the mappings of an arena. A boundary only pins the table of the
+/// highest level below the root, which eight arenas share.
 #[test]
 fn tables_of_an_arena_are_freed() {
     placing(|world, process, cpu| {
         let tables = || world.machine.accounting().tables;
         boundary(process, cpu);
         let before = tables();
-        assert_eq!(before, 1, "but the root, there is no table");
+        assert_eq!(before, 1, "there is no table except the root");
         for _ in 0..3 {
             let at = map(process, cpu, 0, 4, ANON);
             process.store(cpu, at, 1u64).unwrap();
@@ -111,7 +112,7 @@ fn tables_of_an_arena_are_freed() {
     });
 }
 
-/// A CPU places around a mapping that lies where its boundary would be.
+/// A CPU places mappings around one that lies where its boundary would be.
 #[test]
 fn an_occupied_boundary_is_avoided() {
     placing(|_, process, cpu| {
@@ -123,9 +124,9 @@ fn an_occupied_boundary_is_avoided() {
     });
 }
 
-/// A child has no boundaries until it changes something side by side.
+/// A child has no boundaries until one of its range writers places a mapping.
 #[test]
-fn a_fork_has_its_own() {
+fn child_starts_without_boundaries() {
     placing(|_, process, cpu| {
         let at = map(process, cpu, 0, 1, ANON);
         let child = Process::of(cpu.call(|| process.fork()).unwrap());
@@ -134,7 +135,8 @@ fn a_fork_has_its_own() {
     });
 }
 
-/// Maps and unmaps a page on several threads, mostly of different CPUs, so that each has its boundary.
+/// Maps and unmaps a page on several threads, most of them on different CPUs, so that each CPU inserts its
+/// boundary.
 fn insert_boundaries(process: &Process) {
     let all = Barrier::new(8);
     thread::scope(|scope| {
@@ -142,17 +144,17 @@ fn insert_boundaries(process: &Process) {
             scope.spawn(|| {
                 let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
                 process.munmap(at, PAGE).unwrap();
-                // Until then no other thread gets this one's CPU.
+                // Keeps this thread's CPU, so that no other thread gets it.
                 all.wait();
             });
         }
     });
 }
 
-/// A mapping for which there is no room besides gets that of the boundaries, which come again when it is
-/// gone.
+/// A mapping that fits nowhere else uses the space of the boundaries. The boundaries are inserted again after
+/// the mapping is unmapped.
 #[test]
-fn a_mapping_that_needs_the_space_removes_all_boundaries() {
+fn mapping_that_needs_the_space_removes_all_boundaries() {
     placing(|_, process, cpu| {
         let (low, high) = (Config::default().mmap_min_addr, SpaceConfig::default().mmap_base);
         let room = |len| cpu.call(|| process.mmap(0, len, RW, ANON | MapFlags::NORESERVE, None, 0));
@@ -162,7 +164,7 @@ fn a_mapping_that_needs_the_space_removes_all_boundaries() {
         assert_eq!(room(high - low), Ok(low));
         cpu.call(|| process.munmap(low, high - low)).unwrap();
         insert_boundaries(process);
-        // What is mapped stays, and the largest room that it leaves is found.
+        // Mapped VMAs stay, and the search finds the largest gap between them.
         let taken = high - 100 * GIB;
         map(process, cpu, taken, 1, FIXED);
         insert_boundaries(process);
@@ -171,9 +173,9 @@ fn a_mapping_that_needs_the_space_removes_all_boundaries() {
     });
 }
 
-/// A mapping that moves gets the room of boundaries too.
+/// A moving mremap that fits nowhere else uses the space of the boundaries.
 #[test]
-fn a_move_that_needs_the_space_removes_all_boundaries() {
+fn moving_mremap_that_needs_the_space_removes_all_boundaries() {
     placing(|_, process, cpu| {
         let (low, high) = (Config::default().mmap_min_addr, SpaceConfig::default().mmap_base);
         map(process, cpu, low, 1, FIXED);
