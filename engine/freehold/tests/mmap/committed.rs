@@ -1,5 +1,5 @@
-//! Committed memory: which pages count, and what the policies of vm.overcommit_memory refuse. The counts are
-//! those by which Committed_AS changes on Linux 6.18.
+//! Committed memory: which pages count, and which requests the policies of vm.overcommit_memory refuse. The
+//! expected counts are those by which Committed_AS changes on Linux 6.18.
 
 use crate::support::{
     failure::{Failure, at_every_allocation},
@@ -34,7 +34,7 @@ fn memfd(world: &World, pages: u64) -> Counted<File<Machine>> {
 }
 
 #[test]
-fn private_memory_counts_while_it_may_be_written() {
+fn private_memory_is_committed_while_it_is_writable() {
     everywhere(|world, process, cpu| {
         let map = |prot, flags| process.mmap(BASE, 8 * PAGE, prot, flags, None, 0).unwrap();
         let unmap = || process.munmap(BASE, 8 * PAGE).unwrap();
@@ -57,19 +57,19 @@ fn private_memory_counts_while_it_may_be_written() {
         process.mprotect(BASE, 8 * PAGE, R).unwrap();
         assert_eq!(committed(world), 8, "read-only memory that has a page counts");
         map(RW, fixed);
-        assert_eq!(committed(world), 8, "what is replaced is returned");
+        assert_eq!(committed(world), 8, "a replaced mapping is uncommitted");
         map(R, fixed);
         assert_eq!(committed(world), 0);
         let file = world.file(8);
         process.mmap(BASE, 8 * PAGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
         assert_eq!(committed(world), 8);
         process.mmap(BASE, 8 * PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
-        assert_eq!(committed(world), 0, "a file has its own memory");
+        assert_eq!(committed(world), 0, "a shared mapping of a file commits nothing");
     });
 }
 
 #[test]
-fn growth_moves_and_children_count() {
+fn growth_moves_and_forks_are_committed() {
     everywhere(|world, process, cpu| {
         let heap = process.brk(0).unwrap();
         process.brk(heap + 4 * PAGE).unwrap();
@@ -79,7 +79,7 @@ fn growth_moves_and_children_count() {
         process.brk(heap).unwrap();
         process.mmap(BASE, PAGE, RW, STACK, None, 0).unwrap();
         process.store(cpu, BASE - 2 * PAGE, 1u64).unwrap();
-        assert_eq!(committed(world), 3, "a stack that grew by two pages");
+        assert_eq!(committed(world), 3, "a stack grew by two pages");
         process.munmap(BASE - 2 * PAGE, 3 * PAGE).unwrap();
         anon(process, BASE, 4);
         let at = process.mremap(BASE, 4 * PAGE, 6 * PAGE, RemapFlags::empty(), 0).unwrap();
@@ -100,14 +100,14 @@ fn growth_moves_and_children_count() {
 }
 
 #[test]
-fn shared_memory_counts_once_until_it_ends() {
+fn shared_memory_is_committed_once_until_it_is_freed() {
     everywhere(|world, process, cpu| {
         let zeroes = device_of_zeroes(world);
         for prot in [RW, R] {
             for (flags, file) in [(SHARED, None), (MapFlags::SHARED, Some(&zeroes))] {
                 let at = process.mmap(0, 8 * PAGE, prot, flags, file, 0).unwrap();
                 let child = cpu.call(|| process.fork()).unwrap();
-                assert_eq!(committed(world), 8, "a fork promises no more");
+                assert_eq!(committed(world), 8, "a fork commits no further pages");
                 drop(child);
                 process.madvise(at, 8 * PAGE, Advice::Remove).ok();
                 process.munmap(at, 4 * PAGE).unwrap();
@@ -126,14 +126,14 @@ fn shared_memory_counts_once_until_it_ends() {
         let segment = Segment::new(world.engine(), 1, 4 * PAGE).unwrap();
         segment.mapping().truncate(7 * PAGE + 1).unwrap();
         segment.mapping().write_at(8 * PAGE, &[1]).unwrap();
-        assert_eq!(committed(world), 9, "memory that grows");
+        assert_eq!(committed(world), 9, "the file grew");
         segment.mapping().truncate(2 * PAGE).unwrap();
         assert_eq!(committed(world), 2);
     });
 }
 
 #[test]
-fn memory_that_is_not_reserved_counts_page_by_page() {
+fn unreserved_shared_memory_is_committed_page_by_page() {
     everywhere(|world, process, cpu| {
         let memfd = memfd(world, 8);
         let segment = Segment::noreserve(world.engine(), 1, 8 * PAGE).unwrap();
@@ -161,7 +161,7 @@ fn memory_that_is_not_reserved_counts_page_by_page() {
 }
 
 #[test]
-fn a_single_request_for_more_than_there_is_memory_is_refused() {
+fn heuristic_policy_refuses_a_request_beyond_all_memory() {
     everywhere(|world, process, cpu| {
         let engine = world.engine();
         engine.set_overcommit(Overcommit::Heuristic(PageCount::new(8)));
@@ -197,7 +197,7 @@ fn a_single_request_for_more_than_there_is_memory_is_refused() {
 }
 
 #[test]
-fn the_sum_of_promises_stays_within_the_limit() {
+fn never_policy_keeps_committed_memory_within_the_limit() {
     everywhere(|world, process, cpu| {
         let engine = world.engine();
         let limit = |pages| engine.set_overcommit(Overcommit::Never(PageCount::new(pages)));
@@ -213,7 +213,7 @@ fn the_sum_of_promises_stays_within_the_limit() {
             }
         }
         assert!(Segment::noreserve(engine, 1, 5 * PAGE).is_err(), "SHM_NORESERVE is ignored");
-        // In the place of what is there only the difference counts.
+        // A mapping that replaces another one commits only the difference.
         process.mmap(BASE, 10 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         assert_eq!(committed(world), 10);
         let named = RemapFlags::MAYMOVE | RemapFlags::FIXED;
@@ -226,10 +226,11 @@ fn the_sum_of_promises_stays_within_the_limit() {
         assert_eq!(kept, Err(MremapError::Limit));
         assert_eq!(cpu.call(|| process.fork()).map(drop), Err(ForkError::Limit));
         let heap = process.brk(0).unwrap();
-        assert_eq!(process.brk(heap + PAGE), Ok(heap), "the break stays");
-        assert_eq!(committed(world), 10, "whatever was refused is returned");
+        assert_eq!(process.brk(heap + PAGE), Ok(heap), "the break is unchanged");
+        assert_eq!(committed(world), 10, "a refused request commits nothing");
         process.munmap(BASE + 4 * PAGE, 6 * PAGE).unwrap();
-        // Less than is committed: nothing is taken away, and nothing more is promised.
+        // The limit is lowered below the committed memory. Mapped memory stays, and every further request is
+        // refused.
         limit(3);
         assert_eq!(map(1, ANON), Err(MmapError::Limit));
         assert!(process.mmap(0, PAGE, R, ANON, None, 0).is_ok());
@@ -241,7 +242,7 @@ fn the_sum_of_promises_stays_within_the_limit() {
 }
 
 #[test]
-fn a_change_that_finds_no_memory_commits_nothing() {
+fn failed_change_commits_nothing() {
     everywhere(|world, process, cpu| {
         anon(process, BASE, 4);
         process.store(cpu, BASE, 1u64).unwrap();
@@ -262,7 +263,7 @@ fn a_change_that_finds_no_memory_commits_nothing() {
 }
 
 #[test]
-fn a_page_of_shared_memory_beyond_the_limit_does_not_come() {
+fn fault_on_shared_memory_beyond_the_limit_raises_sigbus() {
     everywhere(|world, process, cpu| {
         let engine = world.engine();
         let memfd = memfd(world, 8);
@@ -279,10 +280,10 @@ fn a_page_of_shared_memory_beyond_the_limit_does_not_come() {
     });
 }
 
-/// Tasks on several CPUs that map and unmap find the limit exactly: never more than it is committed, and what
-/// fits below it is not refused.
+/// Tasks on several CPUs map and unmap concurrently. The limit is exact: committed memory never exceeds it,
+/// and a request that fits is not refused.
 #[test]
-fn tasks_that_map_concurrently_share_a_limit() {
+fn concurrent_tasks_share_an_exact_commit_limit() {
     const TASKS: u64 = 4;
     const EACH: u64 = 4;
     for write in [Write::Whole, Write::RangesOnly] {

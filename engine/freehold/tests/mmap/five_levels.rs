@@ -1,4 +1,4 @@
-//! Page tables of five levels: user space ends at 2^56, and above 2^47 lies only what was asked for there.
+//! Page tables of five levels: user space ends at 2^56. Addresses above 2^47 are used only on request.
 
 use super::*;
 use freehold::{
@@ -15,12 +15,12 @@ use freehold_pagetable::X86_5;
 type Wide = Process<X86_5>;
 type WideEngine = Counted<Engine<Machine<X86_5>>>;
 const END: u64 = Wide::TASK_SIZE;
-/// The border that four levels have.
+/// End of user space with four levels.
 const BORDER: u64 = 1 << 47;
 const LOW: u64 = 1 << 30;
 const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
 
-/// Runs a scenario under every design of an address space, with this layout.
+/// Runs `scenario` on every design, in an address space with the given layout.
 fn laid_out(layout: Layout, scenario: impl Fn(&WideEngine, &Wide, &mut Cpu<X86_5>)) {
     for locking in Locking::ALL {
         let machine: Machine<X86_5> = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
@@ -42,7 +42,7 @@ fn base(layout: Layout) -> u64 {
     }
 }
 
-/// The same with either.
+/// Runs `scenario` on every design with both layouts.
 fn wide(scenario: impl Fn(&WideEngine, &Wide, &mut Cpu<X86_5>)) {
     [Layout::TopDown, Layout::BottomUp].into_iter().for_each(|layout| laid_out(layout, &scenario));
 }
@@ -52,12 +52,12 @@ fn place(process: &Wide, hint: u64, len: u64, flags: MapFlags) -> u64 {
 }
 
 #[test]
-fn a_hint_opens_what_lies_above() {
+fn hint_above_the_window_opens_the_upper_space() {
     assert_eq!((END, <Process>::TASK_SIZE), ((1 << 56) - PAGE, BORDER - PAGE));
     wide(|_, process, _| {
         let without = place(process, 0, PAGE, ANON);
         assert!(without < DEFAULT_MAP_WINDOW);
-        // The border itself is not crossed by a hint, but by a fixed address.
+        // A mapping at a hint does not cross the border. A mapping at a fixed address may.
         for hint in [DEFAULT_MAP_WINDOW - PAGE, DEFAULT_MAP_WINDOW] {
             let at = place(process, hint, 2 * PAGE, ANON);
             assert!(at != hint && at < DEFAULT_MAP_WINDOW, "{at:#x}");
@@ -70,16 +70,17 @@ fn a_hint_opens_what_lies_above() {
         let wide = process.mmap(0, BORDER, RW, ANON | MapFlags::NORESERVE, None, 0);
         assert_eq!(wide, Err(MmapError::NoSpace));
         assert_eq!(process.mmap(END, PAGE, RW, FIXED, None, 0), Err(MmapError::NoSpace));
-        // Large memory without a hint stays below, aligned.
+        // A large mapping without a hint stays below the border, and is aligned.
         let huge = place(process, 0, 2 * HUGE, ANON);
         assert!(huge.is_multiple_of(HUGE) && huge < DEFAULT_MAP_WINDOW);
         assert_eq!(process.mmap(1 << 52, PAGE, RW, ANON | MapFlags::BIT32, None, 0), Ok(LOW));
     });
 }
 
-/// Room is looked for in all of the space then: from above at its end, from below where it is always.
+/// An occupied hint above the window makes the search cover the whole space: top-down from its end, bottom-up
+/// from the usual base.
 #[test]
-fn a_hint_that_is_taken_opens_it_too() {
+fn occupied_hint_above_the_window_opens_the_upper_space() {
     for layout in [Layout::TopDown, Layout::BottomUp] {
         laid_out(layout, |_, process, _| {
             let hint = place(process, 1 << 50, PAGE, ANON);
@@ -92,7 +93,7 @@ fn a_hint_that_is_taken_opens_it_too() {
             };
             assert_eq!(place(process, hint, PAGE, ANON), first);
             assert_eq!(place(process, END, PAGE, ANON), second);
-            // With the window full, only such a hint finds room above.
+            // The window is full now. Only a mapping with such a hint finds a free range above it.
             let full = DEFAULT_MAP_WINDOW - LOW;
             process.mmap(LOW, full, Prot::empty(), FIXED | MapFlags::NORESERVE, None, 0).unwrap();
             assert_eq!(process.mmap(0, PAGE, RW, ANON, None, 0), below);
@@ -101,9 +102,9 @@ fn a_hint_that_is_taken_opens_it_too() {
     }
 }
 
-/// Contents, across the border and far above it: faults, fork, moves both ways.
+/// Memory across the border and far above it: faults, fork, and moves in both directions.
 #[test]
-fn memory_lives_and_moves_across_the_border() {
+fn memory_moves_across_the_border() {
     let moves = RemapFlags::MAYMOVE | RemapFlags::FIXED;
     wide(|_, process, cpu| {
         let places = [BORDER - 2 * PAGE, BORDER, 1 << 52, END - 4 * PAGE, 0x10_0000_0000];
@@ -123,7 +124,8 @@ fn memory_lives_and_moves_across_the_border() {
             }
             process.munmap(from, 4 * PAGE).unwrap();
         }
-        // In place across the border; up to the end and no further; what has no hint moves below.
+        // mremap grows a mapping in place across the border, and up to the end of the space but not beyond. A
+        // mapping that moves without a hint is placed below the border.
         let at = place(process, DEFAULT_MAP_WINDOW - PAGE, PAGE, FIXED);
         process.store(cpu, at, 5u64).unwrap();
         assert_eq!(process.mremap(at, PAGE, 4 * PAGE, RemapFlags::empty(), 0), Ok(at));
@@ -137,9 +139,9 @@ fn memory_lives_and_moves_across_the_border() {
     });
 }
 
-/// Whatever takes a range takes it up to the end, and not beyond.
+/// Every call that takes a range accepts ranges up to the end of the space, and refuses longer ones.
 #[test]
-fn ranges_end_where_the_space_does() {
+fn calls_accept_ranges_up_to_the_end_of_the_space() {
     wide(|engine, process, cpu| {
         let at = place(process, END - 8 * PAGE, 8 * PAGE, FIXED);
         (0..8).for_each(|n| process.store(cpu, at + n * PAGE, n).unwrap());
@@ -154,7 +156,7 @@ fn ranges_end_where_the_space_does() {
         process.mincore(at, 8 * PAGE, &mut resident).unwrap();
         assert_eq!(resident, [1, 1, 1, 1, 1, 1, 1, 1, 0]);
         assert!(process.mincore(at, 9 * PAGE, &mut resident).is_err());
-        // A walk from a frame to its entries finds them there.
+        // The reverse map finds entries at these addresses.
         let frame = process.frame_at(at + 4 * PAGE).unwrap();
         engine.migrate(frame).unwrap();
         assert_eq!(process.load::<u64>(cpu, at + 4 * PAGE), Ok(4));
@@ -180,7 +182,7 @@ fn ranges_end_where_the_space_does() {
     });
 }
 
-/// The heap grows across the border, a stack down over it.
+/// The heap grows up across the border, and a stack grows down across it.
 #[test]
 fn heap_and_stack_cross_the_border() {
     wide(|_, process, cpu| {
@@ -199,9 +201,9 @@ fn heap_and_stack_cross_the_border() {
     });
 }
 
-/// A few pages far from each other: what unmaps everything goes over the tables that there are.
+/// The pages are far apart. A munmap of everything visits only existing page tables.
 #[test]
-fn holes_of_any_width() {
+fn munmap_skips_holes_of_any_width() {
     wide(|_, process, cpu| {
         for bit in 30..56u64 {
             place(process, 1 << bit, PAGE, FIXED);

@@ -1,5 +1,6 @@
-//! Where room is looked for: from above or from below, in the second GiB, above four. The places are those of
-//! Linux 6.18 without randomisation; freehold-model compares random calls with the running kernel.
+//! Search for free addresses: top-down or bottom-up, in the second GiB, and above 4 GiB. The expected
+//! addresses are those of Linux 6.18 without randomisation; freehold-model compares random calls with the
+//! running kernel.
 
 use super::*;
 use freehold::{
@@ -12,7 +13,7 @@ const LOW: u64 = 1 << 30;
 const FOUR_GIB: u64 = 4 << 30;
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
 
-/// Runs a scenario in a process of this layout.
+/// Runs `scenario` in a process with this layout.
 fn laid_out(mmap_base: u64, layout: Layout, scenario: impl Fn(&World, &Process)) {
     let world = World::new();
     let config = SpaceConfig { mmap_base, layout, ..SpaceConfig::default() };
@@ -35,7 +36,7 @@ fn place(process: &Process, hint: u64, len: u64, flags: MapFlags) -> u64 {
     try_place(process, hint, len, flags).unwrap()
 }
 
-/// A file whose mappings are aligned for huge pages.
+/// Returns a file whose mappings are aligned for huge pages.
 fn aligned_file(world: &World) -> Counted<File<Machine>> {
     let file = world.file(4 * HUGE / PAGE);
     file.mapping().align_to_huge_pages(true);
@@ -43,16 +44,16 @@ fn aligned_file(world: &World) -> Counted<File<Machine>> {
 }
 
 #[test]
-fn from_below_the_first_gap_is_taken() {
+fn bottom_up_search_takes_the_first_gap() {
     upwards(|_, process| {
         let base = LEGACY_BASE;
         for page in 0..4 {
             assert_eq!(place(process, 0, PAGE, ANON), base + page * PAGE);
         }
         process.munmap(base + PAGE, PAGE).unwrap();
-        assert_eq!(place(process, 0, 2 * PAGE, ANON), base + 4 * PAGE, "it fits no hole below");
+        assert_eq!(place(process, 0, 2 * PAGE, ANON), base + 4 * PAGE, "no gap below fits");
         assert_eq!(place(process, 0, PAGE, ANON), base + PAGE);
-        // Hints are followed below the base, too, and up to where everything ends.
+        // Hints below the base are followed, too, up to the end of the window.
         for hint in [0x20_0000_0000, DEFAULT_MAP_WINDOW - PAGE] {
             assert_eq!(place(process, hint, PAGE, ANON), hint);
         }
@@ -61,16 +62,16 @@ fn from_below_the_first_gap_is_taken() {
             assert_eq!(place(process, hint, PAGE, ANON), next, "{hint:#x}");
             next += PAGE;
         }
-        // A child goes on in the same way, and so does what has to move.
+        // A child and a moving mremap search bottom-up, too.
         let child = Process::of(process.fork().unwrap());
         assert_eq!(place(&child, 0, PAGE, ANON), next);
         assert_eq!(process.mremap(base, PAGE, 3 * PAGE, RemapFlags::MAYMOVE, 0), Ok(next));
     });
 }
 
-/// What is aligned already stays: looking from above, Linux passes it over.
+/// The search takes an address that is already aligned. The top-down search of Linux skips such an address.
 #[test]
-fn from_below_huge_pages_follow_each_other() {
+fn bottom_up_search_packs_huge_mappings() {
     upwards(|world, process| {
         let file = aligned_file(world);
         let mapped = |flags, offset| process.mmap(0, 2 * HUGE, R, flags, Some(&file), offset).unwrap();
@@ -89,7 +90,7 @@ fn from_below_huge_pages_follow_each_other() {
 }
 
 #[test]
-fn files_for_addresses_of_31_bits_are_aligned() {
+fn files_mapped_with_map_32bit_are_aligned() {
     laid_out(SpaceConfig::default().mmap_base, Layout::TopDown, |world, process| {
         let file = aligned_file(world);
         let low = MapFlags::PRIVATE | MapFlags::BIT32;
@@ -97,27 +98,28 @@ fn files_for_addresses_of_31_bits_are_aligned() {
         place(process, 0, PAGE, ANON | MapFlags::BIT32);
         assert_eq!(mapped(0, 0), LOW + HUGE);
         assert_eq!(mapped(0, PAGE), LOW + 3 * HUGE + PAGE);
-        // Room for a huge page more is asked for at the hint.
+        // At a hint, the search needs room for one more huge page.
         assert_eq!(mapped(2 * LOW - 2 * HUGE, PAGE), LOW + 6 * HUGE + PAGE);
         assert_eq!(mapped(LOW + 100 * HUGE, PAGE), LOW + 100 * HUGE);
     });
 }
 
-/// C-67, from below.
+/// C-67, bottom-up.
 #[test]
-fn from_below_stacks_keep_their_gap() {
+fn c67_bottom_up_search_keeps_the_stack_gap() {
     upwards(|_, process| {
         let gap = Config::default().stack_gap;
         let stack = LEGACY_BASE + gap + 4 * PAGE;
         place(process, stack, PAGE, STACK);
-        assert_eq!(place(process, 0, 5 * PAGE, ANON), stack + PAGE, "too near to the stack");
+        assert_eq!(place(process, 0, 5 * PAGE, ANON), stack + PAGE, "the gap is too near to the stack");
         assert_eq!(place(process, 0, 4 * PAGE, ANON), LEGACY_BASE);
         assert_eq!(place(process, 0, PAGE, ANON), stack + 6 * PAGE);
     });
 }
 
-/// Where a huge page of a pool lands beside a stack. The gap begins so many KiB behind an aligned address, and
-/// is so many long; so far into it, or elsewhere.
+/// A case for a huge page of a pool that is placed near a stack, in KiB: distance of the gap from an aligned
+/// address, length of the gap, and the expected offset in the gap. `None` stands for a place outside of the
+/// gap.
 type BesideStack = (u64, u64, Option<u64>);
 
 fn lands_beside_stacks(process: &Process, near: u64, cases: &[BesideStack]) {
@@ -130,14 +132,15 @@ fn lands_beside_stacks(process: &Process, near: u64, cases: &[BesideStack]) {
         let at = process.mmap(0, HUGE, RW, huge, None, 0).unwrap();
         process.munmap(at, HUGE).unwrap();
         let within = (first..first + len).contains(&at).then(|| (at - first) / KIB);
-        assert_eq!(within, expected, "{gap} KiB, {offset} KiB behind an aligned address");
+        assert_eq!(within, expected, "{gap} KiB, {offset} KiB after an aligned address");
         place(process, first, len + PAGE, ANON | MapFlags::FIXED);
     }
 }
 
-/// C-67: what an alignment can cost is to be free of what the stack wants, too. As Linux 6.18 answers.
+/// C-67: a gap next to a stack must hold the mapping, its largest alignment padding and the stack gap. The
+/// answers are those of Linux 6.18.
 #[test]
-fn aligned_from_below_beside_a_stack() {
+fn c67_aligned_bottom_up_search_keeps_the_stack_gap() {
     upwards(|_, process| {
         let near = LEGACY_BASE.next_multiple_of(HUGE) + HUGE;
         place(process, LEGACY_BASE, near - LEGACY_BASE + 6 * HUGE, ANON | MapFlags::FIXED);
@@ -153,9 +156,9 @@ fn aligned_from_below_beside_a_stack() {
     });
 }
 
-/// The same from above.
+/// C-67: the rule of [`c67_aligned_bottom_up_search_keeps_the_stack_gap`], top-down.
 #[test]
-fn aligned_from_above_beside_a_stack() {
+fn c67_aligned_top_down_search_keeps_the_stack_gap() {
     let base = LEGACY_BASE.next_multiple_of(HUGE) + 64 * HUGE;
     laid_out(base, Layout::TopDown, |_, process| {
         let near = base - 8 * HUGE;
@@ -179,9 +182,10 @@ fn aligned_from_above_beside_a_stack() {
     });
 }
 
-/// From above, what is below the base comes first, then what is above a third of the window.
+/// The top-down search tries addresses below the base first, and then searches bottom-up from a third of the
+/// window.
 #[test]
-fn from_above_the_second_choice_is_from_below() {
+fn top_down_search_falls_back_to_bottom_up() {
     laid_out(1 << 30, Layout::TopDown, |_, process| {
         assert_eq!(place(process, 0, PAGE, ANON), (1 << 30) - PAGE);
         assert_eq!(place(process, 0, 1 << 30, ANON), LEGACY_BASE.next_multiple_of(HUGE));
@@ -192,7 +196,7 @@ fn from_above_the_second_choice_is_from_below() {
 }
 
 #[test]
-fn what_is_to_lie_above_four_gib_does() {
+fn above_4g_mappings_are_placed_above_4_gib() {
     let above = ANON | MapFlags::ABOVE_4G;
     let fill = |process: &Process, start: u64, end: u64| {
         let len = end - start;
@@ -204,7 +208,7 @@ fn what_is_to_lie_above_four_gib_does() {
         assert_eq!(place(process, 0, PAGE, above), FOUR_GIB + 3 * PAGE);
         fill(process, FOUR_GIB, FOUR_GIB + 4 * PAGE);
         assert_eq!(try_place(process, 0, PAGE, above), Err(MmapError::NoSpace));
-        // A hint counts all the same, and the second GiB is asked for by name.
+        // A hint below 4 GiB is still followed, and MAP_32BIT asks for the second GiB explicitly.
         assert_eq!(place(process, 0x3000_0000, PAGE, above), 0x3000_0000);
         assert_eq!(try_place(process, 0x3000_0000, PAGE, above), Err(MmapError::NoSpace));
         assert_eq!(place(process, 0, PAGE, above | MapFlags::BIT32), LOW);

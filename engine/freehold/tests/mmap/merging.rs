@@ -1,6 +1,6 @@
-//! Memory whose equal pages may become one (PR_SET_MEMORY_MERGE): what is marked, when, and which children
-//! inherit it. As Linux 6.18 answers; `recordings/causes/memory-merge` and a case of the model have the same
-//! from there.
+//! Memory whose equal pages may be merged (PR_SET_MEMORY_MERGE): which VMAs are marked, when, and which
+//! children inherit the setting. The expected answers are those of Linux 6.18;
+//! `recordings/causes/memory-merge` and a case of the model record the same calls there.
 
 use crate::support::{ANON, BASE, MapFlags, PAGE, Process, R, RW, World, anon, everywhere, layout};
 use freehold::{
@@ -14,7 +14,7 @@ fn is_marked(process: &Process, at: u64) -> bool {
 }
 
 #[test]
-fn everything_that_can() {
+fn memory_merge_marks_all_mergeable_vmas() {
     everywhere(|world, process, _| {
         let file = world.file(4);
         let map = |flags, file| process.mmap(0, PAGE, R, flags, file, 0).unwrap();
@@ -30,7 +30,7 @@ fn everything_that_can() {
         for (at, marked) in kinds {
             assert_eq!(is_marked(process, at), marked);
         }
-        // And what comes.
+        // New VMAs are marked, too.
         for (flags, file, marked) in [
             (ANON, None, true),
             (MapFlags::PRIVATE, Some(&file), true),
@@ -43,30 +43,30 @@ fn everything_that_can() {
         let heap = process.brk(0).unwrap();
         process.brk(heap + PAGE).unwrap();
         assert!(is_marked(process, heap));
-        // Until it is taken back, from every VMA that has it by now.
+        // Clearing the setting clears the mark of every VMA that has it.
         process.set_memory_merge(false).unwrap();
         assert!(!kinds.iter().any(|(at, _)| is_marked(process, *at)) && !is_marked(process, heap));
         process.madvise(heap, PAGE, Advice::Mergeable).unwrap();
         process.set_memory_merge(false).unwrap();
-        assert!(is_marked(process, heap), "nothing is taken back that was not given");
+        assert!(is_marked(process, heap), "a mark set by madvise stays if the setting was off");
     });
 }
 
 #[test]
-fn neighbours_stay_apart_that_become_alike() {
+fn memory_merge_does_not_merge_vmas_that_become_equal() {
     everywhere(|_, process, _| {
         anon(process, BASE, 4);
         process.madvise(BASE, PAGE, Advice::Mergeable).unwrap();
         process.set_memory_merge(true).unwrap();
         assert_eq!(layout(process).len(), 2);
-        // What comes beside them joins.
+        // A new adjacent mapping does merge.
         anon(process, BASE + 4 * PAGE, 1);
         assert_eq!(layout(process), [(0, 1), (1, 5)]);
     });
 }
 
 #[test]
-fn locks_for_the_future_leave_it_alone() {
+fn mlockall_and_munlockall_keep_memory_merge() {
     everywhere(|_, process, _| {
         process.set_memory_merge(true).unwrap();
         process.mlockall(LockAllFlags::FUTURE).unwrap();
@@ -79,7 +79,7 @@ fn locks_for_the_future_leave_it_alone() {
 }
 
 #[test]
-fn who_inherits_it() {
+fn child_inherits_memory_merge_but_no_future_locks() {
     let world = World::new();
     let config = SpaceConfig { memory_merge: true, ..SpaceConfig::default() };
     let process = Process::new(world.engine(), &config).unwrap();

@@ -1,4 +1,4 @@
-//! mmap: where mappings go, what they merge with, how much there may be.
+//! mmap: where mappings are placed, what they merge with, and limits.
 
 mod committed;
 mod five_levels;

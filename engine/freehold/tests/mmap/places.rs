@@ -1,10 +1,10 @@
-//! Where mappings go (C-38), how near stacks let others come (C-67), and moves at both ends of the space
+//! Placement of mappings (C-38), gaps below stacks (C-67), and moves at both ends of the address space
 //! (C-43).
 //!
-//! mmap returned the start of the VMA it had merged into; it rounded hints for the sake of huge pages. One
-//! page of gap below a stack was jumped over by a large frame; a stack grew down to address zero by a write
-//! through another's descriptor. A move counted its progress by a subtraction that wrapped when the source
-//! was at address zero.
+//! The bugs in Linux: mmap returned the start of the VMA that the new mapping had merged into, and rounded
+//! hints for the sake of huge pages. A large stack frame jumped over the gap of one page below a stack. A
+//! write through a descriptor of another task made a stack grow down to address zero. A move counted its
+//! progress by a subtraction that wrapped for a source at address zero.
 
 use super::*;
 use freehold::{
@@ -24,23 +24,24 @@ fn place(process: &Process, addr: u64, len: u64, flags: MapFlags) -> u64 {
 
 /// C-38.
 #[test]
-fn the_address_is_the_one_asked_for() {
+fn c38_mmap_returns_the_requested_address() {
     everywhere(|_, process, _| {
-        // Between two that it joins, before one, behind one; fixed and as a hint.
+        // Between two VMAs that the new one merges with, before one and after one; with a fixed address and
+        // with a hint.
         for flags in [ANON, ANON | MapFlags::FIXED, ANON | MapFlags::FIXED_NOREPLACE] {
             for page in [0, 4, 2, 1, 3, 5, 100] {
                 assert_eq!(place(process, BASE + page * PAGE, PAGE, flags), BASE + page * PAGE);
             }
-            // Large ones too, wherever the hint is.
+            // Large mappings too, wherever the hint is.
             for at in [BASE + 1000 * PAGE, BASE + 0x40_1000_0000] {
                 assert_eq!(place(process, at, 2 * HUGE, flags), at);
             }
-            // Within its page, a hint is rounded down.
+            // A hint is rounded down to a page.
             assert_eq!(place(process, BASE + 9000 * PAGE + 5, PAGE, ANON), BASE + 9000 * PAGE);
             process.munmap(0, TASK_SIZE).unwrap();
         }
         place(process, BASE, PAGE, ANON);
-        assert_ne!(place(process, BASE, PAGE, ANON), BASE, "a hint replaced something");
+        assert_ne!(place(process, BASE, PAGE, ANON), BASE, "a hint replaced a mapping");
         assert_eq!(
             process.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED_NOREPLACE, None, 0),
             Err(MmapError::Occupied)
@@ -48,15 +49,15 @@ fn the_address_is_the_one_asked_for() {
     });
 }
 
-/// As measured on Linux 6.18 without randomisation.
+/// The expected addresses were measured on Linux 6.18 without randomisation.
 #[test]
-fn memory_for_addresses_of_31_bits() {
+fn map_32bit_places_mappings_in_the_second_gib() {
     everywhere(|_, process, _| {
         const LOW: u64 = 1 << 30;
         let low = ANON | MapFlags::BIT32;
         assert_eq!(place(process, 0, PAGE, low), LOW);
         assert_eq!(place(process, 0, PAGE, low), LOW + PAGE);
-        // A hint counts as far as 2 GiB, also below the first.
+        // Hints are followed up to 2 GiB, also below 1 GiB.
         for hint in [LOW + (1 << 20), 0x2000_0000, 2 * LOW - PAGE] {
             assert_eq!(place(process, hint, PAGE, low), hint);
         }
@@ -65,22 +66,22 @@ fn memory_for_addresses_of_31_bits() {
         // Large private memory is aligned there, too.
         assert_eq!(place(process, 0, 2 * HUGE, low), LOW + HUGE);
         let full = process.mmap(0, LOW, RW, low, None, 0);
-        assert_eq!(full, Err(MmapError::NoSpace), "no room above is given instead");
+        assert_eq!(full, Err(MmapError::NoSpace), "an address above 2 GiB was used instead");
         assert_eq!(place(process, LOW, PAGE, low | MapFlags::FIXED), LOW);
     });
 }
 
 /// C-38.
 #[test]
-fn only_large_private_memory_without_a_hint_is_aligned() {
+fn c38_only_large_private_memory_without_a_hint_is_aligned() {
     everywhere(|world, process, _| {
         let file = world.file(HUGE / PAGE);
         let mut top = SpaceConfig::default().mmap_base;
         let mut expect_packed = |len: u64, at: u64| {
-            assert_eq!(at, top - len, "{len:#x} bytes are not right below the last");
+            assert_eq!(at, top - len, "{len:#x} bytes are not directly below the last mapping");
             top = at;
         };
-        // An odd page first, so that nothing is aligned by chance.
+        // The first mapping has an odd number of pages, so that no address is aligned by chance.
         expect_packed(PAGE, place(process, 0, PAGE, ANON));
         expect_packed(HUGE + PAGE, place(process, 0, HUGE + PAGE, ANON));
         expect_packed(HUGE - PAGE, place(process, 0, HUGE - PAGE, ANON));
@@ -99,10 +100,10 @@ fn hole<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Maperr })
 }
 
-/// C-67: growing towards what lies below. What cannot be accessed is a gap by itself, and stacks keep none
-/// from stacks.
+/// C-67: a stack grows towards the mapping below it. Inaccessible memory counts as a gap, and a stack needs
+/// no gap to another stack.
 #[test]
-fn a_stack_keeps_its_distance() {
+fn c67_growing_stack_keeps_its_gap() {
     let below: [(Prot, MapFlags, u64); 4] =
         [(RW, ANON, GAP), (R, ANON, GAP), (Prot::empty(), ANON, 0), (RW, STACK, 0)];
     for (prot, flags, gap) in below {
@@ -117,7 +118,7 @@ fn a_stack_keeps_its_distance() {
                     process.write_memory(addr, &[1], AccessMode::Forced),
                     Err(AccessError::BadAddress)
                 );
-                // Jumping over the gap finds what is there, or nothing.
+                // An access below the gap reaches the mapping there, or a hole.
                 assert_eq!(process.load::<u64>(cpu, BASE + PAGE), hole(BASE + PAGE));
             }
             process.store(cpu, lowest, 1u64).unwrap();
@@ -126,15 +127,15 @@ fn a_stack_keeps_its_distance() {
     }
 }
 
-/// C-67: coming near from below.
+/// C-67: mappings are placed below a stack.
 #[test]
-fn others_keep_their_distance_from_a_stack() {
+fn c67_hints_in_a_stack_gap_are_not_followed() {
     everywhere(|_, process, _| {
         let stack = BASE + 2000 * PAGE;
         place(process, stack, PAGE, STACK);
         let near = stack - GAP;
-        // A hint that leaves the gap is taken, one that does not is not; a fixed address is the caller's own
-        // business.
+        // A hint that keeps the gap is followed, and a hint inside the gap is not. A fixed address is used as
+        // given.
         assert_eq!(place(process, near - PAGE, PAGE, ANON), near - PAGE);
         process.munmap(near - PAGE, PAGE).unwrap();
         for hint in [near, stack - PAGE, near - 2 * PAGE] {
@@ -142,14 +143,14 @@ fn others_keep_their_distance_from_a_stack() {
             assert!(at + 3 * PAGE <= near || at > stack, "{at:#x} is too near");
         }
         assert_eq!(place(process, stack - PAGE, PAGE, ANON | MapFlags::FIXED), stack - PAGE);
-        // Right behind a stack there is no gap.
+        // There is no gap directly above a stack.
         assert_eq!(place(process, stack + PAGE, PAGE, ANON), stack + PAGE);
     });
 }
 
-/// C-67: the search for a free place, from above, beside stacks.
+/// C-67: the top-down search for a free range near stacks.
 #[test]
-fn the_search_keeps_its_distance_from_stacks() {
+fn c67_top_down_search_keeps_the_stack_gap() {
     everywhere(|_, process, _| {
         let base = SpaceConfig::default().mmap_base;
         let stack = base - 4 * PAGE;
@@ -158,18 +159,21 @@ fn the_search_keeps_its_distance_from_stacks() {
             let at = place(process, 0, PAGE, ANON);
             assert!(at + PAGE <= stack - GAP, "{at:#x} is too near to {stack:#x}");
         }
-        assert!(process.space().read().find(stack - GAP - PAGE).is_some(), "the best place was not taken");
+        assert!(
+            process.space().read().find(stack - GAP - PAGE).is_some(),
+            "the highest possible address was not used"
+        );
     });
 }
 
-/// C-67: the heap.
+/// C-67: the heap grows towards a stack.
 #[test]
-fn the_heap_keeps_its_distance_from_a_stack() {
+fn c67_heap_keeps_the_stack_gap() {
     everywhere(|_, process, _| {
         let heap = process.brk(0).unwrap();
         let stack = heap + GAP + 10 * PAGE;
         place(process, stack, PAGE, STACK);
-        // And a page more.
+        // The heap keeps one more page free.
         let most = stack - GAP - PAGE;
         assert_eq!(process.brk(most + 1).unwrap(), heap);
         assert_eq!(process.brk(most).unwrap(), most);
@@ -177,9 +181,9 @@ fn the_heap_keeps_its_distance_from_a_stack() {
     });
 }
 
-/// C-67: nobody's stack reaches the lowest addresses, whatever rights its owner or a debugger has.
+/// C-67: no stack grows to the lowest addresses, whatever rights its owner or a debugger has.
 #[test]
-fn no_stack_grows_below_the_minimum() {
+fn c67_no_stack_grows_below_the_minimum() {
     everywhere(|_, process, cpu| {
         process.limits().set(&Limits { may_map_low: true, ..Limits::default() });
         let minimum = Config::default().mmap_min_addr;
@@ -195,9 +199,9 @@ fn no_stack_grows_below_the_minimum() {
     });
 }
 
-/// C-67: RLIMIT_STACK, to the page.
+/// C-67: RLIMIT_STACK is exact to the page.
 #[test]
-fn a_stack_grows_to_its_limit() {
+fn c67_stack_grows_up_to_its_limit() {
     everywhere(|_, process, cpu| {
         process.limits().set(&Limits { stack: 10 * PAGE, ..Limits::default() });
         let stack = BASE + 2000 * PAGE;
@@ -209,9 +213,9 @@ fn a_stack_grows_to_its_limit() {
     });
 }
 
-/// C-43: the whole of a mapping and its parts, to and from each end of the space.
+/// C-43: a whole mapping and parts of it move to and from each end of the address space.
 #[test]
-fn moves_at_both_ends_of_the_space() {
+fn c43_mappings_move_at_both_ends_of_the_space() {
     let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
     everywhere(|_, process, cpu| {
         process.limits().set(&Limits { may_map_low: true, ..Limits::default() });
@@ -233,7 +237,7 @@ fn moves_at_both_ends_of_the_space() {
                 process.munmap(end, 4 * PAGE).unwrap();
             }
         }
-        // Nothing grows beyond the end, and what must move for it takes its pages along.
+        // No mapping grows beyond the end. A mapping that moves in order to grow keeps its pages.
         let top = TASK_SIZE - PAGE;
         anon(process, top, 1);
         process.store(cpu, top, 5u64).unwrap();

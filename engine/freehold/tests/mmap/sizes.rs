@@ -1,8 +1,8 @@
-//! Sizes that are counted wrongly (C-11).
+//! Counts of pages (C-11).
 //!
-//! Pages of locked memory were counted in 32 bits; what split off was counted after it had gone; rights
-//! changed, and the pages stayed in the wrong sum. `check` recounts everything after each step here, with
-//! more than 2^31 pages in each.
+//! The bugs in Linux: locked pages were counted in 32 bits. A part that was split off was counted after it
+//! had been unmapped. A change of rights left the pages in the wrong count. In these tests, `check` recounts
+//! everything after each step, with more than 2^31 pages in each count.
 
 use super::*;
 use freehold::{
@@ -22,7 +22,7 @@ fn limited(process: &Process, change: impl FnOnce(&mut Limits)) {
     process.limits().set(&limits);
 }
 
-/// (total, locked, data, exec)
+/// Returns the counts of total, locked, data and executable pages.
 fn sizes(process: &Process) -> (u64, u64, u64, u64) {
     process.check();
     let counts = process.counts();
@@ -30,20 +30,20 @@ fn sizes(process: &Process) -> (u64, u64, u64, u64) {
 }
 
 #[test]
-fn more_pages_than_32_bits_count() {
+fn c11_more_than_2_pow_32_pages_are_counted() {
     everywhere(|_, process, cpu| {
         limited(process, |_| ());
         process.mmap(AT, HUGE * PAGE, RW, LAZY, None, 0).unwrap();
         assert_eq!(sizes(process), (HUGE, 0, HUGE, 0));
         process.mlock2(AT, HUGE * PAGE, LockFlags::ONFAULT).unwrap();
         assert_eq!(sizes(process), (HUGE, HUGE, HUGE, 0));
-        // Cut in the middle, and cut again by what changes there.
+        // The mapping is split in the middle, and split again by a change of rights around the middle.
         process.munlock(AT + HUGE / 2 * PAGE, PAGE).unwrap();
         assert_eq!(sizes(process), (HUGE, HUGE - 1, HUGE, 0));
         process.mprotect(AT + HUGE / 4 * PAGE, HUGE / 2 * PAGE, Prot::READ | Prot::EXEC).unwrap();
         assert_eq!(sizes(process), (HUGE, HUGE - 1, HUGE / 2, HUGE / 2));
         process.store(cpu, AT, 1u64).unwrap();
-        // A fork counts all of it again, unlocked.
+        // A child has the same counts, except that no page is locked.
         let child = Process::of(process.fork().unwrap());
         assert_eq!(sizes(&child), (HUGE, 0, HUGE / 2, HUGE / 2));
         drop(child);
@@ -59,7 +59,7 @@ fn more_pages_than_32_bits_count() {
 }
 
 #[test]
-fn moves_of_more_pages_than_32_bits_count() {
+fn c11_moves_of_more_than_2_pow_32_pages_are_counted() {
     everywhere(|_, process, cpu| {
         limited(process, |_| ());
         process.mmap(AT, HUGE * PAGE, RW, LAZY, None, 0).unwrap();
@@ -80,7 +80,7 @@ fn moves_of_more_pages_than_32_bits_count() {
 }
 
 #[test]
-fn limits_beyond_32_bits_hold_to_the_page() {
+fn c11_limits_beyond_32_bits_are_exact() {
     everywhere(|_, process, _| {
         limited(process, |limits| limits.address_space = (HUGE + 1) * PAGE);
         let map = |at, pages| process.mmap(at, pages * PAGE, RW, LAZY, None, 0);
@@ -88,7 +88,7 @@ fn limits_beyond_32_bits_hold_to_the_page() {
         map(AT, HUGE).unwrap();
         map(AT + (HUGE + 1) * PAGE, 1).unwrap();
         assert_eq!(map(AT + (HUGE + 3) * PAGE, 1), Err(MmapError::Limit));
-        // What is replaced makes room.
+        // A replaced mapping does not count against the limit.
         map(AT, HUGE).unwrap();
         limited(process, |limits| {
             (limits.may_lock, limits.memlock, limits.address_space) = (false, HUGE * PAGE, u64::MAX);

@@ -1,5 +1,6 @@
-//! /dev/zero: anonymous memory of which an open file shows, or new shared memory. As Linux 6.18 answers;
-//! `recordings/causes/dev-zero` has the same from there.
+//! /dev/zero: a private mapping is anonymous memory that shows an open file, and a shared mapping is new
+//! shared memory. The expected answers are those of Linux 6.18; `recordings/causes/dev-zero` records the same
+//! calls there.
 
 use crate::support::{
     ANON, BASE, Counted, File, FileAccess, HUGE, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW,
@@ -32,12 +33,12 @@ fn open(world: &World, access: FileAccess) -> Device {
     File::new(&Mapping::zeroes(world.engine()).unwrap(), access, NAME).unwrap()
 }
 
-/// On every design, with the device opened for reading and writing.
+/// Runs `scenario` on every design, with the device opened for reading and writing.
 fn with_device(scenario: impl Fn(&World, &Process, &mut Vcpu, &Device)) {
     everywhere(|world, process, cpu| scenario(world, process, cpu, &open(world, FileAccess::READ_WRITE)));
 }
 
-/// The address of a page.
+/// Returns the address of a page.
 fn page(number: u64) -> u64 {
     BASE + number * PAGE
 }
@@ -54,13 +55,13 @@ fn advise(process: &Process, at: u64, pages: u64, advice: Advice) -> Result<(), 
     process.madvise(page(at), pages * PAGE, advice)
 }
 
-/// Moves pages as they are.
+/// Moves pages without a change of size.
 fn move_to(process: &Process, at: u64, pages: u64, to: u64, flags: RemapFlags) -> Result<u64, MremapError> {
     process.mremap(page(at), pages * PAGE, pages * PAGE, flags, page(to))
 }
 
-/// Every VMA: its first page, counted from `BASE`, its pages, the page offset that is shown, and the name. An
-/// offset by the place is shown as that of the place.
+/// Checks the VMAs as the maps report shows them: first page, counted from `BASE`; number of pages; page
+/// offset; and name. A VMA whose offset follows its address shows the offset of that address.
 #[track_caller]
 fn assert_maps(process: &Process, expected: &[(u64, u64, u64, &str)]) {
     let lines: Vec<_> = process.maps(BASE).collect();
@@ -74,13 +75,13 @@ fn assert_maps(process: &Process, expected: &[(u64, u64, u64, &str)]) {
     assert_eq!(shown, expected);
 }
 
-/// The page offset of what was moved, before it had a page, to `page(at)`.
+/// Returns the page offset of a VMA that was moved to `page(at)` before it had a page.
 fn by_place(at: u64) -> u64 {
     page(at) / PAGE
 }
 
 #[test]
-fn a_private_mapping_is_anonymous_memory() {
+fn private_mapping_is_anonymous_memory() {
     with_device(|_, process, cpu, file| {
         map(process, 0, 8, PRIVATE, file, 3);
         assert_maps(process, &[(0, 8, 3, NAME)]);
@@ -103,7 +104,7 @@ fn a_private_mapping_is_anonymous_memory() {
 }
 
 #[test]
-fn what_it_is_told() {
+fn private_mapping_takes_the_advice_of_anonymous_memory() {
     with_device(|_, process, cpu, file| {
         map(process, 0, 4, PRIVATE, file, 0);
         process.store(cpu, page(0), 7u64).unwrap();
@@ -124,14 +125,14 @@ fn what_it_is_told() {
         for advice in [Remove, Free] {
             assert_eq!(advise(process, 0, 4, advice), Err(MadviseError::Invalid), "{advice:?}");
         }
-        // Sealed memory that cannot be written keeps what it holds.
+        // Sealed read-only memory refuses advice that would discard its contents.
         process.munlock(page(0), 4 * PAGE).unwrap();
         process.mprotect(page(0), 4 * PAGE, R).unwrap();
         process.mseal(page(0), 4 * PAGE, 0).unwrap();
         for advice in [DontNeed, Free, WipeOnFork] {
             assert_eq!(advise(process, 0, 4, advice), Err(MadviseError::Sealed), "{advice:?}");
         }
-        // All memory that is mapped and will be: not what is shared.
+        // PR_SET_MEMORY_MERGE marks private mappings, existing and new ones, but no shared ones.
         process.set_memory_merge(true).unwrap();
         map(process, 8, 1, PRIVATE, file, 0);
         map(process, 10, 1, SHARED, file, 0);
@@ -140,7 +141,7 @@ fn what_it_is_told() {
 }
 
 #[test]
-fn neighbours_are_one_by_file_and_offset() {
+fn vmas_merge_only_with_equal_file_and_adjacent_offset() {
     with_device(|world, process, cpu, file| {
         map(process, 0, 2, PRIVATE, file, 0);
         map(process, 2, 2, PRIVATE, file, 2);
@@ -152,7 +153,7 @@ fn neighbours_are_one_by_file_and_offset() {
         assert_maps(process, &[&[(0, 4, 0, NAME)], &apart[..]].concat());
         process.mprotect(page(1), PAGE, R).unwrap();
         assert_maps(process, &[&[(0, 1, 0, NAME), (1, 1, 1, NAME), (2, 2, 2, NAME)], &apart[..]].concat());
-        // Pages of one anon_vma, as rights alone keep them apart.
+        // The VMAs have one anon_vma, because only their rights differ.
         process.store(cpu, page(0), 7u64).unwrap();
         process.store(cpu, page(2), 7u64).unwrap();
         process.mprotect(page(1), PAGE, RW).unwrap();
@@ -161,12 +162,12 @@ fn neighbours_are_one_by_file_and_offset() {
 }
 
 #[test]
-fn what_has_no_page_takes_the_offset_of_its_new_place() {
+fn unpopulated_vma_takes_the_offset_of_its_new_address() {
     with_device(|_, process, cpu, file| {
         map(process, 0, 4, PRIVATE, file, 5);
         assert_eq!(move_to(process, 1, 1, 16, MOVE), Ok(page(16)));
         assert_maps(process, &[(0, 1, 5, NAME), (2, 2, 7, NAME), (16, 1, by_place(16), NAME)]);
-        // There it goes with what is like it.
+        // At the new address, the VMA merges with VMAs of the same offset.
         map(process, 17, 1, PRIVATE, file, by_place(17));
         assert_eq!(move_to(process, 0, 1, 15, MOVE), Ok(page(15)));
         assert_maps(process, &[(2, 2, 7, NAME), (15, 3, by_place(15), NAME)]);
@@ -179,7 +180,7 @@ fn what_has_no_page_takes_the_offset_of_its_new_place() {
 }
 
 #[test]
-fn it_grows_as_anonymous_memory_does() {
+fn private_mapping_grows_like_anonymous_memory() {
     with_device(|_, process, cpu, file| {
         map(process, 0, 2, PRIVATE, file, 5);
         map(process, 4, 2, PRIVATE, file, 9);
@@ -188,7 +189,7 @@ fn it_grows_as_anonymous_memory_does() {
         assert_maps(process, &[(0, 6, 5, NAME)]);
         process.store(cpu, page(5), 7u64).unwrap();
         assert_eq!(grow(0, 0, 2, RemapFlags::MAYMOVE), Err(MremapError::Invalid));
-        // As far as offsets go, and beyond what a file can have.
+        // The mapping grows up to the largest page offset, beyond the largest size of a file.
         map(process, 8, 1, PRIVATE, file, (1 << 52) - 3);
         assert_eq!(grow(8, 1, 3, RemapFlags::empty()), Ok(page(8)));
         process.store(cpu, page(10), 8u64).unwrap();
@@ -199,7 +200,7 @@ fn it_grows_as_anonymous_memory_does() {
 }
 
 #[test]
-fn it_moves_alone() {
+fn private_mapping_moves_only_by_itself() {
     with_device(|world, process, _, file| {
         let failed = Err(MremapError::NotMapped);
         assert_eq!(MremapError::NotMapped.errno(), Errno::EFAULT);
@@ -207,13 +208,13 @@ fn it_moves_alone() {
         anon(process, page(2), 2);
         assert_eq!(move_to(process, 0, 4, 16, MOVE), failed);
         assert_maps(process, &[(0, 2, 5, NAME), (2, 2, 0, "")]);
-        // What is before it has moved when it is come to.
+        // VMAs before the private mapping have been moved when the call reaches it.
         map(process, 4, 2, PRIVATE, file, 5);
         assert_eq!(move_to(process, 2, 4, 16, MOVE), failed);
         assert_maps(process, &[(0, 2, 5, NAME), (4, 2, 5, NAME), (16, 2, 0, "")]);
         assert_eq!(move_to(process, 4, 4, 20, MOVE), failed);
         assert_eq!(move_to(process, 4, 2, 20, MOVE), Ok(page(20)));
-        // Shared memory goes with others, unless nobody can write to it.
+        // A shared mapping moves together with others, unless its descriptor is read-only.
         map(process, 2, 2, SHARED, file, 0);
         assert_eq!(move_to(process, 2, 16, 32, MOVE), Ok(page(32)));
         map(process, 4, 2, SHARED, &open(world, FileAccess::READ), 0);
@@ -223,14 +224,14 @@ fn it_moves_alone() {
 }
 
 #[test]
-fn a_shared_mapping_is_new_memory() {
+fn shared_mapping_is_new_shared_memory() {
     with_device(|_, process, cpu, file| {
         map(process, 0, 2, SHARED, file, 0);
         map(process, 2, 2, MapFlags::SHARED_VALIDATE, file, 2);
         assert_maps(process, &[(0, 2, 0, SHARED_NAME), (2, 2, 2, SHARED_NAME)]);
         process.store(cpu, page(0), 7u64).unwrap();
         assert_eq!((process.rss().shmem, process.rss().anon), (1, 0));
-        // It begins at no offset, but is mapped from this one on.
+        // The shared memory begins at offset 0, but it is mapped from this offset on.
         assert_eq!(process.load::<u64>(cpu, page(2)), Err(FaultError::Bus { addr: page(2) }));
         let child = Process::of(process.fork().unwrap());
         child.store(cpu, page(1), 8u64).unwrap();
@@ -251,7 +252,7 @@ fn a_shared_mapping_is_new_memory() {
 }
 
 #[test]
-fn shared_by_who_may_only_read_it_is_anonymous() {
+fn shared_mapping_of_a_read_only_descriptor_is_anonymous() {
     everywhere(|world, process, cpu| {
         let file = &open(world, FileAccess::READ);
         let shared =
@@ -273,7 +274,8 @@ fn shared_by_who_may_only_read_it_is_anonymous() {
         let uffd = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
         let registered = uffd.register(page(0), PAGE, RegisterMode::MISSING);
         assert_eq!(registered, Err(UffdRegisterError::NotPermitted));
-        // Another mapping of it is another place in zeroes, until one has pages, or guards.
+        // mremap with an old length of zero makes another mapping of zeroes. The mapping gets the offset of
+        // its address, unless the source has pages or guards.
         process.munmap(page(0), 4 * PAGE).unwrap();
         shared(R).unwrap();
         let again = |from, pages, to| process.mremap(page(from), 0, pages * PAGE, MOVE, page(to)).unwrap();
@@ -283,13 +285,13 @@ fn shared_by_who_may_only_read_it_is_anonymous() {
         again(3, 1, 25);
         assert_maps(process, &[(0, 4, 5, NAME), (16, 4, by_place(16), NAME), (24, 2, 7, NAME)]);
         let child = Process::of(process.fork().unwrap());
-        assert!(child.load::<u64>(cpu, page(0)).is_err(), "a guard");
+        assert!(child.load::<u64>(cpu, page(0)).is_err(), "the child has no guard");
         assert_eq!(child.load::<u64>(cpu, page(24)), Ok(0));
     });
 }
 
 #[test]
-fn how_it_may_be_mapped() {
+fn mmap_checks_access_and_flags_of_the_device() {
     with_device(|world, process, _, file| {
         let at =
             |prot, flags, file, offset| process.mmap(0, 2 * PAGE, prot, flags, Some(file), offset).map(drop);
@@ -315,18 +317,18 @@ fn how_it_may_be_mapped() {
 }
 
 #[test]
-fn large_ones_are_aligned_by_their_offsets() {
+fn large_private_mappings_are_aligned_by_their_offset() {
     everywhere(|world, process, cpu| {
         let file = &open(world, FileAccess::READ_WRITE);
         let place =
             |len, flags, first: u64| process.mmap(0, len, RW, flags, Some(file), first * PAGE).unwrap();
-        // So that nothing is aligned by accident.
+        // So that no address is aligned by chance.
         process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
         let at = place(2 * HUGE, PRIVATE, 1);
         assert_eq!(at % HUGE, PAGE);
         assert_ne!(place(HUGE, PRIVATE, 2) % HUGE, 2 * PAGE);
         assert_ne!(place(2 * HUGE, SHARED, 0) % HUGE, 0);
-        // Huge pages come by addresses.
+        // Huge pages are aligned by address.
         process.madvise(at, 2 * HUGE, HugePage).unwrap();
         process.store(cpu, at, 7u64).unwrap();
         assert_eq!(process.rss().anon, 1);
@@ -340,7 +342,7 @@ fn large_ones_are_aligned_by_their_offsets() {
 }
 
 #[test]
-fn a_pager_moves_pages_there_and_puts_none() {
+fn uffd_moves_pages_but_refuses_to_fill_them() {
     everywhere(|world, process, cpu| {
         let file = &open(world, FileAccess::READ_WRITE);
         map(process, 0, 8, PRIVATE, file, 0);
@@ -366,7 +368,7 @@ fn a_pager_moves_pages_there_and_puts_none() {
 }
 
 #[test]
-fn the_device_itself() {
+fn device_reads_zeroes_and_ignores_writes() {
     everywhere(|world, _, _| {
         let device = Mapping::zeroes(world.engine()).unwrap();
         assert!(device.is_zeroes() && !device.is_shmem());
