@@ -1,10 +1,11 @@
-//! What is opened is closed once (C-31, C-33).
+//! Every opened file is closed exactly once (C-31, C-33).
 //!
-//! An error after a driver had set up its mapping closed what was never opened; merges swallowed VMAs without
-//! closing them, or closed the one that stayed. Here a VMA's hold on its file is the thing opened: for three
-//! VMAs side by side, of one file or two, with the same rights or different ones, every call over every
-//! range; then the files must go exactly with the last VMA that maps them, and all that while each page must
-//! show its own place in its own file.
+//! The bugs in Linux: an error after a driver had set up its mapping closed a mapping that was never opened.
+//! Merges removed VMAs without closing them, or closed the VMA that stayed.
+//!
+//! In these tests, the reference of a VMA to its file is the opened object. Three adjacent VMAs map one file
+//! or two files, with equal or different rights. Every call runs over every range. Each file must be closed
+//! exactly with the last VMA that maps it, and each page must show its own place in its own file throughout.
 
 use super::*;
 use freehold::{
@@ -20,7 +21,7 @@ use std::{
     },
 };
 
-/// A disk that tells when it goes.
+/// A disk that counts when it is dropped.
 struct Closing {
     number: u64,
     closed: Arc<[AtomicU64; 2]>,
@@ -47,24 +48,24 @@ impl Drop for Closing {
     }
 }
 
-/// What a page must show: of which file, or zeroes, or nothing.
+/// Expected contents of a page: the word of a page of a file, or zeroes; `None` if the page is not mapped.
 type Shown = Option<u64>;
 
-/// Pages of the three VMAs together.
+/// Number of pages in the three VMAs together.
 const PAGES: u64 = 6;
-/// Where a move goes.
+/// Target of moves.
 const AWAY: u64 = 100;
 
 struct Trio {
     process: Process,
     files: [Counted<File<Machine>>; 2],
     closed: Arc<[AtomicU64; 2]>,
-    /// From page 0 and from `AWAY`.
+    /// Expected contents from page 0 on, and from `AWAY` on.
     shown: [Vec<Shown>; 2],
 }
 
 impl Trio {
-    /// `files` and `rights`: a bit for each of the three VMAs. All designs take turns.
+    /// Maps the three VMAs. `files` and `rights` have one bit for each VMA. The designs are used in rotation.
     fn new(world: &World, files: u64, rights: u64) -> Self {
         let process = world.process(Locking::ALL[(files << 3 | rights) as usize % Locking::ALL.len()]);
         let closed: Arc<[AtomicU64; 2]> = Arc::default();
@@ -131,7 +132,7 @@ impl Trio {
         }
     }
 
-    /// Which files some VMA maps.
+    /// Returns which of the files are mapped by a VMA.
     fn mapped(&self) -> [bool; 2] {
         let mapped = |word: u64| self.shown.iter().flatten().flatten().any(|shown| shown / 1000 == word);
         [mapped(1), mapped(2)]
@@ -148,7 +149,7 @@ impl Trio {
         }
     }
 
-    /// Lets go of the files; what is mapped stays open, and goes with its last page.
+    /// Drops the files. A mapped file stays open, and is closed with its last VMA.
     fn end(self, what: &str) {
         let mapped = self.mapped();
         let Trio { process, files, closed, .. } = self;
@@ -160,9 +161,10 @@ impl Trio {
     }
 }
 
-/// C-33: every call, over every range, twice: the second meets what the first has cut or joined.
+/// C-33: every call over every range, twice. The second call runs on VMAs that the first one has split or
+/// merged.
 #[test]
-fn files_go_with_their_last_vma() {
+fn c33_files_are_closed_with_their_last_vma() {
     let world = World::new();
     let mut cpu = world.machine.cpu(0);
     let ranges = || (0..PAGES).flat_map(|start| (start + 1..=PAGES).map(move |end| start..end));
@@ -185,10 +187,10 @@ fn files_go_with_their_last_vma() {
     world.end();
 }
 
-/// C-31, C-9: refused after everything about the file was found good, by a limit or for want of memory: as if
-/// never asked.
+/// C-31, C-9: an mmap fails because of a limit, after all checks of the file have passed. The call has no
+/// effect.
 #[test]
-fn a_refused_mapping_holds_nothing() {
+fn c31_c9_refused_mmap_keeps_no_reference_to_its_file() {
     let world = World::new();
     let mut cpu = world.machine.cpu(0);
     for refusal in 0..3 {
@@ -207,7 +209,7 @@ fn a_refused_mapping_holds_nothing() {
             let mapped = trio.process.mmap(BASE + at * PAGE, 12 * PAGE, RW, flags, file, 0);
             assert!(mapped.is_err(), "refusal {refusal}");
         }
-        // But for where VMAs are cut.
+        // A refused call may leave VMAs split.
         let after = Counts { map_count: before.map_count, ..trio.process.counts() };
         assert_eq!(after, before, "refusal {refusal}");
         trio.process.limits().set(&Limits::default());

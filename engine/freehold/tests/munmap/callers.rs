@@ -1,10 +1,10 @@
-//! Which callers may let go of the mmap lock half-way through a munmap: a test for each row of the table of
-//! callers in `docs/guide/munmap.md`.
+//! Callers that may release the mmap lock during a munmap. There is one test for each row of the table of
+//! callers in `docs/munmap.md`.
 //!
-//! The lock is looked at while the removal runs, from the middle of its first flush: one processor is held in
-//! a walk of the tables, which a flush waits for, and its thread tries the lock. And the write holds of the
-//! whole call are counted. The rows are about one change at a time; what is held with changes side by side is
-//! at the end.
+//! Each test checks the state of the mmap lock during the first flush of the removal. One CPU is held in a
+//! walk of the page tables, for which the flush waits, and the thread of that CPU tries the lock. The tests
+//! also count the write acquisitions of the whole call. The rows describe one change at a time. The tests at
+//! the end describe range writers.
 
 use crate::support::*;
 use freehold::{
@@ -24,50 +24,52 @@ use std::{
     thread,
 };
 
-/// How the mmap lock is held by others.
+/// How other tasks hold the mmap lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Writing,
-    /// Downgraded, that is: nobody but the caller is there.
+    /// Downgraded: the lock is held by the caller only, for reading.
     Reading,
     Not,
 }
 use Held::{Not, Reading, Writing};
 
-/// How the lock is held during the first flush, and how often it was held for writing in all.
+/// How the lock is held during the first flush, and the total number of write acquisitions.
 type Seen = (Held, u64);
 
 /// Exclusive, sectioned, downgraded, released.
 const DESIGNS: [Unmap; 4] =
     [Unmap::Exclusive, Unmap::Sectioned { bytes: SECTION }, Unmap::Downgraded, Unmap::Released];
-/// Of an atomic caller.
+/// Expectation for an atomic caller.
 const ATOMIC: [Seen; 4] = [(Writing, 1); 4];
-/// Of one that may let go, and has a part in one section alone or takes it in one piece.
+/// Expectation for a caller that may release the lock, and whose removal lies in one section or must not be
+/// sectioned.
 const FREE: [Seen; 4] = [(Writing, 1), (Writing, 1), (Reading, 1), (Not, 2)];
-/// The same, and may be sectioned.
+/// Expectation for a caller that may release the lock and whose removal may be sectioned.
 const SECTIONS: [Seen; 4] = [(Writing, 1), (Writing, 4), (Reading, 1), (Not, 2)];
-/// Of what step 1 falls back for, in one section.
+/// Expectation for mappings that make step 1 fall back, in one section.
 const SPECIAL: [Seen; 4] = [(Writing, 1), (Writing, 1), (Writing, 1), (Not, 2)];
 
 /// Bytes of a section.
 const SECTION: u64 = 2 << 20;
-/// What is removed: four sections.
+/// Bytes that are removed: four sections.
 const LEN: u64 = 4 * SECTION;
 const AT: u64 = BASE + (1 << 30);
 
-/// How the lock is held, by others than the calling thread, which is about to be killed.
+/// Returns how tasks other than the calling one hold the lock. The calling thread must have a fatal signal
+/// pending.
 fn held(process: &Process) -> Held {
     if process.try_read().is_none() {
         return Writing;
     }
-    // If this thread would have to wait, it is killed instead.
+    // If this thread would have to wait, the pending signal ends the wait.
     match process.space().write_killable() {
         Ok(_) => Not,
         Err(_) => Reading,
     }
 }
 
-/// Runs `call` on the process, which has something mapped for it.
+/// Runs `call` on the process, and returns how the lock was held.
 fn watched(process: &Process, machine: &Machine, call: impl FnOnce()) -> Seen {
     let holds = || process.lock_stats().unwrap().write.held.count();
     let (begin, over) = (Barrier::new(2), AtomicBool::new(false));
@@ -81,7 +83,7 @@ fn watched(process: &Process, machine: &Machine, call: impl FnOnce()) -> Seen {
                 let before = machine.flushes();
                 begin.wait();
                 while machine.flushes() == before {
-                    assert!(!over.load(SeqCst), "it was over without a flush");
+                    assert!(!over.load(SeqCst), "the call ended without a flush");
                     thread::yield_now();
                 }
                 held(process)
@@ -94,12 +96,12 @@ fn watched(process: &Process, machine: &Machine, call: impl FnOnce()) -> Seen {
         called.unwrap();
         watcher.join().unwrap()
     });
-    // The watcher's own.
+    // The acquisition by the watcher.
     let own = u64::from(seen == Not);
     (seen, holds() - before - own)
 }
 
-/// A process for which something is set up, and a test of it.
+/// Runs `test` on a process that `set_up` has prepared.
 fn with_process<R>(
     locking: Locking,
     set_up: impl Fn(&World, &Process, &mut Vcpu),
@@ -117,7 +119,7 @@ fn with_process<R>(
     found
 }
 
-/// One row: what is set up, and the call; under every design.
+/// Checks one row on every design: `set_up` prepares the process, and `call` is observed.
 fn row(
     name: &str,
     expected: [Seen; 4],
@@ -133,7 +135,7 @@ fn row(
     }
 }
 
-/// Memory with a page in each section.
+/// Maps memory with a page in each section.
 fn mapped(process: &Process, cpu: &mut Vcpu, at: u64) {
     anon(process, at, LEN / PAGE);
     for page in (at..at + LEN).step_by(SECTION as usize) {
@@ -146,31 +148,31 @@ fn set_up(_: &World, process: &Process, cpu: &mut Vcpu) {
 }
 
 #[test]
-fn munmap() {
+fn munmap_may_release_the_lock() {
     row("munmap", SECTIONS, set_up, |_, process| process.munmap(AT, LEN).unwrap());
 }
 
 #[test]
-fn munmap_in_one_piece() {
+fn munmap_atomic_holds_the_lock() {
     row("munmap_atomic", ATOMIC, set_up, |_, process| process.munmap_atomic(AT, LEN).unwrap());
 }
 
 #[test]
-fn mmap_over_old_mappings() {
+fn mmap_over_old_mappings_holds_the_lock() {
     row("mmap FIXED", ATOMIC, set_up, |_, process| {
         anon(process, AT, LEN / PAGE);
     });
 }
 
 #[test]
-fn mremap_shrinking_in_place() {
+fn shrinking_mremap_may_release_the_lock() {
     row("mremap, shrinking", SECTIONS, set_up, |_, process| {
         assert_eq!(process.mremap(AT, LEN, PAGE, RemapFlags::empty(), 0), Ok(AT));
     });
 }
 
 #[test]
-fn mremap_over_old_mappings() {
+fn mremap_over_old_mappings_holds_the_lock() {
     const FROM: u64 = AT + (1 << 30);
     let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| {
         set_up(world, process, cpu);
@@ -183,7 +185,7 @@ fn mremap_over_old_mappings() {
 }
 
 #[test]
-fn mremap_leaving_the_source() {
+fn mremap_removal_of_the_source_holds_the_lock() {
     row("mremap, the source", ATOMIC, set_up, |_, process| {
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         let target = AT + (1 << 30);
@@ -192,7 +194,7 @@ fn mremap_leaving_the_source() {
 }
 
 #[test]
-fn mremap_moving_a_part_and_dropping_the_rest() {
+fn mremap_removal_of_excess_source_holds_the_lock() {
     row("mremap, the source's excess", ATOMIC, set_up, |_, process| {
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         let target = AT + (1 << 30);
@@ -201,7 +203,7 @@ fn mremap_moving_a_part_and_dropping_the_rest() {
 }
 
 #[test]
-fn brk_shrinking() {
+fn shrinking_brk_may_release_the_lock() {
     let set_up = |_: &World, process: &Process, cpu: &mut Vcpu| {
         process.set_heap(AT).unwrap();
         assert_eq!(process.brk(AT + LEN), Ok(AT + LEN));
@@ -211,7 +213,7 @@ fn brk_shrinking() {
 }
 
 #[test]
-fn shmdt() {
+fn shmdt_may_be_sectioned_but_not_released() {
     let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| {
         let segment = Segment::new(world.engine(), 1, LEN).unwrap();
         process.shmat(&segment, AT, ShmFlags::empty()).unwrap();
@@ -222,7 +224,7 @@ fn shmdt() {
     row("shmdt", expected, set_up, |_, process| process.shmdt(AT).unwrap());
 }
 
-/// A row for frames of somebody else, mapped with these flags.
+/// Checks a row for a special mapping of foreign frames with these flags.
 fn special_row(name: &str, expected: [Seen; 4], flags: VmFlags) {
     let frame = Mutex::new([Pfn::new(0)]);
     let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| {
@@ -236,26 +238,26 @@ fn special_row(name: &str, expected: [Seen; 4], flags: VmFlags) {
     };
     row(name, expected, set_up, |world, process| {
         process.munmap(AT, PAGE).unwrap();
-        // SAFETY: allocated above, and mapped nowhere any more.
+        // SAFETY: the frames were allocated above, and no mapping of them is left.
         unsafe { world.machine.free_frames(&*frame.lock().unwrap()) };
     });
 }
 
-/// Unsplittable, so it lies in one section; else like any other mapping.
+/// The vdso cannot be split, so it is removed in one section. Otherwise it is like any other mapping.
 #[test]
-fn the_vdso() {
+fn munmap_of_the_vdso_may_release_the_lock() {
     special_row("vdso", FREE, VmFlags::empty());
 }
 
-/// A crash dump's memory.
+/// The memory of a crash dump.
 #[test]
-fn frames_of_somebody_else() {
+fn munmap_of_foreign_frames_falls_back_in_step_1() {
     special_row("PFNMAP", SPECIAL, VmFlags::PFNMAP);
 }
 
-/// Text in which somebody has put a breakpoint; beside it, where none is, step 1 does not fall back.
+/// Step 1 falls back for text with a breakpoint, but not for text next to a breakpoint.
 #[test]
-fn probed_text() {
+fn munmap_of_probed_text_falls_back_in_step_1() {
     let text = |world: &World, process: &Process, cpu: &mut Vcpu, probe: u64| {
         let file = world.file(8);
         file.mapping().add_probe(probe, &[0xcc]).unwrap();
@@ -270,7 +272,7 @@ fn probed_text() {
 }
 
 #[test]
-fn execs_stack_move() {
+fn stack_move_of_exec_holds_the_lock() {
     let set_up = |_: &World, process: &Process, cpu: &mut Vcpu| {
         let flags = ANON | MapFlags::GROWSDOWN | MapFlags::FIXED;
         process.mmap(AT, 8 * PAGE, RW, flags, None, 0).unwrap();
@@ -280,14 +282,15 @@ fn execs_stack_move() {
 }
 
 #[test]
-fn exec_and_exit() {
+fn exec_and_exit_hold_the_lock() {
     row("exec", ATOMIC, set_up, |_, process| process.clear());
 }
 
-/// With changes side by side: for holders of the mmap lock all is as ever while pages go. The watcher closes
-/// the gate for others, who then take the lock to open it; so holds are not counted here.
+/// Range writers: during the removal, holders of the mmap lock see the same state as without range writers.
+/// The watcher closes the gate, and range writers then take the lock to open it again. Acquisitions are
+/// therefore not counted here.
 #[test]
-fn side_by_side() {
+fn range_writers_leave_the_lock_state_unchanged() {
     for (unmap, expected) in DESIGNS.into_iter().zip([Writing, Writing, Reading, Not]) {
         let locking = Locking { unmap, write: Write::RangesOnly, ..Locking::default() };
         let (seen, _) = with_process(locking, set_up, |world, process| {
@@ -297,15 +300,15 @@ fn side_by_side() {
     }
 }
 
-/// How often changes side by side hold the mmap lock themselves, once the gate is open: not at all, but where
-/// the design takes it for the whole.
+/// Counts how often a munmap by a range writer takes the mmap lock once the gate is open: never, except in
+/// the designs that take the lock for every munmap.
 #[test]
-fn holds_side_by_side() {
+fn range_writer_munmap_takes_no_mmap_lock() {
     for (unmap, expected) in DESIGNS.into_iter().zip([0, 4, 1, 0]) {
         let locking = Locking { unmap, write: Write::RangesOnly, ..Locking::default() };
         let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| {
             set_up(world, process, cpu);
-            // Opens the gate.
+            // The first change opens the gate for range writers.
             anon(process, AT + (1 << 30), 1);
         };
         let held = with_process(locking, set_up, |_, process| {
@@ -318,9 +321,10 @@ fn holds_side_by_side() {
     }
 }
 
-/// What one table has room for is flushed once, wherever it lies.
+/// One gather has room for as many pages as one table has. Such a number of pages is flushed once, also
+/// across two tables.
 #[test]
-fn two_tables_share_a_flush() {
+fn removal_across_two_tables_flushes_once() {
     let whole = |locking: &Locking| !matches!(locking.unmap, Unmap::Sectioned { .. });
     for locking in Locking::ALL.into_iter().filter(whole) {
         World::with(32 << 20, Config::default()).live(locking, |world, process, cpu| {
@@ -332,9 +336,9 @@ fn two_tables_share_a_flush() {
     }
 }
 
-/// A flush that interrupts other processors does for up to 32 MiB; of one's own, for 2 MiB.
+/// A flush that interrupts other CPUs covers up to 32 MiB. A flush of the own CPU only covers up to 2 MiB.
 #[test]
-fn beside_other_processors_flushes_are_few() {
+fn remote_flushes_cover_more_pages_than_local_ones() {
     const PAGES: u64 = 5 * 512;
     let whole = |locking: &Locking| !matches!(locking.unmap, Unmap::Sectioned { .. });
     for locking in Locking::ALL.into_iter().filter(whole) {
@@ -345,7 +349,7 @@ fn beside_other_processors_flushes_are_few() {
                 cpu.call(|| process.munmap(BASE, PAGES * PAGE)).unwrap();
                 world.machine.flushes() - before
             };
-            // One more goes before the release of the range.
+            // One more flush occurs before the range is released.
             let alone = flushes(cpu);
             assert!((5..=6).contains(&alone), "{locking:?}: {alone}");
             let mut other = world.machine.cpu(1);

@@ -1,15 +1,15 @@
-//! A hook that calls back (C-6, C-8), and VMAs that were kept too long (C-7).
+//! Hooks that call back into the engine (C-6, C-8), and VMAs that are used too long (C-7).
 //!
-//! munmap ran a hook of the architecture after it had downgraded its lock; the hook unmapped something
-//! itself, and waited for the lock that its caller held, or freed what its caller still used. Drivers kept a
-//! pointer to a VMA over the end of the lock, or took "the first VMA that ends above" for the one at the
-//! address.
+//! The bugs in Linux: munmap ran a hook of the architecture after it had downgraded its lock. The hook itself
+//! unmapped memory, and waited for the lock that its caller held, or freed memory that its caller still used.
+//! Drivers kept a pointer to a VMA beyond the end of the lock, or confused "the first VMA that ends above" an
+//! address with the VMA at that address.
 //!
-//! No hook here is shown a guard or a VMA, and none runs with a lock of an address space held. What goes with
-//! the last VMA may call whatever it likes. A disk that is asked for a page may not, for its file's locks are
-//! held, which come after those of an address space: the checker of lock orders says so at once, and not only
-//! when two threads meet. That no VMA outlives its guard, the compiler sees to: see the examples that must
-//! not compile in `space/locking.rs`.
+//! In the engine, no hook gets a guard or a VMA, and no hook runs while a lock of an address space is held. A
+//! destructor that runs with the last VMA may make any call. A disk that is asked for a page may not, because
+//! the locks of its file are held, which come after the locks of an address space. The lock order checker
+//! reports such a call at once, and not only when two threads collide. The compiler ensures that no VMA
+//! outlives its guard; `space/locking.rs` has examples that must not compile.
 
 use super::*;
 use freehold::{
@@ -23,10 +23,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-/// What a hook does to the process.
+/// Calls that a hook makes on the process.
 type Reaction = Box<dyn Fn(&Process) + Send + Sync>;
 
-/// When a disk calls back.
+/// The event at which a disk calls back.
 #[derive(Clone, Copy, PartialEq)]
 enum When {
     Read,
@@ -44,7 +44,7 @@ struct Meddler {
 
 impl Meddler {
     fn react(&self, when: When) {
-        // Cloned out: the reaction may come back here.
+        // Cloned first, because the reaction may call this function again.
         let process = self.process.lock().unwrap().clone();
         if let Some(process) = process.filter(|_| self.when == when && !std::thread::panicking()) {
             self.calls.fetch_add(1, SeqCst);
@@ -71,7 +71,7 @@ impl Drop for Meddler {
     }
 }
 
-/// Runs `scene` on a process with four pages of a file at `BASE` whose disk reacts, once.
+/// Runs `scene` on a process that maps four pages of a file at `BASE`. The disk of the file reacts once.
 fn meddled(
     when: When,
     reaction: impl Fn(&Process) + Send + Sync + Clone + 'static,
@@ -97,11 +97,11 @@ fn meddled(
     });
 }
 
-/// C-6: reading a page must not change what is mapped.
+/// C-6: a read of a page must not change mappings.
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding Invalidate")]
-fn a_disk_that_unmaps_what_it_is_read_for_is_caught() {
+fn c6_munmap_by_a_disk_during_a_read_is_detected() {
     meddled(
         When::Read,
         |process| process.munmap(BASE, 4 * PAGE).unwrap(),
@@ -109,11 +109,11 @@ fn a_disk_that_unmaps_what_it_is_read_for_is_caught() {
     );
 }
 
-/// C-6, C-8: nor must writing one.
+/// C-6, C-8: a write of a page must not change mappings.
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap")]
-fn a_disk_that_unmaps_what_is_written_back_is_caught() {
+fn c6_c8_munmap_by_a_disk_during_write_back_is_detected() {
     meddled(
         When::Written,
         |process| process.munmap(BASE, 4 * PAGE).unwrap(),
@@ -124,10 +124,10 @@ fn a_disk_that_unmaps_what_is_written_back_is_caught() {
     );
 }
 
-/// C-6 as it was: what goes with the last VMA unmaps, maps and forks while the munmap that took the VMA is
-/// not over.
+/// C-6, as in Linux: the destructor of a file unmaps, maps and forks before the munmap of its last VMA has
+/// completed.
 #[test]
-fn a_file_that_unmaps_when_it_goes() {
+fn c6_destructor_may_unmap_during_munmap() {
     meddled(
         When::Gone,
         |process| {
@@ -144,9 +144,9 @@ fn a_file_that_unmaps_when_it_goes() {
     );
 }
 
-/// The same when something is mapped over it, or moved over it.
+/// C-6: the destructor runs because another mapping is placed or moved over its last VMA.
 #[test]
-fn a_file_that_unmaps_when_it_is_replaced() {
+fn c6_destructor_may_unmap_during_replacement() {
     meddled(
         When::Gone,
         |process| process.munmap(BASE + PAGE, PAGE).unwrap(),
@@ -172,9 +172,9 @@ fn a_file_that_unmaps_when_it_is_replaced() {
     );
 }
 
-/// A disk that fails is asked again, and nothing stays behind of the first time (C-9).
+/// C-9: a read from a disk that failed is tried again, and the first attempt leaves nothing behind.
 #[test]
-fn a_disk_that_fails() {
+fn c9_failed_read_leaves_nothing_behind() {
     struct Broken;
     impl Pager<Machine> for Broken {
         fn read_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {
@@ -195,9 +195,9 @@ fn a_disk_that_fails() {
     });
 }
 
-/// C-7: what contains an address is not what comes after it.
+/// C-7: a lookup returns the VMA that contains an address, not the next one.
 #[test]
-fn a_look_up_in_a_hole_finds_nothing() {
+fn c7_lookup_in_a_hole_finds_nothing() {
     everywhere(|_, process, _| {
         anon(process, BASE, 2);
         anon(process, BASE + 4 * PAGE, 2);

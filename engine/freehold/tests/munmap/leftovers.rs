@@ -1,8 +1,13 @@
-//! What a munmap leaves behind. A VMA of a file that was still in the file's tree when its range was handed
-//! out again: a truncation came by and took the new owner's page. Upper page tables above a mapping that was
-//! never touched: with the last VMA gone nobody remembered them. Sections, which went through every hole,
-//! however large. And a move that met a page table which a fault on a neighbour had made after the move had
-//! looked.
+//! State that a munmap may leave behind. Earlier versions of the engine had these bugs:
+//!
+//! - A VMA was still in the tree of its file when its range was handed out again. A truncation then unmapped
+//! a page of the new owner.
+//!
+//! - Upper page tables above a mapping that was never touched were not freed with the last VMA.
+//!
+//! - Sections visited every hole, however large.
+//!
+//! - A move looked for page tables before a fault on a neighbour created one, and did not see that table.
 
 use super::{gate::Gated, *};
 use freehold::fault::Access;
@@ -15,9 +20,9 @@ use std::sync::mpsc;
 use std::thread;
 
 #[test]
-fn tables_go_with_the_last_mapping_below_them() {
+fn tables_are_freed_with_the_last_mapping_below_them() {
     everywhere(|world, process, cpu| {
-        // Both lie under one upper table; only the first ever has a table of its own.
+        // Both mappings lie under one upper table. Only the first one ever has a table of its own.
         let (touched, untouched) = (BASE, BASE + (8 << 20));
         for at in [touched, untouched] {
             process.mmap(at, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
@@ -29,11 +34,11 @@ fn tables_go_with_the_last_mapping_below_them() {
     });
 }
 
-/// While a truncation holds the file's tree, another process unmaps a page of that file, untouched, and a third
-/// thread tries to take the address for something else. It may not have it while the truncation can still come
-/// to the VMA that was there.
+/// While a truncation holds the tree of a file, another process unmaps an untouched page of the file, and a
+/// third thread tries to map other memory at that address. The address must stay unavailable as long as the
+/// truncation can reach the old VMA.
 #[test]
-fn a_truncation_leaves_the_next_owner_alone() {
+fn truncation_keeps_pages_of_the_next_owner_of_a_range() {
     for locking in Locking::ALL {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
         let gated = Gated::new(&machine);
@@ -44,7 +49,7 @@ fn a_truncation_leaves_the_next_owner_alone() {
         let mapping = Mapping::new(&engine, Zeroes, 2 * PAGE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "f").unwrap();
         let shared = MapFlags::SHARED | MapFlags::FIXED;
-        // The tree has this one first, and with it something to flush.
+        // The tree yields this mapping first, and the mapping has a page to flush.
         big.mmap(BASE, 2 * PAGE, RW, shared, Some(&file), 0).unwrap();
         let mut cpu = machine.cpu(0);
         let fault = |at: freehold::VirtAddr, access| big.handle_fault(at.get(), access).map(drop);
@@ -62,17 +67,17 @@ fn a_truncation_leaves_the_next_owner_alone() {
             tell.send((munmap, thread::spawn(move || take(&inside)).join().unwrap())).unwrap();
         });
         mapping.truncate(0).unwrap();
-        let (munmap, is_taken) = told.recv().expect("a flush");
+        let (munmap, is_taken) = told.recv().expect("no flush");
         munmap.join().unwrap();
         assert!(is_taken || take(&small));
-        assert_eq!(small.rss().anon, 1, "{locking:?}: a page of the next owner is gone");
+        assert_eq!(small.rss().anon, 1, "{locking:?}: the next owner lost a page");
         small.check();
         drop((cpu, big, small, file, mapping, engine, gated));
         machine.accounting().assert_clean();
     }
 }
 
-/// Maps a page at `BASE` and stores to it, if that is possible without a wait.
+/// Maps a page at `BASE` and stores to it, if both are possible without a wait.
 fn take(space: &AddressSpace<Gated>) -> bool {
     let flags = ANON | MapFlags::FIXED_NOREPLACE;
     Task::current().interrupt_wait(1);
@@ -82,7 +87,7 @@ fn take(space: &AddressSpace<Gated>) -> bool {
 }
 
 #[test]
-fn sections_step_over_holes_and_are_whole_pages() {
+fn sectioned_munmap_skips_holes_and_rounds_sections_to_pages() {
     for bytes in [0, 1, 6000, PAGE, u64::MAX] {
         let world = World::new();
         let unmap = Unmap::Sectioned { bytes };
@@ -90,7 +95,7 @@ fn sections_step_over_holes_and_are_whole_pages() {
         for n in [0, 1, 1 << 20] {
             process.mmap(BASE + n * PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         }
-        // In sections of a page this is 2^35 of them, nearly all in holes.
+        // With sections of one page, the range has 2^35 sections, nearly all of them in holes.
         process.munmap(0, TASK_SIZE).unwrap();
         assert_eq!(process.counts().map_count, 0);
         process.check();
@@ -100,7 +105,7 @@ fn sections_step_over_holes_and_are_whole_pages() {
 }
 
 #[test]
-fn a_neighbours_fault_may_make_the_table_of_a_source_that_moves() {
+fn move_sees_a_table_that_a_neighbours_fault_creates() {
     let world = World::new();
     let process = world.process(Locking::default());
     let (neighbour, source, joined) = (BASE, BASE + 4 * PAGE, BASE + (1 << 30));
@@ -109,7 +114,8 @@ fn a_neighbours_fault_may_make_the_table_of_a_source_that_moves() {
     process.mmap(joined, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     let ((held, is_held), (go, goes)) = (mpsc::channel(), mpsc::channel());
     thread::scope(|scope| {
-        // A reader of the VMA that the target joins keeps the move waiting between looking and moving.
+        // A reader of the VMA that the target merges with delays the move between its lookup and the move of
+        // the tables.
         let process = &process;
         scope.spawn(move || {
             let vma = process.find_vma(joined).unwrap();

@@ -1,8 +1,8 @@
-//! VMAs that are going, and walks that come by way of the file.
+//! VMAs that are being unmapped, and walks through the tree of their file.
 //!
-//! A file's walkers find address spaces through the VMAs that are in the file's tree. munmap takes its VMAs
-//! out of there before it touches an entry: from then on all entries are its own. But it waits for the
-//! walkers, and nobody is to wait for them with it.
+//! Walks of a file find address spaces through the VMAs in the tree of the file. munmap removes its VMAs from
+//! that tree before it changes an entry. From then on, only munmap reaches the entries. munmap waits for
+//! walks in progress, but no other task of the address space waits with it.
 
 use super::{gate::Gated, *};
 use freehold::{
@@ -14,9 +14,9 @@ use std::sync::mpsc::channel;
 
 type Space = Counted<AddressSpace<Gated>>;
 
-/// What a table of huge pages spans.
+/// Bytes that one table of huge pages covers.
 const SPAN: u64 = 1 << 30;
-/// Huge pages that a gather has room for.
+/// Number of huge pages that a gather has room for.
 const ROOM: u64 = 512;
 
 fn space(engine: &Counted<Engine<Gated>>, locking: Locking) -> Space {
@@ -28,9 +28,9 @@ fn touch(space: &Space, cpu: &mut Vcpu, at: u64) {
     cpu.touch(space.mmu(), at, Access::READ, fault).unwrap();
 }
 
-/// A table that munmap empties is shared with nobody: nobody finds the VMA any more.
+/// A page table that munmap empties cannot become shared, because no walk finds the VMA any more.
 #[test]
-fn a_table_of_huge_pages_is_not_shared_while_it_is_emptied() {
+fn table_being_emptied_does_not_become_shared() {
     let at = 0x100 * SPAN;
     for locking in Locking::ALL.map(|locking| Locking { hugetlb: HugetlbLock::VmaLock, ..locking }) {
         let machine: Machine = Machine::new(MachineConfig::phantom((ROOM + 8) * HUGE)).unwrap();
@@ -45,7 +45,7 @@ fn a_table_of_huge_pages_is_not_shared_while_it_is_emptied() {
             space.mmap(at, 2 * SPAN, RW, flags, Some(&file), 0).unwrap();
         }
         let mut cpu = machine.cpu(0);
-        // One more than there is room for, so that there is a flush before the last.
+        // One page more than the gather has room for, so that a flush occurs before the last page.
         (0..=ROOM).for_each(|n| touch(&going, &mut cpu, at + n * HUGE));
         let (inside, mut beside) = (other.clone(), machine.cpu(1));
         gated.flush.put(move || {
@@ -62,10 +62,10 @@ fn a_table_of_huge_pages_is_not_shared_while_it_is_emptied() {
     }
 }
 
-/// A munmap of pages that were never touched, of a file that somebody walks: it waits for the walker, its
-/// address space does not.
+/// A munmap of untouched pages of a file waits for a walk of the file. Other tasks of the address space do
+/// not wait.
 #[test]
-fn nobody_waits_for_a_walker_with_it() {
+fn only_munmap_waits_for_a_walk_of_its_file() {
     for locking in Locking::ALL.into_iter().filter(|locking| locking.unmap == Unmap::Released) {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
         let gated = Gated::new(&machine);
@@ -94,7 +94,7 @@ fn nobody_waits_for_a_walker_with_it() {
             std::thread::spawn(meanwhile).join().unwrap();
         });
         mapping.write_back((0..1).into()).unwrap();
-        told.recv().expect("something was flushed").join().unwrap();
+        told.recv().expect("no flush").join().unwrap();
         going.check();
         drop((written, going, file, mapping, engine, gated, cpu));
         machine.accounting().assert_clean();

@@ -1,5 +1,5 @@
-//! munmap: which locks are held when, what is refused, what is left behind. Numbers such as C-10 are those of
-//! `docs/reference/hazards.md`.
+//! munmap: locks held in each step, refused calls, and state left behind. Numbers such as C-10 refer to
+//! `docs/hazards.md`.
 
 mod balance;
 mod callers;

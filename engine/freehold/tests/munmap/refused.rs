@@ -1,7 +1,7 @@
-//! A munmap that is refused half-way takes nothing (C-10, C-30).
+//! A munmap that fails half-way unmaps nothing (C-10, C-30).
 //!
-//! The error is found at the far end of the range: a VMA that must not be cut there, a sealed one, one VMA
-//! too many. Done section by section, what lies in the first sections must not be gone by then.
+//! The reason for the error is at the far end of the range: a VMA that must not be split there, a sealed VMA,
+//! or one VMA above the limit. In a sectioned munmap, the first sections must not have been unmapped by then.
 
 use super::*;
 use freehold::{
@@ -43,7 +43,7 @@ fn refused(locking: Locking, last: impl FnOnce(&Process), expected: MunmapError)
 }
 
 #[test]
-fn because_the_last_vma_must_not_be_cut() {
+fn c30_munmap_that_would_split_a_special_vma_unmaps_nothing() {
     for locking in designs() {
         let special = |process: &Process| {
             let vdso = Special::new(process.engine(), Frames::new("[vdso]", &[]).unwrap()).unwrap();
@@ -55,7 +55,7 @@ fn because_the_last_vma_must_not_be_cut() {
 }
 
 #[test]
-fn because_the_last_vma_is_sealed() {
+fn munmap_of_a_sealed_vma_unmaps_nothing() {
     for locking in designs() {
         let sealed = |process: &Process| {
             anon(process, BASE + 1536 * PAGE, 4);
@@ -65,9 +65,9 @@ fn because_the_last_vma_is_sealed() {
     }
 }
 
-/// Sections full of VMAs, so that each takes nodes of the tree; the heap is empty from some allocation on.
+/// Sections full of VMAs, so that each section needs tree nodes. The heap fails from some allocation on.
 #[test]
-fn because_there_is_no_memory() {
+fn c10_munmap_without_memory_unmaps_nothing() {
     const SECTIONS: u64 = 6;
     for locking in designs() {
         let points = at_every_allocation(&[Failure::HeapFromThere], |point| {
@@ -93,13 +93,14 @@ fn because_there_is_no_memory() {
             drop(process);
             world.end();
         });
-        assert!(points > 0, "nothing was made to fail");
+        assert!(points > 0, "no failure was injected");
     }
 }
 
-/// What must not be cut is no reason to refuse a munmap that takes the whole of it, wherever sections end.
+/// A munmap that covers a VMA completely succeeds, although the end of a section lies inside that VMA and it
+/// must not be split.
 #[test]
-fn but_not_because_of_a_section() {
+fn section_borders_do_not_split_vmas() {
     for locking in designs() {
         let world = World::new();
         let process = world.process(locking);
