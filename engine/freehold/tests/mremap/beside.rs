@@ -1,5 +1,4 @@
-//! Moves as changes of two parts (`docs/guide/ranges.md`): what they find and leave is what the exclusive writer
-//! finds and leaves.
+//! Moves by range writers (`docs/ranges.md`) have the results of moves by the exclusive writer.
 
 use crate::support::*;
 use freehold::{
@@ -12,10 +11,10 @@ const SIDE_BY_SIDE: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
 const WHOLE: Locking = Locking { write: Write::Whole, ..DEFAULT };
 const MAYMOVE: RemapFlags = RemapFlags::MAYMOVE;
 
-/// A mapping: start, end, flags, offset, and the first word of each page that may be read.
+/// A mapping: start, end, flags, offset, and the first word of each readable page.
 type Line = (u64, u64, u64, u64, Vec<Option<u64>>);
 
-/// A process with small mappings that are moved about, and a CPU.
+/// A process with small mappings that are moved, and a CPU.
 struct Side {
     world: World,
     process: Process,
@@ -49,7 +48,7 @@ impl Side {
     }
 }
 
-/// One call, drawn by `dice`, on mappings that are known by number.
+/// Makes a random call on the mappings in `known`. Returns a description of the call and its result.
 fn step(side: &mut Side, dice: &mut Dice, known: &mut Vec<(u64, u64)>) -> String {
     let process = &side.process;
     if known.len() < 3 || dice.roll(4) == 0 && known.len() < 24 {
@@ -76,7 +75,7 @@ fn step(side: &mut Side, dice: &mut Dice, known: &mut Vec<(u64, u64)>) -> String
         }
         3 => format!("mlock {:?}", process.mlock2(at, len, LockFlags::ONFAULT)),
         _ => {
-            // All of it, or an end, or what is in between.
+            // The whole mapping, one of its ends, or a part in the middle.
             let skip = dice.roll(len / PAGE) * dice.roll(2) * PAGE;
             let old = len - skip - dice.roll((len - skip) / PAGE) * dice.roll(2) * PAGE;
             let new = old + (1 + dice.roll(3)) * PAGE;
@@ -92,7 +91,7 @@ fn step(side: &mut Side, dice: &mut Dice, known: &mut Vec<(u64, u64)>) -> String
 }
 
 #[test]
-fn a_move_finds_and_leaves_what_the_writer_of_the_whole_does() {
+fn range_writer_moves_match_exclusive_writer_moves() {
     for seed in 0..30 {
         let mut sides = [WHOLE, SIDE_BY_SIDE].map(Side::new);
         let mut dice = [Dice::new(seed), Dice::new(seed)];

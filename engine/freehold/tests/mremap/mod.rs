@@ -1,4 +1,4 @@
-//! mremap and exec's stack move: every scenario under every design of the locks.
+//! mremap and exec's stack move. Every scenario runs on every design.
 
 mod beside;
 mod moves;

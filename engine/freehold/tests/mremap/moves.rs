@@ -11,7 +11,7 @@ const MOVE: RemapFlags = RemapFlags::MAYMOVE;
 const FIXED: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 const KEEP: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::DONTUNMAP);
 
-/// mremap in pages from `BASE` on.
+/// Calls mremap. Addresses are pages counted from `BASE`.
 fn remap(process: &Process, from: u64, old: u64, new: u64, flags: RemapFlags, to: u64) -> Result<u64, Errno> {
     let moved = process.mremap(BASE + from * PAGE, old * PAGE, new * PAGE, flags, BASE + to * PAGE);
     moved.map(|at| at.wrapping_sub(BASE) / PAGE).map_err(|error| error.errno())
@@ -22,8 +22,8 @@ fn unmapped(process: &Process, cpu: &mut Vcpu, addr: u64) -> bool {
 }
 
 #[test]
-fn a_move_takes_the_pages_along() {
-    // Within one table, from table to table, and from one table into two.
+fn move_keeps_the_pages() {
+    // Within one page table, from one table to another, and from one table into two.
     for (pages, to) in
         [(4, 8), (4, 512), (4, 510), (700, 1000), (512, 512), (1024, 2048), (1300, 2048), (1, 511)]
     {
@@ -34,7 +34,7 @@ fn a_move_takes_the_pages_along() {
             assert_eq!(layout(process), [(to, to + pages)]);
             assert_filled(process, cpu, BASE + to * PAGE, pages, 100);
             assert!(unmapped(process, cpu, BASE) && unmapped(process, cpu, BASE + (pages - 1) * PAGE));
-            // The old translations are gone, and what is mapped there now is other memory.
+            // The old translations are flushed, and a new mapping at the old address has new memory.
             anon(process, BASE, pages.min(to));
             assert_filled(process, cpu, BASE, 1, 0);
         });
@@ -42,7 +42,7 @@ fn a_move_takes_the_pages_along() {
 }
 
 #[test]
-fn part_of_a_mapping_moves() {
+fn part_of_a_mapping_moves_and_merges_back() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 6);
         fill(process, cpu, BASE, 6, 10);
@@ -51,7 +51,7 @@ fn part_of_a_mapping_moves() {
         assert_filled(process, cpu, BASE + 100 * PAGE, 2, 12);
         assert_filled(process, cpu, BASE, 2, 10);
         assert_filled(process, cpu, BASE + 4 * PAGE, 2, 14);
-        // Back to where it was: the offsets continue, so it is one mapping again.
+        // Back to the old address: the offsets continue, so the parts merge.
         assert_eq!(remap(process, 100, 2, 2, FIXED, 2), Ok(2));
         assert_eq!(layout(process), [(0, 6)]);
         assert_filled(process, cpu, BASE, 6, 10);
@@ -59,7 +59,7 @@ fn part_of_a_mapping_moves() {
 }
 
 #[test]
-fn growth_and_shrinking() {
+fn mapping_grows_and_shrinks_in_place() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
@@ -68,19 +68,19 @@ fn growth_and_shrinking() {
         assert_eq!(remap(process, 0, 8, 3, RemapFlags::empty(), 0), Ok(0));
         assert_eq!(layout(process), [(0, 3)]);
         assert!(unmapped(process, cpu, BASE + 3 * PAGE));
-        // Something in the way; C-46: and from the middle of a mapping.
+        // Another mapping is in the way. C-46: growing from the middle of a mapping fails.
         anon(process, BASE + 5 * PAGE, 1);
         assert_eq!(remap(process, 0, 3, 6, RemapFlags::empty(), 0), Err(Errno::ENOMEM));
         assert_eq!(remap(process, 0, 2, 3, RemapFlags::empty(), 0), Err(Errno::ENOMEM));
         let at = process.mremap(BASE, 3 * PAGE, 6 * PAGE, MOVE, 0).unwrap();
         assert_filled(process, cpu, at, 3, 1);
         assert_filled(process, cpu, at + 3 * PAGE, 1, 0);
-        // Shrinking may reach over the end of the VMA and swallow what follows.
+        // Shrinking may extend over the end of the VMA and unmap the following VMAs.
         anon(process, BASE, 4);
         assert_eq!(remap(process, 0, 6, 1, RemapFlags::empty(), 0), Ok(0));
         assert_eq!(layout(process)[0], (0, 1));
         assert!(unmapped(process, cpu, BASE + 5 * PAGE));
-        // A fixed target and a smaller size: the tail goes, the rest moves.
+        // With a fixed target and a smaller size, the tail is unmapped and the rest moves.
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
         assert_eq!(remap(process, 0, 4, 2, FIXED, 50), Ok(50));
@@ -90,7 +90,7 @@ fn growth_and_shrinking() {
 }
 
 #[test]
-fn errors_in_order() {
+fn errors_are_checked_in_the_order_of_linux() {
     everywhere(|world, process, cpu| {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
@@ -119,12 +119,12 @@ fn errors_in_order() {
             process.mremap(BASE + 1, PAGE, PAGE, MOVE, 0).map_err(|error| error.errno()),
             Err(Errno::EINVAL)
         );
-        // Below the lowest address: the source stays.
+        // The target is below the lowest address: the source stays mapped.
         let low = process.mremap(BASE, PAGE, PAGE, FIXED, PAGE).map_err(|error| error.errno());
         assert_eq!(low, Err(Errno::EPERM));
         assert_eq!(layout(process), [(0, 4)]);
         assert_filled(process, cpu, BASE, 4, 1);
-        // An old length of zero duplicates what is shared.
+        // An old length of zero duplicates a shared mapping.
         let file = world.file(8);
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         process.mmap(BASE + 10 * PAGE, 4 * PAGE, RW, flags, Some(&file), 0).unwrap();
@@ -136,12 +136,12 @@ fn errors_in_order() {
 }
 
 #[test]
-fn a_source_that_stays_is_empty_and_unlocked() {
+fn c45_dontunmap_leaves_an_empty_unlocked_source() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
         process.mlock(BASE, 4 * PAGE).unwrap();
-        // C-45: the whole, then a part; `check` recounts after each.
+        // C-45: the whole mapping, then a part of it. `check` recounts after each.
         assert_eq!(remap(process, 0, 4, 4, KEEP | FIXED, 100), Ok(100));
         process.check();
         assert_filled(process, cpu, BASE + 100 * PAGE, 4, 1);
@@ -157,10 +157,10 @@ fn a_source_that_stays_is_empty_and_unlocked() {
 }
 
 #[test]
-fn an_emptied_source_keeps_its_offsets() {
+fn dontunmap_source_keeps_its_offsets() {
     everywhere(|_, process, cpu| {
-        // Moved once with pages, so that its offsets are not those of its addresses; then emptied. As on
-        // Linux it does not merge with new memory beside it.
+        // The mapping moved once with pages, so its offsets differ from those of its address. It is then
+        // emptied. As on Linux, it does not merge with new adjacent memory.
         anon(process, BASE, 2);
         fill(process, cpu, BASE, 2, 1);
         remap(process, 0, 2, 2, FIXED, 100).unwrap();
@@ -182,29 +182,30 @@ fn several_mappings_move_with_their_gaps() {
         assert_eq!(layout(process), [(0, 1), (7, 8), (100, 101), (103, 105), (105, 106)]);
         assert_filled(process, cpu, BASE + 100 * PAGE, 1, 2);
         assert_filled(process, cpu, BASE + 105 * PAGE, 1, 7);
-        // Nothing at the start.
+        // No mapping at the start of the range.
         assert_eq!(remap(process, 99, 4, 4, FIXED, 200), Err(Errno::EFAULT));
     });
 }
 
 #[test]
-fn what_never_had_a_page_merges_at_its_new_place() {
+fn unpopulated_mapping_merges_at_its_new_address() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 2);
         anon(process, BASE + 10 * PAGE, 2);
         assert_eq!(remap(process, 0, 2, 2, FIXED, 12), Ok(12));
         assert_eq!(layout(process), [(10, 14)]);
-        // Next to its own rest: the part that stays joins it.
+        // The target is adjacent to the remaining part of the mapping, which merges with it.
         assert_eq!(remap(process, 10, 2, 2, FIXED, 14), Ok(14));
         assert_eq!(layout(process), [(12, 16)]);
         assert_eq!(remap(process, 14, 2, 2, FIXED, 10), Ok(10));
         assert_eq!(layout(process), [(10, 14)]);
-        // With pages it keeps its offsets, and stays by itself; C-34: its pages are found wherever it lies.
+        // With pages, the mapping keeps its offsets and does not merge. C-34: the reverse map finds its pages
+        // at every address.
         fill(process, cpu, BASE + 12 * PAGE, 2, 5);
         assert_eq!(remap(process, 12, 2, 2, FIXED, 8), Ok(8));
         assert_eq!(layout(process), [(8, 10), (10, 12)]);
         assert_filled(process, cpu, BASE + 8 * PAGE, 2, 5);
-        // Between two of which one is its source, which stays.
+        // The target is between two mappings, one of which is the source that stays mapped.
         anon(process, BASE + 30 * PAGE, 2);
         anon(process, BASE + 34 * PAGE, 2);
         assert_eq!(remap(process, 30, 2, 2, KEEP | FIXED, 32), Ok(32));
@@ -213,8 +214,8 @@ fn what_never_had_a_page_merges_at_its_new_place() {
 }
 
 #[test]
-fn every_kind_of_entry_moves() {
-    // C-42: a page, a page of a file, the zero page, a guard, a page without rights.
+fn c42_every_kind_of_entry_moves() {
+    // C-42: an anonymous page, a page of a file, the zero page, a guard, a page without rights.
     everywhere(|world, process, cpu| {
         anon(process, BASE, 4);
         process.store(cpu, BASE, 1u64).unwrap();
@@ -241,11 +242,11 @@ fn every_kind_of_entry_moves() {
 }
 
 #[test]
-fn a_file_finds_its_pages_wherever_they_were_moved() {
+fn truncation_finds_moved_pages() {
     everywhere(|world, process, cpu| {
         let file = world.file(16);
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // The target joins the mapping before it, which sorts before the source in the file's tree: A.6.
+        // The target merges with the mapping before it, which precedes the source in the tree of the file.
         process.mmap(BASE, 4 * PAGE, RW, flags, Some(&file), 0).unwrap();
         process.mmap(BASE + 100 * PAGE, 4 * PAGE, RW, flags, Some(&file), 4 * PAGE).unwrap();
         fill(process, cpu, BASE + 100 * PAGE, 4, 50);
@@ -260,7 +261,7 @@ fn a_file_finds_its_pages_wherever_they_were_moved() {
     });
 }
 
-/// Moves 1,024 pages from page `first` to page `to`; an allocation on the way fails.
+/// Moves 1,024 pages from page `first` to page `to` while an allocation fails at `point`.
 fn move_without_memory(first: u64, to: u64, point: &Point) {
     let written = [0, 5, 300, 511, 512, 699, 1024];
     let world = World::new();
@@ -285,20 +286,20 @@ fn move_without_memory(first: u64, to: u64, point: &Point) {
 }
 
 #[test]
-fn a_move_that_fails_changes_nothing() {
-    // C-47: no memory, at each step; of entries, and of whole tables.
+fn c47_failed_move_changes_nothing() {
+    // C-47: each allocation fails once, for moves of entries and of whole page tables.
     for (first, to) in [(1, 5000), (0, 512 * 512 * 2)] {
         let points = at_every_allocation(&[Failure::Memory, Failure::Heap], |point| {
             move_without_memory(first, to, point);
         });
-        assert!(points > 0, "nothing was made to fail");
+        assert!(points > 0, "no failure was injected");
     }
 }
 
 #[test]
-fn moved_pages_are_never_used_after_they_are_gone() {
-    // C-39, C-40: one thread moves shared pages to and fro, one punches holes into the file, one stores
-    // wherever it can. The machine's oracles see every use of a freed frame.
+fn c39_c40_moved_pages_are_never_used_after_free() {
+    // C-39, C-40: one thread moves shared pages back and forth, one punches holes into the file, and one
+    // stores wherever it can. The oracles of the machine detect every use of a free frame.
     for locking in [Locking::default(), Locking::ALL[0], Locking::ALL[6]] {
         let world = World::new();
         let process = world.process(locking);
@@ -325,7 +326,7 @@ fn moved_pages_are_never_used_after_they_are_gone() {
                 let mut cpu = world.machine.cpu(1);
                 for round in 0..3000u64 {
                     let place = if round % 2 == 0 { 4 } else { 100 };
-                    // May fault: nothing may be there just now.
+                    // The store may fault, because the page may not be mapped here at the moment.
                     let _ = process.store(&mut cpu, BASE + (place + round % 4) * PAGE, round);
                 }
             });

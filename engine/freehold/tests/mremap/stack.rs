@@ -1,4 +1,4 @@
-//! exec's stack move: down, over a part of itself, all or nothing.
+//! exec's stack move: downwards, over a part of itself, and with all or no effect.
 
 use super::*;
 use freehold::{call::Advice, error::StackMoveError, space::Limits};
@@ -8,14 +8,15 @@ use support::{
 };
 
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN);
-/// Where it is made: a few pages on both sides of the end of a table's span.
+/// Start of the stack, a few pages below the end of the span of a page table. The stack extends beyond that
+/// end.
 const START: u64 = BASE + (4 << 20) - 3 * PAGE;
 
 fn stack(process: &Process, start: u64, pages: u64) {
     process.mmap(start, pages * PAGE, RW, STACK | MapFlags::FIXED, None, 0).unwrap();
 }
 
-/// Every second page has something in it.
+/// Stores to every second page.
 fn fill_half(process: &Process, cpu: &mut Vcpu, start: u64, pages: u64) {
     for n in (0..pages).step_by(2) {
         process.store(cpu, start + n * PAGE, 100 + n).unwrap();
@@ -30,9 +31,10 @@ fn assert_half(process: &Process, cpu: &mut Vcpu, start: u64, pages: u64) {
     }
 }
 
-/// By less than its length, by just that, by more; within a table, into another, by whole tables.
+/// Shifts by less than the length of the stack, by its length and by more; within a page table, into another
+/// table, and by whole tables.
 #[test]
-fn it_moves_with_all_that_is_in_it() {
+fn stack_moves_with_its_pages() {
     const TABLE: u64 = 512;
     for pages in [1, 7, TABLE + 5] {
         for shift in [1, 2, 6, 7, 8, TABLE - 1, TABLE, TABLE + 1, 2 * TABLE, 900] {
@@ -50,11 +52,11 @@ fn it_moves_with_all_that_is_in_it() {
                 process.check();
                 assert!(process.load::<u64>(cpu, start + pages * PAGE).is_err());
                 assert_half(process, cpu, start, pages);
-                // Its pages are found at their new addresses.
+                // The reverse map finds the pages at their new addresses.
                 let moved = world.engine().migrate(frame.unwrap()).unwrap();
                 assert_eq!(process.frame_at(start), Some(moved));
                 assert_half(process, cpu, start, pages);
-                // And it grows from there.
+                // The stack grows from its new start.
                 process.store(cpu, start - PAGE, 1u64).unwrap();
                 process.munmap(start - PAGE, (pages + 1) * PAGE).unwrap();
                 assert_eq!(world.machine.accounting().tables, 1);
@@ -64,7 +66,7 @@ fn it_moves_with_all_that_is_in_it() {
 }
 
 #[test]
-fn what_cannot_be_moved() {
+fn only_a_whole_stack_moves_to_free_addresses() {
     everywhere(|_, process, cpu| {
         stack(process, START, 4);
         anon(process, BASE, 1);
@@ -93,9 +95,9 @@ fn what_cannot_be_moved() {
     });
 }
 
-/// Guards, pinned pages and pages shared with a child go along.
+/// Guards, pinned pages and pages shared with a child move, too.
 #[test]
-fn what_is_special_goes_along() {
+fn stack_move_keeps_guards_pins_and_shared_pages() {
     everywhere(|_, process, cpu| {
         stack(process, START, 6);
         fill_half(process, cpu, START, 6);
@@ -112,9 +114,9 @@ fn what_is_special_goes_along() {
     });
 }
 
-/// Without memory at any point nothing has moved.
+/// If an allocation fails at any point, nothing has moved.
 #[test]
-fn oom() {
+fn failed_stack_move_changes_nothing() {
     let mut points = 0;
     for spare in 0..2 {
         points += at_every_allocation(&Failure::ALL, |point| {
