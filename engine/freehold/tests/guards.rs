@@ -1,4 +1,4 @@
-//! Guard pages, and mappings that are sealed.
+//! Guard pages, and sealed mappings.
 
 use crate::support::*;
 use freehold::{
@@ -18,10 +18,10 @@ fn install(process: &Process, at: u64, pages: u64) -> Result<(), MadviseError> {
     process.madvise(at, pages * PAGE, Advice::GuardInstall)
 }
 
-/// Guards take the place of whatever is there: nothing, zeroes, a page, a page of a file, written or not,
-/// guards.
+/// A guard replaces any entry: none, the zero page, an anonymous page, a page of a file that was read or
+/// written, or another guard.
 #[test]
-fn a_guard_takes_any_place() {
+fn guard_replaces_any_entry() {
     everywhere(|world, process, cpu| {
         let memory = Mapping::new(world.engine(), Zeroes, 4 * PAGE, true).unwrap();
         let file = File::new(&memory, FileAccess::READ_WRITE, "/memory").unwrap();
@@ -49,12 +49,12 @@ fn a_guard_takes_any_place() {
             }
             process.madvise(at, PAGE, Advice::DontNeed).unwrap();
             process.madvise(at, PAGE, Advice::DontNeedLocked).unwrap();
-            assert_eq!(process.load::<u64>(cpu, at), guarded(at), "discarding keeps guards");
+            assert_eq!(process.load::<u64>(cpu, at), guarded(at), "DONTNEED keeps guards");
             assert!(process.madvise(at, PAGE, Advice::PopulateRead).is_err());
         }
         assert_eq!(process.rss().total(), 0);
         process.check();
-        // What was stored through the shared mapping is in the file.
+        // The stores through the shared mapping are in the file.
         for at in [BASE, private, shared] {
             process.madvise(at, 4 * PAGE, Advice::GuardRemove).unwrap();
         }
@@ -88,7 +88,7 @@ fn guards_are_copied_moved_and_dropped() {
 }
 
 #[test]
-fn what_takes_no_guards() {
+fn guards_are_refused_in_locked_memory_and_holes() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 4);
         install(process, BASE, 1).unwrap();
@@ -96,39 +96,42 @@ fn what_takes_no_guards() {
         assert_eq!(install(process, BASE, 2), Err(MadviseError::Invalid), "locked");
         process.madvise(BASE, 2 * PAGE, Advice::GuardRemove).unwrap();
         assert_eq!(process.load(cpu, BASE), Ok(0u64));
-        // Holes are passed over, and told.
+        // Installing skips holes and reports them.
         assert_eq!(install(process, BASE + 3 * PAGE, 2), Err(MadviseError::NotMapped));
         assert_eq!(process.load::<u64>(cpu, BASE + 3 * PAGE), guarded(BASE + 3 * PAGE));
     });
 }
 
-/// As on Linux: locked memory that becomes writable is brought in mapping by mapping, each up to its first
-/// guard, though they are one mapping afterwards.
+/// mprotect populates locked memory that becomes writable. As on Linux, it populates each original mapping up
+/// to the first guard, although the mappings are merged afterwards.
 #[test]
-fn a_guard_stops_what_is_brought_in_within_its_mapping() {
+fn populating_stops_at_the_first_guard_of_each_mapping() {
     everywhere(|_, process, _| {
         process.mmap(BASE, 8 * PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
         process.mprotect(BASE + 4 * PAGE, 4 * PAGE, Prot::empty()).unwrap();
         install(process, BASE + PAGE, 1).unwrap();
-        assert!(process.mlock(BASE, 8 * PAGE).is_err(), "it is locked, and not all could be brought in");
+        assert!(
+            process.mlock(BASE, 8 * PAGE).is_err(),
+            "the range is locked but could not be populated completely"
+        );
         assert_eq!(process.rss().anon, 0);
         process.mprotect(BASE, 8 * PAGE, RW).unwrap();
         assert_eq!((process.rss().anon, layout(process)), (5, vec![(0, 8)]));
     });
 }
 
-/// The call ends while other threads store to the same pages, and no store succeeds from then on until the
-/// guards are removed. `state` is odd while the guards are there: a store that begins and ends in the same odd
-/// state must fail. Such a state lasts until each thread has made a whole store in it.
+/// GuardInstall runs while other threads store to the same pages. After the call returns, no store succeeds
+/// until the guards are removed. `state` is odd while the guards are installed: a store that begins and ends
+/// in the same odd state must fail. Each odd state lasts until every thread has completed a store in it.
 #[test]
-fn guards_are_down_when_the_call_returns() {
+fn no_store_passes_a_guard_after_install_returns() {
     const PAGES: u64 = 8;
     const ROUNDS: u64 = 10;
     const STORERS: usize = 2;
     everywhere(|world, process, _| {
         anon(process, BASE, PAGES);
         let (over, state) = (AtomicBool::new(false), AtomicU64::new(0));
-        // The state in which each thread has last begun and ended a store.
+        // The state in which each thread last began and ended a store.
         let stored_in = [const { AtomicU64::new(0) }; STORERS];
         std::thread::scope(|scope| {
             let (over, state, stored_in) = (&over, &state, &stored_in);
@@ -167,7 +170,7 @@ fn guards_are_down_when_the_call_returns() {
     });
 }
 
-/// Ends the other threads when its own ends or fails.
+/// Stops the other threads when its own thread ends or fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -176,9 +179,9 @@ impl Drop for Over<'_> {
     }
 }
 
-/// What a seal stops, and what it does not.
+/// Operations that a seal refuses, and operations that it allows.
 #[test]
-fn a_seal_stops_what_takes_away_or_changes() {
+fn mseal_refuses_unmapping_and_protection_changes() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 6);
         fill(process, cpu, BASE, 6, 1);
@@ -187,7 +190,7 @@ fn a_seal_stops_what_takes_away_or_changes() {
         assert_eq!(
             process.mseal(BASE + PAGE, 8 * PAGE, 0),
             Err(MsealError::NotMapped),
-            "nothing is sealed then"
+            "the failed call seals nothing"
         );
         process.mprotect(BASE + PAGE, PAGE, RW).unwrap();
         for _ in 0..2 {
@@ -198,7 +201,7 @@ fn a_seal_stops_what_takes_away_or_changes() {
         assert_eq!(process.munmap(at, PAGE), Err(MunmapError::Sealed));
         assert_eq!(process.munmap(BASE, 6 * PAGE), Err(MunmapError::Sealed));
         assert_eq!(process.mprotect(at, PAGE, RW), Err(MprotectError::Sealed));
-        // Before the seal the key is looked at, and this machine has none.
+        // pkey_mprotect checks the key before the seal, and this machine has no keys.
         assert_eq!(process.pkey_mprotect(at, PAGE, RW, 0), Err(MprotectError::Invalid));
         assert_eq!(process.mremap(at, PAGE, PAGE, fixed, to), Err(MremapError::NotPermitted));
         assert_eq!(
@@ -215,7 +218,7 @@ fn a_seal_stops_what_takes_away_or_changes() {
             assert_eq!(process.madvise(at, PAGE, advice), Err(MadviseError::Sealed), "{advice:?}");
         }
         assert_filled(process, cpu, BASE, 6, 1);
-        // What a store could do as well, and what changes no contents.
+        // Allowed: DONTNEED on memory that the program could overwrite, and calls that change no contents.
         process.madvise(BASE + PAGE, PAGE, Advice::DontNeed).unwrap();
         assert_eq!(process.load(cpu, BASE + PAGE), Ok(0u64));
         process.madvise(at, PAGE, Advice::Normal).unwrap();
@@ -223,6 +226,6 @@ fn a_seal_stops_what_takes_away_or_changes() {
         process.munlock(at, PAGE).unwrap();
         process.madvise(at, PAGE, Advice::GuardRemove).unwrap();
         let child = Process::of(process.fork().unwrap());
-        assert_eq!(child.munmap(at, PAGE), Err(MunmapError::Sealed), "a child's as well");
+        assert_eq!(child.munmap(at, PAGE), Err(MunmapError::Sealed), "a child inherits the seal");
     });
 }

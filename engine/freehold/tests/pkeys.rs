@@ -1,4 +1,4 @@
-//! Protection keys: which there are, what they deny to which access, and where they stay.
+//! Protection keys: allocation, the accesses that a key denies, and which pages keep a key.
 
 use crate::support::*;
 use freehold::{
@@ -32,7 +32,7 @@ fn forbidden<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Accerr })
 }
 
-/// What a processor's register says of a key.
+/// Sets the rights of a key in the register of a CPU.
 fn set_rights(cpu: &mut Vcpu, key: u8, rights: PkeyRights) {
     let shift = 2 * u32::from(key);
     let pkru = cpu.pkru() & !(3 << shift) | rights.bits() << shift;
@@ -44,7 +44,7 @@ fn key_at(process: &Process, addr: u64) -> u8 {
 }
 
 #[test]
-fn a_sealed_mapping_keeps_its_key() {
+fn sealed_mapping_keeps_its_key() {
     keyed(|_, process, _| {
         anon(process, BASE, 1);
         process.mseal(BASE, PAGE, 0).unwrap();
@@ -52,13 +52,13 @@ fn a_sealed_mapping_keeps_its_key() {
         assert_eq!(
             process.pkey_mprotect(BASE, PAGE, RW, 3),
             Err(MprotectError::Invalid),
-            "none was allocated"
+            "the key is not allocated"
         );
     });
 }
 
 #[test]
-fn keys_are_handed_out_once() {
+fn keys_are_allocated_once() {
     keyed(|_, process, _| {
         for key in 1..16 {
             assert_eq!(process.pkey_alloc(NONE), Ok(key));
@@ -72,7 +72,7 @@ fn keys_are_handed_out_once() {
         assert_eq!(process.pkey_alloc(unknown), Err(PkeyError::Invalid));
         assert_eq!(process.pkey_alloc(PkeyRights::all()), Ok(7));
     });
-    // A machine without keys has none; a call that names none is mprotect.
+    // A machine without keys has none to allocate, and pkey_mprotect refuses keys.
     everywhere(|_, process, _| {
         assert_eq!(process.pkey_alloc(NONE), Err(PkeyError::NoneLeft));
         anon(process, BASE, 1);
@@ -84,7 +84,7 @@ fn keys_are_handed_out_once() {
         assert_eq!(
             process.pkey_mprotect(away, PAGE, R, 0),
             Err(MprotectError::Invalid),
-            "before the look-up"
+            "the key is checked before the lookup"
         );
         assert_eq!(process.pkey_mprotect(BASE, 0, R, 0), Ok(()));
         assert_eq!(process.pkey_mprotect(BASE, u64::MAX - PAGE, R, 0), Err(MprotectError::NotMapped));
@@ -94,9 +94,9 @@ fn keys_are_handed_out_once() {
     });
 }
 
-/// The order of checks.
+/// The order of the checks of pkey_mprotect.
 #[test]
-fn a_key_that_is_not_allocated_is_refused_last() {
+fn unallocated_key_is_refused_after_checks_of_the_range() {
     keyed(|_, process, _| {
         anon(process, BASE, 2);
         let protect = |at, len, prot| process.pkey_mprotect(at, len, prot, 5);
@@ -104,14 +104,18 @@ fn a_key_that_is_not_allocated_is_refused_last() {
         assert_eq!(protect(BASE, 0, R), Ok(()));
         assert_eq!(protect(BASE, u64::MAX - PAGE, R), Err(MprotectError::NotMapped));
         assert_eq!(protect(BASE, PAGE, R), Err(MprotectError::Invalid));
-        assert_eq!(protect(BASE + 64 * PAGE, PAGE, R), Err(MprotectError::Invalid), "before the look-up");
+        assert_eq!(
+            protect(BASE + 64 * PAGE, PAGE, R),
+            Err(MprotectError::Invalid),
+            "the key is checked before the lookup"
+        );
         assert_eq!(process.pkey_mprotect(BASE + 64 * PAGE, PAGE, R, 0), Err(MprotectError::NotMapped));
     });
 }
 
-/// What a register denies, whatever the table says and whatever the TLB remembers.
+/// A register denies accesses to pages with its key, whatever the page table and the TLB contain.
 #[test]
-fn a_register_denies_what_its_key_has() {
+fn register_denies_accesses_to_pages_with_its_key() {
     keyed(|world, process, cpu| {
         let key = cpu.call(|| process.pkey_alloc(PkeyRights::DISABLE_WRITE)).unwrap();
         anon(process, BASE, 4);
@@ -123,7 +127,7 @@ fn a_register_denies_what_its_key_has() {
         assert_eq!(process.store(cpu, BASE + 2 * PAGE, 1u64), Ok(()));
         set_rights(cpu, key, PkeyRights::DISABLE_ACCESS);
         assert_eq!(process.load::<u64>(cpu, BASE + 8), denied(BASE + 8, key));
-        // Another thread has rights of its own: none, before it changes them.
+        // Another thread has a register of its own, which denies everything until that thread changes it.
         let mut other: Cpu<_> = world.machine.cpu(1);
         assert_eq!(process.load::<u64>(&mut other, BASE), denied(BASE, key));
         set_rights(&mut other, key, NONE);
@@ -131,12 +135,13 @@ fn a_register_denies_what_its_key_has() {
         set_rights(&mut other, key, PkeyRights::DISABLE_WRITE);
         assert_eq!(process.store(&mut other, BASE, 4u64), denied(BASE, key));
         assert_eq!(process.load(&mut other, BASE), Ok(3u64));
-        // The key comes before the rights of the VMA; what it permits, those may still forbid.
+        // The key is checked before the rights of the VMA. An access that the key permits may still violate
+        // those rights.
         process.pkey_mprotect(BASE, 2 * PAGE, R, key).unwrap();
         assert_eq!(process.store(&mut other, BASE, 4u64), denied(BASE, key));
         set_rights(&mut other, key, NONE);
         assert_eq!(process.store(&mut other, BASE, 4u64), forbidden(BASE));
-        // Page faults, too, of pages that were never there.
+        // The key is also checked in faults on pages that were never present.
         process.pkey_mprotect(BASE, 2 * PAGE, RW, key).unwrap();
         process.madvise(BASE, 2 * PAGE, Advice::DontNeed).unwrap();
         assert_eq!(process.load::<u64>(cpu, BASE), denied(BASE, key));
@@ -146,10 +151,9 @@ fn a_register_denies_what_its_key_has() {
     });
 }
 
-/// Taking a key away or giving one takes effect at once, in TLBs too, also where no right but the key's
-/// changes.
+/// A change of the key takes effect at once, also in TLBs, even if no other right changes.
 #[test]
-fn a_new_key_counts_at_once() {
+fn changed_key_takes_effect_at_once() {
     keyed(|world, process, cpu| {
         let [closed, open] = [0; 2].map(|_| process.pkey_alloc(NONE).unwrap());
         set_rights(cpu, open, NONE);
@@ -173,9 +177,10 @@ fn a_new_key_counts_at_once() {
     });
 }
 
-/// Fork, mremap, copies, files, splits: pages keep their VMA's key, and VMAs merge only with the same one.
+/// Pages keep the key of their VMA through fork, mremap, copies, file mappings and splits. VMAs merge only if
+/// their keys are equal.
 #[test]
-fn pages_keep_their_key() {
+fn pages_keep_the_key_of_their_vma() {
     keyed(|world, process, cpu| {
         let key = process.pkey_alloc(NONE).unwrap();
         let file = world.file(4);
@@ -206,14 +211,14 @@ fn pages_keep_their_key() {
         let child = Process::of(process.fork().unwrap());
         for at in at {
             deny(&child, cpu, at);
-            // A copy of its own, the last user's page, and one that is fetched anew.
+            // A store that copies, a store by the last user of the page, and a fault on a missing page.
             child.store(cpu, at, 6u64).unwrap();
             process.store(cpu, at, 7u64).unwrap();
             child.store(cpu, at + PAGE, 8u64).unwrap();
             deny(&child, cpu, at);
             deny(process, cpu, at);
         }
-        assert_eq!(child.pkey_alloc(NONE), Ok(key + 1), "the child knows what is in use");
+        assert_eq!(child.pkey_alloc(NONE), Ok(key + 1), "the child inherits the allocated keys");
         let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         let moved = process.mremap(at[0], 2 * PAGE, 2 * PAGE, fixed, BASE + 64 * PAGE).unwrap();
         deny(process, cpu, moved);
@@ -222,7 +227,7 @@ fn pages_keep_their_key() {
         assert_eq!((process.frame_at(moved), key_at(process, moved)), (Some(new), key));
         deny(process, cpu, moved);
         assert_eq!(process.load(cpu, moved), Ok(7u64));
-        // A neighbour of another key stays a VMA of its own.
+        // An adjacent VMA with another key does not merge.
         anon(process, BASE, 4);
         process.pkey_mprotect(BASE + PAGE, 2 * PAGE, RW, key).unwrap();
         assert_eq!(layout(process)[..3], [(0, 1), (1, 3), (3, 4)]);
@@ -236,9 +241,9 @@ fn pages_keep_their_key() {
     });
 }
 
-/// A huge page has a key as well, and its parts have it after a split.
+/// A huge page has a key, and its parts keep the key after a split.
 #[test]
-fn huge_pages_keep_their_key() {
+fn huge_pages_keep_their_key_after_a_split() {
     let config = Config { huge_pages: HugePages::Always, ..Config::default() };
     keyed_world(config).live(Locking::default(), |_, process, cpu| {
         let key = process.pkey_alloc(NONE).unwrap();
@@ -258,9 +263,10 @@ fn huge_pages_keep_their_key() {
     });
 }
 
-/// The own side of a transfer is the calling thread's access, which its keys deny; the other side is not.
+/// The local side of a transfer is an access by the calling thread, to which its keys apply. The remote side
+/// is not.
 #[test]
-fn transfers_know_the_keys_of_their_own_side() {
+fn keys_apply_to_the_local_side_of_transfers() {
     keyed(|_, process, cpu| {
         anon(process, BASE, 2);
         let key = process.pkey_alloc(NONE).unwrap();
@@ -282,9 +288,9 @@ fn transfers_know_the_keys_of_their_own_side() {
     });
 }
 
-/// An access on behalf of another process has no register that says anything.
+/// Keys do not apply to an access on behalf of another process, because that access has no key register.
 #[test]
-fn access_from_outside_asks_no_key() {
+fn keys_do_not_apply_to_remote_access() {
     keyed(|_, process, cpu| {
         let key = process.pkey_alloc(NONE).unwrap();
         anon(process, BASE, 1);
@@ -300,14 +306,15 @@ fn access_from_outside_asks_no_key() {
     });
 }
 
-/// Memory that may be executed and not read: by a key that no program was given.
+/// Execute-only memory uses a key that programs cannot allocate.
 #[test]
-fn executing_alone_takes_a_key() {
+fn execute_only_memory_uses_a_reserved_key() {
     keyed(|world, process, cpu| {
         let first = process.pkey_alloc(NONE).unwrap();
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 10);
-        // That thread has given itself all rights; executing alone takes those to its key away.
+        // The thread has given itself all rights. mprotect to execute-only takes away the rights to the
+        // reserved key.
         cpu.set_pkru(0);
         cpu.call(|| process.mprotect(BASE, 2 * PAGE, X)).unwrap();
         let key = key_at(process, BASE);
@@ -316,13 +323,13 @@ fn executing_alone_takes_a_key() {
         assert_eq!(process.touch(cpu, BASE, freehold::fault::Access::EXEC), Ok(()));
         let mut other = world.machine.cpu(1);
         assert_eq!(process.load::<u64>(&mut other, BASE), denied(BASE, key));
-        // It is the same for all such memory, and nobody can free it or ask for it.
+        // All execute-only memory has the same key, which cannot be freed or used explicitly.
         let mapped = process.mmap(BASE + 16 * PAGE, PAGE, X, ANON | MapFlags::FIXED, None, 0).unwrap();
         assert_eq!(key_at(process, mapped), key);
         assert_eq!(process.pkey_free(key), Err(PkeyError::Invalid));
         assert_eq!(process.pkey_mprotect(BASE, PAGE, X, key), Err(MprotectError::Invalid));
         assert_eq!(process.pkey_alloc(NONE), Ok(key + 1));
-        // A key that was asked for stays; and readable again means readable.
+        // A key that was set explicitly stays, and memory that becomes readable again loses the reserved key.
         process.pkey_mprotect(BASE, PAGE, X, first).unwrap();
         assert_eq!(key_at(process, BASE), first);
         process.mprotect(BASE + PAGE, PAGE, R).unwrap();
@@ -334,9 +341,10 @@ fn executing_alone_takes_a_key() {
     });
 }
 
-/// On threads: a page whose key changes while others use it is never had without the right to it.
+/// A thread changes the key of a page while other threads use the page. No access succeeds without a right to
+/// the current key.
 #[test]
-fn nobody_gets_past_a_key() {
+fn concurrent_key_changes_deny_all_other_accesses() {
     const ROUNDS: u64 = 200;
     keyed(|world, process, _| {
         let [closed, open] = [0; 2].map(|_| process.pkey_alloc(NONE).unwrap());
@@ -359,7 +367,7 @@ fn nobody_gets_past_a_key() {
             set_rights(&mut cpu, closed, NONE);
             for round in 0..ROUNDS {
                 process.pkey_mprotect(BASE, 2 * PAGE, RW, closed).unwrap();
-                // Nobody but this thread may store now.
+                // Only this thread can store from here on.
                 let sum = |cpu: &mut Vcpu| -> u64 {
                     (1..3).map(|n| process.load::<u64>(cpu, BASE + n * 8).unwrap()).sum()
                 };
@@ -368,7 +376,7 @@ fn nobody_gets_past_a_key() {
                     process.madvise(BASE + PAGE, PAGE, Advice::DontNeed).unwrap();
                 }
                 std::thread::yield_now();
-                assert_eq!(sum(&mut cpu), before, "somebody stored without the right to");
+                assert_eq!(sum(&mut cpu), before, "a thread stored without the right to");
                 process.pkey_mprotect(BASE, 2 * PAGE, RW, open).unwrap();
             }
         });

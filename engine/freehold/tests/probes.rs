@@ -1,6 +1,6 @@
-//! Breakpoints in the pages of files: present in every process that maps the text, now or later, exactly
-//! once, and nowhere else. On the machine with TLBs that remember: every scenario under every design of the
-//! locks.
+//! Breakpoints (uprobes) in pages of files: each is present exactly once in every process that maps the text,
+//! now or later, and nowhere else. Every scenario runs on every design. The TLBs of the machine keep stale
+//! translations until they are flushed.
 
 use crate::support::{
     failure::{Failure, at_every_allocation},
@@ -20,13 +20,13 @@ use std::{
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
 const TRAP: [u8; 1] = [0xcc];
-/// In page 1 of the file.
+/// Offset of the breakpoint, in page 1 of the file.
 const PLACE: u64 = PAGE + 100;
 
-/// A disk with a program on it: no byte is a trap.
+/// A disk with a program whose bytes are never equal to a trap.
 #[derive(Default)]
 struct Text {
-    /// Pages that read as zeroes since they were cut off or punched out.
+    /// Pages that read as zeroes because they were truncated or punched.
     gone: Mutex<BTreeSet<u64>>,
 }
 
@@ -60,7 +60,7 @@ fn program_of(world: &World, bytes: u64) -> Program {
     File::new(&mapping, FileAccess::READ_WRITE, "/bin/program").unwrap()
 }
 
-/// One that is in the cache, all of it.
+/// Returns a program of 8 pages, all of which are in the cache.
 fn program(world: &World) -> Program {
     let program = program_of(world, 8 * PAGE);
     (0..8).for_each(|index| program.mapping().fill(PageIndex::new(index)).unwrap());
@@ -76,14 +76,14 @@ fn map(process: &Process, program: &Program, prot: Prot) -> u64 {
     process.mmap(0, program.mapping().pages() * PAGE, prot, MapFlags::PRIVATE, Some(program), 0).unwrap()
 }
 
-/// Eight bytes at an address, as a program sees them.
+/// Returns eight bytes at an address, as a program sees them.
 fn seen(process: &Process, cpu: &mut Vcpu, at: u64) -> [u8; 8] {
     let mut out = [0; 8];
     process.read(cpu, at, &mut out).unwrap();
     out
 }
 
-/// What is to be seen at `offset` with a breakpoint there.
+/// Returns the eight bytes at `offset` with a breakpoint at the first of them.
 fn trapped(offset: u64) -> [u8; 8] {
     let mut out = bytes(offset);
     out[0] = TRAP[0];
@@ -93,11 +93,11 @@ fn trapped(offset: u64) -> [u8; 8] {
 #[track_caller]
 fn assert_trapped(process: &Process, cpu: &mut Vcpu, start: u64) {
     assert_eq!(seen(process, cpu, start + PLACE), trapped(PLACE));
-    // The rest of the page, and the pages around it, are as they were.
+    // The rest of the page and the adjacent pages are unchanged.
     assert_eq!(seen(process, cpu, start + PAGE), bytes(PAGE));
     assert_eq!(seen(process, cpu, start), bytes(0));
     assert_eq!(seen(process, cpu, start + 2 * PAGE), bytes(2 * PAGE));
-    let hit = process.probe_at(start + PLACE).expect("a probe");
+    let hit = process.probe_at(start + PLACE).expect("no probe at the address");
     assert_eq!((hit.offset(), hit.original()), (PLACE, &bytes::<16>(PLACE)[..]));
     process.check();
 }
@@ -118,7 +118,7 @@ fn assert_file_untouched(program: &Program) {
 }
 
 #[test]
-fn present_processes_have_it_until_it_goes() {
+fn mapped_text_has_the_probe_until_it_is_removed() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start = map(process, &program, RX);
@@ -128,11 +128,11 @@ fn present_processes_have_it_until_it_goes() {
         twice.iter().for_each(|at| assert_eq!(seen(&other, cpu, at + PLACE), bytes(PLACE)));
         let before = process.rss();
         program.mapping().add_probe(PLACE, &TRAP).unwrap();
-        // The page went, and comes back as a copy.
+        // The page was unmapped, and the next access maps a copy.
         assert_eq!(process.rss(), Rss { file: before.file - 1, ..before });
         assert_trapped(process, cpu, start);
         assert_eq!(process.rss(), Rss { file: before.file - 1, anon: 1, ..before });
-        // As text it may become executable, so the mapping that is only read has it too.
+        // A private read-only mapping also has the breakpoint, because it may become executable.
         twice.iter().for_each(|at| assert_trapped(&other, cpu, *at));
         assert_file_untouched(&program);
         program.mapping().remove_probe(PLACE).unwrap();
@@ -144,22 +144,22 @@ fn present_processes_have_it_until_it_goes() {
 }
 
 #[test]
-fn future_mappings_have_it() {
+fn future_mappings_have_the_probe() {
     everywhere(|world, process, cpu| {
         let program = program_of(world, 8 * PAGE);
-        // The page is not even in the cache.
+        // The page is not in the cache yet.
         program.mapping().add_probe(PLACE, &TRAP).unwrap();
         let start = map(process, &program, RX);
         assert_trapped(process, cpu, start);
         assert_eq!((process.rss().anon, process.rss().file), (1, 2));
-        // By populating, by madvise, at another address and offset.
+        // Mapped with MAP_POPULATE, at another address and offset.
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
         let second = process.mmap(0, PAGE, RX, flags, Some(&program), PAGE).unwrap();
         assert_eq!(process.rss().anon, 2);
         assert_eq!(seen(process, cpu, second + 100), trapped(PLACE));
         assert_eq!(process.probe_at(second + 100).map(|hit| hit.offset()), Some(PLACE));
         assert!(process.probe_at(second + 101).is_none());
-        // Replaced, and gone.
+        // A mapping that replaces the text also has the breakpoint, and an unmapped one has none.
         let third = process
             .mmap(second, PAGE, RX, MapFlags::PRIVATE | MapFlags::FIXED, Some(&program), PAGE)
             .unwrap();
@@ -172,7 +172,7 @@ fn future_mappings_have_it() {
 }
 
 #[test]
-fn others_read_the_breakpoint_too() {
+fn remote_access_reads_the_breakpoint() {
     everywhere(|world, process, _| {
         let program = program(world);
         program.mapping().add_probe(PLACE, &TRAP).unwrap();
@@ -180,7 +180,7 @@ fn others_read_the_breakpoint_too() {
         let mut out = [0; 8];
         assert_eq!(process.read_memory(start + PLACE, &mut out, AccessMode::Plain), Ok(8));
         assert_eq!(out, trapped(PLACE));
-        // What nothing may access: a debugger does.
+        // A debugger reads pages that the program may not access.
         process.mprotect(start, PAGE * 8, Prot::empty()).unwrap();
         process.madvise(start, PAGE * 8, Advice::DontNeed).unwrap();
         assert_eq!(process.read_memory(start + PLACE, &mut out, AccessMode::Forced), Ok(8));
@@ -189,11 +189,11 @@ fn others_read_the_breakpoint_too() {
 }
 
 #[test]
-fn fork_before_and_after() {
+fn fork_copies_probes() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start = map(process, &program, RX);
-        // Another page was written, so fork copies entries, that of the page too.
+        // Another page was written, so fork copies the entries of the VMA, including that of the probed page.
         process.write_memory(start, &bytes::<1>(0), AccessMode::Forced).unwrap();
         seen(process, cpu, start + PLACE);
         let before = Process::of(process.fork().unwrap());
@@ -207,14 +207,14 @@ fn fork_before_and_after() {
         assert_file_untouched(&program);
         program.mapping().remove_probe(PLACE).unwrap();
         all.iter().for_each(|one| assert_plain(one, cpu, start));
-        // The page that was written stayed a copy; the others are the file's again.
+        // The written page is still a copy, and the other pages are those of the file again.
         assert_eq!(all.map(|one| one.rss().anon), [1; 5]);
     });
 }
 
-/// C-68: the target of a move had the breakpoint before the entry came.
+/// C-68: the target of a move had the breakpoint before the entry was moved there.
 #[test]
-fn c68_present_exactly_once_after_moves() {
+fn c68_probe_is_present_exactly_once_after_moves() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start =
@@ -223,7 +223,7 @@ fn c68_present_exactly_once_after_moves() {
         program.mapping().add_probe(PLACE, &TRAP).unwrap();
         program.mapping().add_probe(5 * PAGE + 3, &TRAP).unwrap();
         assert_trapped(process, cpu, start);
-        // Moved, with the copy.
+        // The copy with the breakpoint moves, too.
         let to = BASE + (1 << 30);
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         assert_eq!(process.mremap(start, 4 * PAGE, 4 * PAGE, flags, to), Ok(to));
@@ -231,19 +231,19 @@ fn c68_present_exactly_once_after_moves() {
         assert_trapped(process, cpu, to);
         assert!(process.probe_at(start + PLACE).is_none());
         assert!(process.read(cpu, start + PLACE, &mut [0; 1]).is_err());
-        // Grown in place, over a page with a probe.
+        // The mapping grows in place, over a page with a probe.
         assert_eq!(process.mremap(to, 4 * PAGE, 8 * PAGE, RemapFlags::empty(), 0), Ok(to));
         assert_trapped(process, cpu, to);
         assert_eq!(seen(process, cpu, to + 5 * PAGE + 3), trapped(5 * PAGE + 3));
         assert_eq!(process.rss().anon, 2);
-        // Moved and grown; and back, shrunk.
+        // The mapping moves and grows, and then shrinks at its new address.
         process.mremap(to + 2 * PAGE, 6 * PAGE, 2 * PAGE, RemapFlags::empty(), 0).unwrap();
         assert_eq!(process.mremap(to, 4 * PAGE, 8 * PAGE, flags, start), Ok(start));
         assert_trapped(process, cpu, start);
         assert_eq!(seen(process, cpu, start + 5 * PAGE + 3), trapped(5 * PAGE + 3));
         assert_eq!(process.mremap(start, 8 * PAGE, 2 * PAGE, RemapFlags::empty(), 0), Ok(start));
         assert_eq!(process.rss().anon, 1);
-        // Left behind: what stays there faults anew.
+        // The source stays mapped (MREMAP_DONTUNMAP), and its pages are faulted in again.
         let kept = process
             .mremap(start, 2 * PAGE, 2 * PAGE, RemapFlags::MAYMOVE | RemapFlags::DONTUNMAP, 0)
             .unwrap();
@@ -258,7 +258,7 @@ fn c68_present_exactly_once_after_moves() {
 }
 
 #[test]
-fn c68_moved_before_it_is_known() {
+fn c68_page_moved_before_the_probe_was_added_gets_it() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start = map(process, &program, RX);
@@ -277,7 +277,7 @@ fn c68_moved_before_it_is_known() {
 }
 
 #[test]
-fn what_is_thrown_away_comes_back_with_it() {
+fn discarded_page_gets_the_probe_again() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start = map(process, &program, RX);
@@ -287,7 +287,7 @@ fn what_is_thrown_away_comes_back_with_it() {
             process.madvise(start + PAGE, PAGE, Advice::DontNeed).unwrap();
             assert_eq!(process.rss().anon, 0);
         }
-        // Around a neighbour's fault, nothing of the page is mapped.
+        // A fault on an adjacent page does not map the probed page.
         process.madvise(start, 8 * PAGE, Advice::DontNeed).unwrap();
         seen(process, cpu, start);
         assert_eq!(process.rss(), Rss { file: 7, anon: 0, ..Rss::default() });
@@ -296,11 +296,11 @@ fn what_is_thrown_away_comes_back_with_it() {
 }
 
 #[test]
-fn what_becomes_text_gets_it() {
+fn mapping_that_becomes_text_gets_the_probe() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start = map(process, &program, RW);
-        // One page is the file's, one was written.
+        // One page is the file's, and one was written.
         seen(process, cpu, start + PLACE);
         let written = 3 * PAGE;
         process.store(cpu, start + written, 9u64).unwrap();
@@ -309,7 +309,7 @@ fn what_becomes_text_gets_it() {
         let both = |process: &Process, cpu: &mut Vcpu| {
             (seen(process, cpu, start + PLACE), seen(process, cpu, start + written + 100))
         };
-        // Data is left alone, by the first faults too.
+        // Data has no breakpoints, also after a first fault.
         assert_eq!(both(process, cpu), (bytes(PLACE), bytes(written + 100)));
         process.madvise(start + PAGE, PAGE, Advice::DontNeed).unwrap();
         assert_eq!(both(process, cpu).0, bytes(PLACE));
@@ -318,9 +318,10 @@ fn what_becomes_text_gets_it() {
         process.check();
         assert_eq!(both(process, cpu), (trapped(PLACE), trapped(written + 100)));
         assert_eq!(process.load(cpu, start + written), Ok(9u64));
-        // The child shared the written page, and is data still.
+        // The child shared the written page and is still data.
         assert_eq!(both(&child, cpu), (bytes(PLACE), bytes(written + 100)));
-        // Writable again: breakpoints stay, a new page has none, and all can be taken away.
+        // After the text became writable again, existing breakpoints stay, new copies have none, and all can
+        // be removed.
         process.mprotect(start, 8 * PAGE, RW).unwrap();
         process.store(cpu, start + PAGE, 1u64).unwrap();
         assert_eq!(both(process, cpu), (trapped(PLACE), trapped(written + 100)));
@@ -336,7 +337,7 @@ fn what_becomes_text_gets_it() {
 }
 
 #[test]
-fn shared_mappings_and_the_file_stay_as_they_are() {
+fn shared_mappings_and_the_file_have_no_probe() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let shared = process.mmap(0, 8 * PAGE, RW | RX, MapFlags::SHARED, Some(&program), 0).unwrap();
@@ -351,12 +352,12 @@ fn shared_mappings_and_the_file_stay_as_they_are() {
         assert!(process.probe_at(shared + PLACE).is_none());
         assert_file_untouched(&program);
         program.mapping().write_back((0..8).into()).unwrap();
-        // Another byte of the page changes; the text that is not a copy yet shows it.
+        // Another byte of the page changes. Text that is not a copy yet shows the new byte.
         let other = world.process(Locking::default());
         process.store(cpu, shared + PAGE, 5u64).unwrap();
         let at = map(&other, &program, RX);
         assert_eq!((other.load(cpu, at + PAGE), seen(&other, cpu, at + PLACE)), (Ok(5u64), trapped(PLACE)));
-        // The instruction itself is overwritten: the breakpoint was not made for what is there now.
+        // The probed instruction itself is overwritten. The breakpoint does not apply to the new instruction.
         process.write(cpu, shared + PLACE, &[1, 2]).unwrap();
         let third = world.process(Locking::default());
         let at = map(&third, &program, RX);
@@ -366,7 +367,7 @@ fn shared_mappings_and_the_file_stay_as_they_are() {
 }
 
 #[test]
-fn a_debugger_has_written_there() {
+fn probe_keeps_bytes_that_a_debugger_wrote() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start = map(process, &program, RX);
@@ -391,12 +392,12 @@ fn a_debugger_has_written_there() {
                 assert_eq!(process.rss().anon, 1);
             }
         }
-        // C-2, C-56: one side's copy is not the other's.
+        // C-2, C-56: a later write to one process's copy does not change the other's copy.
         program.mapping().add_probe(PLACE, &TRAP).unwrap();
         assert_eq!(process.write_memory(near, b"ours", AccessMode::Forced), Ok(4));
         assert_eq!(&seen(&child, cpu, near)[..4], own);
         assert_file_untouched(&program);
-        // At the very place: not ours to replace.
+        // A byte that a debugger wrote at the place of the breakpoint is not replaced.
         let other = world.process(Locking::default());
         let at = map(&other, &program, RX);
         program.mapping().remove_probe(PLACE).unwrap();
@@ -410,7 +411,7 @@ fn a_debugger_has_written_there() {
 }
 
 #[test]
-fn several_in_one_page() {
+fn one_page_can_have_several_probes() {
     everywhere(|world, process, cpu| {
         let (program, wide) = (program(world), [0xcc, 0xcd, 0xce, 0xcf]);
         let start = map(process, &program, RX);
@@ -441,7 +442,7 @@ fn several_in_one_page() {
 }
 
 #[test]
-fn arguments() {
+fn add_probe_checks_offset_and_length() {
     everywhere(|world, process, cpu| {
         let program = program_of(world, 2 * PAGE + 10);
         let add = |offset, bytes: &[u8]| program.mapping().add_probe(offset, bytes);
@@ -452,14 +453,14 @@ fn arguments() {
         assert_eq!(add(2 * PAGE + 10, &[0xcc; 1]), Err(ProbeError::BeyondEnd));
         assert_eq!(add(2 * PAGE + 9, &[0xcc; 2]), Err(ProbeError::BeyondEnd));
         assert_eq!(add(5, &bytes::<2>(5)), Err(ProbeError::Unchanged));
-        // The last byte of the last page that the file has; what was there ends with it.
+        // The last byte of the file. The bytes after it are not part of the saved instruction.
         let last = 2 * PAGE + 9;
         add(last, &TRAP).unwrap();
         add(PAGE - 1, &TRAP).unwrap();
         let start = map(process, &program, RX);
         assert_eq!(seen(process, cpu, start + last), [0xcc, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(process.probe_at(start + last).unwrap().original(), &bytes::<1>(last));
-        // An instruction may go on in the next page.
+        // A saved instruction may extend into the next page.
         assert_eq!(process.probe_at(start + PAGE - 1).unwrap().original(), &bytes::<16>(PAGE - 1));
         assert!(process.probe_at(start - 1).is_none());
         assert!(process.probe_at(u64::MAX).is_none());
@@ -467,19 +468,19 @@ fn arguments() {
 }
 
 #[test]
-fn truncation_and_holes() {
+fn truncation_and_holes_remove_the_probe() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start = map(process, &program, RX);
         program.mapping().add_probe(PLACE, &TRAP).unwrap();
         assert_trapped(process, cpu, start);
-        // A private copy survives a hole; the next one has what the file has, and no breakpoint in zeroes.
+        // A private copy survives a hole. A new copy shows the zeroes of the file, without a breakpoint.
         program.mapping().punch(PAGE..2 * PAGE).unwrap();
         assert_eq!(seen(process, cpu, start + PLACE), trapped(PLACE));
         process.madvise(start + PAGE, PAGE, Advice::DontNeed).unwrap();
         process.check();
         assert_eq!(seen(process, cpu, start + PLACE), [0; 8]);
-        // Beyond the end nothing is mapped, nor put.
+        // Beyond the end of the file, no page is mapped and no probe can be added.
         program.mapping().truncate(PAGE).unwrap();
         assert!(process.read(cpu, start + PLACE, &mut [0; 1]).is_err());
         assert_eq!(process.rss().anon, 0);
@@ -491,7 +492,7 @@ fn truncation_and_holes() {
 }
 
 #[test]
-fn copies_move_like_any_page() {
+fn probed_copies_are_migrated() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start = map(process, &program, RX);
@@ -511,11 +512,11 @@ fn copies_move_like_any_page() {
 }
 
 #[test]
-fn without_memory_nothing_happens_or_it_can_be_finished() {
+fn failed_probe_change_has_no_effect_or_can_be_repeated() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start = map(process, &program, RX);
-        // Pages that were written and are shared by fork: each side needs a copy.
+        // The page was written and is shared after a fork: each process needs a copy.
         process.write_memory(start + PLACE + 50, b"mine", AccessMode::Forced).unwrap();
         let child = Process::of(process.fork().unwrap());
         let both = [process, &child];
@@ -539,7 +540,8 @@ fn without_memory_nothing_happens_or_it_can_be_finished() {
         });
         both.iter().for_each(|one| assert_plain(one, cpu, start));
         let anon_vma: Vec<_> = (0..4).map(|_| Process::of(child.fork().unwrap())).collect();
-        // Frames: each process of the anon_vma has its copy, so some way in, others are left as they were.
+        // Frame allocations fail: each process needs a copy of its own. If one of them fails, all processes
+        // are left without the breakpoint.
         at_every_allocation(&[Failure::MemoryFromThere], |point| {
             let done = point.fail(|| program.mapping().add_probe(PLACE, &TRAP));
             if !point.reached() {
@@ -556,7 +558,7 @@ fn without_memory_nothing_happens_or_it_can_be_finished() {
                 return done.unwrap();
             }
             assert_eq!(done, Err(ProbeError::OutOfMemory));
-            // Breakpoints that are left are known, and no new ones are made.
+            // After a failed removal, the remaining breakpoints are still known, and no new ones are made.
             for one in everyone() {
                 let shown = seen(one, cpu, start + PLACE);
                 assert!(shown == trapped(PLACE) || shown == bytes(PLACE));
@@ -571,9 +573,10 @@ fn without_memory_nothing_happens_or_it_can_be_finished() {
     });
 }
 
-/// Random calls of a fork tree with probes coming and going, against what each page has to show.
+/// Random calls of a tree of processes while probes are added and removed, compared with a model of every
+/// page.
 #[test]
-fn random_lives_with_probes() {
+fn random_calls_with_probes_match_the_model() {
     for seed in 0..16 {
         let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
         let world = World::new();
@@ -581,8 +584,8 @@ fn random_lives_with_probes() {
         let mut cpu = world.machine.cpu(0);
         let mut dice = Dice::new(seed);
         let mut pick = |n| dice.roll(n);
-        // Where a process maps the program, page by page: which page of it, and one byte that a debugger
-        // wrote.
+        // The pages at which a process maps the program: the number of the page in the file, and one byte
+        // that a debugger wrote.
         type Known = BTreeMap<u64, (u64, Option<u8>)>;
         let first = world.process(locking);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;

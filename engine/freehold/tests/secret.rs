@@ -1,5 +1,5 @@
-//! Secret memory (memfd_secret): how it is mapped, which accesses reach it, and what it refuses. As Linux
-//! 6.18 answers; `recordings/causes/secret-memory` has the same from there.
+//! Secret memory (memfd_secret): mapping, access to it, and refused calls. The expected answers are those of
+//! Linux 6.18; `recordings/causes/secret-memory` records the same calls there.
 
 use crate::support::{
     Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW, Vcpu, World,
@@ -26,7 +26,7 @@ fn secret(world: &World) -> Counted<File<Machine>> {
     File::new(&mapping, FileAccess::READ_WRITE, "/secretmem (deleted)").unwrap()
 }
 
-/// On every design: four pages of it, mapped.
+/// Runs `scenario` on every design, with four mapped pages of secret memory.
 fn mapped(scenario: impl Fn(&World, &Process, &mut Vcpu, &Counted<File<Machine>>, u64)) {
     everywhere(|world, process, cpu| {
         let file = secret(world);
@@ -40,12 +40,12 @@ fn flags(process: &Process, at: u64) -> VmFlags {
 }
 
 #[test]
-fn how_it_is_mapped() {
+fn secret_memory_is_mapped_shared_locked_and_by_faults() {
     mapped(|_, process, cpu, file, at| {
         assert!(flags(process, at).contains(KEPT | VmFlags::SHARED | VmFlags::MAYWRITE));
         assert!(!flags(process, at).contains(VmFlags::MAYEXEC));
         assert_eq!((process.counts().locked_vm, process.rss().file), (PAGES, 0));
-        // Page by page, and counted as a file's.
+        // Each fault maps one page, which is counted as a page of a file.
         assert_eq!(process.load::<u64>(cpu, at), Ok(0));
         assert_eq!(process.rss().file, 1);
         process.store(cpu, at + PAGE, 7u64).unwrap();
@@ -54,18 +54,18 @@ fn how_it_is_mapped() {
         assert_eq!(map(RW, MapFlags::PRIVATE), Err(MmapError::Invalid));
         assert_eq!(map(RW | Prot::EXEC, MapFlags::SHARED), Err(MmapError::NotPermitted));
         let populated = map(R, MapFlags::SHARED | MapFlags::POPULATE).unwrap();
-        assert_eq!(process.rss().file, 2, "the kernel does not touch it");
+        assert_eq!(process.rss().file, 2, "MAP_POPULATE maps no secret page");
         assert!(flags(process, populated).contains(KEPT));
         assert_eq!(process.mprotect(at, PAGE, R | Prot::EXEC).unwrap_err().errno(), Errno::EACCES);
         process.mprotect(at, PAGE, R).unwrap();
-        // Behind its end.
+        // Beyond the end of the file.
         let at = process.mmap(0, 2 * LEN, RW, MapFlags::SHARED, Some(file), 0).unwrap();
         assert_eq!(process.store(cpu, at + LEN, 1u64), Err(FaultError::Bus { addr: at + LEN }));
     });
 }
 
 #[test]
-fn its_size_is_given_once() {
+fn size_of_secret_memory_is_set_once() {
     everywhere(|world, _, _| {
         let mapping = Mapping::secret(world.engine()).unwrap();
         mapping.truncate(0).unwrap();
@@ -82,7 +82,7 @@ fn its_size_is_given_once() {
 }
 
 #[test]
-fn only_its_own_program_comes_to_it() {
+fn secret_memory_is_only_accessible_to_its_program() {
     mapped(|world, process, cpu, _, at| {
         process.store(cpu, at, 7u64).unwrap();
         cpu.run(process.mmu());
@@ -93,13 +93,13 @@ fn only_its_own_program_comes_to_it() {
         assert_eq!(process.write_memory(at, &bytes, AccessMode::Forced), Err(AccessError::BadAddress));
         for flags in [PinFlags::empty(), PinFlags::WRITE, PinFlags::LONGTERM] {
             assert_eq!(process.pin_user_pages(at, 1, flags).err().unwrap(), PinError::BadAddress);
-            // What is there could be had without a look at its VMA.
+            // The fast path finds a present page without a look at its VMA, and must refuse it, too.
             let fast = cpu.call(|| process.pin_user_pages_fast(at, 1, flags));
             assert_eq!(fast.err().unwrap(), PinError::BadAddress);
             let only = cpu.call(|| process.pin_user_pages_fast_only(at, 1, flags));
             assert!(only.unwrap().is_empty());
         }
-        // As the other side of a transfer no; as one's own yes.
+        // Secret memory is refused as the remote side of a transfer, and accepted as the local side.
         let own = process.mmap(0, PAGE, RW, MapFlags::PRIVATE | MapFlags::ANONYMOUS, None, 0).unwrap();
         process.store(cpu, own, 9u64).unwrap();
         let part = |base| [IoVec { base, len: 8 }];
@@ -108,7 +108,7 @@ fn only_its_own_program_comes_to_it() {
         assert_eq!(process.process_vm_writev(&part(own), process, &part(at)), Err(AccessError::BadAddress));
         assert_eq!(read(at, own), Ok(8));
         assert_eq!(process.load::<u64>(cpu, at), Ok(9));
-        // Nor does its page move.
+        // A secret page cannot be migrated.
         let pfn = process.frame_at(at).unwrap();
         assert_eq!(world.engine().migrate(pfn), Err(MigrateError::Busy));
         assert_eq!(process.load::<u64>(cpu, at), Ok(9));
@@ -116,18 +116,18 @@ fn only_its_own_program_comes_to_it() {
 }
 
 #[test]
-fn it_stays_locked() {
+fn secret_memory_stays_locked() {
     mapped(|_, process, _, file, at| {
         process.munlock(at, LEN).unwrap();
         process.munlockall().unwrap();
         assert!(flags(process, at).contains(KEPT));
         assert_eq!(process.counts().locked_vm, PAGES);
-        // Nothing is brought in.
+        // mlock does not populate secret memory.
         assert_eq!(process.mlock(at, PAGE), Err(MlockError::NotAccessible));
         assert_eq!(MlockError::NotAccessible.errno(), Errno::ENOMEM);
         process.mlockall(LockAllFlags::CURRENT).unwrap();
         assert_eq!(process.rss().file, 0);
-        // Within the limit of a process that may not lock more.
+        // Secret memory counts against the limit of a process without the right to lock more.
         let limits = Limits { memlock: LEN + PAGE, may_lock: false, ..process.limits().get() };
         process.limits().set(&limits);
         let map = |pages: u64| process.mmap(0, pages * PAGE, RW, MapFlags::SHARED, Some(file), 0);
@@ -143,7 +143,7 @@ fn it_stays_locked() {
 }
 
 #[test]
-fn what_it_is_told() {
+fn secret_memory_refuses_advice_that_accesses_pages() {
     use Advice::*;
     mapped(|_, process, cpu, _, at| {
         process.store(cpu, at, 7u64).unwrap();
@@ -169,7 +169,7 @@ fn what_it_is_told() {
 }
 
 #[test]
-fn a_child_shares_it_unlocked() {
+fn child_shares_secret_memory_unlocked() {
     mapped(|_, process, cpu, _, at| {
         process.store(cpu, at, 7u64).unwrap();
         let child = Process::of(process.fork().unwrap());

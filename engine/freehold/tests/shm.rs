@@ -1,4 +1,4 @@
-//! System V shared memory: where a segment goes, what a detach takes, and when the memory is given back.
+//! System V shared memory: placement of attaches, effects of detaches, and the end of a removed segment.
 
 use crate::support::{
     BASE, Counted, Locking, Machine, PAGE, Process, R, RW, Vcpu, World, anon, everywhere,
@@ -19,7 +19,7 @@ const PAGES: u64 = 8;
 const NONE: ShmFlags = ShmFlags::empty();
 
 fn segment(world: &World) -> Counted<Segment<Machine>> {
-    // The last page is not whole.
+    // The last page is partial.
     Segment::new(world.engine(), 0xabcd, PAGES * PAGE - 8).unwrap()
 }
 
@@ -28,11 +28,11 @@ fn with_segment(scenario: impl Fn(&World, &Process, &mut Vcpu, &Counted<Segment<
 }
 
 #[test]
-fn attached_where_asked() {
+fn segments_are_attached_at_the_given_address() {
     with_segment(|_, process, cpu, segment| {
         let at = process.shmat(segment, 0, NONE).unwrap();
         assert_eq!(process.shmat(segment, BASE, NONE), Ok(BASE));
-        // The same memory twice, and not one VMA, wherever it lies.
+        // Two attaches of one segment never merge, even if they are adjacent.
         assert_eq!(process.shmat(segment, BASE + PAGES * PAGE, NONE), Ok(BASE + PAGES * PAGE));
         assert_eq!((segment.attached(), process.counts().map_count), (3, 3));
         process.store(cpu, at + PAGE, 5u64).unwrap();
@@ -46,19 +46,19 @@ fn attached_where_asked() {
 }
 
 #[test]
-fn arguments_of_shmat() {
+fn shmat_checks_its_arguments() {
     with_segment(|_, process, _, segment| {
         let shmat = |addr, flags| process.shmat(segment, addr, flags);
         let (rnd, remap) = (ShmFlags::RND, ShmFlags::REMAP);
         assert_eq!(shmat(BASE + 5, NONE), Err(ShmatError::Invalid), "unaligned");
         assert_eq!(shmat(BASE + 5, rnd), Ok(BASE), "rounded down");
-        assert_eq!(shmat(0, remap), Err(ShmatError::Invalid), "in place of what?");
-        assert_eq!(shmat(5, remap | rnd), Err(ShmatError::Invalid), "in place of what is at 0");
+        assert_eq!(shmat(0, remap), Err(ShmatError::Invalid), "SHM_REMAP without an address");
+        assert_eq!(shmat(5, remap | rnd), Err(ShmatError::Invalid), "SHM_REMAP at address 0");
         assert_eq!(shmat(5, rnd), Err(ShmatError::NotPermitted), "0 is below the lowest address");
         assert_eq!(shmat(BASE + 7 * PAGE, NONE), Err(ShmatError::Invalid), "occupied");
         assert_eq!(shmat(u64::MAX - 2 * PAGE + 1, NONE), Err(ShmatError::Invalid), "a range that wraps");
         assert_eq!(shmat(1 << 47, NONE), Err(ShmatError::NoSpace), "beyond user space");
-        assert_eq!(segment.attached(), 1, "a failure counts no more");
+        assert_eq!(segment.attached(), 1, "a failed attach does not count");
         assert_eq!(shmat(BASE + 7 * PAGE, remap), Ok(BASE + 7 * PAGE));
         assert_eq!(layout(process), [(0, 7), (7, 15)]);
         assert_eq!(segment.attached(), 2);
@@ -67,7 +67,7 @@ fn arguments_of_shmat() {
 }
 
 #[test]
-fn read_only_is_for_ever() {
+fn read_only_attach_never_becomes_writable() {
     with_segment(|_, process, cpu, segment| {
         let at = process.shmat(segment, 0, ShmFlags::RDONLY | ShmFlags::EXEC).unwrap();
         assert_eq!(process.load(cpu, at), Ok(0u64));
@@ -79,44 +79,48 @@ fn read_only_is_for_ever() {
 }
 
 #[test]
-fn fragments_forks_and_moves_count() {
+fn attach_count_follows_fragments_forks_and_moves() {
     with_segment(|_, process, _, segment| {
         let at = process.shmat(segment, BASE, NONE).unwrap();
         process.mprotect(at + 2 * PAGE, PAGE, R).unwrap();
-        // A part of a neighbour may be taken over.
+        // A border between two parts of an attach may move.
         process.mprotect(at + 3 * PAGE, PAGE, R).unwrap();
         assert_eq!(layout(process), [(0, 2), (2, 4), (4, 8)]);
-        // They stay three, though they become alike: a merge would end one.
+        // The three parts do not merge when their rights become equal, because a merge would end an attach.
         process.mprotect(at + 2 * PAGE, 2 * PAGE, RW).unwrap();
         assert_eq!(segment.attached(), 3);
         assert_eq!(layout(process), [(0, 2), (2, 4), (4, 8)]);
         let child = process.fork().unwrap();
         assert_eq!(segment.attached(), 6);
         process.munmap(at + PAGE, 2 * PAGE).unwrap();
-        assert_eq!(segment.attached(), 6, "trimming ends nothing");
+        assert_eq!(segment.attached(), 6, "trimming a part ends no attach");
         drop(child);
         assert_eq!(segment.attached(), 3);
-        // The old length 0 makes another one of it.
+        // mremap with an old length of zero makes another mapping of the segment.
         let copy = process.mremap(at + 4 * PAGE, 0, PAGE, RemapFlags::MAYMOVE, 0).unwrap();
         assert_eq!(segment.attached(), 4);
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         process.mremap(copy, PAGE, PAGE, flags, BASE + 100 * PAGE).unwrap();
         assert_eq!(segment.attached(), 4);
         process.shmdt(at).unwrap();
-        assert_eq!((segment.attached(), layout(process)), (1, vec![(100, 101)]), "the copy lies elsewhere");
+        assert_eq!(
+            (segment.attached(), layout(process)),
+            (1, vec![(100, 101)]),
+            "the copy at another address stays"
+        );
     });
 }
 
 #[test]
-fn shmdt_takes_what_is_left_of_one_attach() {
+fn shmdt_removes_the_remaining_parts_of_one_attach() {
     with_segment(|world, process, _, segment| {
         let shmdt = |addr| process.shmdt(addr);
-        assert_eq!(shmdt(BASE), Err(ShmdtError::Invalid), "nothing is there");
+        assert_eq!(shmdt(BASE), Err(ShmdtError::Invalid), "nothing is attached");
         process.shmat(segment, BASE, NONE).unwrap();
         assert_eq!(shmdt(BASE + 5), Err(ShmdtError::Invalid), "unaligned");
         assert_eq!(shmdt(BASE + PAGE), Err(ShmdtError::Invalid), "no attach begins there");
-        // Holes, other memory in them, another attach of the same segment at an offset of its own, and one
-        // behind.
+        // The attach has holes, one with other memory in it. Another attach of the same segment follows at a
+        // different offset, and another segment is after a hole.
         process.munmap(BASE, PAGE).unwrap();
         process.munmap(BASE + 2 * PAGE, 3 * PAGE).unwrap();
         anon(process, BASE + 2 * PAGE, 1);
@@ -125,12 +129,16 @@ fn shmdt_takes_what_is_left_of_one_attach() {
         let other = Segment::new(world.engine(), 1, PAGE).unwrap();
         process.shmat(&other, BASE + 3 * PAGE, NONE).unwrap();
         assert_eq!(layout(process), [(1, 2), (2, 3), (3, 4), (5, 8), (8, 10)]);
-        // Its first page is gone: what is left is found all the same.
+        // The first page is unmapped. shmdt finds the remaining parts nevertheless.
         assert_eq!(shmdt(BASE), Ok(()));
         assert_eq!(layout(process), [(2, 3), (3, 4), (8, 10)]);
         assert_eq!((segment.attached(), other.attached()), (1, 1));
-        assert_eq!(shmdt(BASE), Err(ShmdtError::Invalid), "the others lie elsewhere");
-        // A sealed part stays, and nobody is told.
+        assert_eq!(
+            shmdt(BASE),
+            Err(ShmdtError::Invalid),
+            "the other mappings belong to no attach at this address"
+        );
+        // A sealed part stays mapped, and shmdt reports no error.
         process.mseal(BASE + 8 * PAGE, PAGE, 0).unwrap();
         assert_eq!(shmdt(BASE + 8 * PAGE), Ok(()));
         assert_eq!(layout(process), [(2, 3), (3, 4), (8, 9)]);
@@ -138,7 +146,7 @@ fn shmdt_takes_what_is_left_of_one_attach() {
 }
 
 #[test]
-fn c71_removed_when_the_last_one_detaches() {
+fn c71_segment_is_destroyed_with_its_last_attach() {
     with_segment(|world, process, cpu, segment| {
         let at = process.shmat(segment, BASE, NONE).unwrap();
         for page in 0..PAGES {
@@ -147,7 +155,7 @@ fn c71_removed_when_the_last_one_detaches() {
         segment.remove();
         assert!(segment.is_removed() && !segment.is_destroyed());
         segment.remove();
-        // A process that knows it can attach it as long as some process has it.
+        // A process that holds a marked segment can attach it as long as any process has it attached.
         let again = process.shmat(segment, 0, NONE).unwrap();
         process.shmdt(again).unwrap();
         let child = process.fork().unwrap();
@@ -156,31 +164,31 @@ fn c71_removed_when_the_last_one_detaches() {
         assert_eq!(segment.mapping().size(), PAGES * PAGE - 8);
         assert!((0..PAGES).all(|page| segment.mapping().has_page(PageIndex::new(page))));
         let child = Process::of(child);
-        // Fragments, the last of which ends it.
+        // The attach is split into fragments, and the last fragment ends it.
         child.munmap(at + PAGE, PAGE).unwrap();
         child.munmap(at, PAGE).unwrap();
         assert_eq!((segment.attached(), child.load(cpu, at + 2 * PAGE)), (1, Ok(1u64)));
         child.munmap(at, PAGES * PAGE).unwrap();
         assert!(segment.is_destroyed());
-        assert_eq!(segment.mapping().size(), 0, "the memory goes, though the segment is still known");
+        assert_eq!(segment.mapping().size(), 0, "the memory is not freed before the segment is forgotten");
         assert_eq!(process.shmat(segment, 0, NONE), Err(ShmatError::Removed));
         let never = Segment::new(world.engine(), 2, PAGE).unwrap();
         never.remove();
-        assert!(never.is_destroyed(), "attached nowhere");
+        assert!(never.is_destroyed(), "a segment without attaches");
     });
 }
 
-/// C-71: every allocation on the way fails once, with the segment marked: the failed attempt is then the last
-/// to count.
+/// C-71: every allocation of an attach fails once, while the segment is marked for removal. The failed attach
+/// is then the last one to count.
 #[test]
-fn c71_an_attach_that_fails_gives_a_marked_segment_back() {
+fn c71_failed_attach_destroys_a_marked_segment() {
     let mut failures = 0;
     at_every_allocation(&[Failure::Heap], |point| {
         let world = World::new();
         let process = world.process(Locking::default());
         let (first, marked) = (segment(&world), segment(&world));
-        // The address space has a neighbour already, and another attach holds the mark back until the call is
-        // under way.
+        // The address space has an adjacent mapping, and another attach keeps the marked segment until the
+        // call has begun.
         process.shmat(&first, BASE, NONE).unwrap();
         let there = process.shmat(&marked, BASE + 100 * PAGE, NONE).unwrap();
         let attached = point.fail(|| process.shmat(&marked, BASE + 8 * PAGE, NONE));
@@ -203,7 +211,7 @@ fn c71_an_attach_that_fails_gives_a_marked_segment_back() {
 }
 
 #[test]
-fn limits_and_locks_are_those_of_mmap() {
+fn shmat_applies_limits_and_locks_like_mmap() {
     with_segment(|_, process, _, segment| {
         process.mlockall(LockAllFlags::FUTURE).unwrap();
         let at = process.shmat(segment, 0, NONE).unwrap();
@@ -217,10 +225,10 @@ fn limits_and_locks_are_those_of_mmap() {
     });
 }
 
-/// C-71 on threads: attaches, detaches and forks beside the removal. The last one to leave ends it, once; an
-/// attach that comes later is refused.
+/// C-71: attaches, detaches and forks run concurrently with the removal. The last detach destroys the segment
+/// once, and a later attach is refused.
 #[test]
-fn c71_attach_detach_and_fork_beside_removal() {
+fn c71_concurrent_removal_destroys_the_segment_once() {
     for locking in Locking::ALL {
         for _ in 0..20 {
             let world = World::new();
@@ -249,9 +257,9 @@ fn c71_attach_detach_and_fork_beside_removal() {
     }
 }
 
-/// A range of several VMAs moves as one, but not if one of them is a segment's.
+/// mremap moves several VMAs in one call, but not if one of them is a part of a segment.
 #[test]
-fn parts_of_a_segment_move_one_at_a_time() {
+fn mremap_moves_parts_of_a_segment_one_at_a_time() {
     with_segment(|_, process, _, segment| {
         process.shmat(segment, BASE, NONE).unwrap();
         process.mprotect(BASE, 3 * PAGE, R).unwrap();
@@ -262,23 +270,23 @@ fn parts_of_a_segment_move_one_at_a_time() {
             assert_eq!(moved.map_err(|error| error.errno()), Err(Errno::EFAULT));
         }
         assert_eq!(layout(process), [(0, 3), (3, 8)]);
-        // Nor with a hole behind it.
+        // A range with a hole after the part is refused, too.
         let beyond = process.mremap(BASE + 3 * PAGE, 6 * PAGE, 6 * PAGE, fixed, to);
         assert_eq!(beyond.map_err(|error| error.errno()), Err(Errno::EFAULT));
         assert_eq!(process.mremap(BASE, 3 * PAGE, 3 * PAGE, fixed, to), Ok(to));
     });
 }
 
-/// remap_file_pages takes what is there away before it maps it anew: what of a removed segment is attached
-/// nowhere else is gone by then.
+/// remap_file_pages unmaps the range before it maps the range again. If a removed segment has no other
+/// attach, the segment is destroyed in between.
 #[test]
-fn c71_a_removed_segment_is_not_mapped_anew() {
+fn c71_remap_file_pages_cannot_revive_a_removed_segment() {
     with_segment(|_, process, cpu, segment| {
         let remap =
             |at, pages| process.remap_file_pages(at, pages * PAGE, Prot::empty(), 1, MapFlags::NONBLOCK);
         process.shmat(segment, BASE, NONE).unwrap();
         process.store(cpu, BASE, 1u64).unwrap();
-        // In two parts, which stay two though they are alike.
+        // The attach has two parts, which do not merge although their rights are equal.
         process.mprotect(BASE, PAGE, R).unwrap();
         process.mprotect(BASE, PAGE, RW).unwrap();
         assert_eq!(remap(BASE, PAGES), Ok(()), "not removed");
@@ -290,12 +298,12 @@ fn c71_a_removed_segment_is_not_mapped_anew() {
         assert_eq!(remap(BASE, PAGES), Ok(()), "attached elsewhere");
         process.shmdt(other).unwrap();
         let child = process.fork().unwrap();
-        assert_eq!(remap(BASE, PAGES), Ok(()), "a child has it attached");
+        assert_eq!(remap(BASE, PAGES), Ok(()), "attached in a child");
         drop(child);
         process.mprotect(BASE, PAGE, R).unwrap();
         process.mprotect(BASE, PAGE, RW).unwrap();
-        // What is refused for another reason leaves all as it was.
-        assert_eq!(remap(BASE, PAGES + 1), Err(RemapFilePagesError::Invalid), "a hole behind it");
+        // A call that fails for another reason changes nothing.
+        assert_eq!(remap(BASE, PAGES + 1), Err(RemapFilePagesError::Invalid), "a hole after it");
         assert_eq!((segment.attached(), segment.is_destroyed()), (2, false));
         assert_eq!(remap(BASE, PAGES), Err(RemapFilePagesError::Invalid));
         assert!(segment.is_destroyed() && !segment.mapping().has_page(PageIndex::new(0)));
@@ -306,9 +314,9 @@ fn c71_a_removed_segment_is_not_mapped_anew() {
     });
 }
 
-/// A sealed part keeps all of it.
+/// C-71: a sealed part keeps the whole attach.
 #[test]
-fn c71_a_removed_segment_stays_where_it_is_sealed() {
+fn c71_sealed_attach_keeps_a_removed_segment() {
     with_segment(|_, process, _, segment| {
         process.shmat(segment, BASE, NONE).unwrap();
         process.mlock(BASE, PAGES * PAGE).unwrap();
@@ -326,9 +334,10 @@ fn c71_a_removed_segment_stays_where_it_is_sealed() {
     });
 }
 
-/// On threads: an attach by another process either keeps it for the remap, or both are refused.
+/// C-71: an attach by another process runs concurrently with remap_file_pages. Either the attach keeps the
+/// segment for the remap, or both calls are refused.
 #[test]
-fn c71_attached_beside_its_end() {
+fn c71_attach_concurrent_with_the_last_detach_is_consistent() {
     for locking in Locking::ALL {
         for _ in 0..50 {
             let world = World::new();
