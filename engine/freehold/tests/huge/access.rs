@@ -1,4 +1,4 @@
-//! Huge pages looked into by others: process_vm_readv and the like, and debuggers.
+//! Access to huge pages on behalf of another process: process_vm_readv and process_vm_writev, and debuggers.
 
 use super::*;
 use freehold::remote::AccessMode;
@@ -14,7 +14,7 @@ fn put(process: &Process, addr: u64, value: u64, manner: AccessMode) {
 }
 
 #[test]
-fn others_read_and_write_them() {
+fn remote_access_reads_and_writes_huge_pages() {
     each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 3);
         write_sample(process, cpu, BASE, 1);
@@ -23,7 +23,7 @@ fn others_read_and_write_them() {
             put(process, BASE + page * PAGE, value(2, page), AccessMode::Plain);
         }
         assert_sample(process, cpu, BASE, 2, all);
-        // What is not there: zeroes are read, and written memory takes their place.
+        // A read of unpopulated memory maps the huge zero page, and a write replaces it by memory.
         assert_eq!(look(process, BASE + HUGE + 5, AccessMode::Plain), 0);
         assert_eq!(present(process, BASE + HUGE, 1), [(0, PAGES, PageKind::Zero, true)]);
         put(process, BASE + HUGE, 3, AccessMode::Plain);
@@ -31,7 +31,7 @@ fn others_read_and_write_them() {
         for huge in 0..3 {
             assert_eq!(present(process, BASE + huge * HUGE, 1), ONE);
         }
-        // From one into the next.
+        // A transfer across the border of two huge pages.
         let bytes: Vec<u8> = (0..100).collect();
         assert_eq!(process.write_memory(BASE + HUGE - 50, &bytes, AccessMode::Plain), Ok(100));
         let mut found = [0; 100];
@@ -41,7 +41,7 @@ fn others_read_and_write_them() {
 }
 
 #[test]
-fn others_write_what_is_shared() {
+fn remote_write_copies_one_page_of_a_shared_huge_page() {
     each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 1);
         write_sample(process, cpu, BASE, 1);
@@ -56,10 +56,10 @@ fn others_write_what_is_shared() {
 }
 
 #[test]
-fn a_debugger_writes_what_is_read_only() {
+fn forced_write_splits_a_read_only_huge_page() {
     for prot in [R, Prot::empty()] {
         each_way(HugePages::Always, |_, process, cpu| {
-            // Written before, read before, never touched.
+            // Three huge pages: one was written before, one was read before, one was never accessed.
             map(process, BASE, 3);
             write_sample(process, cpu, BASE, 1);
             assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(0));
@@ -67,7 +67,7 @@ fn a_debugger_writes_what_is_read_only() {
             for at in [BASE, BASE + HUGE, BASE + 2 * HUGE] {
                 put(process, at + 100 * PAGE, 7, AccessMode::Forced);
                 assert_eq!(look(process, at + 100 * PAGE, AccessMode::Forced), 7);
-                // Nobody else may.
+                // The program itself has no right to write.
                 assert!(process.store(cpu, at + 100 * PAGE, 8u64).is_err());
                 assert!(process.store(cpu, at + 101 * PAGE, 8u64).is_err());
                 assert_eq!(

@@ -1,6 +1,7 @@
-//! Blocks: which pages one store brings, by the setting, the VMA, and what is there; and where a page comes
-//! alone. The numbers are what the pagemap of Linux 6.18 shows with the same sizes allowed.
-#![expect(clippy::single_range_in_vec_init, reason = "runs of pages, often one alone")]
+//! Blocks of anonymous memory: which pages one store allocates, by the setting, the VMA and the present
+//! pages, and when a store allocates one page only. The expected numbers are those of the pagemap of Linux
+//! 6.18 with the same block sizes allowed.
+#![expect(clippy::single_range_in_vec_init, reason = "lists of runs of pages, often of one run")]
 
 use super::*;
 use freehold::engine::Blocks;
@@ -8,7 +9,8 @@ use std::ops::Range;
 
 const KIB: u64 = 1 << 10;
 
-/// A machine with blocks of these sizes, in KiB, added up, and no huge pages by themselves.
+/// Returns a machine that allows blocks of the given sizes, and no huge pages. `always` and `advised` are
+/// sums of block sizes in KiB.
 fn with(always: u64, advised: u64) -> (World, Process, Vcpu) {
     with_memory(24 << 20, always, advised)
 }
@@ -20,9 +22,10 @@ fn with_memory(bytes: u64, always: u64, advised: u64) -> (World, Process, Vcpu) 
     (world, process, cpu)
 }
 
-/// The pages from `at` on that hold something of their own, by their numbers from there.
+/// Returns the runs of pages from `at` on that hold memory of their own, numbered from `at`.
 fn pages(process: &Process, at: u64, count: u64) -> Vec<Range<u64>> {
-    // Room for all: it is filled under the locks of page tables.
+    // The capacity suffices for all runs, because the closure runs under page table locks and may not
+    // allocate.
     let mut found: Vec<Range<u64>> = Vec::with_capacity(64);
     process.pagemap(at..at + count * PAGE, |present| {
         let pages = (present.range.start() - at) / PAGE..(present.range.end() - at) / PAGE;
@@ -41,7 +44,7 @@ fn store(process: &Process, cpu: &mut Vcpu, at: u64, page: u64) {
 }
 
 #[test]
-fn a_store_brings_the_block_around_it() {
+fn store_allocates_the_surrounding_block() {
     for locking in Locking::ALL {
         let blocks = Blocks { always: 64 * KIB, advised: 0 };
         let world = World::with(24 << 20, Config { blocks, ..Config::default() });
@@ -50,7 +53,7 @@ fn a_store_brings_the_block_around_it() {
         store(&process, &mut cpu, BASE, 37);
         assert_eq!(pages(&process, BASE, 128), [32..48]);
         assert_eq!((process.rss().anon, huge_bytes(&process)), (16, 0));
-        // Nothing in it faults again, and the rest is zeroes.
+        // No page of the block faults again. The pages that were not stored to read as zeroes.
         let faults = world.machine.stats().faults;
         for page in 32..48 {
             let expected = if page == 37 { 38 } else { 0 };
@@ -67,7 +70,7 @@ fn a_store_brings_the_block_around_it() {
 }
 
 #[test]
-fn it_lies_within_the_vma_at_a_multiple_of_its_size() {
+fn block_is_aligned_and_lies_within_the_vma() {
     let (_world, process, mut cpu) = with(64, 0);
     let at = BASE + 3 * PAGE;
     anon(&process, at, 128);
@@ -75,7 +78,7 @@ fn it_lies_within_the_vma_at_a_multiple_of_its_size() {
         store(&process, &mut cpu, at, page);
         assert_eq!(pages(&process, at, 128), found);
     }
-    // A change of rights is an edge as well, as long as it lasts.
+    // A border between different rights also limits a block while the border exists.
     let at = BASE + HUGE;
     anon(&process, at, 32);
     process.mprotect(at + 8 * PAGE, 8 * PAGE, R).unwrap();
@@ -88,8 +91,8 @@ fn it_lies_within_the_vma_at_a_multiple_of_its_size() {
 }
 
 #[test]
-fn where_something_is_a_smaller_one_comes() {
-    // Zeroes that were read, holes after MADV_DONTNEED, guards.
+fn block_is_smaller_next_to_present_pages() {
+    // The present entries are zero pages that were read, pages around holes of MADV_DONTNEED, and guards.
     for (sizes, read, holes, guard) in [
         (64, vec![37..39], vec![16..19, 20..32], vec![5..6]),
         (16 + 64, vec![37..39], vec![16..19, 20..32], vec![4..8]),
@@ -124,7 +127,7 @@ fn where_something_is_a_smaller_one_comes() {
 }
 
 #[test]
-fn only_where_blocks_are_wanted() {
+fn blocks_follow_settings_and_advice() {
     let (block, alone) = (vec![0..16], vec![5..6]);
     let word = ThpDisable::Nowhere;
     for (always, advised, advice, word, found) in [
@@ -136,9 +139,9 @@ fn only_where_blocks_are_wanted() {
         (64, 64, Some(Advice::HugePage), ThpDisable::Everywhere, &alone),
         (64, 64, None, ThpDisable::UnlessAdvised, &alone),
         (64, 0, Some(Advice::HugePage), ThpDisable::UnlessAdvised, &block),
-        // The largest that fits.
+        // The largest block that fits is used.
         (16 + 64 + 1024, 0, None, word, &block),
-        // No sizes of blocks.
+        // These are not valid block sizes.
         (4 + 8 + 2048, 8, Some(Advice::HugePage), word, &alone),
     ] {
         let (world, process, mut cpu) = with(always, advised);
@@ -161,7 +164,7 @@ fn only_where_blocks_are_wanted() {
         store(&process, &mut cpu, BASE, 5);
         assert_eq!(pages(&process, BASE, 32), found);
     }
-    // Eligible is what has room for one.
+    // A VMA is eligible if it has room for one aligned block.
     for (pages, eligible) in [(15, false), (28, false), (29, true)] {
         process.munmap(BASE, HUGE).unwrap();
         anon(&process, BASE + 3 * PAGE, pages);
@@ -170,7 +173,7 @@ fn only_where_blocks_are_wanted() {
 }
 
 #[test]
-fn what_is_brought_in_without_a_store() {
+fn populating_allocates_blocks_only_for_writing() {
     let (_world, process, mut cpu) = with(64, 0);
     anon(&process, BASE, 128);
     process.madvise(BASE + 3 * PAGE, PAGE, Advice::PopulateRead).unwrap();
@@ -180,7 +183,7 @@ fn what_is_brought_in_without_a_store() {
     assert_eq!(pages(&process, BASE, 128), [3..4, 16..32]);
     process.mlock(BASE + 64 * PAGE, PAGE).unwrap();
     assert_eq!(pages(&process, BASE, 128), [3..4, 16..32, 64..65]);
-    // What a child copies is one page; what it has not touched before comes as a block.
+    // A store to a shared page copies one page. A store to unpopulated memory of the child allocates a block.
     let child = Process::of(process.fork().unwrap());
     store(&child, &mut cpu, BASE, 20);
     store(&child, &mut cpu, BASE, 33);
@@ -192,7 +195,7 @@ fn what_is_brought_in_without_a_store() {
 }
 
 #[test]
-fn huge_pages_come_first_where_they_may() {
+fn huge_page_is_preferred_to_a_block() {
     let (world, process, mut cpu) = with(64, 0);
     world.engine().set_huge_pages(HugePages::Always);
     map(&process, BASE, 1);
@@ -204,15 +207,15 @@ fn huge_pages_come_first_where_they_may() {
 }
 
 #[test]
-fn without_memory_for_a_block_a_page_comes() {
-    // With what tables and the rest take, there is never room for a second MiB.
+fn failed_block_allocation_falls_back_to_a_page() {
+    // The tables and the first block leave less than a second MiB free.
     let (world, process, mut cpu) = with_memory(2 << 20, 1024, 0);
     anon(&process, BASE, 2 * PAGES);
     let before = world.machine.accounting().frames;
     store(&process, &mut cpu, BASE, 5);
     store(&process, &mut cpu, BASE, 300);
     assert_eq!(pages(&process, BASE, 2 * PAGES), [0..256, 300..301]);
-    // Those that were had for the second went back, or lie in the engine's caches.
+    // The frames allocated for the second block were freed, or are in the caches of the engine.
     assert_eq!(process.rss().anon, 257);
     assert!(world.machine.accounting().frames > before);
     process.check();

@@ -1,5 +1,5 @@
-//! MADV_COLLAPSE: small pages become a huge one, or stay what they were. As Linux 6.18 answers;
-//! `recordings/causes/collapse` has the same from there.
+//! MADV_COLLAPSE: small pages become a huge page, or stay unchanged. The expected answers are those of Linux
+//! 6.18; `recordings/causes/collapse` has the same calls recorded there.
 
 use super::*;
 use freehold::{
@@ -13,18 +13,18 @@ fn collapse(process: &Process, at: u64, len: u64) -> Result<(), MadviseError> {
     process.madvise(at, len, Advice::Collapse)
 }
 
-/// How many of the first `huge` lie in huge pages.
+/// Returns which of the first `huge` blocks are huge pages.
 fn huge_ones(process: &Process, huge: u64) -> Vec<bool> {
     (0..huge).map(|n| present(process, BASE + n * HUGE, 1) == ONE).collect()
 }
 
 #[test]
-fn contents_stay_and_holes_become_zeroes() {
+fn collapse_keeps_contents_and_fills_holes_with_zeroes() {
     each_way(HugePages::Never, |world, process, cpu| {
         let mut other = world.machine.cpu(1);
         map(process, BASE, 1);
         write_sample(process, cpu, BASE, 1);
-        // One page of zeroes that was looked at; others that both processors remember.
+        // One page is a zero page that was read. Both CPUs have translations of other pages.
         assert_eq!(process.load::<u64>(cpu, BASE + 50 * PAGE), Ok(0));
         assert_sample(process, &mut other, BASE, 1, all);
         let before = world.machine.accounting();
@@ -32,7 +32,7 @@ fn contents_stay_and_holes_become_zeroes() {
         assert_eq!(present(process, BASE, 1), ONE);
         assert_eq!((process.rss().anon, huge_bytes(process)), (PAGES as i64, HUGE));
         let after = world.machine.accounting();
-        // Their table is exchanged for the one that is kept.
+        // The page table of the small pages is freed, and a table is kept in reserve for a split.
         assert_eq!(after.tables, before.tables);
         let faults = world.machine.stats().faults;
         for cpu in [cpu, &mut other] {
@@ -42,13 +42,13 @@ fn contents_stay_and_holes_become_zeroes() {
         }
         write_sample(process, &mut other, BASE, 2);
         assert_sample(process, &mut other, BASE, 2, all);
-        assert_eq!(world.machine.stats().faults, faults, "everything is there, and may be written");
-        // There is one: nothing to do. It is split as any other.
+        assert_eq!(world.machine.stats().faults, faults, "all pages are present and writable");
+        // A second collapse finds a huge page and does nothing. The page is split like any other.
         collapse(process, BASE, HUGE).unwrap();
         process.munmap(BASE + 100 * PAGE, PAGE).unwrap();
         assert_sample(process, &mut other, BASE, 2, |page| page != 100);
         assert_eq!(huge_bytes(process), 0);
-        // And can be made again, but not across a hole.
+        // The parts can be collapsed again, but not across a hole.
         assert_eq!(collapse(process, BASE, HUGE), Err(MadviseError::Invalid));
         anon(process, BASE + 100 * PAGE, 1);
         collapse(process, BASE, HUGE).unwrap();
@@ -58,7 +58,7 @@ fn contents_stay_and_holes_become_zeroes() {
 }
 
 #[test]
-fn rights_stay() {
+fn collapse_keeps_rights() {
     each_way(HugePages::Never, |_, process, cpu| {
         for (prot, at) in [(R, BASE), (Prot::empty(), BASE + HUGE)] {
             map(process, at, 1);
@@ -77,14 +77,15 @@ fn rights_stay() {
 }
 
 #[test]
-fn the_whole_ones_of_a_range() {
+fn collapse_covers_only_whole_huge_pages_of_a_range() {
     each_way(HugePages::Never, |_, process, cpu| {
         let touched = |process: &Process, cpu: &mut Vcpu| {
             map(process, BASE, 3);
             (0..3).for_each(|n| process.store(cpu, BASE + n * HUGE, n + 1).unwrap());
         };
-        // Start and length in pages, what is said, what became huge. Parts of huge pages are passed over; a
-        // range that lies within one and ends before its end is refused.
+        // Each case has the start and the length in pages, the result, and the blocks that are huge pages
+        // afterwards. Parts of blocks at the ends of the range are skipped. A range that lies within a block
+        // and ends before the end of the block is refused.
         let cases = [
             (0, 3 * PAGES, Ok(()), [true, true, true]),
             (1, 3 * PAGES - 1, Ok(()), [false, true, true]),
@@ -101,7 +102,7 @@ fn the_whole_ones_of_a_range() {
             assert_eq!(huge_ones(process, 3), huge, "{first}, {pages}");
             (0..3).for_each(|n| assert_eq!(process.load::<u64>(cpu, BASE + n * HUGE), Ok(n + 1)));
         }
-        // Holes are told at the end; a VMA without room for a huge page ends it.
+        // Holes are reported after the rest was collapsed. A VMA without room for a huge page ends the call.
         touched(process, cpu);
         process.munmap(BASE + HUGE + PAGE, PAGE).unwrap();
         assert_eq!(collapse(process, BASE, 3 * HUGE), Err(MadviseError::NotMapped));
@@ -113,9 +114,9 @@ fn the_whole_ones_of_a_range() {
     });
 }
 
-/// Zeroes come where pages were discarded, unless their table went with them.
+/// Discarded pages become zeroes in the huge page, unless their page table was freed with them.
 #[test]
-fn an_empty_table_is_no_obstacle() {
+fn collapse_fills_an_empty_page_table_with_zeroes() {
     each_way(HugePages::Never, |_, process, cpu| {
         map(process, BASE, 1);
         process.store(cpu, BASE, 1u64).unwrap();
@@ -130,20 +131,20 @@ fn an_empty_table_is_no_obstacle() {
 }
 
 #[test]
-fn what_cannot_be_part_of_one() {
+fn collapse_refuses_empty_guarded_and_excluded_ranges() {
     each_way(HugePages::Never, |_, process, cpu| {
         let mut refused = |what: &str, prepare: &dyn Fn(&mut Vcpu)| {
             map(process, BASE, 2);
             process.store(cpu, BASE + HUGE, 9u64).unwrap();
             prepare(cpu);
             let frames = process.rss();
-            // The second one's turn does not come.
+            // The call fails before it reaches the second block.
             assert_eq!(collapse(process, BASE, 2 * HUGE), Err(MadviseError::Invalid), "{what}");
             assert_eq!(process.rss(), frames);
             assert_eq!(huge_ones(process, 2), [false; 2]);
         };
-        refused("nothing", &|_| ());
-        refused("nothing any more", &|cpu| {
+        refused("no page", &|_| ());
+        refused("no page any more", &|cpu| {
             process.store(cpu, BASE, 1u64).unwrap();
             process.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
         });
@@ -151,12 +152,12 @@ fn what_cannot_be_part_of_one() {
             process.store(cpu, BASE, 1u64).unwrap();
             process.madvise(BASE + PAGE, PAGE, Advice::GuardInstall).unwrap();
         });
-        // Zeroes alone, in a VMA that has no page yet.
+        // Zero pages only, in a VMA that has no other page.
         process.munmap(BASE, 2 * HUGE).unwrap();
         map(process, BASE, 1);
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));
         assert_eq!(collapse(process, BASE, HUGE), Err(MadviseError::Invalid));
-        // Nor where none are wanted; what is locked, sealed or left out of forks is no obstacle.
+        // Ranges in which huge pages are disabled are refused. WIPEONFORK does not prevent a collapse.
         for (advice, said) in [
             (Advice::NoHugePage, Err(MadviseError::Invalid)),
             (Advice::HugePage, Ok(())),
@@ -179,13 +180,13 @@ fn what_cannot_be_part_of_one() {
 }
 
 #[test]
-fn who_has_a_page_keeps_it() {
+fn collapse_skips_a_block_with_a_pinned_page() {
     each_way(HugePages::Never, |_, process, cpu| {
         map(process, BASE, 2);
         process.store(cpu, BASE + 3 * PAGE, 5u64).unwrap();
         process.store(cpu, BASE + HUGE, 6u64).unwrap();
         let pins = process.pin_user_pages(BASE + 3 * PAGE, 1, PinFlags::WRITE).unwrap();
-        // The next one is collapsed all the same.
+        // The next block is collapsed nevertheless.
         assert_eq!(collapse(process, BASE, 2 * HUGE), Err(MadviseError::InUse));
         assert_eq!(MadviseError::InUse.errno(), Errno::EAGAIN);
         assert_eq!(huge_ones(process, 2), [false, true]);
@@ -199,7 +200,7 @@ fn who_has_a_page_keeps_it() {
 }
 
 #[test]
-fn pages_of_a_userfaultfd() {
+fn collapse_leaves_missing_pages_to_the_pager() {
     each_way(HugePages::Never, |_, process, cpu| {
         map(process, BASE, 2);
         process.store(cpu, BASE, 1u64).unwrap();
@@ -207,7 +208,7 @@ fn pages_of_a_userfaultfd() {
         let config = UffdConfig { features: Features::empty(), user_mode_only: false };
         let uffd = Userfaultfd::new(process.space(), config).unwrap();
         uffd.register(BASE, 2 * HUGE, RegisterMode::MISSING).unwrap();
-        // A page that its pager has to supply must not become zeroes.
+        // A page that the pager has to supply must not become zeroes.
         assert_eq!(collapse(process, BASE, HUGE), Err(MadviseError::Busy));
         collapse(process, BASE + HUGE, HUGE).unwrap();
         assert_eq!(huge_ones(process, 2), [false, true]);
@@ -222,19 +223,19 @@ fn pages_of_a_userfaultfd() {
 }
 
 #[test]
-fn a_forked_family() {
+fn collapse_copies_pages_that_are_shared_after_fork() {
     each_way(HugePages::Never, |_, process, cpu| {
         map(process, BASE, 1);
         write_sample(process, cpu, BASE, 1);
         let child = Process::of(process.fork().unwrap());
-        // Copied for the child, while the parent keeps the small ones.
+        // The child gets a copy, and the parent keeps the small pages.
         collapse(&child, BASE, HUGE).unwrap();
         write_sample(&child, cpu, BASE, 2);
         assert_sample(process, cpu, BASE, 1, all);
         assert_sample(&child, cpu, BASE, 2, all);
         assert_eq!((huge_bytes(process), huge_bytes(&child)), (0, HUGE));
         assert_eq!(process.rss().anon, SAMPLE.len() as i64);
-        // Shared again, as a huge page, which moves when somebody asks it to.
+        // The huge page is shared again after another fork. The parent collapses its own pages.
         let grandchild = Process::of(child.fork().unwrap());
         collapse(process, BASE, HUGE).unwrap();
         write_sample(process, cpu, BASE, 3);
@@ -245,7 +246,7 @@ fn a_forked_family() {
 }
 
 #[test]
-fn shared_memory_comes_whole() {
+fn collapse_allocates_a_huge_page_of_shared_memory() {
     each_way(HugePages::Never, |_, process, cpu| {
         let shared = MapFlags::SHARED | MapFlags::ANONYMOUS | MapFlags::FIXED;
         process.mmap(BASE, 2 * HUGE, RW, shared, None, 0).unwrap();
@@ -254,9 +255,13 @@ fn shared_memory_comes_whole() {
         assert_eq!(process.rss().shmem, PAGES as i64);
         assert_eq!(process.load::<u64>(cpu, BASE + 7 * PAGE), Ok(7));
         process.store(cpu, BASE + 8 * PAGE, 8u64).unwrap();
-        assert_eq!(collapse(process, BASE, 2 * HUGE), Err(MadviseError::Invalid), "the second has no page");
+        assert_eq!(
+            collapse(process, BASE, 2 * HUGE),
+            Err(MadviseError::Invalid),
+            "the second block has no page"
+        );
         assert_eq!(process.rss().shmem, PAGES as i64);
-        // A private copy is in the way.
+        // A private copy of a page prevents a collapse.
         let vma = process.find_vma(BASE).unwrap();
         let file = vma.object().file().unwrap().clone();
         drop(vma);
@@ -268,7 +273,7 @@ fn shared_memory_comes_whole() {
         process.store(cpu, BASE + 4 * HUGE, 1u64).unwrap();
         assert_eq!(collapse(process, BASE + 4 * HUGE, HUGE), Err(MadviseError::Invalid));
         assert_eq!((process.rss().shmem, process.rss().anon), (PAGES as i64, 1));
-        // Pages that do not lie in the file as they do in memory.
+        // A mapping whose offset in the file and address differ in alignment cannot be collapsed.
         process.mmap(BASE + 4 * HUGE, HUGE, RW, shared - MapFlags::ANONYMOUS, Some(&file), PAGE).unwrap();
         process.store(cpu, BASE + 4 * HUGE, 1u64).unwrap();
         assert_eq!(collapse(process, BASE + 4 * HUGE, HUGE), Err(MadviseError::Invalid));
@@ -276,9 +281,9 @@ fn shared_memory_comes_whole() {
 }
 
 #[test]
-fn without_memory() {
+fn collapse_without_memory_changes_nothing() {
     for locking in Locking::ALL {
-        // Less than one huge page.
+        // The machine has less memory than one huge page.
         let world = World::with(1 << 20, Config::default());
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);

@@ -1,10 +1,11 @@
-//! How huge pages come: by a write, by a read, in place of zeroes; and where they do not.
+//! How faults allocate huge pages: on a write, on a read, and in place of the huge zero page; and where
+//! faults allocate small pages instead.
 
 use super::*;
 use freehold::{fault::FaultError, vma::flags::VmFlags};
 
 #[test]
-fn a_write_brings_all_of_it() {
+fn write_fault_maps_a_whole_huge_page() {
     each_way(HugePages::Always, |world, process, cpu| {
         map(process, BASE, 2);
         let before = world.machine.accounting();
@@ -14,9 +15,9 @@ fn a_write_brings_all_of_it() {
         assert_eq!(process.rss().anon, PAGES as i64);
         let after = world.machine.accounting();
         assert_eq!(after.frames - before.frames, PAGES as usize);
-        // Two in the middle and the one that is kept.
+        // Two middle-level tables, and one that the huge page keeps in reserve for a split.
         assert_eq!(after.tables - before.tables, 3);
-        // Nothing else faults, and everything else is zero.
+        // No other page faults, and all other pages read as zeroes.
         let faults = world.machine.stats().faults;
         for page in 0..PAGES {
             let found = process.load::<u64>(cpu, BASE + page * PAGE);
@@ -32,16 +33,16 @@ fn a_write_brings_all_of_it() {
 }
 
 #[test]
-fn a_read_brings_zeroes_and_a_write_takes_their_place() {
+fn read_fault_maps_the_huge_zero_page_and_a_write_replaces_it() {
     each_way(HugePages::Always, |world, process, cpu| {
         map(process, BASE, 2);
         let mut other = world.machine.cpu(1);
         assert_eq!(process.load::<u64>(cpu, BASE + 5 * PAGE), Ok(0));
         assert_eq!(process.load::<u64>(&mut other, BASE + 7 * PAGE), Ok(0));
         assert_eq!(present(process, BASE, 2), [(0, PAGES, PageKind::Zero, true)]);
-        // Nobody's memory.
+        // The zero page does not count as memory of the process.
         assert_eq!((process.rss().anon, huge_bytes(process)), (0, 0));
-        // The other one shares them.
+        // The second block shares the same zero page.
         let frames = world.machine.accounting().frames;
         assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(0));
         assert_eq!(world.machine.accounting().frames, frames);
@@ -49,7 +50,7 @@ fn a_read_brings_zeroes_and_a_write_takes_their_place() {
         assert_sample(process, &mut other, BASE, 1, all);
         assert_eq!(present(process, BASE, 1), ONE);
         assert_eq!(process.rss().anon, PAGES as i64);
-        // What others read as zeroes is as it was.
+        // The zero page that other blocks map is unchanged.
         for page in SAMPLE {
             assert_eq!(process.load::<u64>(&mut other, BASE + HUGE + page * PAGE), Ok(0));
         }
@@ -58,7 +59,7 @@ fn a_read_brings_zeroes_and_a_write_takes_their_place() {
 }
 
 #[test]
-fn zeroes_are_split_as_well() {
+fn huge_zero_page_is_split() {
     each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 1);
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));
@@ -73,9 +74,10 @@ fn zeroes_are_split_as_well() {
 }
 
 #[test]
-fn only_where_a_whole_one_fits() {
+fn huge_page_needs_a_whole_aligned_block_in_the_vma() {
     each_way(HugePages::Always, |_, process, cpu| {
-        // Around one that fits, two that do not: the mapping begins and ends in their middle.
+        // Of three blocks, only the middle one fits: the mapping begins and ends in the middle of the other
+        // two.
         anon(process, BASE + 256 * PAGE, 2 * PAGES);
         for huge in 0..3 {
             process.store(cpu, BASE + huge * HUGE + 256 * PAGE - huge / 2 * PAGE, 1u64).unwrap();
@@ -83,16 +85,16 @@ fn only_where_a_whole_one_fits() {
         let small = |page| (page, 1, PageKind::Anon, false);
         let found = present(process, BASE, 3);
         assert_eq!(found, [small(256), (PAGES, PAGES, PageKind::Anon, true), small(2 * PAGES + 255)]);
-        // Where a table is in use already, small pages go on, even when a whole one would fit by now.
+        // A block with a page table continues to get small pages, even if a whole huge page would fit by now.
         anon(process, BASE, 256);
         process.store(cpu, BASE, 1u64).unwrap();
         assert_eq!(present(process, BASE, 1), [small(0), small(256)]);
-        // Nor for files and shared memory.
+        // Files and shared memory get no huge pages by this setting.
         let shared = MapFlags::SHARED | MapFlags::ANONYMOUS | MapFlags::FIXED;
         process.mmap(BASE + 8 * HUGE, HUGE, RW, shared, None, 0).unwrap();
         process.store(cpu, BASE + 8 * HUGE, 1u64).unwrap();
         assert_eq!(present(process, BASE + 8 * HUGE, 1), [(0, 1, PageKind::File, false)]);
-        // Nor where a program said that it is to be a thread's stack; but in what grows downwards.
+        // Memory that is mapped with MAP_STACK gets no huge pages. A VMA that grows down does.
         for (at, flag, found) in [
             (BASE + 12 * HUGE, MapFlags::STACK, vec![(0, 1, PageKind::Anon, false)]),
             (BASE + 16 * HUGE, MapFlags::GROWSDOWN, ONE.to_vec()),
@@ -105,8 +107,8 @@ fn only_where_a_whole_one_fits() {
 }
 
 #[test]
-fn only_where_they_are_wanted() {
-    // By the setting: a VMA without advice, one advised to have huge pages, one advised to have none.
+fn huge_pages_follow_setting_and_advice() {
+    // For each setting: a VMA without advice, one with MADV_HUGEPAGE, and one with MADV_NOHUGEPAGE.
     let wanted = [
         (HugePages::Never, [false, false, false]),
         (HugePages::Madvise, [false, true, false]),
@@ -134,7 +136,7 @@ fn only_where_they_are_wanted() {
 }
 
 #[test]
-fn the_setting_holds_from_now_on() {
+fn changed_setting_applies_to_later_faults() {
     let world = world(HugePages::Never);
     let process = world.process(Locking::default());
     let mut cpu = world.machine.cpu(0);
@@ -147,7 +149,7 @@ fn the_setting_holds_from_now_on() {
     assert!(!touch(0));
     world.engine().set_huge_pages(HugePages::Always);
     assert!(touch(1));
-    assert!(!touch(0), "what is mapped stays");
+    assert!(!touch(0), "mapped small pages stay");
     world.engine().set_huge_pages(HugePages::Madvise);
     assert_eq!(world.engine().huge_pages(), HugePages::Madvise);
     assert!(touch(2));
@@ -158,9 +160,9 @@ fn the_setting_holds_from_now_on() {
 }
 
 #[test]
-fn a_program_does_without() {
+fn thp_disable_applies_to_the_process_and_its_children() {
     let (all, advised) = (ThpDisable::Everywhere, ThpDisable::UnlessAdvised);
-    // A VMA without advice, and one advised to have huge pages.
+    // A VMA without advice, and one with MADV_HUGEPAGE.
     let wanted = [(ThpDisable::Nowhere, [true, true]), (all, [false, false]), (advised, [false, true])];
     for (disable, expected) in wanted {
         let world = world(HugePages::Always);
@@ -186,9 +188,9 @@ fn a_program_does_without() {
 }
 
 #[test]
-fn without_memory_in_one_piece_small_pages_do() {
+fn failed_huge_allocation_falls_back_to_small_pages() {
     for locking in Locking::ALL {
-        // Less than one huge page.
+        // The machine has less memory than one huge page.
         let world = World::with(1 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);
@@ -204,12 +206,13 @@ fn without_memory_in_one_piece_small_pages_do() {
 }
 
 #[test]
-fn populating_and_locking_bring_huge_pages() {
+fn populating_and_locking_allocate_huge_pages() {
     each_way(HugePages::Always, |_, process, cpu| {
         let flags = ANON | MapFlags::FIXED | MapFlags::POPULATE;
         process.mmap(BASE, 2 * HUGE, RW, flags, None, 0).unwrap();
         assert_eq!(huge_bytes(process), 2 * HUGE);
-        // For reading only, zeroes; what is locked then becomes writable and gets memory of its own at once.
+        // Populating a read-only mapping maps the zero page. When locked memory becomes writable, it gets
+        // memory of its own at once.
         process.mmap(BASE + 2 * HUGE, HUGE, R, ANON | MapFlags::FIXED | MapFlags::LOCKED, None, 0).unwrap();
         assert_eq!(present(process, BASE + 2 * HUGE, 1), [(0, PAGES, PageKind::Zero, true)]);
         process.mprotect(BASE + 2 * HUGE, HUGE, RW).unwrap();
@@ -225,7 +228,7 @@ fn populating_and_locking_bring_huge_pages() {
 }
 
 #[test]
-fn mincore_and_smaps_see_them() {
+fn mincore_and_smaps_report_huge_pages() {
     each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 2);
         process.store(cpu, BASE, 1u64).unwrap();
@@ -239,11 +242,12 @@ fn mincore_and_smaps_see_them() {
         let text = smap.to_string();
         assert!(text.contains("\nAnonHugePages:      2048 kB\n"), "{text}");
         assert!(text.contains("\nTHPeligible:           1\n"), "{text}");
-        // Half of it is not a huge page any more.
+        // After half of a huge page is unmapped, the rest is not a huge page any more.
         process.munmap(BASE, HUGE / 2).unwrap();
         let usage = process.smaps(0).next().unwrap().usage;
         assert_eq!((usage.rss, usage.anonymous_huge), (HUGE / 2, 0));
-        // One still fits; less than one does not, nor what lies across a border.
+        // A VMA is eligible if one huge page fits. It is not if it is shorter, or if the only room crosses a
+        // block border.
         let eligible = |process: &Process| process.smaps(0).next().unwrap().huge_eligible;
         assert!(eligible(process));
         process.munmap(BASE + HUGE + 100 * PAGE, HUGE).unwrap();
@@ -252,7 +256,7 @@ fn mincore_and_smaps_see_them() {
 }
 
 #[test]
-fn what_may_not_be_accessed_stays_so() {
+fn mprotect_of_a_huge_page_keeps_it_whole() {
     each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 1);
         write_sample(process, cpu, BASE, 1);
@@ -268,7 +272,7 @@ fn what_may_not_be_accessed_stays_so() {
         process.mprotect(BASE, HUGE, RW).unwrap();
         write_sample(process, cpu, BASE, 2);
         assert_sample(process, cpu, BASE, 2, all);
-        // In one piece all the time.
+        // The huge page was never split.
         assert_eq!(present(process, BASE, 1), ONE);
         assert!(process.maps(0).all(|line| line.flags.contains(VmFlags::WRITE)));
     });

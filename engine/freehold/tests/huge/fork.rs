@@ -1,8 +1,9 @@
-//! Huge pages that two processes share until one writes.
+//! Huge pages that two processes share until one of them stores.
 
 use super::*;
 
-/// A parent and a child that share a written huge page, one of zeroes, and one that is not there.
+/// Returns a child of `process`. Both share a written huge page and the huge zero page; a third block is
+/// unpopulated.
 fn anon_vma(process: &Process, cpu: &mut Vcpu) -> Process {
     map(process, BASE, 3);
     write_sample(process, cpu, BASE, 1);
@@ -11,7 +12,7 @@ fn anon_vma(process: &Process, cpu: &mut Vcpu) -> Process {
 }
 
 #[test]
-fn a_child_shares_them_whole() {
+fn fork_shares_whole_huge_pages() {
     each_way(HugePages::Always, |world, process, cpu| {
         let before = world.machine.accounting().frames;
         let child = anon_vma(process, cpu);
@@ -22,7 +23,7 @@ fn a_child_shares_them_whole() {
         );
         assert_sample(&child, cpu, BASE, 1, all);
         assert_sample(process, cpu, BASE, 1, all);
-        // The page and the zeroes, once.
+        // The written huge page and the zero page have one set of frames each.
         assert_eq!(world.machine.accounting().frames - before, 2 * PAGES as usize);
         for process in [process, &child] {
             let usage = process.smaps(0).next().unwrap().usage;
@@ -34,7 +35,7 @@ fn a_child_shares_them_whole() {
 }
 
 #[test]
-fn either_side_copies_what_it_writes() {
+fn store_to_a_shared_huge_page_copies_one_small_page() {
     for child_first in [false, true] {
         each_way(HugePages::Always, |world, process, cpu| {
             let mut other = world.machine.cpu(1);
@@ -42,7 +43,7 @@ fn either_side_copies_what_it_writes() {
             assert_sample(&child, &mut other, BASE, 1, all);
             let (writer, reader) = if child_first { (&child, process) } else { (process, &child) };
             writer.store(cpu, BASE + 100 * PAGE, 7u64).unwrap();
-            // The writer has small pages now, of which one is its own.
+            // The writer now has small pages, one of which is its own copy.
             assert_eq!(present(writer, BASE, 1), [(0, PAGES, PageKind::Anon, false)]);
             assert_eq!(present(reader, BASE, 1), ONE);
             let usage = writer.smaps(0).next().unwrap().usage;
@@ -52,12 +53,12 @@ fn either_side_copies_what_it_writes() {
                 assert_eq!(writer.load(cpu, BASE + 100 * PAGE), Ok(7u64));
                 assert_sample(writer, cpu, BASE, 1, |page| page != 100);
             }
-            // The other side: its page is shared still, but for one.
+            // The reader's page is still shared, except for one small page.
             write_sample(reader, &mut other, BASE, 2);
             assert_sample(writer, cpu, BASE, 1, |page| page != 100);
             write_sample(writer, cpu, BASE, 3);
             assert_sample(reader, &mut other, BASE, 2, all);
-            // Zeroes of both, and what was not there.
+            // The zero page of both, and the unpopulated block.
             writer.store(cpu, BASE + HUGE, 5u64).unwrap();
             writer.store(cpu, BASE + 2 * HUGE, 6u64).unwrap();
             assert_eq!(reader.load::<u64>(&mut other, BASE + HUGE), Ok(0));
@@ -68,15 +69,15 @@ fn either_side_copies_what_it_writes() {
 }
 
 #[test]
-fn the_last_one_keeps_it_whole() {
+fn last_owner_keeps_the_huge_page_whole() {
     each_way(HugePages::Always, |world, process, cpu| {
         let child = anon_vma(process, cpu);
         child.store(cpu, BASE + HUGE, 1u64).unwrap();
         drop(child);
-        // All frames are its own again: nothing is copied or split.
+        // The parent is the only owner of all frames again: a store neither copies nor splits.
         write_sample(process, cpu, BASE, 2);
         assert_eq!(present(process, BASE, 1), ONE);
-        // The other way round.
+        // The same with the child as the last owner.
         let child = Process::of(process.fork().unwrap());
         process.munmap(BASE, 3 * HUGE).unwrap();
         let frames = world.machine.accounting().frames;
@@ -84,7 +85,7 @@ fn the_last_one_keeps_it_whole() {
         assert_eq!(present(&child, BASE, 1), ONE);
         assert_eq!(world.machine.accounting().frames, frames);
         assert_sample(&child, cpu, BASE, 3, all);
-        // What was made writable by mprotect is found to be its own as well.
+        // A page that mprotect made writable again is also recognised as the process's own.
         let grandchild = Process::of(child.fork().unwrap());
         drop(grandchild);
         child.mprotect(BASE, 3 * HUGE, R).unwrap();
@@ -96,7 +97,7 @@ fn the_last_one_keeps_it_whole() {
 }
 
 #[test]
-fn rights_do_not_come_back_to_what_is_shared() {
+fn mprotect_does_not_make_a_shared_huge_page_writable() {
     each_way(HugePages::Always, |_, process, cpu| {
         let child = anon_vma(process, cpu);
         for part in [HUGE, 100 * PAGE] {
@@ -110,7 +111,7 @@ fn rights_do_not_come_back_to_what_is_shared() {
 }
 
 #[test]
-fn one_side_splits() {
+fn split_in_one_process_keeps_the_other_whole() {
     each_way(HugePages::Always, |world, process, cpu| {
         let mut other = world.machine.cpu(1);
         let child = anon_vma(process, cpu);
@@ -120,12 +121,12 @@ fn one_side_splits() {
         assert_sample(process, cpu, BASE, 1, |page| !(100..256).contains(&page));
         assert_sample(&child, &mut other, BASE, 1, |page| !(256..411).contains(&page));
         assert_eq!(child.load::<u64>(&mut other, BASE + 300 * PAGE), Ok(0));
-        // Pages that nobody else has any more are not copied.
+        // Pages that no other process maps any more are not copied.
         let frames = world.machine.accounting().frames;
         child.store(&mut other, BASE + 101 * PAGE, 9u64).unwrap();
         process.store(cpu, BASE + 410 * PAGE, 9u64).unwrap();
         assert_eq!(world.machine.accounting().frames, frames);
-        // A third generation, from both kinds.
+        // A grandchild shares both kinds of pages.
         let third = Process::of(child.fork().unwrap());
         drop(child);
         assert_eq!(third.load(&mut other, BASE + 101 * PAGE), Ok(9u64));
@@ -135,8 +136,8 @@ fn one_side_splits() {
 }
 
 #[test]
-fn a_part_is_its_own() {
-    // Whatever the part, a store elsewhere in the huge page copies.
+fn store_to_a_partly_shared_huge_page_copies() {
+    // Whatever part the child has discarded, a store to another part of the huge page copies.
     for (own, shared) in [(0, 100), (100, 0), (511, 510)] {
         each_way(HugePages::Always, |_, process, cpu| {
             let child = anon_vma(process, cpu);
@@ -152,7 +153,7 @@ fn a_part_is_its_own() {
 }
 
 #[test]
-fn what_a_child_does_not_get() {
+fn child_inherits_no_dontfork_part_of_a_huge_page() {
     each_way(HugePages::Always, |_, process, cpu| {
         map(process, BASE, 3);
         for huge in 0..3 {
@@ -171,9 +172,9 @@ fn what_a_child_does_not_get() {
 }
 
 #[test]
-fn frames_that_cannot_be_copied_are_not_lost() {
+fn failed_copies_of_a_huge_page_lose_no_frame() {
     for locking in Locking::ALL {
-        // One huge page, one of zeroes, and not quite as many frames more.
+        // Memory for one huge page, the huge zero page, and almost one more huge page.
         let world = World::with(6 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);
@@ -182,7 +183,7 @@ fn frames_that_cannot_be_copied_are_not_lost() {
         assert!((1..PAGES).contains(&(written.count() as u64)));
         assert_sample(&process, &mut cpu, BASE, 1, all);
         drop(process);
-        // Now they are its own.
+        // The child is the only owner of its pages now.
         write_sample(&child, &mut cpu, BASE, 3);
         assert_sample(&child, &mut cpu, BASE, 3, all);
         child.check();

@@ -1,5 +1,5 @@
-//! A table is reclaimed by a discard when a call has found it, and not locked it yet: the call works in whatever
-//! table is there then, and in none that is gone.
+//! A discard frees a page table that another call has found but not locked yet. The call continues in the
+//! table that is installed by then, and never uses the freed one.
 
 use super::HUGE;
 use crate::support::{
@@ -19,7 +19,7 @@ use std::thread;
 
 type Space = Counted<AddressSpace<Gated>>;
 
-/// A page that is there when the call begins, and one that is not.
+/// Two pages: one is present when the call begins, and one is not.
 const THERE: u64 = BASE + 9 * PAGE;
 const ABSENT: u64 = BASE + 7 * PAGE;
 
@@ -27,7 +27,7 @@ fn map(space: &Space, flags: MapFlags, file: Option<&Counted<File<Gated>>>) {
     space.mmap(BASE, HUGE, RW, flags | MapFlags::FIXED, file, 0).unwrap();
 }
 
-/// Faults as often as the hardware does until an access is served.
+/// Faults repeatedly, as the hardware does, until the access is served.
 fn fault(space: &Space, at: u64, access: Access) {
     for _ in 0..2 {
         space.handle_fault(at, access).unwrap();
@@ -44,13 +44,13 @@ fn write(space: &Space, at: u64, value: u64) {
     assert_eq!(space.write_memory(at, &value.to_le_bytes(), AccessMode::Plain), Ok(8));
 }
 
-/// Discards the block. On another thread: the calling one holds locks.
+/// Discards the block. Runs on another thread, because the calling thread holds locks.
 fn discard(space: &Space) {
     let advise = || space.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
     thread::scope(|scope| scope.spawn(advise).join().unwrap());
 }
 
-/// Runs a scenario under every design.
+/// Runs `scenario` on every design.
 fn each_way(scenario: impl Fn(&Counted<Engine<Gated>>, &Space)) {
     for locking in Locking::ALL {
         let machine: Machine = Machine::new(MachineConfig::backed(8 << 20)).unwrap();
@@ -64,17 +64,18 @@ fn each_way(scenario: impl Fn(&Counted<Engine<Gated>>, &Space)) {
     }
 }
 
-/// Makes a call of which the first lock of a lowest table comes when the table was reclaimed.
+/// Makes a call. Before the call takes its first page table lock, the block is discarded and its page table
+/// freed.
 fn late<R>(space: &Space, call: impl FnOnce() -> R) -> R {
     let other = space.clone();
     before_lock(Rank::PageTable, move || discard(&other));
     let result = call();
-    assert!(!waits_for_lock(), "no table was locked");
+    assert!(!waits_for_lock(), "no page table was locked");
     result
 }
 
 #[test]
-fn stores_and_loads() {
+fn faults_retry_when_their_table_was_freed() {
     each_way(|_, space| {
         map(space, ANON, None);
         fault(space, THERE, Access::WRITE);
@@ -93,14 +94,14 @@ fn stores_and_loads() {
 }
 
 #[test]
-fn stores_that_copy() {
+fn copy_on_write_retries_when_its_table_was_freed() {
     each_way(|_, space| {
         map(space, ANON, None);
         write(space, THERE, 1);
         let child = space.fork().unwrap();
         late(space, || fault(space, THERE, Access::WRITE));
         assert_eq!((read(space, THERE), read(&child, THERE)), (0, 1));
-        // The right to write, and nothing to be copied: the page is this space's alone.
+        // The page belongs to this space only, so the fault would restore the right to write without a copy.
         write(space, THERE, 2);
         drop(child);
         drop(space.fork().unwrap());
@@ -110,20 +111,21 @@ fn stores_that_copy() {
 }
 
 #[test]
-fn pages_of_a_file() {
+fn file_faults_retry_when_their_table_was_freed() {
     for flags in [MapFlags::SHARED, MapFlags::PRIVATE] {
         each_way(|engine, space| {
             let file = File::shared_memory(engine, HUGE, true).unwrap();
             file.mapping().write_at(THERE - BASE, &[5]).unwrap();
             map(space, flags, Some(&file));
             for (at, access) in [(THERE, Access::READ), (THERE, Access::WRITE), (ABSENT, Access::WRITE)] {
-                // Only the table is there, and a page too far away to be mapped with these.
+                // Leaves only the page table and a distant page, which is outside of the window that the
+                // fault maps.
                 discard(space);
                 fault(space, BASE + 300 * PAGE, Access::READ);
                 late(space, || fault(space, at, access));
                 assert!(space.frame_at(at).is_some(), "{at:#x}, {access:?}");
             }
-            // A store where the page is mapped to be read.
+            // A store to a page that is mapped read-only.
             discard(space);
             fault(space, THERE, Access::READ);
             late(space, || fault(space, THERE, Access::WRITE));
@@ -134,7 +136,7 @@ fn pages_of_a_file() {
 }
 
 #[test]
-fn guards_and_pins() {
+fn guards_and_pins_retry_when_their_table_was_freed() {
     each_way(|_, space| {
         map(space, ANON, None);
         write(space, THERE, 1);
@@ -149,7 +151,7 @@ fn guards_and_pins() {
 }
 
 #[test]
-fn walkers_of_the_reverse_map() {
+fn rmap_walks_retry_when_their_table_was_freed() {
     each_way(|engine, space| {
         map(space, ANON, None);
         write(space, THERE, 1);
@@ -164,7 +166,7 @@ fn walkers_of_the_reverse_map() {
 }
 
 #[test]
-fn fills_by_a_pager() {
+fn uffd_fills_retry_when_their_table_was_freed() {
     each_way(|_, space| {
         map(space, ANON, None);
         let config = UffdConfig { features: Features::empty(), user_mode_only: false };
@@ -181,16 +183,19 @@ fn fills_by_a_pager() {
     });
 }
 
-/// An entry that a fault reads in a table that is another process's by then decides nothing.
+/// C-62: a fault reads an entry in a freed page table that another process uses by then. The fault must not
+/// decide anything by that entry.
 #[test]
-fn c62_a_fault_reads_an_entry_of_another_process() {
-    /// Tables that a fault asks for: those of the three levels above, then the lowest, of which it reads an entry.
+fn c62_fault_ignores_an_entry_in_a_reused_table() {
+    /// Number of tables that a fault visits: those of the three upper levels, then the lowest one, in which
+    /// it reads an entry.
     const LOWEST: usize = 4;
     each_way(|engine, space| {
         map(space, ANON, None);
         fault(space, THERE, Access::WRITE);
         let other = AddressSpace::new(engine, &SpaceConfig::default()).unwrap();
-        // All its tables but the lowest are there: that will be the one that comes back.
+        // All tables of the other space except the lowest one are in place, so its next table will reuse the
+        // freed one.
         map(&other, ANON, None);
         fault(&other, THERE, Access::READ);
         other.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
@@ -201,7 +206,7 @@ fn c62_a_fault_reads_an_entry_of_another_process() {
             thread::scope(|scope| scope.spawn(guard).join().unwrap());
         });
         fault(space, ABSENT, Access::WRITE);
-        assert!(!waits_for_table(), "the fault looked at fewer tables");
+        assert!(!waits_for_table(), "the fault visited fewer tables");
         assert!(space.frame_at(ABSENT).is_some());
         assert!(other.handle_fault(ABSENT, Access::READ).is_err());
         drop(other);

@@ -1,5 +1,5 @@
-//! Huge pages: filled, shared, split, reported, and done without. On the machine with TLBs that remember:
-//! every scenario under every design of the locks.
+//! Transparent huge pages: allocation, sharing, splitting, reports and fallbacks. Every scenario runs on
+//! every design. The TLBs of the machine keep stale translations until they are flushed.
 
 mod access;
 mod blocks;
@@ -25,16 +25,16 @@ use freehold::{
     space::ThpDisable,
 };
 
-/// Small pages in one.
+/// Number of small pages in a huge page.
 const PAGES: u64 = HUGE / PAGE;
 
-/// A machine with room for a dozen huge pages.
+/// Returns a machine with memory for a dozen huge pages.
 fn world(huge_pages: HugePages) -> World {
     World::with(24 << 20, Config { huge_pages, ..Config::default() })
 }
 
-/// Runs a scenario under every design, in a process that gets huge pages wherever they fit, or none by
-/// itself.
+/// Runs `scenario` on every design, in a process whose faults allocate huge pages by the setting
+/// `huge_pages`.
 fn each_way(huge_pages: HugePages, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for locking in Locking::ALL {
         let world = world(huge_pages);
@@ -47,28 +47,28 @@ fn each_way(huge_pages: HugePages, scenario: impl Fn(&World, &Process, &mut Vcpu
     }
 }
 
-/// Maps huge pages exactly there.
+/// Maps memory for `huge` huge pages exactly at `at`.
 fn map(process: &Process, at: u64, huge: u64) -> u64 {
     anon(process, at, huge * PAGES)
 }
 
-/// Small pages of a huge one whose contents are looked at: its edges, both sides of where tests cut, and what
-/// lies between.
+/// Small pages of a huge page whose contents the tests check: its edges, both sides of the borders at which
+/// the tests cut, and some pages between them.
 const SAMPLE: [u64; 12] = [0, 1, 99, 100, 101, 255, 256, 257, 410, 411, 510, 511];
 
-/// What [`write_sample`] stores in a page.
+/// Returns the word that [`write_sample`] stores in a page.
 fn value(mark: u64, page: u64) -> u64 {
     mark << 32 | (page + 1)
 }
 
-/// Writes to each of the pages looked at, with `mark`.
+/// Stores words with the given mark to the sample pages of a huge page.
 fn write_sample(process: &Process, cpu: &mut Vcpu, at: u64, mark: u64) {
     for page in SAMPLE {
         process.store(cpu, at + page * PAGE, value(mark, page)).unwrap();
     }
 }
 
-/// Whether the pages looked at, those that `which` names, hold what was written with `mark`.
+/// Checks that the sample pages that `which` selects hold the words with the given mark.
 #[track_caller]
 fn assert_sample(process: &Process, cpu: &mut Vcpu, at: u64, mark: u64, which: impl Fn(u64) -> bool) {
     for page in SAMPLE.into_iter().filter(|page| which(*page)) {
@@ -77,14 +77,16 @@ fn assert_sample(process: &Process, cpu: &mut Vcpu, at: u64, mark: u64, which: i
     }
 }
 
-/// Everything.
+/// Selects every page.
 fn all(_: u64) -> bool {
     true
 }
 
-/// What is present from `at` on: first page, pages, kind, and whether it is a huge page.
+/// Returns the runs of present pages from `at` on: first page, number of pages, kind, and true if the run is
+/// a huge page.
 fn present(process: &Process, at: u64, huge: u64) -> Vec<(u64, u64, PageKind, bool)> {
-    // Room for all: it is filled under the locks of page tables.
+    // The capacity suffices for all runs, because the closure runs under page table locks and may not
+    // allocate.
     let mut found = Vec::with_capacity(1024);
     process.pagemap(at..at + huge * HUGE, |Present { range, kind, huge }| {
         found.push(((range.start() - at) / PAGE, (range.end() - range.start()) / PAGE, kind, huge));
@@ -92,10 +94,10 @@ fn present(process: &Process, at: u64, huge: u64) -> Vec<(u64, u64, PageKind, bo
     found
 }
 
-/// Bytes in huge pages, by smaps.
+/// Returns the bytes in huge pages according to smaps.
 fn huge_bytes(process: &Process) -> u64 {
     process.smaps(0).map(|smap| smap.usage.anonymous_huge).sum()
 }
 
-/// Nothing but one huge page.
+/// The runs of one written huge page.
 const ONE: [(u64, u64, PageKind, bool); 1] = [(0, PAGES, PageKind::Anon, true)];

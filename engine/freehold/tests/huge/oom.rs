@@ -1,5 +1,6 @@
-//! Memory runs out where huge pages come, are split, and are shared (C-10, C-47, C-64): `support/oom.rs` says
-//! what is tried and what must hold. What succeeds without memory does so with small pages.
+//! Memory runs out while huge pages are allocated, split and shared (C-10, C-47, C-64). `support/oom.rs`
+//! lists the injected failures and the required state afterwards. A call may succeed without memory for huge
+//! pages by using small pages.
 
 use super::{
     support::{
@@ -17,13 +18,14 @@ use freehold::{
     space::{Unmap, Write},
 };
 
-/// Where moves go to: as far as no number of huge pages.
+/// Target of moves: a whole number of huge pages away from the source.
 const TARGET: u64 = BASE + 16 * HUGE;
 
-/// Four huge pages: written, zeroes, nothing, written. A child may share them.
+/// Four blocks: a written huge page, the huge zero page, an unpopulated block, and a written huge page. A
+/// child may share them.
 struct Scene {
     scarce: ScarceWorld,
-    /// The call.
+    /// Name of the call.
     doing: &'static str,
     process: Process,
     cpu: Vcpu,
@@ -32,7 +34,7 @@ struct Scene {
 
 fn stage() -> ScarceWorld {
     let mut scarce = ScarceWorld::new(world(HugePages::Always));
-    // The engine keeps its huge page of zeroes.
+    // The engine keeps its huge zero page once it is allocated.
     map(&scarce.hog, BASE, 1);
     assert_eq!(scarce.hog.load::<u64>(&mut scarce.cpu, BASE), Ok(0));
     scarce.hog.munmap(BASE, HUGE).unwrap();
@@ -116,7 +118,7 @@ fn advise(s: &Scene, first: u64, pages: u64, advice: Advice) -> Result<u64, Errn
     told!(s.process.madvise(BASE + first * PAGE, pages * PAGE, advice))
 }
 
-/// The child of the call dies at once, but not before it was looked at.
+/// Forks. The child is checked and then dropped.
 fn fork(s: &mut Scene) -> Result<u64, Errno> {
     let child = Process::of(s.process.fork().map_err(|error| error.errno())?);
     assert_sample(&child, &mut s.cpu, BASE, 1, all);
@@ -134,32 +136,32 @@ const KEEP: RemapFlags = RemapFlags::DONTUNMAP;
 const NONE: RemapFlags = RemapFlags::empty();
 
 const CALLS: &[Call] = &[
-    call("a store to nothing", |s| store(s, 1024)),
-    call("a load of nothing", |s| load(s, 1124)),
-    call("a store to zeroes", |s| store(s, 612)),
-    call("a store to zeroes that a child has", |s| store(s, 612)).forked(),
-    call("a store to what a child has", |s| store(s, 100)).forked(),
+    call("a store to unpopulated memory", |s| store(s, 1024)),
+    call("a load of unpopulated memory", |s| load(s, 1124)),
+    call("a store to the zero page", |s| store(s, 612)),
+    call("a store to the zero page after a fork", |s| store(s, 612)).forked(),
+    call("a store to a page shared with a child", |s| store(s, 100)).forked(),
     call("a debugger's write", |s| {
         told!(s.process.write_memory(BASE + 100 * PAGE, &[1; 8], AccessMode::Forced))
     })
     .forked(),
     call("munmap of the front", |s| unmap(s, 0, 100)),
     call("munmap of the middle", |s| unmap(s, 100, 156)),
-    call("munmap from one into another", |s| unmap(s, 256, 3 * PAGES)),
-    call("munmap of what a child has", |s| unmap(s, 100, 1)).forked(),
+    call("munmap across several huge pages", |s| unmap(s, 256, 3 * PAGES)),
+    call("munmap of a page shared with a child", |s| unmap(s, 100, 1)).forked(),
     call("munmap of all", |s| unmap(s, 0, 4 * PAGES)).needs_nothing().asks(),
     call("mmap over the middle", |s| replace(s, 100, 156)),
-    call("mmap from one into another", |s| replace(s, 256, 3 * PAGES)),
+    call("mmap across several huge pages", |s| replace(s, 256, 3 * PAGES)),
     call("mprotect of the back", |s| protect(s, 3 * PAGES + 411, 101)),
     call("mprotect of the middle", |s| protect(s, 100, 156)),
-    call("mprotect of zeroes", |s| protect(s, PAGES + 100, 156)),
-    call("mprotect of whole ones", |s| protect(s, 0, 4 * PAGES)).needs_nothing(),
+    call("mprotect of the zero page", |s| protect(s, PAGES + 100, 156)),
+    call("mprotect of whole huge pages", |s| protect(s, 0, 4 * PAGES)).needs_nothing(),
     call("mremap of a part", |s| remap(s, (100, 156), 300, NONE)),
-    call("mremap of zeroes", |s| remap(s, (612, 10), 5, NONE)),
-    call("mremap of whole ones", |s| remap(s, (0, 4 * PAGES), 0, NONE)),
-    call("mremap of whole ones by a page", |s| remap(s, (0, 4 * PAGES), 1, NONE)),
-    call("mremap of what a child has", |s| remap(s, (0, 4 * PAGES), 300, NONE)).forked(),
-    call("mremap that leaves its source", |s| remap(s, (100, 3 * PAGES), 7, KEEP)),
+    call("mremap of the zero page", |s| remap(s, (612, 10), 5, NONE)),
+    call("mremap of whole huge pages", |s| remap(s, (0, 4 * PAGES), 0, NONE)),
+    call("mremap of whole huge pages by a page", |s| remap(s, (0, 4 * PAGES), 1, NONE)),
+    call("mremap of pages shared with a child", |s| remap(s, (0, 4 * PAGES), 300, NONE)).forked(),
+    call("mremap that keeps its source", |s| remap(s, (100, 3 * PAGES), 7, KEEP)),
     call("fork", fork),
     call("fork of a child's pages", fork).forked(),
     call("DONTNEED of a part", |s| advise(s, 100, 156, Advice::DontNeed)).needs_nothing(),
@@ -187,7 +189,7 @@ const CALLS: &[Call] = &[
     call("mlock of a part", |s| told!(s.process.mlock2(BASE + 100 * PAGE, 156 * PAGE, LockFlags::ONFAULT))),
 ];
 
-/// Each munmap, and both ways to keep changes apart.
+/// Designs to test: each kind of munmap, and both values of `write`.
 fn designs() -> [Locking; 5] {
     let [mmap_lock, .., ranges, _] = Locking::ALL;
     let whole = Locking { write: Write::Whole, ..ranges };
@@ -202,6 +204,6 @@ fn designs() -> [Locking; 5] {
 
 /// C-10, C-47, C-64.
 #[test]
-fn every_failure_leaves_huge_pages_as_they_were() {
+fn c10_failed_allocation_leaves_huge_pages_unchanged() {
     every_failure_of_each(CALLS, designs(), &[0], |_| stage(), ScarceWorld::end);
 }

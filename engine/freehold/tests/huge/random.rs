@@ -1,7 +1,7 @@
-//! Random calls by processes with huge pages everywhere, against a map from pages to bytes.
+//! Random calls by processes that get huge pages wherever they fit, compared with a map from pages to bytes.
 //!
-//! A failure names its design and seed. `FREEHOLD_SEED` chooses another one to begin with;
-//! `FREEHOLD_EFFORT=long` means thirty times as many.
+//! A failure names its design and seed. `FREEHOLD_SEED` chooses the first seed. `FREEHOLD_EFFORT=long` runs
+//! thirty times as many seeds.
 
 mod known;
 
@@ -10,17 +10,17 @@ use freehold::{call::RemapFlags, remote::AccessMode};
 use known::{Known, Page, at, compare, note};
 use std::{env, ops::Range};
 
-/// Pages of the window in which everything happens.
+/// Number of pages in the window in which all calls take place.
 const WINDOW: u64 = 4 * PAGES;
-/// Calls in one run.
+/// Number of calls in one run.
 const STEPS: u64 = 150;
-/// Runs of each design.
+/// Number of runs of each design.
 const RUNS: u64 = 12;
-/// Processes at once.
+/// Largest number of processes at a time.
 const MOST: usize = 3;
 
 impl Dice {
-    /// A place to begin or end at: often where a huge page begins, or beside that.
+    /// Returns a page to begin or end at: often the start of a huge page, or a page next to it.
     fn place(&mut self) -> u64 {
         let huge = self.roll(WINDOW / PAGES + 1) * PAGES;
         match self.roll(4) {
@@ -48,10 +48,10 @@ impl Dice {
 struct Run {
     world: World,
     cpus: [Vcpu; 2],
-    /// The one whose turn it is comes last.
+    /// The processes. The one that makes the next call is last.
     processes: Vec<(Process, Known)>,
     dice: Dice,
-    /// What is being done, for the message of a failure.
+    /// Description of the current call, for failure messages.
     doing: String,
     story: String,
 }
@@ -143,7 +143,7 @@ impl Run {
         }
     }
 
-    /// Moves what is mapped without a hole.
+    /// Moves a mapped range without holes.
     fn carry(&mut self, range: Range<u64>) {
         let (process, known, _, dice) = self.now();
         let len = range.end - range.start;
@@ -178,7 +178,7 @@ impl Run {
         self.processes.push(copy);
     }
 
-    /// A debugger's write, which minds no rights.
+    /// Writes as a debugger, ignoring rights.
     fn force(&mut self, range: Range<u64>) {
         let (process, known, _, dice) = self.now();
         let (addr, mark) = (at(range.start) + dice.roll(PAGE), dice.roll(256) as u8);
@@ -190,7 +190,7 @@ impl Run {
 
     fn write(&mut self, range: Range<u64>) {
         let (process, known, cpu, dice) = self.now();
-        // A few bytes, or some pages.
+        // A few bytes, or several pages.
         let len = if dice.roll(4) == 0 { dice.roll(3 * PAGE) } else { dice.roll(64) } + 1;
         let data = vec![1 + dice.roll(255) as u8; len as usize];
         let addr = at(range.start) + dice.roll(PAGE);
@@ -206,7 +206,7 @@ impl Run {
         }
     }
 
-    /// Looks at everything in a process.
+    /// Checks everything that a process can see.
     fn look(&mut self, which: usize) {
         self.doing = format!("a look at {which}");
         let (process, known) = &self.processes[which];
@@ -214,7 +214,7 @@ impl Run {
         process.check();
     }
 
-    /// Looks at everything once more; returns how much is in huge pages.
+    /// Checks everything once more. Returns the bytes in huge pages.
     fn end(mut self) -> u64 {
         let huge = self.processes.iter().map(|(process, _)| huge_bytes(process)).sum();
         (0..self.processes.len()).for_each(|which| self.look(which));
@@ -225,7 +225,7 @@ impl Run {
 }
 
 #[test]
-fn random_calls() {
+fn random_calls_on_huge_pages_match_the_model() {
     let first = env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"));
     let runs = Effort::of(RUNS / 4, RUNS, 30 * RUNS);
     for locking in Locking::ALL {
@@ -237,7 +237,7 @@ fn random_calls() {
             }
             huge += run.end();
         }
-        // In a quick run there may be too few.
+        // A quick run may be too short to leave a huge page.
         assert!(
             huge > 0 || runs < RUNS,
             "{locking:?}: no huge page was left in any run from seed {first} on"

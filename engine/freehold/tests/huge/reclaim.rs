@@ -1,5 +1,5 @@
-//! MADV_DONTNEED frees page tables that it covers wholly and leaves empty, as Linux does since 6.14
-//! (CONFIG_PT_RECLAIM). Then the next store brings a huge page where small ones were.
+//! MADV_DONTNEED frees page tables that it covers completely and leaves empty, as Linux does since 6.14
+//! (CONFIG_PT_RECLAIM). The next store then allocates a huge page in place of small pages.
 
 use super::*;
 use crate::support::File;
@@ -12,16 +12,16 @@ fn store(process: &Process, cpu: &mut Vcpu, page: u64) {
     process.store(cpu, BASE + page * PAGE, page + 1).unwrap();
 }
 
-/// Anonymous pages of two blocks, and how many of them are in huge pages.
+/// Returns the number of resident anonymous pages of two blocks, and how many of them are in huge pages.
 fn resident(process: &Process) -> (u64, u64) {
     (process.rss().anon as u64, huge_bytes(process) / PAGE)
 }
 
-/// Parts, and how many pages are there afterwards, and in huge pages.
+/// Discarded parts; and the number of pages present afterwards, and of those in huge pages.
 type Discarded = (&'static [(u64, u64)], (u64, u64));
 
-/// Parts of two huge pages that are discarded, each by its first page and its length, after the first huge page
-/// was split; and what is there when the first page was stored to again, as Linux 6.18 answers.
+/// Parts of two huge pages that are discarded after the first huge page was split, each as first page and
+/// length. The results are those of Linux 6.18 after another store to the first page.
 const DISCARDED: [Discarded; 7] = [
     (&[(0, 512)], (1024, 1024)),
     (&[(0, 1024)], (512, 512)),
@@ -33,7 +33,7 @@ const DISCARDED: [Discarded; 7] = [
 ];
 
 #[test]
-fn a_store_to_a_discarded_block_is_huge_again() {
+fn store_after_discarding_a_block_allocates_a_huge_page() {
     for (parts, expected) in DISCARDED {
         each_way(HugePages::Always, |_, process, cpu| {
             map(process, BASE, 2);
@@ -49,7 +49,7 @@ fn a_store_to_a_discarded_block_is_huge_again() {
 }
 
 #[test]
-fn it_stays_small_where_tables_are_kept() {
+fn block_stays_small_if_table_reclaim_is_off() {
     each_way(HugePages::Always, |world, process, cpu| {
         world.engine().set_reclaims_tables(false);
         map(process, BASE, 1);
@@ -65,8 +65,8 @@ fn it_stays_small_where_tables_are_kept() {
     });
 }
 
-/// Advises a part, by its first page and its length, of what `set_up` has made of small pages. So many tables
-/// go, as by VmPTE on Linux 6.18.
+/// Applies advice to a part of the small pages that `set_up` creates. The part is given as first page and
+/// length. Checks that the call frees `tables` page tables, as VmPTE shows on Linux 6.18.
 #[track_caller]
 fn frees(tables: usize, part: (u64, u64), advice: Advice, set_up: impl Fn(&World, &Process, &mut Vcpu)) {
     each_way(HugePages::Never, |world, process, cpu| {
@@ -77,13 +77,13 @@ fn frees(tables: usize, part: (u64, u64), advice: Advice, set_up: impl Fn(&World
     });
 }
 
-/// Maps small pages in three blocks, and stores to these.
+/// Maps small pages in three blocks, and stores to the given pages.
 fn stored(process: &Process, cpu: &mut Vcpu, pages: impl IntoIterator<Item = u64>) {
     map(process, BASE, 3);
     pages.into_iter().for_each(|page| store(process, cpu, page));
 }
 
-/// Maps a block of a file in memory, and stores to a page.
+/// Maps a block of a memory file, and stores to a page.
 fn stored_to_file(world: &World, process: &Process, cpu: &mut Vcpu, flags: MapFlags) {
     let file = File::shared_memory(world.engine(), HUGE, true).unwrap();
     process.mmap(BASE, HUGE, RW, flags | MapFlags::FIXED, Some(&file), 0).unwrap();
@@ -93,13 +93,13 @@ fn stored_to_file(world: &World, process: &Process, cpu: &mut Vcpu, flags: MapFl
 const BLOCK: (u64, u64) = (0, PAGES);
 
 #[test]
-fn a_table_goes_that_is_covered_wholly() {
+fn dontneed_frees_a_fully_covered_table() {
     frees(1, BLOCK, Advice::DontNeed, |_, process, cpu| stored(process, cpu, [7]));
     frees(1, BLOCK, Advice::DontNeed, |_, process, cpu| stored(process, cpu, 0..PAGES));
     frees(3, (0, 3 * PAGES), Advice::DontNeed, |_, process, cpu| stored(process, cpu, [7, 600, 1100]));
     frees(1, (0, PAGES + 256), Advice::DontNeed, |_, process, cpu| stored(process, cpu, [7, 600]));
     frees(1, (256, 2 * PAGES), Advice::DontNeed, |_, process, cpu| stored(process, cpu, [7, 600, 1100]));
-    // Whether there was anything in it or not.
+    // The table is freed whether it was empty before or not.
     frees(1, BLOCK, Advice::DontNeed, |_, process, cpu| {
         stored(process, cpu, [7, 200]);
         advise(process, 0, 100, Advice::DontNeed);
@@ -123,10 +123,10 @@ fn a_table_goes_that_is_covered_wholly() {
 }
 
 #[test]
-fn a_table_stays_that_is_covered_in_part() {
+fn dontneed_keeps_a_partly_covered_table() {
     frees(0, (1, PAGES - 1), Advice::DontNeed, |_, process, cpu| stored(process, cpu, [7]));
     frees(0, (256, PAGES), Advice::DontNeed, |_, process, cpu| stored(process, cpu, [300, 600]));
-    // By the VMA, whatever is beside it.
+    // The VMA covers only a part of the table, whatever is mapped next to it.
     frees(0, (0, PAGES - 1), Advice::DontNeed, |_, process, cpu| {
         stored(process, cpu, [7]);
         process.munmap(BASE + HUGE - PAGE, PAGE).unwrap();
@@ -146,7 +146,7 @@ fn a_table_stays_that_is_covered_in_part() {
 }
 
 #[test]
-fn a_table_stays_that_a_guard_is_left_in() {
+fn dontneed_keeps_a_table_with_a_guard() {
     frees(0, BLOCK, Advice::DontNeed, |_, process, cpu| {
         stored(process, cpu, [7]);
         advise(process, 9, 1, Advice::GuardInstall);

@@ -1,7 +1,7 @@
-//! Blocks of shared memory: what a first access brings and maps, by the setting, the file, and the VMA; what
-//! is left when a file loses pages of one. The numbers are what pagemap and mincore of Linux 6.18 show with
-//! the same sizes allowed.
-#![expect(clippy::single_range_in_vec_init, reason = "runs of pages, often one alone")]
+//! Blocks of shared memory: the pages that a first access allocates and maps, by the setting, the file and
+//! the VMA; and the state after a file loses pages of a block. The expected numbers are those of pagemap and
+//! mincore of Linux 6.18 with the same block sizes allowed.
+#![expect(clippy::single_range_in_vec_init, reason = "lists of runs of pages, often of one run")]
 
 use super::*;
 use crate::support::{Counted, File, FileAccess, Machine, Mapping};
@@ -18,7 +18,7 @@ use std::{ops::Range, slice, thread};
 const KIB: u64 = 1 << 10;
 const NONE: SharedBlocks =
     SharedBlocks { all: SharedHuge::Never, always: 0, within_size: 0, advised: 0, inherit: 0 };
-/// Blocks of 64 KiB.
+/// Blocks of 64 KiB in all mappings.
 const ALWAYS: SharedBlocks = SharedBlocks { always: 64 * KIB, ..NONE };
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
 const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
@@ -27,7 +27,7 @@ fn world(shared_blocks: SharedBlocks) -> World {
     World::with(24 << 20, Config { shared_blocks, ..Config::default() })
 }
 
-/// Runs a scenario under every design.
+/// Runs `scenario` on every design.
 fn each_way(blocks: SharedBlocks, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     Locking::ALL.into_iter().for_each(|locking| world(blocks).live(locking, &scenario));
 }
@@ -49,9 +49,10 @@ fn map_file(
     process.mmap(at, len, RW, flags, Some(file), pages.start * PAGE).unwrap()
 }
 
-/// Pages from `at` on that are there, by their numbers from there.
+/// Returns the runs of present pages from `at` on, numbered from `at`.
 fn mapped(process: &Process, at: u64, count: u64) -> Vec<Range<u64>> {
-    // Room for all: it is filled under the locks of page tables.
+    // The capacity suffices for all runs, because the closure runs under page table locks and may not
+    // allocate.
     let mut found: Vec<Range<u64>> = Vec::with_capacity(64);
     process.pagemap(at..at + count * PAGE, |present| {
         let pages = (present.range.start() - at) / PAGE..(present.range.end() - at) / PAGE;
@@ -63,7 +64,7 @@ fn mapped(process: &Process, at: u64, count: u64) -> Vec<Range<u64>> {
     found
 }
 
-/// Pages that are in the file's cache.
+/// Returns the runs of pages that are in the cache of the file.
 fn cached(file: &File<Machine>) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     for page in (0..file.mapping().pages()).filter(|page| file.mapping().has_page(PageIndex::new(*page))) {
@@ -83,11 +84,11 @@ fn touch(process: &Process, cpu: &mut Vcpu, at: u64, page: u64, write: bool) {
     }
 }
 
-/// Where a second mapping of the same file goes.
+/// Address of a second mapping of the same file.
 const OTHER: u64 = BASE + 8 * HUGE;
 
 #[test]
-fn a_first_access_brings_a_block_and_maps_it() {
+fn first_access_allocates_and_maps_a_block() {
     for write in [false, true] {
         each_way(ALWAYS, |world, process, cpu| {
             let file = memfd(world, 64);
@@ -95,7 +96,7 @@ fn a_first_access_brings_a_block_and_maps_it() {
             touch(process, cpu, BASE, 20, write);
             assert_eq!((mapped(process, BASE, 64), cached(&file)), (vec![16..32], vec![16..32]));
             assert_eq!(process.rss().shmem, 16);
-            // The rest is zeroes, and nothing of it faults again.
+            // The other pages of the block read as zeroes, and none of them faults again.
             let faults = world.machine.stats().faults;
             for page in (16..32).filter(|page| *page != 20) {
                 assert_eq!(process.load::<u64>(cpu, BASE + page * PAGE), Ok(0));
@@ -111,7 +112,7 @@ fn a_first_access_brings_a_block_and_maps_it() {
 }
 
 #[test]
-fn it_lies_within_the_vma_where_file_and_memory_agree() {
+fn block_needs_matching_alignment_of_file_and_memory() {
     for write in [false, true] {
         each_way(ALWAYS, |world, process, cpu| {
             let file = memfd(world, 64);
@@ -121,8 +122,8 @@ fn it_lies_within_the_vma_where_file_and_memory_agree() {
             }
             assert_eq!(mapped(process, at, 42), [2..3, 14..30, 32..33]);
             assert_eq!(cached(&file), [20..21, 32..48, 50..51]);
-            // Elsewhere in a block than the file is: what is in the cache is mapped as a whole, and nothing
-            // comes.
+            // If address and offset differ in alignment, a fault maps a cached block as a whole but allocates
+            // none.
             let file = memfd(world, 64);
             map_file(process, &file, OTHER, SHARED, 0..64);
             touch(process, cpu, OTHER, 20, write);
@@ -134,17 +135,17 @@ fn it_lies_within_the_vma_where_file_and_memory_agree() {
     }
 }
 
-/// A block that another mapping has brought: a read maps as much of it as the 16 pages around, or all of it
-/// if it is all in the VMA; a write all of it, or a page.
+/// Maps a block that another mapping has allocated. A read maps the 16 pages around it, or the whole block if
+/// it lies in the VMA. A write maps the whole block or one page.
 #[test]
-fn a_block_in_the_cache_is_mapped_as_far_as_it_is_whole() {
+fn cached_block_is_mapped_whole_if_it_lies_in_the_vma() {
     let blocks = SharedBlocks { always: 64 * KIB + 256 * KIB, ..NONE };
     for (start, pages, page, read, written) in [
         (OTHER, 0..128, 70, vec![64..128], vec![64..128]),
-        // The window of a read meets both blocks.
+        // The window of a read overlaps both blocks.
         (OTHER + 8 * PAGE, 0..128, 56, vec![0..128], vec![0..64]),
         (OTHER + 18 * PAGE, 18..60, 7, vec![0..16], vec![7..8]),
-        // A table ends at page 72 of the file.
+        // A page table ends at page 72 of the file.
         (OTHER + 440 * PAGE, 0..128, 70, vec![0..72], vec![70..71]),
     ] {
         for (write, found) in [(false, read), (true, written)] {
@@ -154,7 +155,7 @@ fn a_block_in_the_cache_is_mapped_as_far_as_it_is_whole() {
                 touch(process, cpu, BASE, 0, true);
                 touch(process, cpu, BASE, 100, true);
                 let child = Process::of(process.fork().unwrap());
-                assert_eq!(child.rss().shmem, 0, "a fork leaves shared pages behind");
+                assert_eq!(child.rss().shmem, 0, "fork does not copy entries of shared pages");
                 map_file(&child, &file, start, SHARED, pages.clone());
                 touch(&child, cpu, start, page, write);
                 assert_eq!(mapped(&child, start, 128), found, "{start:#x} {write}");
@@ -165,18 +166,18 @@ fn a_block_in_the_cache_is_mapped_as_far_as_it_is_whole() {
 }
 
 #[test]
-fn where_something_is_a_smaller_one_comes() {
+fn block_is_smaller_next_to_cached_pages() {
     let blocks = SharedBlocks { always: (16 + 64 + 256) * KIB, ..NONE };
     each_way(blocks, |world, process, cpu| {
         let file = memfd(world, 128);
         map_file(process, &file, BASE, SHARED, 0..128);
         file.mapping().write_at(20 * PAGE, &[1]).unwrap();
-        assert_eq!(cached(&file), [20..21], "a write call brings a page");
+        assert_eq!(cached(&file), [20..21], "a write call allocates one page");
         touch(process, cpu, BASE, 17, true);
         touch(process, cpu, BASE, 28, true);
         touch(process, cpu, BASE, 90, true);
         assert_eq!(mapped(process, BASE, 128), [16..20, 28..32, 64..128]);
-        // A guard, and what is there, keep the rest of a block from being mapped by a store.
+        // A guard or a present page keeps a store from mapping the rest of a block.
         process.madvise(BASE + 66 * PAGE, 2 * PAGE, Advice::DontNeed).unwrap();
         touch(process, cpu, BASE, 66, true);
         assert_eq!(mapped(process, BASE, 128).last(), Some(&(68..128)));
@@ -190,12 +191,12 @@ fn where_something_is_a_smaller_one_comes() {
 }
 
 #[test]
-fn by_setting_advice_and_kind() {
+fn shared_blocks_follow_settings_and_advice() {
     let (block, alone) = (0..16, 5..6);
     let size = 64 * KIB;
     let nowhere = ThpDisable::Nowhere;
     let inherit = |all| SharedBlocks { all, inherit: size, ..NONE };
-    // A memfd of 64 pages.
+    // Each case maps a memfd of 64 pages.
     for (blocks, advice, word, found) in [
         (ALWAYS, None, nowhere, &block),
         (SharedBlocks { within_size: size, ..NONE }, None, nowhere, &block),
@@ -210,12 +211,12 @@ fn by_setting_advice_and_kind() {
         (inherit(SharedHuge::Never), Some(Advice::HugePage), nowhere, &alone),
         (inherit(SharedHuge::Always), None, nowhere, &block),
         (inherit(SharedHuge::Force), None, nowhere, &block),
-        // The 2 MiB around are not all within the file.
+        // The surrounding 2 MiB are not all within the file.
         (inherit(SharedHuge::WithinSize), None, nowhere, &alone),
         (inherit(SharedHuge::WithinSize), Some(Advice::HugePage), nowhere, &block),
         (inherit(SharedHuge::Advise), None, nowhere, &alone),
         (inherit(SharedHuge::Advise), Some(Advice::HugePage), nowhere, &block),
-        // No sizes of blocks.
+        // 4 KiB is not a valid block size, 8 KiB is.
         (SharedBlocks { always: 4 * KIB, ..NONE }, None, nowhere, &alone),
         (SharedBlocks { always: 8 * KIB, ..NONE }, None, nowhere, &(4..6)),
     ] {
@@ -239,7 +240,7 @@ fn by_setting_advice_and_kind() {
 }
 
 #[test]
-fn the_length_of_the_file_decides() {
+fn within_size_limits_blocks_to_the_file() {
     let within = SharedBlocks { within_size: 64 * KIB, ..NONE };
     for (blocks, found) in [(ALWAYS, vec![0..16, 32..40]), (within, vec![0..16, 35..36])] {
         each_way(blocks, |world, process, cpu| {
@@ -247,7 +248,7 @@ fn the_length_of_the_file_decides() {
             map_file(process, &file, BASE, SHARED, 0..64);
             touch(process, cpu, BASE, 35, true);
             touch(process, cpu, BASE, 10, false);
-            // Linux maps what lies behind the end, too, with `always`.
+            // With `always`, Linux also maps the part of a block that is beyond the end of the file.
             assert_eq!(mapped(process, BASE, 64), found);
             assert!(process.load::<u64>(cpu, BASE + 40 * PAGE).is_err());
             file.mapping().truncate(64 * PAGE).unwrap();
@@ -268,7 +269,7 @@ fn the_length_of_the_file_decides() {
 }
 
 #[test]
-fn two_mebibytes_come_by_small_pages() {
+fn blocks_of_2_mib_are_mapped_by_small_pages() {
     let huge = SharedBlocks { all: SharedHuge::Always, inherit: HUGE, always: 64 * KIB, ..NONE };
     each_way(huge, |world, process, cpu| {
         let file = memfd(world, 1200);
@@ -280,13 +281,14 @@ fn two_mebibytes_come_by_small_pages() {
         assert_eq!(process.rss().shmem, 1040);
         let at = map_file(process, &file, OTHER, SHARED, 100..1100);
         touch(process, cpu, at, 7, false);
-        assert_eq!(mapped(process, at, 1000).first(), Some(&(0..16)), "what a read maps around it");
+        assert_eq!(mapped(process, at, 1000).first(), Some(&(0..16)), "the window of a read");
     });
 }
 
-/// Segments have what the one setting says, and so has shared memory of a mount that says nothing of its own.
+/// A System V segment follows only the global setting. Shared memory of a mount without its own setting does,
+/// too.
 #[test]
-fn segments_and_mounts() {
+fn segments_follow_global_and_mount_settings() {
     let size = 64 * KIB;
     for (blocks, mount, found) in [
         (ALWAYS, None, 20..21),
@@ -310,7 +312,7 @@ fn segments_and_mounts() {
 }
 
 #[test]
-fn private_mappings_copy_pages_of_a_block() {
+fn private_store_copies_one_page_of_a_block() {
     each_way(ALWAYS, |world, process, cpu| {
         let file = memfd(world, 64);
         map_file(process, &file, BASE, PRIVATE, 0..64);
@@ -322,9 +324,10 @@ fn private_mappings_copy_pages_of_a_block() {
     });
 }
 
-/// What a hole, or a new end, leaves of a block is mapped nowhere, and is mapped again in smaller blocks.
+/// A block that loses pages by a hole or a truncation is unmapped everywhere. The remaining pages are mapped
+/// again as smaller blocks.
 #[test]
-fn a_block_that_loses_pages_is_split() {
+fn hole_or_truncation_splits_a_block() {
     type Change = fn(&Mapping<Machine>);
     let punch: Change = |mapping| mapping.punch(22 * PAGE..25 * PAGE).unwrap();
     let part: Change = |mapping| mapping.punch(22 * PAGE..22 * PAGE + 100).unwrap();
@@ -346,22 +349,22 @@ fn a_block_that_loses_pages_is_split() {
             map_file(process, &file, BASE, SHARED, 0..64);
             touch(process, cpu, BASE, 3, true);
             touch(process, cpu, BASE, 20, true);
-            // Another process has copied a page of it.
+            // Another process has a private copy of one of its pages.
             let child = Process::of(process.fork().unwrap());
             map_file(&child, &file, OTHER, PRIVATE, 0..64);
             touch(&child, cpu, OTHER, 17, true);
             touch(&child, cpu, OTHER, 18, false);
             change(file.mapping());
-            assert_eq!(mapped(process, BASE, 64), [0..16], "the other block stays");
+            assert_eq!(mapped(process, BASE, 64), [0..16], "the other block stays mapped");
             assert_eq!(cached(&file), left);
-            assert_eq!(mapped(&child, OTHER + 16 * PAGE, 16), [1..2], "a copy stays");
+            assert_eq!(mapped(&child, OTHER + 16 * PAGE, 16), [1..2], "the private copy stays mapped");
             touch(process, cpu, BASE, page, true);
             assert_eq!(mapped(process, BASE + 16 * PAGE, 48), [found[0].start - 16..found[0].end - 16]);
             assert_eq!(process.load::<u64>(cpu, BASE + 20 * PAGE), Ok(21));
             child.check();
         });
     }
-    // A hole of exactly a block, and one where nothing is.
+    // One hole covers exactly a block, and one covers pages that are not present.
     each_way(ALWAYS, |world, process, cpu| {
         let file = memfd(world, 64);
         map_file(process, &file, BASE, SHARED, 0..64);
@@ -375,12 +378,12 @@ fn a_block_that_loses_pages_is_split() {
 }
 
 #[test]
-fn without_memory_for_a_block_a_page_comes() {
+fn failed_block_allocation_falls_back_to_smaller_pages() {
     let all = SharedBlocks { always: HUGE + 64 * KIB, ..NONE };
     each_way(all, |world, process, cpu| {
         let file = memfd(world, 1024);
         map_file(process, &file, BASE, SHARED, 0..1024);
-        // Each allocation on the heap fails once, of the index of the cache.
+        // Each heap allocation of the cache index fails once.
         let mut came = Vec::new();
         for nth in 1.. {
             fail_heap_once(nth);
@@ -395,7 +398,7 @@ fn without_memory_for_a_block_a_page_comes() {
         assert!(came.contains(&(0..16)), "{came:?}");
         assert_eq!(mapped(process, BASE, 512), [0..512]);
     });
-    // Never enough in one piece.
+    // The machine never has enough contiguous memory for a block.
     let world = World::with(1 << 20, Config { shared_blocks: all, ..Config::default() });
     let (process, mut cpu) = (world.process(Locking::default()), world.machine.cpu(0));
     let file = memfd(&world, 512);
@@ -415,10 +418,10 @@ fn without_memory_for_a_block_a_page_comes() {
     world.end();
 }
 
-/// Faults of two processes, holes, and new lengths beside one another: what is stored is there as long as
-/// nobody cuts it off, and every frame goes back.
+/// Faults of two processes, holes and truncations run concurrently. A stored word stays until its page is
+/// removed, and no frame leaks.
 #[test]
-fn everything_at_once() {
+fn concurrent_faults_and_holes_keep_contents_and_leak_nothing() {
     let blocks = SharedBlocks { always: (16 + 64) * KIB, within_size: 256 * KIB, ..NONE };
     for locking in Locking::ALL {
         let world = world(blocks);
@@ -433,7 +436,7 @@ fn everything_at_once() {
                 scope.spawn(move || {
                     let (mut cpu, mut dice) = (world.machine.cpu(number), Dice::new(number as u64));
                     for turn in 0..400u64 {
-                        // Each writes to pages of its own that nobody cuts off.
+                        // Each process stores to pages of its own that no other task removes.
                         let page = dice.roll(64) * 2 + number as u64;
                         process.store(&mut cpu, BASE + page * PAGE, turn).unwrap();
                         assert_eq!(process.load(&mut cpu, BASE + page * PAGE), Ok(turn));

@@ -1,5 +1,5 @@
-//! A huge page is split when a part of it is taken away, moved, or gets other rights; what remains holds what
-//! it held.
+//! A huge page is split when a part of it is unmapped, moved, or gets other rights. The remaining parts keep
+//! their contents.
 
 use super::*;
 use freehold::{
@@ -10,10 +10,11 @@ use freehold::{
 const FIXED: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 const KEEP: RemapFlags = FIXED.union(RemapFlags::DONTUNMAP);
 
-/// Parts of a huge page: its front, its back, a middle, a page, almost all.
+/// Parts of a huge page as first page and length: the front, the back, a middle part, one page, almost all,
+/// and a half.
 const PARTS: [(u64, u64); 6] = [(0, 100), (411, 101), (100, 311), (256, 1), (1, 510), (0, 256)];
 
-/// A huge page in a process, remembered by two CPUs.
+/// Maps and writes a huge page, and caches its translation on two CPUs. Returns the second CPU.
 fn filled(world: &World, process: &Process, cpu: &mut Vcpu) -> Vcpu {
     let mut other = world.machine.cpu(1);
     map(process, BASE, 1);
@@ -28,13 +29,13 @@ fn gone(process: &Process, cpu: &mut Vcpu, addr: u64) -> bool {
 }
 
 #[test]
-fn a_part_is_unmapped() {
+fn munmap_of_a_part_splits_a_huge_page() {
     for (first, pages) in PARTS {
         each_way(HugePages::Always, |world, process, cpu| {
             let mut other = filled(world, process, cpu);
             let tables = world.machine.accounting().tables;
             process.munmap(BASE + first * PAGE, pages * PAGE).unwrap();
-            // The table that was kept is in use.
+            // The split uses the table that the huge page kept in reserve.
             assert_eq!(world.machine.accounting().tables, tables);
             let part = first..first + pages;
             for cpu in [cpu, &mut other] {
@@ -50,7 +51,7 @@ fn a_part_is_unmapped() {
 }
 
 #[test]
-fn a_part_is_replaced() {
+fn mmap_over_a_part_splits_a_huge_page() {
     each_way(HugePages::Always, |world, process, cpu| {
         let mut other = filled(world, process, cpu);
         anon(process, BASE + 100 * PAGE, 156);
@@ -60,7 +61,7 @@ fn a_part_is_replaced() {
                 assert_eq!(process.load::<u64>(cpu, BASE + page * PAGE), Ok(0));
             }
         }
-        // One after the other, until nothing is left.
+        // Unmaps one part after the other until nothing is left.
         for page in (0..PAGES).step_by(64) {
             process.munmap(BASE + page * PAGE, 64 * PAGE).unwrap();
             process.check();
@@ -70,7 +71,7 @@ fn a_part_is_replaced() {
 }
 
 #[test]
-fn a_part_gets_other_rights() {
+fn mprotect_of_a_part_splits_a_huge_page() {
     for (first, pages) in PARTS {
         each_way(HugePages::Always, |world, process, cpu| {
             let mut other = filled(world, process, cpu);
@@ -87,16 +88,17 @@ fn a_part_gets_other_rights() {
             process.mprotect(BASE, HUGE, RW).unwrap();
             write_sample(process, &mut other, BASE, 2);
             assert_sample(process, &mut other, BASE, 2, all);
-            // No copy was made.
+            // No page was copied.
             assert_eq!(process.rss().anon as u64, PAGES);
         });
     }
 }
 
 #[test]
-fn a_border_between_neighbours_moves_into_one() {
+fn moving_a_vma_border_splits_a_huge_page() {
     each_way(HugePages::Always, |_, process, cpu| {
-        // The left neighbour takes the front of a huge page, the right one its back; then they meet.
+        // The left neighbour takes the front of a huge page, the right neighbour takes its back, and then the
+        // two meet.
         map(process, BASE, 3);
         write_sample(process, cpu, BASE + HUGE, 1);
         process.mprotect(BASE, HUGE, R).unwrap();
@@ -114,8 +116,8 @@ fn a_border_between_neighbours_moves_into_one() {
 }
 
 #[test]
-fn a_part_moves() {
-    // As far as whole huge pages, and as far as not.
+fn mremap_of_a_part_splits_a_huge_page() {
+    // By a whole number of huge pages, and by other distances.
     for (first, pages) in PARTS {
         for to in [2 * PAGES, 2 * PAGES + 1, 3 * PAGES - 50, 700] {
             each_way(HugePages::Always, |world, process, cpu| {
@@ -137,11 +139,11 @@ fn a_part_moves() {
 }
 
 #[test]
-fn whole_ones_move() {
+fn mremap_moves_whole_huge_pages() {
     for to in [4 * PAGES, 4 * PAGES + 1, 5 * PAGES - 1, 1 << 18, (1 << 18) - PAGES - 3] {
         each_way(HugePages::Always, |world, process, cpu| {
             let mut other = world.machine.cpu(1);
-            // Written, zeroes, nothing, written in small pages.
+            // Four blocks: written, zero page, unpopulated, and written in small pages.
             map(process, BASE, 4);
             write_sample(process, cpu, BASE, 1);
             assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(0));
@@ -161,7 +163,7 @@ fn whole_ones_move() {
                 process.madvise(at + HUGE, HUGE, Advice::DontNeed).unwrap();
             }
             process.check();
-            // And what is mapped at the old place is other memory.
+            // New memory at the old address has contents of its own.
             map(process, BASE, 1);
             let mut cpu = world.machine.cpu(2);
             assert_eq!(process.load::<u64>(&mut cpu, BASE + 100 * PAGE), Ok(0));
@@ -170,11 +172,11 @@ fn whole_ones_move() {
 }
 
 #[test]
-fn a_source_that_stays_is_empty() {
+fn mremap_dontunmap_leaves_an_empty_source() {
     each_way(HugePages::Always, |world, process, cpu| {
         let mut other = filled(world, process, cpu);
         let at = BASE + 2 * HUGE;
-        // A part, of which the VMA is not cut; then all of it.
+        // First a part, for which the VMA is not split; then the whole huge page.
         let (from, len) = (BASE + 100 * PAGE, 156 * PAGE);
         assert_eq!(process.mremap(from, len, len, KEEP, at + 3 * PAGE), Ok(at + 3 * PAGE));
         process.check();
@@ -194,7 +196,7 @@ fn a_source_that_stays_is_empty() {
 }
 
 #[test]
-fn growth_and_shrinking() {
+fn growing_and_shrinking_split_only_at_the_new_end() {
     each_way(HugePages::Always, |world, process, cpu| {
         let mut other = filled(world, process, cpu);
         assert_eq!(process.mremap(BASE, HUGE, 2 * HUGE, RemapFlags::empty(), 0), Ok(BASE));
@@ -205,13 +207,13 @@ fn growth_and_shrinking() {
         assert_sample(process, &mut other, BASE, 1, all);
         assert_sample(process, &mut other, BASE + HUGE, 2, |page| page < 100);
         assert!(gone(process, &mut other, BASE + len));
-        // Something is in the way: it moves, as far as nobody knows.
+        // The next mapping is in the way, so the mapping moves to an address that the test does not choose.
         anon(process, BASE + len, 1);
         let at = process.mremap(BASE, len, 3 * HUGE, RemapFlags::MAYMOVE, 0).unwrap();
         assert_sample(process, &mut other, at, 1, all);
         assert_sample(process, &mut other, at + HUGE, 2, |page| page < 100);
         assert_eq!(process.load::<u64>(&mut other, at + len), Ok(0));
-        // The heap.
+        // The heap shrinks into a huge page.
         let heap = process.brk(0).unwrap();
         let end = heap.next_multiple_of(HUGE) + HUGE;
         process.brk(end).unwrap();
@@ -224,12 +226,12 @@ fn growth_and_shrinking() {
 }
 
 #[test]
-fn a_part_is_discarded() {
+fn discarding_a_part_splits_a_huge_page() {
     for (first, pages) in PARTS.into_iter().chain([(0, PAGES)]) {
         each_way(HugePages::Always, |world, process, cpu| {
             let mut other = filled(world, process, cpu);
             let (at, len) = (BASE + first * PAGE, pages * PAGE);
-            // While a child maps the page, too, it stays whole.
+            // A huge page that a child also maps stays whole.
             let child = cpu.call(|| process.fork()).unwrap();
             for advice in [Advice::Free, Advice::Cold] {
                 process.madvise(at, len, advice).unwrap();
@@ -256,7 +258,7 @@ fn a_part_is_discarded() {
 }
 
 #[test]
-fn guards_take_its_place() {
+fn guards_split_a_huge_page() {
     for (first, pages) in PARTS.into_iter().chain([(0, PAGES)]) {
         each_way(HugePages::Always, |world, process, cpu| {
             let mut other = filled(world, process, cpu);

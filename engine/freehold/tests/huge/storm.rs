@@ -1,7 +1,7 @@
-//! Everything at once: threads store to the same huge pages while others split, share and take them.
+//! Threads store to the same huge pages while other threads split, share and discard them.
 //!
-//! In every page each thread has a word of its own, so that it knows what must be there, however the page
-//! came to lie where it does.
+//! Each thread has a word of its own in every page, so it knows the expected contents of that word wherever
+//! the page is mapped.
 
 use super::*;
 use freehold::{engine::Blocks, fault::FaultError};
@@ -10,17 +10,17 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-/// Huge pages of the window.
+/// Number of huge pages in the window.
 const WINDOW: u64 = 3;
-/// Threads that store.
+/// Number of threads that store.
 const WRITERS: u64 = 2;
-/// Threads that change the mappings, and how often each does.
+/// Number of threads that change mappings, and number of changes by each.
 const CHANGERS: u64 = 2;
 const CHANGES: u64 = 12;
-/// How often it begins anew with whole huge pages.
+/// Number of times that the run starts again with whole huge pages.
 const EPISODES: u64 = 3;
 
-/// Some pages of the window: often whole huge ones.
+/// Returns a part of the window, often a whole huge page.
 fn part(dice: &mut Dice) -> (u64, u64) {
     let huge = dice.roll(WINDOW) * PAGES;
     let (first, pages) = match dice.roll(3) {
@@ -35,11 +35,11 @@ struct Writer<'w> {
     process: &'w Process,
     cpu: Vcpu,
     dice: Dice,
-    /// Which word of each page is its own.
+    /// Offset of the thread's own word in each page.
     word: u64,
-    /// What it stored last.
+    /// The last stored value of each page.
     known: Vec<u64>,
-    /// Pages may be taken, and then hold zeroes.
+    /// True if pages may be discarded and then hold zeroes.
     may_vanish: bool,
 }
 
@@ -78,8 +78,8 @@ impl Writer<'_> {
     }
 }
 
-/// A child finds in each word nothing, or what its owner stored there; what the child stores nobody else
-/// finds.
+/// Forks. Each word of the child must be zero or a value that its owner stored. Stores of the child are
+/// visible in the child only.
 fn fork(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     let child = Process::of(cpu.call(|| process.fork()).unwrap());
     let mine = 1 + dice.roll(1 << 30);
@@ -92,7 +92,7 @@ fn fork(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     child.check();
 }
 
-/// Pages move, wherever they are mapped.
+/// Migrates the pages of a part, wherever they are mapped.
 fn migrate(process: &Process, dice: &mut Dice) {
     let (at, len) = part(dice);
     for addr in (at..at + len).step_by(PAGE as usize) {
@@ -102,11 +102,11 @@ fn migrate(process: &Process, dice: &mut Dice) {
     }
 }
 
-/// Changes that leave contents alone.
+/// Makes a change that keeps contents.
 fn reshape(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     let (at, len) = part(dice);
     match dice.roll(12) {
-        // Something may be in the way: somebody's reference to a page, or nothing at all.
+        // The collapse may fail because of a reference to a page or because the block has no page.
         8 | 9 => drop(process.madvise(BASE, WINDOW * HUGE, Advice::Collapse)),
         10.. => migrate(process, dice),
         0..3 => process.mprotect(at, len, R).unwrap(),
@@ -116,7 +116,7 @@ fn reshape(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     }
 }
 
-/// Changes that take pages away.
+/// Makes a change that discards pages.
 fn take(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     let (at, len) = part(dice);
     match dice.roll(10) {
@@ -132,7 +132,8 @@ fn take(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
 fn storm(config: &Config, may_vanish: bool, change: Change) {
     for locking in Locking::ALL {
         let config = config.clone();
-        // Enough for all that two children can keep, and that four threads are about to map.
+        // Enough memory for all pages that two children can keep and that four threads are mapping at the
+        // same time.
         let world = World::with(64 << 20, config);
         (0..EPISODES)
             .for_each(|episode| play(&world, &world.process(locking), episode, (may_vanish, change)));
@@ -176,28 +177,28 @@ fn huge() -> Config {
     Config { huge_pages: HugePages::Always, ..Config::default() }
 }
 
-/// Of few and large sizes, so that others come while a block is made.
+/// Few and large block sizes, so that other threads often fault while a block is allocated.
 fn blocks() -> Config {
     let blocks = Blocks { always: 1 << 20 | 1 << 14, advised: 0 };
     Config { huge_pages: HugePages::Never, blocks, ..Config::default() }
 }
 
 #[test]
-fn stores_beside_splits_and_forks() {
+fn stores_to_huge_pages_survive_splits_and_forks() {
     storm(&huge(), false, reshape);
 }
 
 #[test]
-fn stores_beside_what_takes_pages() {
+fn stores_to_huge_pages_survive_discards() {
     storm(&huge(), true, take);
 }
 
 #[test]
-fn stores_to_blocks_beside_forks() {
+fn stores_to_blocks_survive_forks() {
     storm(&blocks(), false, reshape);
 }
 
 #[test]
-fn stores_to_blocks_beside_what_takes_pages() {
+fn stores_to_blocks_survive_discards() {
     storm(&blocks(), true, take);
 }

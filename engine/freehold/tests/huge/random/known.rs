@@ -1,9 +1,9 @@
-//! What the processes of the random calls are known to have.
+//! Model of the memory of the processes that make random calls.
 
 use super::*;
 use std::{collections::BTreeMap, rc::Rc};
 
-/// What a page is known to hold; no bytes: zeroes.
+/// Expected contents of a page. No bytes stand for zeroes.
 #[derive(Clone)]
 pub struct Page {
     pub prot: Prot,
@@ -26,14 +26,15 @@ impl Page {
     }
 }
 
-/// What a process is known to have.
+/// Expected memory of a process: the mapped pages by number.
 pub type Known = BTreeMap<u64, Page>;
 
 pub fn at(page: u64) -> u64 {
     BASE + page * PAGE
 }
 
-/// Writes into the pages that `may` be written, up to the first that may not; returns how many bytes.
+/// Writes to the modelled pages up to the first one for which `may` is false. Returns the number of bytes
+/// written.
 pub fn note(known: &mut Known, addr: u64, data: &[u8], may: impl Fn(&Page) -> bool) -> usize {
     let mut done = 0;
     while done < data.len() {
@@ -47,7 +48,7 @@ pub fn note(known: &mut Known, addr: u64, data: &[u8], may: impl Fn(&Page) -> bo
     done
 }
 
-/// Whether a program finds in a page what is known to be there.
+/// Checks that a program finds the expected contents in a page.
 pub fn compare(process: &Process, known: &Known, cpu: &mut Vcpu, page: u64) {
     let mut found = [0; PAGE as usize];
     let read = process.read(cpu, at(page), &mut found);
@@ -55,8 +56,8 @@ pub fn compare(process: &Process, known: &Known, cpu: &mut Vcpu, page: u64) {
     assert_eq!(read.is_ok(), expected.is_some(), "a read of page {page}: {read:?}");
     if let Some(expected) = expected {
         match &expected.bytes {
-            Some(bytes) => assert!(found == **bytes, "page {page} holds something else"),
-            None => assert!(found == [0; PAGE as usize], "page {page} is not empty"),
+            Some(bytes) => assert!(found == **bytes, "page {page} has unexpected contents"),
+            None => assert!(found == [0; PAGE as usize], "page {page} is not zero"),
         }
     }
 }
