@@ -1,5 +1,5 @@
-//! Somebody looks at a page just when its owner needs it: neither the page nor its reservation is lost, and
-//! nobody gets SIGBUS for it.
+//! Another task uses a huge page of a pool at the moment at which the owner needs it. Neither the page nor
+//! its reservation is lost, and no task gets SIGBUS.
 
 use super::{
     support::{gate::Gated, spawn_until_waiting, until},
@@ -22,7 +22,8 @@ struct Gates {
     space: Space,
 }
 
-/// A space with a private mapping of one page at `BASE`, which was touched, and a pool of so many pages.
+/// Returns a pool of `pages` pages, and a space with a private mapping of one page at `BASE` that was
+/// touched.
 fn gates(locking: Locking, pages: u64) -> Gates {
     let machine: Machine = Machine::new(MachineConfig::backed((pages + 4) * HUGE)).unwrap();
     let gated = Gated::new(&machine);
@@ -50,7 +51,7 @@ impl Gates {
     }
 }
 
-/// Runs a call on a thread of its own that is killed if it waits.
+/// Makes a call on a thread of its own that has a fatal signal pending. The call is killed if it waits.
 fn killed_in<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     let thread = || {
         Task::current().interrupt_wait(1);
@@ -59,10 +60,10 @@ fn killed_in<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(thread).join().unwrap())
 }
 
-/// The owner takes a page back that a child has too, while somebody reads the child's memory: it waits for
-/// the reader.
+/// The owner reclaims a page that a child also maps, while another task reads the child's memory. The owner
+/// waits for the reader.
 #[test]
-fn a_reader_does_not_cost_the_owner_its_page() {
+fn owner_waits_for_a_reader_of_its_page() {
     for locking in designs() {
         let gates = gates(locking, 1);
         let (child, owner) = (gates.space.fork().unwrap(), gates.space.clone());
@@ -76,7 +77,7 @@ fn a_reader_does_not_cost_the_owner_its_page() {
             });
             let taken = move || until(|| at_child.frame_at(BASE).is_none());
             thread::spawn(taken).join().unwrap();
-            // It has found that another task has the page.
+            // The owner has found that another task holds the page.
             let task = hear_task.recv().unwrap();
             until(|| task.waits() > 0 || store.is_finished());
             tell.send((store.is_finished(), store)).unwrap();
@@ -84,16 +85,16 @@ fn a_reader_does_not_cost_the_owner_its_page() {
         assert_eq!(child.read_memory(BASE, &mut [0; 8], AccessMode::Plain), Ok(8));
         let (finished, store) = hear.recv().unwrap();
         assert!(store.join().unwrap().is_ok(), "{locking:?}");
-        assert!(!finished, "{locking:?}: what the reader has is written to");
+        assert!(!finished, "{locking:?}: the owner stored to a page that is being read");
         child.check();
         drop(child);
         gates.end(1);
     }
 }
 
-/// DONTNEED while a reader has the page: the reservation stands, and a fault waits for the page.
+/// DONTNEED runs while a reader holds the page. The reservation is kept, and a fault waits for the page.
 #[test]
-fn a_reservation_outlives_a_reader() {
+fn dontneed_keeps_the_reservation_during_a_read() {
     for locking in designs() {
         let gates = gates(locking, 1);
         let inside = gates.space.clone();
@@ -102,7 +103,7 @@ fn a_reservation_outlives_a_reader() {
                 scope.spawn(|| inside.madvise(BASE, HUGE, Advice::DontNeed)).join().unwrap().unwrap();
             });
             let fault = killed_in(|| inside.handle_fault(BASE, Access::WRITE));
-            assert_eq!(fault, Err(FaultError::Killed), "it waits for the reader");
+            assert_eq!(fault, Err(FaultError::Killed), "the fault waits for the reader");
         });
         assert_eq!(gates.space.read_memory(BASE, &mut [0; 8], AccessMode::Plain), Ok(8));
         assert_eq!(gates.counts(), (1, 1), "{locking:?}");
@@ -112,9 +113,9 @@ fn a_reservation_outlives_a_reader() {
     }
 }
 
-/// The same while the page moves.
+/// DONTNEED runs while the page is being migrated. The reservation is kept.
 #[test]
-fn a_reservation_outlives_a_move() {
+fn dontneed_keeps_the_reservation_during_a_migration() {
     for locking in designs() {
         let gates = gates(locking, 2);
         let inside = gates.space.clone();
@@ -130,10 +131,10 @@ fn a_reservation_outlives_a_move() {
     }
 }
 
-/// A pin lasts as long as its holder likes. The page comes back with the reservation, whatever happened to
-/// that meanwhile.
+/// A pin may last for any time. The page returns to the pool with its reservation, if the reservation is
+/// still owed.
 #[test]
-fn a_reservation_outlives_a_pin() {
+fn dontneed_keeps_the_reservation_of_a_pinned_page() {
     everywhere(2, |world, process, cpu| {
         let both = || (counts(world).free, counts(world).reserved);
         let pinned = |process: &Process, cpu: &mut Vcpu, at| {
@@ -143,22 +144,24 @@ fn a_reservation_outlives_a_pin() {
             pins
         };
         let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
-        // Let go of in time.
+        // The pin is dropped before the next fault.
         drop(pinned(process, cpu, at));
         assert_eq!(both(), (2, 1));
-        // Another page is used instead; the first brings nothing back that is owed to anybody.
+        // The next fault uses another page. The first page then returns without a reservation, because none
+        // is owed.
         let pins = pinned(process, cpu, at);
         process.store(cpu, at, 2u64).unwrap();
         assert_eq!(both(), (0, 0));
         drop(pins);
         assert_eq!(both(), (1, 0));
-        // The mapping ends first.
+        // The mapping is unmapped before the pin is dropped.
         let pins = pinned(process, cpu, at);
         process.munmap(at, HUGE).unwrap();
         assert_eq!(both(), (1, 0));
         drop(pins);
         assert_eq!(both(), (2, 0));
-        // Another owner waits for a page that was taken on its reservation, and gets it.
+        // Another owner needs a page while a page is in use on its reservation. The owner waits, and gets the
+        // page of the dropped pin.
         let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         let other = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         let pins = pinned(process, cpu, at);
@@ -175,10 +178,10 @@ fn a_reservation_outlives_a_pin() {
     });
 }
 
-/// A private page of a file that is cut off while the page is being made: the fault has asked for the size
-/// before, and asks again.
+/// The file is truncated while a fault prepares a private copy of a page. The fault has checked the size
+/// before, and checks it again.
 #[test]
-fn a_page_that_is_cut_off_while_it_is_made_is_not_mapped() {
+fn fault_does_not_map_a_page_truncated_during_the_fault() {
     for locking in designs() {
         let gates = gates(locking, 2);
         let mapping = Mapping::of_huge_pages(&gates.engine, HugePageSize::Mib2, HUGE, false).unwrap();

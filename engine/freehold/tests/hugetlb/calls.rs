@@ -1,4 +1,4 @@
-//! Calls on huge pages: what they refuse, and what they report.
+//! Calls on huge pages of pools: arguments that the calls refuse, and the contents of reports.
 
 use super::*;
 use freehold::{
@@ -8,12 +8,12 @@ use freehold::{
 };
 
 #[test]
-fn sizes_and_flags() {
+fn mmap_checks_page_sizes_and_flags() {
     let world = world(2);
     let process = world.process(Locking::default());
     let map = |len, flags| process.mmap(0, len, RW, flags, None, 0);
     let sized = |shift: u64| MapFlags::from_bits_retain(PRIVATE.bits() | shift << 26);
-    // Rounded up to whole pages, of the default size or the one that the flags say.
+    // Lengths are rounded up to whole pages, of the default size or of the size in the flags.
     let at = map(PAGE, PRIVATE).unwrap();
     assert_eq!(process.maps(at).next().map(|line| line.end), Some(at + HUGE));
     assert!(process.maps(at).next().unwrap().to_string().ends_with("/anon_hugepage (deleted)"));
@@ -36,10 +36,10 @@ fn sizes_and_flags() {
 }
 
 #[test]
-fn segments() {
+fn segments_of_huge_pages_map_only_at_aligned_addresses() {
     everywhere(2, |world, process, cpu| {
         let segment = |bytes| Segment::of_huge_pages(world.engine(), 7, HugePageSize::Mib2, bytes, true);
-        assert!(segment(HUGE + PAGE).is_err(), "not in whole pages");
+        assert!(segment(HUGE + PAGE).is_err(), "the size is not a whole number of pages");
         let segment = segment(2 * HUGE).unwrap();
         let none = ShmFlags::empty();
         assert_eq!(process.shmat(&segment, BASE + PAGE, none).unwrap_err().errno(), Errno::EINVAL);
@@ -57,35 +57,44 @@ fn segments() {
     });
 }
 
-/// A segment has its pages reserved from its beginning to its end, attached or not.
+/// A segment reserves all its pages when it is created, and keeps the reservation until it is removed,
+/// whether it is attached or not.
 #[test]
-fn a_segment_reserves_its_pages() {
+fn segment_reserves_its_pages_until_it_is_removed() {
     everywhere(3, |world, process, cpu| {
         let segment = |pages, reserved| {
             Segment::of_huge_pages(world.engine(), 7, HugePageSize::Mib2, pages * HUGE, reserved)
         };
         let two = segment(2, true).unwrap();
         assert_eq!((counts(world).free, counts(world).reserved), (3, 2));
-        assert_eq!(segment(2, true).err(), Some(FillError::NoHugePages), "one is left");
+        assert_eq!(segment(2, true).err(), Some(FillError::NoHugePages), "only one page is unreserved");
         assert_eq!(process.mmap(0, 2 * HUGE, RW, PRIVATE, None, 0).unwrap_err().errno(), Errno::ENOMEM);
-        assert_eq!((counts(world).free, counts(world).reserved), (3, 2), "what is refused leaves nothing");
-        // Attached, touched, detached: a page is reserved or there.
+        assert_eq!(
+            (counts(world).free, counts(world).reserved),
+            (3, 2),
+            "a refused request changes no counts"
+        );
+        // After attach, store and detach, each page is either reserved or allocated.
         let at = process.shmat(&two, 0, ShmFlags::empty()).unwrap();
         process.store(cpu, at, 1u64).unwrap();
         assert_eq!((counts(world).free, counts(world).reserved), (2, 1));
         process.shmdt(at).unwrap();
         assert_eq!((counts(world).free, counts(world).reserved), (2, 1));
-        // One without a reservation has what others leave.
+        // A segment without a reservation gets only unreserved pages.
         let more = segment(2, false).unwrap();
         let at = process.shmat(&more, 0, ShmFlags::empty()).unwrap();
         process.store(cpu, at, 1u64).unwrap();
         let store = process.store(cpu, at + HUGE, 1u64);
-        assert_eq!(store, Err(FaultError::Bus { addr: at + HUGE }), "the last page is another's");
+        assert_eq!(
+            store,
+            Err(FaultError::Bus { addr: at + HUGE }),
+            "the last page is reserved for another segment"
+        );
         two.remove();
         assert_eq!(counts(world).reserved, 0);
         process.store(cpu, at + HUGE, 1u64).unwrap();
         process.shmdt(at).unwrap();
-        // Of one that was never removed.
+        // A segment that is dropped without being removed frees its pages, too.
         drop(more);
         let one = segment(1, true).unwrap();
         assert_eq!((counts(world).free, counts(world).reserved), (3, 1));
@@ -94,9 +103,9 @@ fn a_segment_reserves_its_pages() {
     });
 }
 
-/// Two segments that are made at once do not both find the pages that there are for one.
+/// Two segments that are created concurrently cannot both reserve pages that suffice for only one.
 #[test]
-fn two_segments_do_not_have_the_same_pages() {
+fn concurrent_segments_never_reserve_the_same_pages() {
     let world = world(3);
     for _ in 0..50 {
         let make = || Segment::of_huge_pages(world.engine(), 7, HugePageSize::Mib2, 2 * HUGE, true);
@@ -110,9 +119,9 @@ fn two_segments_do_not_have_the_same_pages() {
     world.end();
 }
 
-/// Nothing is cut inside a page, and nothing changes when that is asked for (hazards C-29, C-30).
+/// Calls with an address or length inside a huge page fail and change nothing (hazards C-29, C-30).
 #[test]
-fn unaligned_ranges() {
+fn c29_c30_unaligned_ranges_are_refused_or_rounded() {
     everywhere(3, |world, process, cpu| {
         assert_eq!(process.mmap(BASE, 3 * HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0), Ok(BASE));
         for n in 0..3 {
@@ -145,20 +154,20 @@ fn unaligned_ranges() {
         );
         let after: Vec<_> = process.maps(0).map(|line| line.to_string()).collect();
         assert_eq!(before, after);
-        // An end inside a page is rounded down.
+        // The end of a madvise range inside a page is rounded down.
         process.madvise(BASE, HUGE + PAGE, Advice::DontNeed).unwrap();
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));
         assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(2));
-        // Lengths are rounded up.
+        // Lengths of mremap are rounded up.
         assert_eq!(process.mremap(BASE, HUGE, PAGE, RemapFlags::MAYMOVE | RemapFlags::FIXED, to), Ok(to));
         assert_eq!(process.load::<u64>(cpu, to), Ok(0));
         assert_eq!(counts(world).reserved, 0);
     });
 }
 
-/// Moved pages keep what they are, and the rest of the reservation moves with them.
+/// A move keeps the pages, and moves the unused reservations with them.
 #[test]
-fn a_private_mapping_moves() {
+fn mremap_moves_pages_and_reservations() {
     everywhere(3, |world, process, cpu| {
         assert_eq!(process.mmap(BASE, 3 * HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0), Ok(BASE));
         process.store(cpu, BASE + HUGE, 5u64).unwrap();
@@ -175,7 +184,7 @@ fn a_private_mapping_moves() {
 }
 
 #[test]
-fn reports() {
+fn smaps_and_remote_access_cover_huge_pages() {
     everywhere(2, |world, process, cpu| {
         let file = file(world, SPAN);
         map_span(process, &file, BASE);
@@ -193,7 +202,7 @@ fn reports() {
         process.mincore(BASE, 3 * HUGE, &mut resident).unwrap();
         let pages: Vec<u8> = resident.chunks(512).map(|page| page[17]).collect();
         assert_eq!(pages, [0, 1, 0]);
-        // Others read and write it, and debuggers.
+        // Other processes and debuggers can read and write the pages.
         assert_eq!(process.write_memory(BASE + HUGE + 4090, &[1; 12], AccessMode::Plain), Ok(12));
         let mut bytes = [0; 12];
         assert_eq!(other.read_memory(BASE + HUGE + 4090, &mut bytes, AccessMode::Forced), Ok(12));
@@ -201,7 +210,7 @@ fn reports() {
         assert_eq!(file.mapping().read_at(HUGE + 4090, &mut bytes), Ok(12));
         assert_eq!(bytes, [1; 12]);
         assert!(file.mapping().write_at(0, &bytes).is_err());
-        // No copies for debuggers.
+        // A forced write does not copy a private huge page.
         let private = process.mmap(0, HUGE, R, PRIVATE | MapFlags::NORESERVE, None, 0).unwrap();
         assert!(process.write_memory(private, &bytes, AccessMode::Forced).is_err());
         process.munmap(private, HUGE).unwrap();
@@ -215,9 +224,9 @@ fn reports() {
     });
 }
 
-/// Pages of 1 GiB, on a machine without contents.
+/// Pages of 1 GiB, on a machine whose memory has no contents.
 #[test]
-fn gigantic_pages() {
+fn pages_of_1_gib_are_mapped_and_reserved() {
     for locking in designs() {
         let machine: Machine = Machine::new(MachineConfig::phantom(5 << 30)).unwrap();
         let engine = Engine::new(machine.clone(), Config::default()).unwrap();
@@ -238,7 +247,7 @@ fn gigantic_pages() {
         let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         assert_eq!(process.mremap(at, SPAN, SPAN, fixed, to), Ok(to));
         let moved = engine.migrate(process.frame_at(to).unwrap());
-        assert!(moved.is_err(), "the only page left is reserved");
+        assert!(moved.is_err(), "the only free page is reserved");
         process.munmap(at + SPAN, SPAN).unwrap();
         engine.migrate(process.frame_at(to).unwrap()).unwrap();
         process.check();

@@ -1,6 +1,6 @@
-//! Huge pages of pools: mapped, shared, copied, cut off, reserved and given back. On the machine with TLBs
-//! that remember: every scenario under every design of the locks, and with both designs of the locks of huge
-//! pages.
+//! Huge pages of pools: mapping, sharing, copying, truncation, reservation and release. Every scenario runs
+//! on every design, with both designs of the locks of huge pages. The TLBs of the machine keep stale
+//! translations until they are flushed.
 
 mod borrowed;
 mod calls;
@@ -22,30 +22,30 @@ use freehold::{
     space::{HugetlbLock, Locking},
 };
 
-/// What a table of huge pages spans.
+/// Bytes that one table of huge pages covers.
 const SPAN: u64 = 1 << 30;
-/// A place at the start of such a span.
+/// An address at the start of such a span.
 const BASE: u64 = 0x100 * SPAN;
-/// Where nothing is reserved.
+/// Flags of a shared mapping without a reservation.
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED).union(MapFlags::NORESERVE);
-/// Private memory of huge pages.
+/// Flags of private memory of huge pages.
 const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::HUGETLB);
 
-/// Every design.
+/// Returns every design.
 fn designs() -> impl Iterator<Item = Locking> {
     let both = [HugetlbLock::FileLock, HugetlbLock::VmaLock];
     Locking::ALL.into_iter().flat_map(move |locking| both.map(|hugetlb| Locking { hugetlb, ..locking }))
 }
 
-/// A machine with a pool of so many pages of 2 MiB.
+/// Returns a machine with a pool of `pages` pages of 2 MiB.
 fn world(pages: u64) -> World {
     let world = World::with((pages + 4) * HUGE, Config::default());
     assert_eq!(world.engine().resize_huge_pool(HugePageSize::Mib2, pages, None), pages);
     world
 }
 
-/// Runs a scenario under every design, with a pool of so many pages, all of which are back at the end, and
-/// none reserved.
+/// Runs `scenario` on every design with a pool of `pages` pages. Checks that all pages are free and
+/// unreserved at the end.
 fn everywhere(pages: u64, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for locking in designs() {
         let world = world(pages);
@@ -67,13 +67,13 @@ fn all_free(pages: u64) -> HugePoolCounts {
     HugePoolCounts { total: pages, free: pages, reserved: 0, surplus: 0 }
 }
 
-/// A file of so many bytes of huge pages.
+/// Returns a file of huge pages with the given size in bytes.
 fn file(world: &World, bytes: u64) -> Counted<File<Machine>> {
     let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, bytes, false).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap()
 }
 
-/// Maps all of 1 GiB of a file at the start of a span, without reservations.
+/// Maps 1 GiB of a file at the start of a span, without reservations.
 fn map_span(process: &Process, file: &Counted<File<Machine>>, at: u64) {
     assert_eq!(process.mmap(at, SPAN, RW, SHARED, Some(file), 0), Ok(at));
 }

@@ -1,6 +1,6 @@
-//! Memory runs out in the middle of calls on huge pages: every allocation of every call fails once, alone or
-//! with all that follow. A call that fails has changed nothing that the pool or another process would notice,
-//! and succeeds the next time.
+//! Memory runs out in the middle of calls on huge pages. Every allocation of every call fails once, alone or
+//! together with all later allocations. A failed call has changed nothing that the pool or another process
+//! can see, and a second attempt succeeds.
 
 use super::{
     support::failure::{Failure, at_every_allocation},
@@ -8,13 +8,13 @@ use super::{
 };
 use freehold::call::RemapFlags;
 
-/// A private mapping of three pages, of which the second is there; and a span of a file, of which the first
-/// page is, with a table that another process uses as well.
+/// A private mapping of three pages, of which the second is allocated; and a span of a file, of which the
+/// first page is allocated, with a page table that another process shares.
 struct Scene {
     world: World,
     process: Process,
     other: Process,
-    /// Maps the file and has not looked.
+    /// Maps the file, but has not accessed it.
     third: Process,
     file: Counted<File<Machine>>,
     cpu: Vcpu,
@@ -53,10 +53,10 @@ fn is_mapped(process: &Process, addr: u64) -> bool {
     process.space().read().find(addr).is_some()
 }
 
-/// What cuts a mapping of two spans between them, each with a table that another process uses as well. The
-/// piece that this makes has the table of the second span, and has to be able to leave it.
+/// Splits a mapping of two spans between them. Each span has a page table that another process shares. The
+/// split creates a VMA that uses the shared table of the second span, and that must be able to unshare it.
 #[test]
-fn a_cut_between_two_tables() {
+fn split_between_two_shared_tables_survives_failures() {
     const UPPER: u64 = BASE + SPAN;
     let calls: [Call; 4] = [
         ("mprotect", |scene| told(scene.process.mprotect(UPPER, SPAN, R))),
@@ -85,9 +85,9 @@ fn a_cut_between_two_tables() {
             let result = point.fail(|| call(&mut scene));
             scene.process.check();
             if result.is_err() {
-                assert!(point.reached(), "{name} failed by itself");
-                assert!(is_mapped(&scene.process, UPPER), "{name}, {point}: it fails, and is done");
-                assert_eq!(call(&mut scene), Ok(()), "{name}, {point}: it fails the second time");
+                assert!(point.reached(), "{name} failed without an injected failure");
+                assert!(is_mapped(&scene.process, UPPER), "{name}, {point}: the call failed but took effect");
+                assert_eq!(call(&mut scene), Ok(()), "{name}, {point}: the second attempt failed");
                 scene.process.check();
             }
             for at in [BASE, UPPER] {
@@ -106,7 +106,7 @@ fn a_cut_between_two_tables() {
 
 type Call = (&'static str, fn(&mut Scene) -> Result<(), ()>);
 
-/// Nothing that would have to be allocated.
+/// Drops the value and the error of a result. Allocates nothing.
 fn told<T, E>(result: Result<T, E>) -> Result<(), ()> {
     result.map(drop).map_err(drop)
 }
@@ -123,16 +123,16 @@ const CALLS: [Call; 11] = [
     }),
     ("fault private", |scene| told(scene.process.store(&mut scene.cpu, PRIVATE_AT, 3u64))),
     ("fault shared", |scene| told(scene.process.store(&mut scene.cpu, BASE + HUGE, 3u64))),
-    ("fault that shares", |scene| {
+    ("fault that shares a table", |scene| {
         let result = told(scene.third.store(&mut scene.cpu, BASE, 1u64));
         scene.third.check();
         result
     }),
-    ("munmap a part", |scene| match scene.process.maps(BASE).next() {
+    ("munmap of a part", |scene| match scene.process.maps(BASE).next() {
         Some(line) if line.end > BASE + HUGE => told(scene.process.munmap(BASE + HUGE, HUGE)),
         _ => Ok(()),
     }),
-    ("mprotect a part", |scene| told(scene.process.mprotect(PRIVATE_AT + HUGE, HUGE, R))),
+    ("mprotect of a part", |scene| told(scene.process.mprotect(PRIVATE_AT + HUGE, HUGE, R))),
     ("mprotect", |scene| told(scene.process.mprotect(BASE, SPAN, R))),
     ("mremap", |scene| match scene.process.maps(PRIVATE_AT).next().filter(|line| line.start == PRIVATE_AT) {
         Some(_) => told(scene.process.mremap(PRIVATE_AT, 3 * HUGE, 3 * HUGE, MOVE, BASE + 20 * SPAN - HUGE)),
@@ -147,7 +147,7 @@ const CALLS: [Call; 11] = [
 ];
 
 #[test]
-fn every_allocation_fails_once() {
+fn failed_allocation_changes_neither_pool_nor_other_processes() {
     let mut total = 0;
     for (name, call) in CALLS {
         total += at_every_allocation(&Failure::ALL, |point| {
@@ -156,12 +156,12 @@ fn every_allocation_fails_once() {
             let result = point.fail(|| call(&mut scene));
             scene.process.check();
             if result.is_err() {
-                assert!(point.reached(), "{name} failed by itself");
-                assert!(call(&mut scene).is_ok(), "{name}, {point}: it fails the second time");
+                assert!(point.reached(), "{name} failed without an injected failure");
+                assert!(call(&mut scene).is_ok(), "{name}, {point}: the second attempt failed");
             }
             scene.end();
         });
     }
-    // Not every call needs memory in this scene; together they do, at many places.
+    // Some calls need no memory in this scene. Together, the calls allocate at many places.
     assert!(total > 50, "{total} allocations failed");
 }

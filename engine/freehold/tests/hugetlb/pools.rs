@@ -1,15 +1,15 @@
-//! The pool's books: what is there, reserved, made on demand, and given back.
+//! Counts of a pool: total, free, reserved and surplus pages.
 
 use super::*;
 
 #[test]
-fn a_pool_grows_and_shrinks() {
+fn resizing_changes_the_size_of_a_pool() {
     let world = world(3);
     let engine = world.engine();
     assert_eq!(counts(&world), all_free(3));
     assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 1, None), 1);
     assert_eq!(counts(&world), all_free(1));
-    // More than there is memory for.
+    // The requested size exceeds the memory of the machine.
     let most = engine.resize_huge_pool(HugePageSize::Mib2, 100, None);
     assert!((5..=7).contains(&most), "{most} pages of seven");
     assert_eq!(counts(&world), all_free(most));
@@ -18,12 +18,12 @@ fn a_pool_grows_and_shrinks() {
 }
 
 #[test]
-fn a_mapping_reserves_its_pages() {
+fn mmap_reserves_pages_and_munmap_releases_them() {
     everywhere(4, |world, process, cpu| {
         let at = process.mmap(0, 3 * HUGE, RW, PRIVATE, None, 0).unwrap();
         assert!(at.is_multiple_of(HUGE));
         assert_eq!((counts(world).free, counts(world).reserved), (4, 3));
-        // One page is left, so no two can be reserved.
+        // One page is unreserved, so a reservation of two pages fails.
         assert_eq!(process.mmap(0, 2 * HUGE, RW, PRIVATE, None, 0).unwrap_err().errno(), Errno::ENOMEM);
         process.store(cpu, at, 1u64).unwrap();
         assert_eq!((counts(world).free, counts(world).reserved), (3, 2));
@@ -35,7 +35,7 @@ fn a_mapping_reserves_its_pages() {
 }
 
 #[test]
-fn surplus_pages_come_and_go() {
+fn surplus_pages_are_allocated_on_demand_and_freed() {
     everywhere(1, |world, process, cpu| {
         let pool = world.engine().huge_pool(HugePageSize::Mib2);
         pool.set_overcommit(2);
@@ -53,7 +53,7 @@ fn surplus_pages_come_and_go() {
 }
 
 #[test]
-fn without_a_reservation_an_empty_pool_is_a_bus_error() {
+fn fault_without_reservation_in_an_empty_pool_raises_sigbus() {
     everywhere(1, |_, process, cpu| {
         let at = process.mmap(0, 2 * HUGE, RW, PRIVATE | MapFlags::NORESERVE, None, 0).unwrap();
         process.store(cpu, at, 1u64).unwrap();
@@ -63,10 +63,10 @@ fn without_a_reservation_an_empty_pool_is_a_bus_error() {
     });
 }
 
-/// Many ranges of one file that do not touch: what the file keeps of them grows, and under its lock nothing
-/// is freed.
+/// A file reserves many ranges that do not touch, so its set of reservations grows. No memory is freed under
+/// the lock of the set.
 #[test]
-fn sets_of_reservations_grow() {
+fn set_of_reservations_grows() {
     everywhere(12, |world, process, _| {
         let file = file(world, 24 * HUGE);
         for at in (0..24 * HUGE).step_by(2 * HUGE as usize) {

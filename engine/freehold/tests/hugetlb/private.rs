@@ -1,26 +1,26 @@
-//! Private mappings: copies, reservations, fork.
+//! Private mappings of huge pages: copies, reservations, fork.
 
 use super::*;
 use freehold::remote::PinFlags;
 
 #[test]
-fn pages_start_as_zeroes_and_keep_what_is_written() {
+fn dontneed_frees_and_reserves_private_pages_again() {
     everywhere(2, |world, process, cpu| {
         let at = process.mmap(0, 2 * HUGE, RW, PRIVATE, None, 0).unwrap();
         assert_eq!(process.load::<u64>(cpu, at + HUGE + 8 * PAGE), Ok(0));
         process.store(cpu, at + 511 * PAGE, 7u64).unwrap();
         assert_eq!(process.load::<u64>(cpu, at + 511 * PAGE), Ok(7));
         process.madvise(at, 2 * HUGE, Advice::DontNeed).unwrap();
-        // Free again, and reserved again.
+        // The pages are free and reserved again.
         assert_eq!((counts(world).free, counts(world).reserved), (2, 2));
         assert_eq!(process.load::<u64>(cpu, at + 511 * PAGE), Ok(0));
         assert_eq!(process.rss().anon, 0);
     });
 }
 
-/// Also if nobody has read it through this mapping.
+/// The first access through a private mapping is a store. The store goes to a copy of the file's page.
 #[test]
-fn a_store_is_to_a_copy_of_what_the_file_has() {
+fn private_store_copies_the_page_of_the_file() {
     everywhere(2, |world, process, cpu| {
         let file = file(world, HUGE);
         let [shared, private] = [MapFlags::SHARED, MapFlags::PRIVATE]
@@ -33,7 +33,7 @@ fn a_store_is_to_a_copy_of_what_the_file_has() {
 }
 
 #[test]
-fn a_child_has_its_own_copy() {
+fn store_of_a_child_copies_the_page() {
     everywhere(3, |world, process, cpu| {
         let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         process.store(cpu, at, 1u64).unwrap();
@@ -48,7 +48,7 @@ fn a_child_has_its_own_copy() {
 }
 
 #[test]
-fn the_owner_comes_first_when_the_pool_is_empty() {
+fn owner_takes_the_page_of_a_child_if_the_pool_is_empty() {
     everywhere(1, |_, process, cpu| {
         let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         process.store(cpu, at, 1u64).unwrap();
@@ -57,16 +57,16 @@ fn the_owner_comes_first_when_the_pool_is_empty() {
         assert_eq!(child.store(cpu, at, 2u64), Err(FaultError::Bus { addr: at }));
         process.store(cpu, at, 3u64).unwrap();
         assert_eq!(process.load::<u64>(cpu, at), Ok(3));
-        // What both had is the owner's now.
+        // The page that both shared belongs to the owner only.
         assert_eq!(child.load::<u64>(cpu, at), Err(FaultError::Bus { addr: at }));
         child.check();
     });
 }
 
-/// What a device stores to stays the parent's, and the page is in use until the device lets go (hazards C-56,
-/// C-57).
+/// A pinned page to which a device stores stays with the parent, and is in use until the pin is dropped
+/// (hazards C-56, C-57).
 #[test]
-fn a_pinned_page_is_copied_for_a_child() {
+fn c56_c57_fork_copies_a_pinned_page_for_the_child() {
     everywhere(3, |world, process, cpu| {
         let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         process.store(cpu, at, 1u64).unwrap();

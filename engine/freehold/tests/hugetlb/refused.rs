@@ -1,4 +1,4 @@
-//! Calls on files of huge pages that fail: what the file and the pool were before, they are afterwards.
+//! Calls on files of huge pages that fail. The file and the pool are unchanged afterwards.
 
 use super::{
     support::failure::{Failure, at_every_allocation},
@@ -11,7 +11,7 @@ const POOL: u64 = 4;
 const RESERVED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
 const COPIED: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
 
-/// An mmap that is refused, of two pages and more than the file has.
+/// An mmap of two pages, more than the file has, that is refused.
 struct Refused {
     why: &'static str,
     access: FileAccess,
@@ -24,7 +24,7 @@ struct Refused {
     errno: Errno,
 }
 
-/// One that is not: the cases below each change what makes the difference.
+/// Returns an mmap that is granted. Each of the cases below changes the argument that makes the call fail.
 fn granted() -> Refused {
     Refused {
         why: "granted",
@@ -43,13 +43,13 @@ fn cases() -> Vec<Refused> {
     let shut = |access| Refused { access, errno: Errno::EACCES, ..granted() };
     let x = freehold::space::Prot::EXEC;
     let all = FileAccess::READ_WRITE;
-    // The last offset at which a page of the pool could lie, were files as large as numbers.
+    // The last offset at which a page of the pool would lie if files could have any size.
     let last = 0x8000_0000_0000_0000;
     let limited = |limits, errno| Refused { limits, errno, ..granted() };
     let locked = |memlock| Limits { memlock, ..Limits::default() };
     let with = |flags| granted().flags | flags;
     vec![
-        Refused { why: "beyond all files", offset: last, errno: Errno::EOVERFLOW, ..granted() },
+        Refused { why: "beyond the largest file size", offset: last, errno: Errno::EOVERFLOW, ..granted() },
         Refused { why: "not for writing", ..shut(FileAccess::READ) },
         Refused { why: "for appending", ..shut(FileAccess { append: true, ..all }) },
         Refused { why: "not for reading", ..shut(FileAccess { read: false, ..all }) },
@@ -65,20 +65,20 @@ fn cases() -> Vec<Refused> {
             errno: Errno::ENODEV,
             ..shut(FileAccess { mappable: false, ..all })
         },
-        Refused { why: "a stack", flags: with(MapFlags::GROWSDOWN), ..granted() },
+        Refused { why: "a mapping that grows down", flags: with(MapFlags::GROWSDOWN), ..granted() },
         Refused {
             why: "an unknown flag",
             flags: MapFlags::SHARED_VALIDATE | MapFlags::FIXED | MapFlags::SYNC,
             errno: Errno::EOPNOTSUPP,
             ..granted()
         },
-        Refused { why: "not at such an address", addr: BASE + PAGE, ..granted() },
+        Refused { why: "a misaligned address", addr: BASE + PAGE, ..granted() },
         Refused { why: "an offset inside a page", offset: PAGE, ..granted() },
         Refused { why: "a copy from inside a page", offset: PAGE, flags: COPIED, ..granted() },
-        // Everything else is asked before that.
+        // An offset inside a page is checked after all other conditions.
         Refused { why: "not for writing, inside a page", offset: PAGE, ..shut(FileAccess::READ) },
         Refused {
-            why: "beyond all files, inside a page",
+            why: "beyond the largest file size, inside a page",
             offset: last - PAGE,
             errno: Errno::EOVERFLOW,
             ..granted()
@@ -92,7 +92,7 @@ fn cases() -> Vec<Refused> {
             ..granted()
         },
         Refused {
-            why: "occupied, beyond all files",
+            why: "occupied, beyond the largest file size",
             offset: last,
             flags: MapFlags::SHARED | MapFlags::FIXED_NOREPLACE,
             addr: BASE + SPAN,
@@ -100,11 +100,11 @@ fn cases() -> Vec<Refused> {
             ..granted()
         },
         Refused {
-            why: "too large a space, inside a page",
+            why: "address space limit, inside a page",
             offset: PAGE,
             ..limited(Limits { address_space: 2 * HUGE, ..Limits::default() }, Errno::ENOMEM)
         },
-        Refused { why: "beyond all addresses", addr: 1 << 47, errno: Errno::ENOMEM, ..granted() },
+        Refused { why: "beyond user space", addr: 1 << 47, errno: Errno::ENOMEM, ..granted() },
         Refused { why: "too low", addr: 0, errno: Errno::EPERM, ..granted() },
         Refused {
             why: "occupied",
@@ -114,21 +114,21 @@ fn cases() -> Vec<Refused> {
             ..granted()
         },
         Refused {
-            why: "no right to lock",
+            why: "no right to lock memory",
             flags: with(MapFlags::LOCKED),
             ..limited(locked(0), Errno::EPERM)
         },
         Refused {
-            why: "too much to lock",
+            why: "limit of locked memory",
             flags: with(MapFlags::LOCKED),
             ..limited(locked(HUGE), Errno::EAGAIN)
         },
         Refused {
-            why: "too large a space",
+            why: "address space limit",
             ..limited(Limits { address_space: 2 * HUGE, ..Limits::default() }, Errno::ENOMEM)
         },
         Refused {
-            why: "a copy in too large a space",
+            why: "a copy, address space limit",
             flags: COPIED,
             ..limited(Limits { address_space: 2 * HUGE, ..Limits::default() }, Errno::ENOMEM)
         },
@@ -143,11 +143,11 @@ fn cases() -> Vec<Refused> {
     ]
 }
 
-/// Every way in which mmap refuses: the file's size, the pool and the reservations stay, and so does what was
-/// to be replaced, also where Linux has unmapped it by then: for want of huge pages, and for an offset inside
-/// a page.
+/// A refused mmap changes neither the size of the file nor the pool nor the reservations. The mapping that
+/// would have been replaced also stays. In two cases Linux has unmapped that mapping before it fails: if the
+/// pool has too few pages, and if the offset is inside a page.
 #[test]
-fn a_mapping_that_is_refused_leaves_no_trace() {
+fn refused_mmap_changes_nothing() {
     for (case, locking) in cases().into_iter().zip(designs().collect::<Vec<_>>().into_iter().cycle()) {
         let world = world(POOL);
         let process = world.process(locking);
@@ -172,7 +172,7 @@ fn a_mapping_that_is_refused_leaves_no_trace() {
 }
 
 #[test]
-fn a_sealed_file_reserves_nothing() {
+fn mmap_refused_by_a_seal_reserves_nothing() {
     everywhere(POOL, |world, process, _| {
         let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, HUGE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap();
@@ -183,9 +183,9 @@ fn a_sealed_file_reserves_nothing() {
     });
 }
 
-/// There may be one VMA more than the limit says, as on Linux.
+/// The limit admits one VMA more than its value, as on Linux.
 #[test]
-fn nor_does_one_for_which_there_is_no_vma() {
+fn mmap_refused_by_the_vma_limit_reserves_nothing() {
     let config = Config { max_map_count: 1, ..Config::default() };
     let world = World::with((POOL + 4) * HUGE, config);
     world.engine().resize_huge_pool(HugePageSize::Mib2, POOL, None);
@@ -202,7 +202,7 @@ fn nor_does_one_for_which_there_is_no_vma() {
 }
 
 #[test]
-fn nor_one_that_is_killed() {
+fn killed_mmap_reserves_nothing() {
     everywhere(POOL, |world, process, _| {
         let file = file(world, HUGE);
         let guard = process.space().write();
@@ -219,9 +219,10 @@ fn nor_one_that_is_killed() {
     });
 }
 
-/// Every allocation of an mmap fails, of a file that is mapped elsewhere, and in the place of something else.
+/// Every allocation of an mmap fails once. The file is also mapped elsewhere, and the mmap replaces another
+/// mapping.
 #[test]
-fn nor_one_for_which_there_is_no_memory() {
+fn mmap_without_memory_reserves_nothing() {
     let mut failed = 0;
     for (flags, private) in [(RESERVED, false), (COPIED, true)] {
         at_every_allocation(&Failure::ALL, |point| {
@@ -245,20 +246,20 @@ fn nor_one_for_which_there_is_no_memory() {
     assert!(failed > 5, "{failed} calls failed");
 }
 
-/// fallocate that finds the pool empty half-way: the size stays, what came beyond the end goes, what came
-/// inside the file stays.
+/// fallocate finds the pool empty half-way. The size of the file stays, pages beyond the end are freed, and
+/// pages inside the file stay allocated.
 #[test]
-fn fallocate_that_fails_does_not_enlarge_the_file() {
+fn failed_fallocate_does_not_enlarge_the_file() {
     everywhere(POOL, |world, process, cpu| {
         let file = file(world, 2 * HUGE);
         let mapping = file.mapping();
-        // Pages 3 and 4 are reserved for a mapping that may only read, and so has not enlarged the file.
+        // Pages 3 and 4 are reserved for a read-only mapping, which does not enlarge the file.
         process.mmap(BASE, 2 * HUGE, R, RESERVED, Some(&file), 3 * HUGE).unwrap();
         assert_eq!((counts(world).free, counts(world).reserved), (POOL, 2));
-        // Pages 2 to 4 come, and go again when there is none for page 5.
+        // Pages 2 to 4 are allocated, and freed again because no page is left for page 5.
         assert_eq!(mapping.allocate(HUGE..6 * HUGE).unwrap_err().errno(), Errno::ENOSPC);
         assert_eq!(mapping.size(), 2 * HUGE);
-        assert!(mapping.has_page(PageIndex::new(1)), "what came inside the file stays");
+        assert!(mapping.has_page(PageIndex::new(1)), "a page inside the file stays allocated");
         assert_eq!((counts(world).free, counts(world).reserved), (POOL - 1, 2));
         assert_eq!(process.load::<u64>(cpu, BASE), Err(FaultError::Bus { addr: BASE }));
         mapping.allocate(HUGE..5 * HUGE).unwrap();
@@ -273,10 +274,10 @@ fn fallocate_that_fails_does_not_enlarge_the_file() {
     });
 }
 
-/// The same for want of memory: each allocation fails once. What was reserved beyond the end is reserved
+/// Each allocation of a fallocate fails once. Pages beyond the end that were reserved before are reserved
 /// again.
 #[test]
-fn fallocate_without_memory() {
+fn fallocate_without_memory_restores_reservations() {
     at_every_allocation(&Failure::ALL, |point| {
         let world = world(POOL);
         let process = world.process(Locking::default());

@@ -1,15 +1,15 @@
-//! Shared mappings of files, and the tables that their processes share.
+//! Shared mappings of files, and page tables that several processes share.
 
 use super::*;
 use freehold::{call::RemapFlags, space::Unmap};
 
-/// Page tables in use, all processes' together.
+/// Returns the number of page tables in use by all processes.
 fn tables(world: &World) -> usize {
     world.machine.accounting().tables
 }
 
-/// Two processes that map a span of one file with one table, of which so many pages are there, page n with n
-/// + 1 in it.
+/// Returns a file and a second process. Both processes map a span of the file with one shared page table.
+/// `pages` pages are present, and page n contains n + 1.
 fn two(world: &World, process: &Process, cpu: &mut Vcpu, pages: u64) -> (Counted<File<Machine>>, Process) {
     let file = file(world, SPAN);
     let other = world.process(process.locking());
@@ -21,7 +21,7 @@ fn two(world: &World, process: &Process, cpu: &mut Vcpu, pages: u64) -> (Counted
     let before = other.faults();
     assert_eq!(other.load::<u64>(cpu, BASE + 3 * SPAN), Ok(1));
     for n in 0..pages {
-        // One fault hung the table in; nothing else is missing.
+        // One fault installed the shared table, and no other page faults.
         assert_eq!(other.load::<u64>(cpu, BASE + 3 * SPAN + n * HUGE), Ok(n + 1));
     }
     let faults = other.faults();
@@ -30,10 +30,10 @@ fn two(world: &World, process: &Process, cpu: &mut Vcpu, pages: u64) -> (Counted
 }
 
 #[test]
-fn two_processes_use_one_table() {
+fn two_processes_share_one_table() {
     everywhere(2, |world, process, cpu| {
         let (_, other) = two(world, process, cpu, 2);
-        // A root and an upper table each, and one table of huge pages.
+        // Each process has a root and an upper table. The table of huge pages exists once.
         assert_eq!(tables(world), 2 * 2 + 1);
         other.check();
         other.munmap(BASE + 3 * SPAN, SPAN).unwrap();
@@ -41,9 +41,10 @@ fn two_processes_use_one_table() {
     });
 }
 
-/// Sharing asks for a whole span, at such addresses, with the same rights, of the same part of the file.
+/// Two mappings share a table only if they cover a whole aligned span of the same part of the file with the
+/// same rights.
 #[test]
-fn what_differs_shares_nothing() {
+fn mappings_that_differ_share_no_table() {
     everywhere(1, |world, process, cpu| {
         let file = file(world, 2 * SPAN);
         map_span(process, &file, BASE);
@@ -61,19 +62,19 @@ fn what_differs_shares_nothing() {
         ] {
             let before = tables(world);
             let _ = other.touch(cpu, BASE + HUGE, freehold::fault::Access::READ);
-            // The pool has one page: whether the access succeeds is not the question.
-            assert!(tables(world) > before, "nothing of its own");
+            // The pool has one page, so the access may fail.
+            assert!(tables(world) > before, "the mapping has no table of its own");
             let leaf = tables(world) - before;
-            assert_eq!(leaf, 2, "an upper table, and one of huge pages");
+            assert_eq!(leaf, 2, "an upper table and a table of huge pages");
             other.check();
         }
     });
 }
 
-/// A process that unshares a table has to forget all of its span, not just what the call was about (hazard
-/// C-17); the others keep it.
+/// C-17: a process that unshares a table must flush the whole span of the table, not only the range of the
+/// call. The other processes keep the table.
 #[test]
-fn a_part_that_goes_is_forgotten_with_all_of_its_table() {
+fn c17_unsharing_flushes_the_whole_span_of_the_table() {
     everywhere(4, |world, process, cpu| {
         let (file, other) = two(world, process, cpu, 4);
         let mut away = world.machine.cpu(1);
@@ -81,7 +82,7 @@ fn a_part_that_goes_is_forgotten_with_all_of_its_table() {
             assert_eq!(process.load::<u64>(&mut away, BASE + n * HUGE), Ok(n + 1));
         }
         process.madvise(BASE + HUGE, HUGE, Advice::DontNeed).unwrap();
-        // What the processor remembered of the other pages would now outlive them.
+        // A cached translation of another page would outlive the page here.
         other.munmap(BASE + 3 * SPAN, SPAN).unwrap();
         file.mapping().truncate(0).unwrap();
         assert_eq!(counts(world), all_free(4));
@@ -92,12 +93,12 @@ fn a_part_that_goes_is_forgotten_with_all_of_its_table() {
     });
 }
 
-/// Flushes do not become more with the tables that a munmap leaves (hazard C-14).
+/// C-14: a munmap flushes once for all tables that it unshares.
 #[test]
-fn one_flush_for_all_tables() {
+fn c14_munmap_flushes_once_for_all_unshared_tables() {
     everywhere(4, |world, process, cpu| {
         if !matches!(process.locking().unmap, Unmap::Exclusive | Unmap::Released) {
-            // Section by section.
+            // A sectioned or downgraded munmap flushes once per section.
             return;
         }
         let file = file(world, 4 * SPAN);
@@ -122,9 +123,10 @@ fn one_flush_for_all_tables() {
     });
 }
 
-/// A VMA that ends inside a span has its own table there (hazard C-12): by munmap, mprotect, mremap.
+/// C-12: a VMA that ends inside a span has a table of its own there, whether munmap, mprotect or mremap split
+/// it.
 #[test]
-fn a_split_unshares() {
+fn c12_vma_split_unshares_the_table() {
     for call in 0..3 {
         everywhere(3, |world, process, cpu| {
             let (_, other) = two(world, process, cpu, 3);
@@ -151,7 +153,7 @@ fn a_split_unshares() {
 }
 
 #[test]
-fn rights_are_of_one_process() {
+fn mprotect_unshares_the_table_of_one_process() {
     everywhere(2, |world, process, cpu| {
         let (_, other) = two(world, process, cpu, 2);
         process.mprotect(BASE, SPAN, R).unwrap();
@@ -162,16 +164,16 @@ fn rights_are_of_one_process() {
         process.mprotect(BASE, SPAN, RW).unwrap();
         process.store(cpu, BASE + HUGE, 8u64).unwrap();
         assert_eq!(other.load::<u64>(cpu, BASE + 3 * SPAN + HUGE), Ok(8));
-        // Alike again, and so are the tables, once they meet.
+        // The rights are equal again, so the processes share a table after the next fault.
         process.madvise(BASE, SPAN, Advice::DontNeed).unwrap();
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(9));
         other.check();
     });
 }
 
-/// A child shares what its parent does, and neither has pages of its own (hazard C-16).
+/// C-16: a child shares the table of its parent, and neither counts the pages as its own.
 #[test]
-fn a_child_shares_the_table() {
+fn c16_child_shares_the_table() {
     everywhere(2, |world, process, cpu| {
         let (file, other) = two(world, process, cpu, 2);
         let child = Process::of(process.fork().unwrap());
@@ -190,7 +192,7 @@ fn a_child_shares_the_table() {
 }
 
 #[test]
-fn truncation_takes_pages_from_all() {
+fn truncation_unmaps_pages_in_all_processes() {
     everywhere(2, |world, process, cpu| {
         let (file, other) = two(world, process, cpu, 2);
         file.mapping().truncate(HUGE).unwrap();
@@ -201,7 +203,7 @@ fn truncation_takes_pages_from_all() {
         }
         other.check();
         assert_eq!(file.mapping().truncate(PAGE).unwrap_err().errno(), Errno::EINVAL);
-        // A hole that begins and ends inside pages: parts are zeroed, whole pages go.
+        // A hole that begins and ends inside pages zeroes the partial pages and frees the whole ones.
         file.mapping().punch(PAGE..3 * PAGE).unwrap();
         process.store(cpu, BASE + PAGE - 8, 3u64).unwrap();
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(1));
@@ -210,13 +212,13 @@ fn truncation_takes_pages_from_all() {
 }
 
 #[test]
-fn reservations_are_the_files() {
+fn shared_mappings_share_the_reservations_of_the_file() {
     everywhere(4, |world, process, cpu| {
         let file = file(world, 3 * HUGE);
         let flags = MapFlags::SHARED;
         let at = process.mmap(0, 2 * HUGE, RW, flags, Some(&file), 0).unwrap();
         assert_eq!(counts(world).reserved, 2);
-        // What is reserved is not reserved twice.
+        // A range that is reserved is not reserved again.
         let again = process.mmap(0, 3 * HUGE, RW, flags, Some(&file), 0).unwrap();
         assert_eq!(counts(world).reserved, 3);
         process.store(cpu, at, 1u64).unwrap();
@@ -228,14 +230,14 @@ fn reservations_are_the_files() {
         assert_eq!((counts(world).free, counts(world).reserved), (4, 1));
         file.mapping().truncate(0).unwrap();
         assert_eq!(counts(world), all_free(4));
-        // A mapping that may write enlarges the file.
+        // A writable mapping enlarges the file.
         process.mmap(0, HUGE, RW, flags, Some(&file), 0).unwrap();
         assert_eq!(file.mapping().size(), HUGE);
     });
 }
 
 #[test]
-fn a_page_moves() {
+fn page_in_a_shared_table_is_migrated() {
     everywhere(3, |world, process, cpu| {
         let (_, other) = two(world, process, cpu, 2);
         let frame = process.frame_at(BASE + 5 * PAGE).unwrap();
@@ -249,9 +251,9 @@ fn a_page_moves() {
     });
 }
 
-/// Frames that failed stay out of use, and all others of their pages are the machine's again.
+/// Frames with a memory failure stay out of use. The other frames of the huge page return to the machine.
 #[test]
-fn memory_fails() {
+fn only_failed_frames_of_a_huge_page_stay_out_of_use() {
     for locking in designs() {
         let world = world(5);
         let process = world.process(locking);
@@ -266,11 +268,11 @@ fn memory_fails() {
         assert_eq!((counts(&world).total, counts(&world).free), (4, 3));
         file.mapping().punch(0..HUGE).unwrap();
         assert_eq!(process.load::<u64>(&mut cpu, BASE), Ok(0));
-        // Before it fails: the page moves.
+        // Soft offlining: the page is migrated before the frame fails.
         world.engine().soft_offline(process.frame_at(BASE + HUGE + PAGE).unwrap()).unwrap();
         assert_eq!(process.load::<u64>(&mut cpu, BASE + HUGE), Ok(2));
         assert_eq!((counts(&world).total, counts(&world).free), (3, 1));
-        // A private page, and one that is free.
+        // A private page, and a free page of the pool.
         let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         process.store(&mut cpu, at, 1u64).unwrap();
         world.engine().memory_failure(process.frame_at(at + PAGE).unwrap()).unwrap();
