@@ -1,4 +1,4 @@
-//! Faults beside each other, and beside walks of the page tables.
+//! Faults that run concurrently with each other and with walks of the page tables.
 
 mod requests;
 mod software_bits;

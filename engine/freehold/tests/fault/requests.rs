@@ -1,4 +1,4 @@
-//! What the platform hears when frames are wanted: how large, what for, for which space, how badly.
+//! Frame requests as the platform sees them: size, purpose, address space and urgency.
 
 use crate::support::{
     gate::{Asked, Gated},
@@ -30,22 +30,23 @@ impl Pager<Gated> for Bytes {
     }
 }
 
-/// All that was asked for since the last call.
+/// Returns all requests since the last call.
 fn asked(gated: &Gated) -> Vec<Asked> {
     core::mem::take(&mut *gated.asked.lock().unwrap())
 }
 
 #[test]
-fn the_platform_hears_what_frames_are_for() {
+fn platform_gets_the_purpose_of_each_frame_request() {
     let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let gated = Gated::new(&machine);
     let engine = Engine::new(gated.clone(), Config::default()).unwrap();
-    assert_eq!(asked(&gated), [Asked { purpose: FramePurpose::Engine, ..SINGLE }], "the frame of zeroes");
+    assert_eq!(asked(&gated), [Asked { purpose: FramePurpose::Engine, ..SINGLE }], "the zero page");
 
     let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     let root = Some(space.mmu().root());
     let fault = |at| assert!(space.handle_fault(at, Access::WRITE).is_ok());
-    // What a processor keeps of free frames is used up first, so each kind begins without.
+    // The frames in the cache of a CPU are released first, so that each kind of request reaches the
+    // platform.
     engine.trim();
     space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     fault(BASE);

@@ -95,7 +95,7 @@ struct Scene<F: Format> {
     len: u64,
 }
 
-/// A disk of zeroes, which takes what is written.
+/// A disk of zeroes that accepts writes.
 struct Blank;
 
 impl<F: Format> Pager<Machine<F>> for Blank {
@@ -198,12 +198,12 @@ impl<F: Format> Scene<F> {
         None
     }
 
-    #[expect(unsafe_code, reason = "gives the device's frame back")]
+    #[expect(unsafe_code, reason = "frees the device's frame")]
     fn end(self) {
         let Scene { machine, engine, process, file, device, .. } = self;
         process.check();
         drop((process, file, engine));
-        // SAFETY: allocated by `new`; the space that mapped it is gone.
+        // SAFETY: `new` allocated the frame, and the address space that mapped it is gone.
         unsafe { machine.free_frames(&[device]) };
         machine.accounting().assert_clean();
     }
@@ -284,7 +284,7 @@ fn on_each_hardware(kind: Kind, what: Between, first: Option<u64>, second: Optio
     ]
 }
 
-/// The events do clear bits, and only hardware that leaves bits to software faults for them.
+/// The events clear bits, and only hardware that leaves bits to software takes a fault for them.
 #[test]
 fn only_software_bits_cost_a_fault() {
     for kind in KINDS.into_iter().filter(|kind| *kind != Kind::Device) {
@@ -309,10 +309,10 @@ fn a_populated_page_takes_no_fault() {
     }
 }
 
-/// A page goes between the fault's look at the entry and the lock of its table: the fault serves what is there
-/// then.
+/// A page is unmapped between the fault's lookup of the entry and the lock of its page table. The fault
+/// serves the entry that it finds under the lock.
 #[test]
-fn an_entry_that_has_changed_before_its_table_is_locked_gets_no_bits() {
+fn entry_that_changed_before_its_table_lock_gets_no_bits() {
     for locking in Locking::ALL {
         let machine: Machine = Machine::new(MachineConfig::backed(8 << 20)).unwrap();
         let engine = Engine::new(Gated::new(&machine), Config::default()).unwrap();

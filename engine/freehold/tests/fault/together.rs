@@ -1,14 +1,14 @@
-//! Threads that fault in one VMA at once, and where their frames come from.
+//! Threads that fault in one VMA concurrently, and the source of their frames.
 
 use crate::support::*;
 use freehold::fault::Access;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Readers that meet so often that they go to their CPUs' slots, beside a writer that wants the VMA alone
-/// again and again (C-19, C-22). No waiter is lost: each page is filled once, each write lock is got, and the
-/// VMA goes at the end.
+/// C-19, C-22: threads fault in one VMA so often that they become readers in their CPUs' slots. A writer
+/// locks the same VMA for writing repeatedly. No waiter is lost: each page is filled once, each write lock is
+/// acquired, and the VMA is unmapped at the end.
 #[test]
-fn c22_many_faults_in_one_vma_beside_writers() {
+fn c22_faults_and_writers_of_one_vma_all_complete() {
     const THREADS: u64 = 3;
     const PAGES: u64 = 2000;
     let world = World::with(64 << 20, Config::default());
@@ -43,10 +43,10 @@ fn c22_many_faults_in_one_vma_beside_writers() {
     world.end();
 }
 
-/// A CPU that takes frame after frame fetches them in ever larger batches; one that also gives frames back
-/// keeps to small ones.
+/// A CPU that only allocates frames fetches them in ever larger batches. A CPU that also frees frames keeps
+/// to small batches.
 #[test]
-fn batches_of_frames_grow_while_none_comes_back() {
+fn frame_batches_grow_until_a_frame_is_freed() {
     let world = World::with(16 << 20, Config::default());
     let process = world.process(Locking::default());
     anon(&process, BASE, 1500);
@@ -63,7 +63,7 @@ fn batches_of_frames_grow_while_none_comes_back() {
     assert_eq!(
         batches(0..1000)[..3],
         [128, 256, 256],
-        "the engine's frame of zeroes came with a first batch"
+        "the first batch also included the frame of the zero page of the engine"
     );
     process.munmap(BASE, PAGE).unwrap();
     assert_eq!(batches(1000..1500)[0], 64);
@@ -71,10 +71,10 @@ fn batches_of_frames_grow_while_none_comes_back() {
     world.end();
 }
 
-/// A first fault takes the anon_vma of the area before or behind, where nothing but rights keeps the two
-/// apart: so they become one when the rights are the same.
+/// A first fault reuses the anon_vma of an adjacent VMA if only their rights differ. The two VMAs can then
+/// merge once their rights are equal.
 #[test]
-fn neighbours_that_differ_in_rights_share_an_anon_vma() {
+fn adjacent_vmas_with_different_rights_share_an_anon_vma() {
     for order in [[0, 2], [2, 0]] {
         everywhere(|_, process, _| {
             anon(process, BASE, 4);

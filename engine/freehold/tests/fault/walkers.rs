@@ -1,8 +1,9 @@
-//! Walkers of page tables beside faults (C-23, C-61).
+//! Walks of page tables that run concurrently with faults (C-23, C-61).
 //!
-//! mlock and others walked the tables with the address space locked but the VMAs not, so that faults ran
-//! beside them and pages were missed. A change of rights emptied an entry for a moment; DONTNEED came by,
-//! found nothing, and what it should have thrown away was there afterwards.
+//! The bugs in Linux: mlock and other calls walked the page tables with the mmap lock held but without VMA
+//! locks. Concurrent faults made such a walk miss pages. A change of rights also cleared an entry for a
+//! moment. A concurrent DONTNEED found the entry empty, and the page that it should have discarded was there
+//! afterwards.
 
 use super::*;
 use freehold::{call::Advice, fault::FaultError};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const PAGES: u64 = 32;
 
-/// Runs `work` on one thread while others do `beside` with it, again and again.
+/// Runs `work` on one thread while another thread calls `beside` repeatedly.
 fn beside(
     process: &Process,
     world: &World,
@@ -35,9 +36,9 @@ fn beside(
     });
 }
 
-/// C-61: what was thrown away is gone, whatever else happens to its entry.
+/// C-61: a discarded page stays discarded, whatever other calls do to its entry.
 #[test]
-fn nothing_survives_dontneed() {
+fn c61_dontneed_discards_despite_concurrent_mprotect() {
     everywhere(|world, process, _| {
         anon(process, BASE, PAGES);
         let change = |process: &Process| {
@@ -56,9 +57,9 @@ fn nothing_survives_dontneed() {
     });
 }
 
-/// C-23: no store is lost to a call that changes rights, locks, forks or reads what is there.
+/// C-23: no store is lost to a concurrent call that changes rights, locks, forks or reads entries.
 #[test]
-fn no_store_is_lost() {
+fn c23_concurrent_walks_lose_no_store() {
     everywhere(|world, process, _| {
         anon(process, BASE, PAGES);
         let walk = |process: &Process| {
@@ -83,9 +84,9 @@ fn no_store_is_lost() {
     });
 }
 
-/// C-23: after mlock every page is there, whatever faulted beside it.
+/// C-23: every page is present after mlock, whatever faults run concurrently.
 #[test]
-fn mlock_misses_no_page() {
+fn c23_mlock_populates_every_page_despite_faults() {
     everywhere(|world, process, cpu| {
         anon(process, BASE, PAGES);
         let mut resident = [0u8; PAGES as usize];
@@ -104,7 +105,7 @@ fn mlock_misses_no_page() {
                 process.mlock(BASE, PAGES * PAGE).unwrap();
                 process.mincore(BASE, PAGES * PAGE, &mut resident).unwrap();
                 assert!(resident.iter().all(|page| page & 1 == 1), "{resident:?}");
-                assert_eq!(process.rss().anon, PAGES as i64, "a page was locked without being anybody's own");
+                assert_eq!(process.rss().anon, PAGES as i64, "mlock left the zero page mapped");
                 process.munlock(BASE, PAGES * PAGE).unwrap();
                 process.madvise(BASE, PAGES * PAGE, Advice::DontNeed).unwrap();
             }

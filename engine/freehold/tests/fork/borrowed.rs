@@ -1,10 +1,11 @@
-//! A page that another task holds on to (C-56).
+//! A page that another task holds across a fork (C-56).
 //!
-//! After a fork, the first process to write got a copy, and the last process that mapped the page wrote to it
-//! in place. But a pipe still held it, and so read what was written after it had been given its data: across
-//! the fork, in both directions.
+//! The bug in Linux: after a fork, the first process to write got a copy, and the last process that mapped
+//! the page wrote to it in place. A pipe that still held the page then read bytes that were written later.
+//! This leaked data across the fork in both directions.
 //!
-//! The task that holds on here is a reader of another's memory, stopped in the middle of its copy.
+//! In these tests, the holder of the page is a reader of another process's memory, stopped in the middle of
+//! its copy.
 
 use super::{gate::Gated, *};
 use freehold::{
@@ -26,8 +27,8 @@ fn load(space: &Space, cpu: &mut Vcpu) -> u64 {
     cpu.load(space.mmu(), BASE, fault).unwrap()
 }
 
-/// A page with 1 in it, shared by a parent and its child. While one of them is read, `meanwhile` is called
-/// with that one and the other; what the reader got is returned.
+/// Maps a page that contains 1 and forks. Reads the page from the parent or the child. During the read, calls
+/// `meanwhile` with the space that is read and the other one. Returns the word that the reader got.
 fn read_while(
     locking: Locking,
     read_parent: bool,
@@ -40,8 +41,9 @@ fn read_while(
     })
 }
 
-/// A page with 1 in it. What `prepare` makes of its space is read, and while that is done, `prepare`'s other
-/// half is called; what that returns is kept until the reader is done. What the reader got is returned.
+/// Maps a page that contains 1, and reads it from the space that `prepare` returns. During the read, calls
+/// the function that `prepare` returns, and keeps the result until the reader is done. Returns the word that
+/// the reader got.
 fn read_with<M, K>(locking: Locking, prepare: impl FnOnce(Space) -> (Space, M)) -> u64
 where
     M: FnOnce(&Space, &mut Vcpu) -> K + Send + 'static,
@@ -57,7 +59,7 @@ where
     let (read, meanwhile) = prepare(parent);
     let inside = read.clone();
     let (keep, kept) = std::sync::mpsc::channel();
-    // On a thread of its own: the reader holds a lock.
+    // Runs on a thread of its own, because the reader holds a lock.
     gated.read.put(move || {
         keep.send(std::thread::spawn(move || meanwhile(&inside, &mut cpu)).join().unwrap()).unwrap();
     });
@@ -71,9 +73,10 @@ where
     u64::from_le_bytes(word)
 }
 
-/// The page's own space is the last that maps it, and writes: into a copy, for the reader has the page.
+/// The space that is being read is the last one to map the page. Its store goes to a copy, because the reader
+/// holds the page.
 #[test]
-fn the_last_one_who_maps_it_copies_it() {
+fn last_mapper_copies_a_page_that_a_reader_holds() {
     for (locking, read_parent) in
         Locking::ALL.into_iter().flat_map(|locking| [(locking, true), (locking, false)])
     {
@@ -86,9 +89,9 @@ fn the_last_one_who_maps_it_copies_it() {
     }
 }
 
-/// Both write: neither to the page that is read.
+/// Parent and child both store. Neither store goes to the page that is being read.
 #[test]
-fn nobody_writes_to_it() {
+fn stores_never_reach_a_page_that_a_reader_holds() {
     for (locking, read_parent) in
         Locking::ALL.into_iter().flat_map(|locking| [(locking, true), (locking, false)])
     {
@@ -101,9 +104,9 @@ fn nobody_writes_to_it() {
     }
 }
 
-/// The other side goes, and with it the mapping; the page stays until the reader is done with it.
+/// Both processes unmap the page. The page stays allocated until the reader is done with it.
 #[test]
-fn it_outlives_those_who_mapped_it() {
+fn page_outlives_its_last_mapping_while_a_reader_holds_it() {
     for locking in Locking::ALL {
         let read = read_while(locking, true, |own, other, cpu| {
             store(&other, cpu, 3);
@@ -115,10 +118,10 @@ fn it_outlives_those_who_mapped_it() {
     }
 }
 
-/// C-48: a userfaultfd leaves the page where it is. Its reader would otherwise find what is stored at the new
-/// place.
+/// C-48: UFFDIO_MOVE does not move a page that a reader holds. Otherwise the reader would see stores to the
+/// new address.
 #[test]
-fn c48_it_does_not_move_to_another_place() {
+fn c48_uffd_move_refuses_a_page_that_a_reader_holds() {
     for locking in Locking::ALL {
         let (tell, told) = std::sync::mpsc::channel();
         let read = read_with(locking, |space| {
@@ -129,7 +132,8 @@ fn c48_it_does_not_move_to_another_place() {
             let move_it = move |own: &Space, cpu: &mut Vcpu| {
                 let moved = uffd.move_pages(BASE + PAGE, BASE, PAGE, MoveMode::empty());
                 tell.send((moved, load(own, cpu))).unwrap();
-                // Closing it waits for the reader.
+                // Closing the userfaultfd would wait for the reader, so the userfaultfd is kept until the
+                // reader is done.
                 uffd
             };
             (space, move_it)

@@ -15,8 +15,8 @@ fn fork(process: &Process, cpu: &Vcpu) -> Process {
 }
 
 #[test]
-fn each_side_sees_only_its_own_writes() {
-    // C-56, in both directions, with tables in several places.
+fn c56_parent_and_child_see_only_their_own_stores() {
+    // C-56, in both directions, with page tables in several places.
     everywhere(|_, process, cpu| {
         anon(process, BASE, 600);
         fill(process, cpu, BASE, 600, 1);
@@ -33,7 +33,7 @@ fn each_side_sees_only_its_own_writes() {
 }
 
 #[test]
-fn shared_memory_stays_shared_and_private_files_do_not() {
+fn shared_mappings_stay_shared_and_private_ones_are_copied() {
     everywhere(|world, process, cpu| {
         let shared = process.mmap(0, 2 * PAGE, RW, MapFlags::SHARED | MapFlags::ANONYMOUS, None, 0).unwrap();
         let file = world.file(4);
@@ -48,7 +48,7 @@ fn shared_memory_stays_shared_and_private_files_do_not() {
         assert_eq!(process.load::<u64>(cpu, shared), Ok(3));
         assert_eq!(process.load::<u64>(cpu, private), Ok(2));
         assert_eq!(process.load::<u64>(cpu, private + PAGE), Ok(Disk::number(1)));
-        // Truncation finds the pages of both.
+        // The check finds the pages of both processes through the reverse map.
         file.mapping().check();
         file.mapping().truncate(PAGE).unwrap();
         for (process, addr) in [(process, private + 2 * PAGE), (&child, private + PAGE)] {
@@ -59,7 +59,7 @@ fn shared_memory_stays_shared_and_private_files_do_not() {
 }
 
 #[test]
-fn what_a_child_does_not_inherit() {
+fn child_inherits_no_dontfork_wipeonfork_or_locked_memory() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 8);
         fill(process, cpu, BASE, 8, 1);
@@ -86,8 +86,8 @@ fn what_a_child_does_not_inherit() {
 }
 
 #[test]
-fn a_family_tree() {
-    // C-35: children of children, dying in another order than they came.
+fn c35_descendants_may_exit_in_any_order() {
+    // C-35: children of children exit in another order than they were forked.
     everywhere(|_, process, cpu| {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 0);
@@ -109,8 +109,8 @@ fn a_family_tree() {
 }
 
 #[test]
-fn pages_become_their_owners_again() {
-    // The last process that has a page writes to it without a copy.
+fn last_owner_of_a_page_stores_without_a_copy() {
+    // The last process that maps a page stores to it without a copy.
     everywhere(|world, process, cpu| {
         anon(process, BASE, 64);
         fill(process, cpu, BASE, 64, 1);
@@ -123,14 +123,14 @@ fn pages_become_their_owners_again() {
 }
 
 #[test]
-fn merging_after_fork() {
+fn parts_with_different_anon_vmas_do_not_merge_after_fork() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, R).unwrap();
         let child = fork(process, cpu);
-        // The parent's parts are still of one anon_vma; the child's are of two, which may not be one VMA
-        // again.
+        // The two parts of the parent still have one anon_vma. Those of the child have two, which prevents a
+        // merge.
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
         child.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
         assert_eq!(layout(process), [(0, 4)]);
@@ -139,8 +139,8 @@ fn merging_after_fork() {
 }
 
 #[test]
-fn a_fork_that_fails_leaves_the_parent_as_it_was() {
-    // C-64: no memory, at each step.
+fn c64_failed_fork_leaves_the_parent_unchanged() {
+    // C-64: each allocation of the fork fails once.
     for failure in [Failure::Memory, Failure::Heap] {
         let points = at_every_allocation(&[failure], |point| {
             let world = World::new();
@@ -166,14 +166,14 @@ fn a_fork_that_fails_leaves_the_parent_as_it_was() {
             drop((process, cpu, file));
             world.end();
         });
-        assert!(points > 0, "nothing was made to fail");
+        assert!(points > 0, "no failure was injected");
     }
 }
 
 #[test]
-fn a_child_has_a_snapshot() {
-    // C-21: the parent's threads raise two counters, the first before the second, while another thread forks.
-    // No child may see the second ahead of the first, nor see either move.
+fn c21_child_gets_a_consistent_snapshot() {
+    // C-21: a thread of the parent increments two counters, always the first before the second, while another
+    // thread forks. No child may see the second counter ahead of the first, or see either counter change.
     for locking in [Locking::default(), Locking::ALL[0]] {
         let world = World::new();
         let process = world.process(locking);
@@ -207,12 +207,12 @@ fn a_child_has_a_snapshot() {
 }
 
 #[test]
-fn a_commit_limit_stops_a_fork() {
+fn commit_limit_refuses_a_fork() {
     let machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let config = Config { overcommit: Overcommit::Heuristic(PageCount::new(100)), ..Config::default() };
     let engine = Engine::new(machine.clone(), config).unwrap();
     let process = Process::new(&engine, &SpaceConfig::default()).unwrap();
-    // Two that are allowed and then are one.
+    // Each mapping alone is within the limit. The two merge into one VMA.
     anon(&process, BASE, 60);
     anon(&process, BASE + 60 * PAGE, 60);
     assert_eq!(process.fork().map(drop).map_err(|error| error.errno()), Err(Errno::ENOMEM));

@@ -1,4 +1,4 @@
-//! fork, and pages that are copied when they are written.
+//! fork, and copy on write.
 
 mod borrowed;
 mod children;
