@@ -1,10 +1,10 @@
-//! How many pages a file has in its cache is known without a look at them; `Mapping::check` counts.
+//! A file counts the pages in its cache without visiting them. `Mapping::check` recounts the pages.
 
 use crate::support::*;
 use freehold::{PageIndex, PageRange, file::Zeroes, hugetlb::HugePageSize};
 
 #[test]
-fn pages_that_come_and_go() {
+fn page_count_follows_stores_and_holes() {
     everywhere(|world, process, cpu| {
         let mapping = Mapping::new(world.engine(), Zeroes, 1 << 40, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap();
@@ -37,7 +37,7 @@ fn pages_that_come_and_go() {
 }
 
 #[test]
-fn pages_of_a_store_and_of_a_pool() {
+fn page_count_follows_reads_and_huge_pages() {
     let world = World::new();
     let file = world.file(8);
     let mapping = file.mapping();

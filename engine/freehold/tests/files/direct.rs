@@ -1,5 +1,6 @@
-//! Files whose pages are the storage itself (DAX): nothing is copied, what is stored is noticed once after
-//! every write-back, and a frame goes back to the storage only when nobody has it any more.
+//! Direct access (DAX): the pages of a file are its storage. Nothing is copied. The first store to a page
+//! after each write-back marks the page dirty. A frame is returned to the storage only when it has no user
+//! left.
 
 use crate::support::{
     ANON, BASE, Counted, File, Locking, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, anon,
@@ -27,7 +28,7 @@ fn map(process: &Process, flags: MapFlags, file: &Counted<File<Machine>>) -> u64
     process.mmap(0, PAGES * PAGE, RW, flags, Some(file), 0).unwrap()
 }
 
-/// On every design: a process, its CPU, a file on a storage, and the file mapped shared.
+/// Runs `scenario` on every design, with a process, its CPU, a file on a storage, and the file mapped shared.
 fn with_file(scenario: impl Fn(&World, &Process, &mut Vcpu, &Storage, &Counted<File<Machine>>, u64)) {
     everywhere(|world, process, cpu| {
         let storage = Storage::new(&world.machine);
@@ -40,14 +41,14 @@ fn with_file(scenario: impl Fn(&World, &Process, &mut Vcpu, &Storage, &Counted<F
 }
 
 #[test]
-fn programs_use_the_storage_itself() {
+fn direct_mappings_use_the_frames_of_the_storage() {
     with_file(|world, process, cpu, storage, file, at| {
         process.store(cpu, at + 2 * PAGE, 5u64).unwrap();
         assert_eq!(process.frame_at(at + 2 * PAGE), storage.frame(2));
         assert_eq!(storage.word(2), 5);
-        assert_eq!(storage.state().frames.len(), 1, "nothing is brought in around a page");
+        assert_eq!(storage.state().frames.len(), 1, "a fault maps only its own page");
         assert_eq!((process.rss().file, process.rss().anon), (1, 0));
-        // read and write go there, too, and so do writes on behalf of a process.
+        // read, write and writes on behalf of a process also use the storage directly.
         file.mapping().write_at(3 * PAGE, &6u64.to_le_bytes()).unwrap();
         assert_eq!((storage.word(3), process.load(cpu, at + 3 * PAGE)), (6, Ok(6u64)));
         process.write_memory(at + 3 * PAGE, &7u64.to_le_bytes(), AccessMode::Plain).unwrap();
@@ -58,9 +59,9 @@ fn programs_use_the_storage_itself() {
         let other = world.process(Locking::default());
         let there = map(&other, MapFlags::SHARED, file);
         assert_eq!(other.load(cpu, there + 2 * PAGE), Ok(5u64));
-        // The storage does not move.
+        // Frames of the storage cannot be migrated.
         assert_eq!(world.engine().migrate(storage.frame(2).unwrap()), Err(MigrateError::NoPage));
-        // Nor does it go when nobody maps it.
+        // A frame stays in the file after its last unmap.
         drop(other);
         process.munmap(at, PAGES * PAGE).unwrap();
         assert_eq!((storage.word(2), storage.freed()), (5, 0));
@@ -68,7 +69,7 @@ fn programs_use_the_storage_itself() {
 }
 
 #[test]
-fn each_store_after_a_write_back_is_noticed() {
+fn store_after_each_write_back_makes_the_page_dirty() {
     with_file(|world, process, cpu, storage, file, at| {
         let other = world.process(Locking::default());
         let there = map(&other, MapFlags::SHARED, file);
@@ -80,29 +81,29 @@ fn each_store_after_a_write_back_is_noticed() {
             process.store(cpu, at, round).unwrap();
             process.store(cpu, at + PAGE, round).unwrap();
             other.store(&mut remembers, there + 3 * PAGE, round).unwrap();
-            assert_eq!(storage.lasting(0), round - 1, "nothing lasts before it is written back");
+            assert_eq!(storage.lasting(0), round - 1, "stores are persistent only after a write-back");
             process.msync(at, PAGES * PAGE, SyncFlags::SYNC).unwrap();
             assert_eq!(storage.persisted(), [0, 1, 3]);
             assert_eq!([0, 1, 3].map(|index| storage.lasting(index)), [round; 3]);
             process.msync(at, PAGES * PAGE, SyncFlags::SYNC).unwrap();
-            assert_eq!(storage.persisted(), [0u64; 0], "nothing was stored since");
+            assert_eq!(storage.persisted(), [0u64; 0], "no store since the last write-back");
         }
-        // Two pages of which one is asked for.
+        // Two pages are dirty, and the write-back covers one of them.
         process.store(cpu, at, 10u64).unwrap();
         process.store(cpu, at + PAGE, 10u64).unwrap();
         file.mapping().write_back((1..2).into()).unwrap();
         assert_eq!((storage.persisted(), storage.lasting(0)), (vec![1], 3));
-        // A store whose mapping goes before it was made to last.
+        // A stored page whose mapping is unmapped before the write-back.
         process.munmap(at, PAGES * PAGE).unwrap();
         file.mapping().write_back((0..PAGES).into()).unwrap();
         assert_eq!(storage.lasting(0), 10);
-        // A private mapping's entries never were writable: they keep their TLB entries.
+        // Entries of a private mapping were never writable, so write-back does not flush them.
         drop((remembers, other));
     });
 }
 
 #[test]
-fn what_could_not_be_made_to_last_stays_dirty() {
+fn page_stays_dirty_when_write_back_fails() {
     with_file(|_, process, cpu, storage, _, at| {
         process.store(cpu, at + PAGE, 8u64).unwrap();
         storage.state().broken = true;
@@ -114,11 +115,11 @@ fn what_could_not_be_made_to_last_stays_dirty() {
 }
 
 #[test]
-fn a_private_store_copies_from_the_storage() {
+fn private_store_copies_from_the_storage() {
     with_file(|_, process, cpu, storage, file, at| {
         let private = map(process, MapFlags::PRIVATE, file);
         process.store(cpu, at, 1u64).unwrap();
-        // Once with the page mapped before, once without.
+        // One store to a page that was mapped before, and one to a page that was not.
         assert_eq!(process.load(cpu, private), Ok(1u64));
         assert_eq!(process.frame_at(private), storage.frame(0));
         for page in 0..2 {
@@ -127,8 +128,8 @@ fn a_private_store_copies_from_the_storage() {
         }
         assert_eq!(process.load(cpu, private), Ok(1u64));
         assert_eq!(process.load(cpu, at + 8), Ok(0u64), "a private store reached the storage");
-        // A child has what its parent had; the copy is not the storage's to take back, unless the file ends
-        // before it.
+        // A child inherits the copy. The storage cannot reclaim a private copy, unless the file is truncated
+        // before that page.
         let child = Process::of(process.fork().unwrap());
         process.store(cpu, private + 8, 3u64).unwrap();
         file.mapping().punch(0..PAGE).unwrap();
@@ -143,7 +144,7 @@ fn a_private_store_copies_from_the_storage() {
 }
 
 #[test]
-fn a_frame_goes_back_when_nobody_maps_it() {
+fn frame_returns_to_the_storage_when_unmapped_everywhere() {
     with_file(|world, process, cpu, storage, file, at| {
         let other = world.process(Locking::default());
         let there = map(&other, MapFlags::PRIVATE, file);
@@ -152,8 +153,8 @@ fn a_frame_goes_back_when_nobody_maps_it() {
             process.store(cpu, at + page * PAGE, page + 1).unwrap();
             other.load::<u64>(&mut remembers, there + page * PAGE).unwrap();
         }
-        // The storage itself asserts that nobody has a frame that it gets back, and the machine that no CPU
-        // remembers it.
+        // The storage asserts that a returned frame has no user left. The machine asserts that no CPU has a
+        // translation of the frame.
         file.mapping().punch(PAGE..2 * PAGE).unwrap();
         assert_eq!((storage.freed(), storage.frame(1)), (1, None));
         assert_eq!(process.load(cpu, at + PAGE), Ok(0u64), "a hole reads as zeroes");
@@ -162,7 +163,8 @@ fn a_frame_goes_back_when_nobody_maps_it() {
         assert_eq!(process.load(cpu, at + 2 * PAGE), Ok(3u64));
         let beyond = at + 3 * PAGE;
         assert_eq!(process.load::<u64>(cpu, beyond), Err(FaultError::Bus { addr: beyond }));
-        // What was stored behind the end, and what was cut off, is gone when the file is longer again.
+        // Stored bytes beyond the end of the file and truncated pages read as zeroes after the file grows
+        // again.
         process.store(cpu, at + 2 * PAGE + 16, 9u64).unwrap();
         file.mapping().truncate(PAGES * PAGE).unwrap();
         for offset in [16, PAGE, 3 * PAGE] {
@@ -174,13 +176,13 @@ fn a_frame_goes_back_when_nobody_maps_it() {
 }
 
 #[test]
-fn a_storage_that_fails_or_lies_is_a_bus_error() {
+fn failing_or_lying_storage_raises_a_bus_error() {
     with_file(|world, process, cpu, storage, file, at| {
         let bus = Err(FaultError::Bus { addr: at });
         storage.state().broken = true;
         assert_eq!(process.load::<u64>(cpu, at), bus);
         storage.state().broken = false;
-        // A frame of the engine's, and one that is another page's.
+        // The storage returns a frame of the engine, and then the frame of another page.
         let memory = anon(process, BASE, 1);
         process.store(cpu, memory, 1u64).unwrap();
         process.store(cpu, at + PAGE, 2u64).unwrap();
@@ -192,14 +194,14 @@ fn a_storage_that_fails_or_lies_is_a_bus_error() {
         storage.state().lie = None;
         assert_eq!(process.load(cpu, at), Ok(0u64));
         assert_eq!(process.load(cpu, at + PAGE), Ok(2u64));
-        // An ordinary file's store cannot be mapped directly: the pager has no frames.
+        // The pager of an ordinary file has no frames of its own, so its pages cannot be mapped directly.
         let plain = freehold::file::Mapping::direct(world.engine(), crate::support::Disk, PAGE).unwrap();
         assert_eq!(plain.fill(PageIndex::new(0)), Err(FillError::Io));
     });
 }
 
 #[test]
-fn neither_locked_nor_read_ahead_nor_in_a_cache() {
+fn direct_mappings_are_not_locked_or_read_ahead() {
     with_file(|_, process, cpu, storage, file, at| {
         process.mlock(at, PAGES * PAGE).unwrap();
         process.mlockall(LockAllFlags::CURRENT).unwrap();
@@ -209,7 +211,7 @@ fn neither_locked_nor_read_ahead_nor_in_a_cache() {
         for line in process.maps(0) {
             assert!(!line.flags.contains(VmFlags::LOCKED));
         }
-        // As on Linux, what was to be locked is brought in, though it is not locked.
+        // MAP_LOCKED populates the mapping but does not lock it, as on Linux.
         assert!(process.frame_at(locked).is_some());
         process.munmap(at, PAGES * PAGE).unwrap();
         let at = map(process, MapFlags::SHARED, file);
@@ -220,28 +222,28 @@ fn neither_locked_nor_read_ahead_nor_in_a_cache() {
         assert_eq!(storage.state().frames.len(), before);
         let mut resident = [9; PAGES as usize];
         process.mincore(at, PAGES * PAGE, &mut resident).unwrap();
-        assert_eq!(resident, [0, 0, 0, 1, 0, 0, 0, 0], "only what is mapped counts");
+        assert_eq!(resident, [0, 0, 0, 1, 0, 0, 0, 0], "only mapped pages are resident");
     });
 }
 
 #[test]
-fn discarding_leaves_the_storage() {
+fn dontneed_keeps_the_storage_and_its_dirty_state() {
     with_file(|_, process, cpu, storage, _, at| {
         process.store(cpu, at, 3u64).unwrap();
         process.madvise(at, PAGES * PAGE, Advice::DontNeed).unwrap();
         assert_eq!((process.rss().file, storage.word(0)), (0, 3));
         process.msync(at, PAGE, SyncFlags::SYNC).unwrap();
-        assert_eq!(storage.lasting(0), 3, "the store was noticed, though its entry is gone");
+        assert_eq!(storage.lasting(0), 3, "the page stayed dirty after its entry was discarded");
         process.madvise(at, PAGE, Advice::Remove).unwrap();
         assert_eq!((storage.frame(0), process.load(cpu, at)), (None, Ok(0u64)));
     });
 }
 
-/// C-58 and C-26: frames that leave the file beside every task that could still have one. The storage frees
-/// them as soon as it is told to, and asserts that nobody has them; the machine, that no CPU can reach a
-/// frame that is free.
+/// C-58 and C-26: frames leave the file while other tasks store, unmap and copy. The storage frees each frame
+/// as soon as the engine returns it, and asserts that the frame has no user left. The machine asserts that no
+/// CPU can reach a free frame.
 #[test]
-fn c58_c26_frames_go_back_beside_stores_munmaps_and_transfers() {
+fn c58_c26_frames_return_to_the_storage_during_concurrent_use() {
     for locking in Locking::ALL {
         let world = World::new();
         let storage = Storage::new(&world.machine);
@@ -280,7 +282,8 @@ fn c58_c26_frames_go_back_beside_stores_munmaps_and_transfers() {
                     let _ = file.mapping().read_at(5 * PAGE, &mut [0; 64]);
                 }
             });
-            // Until the storage has got a frame back, which takes that another thread has asked for one.
+            // Repeats until the storage has received a frame, which requires that another thread requested
+            // one before.
             for n in (0..).take_while(|&n| n < 120 || storage.freed() == 0) {
                 match n % 3 {
                     0 => file.mapping().truncate(n % PAGES * PAGE + 8).unwrap(),
@@ -298,7 +301,7 @@ fn c58_c26_frames_go_back_beside_stores_munmaps_and_transfers() {
 }
 
 #[test]
-fn the_file_may_go_before_its_storage() {
+fn file_may_be_dropped_before_its_storage() {
     let world = World::new();
     let storage = Storage::new(&world.machine);
     let process = world.process(Locking::default());
@@ -308,15 +311,15 @@ fn the_file_may_go_before_its_storage() {
     assert_eq!(process.load(&mut cpu, at), Ok(0u64));
     drop(file);
     assert_eq!(process.load(&mut cpu, at), Ok(0u64));
-    // The last mapping takes the file with it; the storage's frames are clean by then.
+    // The last munmap frees the file. The frames of the storage have no users then.
     process.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     drop((process, cpu));
     world.end();
 }
 
-/// Frames of storage are not the engine's to move or to take out of use, however they are found.
+/// The engine neither migrates nor offlines frames of a storage, through whichever call it gets their number.
 #[test]
-fn advice_to_fail_leaves_storage_alone() {
+fn hwpoison_and_soft_offline_refuse_storage_frames() {
     everywhere(|world, _, cpu| {
         let storage = Storage::new(&world.machine);
         let file = storage.file(world, PAGES);
@@ -333,7 +336,7 @@ fn advice_to_fail_leaves_storage_alone() {
             assert_eq!(process.frame_at(at), frame);
         }
         assert_eq!(world.engine().failed_frames(), 0);
-        // A private copy is memory like any other.
+        // A private copy is ordinary memory, which can be offlined.
         let private = map(&process, MapFlags::PRIVATE, &file);
         process.store(cpu, private, 6u64).unwrap();
         let copy = process.frame_at(private);

@@ -1,5 +1,4 @@
-//! Pages of files that nobody uses are taken out of the cache; pages that somebody uses, and what was
-//! written, stay.
+//! Dropping clean pages from page caches. Pages in use and dirty pages stay.
 
 use crate::support::*;
 use freehold::{
@@ -18,7 +17,7 @@ use std::{
 
 const ALL: PageRange = PageRange::ALL;
 
-/// A disk that remembers what was written, and counts what was read.
+/// A disk that stores written pages and counts reads.
 #[derive(Clone, Default)]
 struct Store {
     written: Arc<Mutex<HashMap<u64, u64>>>,
@@ -57,7 +56,7 @@ fn number(file: &Opened, page: u64) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Reads every page, and says which are in the cache after `f`.
+/// Reads every page, calls `f`, and returns the pages that are in the cache afterwards.
 fn left_after(file: &Opened, f: impl FnOnce()) -> Vec<u64> {
     let pages = file.mapping().pages();
     (0..pages).for_each(|page| file.mapping().fill(PageIndex::new(page)).unwrap());
@@ -70,7 +69,7 @@ fn map(process: &Process, file: &Opened, pages: u64) -> u64 {
 }
 
 #[test]
-fn clean_pages_of_a_range_go() {
+fn drop_clean_removes_clean_pages_of_a_range() {
     let world = World::new();
     let (engine, file) = (world.engine(), open(&world, Store::default(), 300, false));
     assert_eq!(left_after(&file, || assert_eq!(file.drop_clean((2..299).into()), 297)), [0, 1, 299]);
@@ -78,7 +77,7 @@ fn clean_pages_of_a_range_go() {
     assert_eq!(file.drop_clean(ALL), 3);
     assert_eq!(file.drop_clean((5..5).into()), 0);
     engine.trim();
-    // The frame of zeroes.
+    // Only the frame of the zero page is in use.
     assert_eq!(world.machine.accounting().frames, 1);
     assert_eq!(number(&file, 7), Disk::number(7));
     drop(file);
@@ -86,7 +85,7 @@ fn clean_pages_of_a_range_go() {
 }
 
 #[test]
-fn what_is_mapped_or_pinned_stays() {
+fn drop_clean_keeps_mapped_and_pinned_pages() {
     for locking in Locking::ALL {
         let world = World::new();
         let (file, process) = (open(&world, Store::default(), 6, false), world.process(locking));
@@ -95,7 +94,7 @@ fn what_is_mapped_or_pinned_stays() {
         assert_eq!(process.load(&mut cpu, at + PAGE), Ok(Disk::number(1)));
         assert_eq!(process.load(&mut cpu, at + 4 * PAGE), Ok(Disk::number(4)));
         let pins = process.pin_user_pages(at + 4 * PAGE, 1, PinFlags::empty()).unwrap();
-        // Faults map what is around them as well.
+        // The faults also mapped the surrounding pages.
         process.munmap(at, PAGE).unwrap();
         process.munmap(at + 2 * PAGE, 4 * PAGE).unwrap();
         assert_eq!(left_after(&file, || assert_eq!(file.drop_clean(ALL), 4)), [1, 4]);
@@ -109,7 +108,7 @@ fn what_is_mapped_or_pinned_stays() {
 }
 
 #[test]
-fn what_was_written_stays_until_it_is_written_back() {
+fn drop_clean_keeps_dirty_pages_until_write_back() {
     let world = World::new();
     let store = Store::default();
     let (file, process) = (open(&world, store.clone(), 4, false), world.process(Locking::default()));
@@ -129,7 +128,7 @@ fn what_was_written_stays_until_it_is_written_back() {
 }
 
 #[test]
-fn the_only_copy_stays() {
+fn drop_clean_keeps_pages_of_shared_memory() {
     let world = World::new();
     let memory = open(&world, Zeroes, 3, true);
     assert_eq!(left_after(&memory, || assert_eq!(memory.drop_clean(ALL), 0)), [0, 1, 2]);
@@ -141,7 +140,7 @@ fn the_only_copy_stays() {
     world.end();
 }
 
-/// A disk that asks for its own file's pages to be dropped while one is being read.
+/// A disk that drops clean pages of its own file while it reads one.
 #[derive(Clone, Default)]
 struct Meddler {
     file: Arc<OnceLock<(Opened, Counted<Engine<Machine>>)>>,
@@ -159,7 +158,7 @@ impl Pager<Machine> for Meddler {
 }
 
 #[test]
-fn nobody_waits_for_a_pager() {
+fn drop_clean_skips_a_file_whose_pager_is_reading() {
     let world = World::new();
     let meddler = Meddler::default();
     let file = open(&world, meddler.clone(), 3, false);
@@ -169,13 +168,13 @@ fn nobody_waits_for_a_pager() {
     assert_eq!(meddler.asked.load(SeqCst), 1);
     assert!(file.mapping().has_page(PageIndex::new(0)));
     assert_eq!(file.mapping().fill(PageIndex::new(3)), Err(FillError::BeyondEnd));
-    // The pager has the file, and the file its pager.
+    // The pager and the file refer to each other, so the world cannot be checked for leaks.
     file.mapping().truncate(0).unwrap();
     core::mem::forget(world);
 }
 
 #[test]
-fn the_engine_asks_its_files_in_turn() {
+fn engine_drops_pages_of_its_files_round_robin() {
     let world = World::new();
     let engine = world.engine().clone();
     let cached = |files: &[Opened]| {
@@ -192,7 +191,7 @@ fn the_engine_asks_its_files_in_turn() {
     assert_eq!(cached(&files), [6, 10, 10, 10]);
     assert_eq!(engine.drop_clean(15), 15);
     assert_eq!(cached(&files), [6, 0, 5, 10]);
-    // One in the middle ends, and the one whose turn it is; another comes.
+    // Two files end: one in the middle, and the one that is next in the round. A new file is added.
     files.remove(3);
     files.remove(1);
     files.push(open(&world, Disk, 10, false));
@@ -208,7 +207,7 @@ fn the_engine_asks_its_files_in_turn() {
 }
 
 #[test]
-fn files_come_and_go_beside_it() {
+fn files_open_and_close_during_drop_clean() {
     let world = World::new();
     let engine = world.engine();
     std::thread::scope(|scope| {

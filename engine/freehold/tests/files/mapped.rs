@@ -1,5 +1,5 @@
-//! Mapped files: what programs see through their mappings, and what truncation, hole punching and copying on
-//! write do to it, on the machine with TLBs that remember.
+//! Mapped files: what programs see through their mappings, and the effects of truncation, hole punching and
+//! copy on write. The TLBs of the machine keep stale translations until they are flushed.
 
 use crate::support::failure::{Failure, at_every_allocation};
 use freehold::{
@@ -28,7 +28,7 @@ type Vcpu = Cpu<X86_4>;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
-/// A disk with a number in every page, which remembers what is written to it.
+/// A disk with a number in every page, which stores written pages.
 #[derive(Clone, Default)]
 struct Disk {
     pages: Arc<Mutex<HashMap<u64, u64>>>,
@@ -37,7 +37,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// What the disk holds at first.
+    /// Returns the initial content of a page of the disk.
     fn number(index: u64) -> u64 {
         index * 1000 + 7
     }
@@ -78,7 +78,7 @@ impl Pager<Machine> for Disk {
     }
 }
 
-/// A machine, its engine and a file. Everything must have been given back when it ends.
+/// A machine, its engine and a file. All its memory must be free when the world ends.
 struct World {
     machine: Machine,
     engine: Option<Counted<Engine<Machine>>>,
@@ -105,7 +105,7 @@ impl World {
         File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
     }
 
-    /// Ends the world; anything of it that is still held has leaked.
+    /// Ends the world. Fails if an object of the world leaked.
     fn end(mut self) {
         self.engine = None;
         self.machine.accounting().assert_clean();
@@ -126,7 +126,7 @@ fn read_number(file: &File<Machine>, index: u64) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Every design must look the same to a program.
+/// Runs `test` on every design. A program must see the same on each.
 fn on_every_design(test: impl Fn(&World, &Process, &mut Vcpu)) {
     for locking in Locking::ALL {
         let world = World::new();
@@ -140,9 +140,10 @@ fn on_every_design(test: impl Fn(&World, &Process, &mut Vcpu)) {
 }
 
 #[test]
-fn reads_show_the_file_up_to_its_end() {
+fn reads_stop_at_the_end_of_the_file() {
     on_every_design(|world, process, cpu| {
-        // Not a whole number of pages, mapped from the middle and beyond its end.
+        // The size is not a whole number of pages. The mapping begins in the middle of the file and extends
+        // beyond its end.
         let file = world.file(40 * PAGE_SIZE + 100);
         let at = map(process, 50, MapFlags::PRIVATE, &file, 3);
         for page in [20, 0, 1, 37, 36, 5] {
@@ -158,7 +159,7 @@ fn reads_show_the_file_up_to_its_end() {
 }
 
 #[test]
-fn one_fault_maps_what_the_cache_has_around() {
+fn one_fault_maps_the_surrounding_cached_pages() {
     on_every_design(|world, process, cpu| {
         let file = world.file(64 * PAGE_SIZE);
         for index in 0..64 {
@@ -173,7 +174,7 @@ fn one_fault_maps_what_the_cache_has_around() {
             })
             .unwrap();
         }
-        // Aligned windows of 16 pages; the mapping may begin inside one.
+        // Windows of 16 pages are aligned; the mapping may begin inside a window.
         let windows = if at.is_multiple_of(16 * PAGE_SIZE) { 4 } else { 5 };
         assert_eq!(faults, windows);
     });
@@ -188,7 +189,7 @@ fn one_fault_maps_what_the_cache_has_around() {
 /// a read of page 515                                                                   ###########  its VMA ends
 /// ```
 #[test]
-fn what_comes_with_a_read_begins_at_a_multiple_or_with_the_vma() {
+fn fault_around_window_is_clipped_to_table_and_vma() {
     on_every_design(|world, process, cpu| {
         let file = world.file(600 * PAGE_SIZE);
         (0..600).for_each(|index| file.mapping().fill(PageIndex::new(index)).unwrap());
@@ -197,7 +198,8 @@ fn what_comes_with_a_read_begins_at_a_multiple_or_with_the_vma() {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         process.mmap(at, 520 * PAGE_SIZE, RW, flags, Some(&file), 7 * PAGE_SIZE).unwrap();
         let present = |range: Range<u64>| {
-            // Room for all: it is filled under the locks of page tables.
+            // The capacity suffices for all pages, because the closure runs under page table locks and may
+            // not allocate.
             let mut pages = Vec::with_capacity(600);
             process.pagemap(table + range.start * PAGE_SIZE..table + range.end * PAGE_SIZE, |present| {
                 pages.extend((present.range.start()..present.range.end()).step_by(PAGE_SIZE as usize));
@@ -211,21 +213,21 @@ fn what_comes_with_a_read_begins_at_a_multiple_or_with_the_vma() {
             let new: Vec<u64> = maps.filter(|page| !before.contains(page)).collect();
             assert_eq!(now, new, "a read of page {read}");
         }
-        // A store brings its own page alone.
+        // A store maps only its own page.
         process.store(cpu, table + 100 * PAGE_SIZE, 1u64).unwrap();
         assert_eq!(present(80..120), [100]);
     });
 }
 
 #[test]
-fn shared_stores_reach_the_file_and_private_ones_do_not() {
+fn only_shared_stores_reach_the_file() {
     on_every_design(|world, process, cpu| {
         let file = world.file(8 * PAGE_SIZE);
         let other = world.process(Locking::default());
         let shared = map(process, 8, MapFlags::SHARED, &file, 0);
         let private = map(process, 8, MapFlags::PRIVATE, &file, 0);
         let elsewhere = map(&other, 8, MapFlags::SHARED, &file, 0);
-        // Page 0: mapped by a read first. Page 1: not mapped at all before the store.
+        // Page 0 is mapped by a read before the store. Page 1 is not mapped before the store.
         for page in [0, 1] {
             let offset = page * PAGE_SIZE;
             if page == 0 {
@@ -260,7 +262,7 @@ fn shared_memory_starts_as_zeroes_and_is_one_object() {
 }
 
 #[test]
-fn truncation_takes_private_copies_too() {
+fn truncation_unmaps_private_copies() {
     on_every_design(|world, process, cpu| {
         let file = world.file(10 * PAGE_SIZE);
         let shared = map(process, 10, MapFlags::SHARED, &file, 0);
@@ -280,13 +282,13 @@ fn truncation_takes_private_copies_too() {
         }
         file.mapping().truncate(10 * PAGE_SIZE).unwrap();
         for at in [shared, private] {
-            assert_eq!(load(process, cpu, at + 5 * PAGE_SIZE), 0, "what comes back is zeroes");
+            assert_eq!(load(process, cpu, at + 5 * PAGE_SIZE), 0, "pages of the grown file read as zeroes");
         }
     });
 }
 
 #[test]
-fn growing_clears_what_was_stored_behind_the_end() {
+fn growing_a_file_clears_bytes_behind_the_old_end() {
     on_every_design(|world, process, cpu| {
         let file = world.file(PAGE_SIZE / 2);
         let at = map(process, 1, MapFlags::SHARED, &file, 0);
@@ -304,7 +306,7 @@ fn growing_clears_what_was_stored_behind_the_end() {
 }
 
 #[test]
-fn a_hole_leaves_private_copies() {
+fn hole_punching_keeps_private_copies() {
     on_every_design(|world, process, cpu| {
         let file = world.file(10 * PAGE_SIZE);
         let shared = map(process, 10, MapFlags::SHARED, &file, 0);
@@ -314,13 +316,13 @@ fn a_hole_leaves_private_copies() {
         }
         process.store(cpu, private + 4 * PAGE_SIZE, 204u64).unwrap();
         assert_eq!(load(process, cpu, private + 5 * PAGE_SIZE), 105);
-        // From inside page 2 to inside page 6.
+        // The hole begins inside page 2 and ends inside page 6.
         file.mapping().punch(2 * PAGE_SIZE + 8..6 * PAGE_SIZE + 8).unwrap();
         let found: Vec<u64> = (0..10).map(|page| load(process, cpu, shared + page * PAGE_SIZE)).collect();
         assert_eq!(found, [100, 101, 102, 0, 0, 0, 0, 107, 108, 109]);
         assert_eq!(load(process, cpu, private + 4 * PAGE_SIZE), 204);
         assert_eq!(load(process, cpu, private + 5 * PAGE_SIZE), 0);
-        // Within one page, and behind the end.
+        // The first hole is within one page, the second beyond the end.
         file.mapping().punch(7 * PAGE_SIZE..7 * PAGE_SIZE + 8).unwrap();
         file.mapping().punch(20 * PAGE_SIZE..30 * PAGE_SIZE).unwrap();
         assert_eq!(read_number(&file, 7), 0);
@@ -328,9 +330,10 @@ fn a_hole_leaves_private_copies() {
     });
 }
 
-/// What is absent from shared memory is zeroes already: no page comes to be zeroed in part, as on Linux.
+/// A page that is absent from shared memory already reads as zeroes. Punching part of such a page does not
+/// allocate it, as on Linux.
 #[test]
-fn a_hole_in_absent_memory_brings_nothing() {
+fn hole_in_absent_shared_memory_allocates_nothing() {
     on_every_design(|world, process, cpu| {
         let mapping = Mapping::new(world.engine(), Zeroes, 8 * PAGE_SIZE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap();
@@ -351,7 +354,7 @@ fn a_hole_in_absent_memory_brings_nothing() {
 }
 
 #[test]
-fn written_back_once_for_each_time_it_was_stored() {
+fn page_is_written_back_once_per_dirtying() {
     on_every_design(|world, process, cpu| {
         let file = world.file(10 * PAGE_SIZE);
         let at = map(process, 10, MapFlags::SHARED, &file, 0);
@@ -368,9 +371,13 @@ fn written_back_once_for_each_time_it_was_stored() {
             assert_eq!(file.mapping().write_back((0..10).into()), Err(IoError));
             world.disk.broken.store(false, SeqCst);
             file.mapping().write_back((0..10).into()).unwrap();
-            assert_eq!((writes(), world.disk.page(3)), (round * 2, round), "a page that failed stays dirty");
+            assert_eq!(
+                (writes(), world.disk.page(3)),
+                (round * 2, round),
+                "a page whose write failed stays dirty"
+            );
         }
-        // A store whose mapping goes before it was written back.
+        // A stored page whose mapping is unmapped before the write-back.
         process.store(cpu, at + 4 * PAGE_SIZE, 44u64).unwrap();
         process.munmap(at, 10 * PAGE_SIZE).unwrap();
         file.mapping().write_back((0..10).into()).unwrap();
@@ -379,7 +386,7 @@ fn written_back_once_for_each_time_it_was_stored() {
 }
 
 #[test]
-fn a_broken_disk_is_a_bus_error() {
+fn read_error_raises_a_bus_error() {
     on_every_design(|world, process, cpu| {
         let file = world.file(4 * PAGE_SIZE);
         let at = map(process, 4, MapFlags::SHARED, &file, 0);
@@ -391,7 +398,7 @@ fn a_broken_disk_is_a_bus_error() {
 }
 
 #[test]
-fn out_of_frames_is_reported_and_leaves_nothing() {
+fn fault_without_a_frame_fails_and_leaks_nothing() {
     for access in 0..3 {
         let points = at_every_allocation(&[Failure::Memory], |point| {
             let world = World::new();
@@ -406,7 +413,7 @@ fn out_of_frames_is_reported_and_leaves_nothing() {
             });
             let failed = result.is_err();
             assert!(matches!(result, Ok(()) | Err(FaultError::OutOfMemory)), "{result:?}");
-            // And then it works.
+            // A second attempt succeeds.
             assert_eq!(load(&process, &mut cpu, at), if access == 0 || failed { Disk::number(0) } else { 1 });
             drop((process, file, cpu));
             world.end();
@@ -415,7 +422,7 @@ fn out_of_frames_is_reported_and_leaves_nothing() {
     }
 }
 
-/// Lets the thread that waits for this count go on when its own thread fails.
+/// Releases the thread that waits for this count if the thread that advances the count fails.
 struct NeverStuck<'a>(&'a AtomicU64);
 
 impl Drop for NeverStuck<'_> {
@@ -424,8 +431,7 @@ impl Drop for NeverStuck<'_> {
     }
 }
 
-/// C-21 in the small: when one thread has stored to a page that was mapped read-only, no other thread still
-/// reads the old page.
+/// C-21: after one thread has stored to a page that was mapped read-only, no other thread reads the old page.
 #[test]
 fn c21_no_cpu_reads_the_old_page_after_a_store() {
     const PAGES: u64 = 200;
@@ -453,7 +459,7 @@ fn c21_no_cpu_reads_the_old_page_after_a_store() {
                     let mut cpu = world.machine.cpu(2);
                     let _done = NeverStuck(&seen);
                     for page in 0..PAGES {
-                        // The old page is in this CPU's TLB now.
+                        // The old page is in this CPU's TLB from here on.
                         assert_ne!(load(process, &mut cpu, at + page * PAGE_SIZE), u64::MAX);
                         seen.store(page + 1, SeqCst);
                         while stored.load(SeqCst) <= page {
@@ -471,7 +477,7 @@ fn c21_no_cpu_reads_the_old_page_after_a_store() {
     });
 }
 
-/// Ends the other threads when its own is done or fails.
+/// Stops the other threads when its own thread ends or fails.
 struct StopOthers<'a>(&'a AtomicBool);
 
 impl Drop for StopOthers<'_> {
@@ -480,11 +486,11 @@ impl Drop for StopOthers<'_> {
     }
 }
 
-/// C-26, C-37: faults, splits, merges and munmaps beside truncation and hole punching. Whatever the schedule:
-/// a fault gives a page or a bus error, nobody reads a page that is gone, and in the end nothing is mapped
-/// behind the end of the file.
+/// C-26, C-37: faults, splits, merges and munmaps run concurrently with truncation and hole punching. Under
+/// every schedule, a fault maps a page or raises a bus error, and no thread reads a page that was removed. In
+/// the end nothing is mapped beyond the end of the file.
 #[test]
-fn c26_c37_faults_and_splits_beside_truncation() {
+fn c26_c37_faults_and_splits_during_truncation() {
     const PAGES: u64 = 64;
     const ROUNDS: u64 = 40;
     for locking in [Locking::default(), Locking::ALL[0], Locking::ALL[2]] {
@@ -519,7 +525,7 @@ fn c26_c37_faults_and_splits_beside_truncation() {
             }
             let (process, stop, file) = (&process, &stop, &file);
             scope.spawn(move || {
-                // Splits, moves borders and merges again.
+                // Splits VMAs, moves their borders and merges them again.
                 let mut n = 0;
                 while !stop.load(SeqCst) {
                     n += 1;
@@ -567,7 +573,7 @@ fn c26_c37_faults_and_splits_beside_truncation() {
 }
 
 #[test]
-fn a_special_mapping_is_whole_and_copied_when_stored_to() {
+fn special_mapping_is_not_merged_and_copied_on_store() {
     on_every_design(|world, process, cpu| {
         let mut frames = [Pfn::new(0); 2];
         assert_eq!(world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames), 2);
@@ -575,18 +581,20 @@ fn a_special_mapping_is_whole_and_copied_when_stored_to() {
             world.machine.zero_frame(frame);
             world.machine.write_frame(frame, 0, &(n as u64 + 70).to_le_bytes());
         }
-        // SAFETY: taken from the machine above, and given back below.
-        #[expect(unsafe_code, reason = "says that its frames may be mapped")]
+        // SAFETY: the frames were allocated from the machine above, and are freed below only after the last
+        // mapping is gone.
+        #[expect(unsafe_code, reason = "declares that its frames may be mapped")]
         let foreign = frames.map(|frame| unsafe { ForeignFrames::new(frame, 1) });
         let vdso = Special::new(world.engine(), Frames::new("[vdso]", &foreign).unwrap()).unwrap();
         let flags = VmFlags::READ | VmFlags::WRITE | VmFlags::MAYREAD | VmFlags::MAYWRITE;
-        // Three pages over two frames, at a hint; then beside it, where a merge would be possible.
+        // Three pages over two frames: first at a hint, then adjacent to the first mapping, where the two
+        // could merge.
         let at = process.install_special(0x10_0000, 3 * PAGE_SIZE, flags, &vdso).unwrap();
         assert_eq!(at, 0x10_0000);
         let next = process.install_special(at + 3 * PAGE_SIZE, PAGE_SIZE, flags, &vdso).unwrap();
         assert_eq!(next, at + 3 * PAGE_SIZE);
         let elsewhere = process.install_special(at, PAGE_SIZE, flags, &vdso).unwrap();
-        assert!(elsewhere > next, "what is taken is not replaced");
+        assert!(elsewhere > next, "an occupied range is not replaced");
         assert_eq!(load(process, cpu, at), 70);
         process.store(cpu, at + PAGE_SIZE, 1u64).unwrap();
         assert_eq!(load(process, cpu, at + PAGE_SIZE), 1);
@@ -601,17 +609,17 @@ fn a_special_mapping_is_whole_and_copied_when_stored_to() {
             process.munmap(start, pages * PAGE_SIZE).unwrap();
         }
         process.space().check();
-        // SAFETY: they came from the machine, and no translation of them is left.
-        #[expect(unsafe_code, reason = "gives frames back that the engine did not own")]
+        // SAFETY: the frames were allocated from the machine, and no translation of them is left.
+        #[expect(unsafe_code, reason = "frees frames that the engine did not own")]
         unsafe {
             world.machine.free_frames(&frames);
         }
     });
 }
 
-/// What a fault says that it took: a page that the store had to give is a major fault, and is waited for.
+/// A fault reports its cost: a page that was read from the storage is a major fault and a wait.
 #[test]
-fn a_fault_says_what_it_took() {
+fn fault_reports_major_and_waited() {
     for locking in Locking::ALL {
         let world = World::new();
         let process = world.process(locking);
@@ -625,14 +633,18 @@ fn a_fault_says_what_it_took() {
         assert_eq!(
             took(mapped + 20 * PAGE_SIZE, freehold::fault::Access::READ),
             (true, true),
-            "from the store"
+            "from the storage"
         );
         assert_eq!(
             took(mapped + 20 * PAGE_SIZE, freehold::fault::Access::WRITE),
             (false, false),
             "from the cache"
         );
-        assert_eq!(took(memory, freehold::fault::Access::WRITE), (false, true), "shared memory has no store");
+        assert_eq!(
+            took(memory, freehold::fault::Access::WRITE),
+            (false, true),
+            "shared memory has no storage"
+        );
         drop((process, file));
         world.end();
     }

@@ -1,11 +1,11 @@
-//! Stores through translations that a processor remembers, and pages of files that move or go while somebody
-//! has just found them.
+//! Stores through cached translations, and pages of files that are moved or removed while another task uses
+//! them.
 //!
-//! An entry is cleared, or loses its right to write, and is flushed afterwards; until then a processor stores
-//! through what it remembers. That the page was written is for its frame to say. The dirty bit of the frame
-//! is set at once, because a write-back meanwhile finds the entry gone; and again after the flush, because
-//! that write-back may have taken the bit before the last stores. Without either of the two a write to a file
-//! is lost.
+//! The engine clears an entry, or its write bit, and flushes the TLBs afterwards. Until the flush, a CPU can
+//! store through its cached translation, so the frame must record that the page was written. The dirty bit of
+//! the frame is set once before the flush, because a concurrent write-back finds the entry already cleared.
+//! The bit is set again after the flush, because that write-back may have cleared it before the last store.
+//! Without both, a store to a file is lost.
 
 use super::{
     gate::{Gate, Gated},
@@ -26,7 +26,7 @@ use std::{
 type Space = Counted<AddressSpace<Gated>>;
 type Mapped = Counted<File<Gated>>;
 
-/// The first words of pages that were written back. A write of page 0 passes a gate.
+/// A disk that keeps the first words of written pages. A write of page 0 passes a gate.
 #[derive(Clone, Default)]
 struct Store {
     words: Arc<Mutex<BTreeMap<u64, u64>>>,
@@ -57,7 +57,7 @@ impl Pager<Gated> for Store {
     }
 }
 
-/// Two pages of a file, mapped at `BASE` so that stores reach the file.
+/// Two pages of a file, mapped shared at `BASE`.
 struct Scene {
     machine: Machine,
     gated: Gated,
@@ -80,8 +80,9 @@ impl Scene {
         Scene { machine, gated, store, file, space }
     }
 
-    /// Both pages are written, and a write-back has begun, which has taken the right to write from all
-    /// entries and is stopped as it writes page 0. What is returned lets it go on to its end.
+    /// Stores to both pages and begins a write-back. The write-back has write-protected all entries and is
+    /// stopped while it writes page 0. The returned function lets the write-back continue and waits for its
+    /// end.
     fn stopped_write_back(&self, cpu: &mut Vcpu) -> impl FnOnce() + Send + 'static {
         put(&self.space, cpu, 0, 1);
         put(&self.space, cpu, 1, 1);
@@ -113,18 +114,18 @@ fn put(space: &Space, cpu: &mut Vcpu, page: u64, value: u64) {
     cpu.store(space.mmu(), BASE + page * PAGE, value, fault).unwrap();
 }
 
-/// A store by what the processor remembers.
+/// Stores through the cached translation of the CPU.
 fn put_remembered(space: &Space, cpu: &mut Vcpu, page: u64, value: u64) {
     let stored = cpu.store(space.mmu(), BASE + page * PAGE, value, |_, _| Err(()));
-    assert_eq!(stored, Ok(()), "the translation is remembered");
+    assert_eq!(stored, Ok(()), "the translation is cached");
 }
 
 type Taking = (&'static str, fn(&Space, &Mapped));
 
-/// What takes page 1 away from its space, or its right to write.
+/// Operations that unmap page 1 from its space, or take away its right to write.
 const TAKING: &[Taking] = &[
     ("munmap", |space, _| space.munmap(BASE, 2 * PAGE).unwrap()),
-    ("mmap over it", |space, _| {
+    ("mmap over the page", |space, _| {
         space.mmap(BASE + PAGE, PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
     }),
     ("DONTNEED", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::DontNeed).unwrap()),
@@ -140,7 +141,7 @@ fn in_every_way(test: impl Fn(&'static str, Scene, fn(&Space, &Mapped))) {
 
 /// A store after the entry was cleared and the page was written back: the page is dirty after the flush.
 #[test]
-fn a_store_before_the_flush_is_not_lost() {
+fn store_after_write_back_and_before_the_flush_is_kept() {
     in_every_way(|what, scene, take| {
         let mut cpu = scene.machine.cpu(0);
         let go_on = scene.stopped_write_back(&mut cpu);
@@ -158,19 +159,19 @@ fn a_store_before_the_flush_is_not_lost() {
     });
 }
 
-/// A store before the entry was cleared: the page is written back before the flush, too.
+/// A store before the entry was cleared: a write-back before the flush writes the page.
 #[test]
-fn a_store_before_is_written_back_beside() {
+fn store_before_the_entry_is_cleared_is_written_back() {
     in_every_way(|what, scene, take| {
         let mut cpu = scene.machine.cpu(0);
         let go_on = scene.stopped_write_back(&mut cpu);
         put(&scene.space, &mut cpu, 1, 10);
-        // The frame's bit is taken, the entry's is not.
+        // The write-back has cleared the dirty bit of the frame, but not that of the entry.
         go_on();
         put_remembered(&scene.space, &mut cpu, 1, 11);
         let (file, store) = (scene.file.clone(), scene.store.clone());
         scene.gated.flush.put(move || {
-            // On a thread of its own: this one may have locks.
+            // Runs on a thread of its own, because this thread may hold locks.
             std::thread::spawn(move || file.mapping().write_back((1..2).into()).unwrap()).join().unwrap();
             assert_eq!(store.word(1), Some(11), "{what}: a store is missed");
         });
@@ -180,37 +181,38 @@ fn a_store_before_is_written_back_beside() {
     });
 }
 
-/// A truncation that is over while somebody else takes the page away, and has not flushed yet: no processor
-/// uses what it remembers.
+/// A truncation completes while another task has cleared an entry and not flushed yet. No CPU uses its cached
+/// translation afterwards.
 #[test]
-fn a_truncation_waits_for_no_flush_but_its_own() {
+fn completed_truncation_leaves_no_cached_translation() {
     in_every_way(|what, scene, take| {
         if what == "a write-back" {
-            // It keeps pages from leaving the file.
+            // A write-back keeps pages from being truncated.
             return scene.end();
         }
         let mut cpu = scene.machine.cpu(0);
         put(&scene.space, &mut cpu, 1, 10);
         let (file, space) = (scene.file.clone(), scene.space.clone());
         scene.gated.flush.put(move || {
-            // On a thread of its own: this one may have locks.
+            // Runs on a thread of its own, because this thread may hold locks.
             std::thread::spawn(move || file.mapping().truncate(PAGE).unwrap()).join().unwrap();
             let loaded = cpu.load::<u64, _>(space.mmu(), BASE + PAGE, |_, _| Err(()));
-            assert_eq!(loaded, Err(()), "{what}: what the file lost is still there");
+            assert_eq!(loaded, Err(()), "{what}: a truncated page is still reachable");
         });
         take(&scene.space, &scene.file);
         scene.end();
     });
 }
 
-/// What takes rights to a page of anonymous memory at `BASE` away, and whether loads are over then as well.
+/// Operations that take away rights to the anonymous page at `BASE`. The flag says whether loads are
+/// forbidden afterwards, too.
 type Ending = (&'static str, bool, fn(&Space));
 
 const ENDING: &[Ending] = &[
     ("mprotect to read-only", false, |space| space.mprotect(BASE, PAGE, R).unwrap()),
     ("mprotect to nothing", true, |space| space.mprotect(BASE, PAGE, Prot::empty()).unwrap()),
     ("munmap", true, |space| space.munmap(BASE, PAGE).unwrap()),
-    ("mmap over it", true, |space| {
+    ("mmap over the page", true, |space| {
         space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     }),
     ("DONTNEED", true, |space| space.madvise(BASE, PAGE, Advice::DontNeed).unwrap()),
@@ -228,14 +230,14 @@ const ENDING: &[Ending] = &[
     }),
 ];
 
-/// When a call is over, no processor uses what it took away.
+/// When a call returns, no CPU has a cached translation that the call revoked.
 #[test]
-fn nothing_is_remembered_afterwards() {
+fn no_cached_translation_is_left_when_a_call_returns() {
     for (what, loads, end) in ENDING {
         for locking in Locking::ALL {
             let scene = Scene::new(locking);
             let (mut cpu, space) = (scene.machine.cpu(0), &scene.space);
-            // A part of its own, so that a table is the mapping's alone.
+            // Maps a separate range, so that its page table holds no other mapping.
             space.munmap(BASE, 2 * PAGE).unwrap();
             space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
             put(space, &mut cpu, 0, 1);
@@ -252,10 +254,10 @@ fn nothing_is_remembered_afterwards() {
 
 type Going = (&'static str, fn(&Counted<Engine<Gated>>, &Mapped, Pfn));
 
-/// C-26, C-37: a page of a file that a fault copies is taken away meanwhile. Its frame stays until it is copied,
-/// and what the file has lost by then is not mapped any more, as a copy neither.
+/// C-26, C-37: a page of a file is removed while a fault copies it. The frame stays allocated until the copy
+/// is complete. If the file was truncated by then, the copy is not mapped.
 #[test]
-fn a_page_stays_until_it_is_copied() {
+fn c26_c37_frame_stays_until_a_fault_has_copied_it() {
     let going: [Going; 3] = [
         ("migration", |engine, _, pfn| {
             assert_eq!(engine.migrate(pfn), Err(MigrateError::Busy));
@@ -275,13 +277,13 @@ fn a_page_stays_until_it_is_copied() {
             let (engine, file) = (space.engine().clone(), scene.file.clone());
             let (pass, passed) = channel();
             scene.gated.copy.put(move || {
-                // On a thread of its own: this one is in a read section.
+                // Runs on a thread of its own, because this thread is in a read section.
                 std::thread::spawn(move || go(&engine, &file, pfn)).join().unwrap();
-                assert!(!machine.frame(pfn).is_free(), "{what}: the page went while it was copied");
+                assert!(!machine.frame(pfn).is_free(), "{what}: the frame was freed during the copy");
                 pass.send(()).unwrap();
             });
             let fault = space.handle_fault(BASE, Access::WRITE).map(drop);
-            passed.recv().expect("a page is copied");
+            passed.recv().expect("no page was copied");
             match what {
                 "truncation" => assert_eq!(fault, Err(FaultError::Bus { addr: BASE })),
                 _ => assert_eq!(fault, Ok(()), "{what}"),

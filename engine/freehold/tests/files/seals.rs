@@ -1,5 +1,5 @@
-//! Seals of a memfd: what they refuse, what has to be gone before they are put on, and that no mmap slips
-//! through beside.
+//! Seals of a memfd: what each seal refuses, and which mappings prevent it. No concurrent mmap can bypass a
+//! seal.
 
 use crate::support::{
     Counted, File, FileAccess, Locking, Machine, MapFlags, Mapping, PAGE, Process, R, RW, Vcpu, World,
@@ -36,7 +36,7 @@ fn map(
 }
 
 #[test]
-fn sizes_that_are_sealed_stay() {
+fn size_seals_refuse_truncate_and_extension() {
     with_memfd(|_, _, _, file| {
         let mapping = file.mapping();
         mapping.add_seals(Seals::SHRINK).unwrap();
@@ -47,7 +47,7 @@ fn sizes_that_are_sealed_stay() {
         assert_eq!(mapping.truncate(6 * PAGE), Err(FillError::Sealed));
         mapping.truncate(5 * PAGE).unwrap();
         assert_eq!(mapping.write_at(5 * PAGE, &[1; 8]), Err(FillError::Sealed));
-        assert_eq!(mapping.write_at(5 * PAGE - 4, &[1; 8]), Ok(4), "as far as it goes");
+        assert_eq!(mapping.write_at(5 * PAGE - 4, &[1; 8]), Ok(4), "up to the end of the file");
         assert_eq!(mapping.size(), 5 * PAGE);
         mapping.punch(0..PAGE).unwrap();
         assert_eq!(mapping.seals(), Some(Seals::SHRINK | Seals::GROW));
@@ -58,20 +58,21 @@ fn sizes_that_are_sealed_stay() {
 }
 
 #[test]
-fn a_seal_against_writing_wants_no_writer() {
+fn write_seal_requires_that_no_writable_mapping_exists() {
     with_memfd(|_, process, cpu, file| {
         let mapping = file.mapping();
-        // Also one that could become a writer, and what is left of one.
+        // A mapping that may become writable also prevents the seal, and so does each remaining piece of it.
         let at = map(process, file, R, MapFlags::SHARED).unwrap();
         assert_eq!(mapping.add_seals(Seals::WRITE), Err(SealError::Busy));
         process.mprotect(at + PAGE, PAGE, RW).unwrap();
         process.munmap(at + 2 * PAGE, 2 * PAGE).unwrap();
         let child = process.fork().unwrap();
         process.munmap(at, PAGES * PAGE).unwrap();
-        assert_eq!(mapping.add_seals(Seals::WRITE | Seals::GROW), Err(SealError::Busy), "a child has it");
-        assert_eq!(mapping.seals(), Some(Seals::empty()), "all or nothing");
+        assert_eq!(mapping.add_seals(Seals::WRITE | Seals::GROW), Err(SealError::Busy), "a child maps it");
+        assert_eq!(mapping.seals(), Some(Seals::empty()), "the call adds all seals or none");
         drop(child);
-        // Stores to private mappings never reach it, nor do mappings of a file that was opened for reading.
+        // Stores to private mappings never reach the file. Mappings of a file that was opened read-only
+        // cannot store.
         let private = map(process, file, RW, MapFlags::PRIVATE).unwrap();
         process.store(cpu, private, 1u64).unwrap();
         let read_only = File::new(mapping, FileAccess::READ, "again").unwrap();
@@ -81,7 +82,7 @@ fn a_seal_against_writing_wants_no_writer() {
         assert_eq!(mapping.write_at(0, &[1]), Err(FillError::Sealed));
         assert_eq!(mapping.punch(0..PAGE), Err(FillError::Sealed));
         assert_eq!(map(process, file, RW, MapFlags::SHARED), Err(MmapError::NotPermitted));
-        // Reading is allowed, and stays reading.
+        // A read-only mapping is allowed, and stays read-only.
         let at = map(process, file, R, MapFlags::SHARED).unwrap();
         assert_eq!(process.mprotect(at, PAGE, RW), Err(MprotectError::AccessDenied));
         assert_eq!(process.madvise(at, PAGE, Advice::Remove), Err(MadviseError::AccessDenied));
@@ -92,7 +93,7 @@ fn a_seal_against_writing_wants_no_writer() {
 }
 
 #[test]
-fn a_seal_against_future_writers_leaves_those_there_are() {
+fn future_write_seal_keeps_existing_writable_mappings() {
     with_memfd(|_, process, cpu, file| {
         let at = map(process, file, RW, MapFlags::SHARED).unwrap();
         file.mapping().add_seals(Seals::FUTURE_WRITE).unwrap();
@@ -111,7 +112,7 @@ fn a_seal_against_future_writers_leaves_those_there_are() {
 }
 
 #[test]
-fn what_cannot_be_sealed() {
+fn only_memfds_accept_seals() {
     with_memfd(|world, _, _, file| {
         assert_eq!(file.mapping().add_seals(Seals::from_bits_retain(1 << 9)), Err(SealError::Invalid));
         let plain = world.file(PAGES);
@@ -126,10 +127,10 @@ fn what_cannot_be_sealed() {
     });
 }
 
-/// A seal against writing beside mmaps, forks and merges: either the seal or the mapping is refused, and
-/// nobody stores afterwards.
+/// A write seal is added concurrently with mmap, fork and merging. Either the seal or the writable mapping is
+/// refused, and no store succeeds once the seal is set.
 #[test]
-fn a_seal_beside_mmap() {
+fn write_seal_and_writable_mmap_exclude_each_other() {
     for locking in Locking::ALL {
         for round in 0..20u64 {
             let world = World::new();
@@ -154,7 +155,7 @@ fn a_seal_beside_mmap() {
                                 Ok(at) => {
                                     assert!(!before, "mapped for writing after it was sealed");
                                     process.store(&mut cpu, at, n).unwrap();
-                                    assert!(!sealed.load(SeqCst), "sealed beside a mapping that writes");
+                                    assert!(!sealed.load(SeqCst), "sealed while a writable mapping exists");
                                     process.munmap(at, PAGES * PAGE).unwrap();
                                 }
                                 Err(error) => assert_eq!(error, MmapError::NotPermitted),

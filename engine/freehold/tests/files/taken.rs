@@ -1,5 +1,5 @@
-//! A task that takes pages of a file away, or moves them, waits for nobody's read section: what it needs is
-//! that nobody is about to use those pages, and each task looks again whether it may.
+//! Removing or moving pages of a file does not wait for RCU read sections. A task that found a page checks
+//! again before it uses the page.
 
 use super::{
     gate::{Gated, tell_of_barriers},
@@ -10,7 +10,7 @@ use freehold_machine::exempt;
 use freehold_sync::Host;
 use std::sync::mpsc::channel;
 
-/// Where the file is mapped, by huge pages or small ones.
+/// Address of the mapping, which uses huge pages or small pages.
 const AT: u64 = 1 << 30;
 
 type Mapped = Counted<File<Gated>>;
@@ -30,7 +30,8 @@ impl Pager<Gated> for Zeroed {
     }
 }
 
-/// What takes page 1, of so many bytes, out of its file, or to another frame.
+/// Operations that remove page 1 of the file, or move it to another frame. The operations get the page size
+/// in bytes.
 const TAKING: &[Taking] = &[
     ("migration", |engine, _, _, pfn| {
         engine.migrate(pfn).unwrap();
@@ -40,13 +41,14 @@ const TAKING: &[Taking] = &[
     ("failure", |engine, _, _, pfn| {
         engine.memory_failure(pfn).unwrap();
     }),
-    ("dropping what is clean", |_, file, page, _| {
+    ("dropping clean pages", |_, file, page, _| {
         file.mapping().drop_clean(PageRange::ALL);
         file.mapping().truncate(page).unwrap();
     }),
 ];
 
-/// Every way, for a file that `make` makes of two pages.
+/// Runs every operation on a file of two pages that `make` creates, while this thread is in a read section.
+/// Fails if the operation waits for the read section.
 fn beside_a_read_section(page: u64, make: impl Fn(&Counted<Engine<Gated>>) -> Counted<Mapping<Gated>>) {
     for &(what, take) in TAKING {
         for locking in Locking::ALL {
@@ -70,7 +72,7 @@ fn beside_a_read_section(page: u64, make: impl Fn(&Counted<Engine<Gated>>) -> Co
                     tell_of_barriers(tell);
                     take(&engine, &taken, page, pfn);
                 });
-                assert!(heard.recv().is_err(), "{what}: the read section is waited for");
+                assert!(heard.recv().is_err(), "{what} waits for the read section");
                 taker.join().expect(what);
                 assert_ne!(space.frame_at(AT + page), Some(pfn), "{what}");
             });
@@ -86,13 +88,13 @@ fn beside_a_read_section(page: u64, make: impl Fn(&Counted<Engine<Gated>>) -> Co
 }
 
 #[test]
-fn pages_go_and_move_beside_a_read_section() {
+fn removing_pages_does_not_wait_for_read_sections() {
     beside_a_read_section(PAGE, |engine| Mapping::new(engine, Zeroed, 2 * PAGE, false).unwrap());
     beside_a_read_section(PAGE, |engine| Mapping::memfd(engine, 2 * PAGE).unwrap());
 }
 
 #[test]
-fn huge_pages_go_and_move_beside_a_read_section() {
+fn removing_huge_pages_does_not_wait_for_read_sections() {
     beside_a_read_section(HUGE, |engine| {
         assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 4, None), 4);
         Mapping::of_huge_pages(engine, HugePageSize::Mib2, 2 * HUGE, true).unwrap()
