@@ -1,4 +1,4 @@
-//! Memory that fails: what each process loses, which are told, and what never comes back.
+//! Memory failures: the pages that each process loses, the reports, and frames that stay out of use.
 
 use crate::support::*;
 use freehold::{
@@ -15,7 +15,7 @@ use freehold::{
 };
 use std::{collections::BTreeMap, ops::Deref};
 
-/// A world in which memory fails. In the end exactly that memory is missing.
+/// A world in which memory fails. Checks at the end that exactly the failed frames are missing.
 struct Failing(World);
 
 impl Deref for Failing {
@@ -30,17 +30,17 @@ impl Failing {
         Failing(World::with(24 << 20, Config { huge_pages: HugePages::Madvise, ..Config::default() }))
     }
 
-    /// A process that may break its memory.
+    /// Returns a process that may inject memory failures by madvise.
     fn privileged(&self, locking: Locking) -> Process {
         let limits = Limits { may_inject_failure: true, ..Limits::default() };
         Process::new(self.engine(), &SpaceConfig { locking, limits, ..SpaceConfig::default() }).unwrap()
     }
 
-    /// The memory behind an address fails.
+    /// Reports a failure of the memory at an address.
     #[track_caller]
     fn fail(&self, process: &Process, at: u64) -> Damage {
-        let pfn = process.frame_at(at).expect("a page");
-        let damage = self.engine().memory_failure(pfn).expect("taken out of use");
+        let pfn = process.frame_at(at).expect("no page at the address");
+        let damage = self.engine().memory_failure(pfn).expect("the frame was not taken out of use");
         assert_eq!(self.engine().memory_failure(pfn), Err(OfflineError::Failed));
         assert_eq!(self.engine().soft_offline(pfn), Err(OfflineError::Failed));
         assert_eq!(process.frame_at(at), None);
@@ -68,7 +68,7 @@ fn everywhere(scenario: impl Fn(&Failing, &Process, &mut Vcpu)) {
     }
 }
 
-/// What an access to failed memory gets.
+/// Returns the expected result of an access to failed memory.
 fn failed<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::MemoryFailed { addr })
 }
@@ -88,13 +88,13 @@ fn assert_told(world: &World, expected: &[(&Process, u64)]) {
 }
 
 #[test]
-fn an_anonymous_page_is_lost_to_all_who_share_it() {
+fn failed_anonymous_page_is_lost_in_all_processes() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 4);
         fill(process, cpu, at, 4, 1);
         let child = Process::of(process.fork().unwrap());
         let grandchild = Process::of(child.fork().unwrap());
-        // Found wherever it went, and by a CPU that remembers it.
+        // The reverse map finds the page wherever it was moved, and flushes CPUs that cache its translation.
         grandchild.mprotect(at, PAGE, R).unwrap();
         let far = at + (1 << 30);
         child.mremap(at, 2 * PAGE, 2 * PAGE, RemapFlags::MAYMOVE | RemapFlags::FIXED, far).unwrap();
@@ -117,7 +117,7 @@ fn an_anonymous_page_is_lost_to_all_who_share_it() {
 }
 
 #[test]
-fn what_failed_is_gone_for_every_call() {
+fn every_call_reports_failed_memory() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 4);
         fill(process, cpu, at, 4, 1);
@@ -125,7 +125,7 @@ fn what_failed_is_gone_for_every_call() {
         let mut bytes = [0; 16];
         let read = |at, bytes: &mut [u8]| process.read_memory(at, bytes, AccessMode::Plain);
         assert_eq!(read(at + PAGE, &mut bytes), Err(AccessError::BadAddress));
-        assert_eq!(read(at + PAGE - 8, &mut bytes), Ok(8), "what lies before it");
+        assert_eq!(read(at + PAGE - 8, &mut bytes), Ok(8), "the bytes before the failed page");
         assert_eq!(process.write_memory(at + PAGE, &bytes, AccessMode::Forced), Err(AccessError::BadAddress));
         for advice in [Advice::PopulateRead, Advice::PopulateWrite] {
             let refused = process.madvise(at, 4 * PAGE, advice).unwrap_err();
@@ -145,7 +145,7 @@ fn what_failed_is_gone_for_every_call() {
 }
 
 #[test]
-fn markers_follow_their_addresses() {
+fn failure_markers_move_with_their_vma() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 4);
         fill(process, cpu, at, 4, 1);
@@ -162,7 +162,7 @@ fn markers_follow_their_addresses() {
         assert_eq!(load(process, cpu, far + PAGE), failed(far + PAGE));
         assert_eq!(load(process, cpu, far + 2 * PAGE), Ok(3));
         process.check();
-        // A process that takes it away is rid of it.
+        // Discarding the page removes the marker.
         process.madvise(far, 4 * PAGE, Advice::DontNeed).unwrap();
         assert_eq!(load(process, cpu, far + PAGE), Ok(0));
         child.munmap(at + PAGE, PAGE).unwrap();
@@ -175,7 +175,7 @@ fn markers_follow_their_addresses() {
 }
 
 #[test]
-fn a_clean_page_of_a_file_is_read_again() {
+fn failed_clean_page_is_read_again() {
     everywhere(|world, process, cpu| {
         let file = world.file(4);
         let map = |flags| process.mmap(0, 4 * PAGE, RW, flags, Some(&file), 0).unwrap();
@@ -183,7 +183,7 @@ fn a_clean_page_of_a_file_is_read_again() {
         for at in [shared, private] {
             assert_eq!(load(process, cpu, at), Ok(Disk::number(0)));
         }
-        // Written and written back is clean.
+        // A page that was written and written back is clean.
         process.store(cpu, shared, Disk::number(0)).unwrap();
         process.msync(shared, PAGE, SyncFlags::SYNC).unwrap();
         let old = process.frame_at(shared).unwrap();
@@ -201,8 +201,8 @@ fn a_clean_page_of_a_file_is_read_again() {
         assert_eq!(world.fail(process, private), Damage::Lost);
         assert_told(world, &[(process, private)]);
         assert_eq!((load(process, cpu, private), load(process, cpu, shared)), (failed(private), Ok(7)));
-        // Neither a hole in the file nor a truncation before it bring that copy back; one that cuts it off
-        // ends the marker.
+        // The marker of a private copy stays after a hole in the file. A truncation that covers the page
+        // removes the marker.
         file.mapping().punch(0..PAGE).unwrap();
         assert_eq!(load(process, cpu, private), failed(private));
         file.mapping().truncate(0).unwrap();
@@ -212,7 +212,7 @@ fn a_clean_page_of_a_file_is_read_again() {
 }
 
 #[test]
-fn a_page_that_was_written_is_reported() {
+fn failed_dirty_page_is_reported_as_lost() {
     everywhere(|world, process, cpu| {
         let (file, other) = (world.file(4), world.process(Locking::default()));
         let map = |process: &Process, flags| process.mmap(0, 4 * PAGE, RW, flags, Some(&file), 0).unwrap();
@@ -224,12 +224,12 @@ fn a_page_that_was_written_is_reported() {
         for at in [shared, private] {
             assert_eq!(load(process, cpu, at), failed(at));
         }
-        // Others find what the store has. The first msync that asks whether all is safe is told, once.
+        // Other mappings read the page from the disk. The first msync of the file returns the error, once.
         let elsewhere = map(&other, MapFlags::SHARED);
         assert_eq!(load(&other, cpu, elsewhere), Ok(Disk::number(0)));
         assert_eq!(other.msync(elsewhere + PAGE, PAGE, SyncFlags::SYNC), Err(MsyncError::Io));
         assert_eq!(process.msync(shared, PAGE, SyncFlags::SYNC), Ok(()));
-        // A child maps the file afresh where it has no pages of its own.
+        // A child maps the page from the file again, because its VMA has no private pages.
         process.munmap(private, 4 * PAGE).unwrap();
         process.madvise(shared, PAGE, Advice::DontNeed).unwrap();
         assert_eq!(load(process, cpu, shared), Ok(Disk::number(0)));
@@ -238,7 +238,7 @@ fn a_page_that_was_written_is_reported() {
 }
 
 #[test]
-fn shared_memory_has_no_other_copy() {
+fn failed_page_of_shared_memory_is_lost() {
     everywhere(|world, process, cpu| {
         let mapping = Mapping::new(world.engine(), Zeroes, 4 * PAGE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap();
@@ -257,18 +257,18 @@ fn shared_memory_has_no_other_copy() {
         let mut bytes = [0; 8];
         assert_eq!(mapping.read_at(0, &mut bytes), Err(FillError::Lost));
         assert_eq!(mapping.write_at(0, &bytes), Err(FillError::Lost));
-        assert_eq!(mapping.lay_out(), Ok(()), "what is there is left alone");
+        assert_eq!(mapping.lay_out(), Ok(()), "existing pages are left alone");
         assert_eq!(
             (mapping.read_at(0, &mut bytes), FillError::Lost.errno()),
             (Err(FillError::Lost), Errno::EIO)
         );
-        // Cut off, it is a page as any other for a mapping that had no entry for it; the others take the
-        // marker away first.
+        // After a hole, a mapping without an entry gets an ordinary page. A mapping with a marker must
+        // discard it first.
         mapping.punch(0..PAGE).unwrap();
         assert_eq!((load(process, cpu, at), load(process, cpu, again)), (failed(at), Ok(0)));
         process.madvise(at, PAGE, Advice::DontNeed).unwrap();
         assert_eq!((load(process, cpu, at), load(process, cpu, at + PAGE)), (Ok(0), Ok(2)));
-        // What is cut off with the end of the file is as if it had never been there.
+        // A page that is removed with the end of the file loses its marker.
         world.fail(process, at + PAGE);
         mapping.truncate(PAGE).unwrap();
         mapping.truncate(4 * PAGE).unwrap();
@@ -277,7 +277,7 @@ fn shared_memory_has_no_other_copy() {
 }
 
 #[test]
-fn a_part_of_a_huge_page_fails_alone() {
+fn only_the_failed_part_of_a_huge_page_is_lost() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 512);
         process.madvise(at, 512 * PAGE, Advice::HugePage).unwrap();
@@ -294,7 +294,7 @@ fn a_part_of_a_huge_page_fails_alone() {
     });
 }
 
-/// Takes all memory there is; returns its frames.
+/// Maps all free memory. Returns its frames.
 fn all_memory(process: &Process, cpu: &mut Vcpu, at: u64) -> Vec<Pfn> {
     let mut frames = vec![];
     while process.store(cpu, at + frames.len() as u64 * PAGE, 1u64).is_ok() {
@@ -303,9 +303,10 @@ fn all_memory(process: &Process, cpu: &mut Vcpu, at: u64) -> Vec<Pfn> {
     frames
 }
 
-/// Not even its pager can supply what a file has lost, so it is not asked.
+/// A lost page of a file is not missing: its pager cannot supply the contents, so the fault does not notify
+/// the pager.
 #[test]
-fn what_is_lost_is_not_missing() {
+fn lost_page_is_not_missing_for_userfaultfd() {
     everywhere(|world, process, cpu| {
         let mapping = Mapping::new(world.engine(), Zeroes, PAGE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap();
@@ -322,13 +323,13 @@ fn what_is_lost_is_not_missing() {
 }
 
 #[test]
-fn what_failed_is_never_used_again() {
+fn failed_frames_are_never_used_again() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 8000);
         let before = all_memory(process, cpu, at);
         let child = Process::of(process.fork().unwrap());
         let gone = [0, 1, 500, 4000].map(|page| before[page]);
-        // Mapped, and shared; free at the platform, or in this CPU's cache.
+        // The frames are mapped and shared; or free, in the platform or in the cache of this CPU.
         world.engine().memory_failure(gone[0]).unwrap();
         drop(child);
         world.engine().memory_failure(gone[1]).unwrap();
@@ -350,7 +351,7 @@ fn what_failed_is_never_used_again() {
 }
 
 #[test]
-fn a_page_leaves_memory_that_is_about_to_fail() {
+fn soft_offline_migrates_the_page() {
     everywhere(|world, process, cpu| {
         let (at, file) = (anon(process, BASE, 2), world.file(4));
         let shared = process.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
@@ -373,7 +374,7 @@ fn a_page_leaves_memory_that_is_about_to_fail() {
 }
 
 #[test]
-fn programs_with_the_right_break_their_own_memory() {
+fn hwpoison_needs_a_privilege() {
     everywhere(|world, ordinary, cpu| {
         let at = anon(ordinary, BASE, 4);
         for advice in [Advice::HwPoison, Advice::SoftOffline] {
@@ -390,7 +391,7 @@ fn programs_with_the_right_break_their_own_memory() {
         assert_eq!(process.madvise(at + PAGE, 2 * PAGE, Advice::HwPoison), Ok(()));
         assert_told(world, &[(&process, at + PAGE), (&process, at + 2 * PAGE)]);
         assert_eq!((load(&process, cpu, at), load(&process, cpu, at + PAGE)), (Ok(1), failed(at + PAGE)));
-        // What failed cannot be read, and fails no more; nor does a hole, nor what all share.
+        // A failed page, a hole and the shared zero page cannot be failed.
         for (from, error) in [(at + PAGE, MadviseError::BadAccess), (at + 4 * PAGE, MadviseError::BadAccess)]
         {
             assert_eq!(process.madvise(from, PAGE, Advice::HwPoison), Err(error));
@@ -406,16 +407,16 @@ fn programs_with_the_right_break_their_own_memory() {
     });
 }
 
-/// Random calls of a fork tree with failures and moves in between, against plain numbers.
+/// Random calls of a tree of processes with memory failures and migrations, compared with a model.
 #[test]
-fn random_lives_with_failures() {
+fn random_calls_with_failures_match_the_model() {
     for seed in 0..24 {
         let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
         let world = Failing::new();
         let mut cpu = world.machine.cpu(0);
         let mut dice = Dice::new(seed);
         let mut pick = |n| dice.roll(n);
-        // The value of each page that was written, and the frame it is in; no frame: lost.
+        // The value of each written page. `None` stands for a lost page.
         type Known = BTreeMap<u64, Option<u64>>;
         let mut anon_vma = vec![(world.process(locking), Known::new())];
         const PAGES: u64 = 24;
@@ -461,7 +462,7 @@ fn random_lives_with_failures() {
                     if moved.is_ok() {
                         pages_moved(known, at, len, to);
                     } else {
-                        // A target may be gone all the same, and a part have moved there.
+                        // The failed call may have unmapped the target and moved a part of the source.
                         known.retain(|page, _| process.frame_at(*page).is_some());
                     }
                 }

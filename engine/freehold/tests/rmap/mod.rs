@@ -1,4 +1,4 @@
-//! From a page to its entries: pages that move, lose rights, or fail.
+//! Reverse map: pages that migrate, are write-protected, or fail.
 
 mod failure;
 mod moves;

@@ -1,5 +1,5 @@
-//! From pages back to their entries, and pages that move while they are mapped. On the machine with TLBs that
-//! remember: every scenario under every design of the locks, a file's included.
+//! Reverse map walks, and migration of mapped pages. Every scenario runs on every design, including those of
+//! the locks of files. The TLBs of the machine keep stale translations until they are flushed.
 
 use crate::support::*;
 use freehold::{
@@ -14,20 +14,20 @@ fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     everywhere_with(24 << 20, &Config { huge_pages: HugePages::Madvise, ..Config::default() }, scenario);
 }
 
-/// Moves the page at an address; its frame is another afterwards.
+/// Migrates the page at an address, and checks that its frame has changed.
 #[track_caller]
 fn migrate(world: &World, process: &Process, at: u64) {
-    let old = process.frame_at(at).expect("a page");
+    let old = process.frame_at(at).expect("no page at the address");
     let new = world.engine().migrate(old).expect("moved");
     assert_ne!(old, new);
 }
 
 fn entries(world: &World, process: &Process, at: u64) -> u64 {
-    world.engine().entries_of(process.frame_at(at).expect("a page"))
+    world.engine().entries_of(process.frame_at(at).expect("no page at the address"))
 }
 
 #[test]
-fn an_anonymous_page_moves_under_all_who_share_it() {
+fn anonymous_page_migrates_in_all_processes() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 4);
         for page in 0..4 {
@@ -46,7 +46,7 @@ fn an_anonymous_page_moves_under_all_who_share_it() {
             child.check();
         }
         assert_eq!(process.load(cpu, at), Ok(1u64));
-        // What was shared is shared still, and copied when it is written.
+        // A shared page is still shared after the migration, and a store copies it.
         process.store(cpu, at + PAGE, 7u64).unwrap();
         assert_eq!(children[1].load(cpu, at + PAGE), Ok(2u64));
         assert_eq!(entries(world, &children[1], at + PAGE), 3);
@@ -54,17 +54,17 @@ fn an_anonymous_page_moves_under_all_who_share_it() {
 }
 
 #[test]
-fn a_page_is_found_wherever_its_vma_went() {
+fn rmap_finds_pages_after_vma_changes() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 8);
         (0..8).for_each(|page| process.store(cpu, at + page * PAGE, page).unwrap());
-        // Split, and merged again.
+        // After a split and a merge.
         process.mprotect(at + 2 * PAGE, 2 * PAGE, R).unwrap();
         migrate(world, process, at + 2 * PAGE);
         process.mprotect(at + 2 * PAGE, 2 * PAGE, RW).unwrap();
         process.check();
         migrate(world, process, at + 3 * PAGE);
-        // Moved, alone and with tables.
+        // After moves of single entries and of whole page tables.
         let far = at + (1 << 30);
         process
             .mremap(at + 4 * PAGE, 2 * PAGE, 2 * PAGE, RemapFlags::MAYMOVE | RemapFlags::FIXED, far)
@@ -85,7 +85,7 @@ fn a_page_is_found_wherever_its_vma_went() {
 }
 
 #[test]
-fn rights_after_a_move_are_those_of_the_vma() {
+fn migrated_page_has_the_rights_of_its_vma() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 1);
         process.store(cpu, at, 5u64).unwrap();
@@ -102,7 +102,7 @@ fn rights_after_a_move_are_those_of_the_vma() {
 }
 
 #[test]
-fn a_part_of_a_huge_page_moves_alone() {
+fn part_of_a_huge_page_migrates() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 512);
         process.madvise(at, 512 * PAGE, Advice::HugePage).unwrap();
@@ -119,7 +119,7 @@ fn a_part_of_a_huge_page_moves_alone() {
 }
 
 #[test]
-fn a_page_of_a_file_moves_with_its_contents() {
+fn page_of_a_file_migrates_with_its_contents() {
     everywhere(|world, process, cpu| {
         let file = world.file(8);
         let map = |flags| process.mmap(0, 8 * PAGE, RW, flags, Some(&file), 0).unwrap();
@@ -132,7 +132,7 @@ fn a_page_of_a_file_moves_with_its_contents() {
             (process.load(cpu, shared), process.load(cpu, private + 8)),
             (Ok(Disk::number(0)), Ok(99u64))
         );
-        // A private copy is no page of the file.
+        // A private copy is not a page of the file.
         process.store(cpu, private + PAGE, 1u64).unwrap();
         migrate(world, process, private + PAGE);
         assert_eq!(process.load(cpu, shared + PAGE), Ok(Disk::number(1)));
@@ -143,7 +143,7 @@ fn a_page_of_a_file_moves_with_its_contents() {
 }
 
 #[test]
-fn a_long_walk_lets_others_have_the_lock() {
+fn long_rmap_walk_releases_the_lock_in_between() {
     let world = World::with(24 << 20, Config { lock_stats: true, ..Config::default() });
     let process = world.process(Locking::default());
     let file = world.file(1 << 20);
@@ -154,7 +154,7 @@ fn a_long_walk_lets_others_have_the_lock() {
     touched.iter().for_each(|n| process.store(&mut cpu, at + n * PAGE, 7u64).unwrap());
     let before = holds();
     file.mapping().write_back((0..1 << 20).into()).unwrap();
-    // A part for each group of pages in the cache, however much is mapped.
+    // The lock is taken once for each group of pages in the cache, however many pages are mapped.
     assert!((3..20).contains(&(holds() - before)), "{} holds", holds() - before);
     assert!(touched.iter().all(|n| process.load(&mut cpu, at + n * PAGE) == Ok(7u64)));
     let before = holds();
@@ -169,11 +169,11 @@ fn a_long_walk_lets_others_have_the_lock() {
 }
 
 #[test]
-fn what_cannot_move_stays() {
+fn unmovable_pages_are_refused() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 1);
         assert_eq!(process.load(cpu, at), Ok(0u64));
-        assert_eq!(process.frame_at(at), None, "the zero page is nobody's");
+        assert_eq!(process.frame_at(at), None, "the zero page has no frame of the engine");
         process.store(cpu, at, 3u64).unwrap();
         let gone = process.frame_at(at).unwrap();
         process.munmap(at, PAGE).unwrap();
@@ -182,9 +182,9 @@ fn what_cannot_move_stays() {
     });
 }
 
-/// Random calls of a fork tree with moves in between, against plain numbers.
+/// Random calls of a tree of processes with migrations, compared with a model.
 #[test]
-fn random_lives_with_moves() {
+fn random_calls_with_migrations_match_the_model() {
     for seed in 0..24 {
         let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
         let world = World::with(24 << 20, Config { huge_pages: HugePages::Never, ..Config::default() });
@@ -224,7 +224,7 @@ fn random_lives_with_moves() {
                     if moved.is_ok() {
                         pages_moved(known, at, len, to);
                     } else {
-                        // A target may be gone all the same.
+                        // The failed call may have unmapped the target.
                         known.retain(|page, _| process.frame_at(*page).is_some());
                     }
                 }
@@ -250,15 +250,15 @@ fn random_lives_with_moves() {
     }
 }
 
-/// What goes, or is written back, is far more than is mapped: the walk does not count through it.
+/// Truncation and write-back cover far more pages than are mapped. The walks do not iterate over all of them.
 #[test]
-fn the_largest_file_is_cut_and_written_back() {
+fn largest_file_is_truncated_and_written_back() {
     everywhere(|world, process, cpu| {
         const LARGEST: u64 = i64::MAX as u64;
         let mapping = Mapping::new(world.engine(), Disk, LARGEST, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
         let last = LARGEST / PAGE;
-        // Pages at the start, in the midst and at the end; two VMAs begin where others end, and one lies over
+        // Pages at the start, in the middle and at the end. Two VMAs begin where others end, and one overlaps
         // three of them.
         let places = [0, 1, 5, 1 << 20, (1 << 20) + 1, last - 1];
         for (n, index) in (0..).zip(places) {
@@ -279,10 +279,10 @@ fn the_largest_file_is_cut_and_written_back() {
         mapping.write_back(PageRange::ALL).unwrap();
         for n in 0..places.len() as u64 {
             let frame = process.frame_at(BASE + n * PAGE).unwrap();
-            assert_eq!(world.engine().mkclean(frame), Ok(0), "the right to write went");
+            assert_eq!(world.engine().mkclean(frame), Ok(0), "the page is still writable");
         }
         mapping.punch(PAGE..LARGEST).unwrap();
-        assert_eq!(process.rss().file, 2, "the first page, twice");
+        assert_eq!(process.rss().file, 2, "only the two mappings of the first page are left");
         for (n, index) in (0..).zip(places).skip(1) {
             assert_eq!(process.load(cpu, BASE + n * PAGE), Ok(Disk::number(index)));
         }

@@ -1,4 +1,4 @@
-//! What is done to all entries of one page: unmapped, write-protected, asked whether they were used.
+//! Operations on all entries of one page: unmapping, write-protecting, and reading accessed bits.
 
 use crate::support::*;
 use freehold::{
@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// A store that keeps the first number of each page that is written to it.
+/// A disk that keeps the first word of each written page.
 #[derive(Clone, Default)]
 struct Store(Arc<Mutex<BTreeMap<u64, u64>>>);
 
@@ -56,14 +56,14 @@ fn map(process: &Process, file: &Counted<File<Machine>>, flags: MapFlags) -> u64
 }
 
 #[test]
-fn a_page_of_a_file_is_unmapped_everywhere() {
+fn try_to_unmap_removes_all_entries_of_a_file_page() {
     everywhere(|world, process, cpu| {
         let (store, other) = (Store::default(), world.process(Locking::default()));
         let file = opened(world, &store, 4);
         let (shared, private) =
             (map(process, &file, MapFlags::SHARED), map(process, &file, MapFlags::PRIVATE));
         let elsewhere = map(&other, &file, MapFlags::SHARED);
-        // Fault-around brings the neighbours, too; a private copy is no page of the file.
+        // Fault-around also maps the adjacent pages. A private copy is not a page of the file.
         process.store(cpu, private + PAGE, 9u64).unwrap();
         process.store(cpu, shared, 5u64).unwrap();
         for (process, at) in [(process, private), (&other, elsewhere)] {
@@ -77,7 +77,7 @@ fn a_page_of_a_file_is_unmapped_everywhere() {
         assert_eq!((world.engine().entries_of(page), world.engine().try_to_unmap(page)), (0, Ok(0)));
         process.check();
         other.check();
-        // What was stored is known to the file, and the page is still its page.
+        // The file knows that the page is dirty, and the page is still in its cache.
         file.mapping().write_back((0..4).into()).unwrap();
         assert_eq!(store.kept(0), Some(5));
         assert_eq!((other.load(cpu, elsewhere), process.load(cpu, private + PAGE)), (Ok(5u64), Ok(9u64)));
@@ -86,7 +86,7 @@ fn a_page_of_a_file_is_unmapped_everywhere() {
 }
 
 #[test]
-fn what_is_locked_stays_and_what_is_anonymous_is_refused() {
+fn try_to_unmap_keeps_locked_entries_and_refuses_anonymous_pages() {
     everywhere(|world, process, cpu| {
         let file = opened(world, &Store::default(), 4);
         let (shared, locked) = (map(process, &file, MapFlags::SHARED), map(process, &file, MapFlags::SHARED));
@@ -108,7 +108,7 @@ fn what_is_locked_stays_and_what_is_anonymous_is_refused() {
 }
 
 #[test]
-fn a_clean_page_hears_of_the_next_store() {
+fn store_after_mkclean_makes_the_page_dirty() {
     everywhere(|world, process, cpu| {
         let store = Store::default();
         let file = opened(world, &store, 4);
@@ -120,7 +120,8 @@ fn a_clean_page_hears_of_the_next_store() {
         let page = process.frame_at(one).unwrap();
         assert_eq!(world.engine().mkclean(page), Ok(2));
         assert_eq!(world.engine().mkclean(page), Ok(0), "both entries are clean");
-        // Nothing was lost by it, and the next store is noticed, though this CPU remembers that it may write.
+        // No store is lost. The next store makes the page dirty, although this CPU has cached a writable
+        // translation.
         file.mapping().write_back((0..1).into()).unwrap();
         assert_eq!(store.kept(0), Some(2));
         process.store(cpu, one, 4u64).unwrap();
@@ -132,11 +133,11 @@ fn a_clean_page_hears_of_the_next_store() {
 }
 
 #[test]
-fn use_is_asked_for_and_forgotten() {
+fn referenced_reads_and_clears_accessed_bits() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 8);
         fill(process, cpu, at, 8, 10);
-        // Three generations; the page is found after a split, a merge and a move.
+        // Three generations of processes; the page is found after a split, a merge and a move.
         let child = Process::of(process.fork().unwrap());
         let grandchild = Process::of(child.fork().unwrap());
         child.mprotect(at + PAGE, PAGE, R).unwrap();
@@ -146,7 +147,7 @@ fn use_is_asked_for_and_forgotten() {
         let page = process.frame_at(at).unwrap();
         assert_eq!(world.engine().entries_of(page), 3);
         let referenced = || world.engine().referenced(page);
-        // The children have not used it yet.
+        // The children have not accessed the page yet.
         assert_eq!((referenced(), referenced()), (Ok(1), Ok(0)));
         assert_eq!((child.load(cpu, at), grandchild.load(cpu, far)), (Ok(10u64), Ok(10u64)));
         assert_eq!((referenced(), referenced()), (Ok(2), Ok(0)));
@@ -162,12 +163,12 @@ fn use_is_asked_for_and_forgotten() {
         let page = process.frame_at(maps[0]).unwrap();
         assert_eq!((world.engine().referenced(page), world.engine().referenced(page)), (Ok(2), Ok(0)));
         world.engine().try_to_unmap(page).unwrap();
-        assert_eq!(world.engine().referenced(page), Ok(0), "a page in the cache alone is nobody's");
+        assert_eq!(world.engine().referenced(page), Ok(0), "a page that is only in the cache has no entries");
     });
 }
 
 #[test]
-fn a_huge_page_is_asked_as_one() {
+fn referenced_treats_a_huge_page_as_one_entry() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 512);
         process.madvise(at, 512 * PAGE, Advice::HugePage).unwrap();
@@ -179,14 +180,14 @@ fn a_huge_page_is_asked_as_one() {
             [Ok(1), Ok(0), Ok(0)]
         );
         let usage = process.smaps(at).next().unwrap().usage;
-        assert_eq!((usage.anonymous_huge, usage.referenced), (512 * PAGE, 0), "it was split");
+        assert_eq!((usage.anonymous_huge, usage.referenced), (512 * PAGE, 0), "the huge page was split");
     });
 }
 
-/// C-27: the page is unmapped for its move, and back in its place when that fails; what then cuts it off
-/// finds it mapped again.
+/// C-27: a migration unmaps a page, fails, and maps the page again. A later truncation or hole finds the page
+/// mapped and removes it.
 #[test]
-fn c27_a_page_whose_move_failed_goes_with_its_place_in_the_file() {
+fn c27_page_is_removed_after_a_failed_migration() {
     everywhere(|world, process, cpu| {
         let mapping = Mapping::new(world.engine(), Zeroes, 4 * PAGE, true).unwrap();
         mapping.lay_out().unwrap();
@@ -194,7 +195,8 @@ fn c27_a_page_whose_move_failed_goes_with_its_place_in_the_file() {
         let at = map(process, &file, MapFlags::SHARED);
         fill(process, cpu, at, 2, 1);
         let pages = [0, 1].map(|page| process.frame_at(at + page * PAGE).unwrap());
-        // A space without an MMU maps the frames themselves: its references are known to no reverse map.
+        // A space without an MMU maps the frames directly. No reverse map knows its references, so the
+        // migration fails.
         let regions = Regions::new(world.engine()).unwrap();
         let flat = NoMmuSpace::new(&regions).unwrap();
         let borrowed = flat.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
