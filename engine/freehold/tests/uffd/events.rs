@@ -1,4 +1,4 @@
-//! What the pager is told, and which calls wait until it has read it.
+//! Messages to the pager, and calls that wait until the pager has read a message.
 
 use super::*;
 use freehold::{
@@ -13,13 +13,13 @@ const ALL: Features = Features::EVENT_FORK
     .union(Features::EVENT_UNMAP);
 const TO: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
-/// Waits until fills are refused: somebody has begun a change and waits for the message to be read.
+/// Waits until fills are refused because a task has begun a change and waits for its message to be read.
 fn until_changing(uffd: &Uffd, at: u64) {
     until(|| uffd.zeropage(at, PAGE, FillMode::from_bits_retain(8)) == Err(UffdError::Changing));
 }
 
 #[test]
-fn a_child_has_a_context_of_its_own() {
+fn fork_event_gives_the_child_its_own_context() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 4, MISSING, ALL);
         process.mprotect(page(2), PAGE, R).unwrap();
@@ -35,7 +35,8 @@ fn a_child_has_a_context_of_its_own() {
             }
         });
         assert_eq!(own.config(), uffd.config());
-        // Pages that were there, zeroes too, are in the child; what is missing there is asked for there.
+        // Present pages, including zero pages, are in the child. A missing page of the child notifies the
+        // child's pager.
         assert_eq!((child.load(cpu, BASE), child.load(cpu, page(3))), (Ok(5u64), Ok(0u64)));
         let program = |cpu: &mut Vcpu| child.load::<u64>(cpu, page(1)).unwrap();
         let (read, ()) = beside(world, program, || {
@@ -43,9 +44,9 @@ fn a_child_has_a_context_of_its_own() {
             assert_eq!(own.copy(page(1), &bytes(8), WAKE), Ok(PAGE));
         });
         assert_eq!(read, 8);
-        assert_eq!(uffd.copy(page(1), &bytes(9), WAKE), Ok(PAGE), "the parent's is another");
+        assert_eq!(uffd.copy(page(1), &bytes(9), WAKE), Ok(PAGE), "the parent has a context of its own");
         assert_eq!((child.load(cpu, page(1)), process.load(cpu, page(1))), (Ok(8u64), Ok(9u64)));
-        // The child's context ends, or never begins to be of interest.
+        // The context of the child is closed, and another one is never read.
         drop(own);
         assert_eq!(child.load(cpu, page(2)), Ok(0u64));
         child.check();
@@ -56,7 +57,7 @@ fn a_child_has_a_context_of_its_own() {
 }
 
 #[test]
-fn a_child_without_the_event_is_not_registered() {
+fn child_is_not_registered_without_the_fork_event() {
     everywhere(|_, process, cpu| {
         let uffd = registered(process, 4, MISSING, ALL - Features::EVENT_FORK);
         let child = Process::of(process.fork().unwrap());
@@ -67,13 +68,13 @@ fn a_child_without_the_event_is_not_registered() {
 }
 
 #[test]
-fn moves_are_told() {
+fn mremap_sends_events_for_target_move_and_source() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 4, MISSING, ALL);
         uffd.copy(BASE, &pages_of(1..5), WAKE).unwrap();
         anon(process, page(600), 8);
         uffd.register(page(601), PAGE, MISSING).unwrap();
-        // What is at the target goes first; then the move; then the source.
+        // First the unmap of the target, then the move, and then the unmap of the source.
         let remap = |_: &mut Vcpu| process.mremap(page(1), 2 * PAGE, 2 * PAGE, TO, page(600));
         let (moved, messages) = beside(world, remap, || [0; 3].map(|_| uffd.read().unwrap()));
         assert_eq!(moved, Ok(page(600)));
@@ -91,15 +92,15 @@ fn moves_are_told() {
         );
         assert_eq!([600, 601].map(|n| process.load(cpu, page(n))), [Ok(2u64), Ok(3)]);
         process.madvise(page(604), PAGE, Advice::DontNeed).unwrap();
-        // It is registered where it is now.
+        // The new address is registered.
         let discard = |_: &mut Vcpu| process.madvise(page(600), PAGE, Advice::DontNeed).unwrap();
         beside(world, discard, || {
             assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (page(600)..page(601))));
         });
         assert_eq!(uffd.copy(page(600), &bytes(7), WAKE), Ok(PAGE));
-        // Of several VMAs none may be registered.
+        // A move of several VMAs fails if one of them is registered.
         assert_eq!(process.mremap(page(600), 4 * PAGE, 4 * PAGE, TO, page(700)), Err(MremapError::NotMapped));
-        // Growing in place is no move.
+        // Growing in place is not a move.
         process.munmap(page(602), 6 * PAGE).unwrap();
         assert_eq!(process.mremap(page(600), 2 * PAGE, 3 * PAGE, RemapFlags::empty(), 0), Ok(page(600)));
         assert_eq!(uffd.copy(page(602), &bytes(8), WAKE), Ok(PAGE));
@@ -108,20 +109,20 @@ fn moves_are_told() {
 }
 
 #[test]
-fn without_the_event_nothing_moves_along() {
+fn registration_does_not_move_without_the_remap_event() {
     everywhere(|_, process, cpu| {
         let uffd = registered(process, 2, MISSING, Features::empty());
         uffd.copy(BASE, &bytes(1), WAKE).unwrap();
         process.mremap(BASE, 2 * PAGE, 2 * PAGE, TO | RemapFlags::DONTUNMAP, page(600)).unwrap();
         assert_eq!((process.load(cpu, page(600)), process.load(cpu, page(601))), (Ok(1u64), Ok(0u64)));
-        // What stays is still registered.
+        // The source that stays mapped is still registered.
         assert_eq!(uffd.copy(page(0), &bytes(2), WAKE), Ok(PAGE));
         assert_eq!(uffd.copy(page(601), &bytes(2), WAKE), Err(UffdError::NotRegistered));
     });
 }
 
 #[test]
-fn unmaps_are_told_afterwards() {
+fn unmap_events_are_sent_after_the_unmap() {
     everywhere(|world, process, _| {
         let uffd = registered(process, 8, MISSING, ALL);
         uffd.copy(BASE, &pages_of(0..8), WAKE).unwrap();
@@ -130,7 +131,7 @@ fn unmaps_are_told_afterwards() {
         let unmap = |_: &mut Vcpu| process.munmap(page(3), 3 * PAGE);
         let (unmapped, ranges) = beside(world, unmap, || {
             until_changing(&uffd, BASE);
-            // Gone already, and others may map there.
+            // The range is already unmapped, and other mappings may use it.
             until(|| process.find_vma(page(4)).is_none());
             [0; 3].map(|_| match uffd.read() {
                 Ok(Message::Unmap(range)) => ((range.start() - BASE) / PAGE, (range.end() - BASE) / PAGE),
@@ -138,35 +139,35 @@ fn unmaps_are_told_afterwards() {
             })
         });
         assert_eq!((unmapped, ranges), (Ok(()), [(3, 4), (4, 5), (5, 6)]));
-        // mmap in its place, too.
+        // mmap over the range sends an event, too.
         let replace = |_: &mut Vcpu| anon(process, page(6), 1);
         beside(world, replace, || assert!(matches!(uffd.read(), Ok(Message::Unmap(_)))));
         assert_eq!(layout(process), [(0, 3), (6, 7), (7, 8)]);
     });
 }
 
-/// C-69: what is discarded is looked up anew once the pager has heard of it.
+/// C-69: DONTNEED looks up its range again after the pager has read the message.
 #[test]
-fn c69_a_pager_that_unmaps_meanwhile() {
+fn c69_dontneed_handles_munmap_while_its_event_is_read() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 8, MISSING, Features::EVENT_REMOVE);
         uffd.copy(BASE, &pages_of(0..8), WAKE).unwrap();
         let discard = |_: &mut Vcpu| process.madvise(page(1), 4 * PAGE, Advice::DontNeed);
-        // The page is still there while the message waits.
+        // The page is still present while the message is unread.
         let (done, ()) = beside(world, discard, || {
             until_changing(&uffd, BASE);
             assert_eq!(process.load(cpu, page(2)), Ok(2u64));
             process.munmap(page(3), PAGE).unwrap();
             assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (page(1)..page(5))));
-            // What is left behind the hole is another part.
+            // The range after the hole has a message of its own.
             assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (page(4)..page(5))));
         });
         assert_eq!(done, Err(MadviseError::NotMapped), "a hole");
         assert_eq!([0, 5].map(|n| process.load(cpu, page(n))), [Ok(0u64), Ok(5)]);
         for n in [1, 2, 4] {
-            assert_eq!(uffd.copy(page(n), &bytes(9), WAKE), Ok(PAGE), "page {n} was taken");
+            assert_eq!(uffd.copy(page(n), &bytes(9), WAKE), Ok(PAGE), "page {n} was discarded");
         }
-        // Unmapped altogether: nothing is left to be advised.
+        // The range is unmapped completely, so nothing is left for the advice.
         let (done, ()) = beside(
             world,
             |_| process.madvise(page(1), PAGE, Advice::DontNeed),
@@ -181,7 +182,7 @@ fn c69_a_pager_that_unmaps_meanwhile() {
 }
 
 #[test]
-fn holes_in_files_are_told() {
+fn hole_in_a_file_sends_a_remove_event() {
     everywhere(|world, process, cpu| {
         let file = shmem(world, 2);
         map_shmem(process, BASE, 2, MapFlags::SHARED, &file);
@@ -198,10 +199,10 @@ fn holes_in_files_are_told() {
     });
 }
 
-/// Nobody waits for ever: the sender is killed, or the context closed. Then nothing is in the way of fills
-/// any more, and a child whose context nobody took is not registered.
+/// A sender does not wait forever: it is killed, or the context is closed. Fills succeed again afterwards,
+/// and a child whose context was never read is not registered.
 #[test]
-fn senders_go_on() {
+fn killed_sender_and_closed_context_end_the_wait() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 8, MISSING, ALL);
         let (tell, told) = std::sync::mpsc::channel();

@@ -1,4 +1,4 @@
-//! Pages that the pager supplies.
+//! Fills: pages that the pager supplies.
 
 use super::*;
 use freehold::{
@@ -8,7 +8,7 @@ use freehold::{
 };
 
 #[test]
-fn a_page_is_copied_in() {
+fn copy_and_zeropage_resolve_missing_faults() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 4, MISSING, Features::empty());
         let program = |cpu: &mut Vcpu| {
@@ -25,7 +25,7 @@ fn a_page_is_copied_in() {
         assert_eq!(process.load(cpu, page(1)), Ok(71u64));
         assert_eq!(process.load(cpu, page(2)), Ok(5u64));
         assert_eq!(process.rss().anon, 2);
-        // Pages that were never wanted come just the same, many at once.
+        // Pages that did not fault can be filled in advance, several at once.
         process.madvise(BASE, 4 * PAGE, Advice::DontNeed).unwrap();
         assert_eq!(uffd.copy(BASE, &pages_of(10..14), WAKE), Ok(4 * PAGE));
         assert_filled(process, cpu, BASE, 4, 10);
@@ -33,43 +33,51 @@ fn a_page_is_copied_in() {
 }
 
 #[test]
-fn errors_in_order() {
+fn fills_check_errors_in_the_order_of_linux() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 4, MISSING, Features::EVENT_REMAP);
         let other = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
         use UffdError::*;
         let strange = FillMode::from_bits_retain(4);
-        assert_eq!(uffd.copy(BASE, &[], WAKE), Err(Invalid), "nothing");
+        assert_eq!(uffd.copy(BASE, &[], WAKE), Err(Invalid), "no bytes");
         assert_eq!(uffd.copy(BASE, &[0; 5], WAKE), Err(Invalid), "not a page");
         assert_eq!(uffd.copy(BASE + 1, &bytes(0), WAKE), Err(Invalid), "unaligned");
-        assert_eq!(uffd.copy(u64::MAX - PAGE + 1, &bytes(0), WAKE), Err(Invalid), "beyond everything");
-        assert_eq!(uffd.copy(page(9), &bytes(0), strange), Err(Invalid), "unknown mode before all else");
-        assert_eq!(uffd.zeropage(BASE, PAGE, FillMode::WP), Err(Invalid), "not of zeroes");
+        assert_eq!(uffd.copy(u64::MAX - PAGE + 1, &bytes(0), WAKE), Err(Invalid), "beyond the address space");
+        assert_eq!(uffd.copy(page(9), &bytes(0), strange), Err(Invalid), "the mode is checked first");
+        assert_eq!(uffd.zeropage(BASE, PAGE, FillMode::WP), Err(Invalid), "zeropage takes no WP mode");
         assert_eq!(uffd.poison(BASE, PAGE, FillMode::WP), Err(Invalid));
         assert_eq!(uffd.copy(page(9), &bytes(0), WAKE), Err(NotRegistered), "nothing is mapped");
-        assert_eq!(uffd.copy(page(3), &pages_of(0..2), WAKE), Err(NotRegistered), "not in one VMA");
-        assert_eq!(other.copy(BASE, &bytes(0), WAKE), Err(NotRegistered), "registered with another");
-        assert_eq!(uffd.copy(BASE, &bytes(0), FillMode::WP), Err(Invalid), "not to be write-protected");
+        assert_eq!(
+            uffd.copy(page(3), &pages_of(0..2), WAKE),
+            Err(NotRegistered),
+            "the range is not in one VMA"
+        );
+        assert_eq!(other.copy(BASE, &bytes(0), WAKE), Err(NotRegistered), "registered with another context");
+        assert_eq!(
+            uffd.copy(BASE, &bytes(0), FillMode::WP),
+            Err(Invalid),
+            "not registered for write protection"
+        );
         assert_eq!(uffd.continue_with(BASE, PAGE, WAKE), Err(Invalid), "anonymous memory has no cache");
         assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
-        // Something is there: at once, and after some.
+        // A page is present: at once, and after some pages were filled.
         for fill in [Uffd::zeropage, Uffd::poison] {
             assert_eq!(fill(&uffd, page(1), PAGE, WAKE), Err(Present));
         }
         assert_eq!(uffd.copy(page(1), &pages_of(5..7), WAKE), Err(Present));
-        assert_eq!(uffd.zeropage(BASE, 3 * PAGE, WAKE), Ok(PAGE), "a part");
+        assert_eq!(uffd.zeropage(BASE, 3 * PAGE, WAKE), Ok(PAGE), "only a part was filled");
         assert_eq!(uffd.zeropage(BASE, 3 * PAGE, WAKE), Err(Present));
         process.madvise(page(2), PAGE, Advice::GuardInstall).unwrap();
         assert_eq!(uffd.zeropage(page(2), PAGE, WAKE), Err(Present), "a guard");
         assert_eq!(uffd.poison(page(2), PAGE, WAKE), Err(Present), "a guard");
-        assert_eq!(uffd.copy(page(2), &bytes(0), WAKE), Ok(PAGE), "contents take its place, as on Linux");
+        assert_eq!(uffd.copy(page(2), &bytes(0), WAKE), Ok(PAGE), "copy replaces a guard, as on Linux");
         assert_eq!(process.load(cpu, page(1)), Ok(1u64));
         assert_eq!(
             [Present, Changing, BadAddress, NotRegistered].map(UffdError::errno),
             [Errno::EEXIST, Errno::EAGAIN, Errno::EFAULT, Errno::ENOENT]
         );
         assert_eq!(uffd.wake(BASE + 1, PAGE), Err(Invalid));
-        // Filling asks the VMA, not the process: read-only memory gets pages.
+        // A fill ignores the rights of the VMA: read-only memory gets pages, too.
         process.mprotect(page(3), PAGE, R).unwrap();
         assert_eq!(uffd.copy(page(3), &bytes(3), WAKE), Ok(PAGE));
         assert_eq!(process.load(cpu, page(3)), Ok(3u64));
@@ -81,20 +89,20 @@ fn errors_in_order() {
 }
 
 #[test]
-fn nobody_is_woken_who_is_not_to_be() {
+fn fills_wake_only_threads_in_their_range() {
     everywhere(|world, process, _| {
         let uffd = registered(process, 2, MISSING, Features::EXACT_ADDRESS);
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(1) + 16).unwrap();
         let (read, ()) = beside(world, program, || {
             assert_fault(&uffd, page(1) + 16, FaultReason::Missing, false);
-            // Elsewhere, and without waking: the program sleeps on, and does not ask again.
+            // A fill elsewhere and a fill with DONTWAKE: the thread sleeps on and does not fault again.
             assert_eq!(uffd.copy(page(0), &bytes(1), WAKE), Ok(PAGE));
             assert_eq!(uffd.copy(page(1), &bytes(2), FillMode::DONTWAKE), Ok(PAGE));
             assert!(uffd.try_read().is_none());
             uffd.wake(page(0), 2 * PAGE).unwrap();
         });
         assert_eq!(read, 0);
-        // Woken without a page, it asks again.
+        // A thread that is woken without a page faults again.
         process.madvise(page(1), PAGE, Advice::DontNeed).unwrap();
         beside(world, program, || {
             assert_fault(&uffd, page(1) + 16, FaultReason::Missing, false);
@@ -106,7 +114,7 @@ fn nobody_is_woken_who_is_not_to_be() {
 }
 
 #[test]
-fn shared_memory() {
+fn copy_fills_the_page_cache_of_shared_memory() {
     everywhere(|world, process, cpu| {
         let file = shmem(world, 3);
         map_shmem(process, BASE, 4, MapFlags::SHARED, &file);
@@ -115,12 +123,12 @@ fn shared_memory() {
         let uffd = uffd(process, Features::empty());
         uffd.register(BASE, 4 * PAGE, MISSING).unwrap();
         uffd.register(page(8), 4 * PAGE, MISSING).unwrap();
-        // What is copied in is the file's, and others see it.
+        // Copied pages belong to the file, and are visible in other mappings.
         assert_eq!(uffd.copy(BASE, &bytes(50), WAKE), Ok(PAGE));
         assert_eq!(uffd.zeropage(page(1), PAGE, WAKE), Ok(PAGE));
         assert_eq!(process.load(cpu, page(16)), Ok(50u64));
         assert!(file.mapping().has_page(PageIndex::new(1)) && !file.mapping().has_page(PageIndex::new(2)));
-        // Already in the cache: nobody is missing it, and it cannot be put there.
+        // A page in the cache is not missing and cannot be filled.
         process.store(cpu, page(18), 60u64).unwrap();
         assert_eq!(uffd.copy(page(2), &bytes(1), WAKE), Err(UffdError::Present));
         assert_eq!(process.load(cpu, page(2)), Ok(60u64));
@@ -131,7 +139,7 @@ fn shared_memory() {
             assert_eq!(uffd.poison(at, PAGE, WAKE), Err(UffdError::BadAddress));
             assert_eq!(process.load::<u64>(cpu, at), Err(FaultError::Bus { addr: at }));
         }
-        // A private mapping gets a page of its own, whatever the file has.
+        // A private mapping gets an anonymous page, whether the file has a page or not.
         file.mapping().punch(0..PAGE).unwrap();
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(8)).unwrap();
         let (read, ()) = beside(world, program, || {
@@ -140,12 +148,12 @@ fn shared_memory() {
         });
         assert_eq!(read, 70);
         assert!(!file.mapping().has_page(PageIndex::new(0)));
-        assert_eq!(process.load(cpu, page(9)), Ok(0u64), "the file has it");
+        assert_eq!(process.load(cpu, page(9)), Ok(0u64), "the file has no page here");
     });
 }
 
 #[test]
-fn minor_faults() {
+fn continue_maps_pages_of_the_cache() {
     everywhere(|world, process, cpu| {
         let file = shmem(world, 3);
         map_shmem(process, BASE, 4, MapFlags::SHARED, &file);
@@ -161,11 +169,15 @@ fn minor_faults() {
         };
         beside(world, program, || {
             assert_fault(&uffd, page(0), FaultReason::Minor, false);
-            // The pager brings it up to date before it is seen.
+            // The pager updates the page before the program sees it.
             process.store(cpu, page(8), 11u64).unwrap();
             assert_eq!(uffd.continue_with(page(0), PAGE, WAKE), Ok(PAGE));
             assert_fault(&uffd, page(1), FaultReason::Minor, true);
-            assert_eq!(uffd.continue_with(page(1), 2 * PAGE, WAKE), Ok(PAGE), "as far as there are any");
+            assert_eq!(
+                uffd.continue_with(page(1), 2 * PAGE, WAKE),
+                Ok(PAGE),
+                "up to the first page that is not in the cache"
+            );
             assert_fault(&uffd, page(2), FaultReason::Missing, true);
             assert_eq!(
                 uffd.continue_with(page(2), PAGE, WAKE),
@@ -181,9 +193,9 @@ fn minor_faults() {
     });
 }
 
-/// C-52: what is mapped by CONTINUE, and may not be written, is never written for a debugger.
+/// C-52: a page that CONTINUE mapped read-only is never written by a forced write.
 #[test]
-fn c52_a_forced_write_goes_to_a_copy() {
+fn c52_forced_write_after_continue_goes_to_a_copy() {
     use freehold::remote::AccessMode;
     everywhere(|world, process, cpu| {
         let file = shmem(world, 1);
@@ -200,7 +212,7 @@ fn c52_a_forced_write_goes_to_a_copy() {
 }
 
 #[test]
-fn poisoned_pages() {
+fn poisoned_page_behaves_like_failed_memory() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 3, MISSING, Features::POISON);
         assert_eq!(uffd.poison(page(1), PAGE, WAKE), Ok(PAGE));
@@ -210,14 +222,14 @@ fn poisoned_pages() {
         }
         let populated = process.madvise(page(1), PAGE, Advice::PopulateRead);
         assert_eq!(populated.map_err(|error| error.errno()), Err(PopulateError::MemoryFailed.errno()));
-        // A child has it too, though it is registered no more.
+        // A child inherits the marker, although its memory is not registered.
         let child = Process::of(process.fork().unwrap());
         assert_eq!(child.load::<u64>(cpu, page(1)), Err(FaultError::MemoryFailed { addr: page(1) }));
         assert_eq!(child.load(cpu, page(0)), Ok(0u64));
         drop(child);
         process.madvise(page(1), PAGE, Advice::DontNeed).unwrap();
         assert_eq!(uffd.poison(page(1), PAGE, WAKE), Ok(PAGE));
-        // What has contents comes in its place, as on Linux.
+        // copy replaces the marker, as on Linux.
         assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
         assert_eq!(process.load(cpu, page(1)), Ok(1u64));
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(2));
@@ -230,7 +242,7 @@ fn poisoned_pages() {
 }
 
 #[test]
-fn a_bus_error_instead_of_a_pager() {
+fn sigbus_feature_raises_sigbus_instead_of_a_message() {
     everywhere(|_, process, cpu| {
         let uffd = registered(process, 2, MISSING, Features::SIGBUS);
         assert_eq!(process.load::<u64>(cpu, page(1) + 4), Err(FaultError::Bus { addr: page(1) + 4 }));
@@ -241,7 +253,7 @@ fn a_bus_error_instead_of_a_pager() {
 }
 
 #[test]
-fn only_the_program_itself_waits() {
+fn user_mode_only_context_ignores_kernel_faults() {
     use freehold::{error::AccessError, remote::AccessMode};
     everywhere(|world, process, _| {
         anon(process, BASE, 2);
@@ -260,9 +272,9 @@ fn only_the_program_itself_waits() {
     });
 }
 
-/// Fills, faults and zaps of the same pages by several threads.
+/// Fills, faults and discards of the same pages by several threads.
 #[test]
-fn a_storm() {
+fn concurrent_fills_faults_and_discards() {
     const PAGES: u64 = 64;
     everywhere(|world, process, _| {
         let uffd = registered(process, PAGES, MISSING, Features::empty());
@@ -288,7 +300,7 @@ fn a_storm() {
                         Ok(Message::Fault { addr, .. }) => {
                             match uffd.copy(addr, &bytes((addr - BASE) / PAGE), WAKE) {
                                 Ok(_) => {}
-                                // Two wanted it.
+                                // Two threads faulted on the page.
                                 Err(UffdError::Present) => uffd.wake(addr, PAGE).unwrap(),
                                 Err(error) => panic!("{error:?}"),
                             }

@@ -1,5 +1,5 @@
-//! A change that begins in the middle of a fill: what is put after it began would be put where the pager has
-//! not heard of the change.
+//! A change that begins in the middle of a fill. A fill must not complete after the change has begun, because
+//! the pager does not know of the change yet.
 
 use super::{
     gate::Gated,
@@ -9,9 +9,9 @@ use super::{
 use freehold::{PageIndex, call::Advice, hugetlb::HugePageSize, space::AddressSpace};
 use std::{sync::Arc, sync::mpsc::channel, thread};
 
-/// COPY and a hole that is punched: the pager's page must not come into the hole behind the pager's back.
+/// COPY, and a hole that is punched: the fill must not put a page into the hole.
 #[test]
-fn shared_memory_is_not_filled_once_a_change_has_begun() {
+fn shared_memory_is_not_filled_after_a_change_has_begun() {
     for locking in Locking::ALL {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
         let gated = Gated::new(&machine);
@@ -27,7 +27,7 @@ fn shared_memory_is_not_filled_once_a_change_has_begun() {
         let (inside, pager) = (space.clone(), uffd.clone());
         gated.write.put(move || {
             let hole = thread::spawn(move || inside.madvise(BASE, PAGE, Advice::Remove));
-            // On another thread: this one holds the VMA's lock.
+            // Runs on another thread, because this thread holds the VMA lock.
             let changing = || {
                 let refused = FillMode::from_bits_retain(8);
                 until(|| pager.zeropage(page(1), PAGE, refused) == Err(UffdError::Changing));
@@ -36,7 +36,7 @@ fn shared_memory_is_not_filled_once_a_change_has_begun() {
             tell.send(hole).unwrap();
         });
         assert_eq!(uffd.copy(BASE, &bytes(7), WAKE), Err(UffdError::Changing), "{locking:?}");
-        assert!(!mapping.has_page(PageIndex::new(0)), "{locking:?}: nothing was put");
+        assert!(!mapping.has_page(PageIndex::new(0)), "{locking:?}: a page was filled");
         let hole = hear.recv().unwrap();
         assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (BASE..page(1))));
         hole.join().unwrap().unwrap();
@@ -47,9 +47,10 @@ fn shared_memory_is_not_filled_once_a_change_has_begun() {
     }
 }
 
-/// COPY of a huge page of a pool, and DONTNEED: the page does not come, and goes back with its reservation.
+/// COPY of a huge page of a pool, and DONTNEED: the page is not mapped, and returns to the pool with its
+/// reservation.
 #[test]
-fn a_pool_has_its_page_and_its_reservation_back() {
+fn refused_fill_returns_page_and_reservation_to_the_pool() {
     for (locking, private) in Locking::ALL.into_iter().flat_map(|locking| [(locking, true), (locking, false)])
     {
         let machine: Machine = Machine::new(MachineConfig::backed(6 * HUGE)).unwrap();
@@ -72,7 +73,7 @@ fn a_pool_has_its_page_and_its_reservation_back() {
         let (inside, pager) = (space.clone(), uffd.clone());
         gated.write.put(move || {
             let discard = thread::spawn(move || inside.madvise(START, HUGE, Advice::DontNeed));
-            // On another thread: this one holds the VMA's lock.
+            // Runs on another thread, because this thread holds the VMA lock.
             let changing = || until(|| pager.copy(START, &[], WAKE) == Err(UffdError::Changing));
             thread::scope(|scope| scope.spawn(changing).join().unwrap());
             tell.send(discard).unwrap();

@@ -1,4 +1,4 @@
-//! userfaultfd: what the pager may do, what it is told, and which calls wait for it.
+//! userfaultfd: calls of the pager, messages to the pager, and calls that wait for it.
 
 mod events;
 mod fill;
@@ -30,7 +30,7 @@ fn uffd(process: &Process, features: Features) -> Uffd {
     Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
 }
 
-/// Some anonymous pages at `BASE` that are registered.
+/// Maps anonymous pages at `BASE` and registers them.
 fn registered(process: &Process, pages: u64, mode: RegisterMode, features: Features) -> Uffd {
     anon(process, BASE, pages);
     let uffd = uffd(process, features);
@@ -38,17 +38,17 @@ fn registered(process: &Process, pages: u64, mode: RegisterMode, features: Featu
     uffd
 }
 
-/// The address of a page.
+/// Returns the address of a page.
 fn page(number: u64) -> u64 {
     BASE + number * PAGE
 }
 
-/// A page whose first word is this number.
+/// Returns a page whose first word is this number.
 fn bytes(first: u64) -> Vec<u8> {
     pages_of(first..first + 1)
 }
 
-/// Pages whose first words are these numbers.
+/// Returns pages whose first words are these numbers.
 fn pages_of(numbers: std::ops::Range<u64>) -> Vec<u8> {
     numbers
         .flat_map(|number| {
@@ -59,7 +59,7 @@ fn pages_of(numbers: std::ops::Range<u64>) -> Vec<u8> {
         .collect()
 }
 
-/// Shared memory of so many pages.
+/// Returns shared memory of `pages` pages.
 fn shmem(world: &World, pages: u64) -> Counted<File<Machine>> {
     let mapping = Mapping::new(world.engine(), Zeroes, pages * PAGE, true).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap()
@@ -70,7 +70,7 @@ fn map_shmem(process: &Process, at: u64, pages: u64, flags: MapFlags, file: &Cou
     assert_eq!(mapped, Ok(at));
 }
 
-/// The next message is a fault like this.
+/// Checks that the next message is a fault at `at` with the given reason.
 #[track_caller]
 fn assert_fault(uffd: &Uffd, at: u64, why: FaultReason, store: bool) {
     match uffd.read() {
@@ -79,7 +79,7 @@ fn assert_fault(uffd: &Uffd, at: u64, why: FaultReason, store: bool) {
     }
 }
 
-/// Runs `program` on a thread with a processor of its own, while `pager` does what it does on this one.
+/// Runs `program` on a thread with a CPU of its own, while `pager` runs on this thread.
 fn beside<R: Send, S>(
     world: &World,
     program: impl FnOnce(&mut Vcpu) -> R + Send,
@@ -92,8 +92,8 @@ fn beside<R: Send, S>(
     })
 }
 
-/// What a load of page 0 ends with whose fault the pager has read of, and then does this to its thread;
-/// `mend` undoes that.
+/// Returns the result of a load of page 0. The pager reads the message of its fault, and then applies
+/// `strike` to the loading thread. `mend` undoes that.
 fn load_beside(
     world: &World,
     process: &Process,
@@ -105,7 +105,7 @@ fn load_beside(
         let task = Task::current();
         let read = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Read, so it is queued and asleep, or about to be.
+                // The message was read, so the fault is queued, and its thread sleeps or is about to.
                 assert_fault(uffd, page(0), FaultReason::Missing, false);
                 strike(&task);
             });

@@ -1,4 +1,4 @@
-//! Pages that move within an address space.
+//! UFFDIO_MOVE: pages that move within an address space.
 
 use super::*;
 use freehold::{call::Advice, uffd::MoveMode};
@@ -7,7 +7,7 @@ const PLAIN: MoveMode = MoveMode::empty();
 const HOLES: MoveMode = MoveMode::ALLOW_SRC_HOLES;
 
 #[test]
-fn a_page_moves() {
+fn move_moves_frames_without_a_copy() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 8, MISSING, Features::MOVE);
         anon(process, page(600), 8);
@@ -19,26 +19,26 @@ fn a_page_moves() {
             assert_eq!(uffd.move_pages(page(1), page(601), PAGE, PLAIN), Ok(PAGE));
         });
         assert_eq!((read, process.frame_at(page(1)), process.frame_at(page(601))), (11, frame, None));
-        // The source is empty, and reads as such.
+        // The source is empty and reads as zeroes.
         assert_eq!(process.load(cpu, page(601)), Ok(0u64));
         process.madvise(page(601), PAGE, Advice::DontNeed).unwrap();
-        // The rest, with holes and without.
+        // The other pages, with and without the mode that allows holes.
         assert_eq!(
             uffd.move_pages(page(2), page(602), 3 * PAGE, PLAIN),
             Ok(2 * PAGE),
-            "as far as there are any"
+            "up to the first hole"
         );
         assert_eq!(uffd.move_pages(page(4), page(604), PAGE, PLAIN), Err(UffdError::SourceHole));
         assert_eq!(uffd.move_pages(page(4), page(604), 4 * PAGE, HOLES), Ok(4 * PAGE));
         assert_eq!(process.rss().anon, 4);
         assert_eq!([2, 3].map(|n| process.load(cpu, page(n))), [Ok(12u64), Ok(13)]);
-        // It can be written at once, is found from behind, and can move on.
+        // The moved page is writable at once, is found by the reverse map, and can move again.
         process.store(cpu, page(2), 22u64).unwrap();
         let pfn = process.frame_at(page(3)).unwrap();
         world.engine().migrate(pfn).unwrap();
         assert_eq!(process.load(cpu, page(3)), Ok(13u64));
         process.check();
-        // Within one VMA, too, and back where it came from.
+        // Also within one VMA, and back to its first address.
         assert_eq!(uffd.move_pages(page(5), page(3), PAGE, PLAIN), Ok(PAGE));
         uffd.register(page(600), 8 * PAGE, MISSING).unwrap();
         assert_eq!(uffd.move_pages(page(607), page(5), PAGE, PLAIN), Ok(PAGE));
@@ -47,7 +47,7 @@ fn a_page_moves() {
 }
 
 #[test]
-fn errors_in_order() {
+fn move_checks_errors_in_the_order_of_linux() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 4, MISSING, Features::MOVE);
         anon(process, page(600), 4);
@@ -65,7 +65,11 @@ fn errors_in_order() {
         assert_eq!(uffd.move_pages(BASE, page(602), 3 * PAGE, PLAIN), Err(Invalid), "source too short");
         assert_eq!(uffd.move_pages(from, BASE, PAGE, PLAIN), Err(Invalid), "target not registered");
         let other = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
-        assert_eq!(other.move_pages(BASE, from, PAGE, PLAIN), Err(Invalid), "registered with another");
+        assert_eq!(
+            other.move_pages(BASE, from, PAGE, PLAIN),
+            Err(Invalid),
+            "registered with another context"
+        );
         process.mprotect(from, PAGE, R).unwrap();
         assert_eq!(uffd.move_pages(BASE, from, PAGE, PLAIN), Err(Invalid), "rights differ");
         process.mprotect(BASE, PAGE, R).unwrap();
@@ -73,31 +77,31 @@ fn errors_in_order() {
         process.mprotect(BASE, PAGE, RW).unwrap();
         process.mprotect(from, PAGE, RW).unwrap();
         process.mlock(from, PAGE).unwrap();
-        assert_eq!(uffd.move_pages(BASE, from, PAGE, PLAIN), Err(Invalid), "one is locked");
+        assert_eq!(uffd.move_pages(BASE, from, PAGE, PLAIN), Err(Invalid), "one VMA is locked");
         process.munlock(from, PAGE).unwrap();
         let file = shmem(world, 1);
         map_shmem(process, page(700), 1, MapFlags::SHARED, &file);
         map_shmem(process, page(702), 1, MapFlags::PRIVATE, &file);
         assert_eq!(uffd.move_pages(BASE, page(700), PAGE, PLAIN), Err(Invalid), "shared");
         assert_eq!(uffd.move_pages(BASE, page(702), PAGE, PLAIN), Err(Invalid), "a file");
-        // What is in the way is found before what is missing.
+        // A present target page is reported before a missing source page.
         assert_eq!(uffd.copy(page(1), &bytes(9), WAKE), Ok(PAGE));
         process.madvise(page(601), PAGE, Advice::DontNeed).unwrap();
         assert_eq!(uffd.move_pages(page(1), page(601), PAGE, PLAIN), Err(Present));
-        assert_eq!(uffd.move_pages(BASE, from, 2 * PAGE, PLAIN), Ok(PAGE), "a part");
+        assert_eq!(uffd.move_pages(BASE, from, 2 * PAGE, PLAIN), Ok(PAGE), "only a part was moved");
         assert_eq!(process.load(cpu, page(1)), Ok(9u64));
     });
 }
 
-/// C-42, C-49: every kind of entry in the place of the source.
+/// C-42, C-49: every kind of entry as the source.
 #[test]
-fn c49_kinds_of_entries() {
+fn c42_c49_move_handles_every_kind_of_source_entry() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 8, MISSING | WP, Features::MOVE | Features::WP_UNPOPULATED);
         let from = page(600);
         anon(process, from, 8);
         uffd.register(from, 8 * PAGE, WP | MISSING).unwrap();
-        // Zeroes that are nobody's.
+        // The shared zero page.
         assert_eq!(uffd.zeropage(from, PAGE, WAKE), Ok(PAGE));
         assert_eq!(uffd.move_pages(BASE, from, PAGE, PLAIN), Ok(PAGE));
         assert_eq!((process.load(cpu, BASE), process.rss().anon), (Ok(0u64), 0));
@@ -110,11 +114,11 @@ fn c49_kinds_of_entries() {
             let moved = uffd.move_pages(page(1), page(600 + n), PAGE, HOLES);
             assert_eq!(moved, Err(UffdError::BadAddress), "marker {n}");
         }
-        // A page that is write-protected is not where it arrives.
+        // A write-protected page is not protected at its target.
         assert_eq!(uffd.copy(page(603), &bytes(3), FillMode::WP), Ok(PAGE));
         assert_eq!(uffd.move_pages(page(3), page(603), PAGE, PLAIN), Ok(PAGE));
         process.store(cpu, page(3), 4u64).unwrap();
-        // A page that a child has too; and one that it had.
+        // A page that is shared with a child, and a page that was shared before.
         assert_eq!(uffd.copy(page(604), &bytes(4), WAKE), Ok(PAGE));
         let child = Process::of(process.fork().unwrap());
         assert_eq!(uffd.move_pages(page(4), page(604), PAGE, PLAIN), Err(UffdError::Busy));
@@ -122,7 +126,7 @@ fn c49_kinds_of_entries() {
         assert_eq!(
             uffd.move_pages(page(4), page(604), PAGE, PLAIN),
             Err(UffdError::Busy),
-            "nobody has looked yet"
+            "the page has not been found exclusive yet"
         );
         process.store(cpu, page(604), 5u64).unwrap();
         assert_eq!(uffd.move_pages(page(4), page(604), PAGE, PLAIN), Ok(PAGE));
@@ -132,7 +136,7 @@ fn c49_kinds_of_entries() {
 }
 
 #[test]
-fn out_of_a_huge_page() {
+fn move_splits_a_huge_page() {
     use freehold::engine::HugePages;
     let config = Config { huge_pages: HugePages::Always, ..Config::default() };
     for locking in Locking::ALL {
@@ -147,9 +151,9 @@ fn out_of_a_huge_page() {
     }
 }
 
-/// C-50: two pagers that move pages to and fro, while others map, unmap and fork.
+/// C-50: two pagers move pages back and forth while other threads map, unmap and fork.
 #[test]
-fn c50_a_storm() {
+fn c50_concurrent_moves_unmaps_and_forks() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 8, MISSING, Features::MOVE);
         anon(process, page(600), 8);
@@ -164,7 +168,7 @@ fn c50_a_storm() {
                     for round in 0..200 {
                         let n = round % 4;
                         match uffd.move_pages(page(to + n), page(from + n), PAGE, PLAIN) {
-                            // It may be on the other side.
+                            // The page may be on the other side at the moment.
                             Ok(_) | Err(UffdError::SourceHole | UffdError::Present | UffdError::Busy) => {}
                             Err(error) => panic!("{error:?}"),
                         }

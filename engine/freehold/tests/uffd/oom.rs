@@ -1,5 +1,5 @@
-//! C-10, C-55: every allocation of every call fails once, alone or with all that follow. Either the call
-//! fails and can be tried again, or it did without.
+//! C-10, C-55: every allocation of every call fails once, alone or together with all later allocations.
+//! Either the call fails and can be repeated, or it succeeds without the memory.
 
 use super::{
     support::{
@@ -14,20 +14,20 @@ use freehold::{
     uffd::{MoveMode, ProtectMode},
 };
 
-/// Two pages.
+/// Contents of two pages.
 static CONTENTS: [u8; 2 * PAGE as usize] = [7; 2 * PAGE as usize];
 
 struct Call {
     name: &'static str,
     run: fn(&Process, &Uffd) -> Result<(), Errno>,
-    /// Whether it needs memory at all.
+    /// True if the call allocates.
     allocates: bool,
 }
 
 fn all(done: Result<u64, UffdError>, bytes: u64) -> Result<(), Errno> {
     match done {
         Ok(done) if done == bytes => Ok(()),
-        // A part: tried again for the whole it finds something there.
+        // Only a part was filled. A repeated call for the whole range finds that part present.
         Ok(_) => Err(Errno::ENOMEM),
         Err(UffdError::Present | UffdError::SourceHole) => Ok(()),
         Err(error) => Err(error.errno()),
@@ -53,7 +53,7 @@ const CALLS: &[Call] = &[
         run: |_, uffd| uffd.unregister(page(1), PAGE).map_err(|error| error.errno()),
         allocates: true,
     },
-    // Merging may, where there is room for fewer VMAs than now; nobody could be told.
+    // Merging may be skipped, because the call cannot report an error.
     Call { name: "close", run: |_, uffd| (uffd.close(), Ok(())).1, allocates: false },
     Call { name: "copy", run: |_, uffd| all(uffd.copy(page(2), &CONTENTS, WAKE), 2 * PAGE), allocates: true },
     Call {
@@ -63,7 +63,7 @@ const CALLS: &[Call] = &[
     },
     Call { name: "zeroes", run: |_, uffd| all(uffd.zeropage(page(2), PAGE, WAKE), PAGE), allocates: false },
     Call {
-        name: "write protection of what is not there",
+        name: "write protection of unpopulated memory",
         run: |_, uffd| {
             uffd.write_protect(page(600), 4 * PAGE, ProtectMode::WP).map_err(|error| error.errno())
         },
@@ -91,7 +91,7 @@ const CALLS: &[Call] = &[
     },
 ];
 
-/// Runs a call with one failure.
+/// Makes a call with one failure.
 fn with_failure(call: &Call, locking: Locking, point: &Point) {
     let what = format!("{}, {locking:?}, {point}", call.name);
     let mut scarce = ScarceWorld::new(World::new());
@@ -108,13 +108,13 @@ fn with_failure(call: &Call, locking: Locking, point: &Point) {
     map_shmem(&process, page(600), 4, MapFlags::SHARED, &file);
     uffd.register(page(600), 4 * PAGE, MISSING | WP).unwrap();
     scarce.use_up(0);
-    // Another thread, for which memory does not fail, reads what the call says.
+    // Another thread, for which memory does not fail, reads the messages of the call.
     let read = || drop(uffd.try_read());
     let done = while_repeating(read, || point.fail(|| (call.run)(&process, &uffd)));
     match done {
         Ok(()) => {}
         Err(errno) => {
-            assert!(point.reached(), "{what}: {errno:?} without a failure");
+            assert!(point.reached(), "{what}: {errno:?} without an injected failure");
             assert_eq!(errno, Errno::ENOMEM, "{what}");
             assert!(process.try_read().is_some(), "{what}: a lock is still held");
             process.check();
@@ -130,7 +130,7 @@ fn with_failure(call: &Call, locking: Locking, point: &Point) {
 }
 
 #[test]
-fn c55_every_failure_of_every_call() {
+fn c55_failed_uffd_call_can_be_repeated() {
     for locking in [Locking::default(), Locking::ALL[0]] {
         for call in CALLS {
             let failures = at_every_allocation(&Failure::ALL, |point| with_failure(call, locking, point));

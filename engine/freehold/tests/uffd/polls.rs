@@ -1,10 +1,10 @@
-//! What poll(2) says of a userfaultfd, and what signals do to those that wait for its sake.
+//! poll(2) of a userfaultfd, and the effect of signals on tasks that wait for the pager.
 
 use super::*;
 use freehold::{call::Advice, platform::Host, remote::AccessMode};
 use freehold_machine::Task;
 
-/// Polls until a message is there, or the context is closed; returns how often it has slept.
+/// Polls until a message is available or the context is closed. Returns the number of sleeps.
 fn poll(uffd: &Uffd) -> u32 {
     let mut sleeps = 0;
     loop {
@@ -18,7 +18,7 @@ fn poll(uffd: &Uffd) -> u32 {
 }
 
 #[test]
-fn a_message_is_seen_and_not_taken() {
+fn poll_reports_a_message_without_removing_it() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 4, MISSING, Features::EVENT_UNMAP);
         assert!(!uffd.poll().readable);
@@ -28,10 +28,10 @@ fn a_message_is_seen_and_not_taken() {
             |cpu| process.load::<u64>(cpu, page(0)),
             || {
                 poll(&uffd);
-                assert_ne!(uffd.poll().seen, seen, "the bell has not moved");
-                assert!(uffd.poll().readable, "a poll has taken the message");
+                assert_ne!(uffd.poll().seen, seen, "the message did not change the poll word");
+                assert!(uffd.poll().readable, "the poll removed the message");
                 assert_fault(&uffd, page(0), FaultReason::Missing, false);
-                assert!(!uffd.poll().readable, "a message that was read is there still");
+                assert!(!uffd.poll().readable, "a message that was read is still reported");
                 uffd.copy(page(0), &bytes(1), WAKE).unwrap();
             },
         );
@@ -49,9 +49,9 @@ fn a_message_is_seen_and_not_taken() {
     });
 }
 
-/// The bell that a poll has armed rings, for each of several that sleep on it, and when the context is closed.
+/// A message wakes every thread that sleeps in poll, and so does closing the context.
 #[test]
-fn a_message_wakes_all_that_poll() {
+fn message_and_close_wake_every_poller() {
     everywhere(|world, process, _| {
         let uffd = registered(process, 1, MISSING, Features::empty());
         let seen = uffd.poll().seen;
@@ -68,21 +68,21 @@ fn a_message_wakes_all_that_poll() {
                 },
             );
             assert_eq!(read, Ok(1));
-            // Of those that did not look while the fault waited.
+            // Wakes the pollers that did not run while the fault waited.
             uffd.close();
         });
         assert!(uffd.poll().closed && uffd.poll().seen != seen);
     });
 }
 
-/// Any signal ends the wait of a program's access, which comes again after the handler.
+/// Any signal interrupts an access by the program, which is repeated after the handler.
 #[test]
-fn a_signal_ends_the_wait_of_an_access() {
+fn signal_interrupts_a_fault_that_waits_for_the_pager() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 1, MISSING, Features::empty());
         let read = load_beside(world, process, &uffd, Task::signal, Task::handle_signal);
         assert_eq!(read, Err(FaultError::Interrupted));
-        assert!(uffd.try_read().is_none(), "the fault waits on");
+        assert!(uffd.try_read().is_none(), "the interrupted fault is still queued");
         let again = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(0));
         let (read, ()) = beside(world, again, || {
             assert_fault(&uffd, page(0), FaultReason::Missing, false);
@@ -99,10 +99,10 @@ fn a_signal_ends_the_wait_of_an_access() {
     });
 }
 
-/// What is done on behalf of a program, and cannot begin again by itself, waits on: only a fatal signal ends
-/// that.
+/// A wait on behalf of a program that cannot be restarted by itself continues after a signal. Only a fatal
+/// signal ends it.
 #[test]
-fn a_signal_ends_no_other_wait() {
+fn only_fatal_signals_end_waits_inside_calls() {
     everywhere(|world, process, _| {
         let uffd = registered(process, 3, MISSING, Features::EVENT_UNMAP);
         let program = |cpu: &mut Vcpu| {
@@ -114,7 +114,7 @@ fn a_signal_ends_no_other_wait() {
             let kernel = Access { user: false, ..Access::READ };
             process.handle_fault(page(2), kernel).unwrap();
             process.munmap(page(0), PAGE).unwrap();
-            // A fatal one is more than another.
+            // A fatal signal does end such a wait.
             process.mmap(page(0), PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
             uffd.register(page(0), PAGE, MISSING).unwrap();
             task.kill();

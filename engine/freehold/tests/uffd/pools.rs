@@ -1,4 +1,5 @@
-//! Huge pages of pools: registered whole, supplied whole, and the pool's books balance afterwards.
+//! Huge pages of pools: they are registered and supplied as a whole, and the counts of the pool are balanced
+//! afterwards.
 
 use super::*;
 use freehold::{
@@ -9,20 +10,20 @@ use freehold::{
     uffd::{MoveMode, ProtectMode, RangeIoctls},
 };
 
-/// What a table of huge pages spans.
+/// Bytes that one table of huge pages covers.
 const SPAN: u64 = 1 << 30;
-/// A place at the start of such a span.
+/// An address at the start of such a span.
 pub const START: u64 = 0x100 * SPAN;
 const ON: ProtectMode = ProtectMode::WP;
 const OFF: ProtectMode = ProtectMode::empty();
 const BOTH: [bool; 2] = [false, true];
 
-/// The address of a huge page.
+/// Returns the address of a huge page.
 pub fn huge(number: u64) -> u64 {
     START + number * HUGE
 }
 
-/// Huge pages whose first words are these numbers.
+/// Returns huge pages whose first words are these numbers.
 pub fn contents(numbers: std::ops::Range<u64>) -> Vec<u8> {
     let mut bytes = vec![0; ((numbers.end - numbers.start) * HUGE) as usize];
     for (page, number) in bytes.chunks_exact_mut(HUGE as usize).zip(numbers) {
@@ -41,12 +42,12 @@ pub fn counts(world: &World) -> HugePoolCounts {
     world.engine().huge_pool(HugePageSize::Mib2).counts(None)
 }
 
-/// Free pages, and those of them that are reserved.
+/// Returns the number of free pages, and of those that are reserved.
 fn books(world: &World) -> (u64, u64) {
     (counts(world).free, counts(world).reserved)
 }
 
-/// Runs a scenario under every design, with a pool of so many pages, which are all free at the end.
+/// Runs `scenario` on every design, with a pool of `pages` pages. All pages must be free at the end.
 fn in_pools(pages: u64, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for hugetlb in [HugetlbLock::FileLock, HugetlbLock::VmaLock] {
         for locking in Locking::ALL {
@@ -73,7 +74,7 @@ fn map(process: &Process, at: u64, pages: u64, flags: MapFlags, file: &Counted<F
     assert_eq!(mapped, Ok(at));
 }
 
-/// Some huge pages of a private mapping, or of a shared one, in place of others.
+/// Maps huge pages, private or shared, in place of earlier ones.
 fn mapped(world: &World, process: &Process, pages: u64, private: bool) {
     process.munmap(START, pages * HUGE).unwrap();
     match private {
@@ -99,7 +100,7 @@ fn in_pool(
 }
 
 #[test]
-fn what_can_be_registered() {
+fn register_returns_the_ioctls_of_hugetlb_memory() {
     in_pools(4, |world, process, _| {
         let uffd = uffd(process, Features::empty());
         for private in BOTH {
@@ -115,7 +116,7 @@ fn what_can_be_registered() {
                 assert_eq!(uffd.register(START, 4 * HUGE, mode), Ok(ioctls), "{mode:?}");
                 uffd.unregister(START, 4 * HUGE).unwrap();
             }
-            // With small pages beside it is what all of it can do.
+            // If small pages are adjacent, the call returns the ioctls that the whole range supports.
             anon(process, huge(4), 1);
             assert_eq!(uffd.register(START, 4 * HUGE + PAGE, MISSING), Ok(basic));
             assert_eq!(uffd.register(huge(4), PAGE, MISSING).map(|ioctls| ioctls - basic), {
@@ -123,24 +124,28 @@ fn what_can_be_registered() {
             });
             uffd.unregister(START, 4 * HUGE + PAGE).unwrap();
             process.munmap(huge(4), PAGE).unwrap();
-            // No end lies inside a page.
+            // No end of the range may lie inside a page.
             let refused = Err(UffdRegisterError::Invalid);
             assert_eq!(uffd.register(START + PAGE, HUGE, MISSING), refused);
             assert_eq!(uffd.register(START - PAGE, HUGE + PAGE, MISSING), refused);
             assert_eq!(uffd.register(START, HUGE + PAGE, MISSING), refused);
-            assert_eq!(uffd.register(START, 4 * HUGE + PAGE, MISSING), Ok(basic), "behind the VMA");
+            assert_eq!(
+                uffd.register(START, 4 * HUGE + PAGE, MISSING),
+                Ok(basic),
+                "the end is rounded to the VMA"
+            );
             assert_eq!(uffd.unregister(START + PAGE, HUGE), Err(UffdRegisterError::Invalid));
             assert_eq!(uffd.unregister(START, HUGE + PAGE), Err(UffdRegisterError::Invalid));
             uffd.unregister(huge(1), HUGE).unwrap();
-            assert_eq!(process.maps(0).count(), 3, "cut out");
+            assert_eq!(process.maps(0).count(), 3, "the registered part was not split out");
             uffd.unregister(START, 4 * HUGE).unwrap();
         }
     });
 }
 
-/// Where a range starts inside a huge page, that comes before what may not be written; where it ends, after.
+/// A misaligned start is reported before a missing right to write, and a misaligned end after it.
 #[test]
-fn errors_of_registration_in_order() {
+fn register_of_pools_checks_errors_in_the_order_of_linux() {
     in_pools(4, |world, process, _| {
         use UffdRegisterError::*;
         let mapping = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, 2 * HUGE, false).unwrap();
@@ -150,8 +155,8 @@ fn errors_of_registration_in_order() {
         let (uffd, other) = (uffd(process, Features::empty()), uffd(process, Features::empty()));
         let register = |from, to| uffd.register(from, to - from, MISSING).map(drop);
         assert_eq!(register(START, huge(2)), Err(NotPermitted));
-        assert_eq!(register(START + PAGE, huge(2)), Err(Invalid), "inside");
-        assert_eq!(register(START - PAGE, huge(2)), Err(Invalid), "before");
+        assert_eq!(register(START + PAGE, huge(2)), Err(Invalid), "starts inside a page");
+        assert_eq!(register(START - PAGE, huge(2)), Err(Invalid), "starts before the VMA");
         assert_eq!(register(START, huge(1) + PAGE), Err(NotPermitted));
         assert_eq!(register(START + PAGE, START + 2 * PAGE), Err(Invalid), "both ends");
         mapped(world, process, 2, false);
@@ -159,7 +164,8 @@ fn errors_of_registration_in_order() {
         assert_eq!(register(START, huge(2)), Err(Busy));
         assert_eq!(register(START + PAGE, huge(2)), Err(Invalid));
         assert_eq!(register(START, huge(1) + PAGE), Err(Invalid));
-        // With small pages before them nobody asks where they start, and their owner comes first.
+        // If small pages precede the huge ones, the start is not checked, and the owner of the registration
+        // is checked first.
         other.unregister(START, 2 * HUGE).unwrap();
         anon(process, START - 2 * PAGE, 2);
         other.register(START - 2 * PAGE, 2 * PAGE, MISSING).unwrap();
@@ -170,7 +176,7 @@ fn errors_of_registration_in_order() {
 }
 
 #[test]
-fn errors_in_order() {
+fn fills_of_pools_check_errors_in_the_order_of_linux() {
     in_pools(4, |world, process, _| {
         use UffdError::*;
         for private in BOTH {
@@ -179,24 +185,32 @@ fn errors_in_order() {
             let one = contents(0..1);
             assert_eq!(uffd.copy(START, &one, WAKE), Err(NotRegistered));
             uffd.register(START, 4 * HUGE, MISSING).unwrap();
-            assert_eq!(uffd.copy(START, &one[..PAGE as usize], WAKE), Err(Invalid), "a part");
-            assert_eq!(uffd.copy(START + PAGE, &one, WAKE), Err(Invalid), "between pages");
-            assert_eq!(uffd.copy(huge(3), &contents(0..2), WAKE), Err(NotRegistered), "beyond");
-            assert_eq!(uffd.copy(START, &one, FillMode::WP), Err(Invalid), "not to be write-protected");
+            assert_eq!(uffd.copy(START, &one[..PAGE as usize], WAKE), Err(Invalid), "only a part of a page");
+            assert_eq!(uffd.copy(START + PAGE, &one, WAKE), Err(Invalid), "inside a page");
+            assert_eq!(
+                uffd.copy(huge(3), &contents(0..2), WAKE),
+                Err(NotRegistered),
+                "beyond the registered range"
+            );
+            assert_eq!(
+                uffd.copy(START, &one, FillMode::WP),
+                Err(Invalid),
+                "not registered for write protection"
+            );
             assert_eq!(uffd.zeropage(START, HUGE, WAKE), Err(Invalid));
             assert_eq!(uffd.move_pages(START, huge(1), HUGE, MoveMode::empty()), Err(Invalid));
             assert_eq!(uffd.continue_with(START, PAGE, WAKE), Err(Invalid));
-            assert_eq!(uffd.continue_with(START, HUGE, WAKE), Err(BadAddress), "the file has none");
+            assert_eq!(uffd.continue_with(START, HUGE, WAKE), Err(BadAddress), "the file has no page");
             assert_eq!(uffd.poison(START, PAGE, WAKE), Err(Invalid));
             assert_eq!(uffd.write_protect(START, HUGE, ON), Err(NotRegistered));
             uffd.register(START, 4 * HUGE, MISSING | WP).unwrap();
             assert_eq!(uffd.write_protect(START, PAGE, ON), Err(Invalid));
             assert_eq!(uffd.write_protect(START + PAGE, HUGE, ON), Err(Invalid));
             assert_eq!(uffd.write_protect(START, HUGE + PAGE, ON), Err(Invalid));
-            assert_eq!(books(world), (4, 4), "nothing was taken");
+            assert_eq!(books(world), (4, 4), "no page was allocated");
             assert_eq!(uffd.copy(huge(1), &contents(7..8), WAKE), Ok(HUGE));
             assert_eq!(uffd.copy(huge(1), &one, WAKE), Err(Present));
-            assert_eq!(uffd.copy(START, &contents(0..2), WAKE), Ok(HUGE), "a part");
+            assert_eq!(uffd.copy(START, &contents(0..2), WAKE), Ok(HUGE), "only a part was filled");
             assert_eq!(uffd.poison(huge(1), HUGE, WAKE), Err(Present));
             assert_eq!(books(world), (2, 2));
         }
@@ -204,7 +218,7 @@ fn errors_in_order() {
 }
 
 #[test]
-fn a_page_is_copied_in() {
+fn copy_resolves_missing_faults_on_pools() {
     in_pools(4, |world, process, cpu| {
         for private in BOTH {
             let uffd = in_pool(world, process, (4, private), MISSING, Features::empty());
@@ -214,14 +228,15 @@ fn a_page_is_copied_in() {
             };
             beside(world, program, || {
                 assert_fault(&uffd, huge(1), FaultReason::Missing, false);
-                assert_eq!(books(world), (4, 4), "nothing is taken before the pager says so");
+                assert_eq!(books(world), (4, 4), "no page is allocated before the pager fills it");
                 assert_eq!(uffd.copy(huge(1), &contents(71..72), WAKE), Ok(HUGE));
                 assert_fault(&uffd, huge(2), FaultReason::Missing, true);
                 assert_eq!(uffd.copy(huge(2), &contents(72..73), WAKE), Ok(HUGE));
             });
-            assert_eq!(books(world), (2, 2), "in place of their reservations");
+            assert_eq!(books(world), (2, 2), "the pages use their reservations");
             assert_eq!([1, 2].map(|n| process.load(cpu, huge(n))), [Ok(71u64), Ok(72)]);
-            // After DONTNEED a private page is missing, and reserved, again; a shared one the file has.
+            // After DONTNEED, a private page is missing and reserved again. A shared page is still in the
+            // file.
             process.madvise(huge(1), HUGE, Advice::DontNeed).unwrap();
             match private {
                 true => {
@@ -237,7 +252,7 @@ fn a_page_is_copied_in() {
 }
 
 #[test]
-fn the_message_tells_the_page_or_the_address() {
+fn fault_message_has_page_or_exact_address() {
     in_pools(1, |world, process, _| {
         for (features, told) in [(Features::empty(), START), (Features::EXACT_ADDRESS, START + 0x12348)] {
             let uffd = in_pool(world, process, (1, true), MISSING, features);
@@ -250,9 +265,9 @@ fn the_message_tells_the_page_or_the_address() {
     });
 }
 
-/// Nobody gets the page that is reserved for another.
+/// A fill does not get a page that is reserved for another mapping.
 #[test]
-fn a_pool_without_pages() {
+fn fill_fails_if_all_pages_are_reserved() {
     in_pools(3, |world, process, cpu| {
         for private in BOTH {
             let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::HUGETLB | MapFlags::FIXED;
@@ -261,10 +276,10 @@ fn a_pool_without_pages() {
             map(process, START, 2, kind | MapFlags::NORESERVE, &open(world, 2));
             let uffd = uffd(process, Features::empty());
             uffd.register(START, 2 * HUGE, MISSING).unwrap();
-            assert_eq!(uffd.copy(START, &contents(1..3), WAKE), Ok(HUGE), "a part");
+            assert_eq!(uffd.copy(START, &contents(1..3), WAKE), Ok(HUGE), "only a part was filled");
             assert_eq!(uffd.copy(huge(1), &contents(2..3), WAKE), Err(UffdError::OutOfMemory));
             assert_eq!(books(world), (2, 2));
-            // One that its owner gives up can be had.
+            // The fill gets the page after its owner has released the reservation.
             process.munmap(huge(9), HUGE).unwrap();
             assert_eq!(uffd.copy(huge(1), &contents(2..3), WAKE), Ok(HUGE));
             assert_eq!([0, 1].map(|n| process.load(cpu, huge(n))), [Ok(1u64), Ok(2)]);
@@ -274,7 +289,7 @@ fn a_pool_without_pages() {
 }
 
 #[test]
-fn minor_faults() {
+fn continue_maps_pages_of_pools() {
     in_pools(4, |world, process, cpu| {
         let file = open(world, 3);
         map(process, START, 3, MapFlags::SHARED, &file);
@@ -291,7 +306,11 @@ fn minor_faults() {
         };
         beside(world, program, || {
             assert_fault(&uffd, huge(0), FaultReason::Minor, false);
-            assert_eq!(uffd.copy(huge(0), &contents(0..1), WAKE), Err(UffdError::Present), "the file has it");
+            assert_eq!(
+                uffd.copy(huge(0), &contents(0..1), WAKE),
+                Err(UffdError::Present),
+                "the file has the page"
+            );
             process.store(cpu, huge(16), 11u64).unwrap();
             assert_eq!(uffd.continue_with(huge(0), HUGE, WAKE), Ok(HUGE));
             assert_fault(&uffd, huge(1), FaultReason::Minor, true);
@@ -300,8 +319,8 @@ fn minor_faults() {
             uffd.write_protect(huge(1), HUGE, OFF).unwrap();
         });
         assert_eq!(uffd.continue_with(huge(0), HUGE, WAKE), Err(UffdError::Present));
-        assert_eq!(process.load(cpu, huge(17) + 8), Ok(22u64), "it is the file's page");
-        // C-29: through a private mapping the file's page can be read, and is copied to be written.
+        assert_eq!(process.load(cpu, huge(17) + 8), Ok(22u64), "the mapping shows the file's page");
+        // C-29: CONTINUE in a private mapping maps the file's page for reading. A store copies the page.
         uffd.register(huge(32), 3 * HUGE, MINOR).unwrap();
         let program = |cpu: &mut Vcpu| process.store(cpu, huge(32) + 8, 33u64).unwrap();
         beside(world, program, || {
@@ -309,16 +328,16 @@ fn minor_faults() {
             assert_eq!(uffd.continue_with(huge(32), HUGE, WAKE), Ok(HUGE));
         });
         assert_eq!([0, 8].map(|at| process.load(cpu, huge(32) + at)), [Ok(11u64), Ok(33)]);
-        assert_eq!(process.load(cpu, huge(16) + 8), Ok(0u64), "the file's page is as it was");
+        assert_eq!(process.load(cpu, huge(16) + 8), Ok(0u64), "the file's page is unchanged");
         process.madvise(huge(32), HUGE, Advice::DontNeed).unwrap();
         assert_eq!(uffd.continue_with(huge(32), HUGE, WAKE), Ok(HUGE));
         assert_eq!(process.load(cpu, huge(32)), Ok(11u64));
     });
 }
 
-/// A store to a private mapping of what the file has is to a copy of it, whether or not it was read before.
+/// A store to a private mapping copies the page of the file, whether the page was read before or not.
 #[test]
-fn what_the_file_has_is_not_missing() {
+fn page_in_the_file_is_not_missing() {
     in_pools(3, |world, process, cpu| {
         let file = open(world, 2);
         map(process, huge(16), 2, MapFlags::SHARED, &file);
@@ -329,7 +348,7 @@ fn what_the_file_has_is_not_missing() {
         process.store(cpu, START + 8, 6u64).unwrap();
         assert_eq!([0, 8].map(|at| process.load(cpu, START + at)), [Ok(5u64), Ok(6)]);
         assert!(uffd.try_read().is_none());
-        // Beyond the end nothing is put, not even a private page.
+        // Beyond the end of the file, no page can be filled, not even a private one.
         file.mapping().truncate(HUGE).unwrap();
         assert_eq!(uffd.copy(huge(1), &contents(0..1), WAKE), Err(UffdError::BadAddress));
         assert_eq!(uffd.poison(huge(1), HUGE, WAKE), Err(UffdError::BadAddress));
@@ -338,7 +357,7 @@ fn what_the_file_has_is_not_missing() {
 }
 
 #[test]
-fn stores_wait() {
+fn stores_to_protected_huge_pages_wait() {
     in_pools(3, |world, process, cpu| {
         for private in BOTH {
             let uffd = in_pool(world, process, (3, private), WP, Features::empty());
@@ -353,13 +372,13 @@ fn stores_wait() {
                 assert_eq!(process.load(&mut world.machine.cpu(2), at), Ok(value));
             };
             store(START + 9 * PAGE, 2, START);
-            // What was not there is marked: to read it comes, and stays protected.
+            // A page that is not present gets a marker. A load maps the page, which stays protected.
             assert_eq!(process.load(cpu, huge(1)), Ok(0u64));
             store(huge(1), 3, huge(1));
-            // As if it never came.
+            // A protection that is removed before the first access has no effect.
             uffd.write_protect(huge(2), HUGE, ON).unwrap();
             store(huge(2), 4, huge(2));
-            // A change of rights does not help; and what is discarded stays protected.
+            // A change of rights does not remove the protection, and a discarded page stays protected.
             uffd.write_protect(START, 3 * HUGE, ON).unwrap();
             process.mprotect(START, HUGE, R).unwrap();
             process.mprotect(START, HUGE, RW).unwrap();
@@ -368,7 +387,7 @@ fn stores_wait() {
             assert_eq!(process.load(cpu, huge(1)), Ok(if private { 0u64 } else { 3 }));
             store(huge(1), 6, huge(1));
             process.check();
-            // Unregistered, nothing is protected.
+            // After unregistering, nothing is protected.
             uffd.unregister(START, 3 * HUGE).unwrap();
             process.check();
             process.store(cpu, huge(2), 7u64).unwrap();
@@ -378,7 +397,7 @@ fn stores_wait() {
 }
 
 #[test]
-fn holes_keep_marks_and_a_new_end_does_not() {
+fn holes_keep_markers_and_truncation_removes_them() {
     in_pools(3, |world, process, cpu| {
         let file = open(world, 3);
         map(process, START, 3, MapFlags::SHARED, &file);
@@ -400,7 +419,7 @@ fn holes_keep_marks_and_a_new_end_does_not() {
 }
 
 #[test]
-fn what_is_lost() {
+fn poisoned_huge_page_behaves_like_failed_memory() {
     in_pools(3, |world, process, cpu| {
         for private in BOTH {
             let uffd = in_pool(world, process, (2, private), MISSING | MINOR, Features::empty());
@@ -408,18 +427,18 @@ fn what_is_lost() {
             assert_eq!(uffd.poison(START, HUGE, WAKE), Err(UffdError::Present));
             let at = START + 3 * PAGE;
             assert_eq!(process.load::<u64>(cpu, at), Err(FaultError::MemoryFailed { addr: at }));
-            assert_eq!(books(world), (3, 2), "no page of the pool is in it");
-            // What has contents comes in its place.
+            assert_eq!(books(world), (3, 2), "the marker uses a page of the pool");
+            // copy replaces the marker.
             assert_eq!(uffd.copy(START, &contents(4..5), WAKE), Ok(HUGE));
             assert_eq!(process.load(cpu, START), Ok(4u64));
         }
     });
 }
 
-/// Two processes with one table for 1 GiB of a file: one leaves it when it registers, and shares it again when
-/// it does no more; but what it has declared lost is lost to nobody else.
+/// Two processes share one page table for 1 GiB of a file. A process leaves the table when it registers the
+/// memory, and shares it again after unregistering. Pages that it poisoned are lost to that process only.
 #[test]
-fn registered_memory_shares_no_tables() {
+fn registered_memory_shares_no_page_tables() {
     in_pools(3, |world, process, cpu| {
         let (file, other) = (open(world, 512), world.process(process.locking()));
         for process in [process, &other] {
@@ -429,16 +448,16 @@ fn registered_memory_shares_no_tables() {
         other.store(cpu, START, 1u64).unwrap();
         let alone = tables();
         assert_eq!(process.load(cpu, START), Ok(1u64));
-        // One table of the upper level, for the one that is shared.
+        // One upper-level table, which leads to the shared table.
         assert_eq!(tables(), alone + 1);
         let uffd = uffd(process, Features::SIGBUS);
         uffd.register(START, SPAN, WP | MISSING).unwrap();
         process.check();
-        // Its own now: protection is for one, and what the pager puts is seen by one.
+        // The process has a table of its own now: protection and fills apply to one process only.
         assert_eq!(process.load(cpu, START), Ok(1u64));
         uffd.write_protect(START, 2 * HUGE, ON).unwrap();
         assert_eq!(process.store(cpu, START, 2u64), Err(FaultError::Bus { addr: START }));
-        // Nor does one that is registered just the same come to share it.
+        // Another process with the same registration does not share the table either.
         let third = world.process(process.locking());
         map(&third, START, 512, MapFlags::SHARED | MapFlags::NORESERVE, &file);
         let its = self::uffd(&third, Features::SIGBUS);
@@ -463,7 +482,7 @@ fn registered_memory_shares_no_tables() {
 }
 
 #[test]
-fn a_child() {
+fn child_gets_hugetlb_registration_only_with_the_event() {
     in_pools(4, |world, process, cpu| {
         for private in BOTH {
             for told in BOTH {
@@ -501,9 +520,10 @@ fn a_child() {
     });
 }
 
-/// C-44: what is moved without the event is not registered, nor write-protected; with it, it is.
+/// C-44: without the event, a moved mapping is neither registered nor write-protected. With the event, it is
+/// both.
 #[test]
-fn moves() {
+fn c44_moved_hugetlb_mapping_keeps_protection_only_with_the_event() {
     const TO: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
     in_pools(2, |world, process, cpu| {
         for private in BOTH {
@@ -533,7 +553,7 @@ fn moves() {
 }
 
 #[test]
-fn removals_are_told() {
+fn dontneed_and_remove_of_pools_send_events() {
     in_pools(2, |world, process, cpu| {
         let features = Features::EVENT_REMOVE | Features::EVENT_UNMAP;
         for private in BOTH {
@@ -542,7 +562,7 @@ fn removals_are_told() {
             let advise = |advice| {
                 let discard = move |_: &mut Vcpu| process.madvise(START, HUGE, advice);
                 let pager = || {
-                    // Nothing is put before the message was read.
+                    // No page can be filled before the message is read.
                     until(|| uffd.copy(START, &[], WAKE) == Err(UffdError::Changing));
                     assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (START..huge(1))));
                 };
@@ -553,11 +573,7 @@ fn removals_are_told() {
                 assert_eq!(advise(Advice::Remove), Ok(()));
             } else {
                 let refused = process.madvise(START, HUGE, Advice::Remove);
-                assert_eq!(
-                    refused,
-                    Err(MadviseError::AccessDenied),
-                    "of a private mapping no hole is punched"
-                );
+                assert_eq!(refused, Err(MadviseError::AccessDenied), "a private mapping cannot be punched");
             }
             assert_eq!(uffd.copy(START, &contents(3..4), WAKE), Ok(HUGE));
             assert_eq!(process.load(cpu, START), Ok(3u64));

@@ -18,7 +18,7 @@ use std::{sync::Arc, thread};
 const ON: ProtectMode = ProtectMode::WP;
 const OFF: ProtectMode = ProtectMode::empty();
 
-/// Whether a store waits for the pager: lets it wait, and go on without protection.
+/// Stores, and checks that the store waits for the pager, which then removes the protection.
 fn store_waits(world: &World, process: &Process, uffd: &Uffd, at: u64, value: u64) {
     beside(
         world,
@@ -31,16 +31,16 @@ fn store_waits(world: &World, process: &Process, uffd: &Uffd, at: u64, value: u6
 }
 
 #[test]
-fn a_store_waits() {
+fn store_to_a_protected_page_waits_for_the_pager() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 3, WP, Features::empty());
         fill(process, cpu, BASE, 2, 10);
         uffd.write_protect(BASE, 3 * PAGE, ON).unwrap();
         assert_filled(process, cpu, BASE, 2, 10);
         store_waits(world, process, &uffd, page(1), 21);
-        // Nothing was there, so nothing is protected.
+        // The page was not present, so it is not protected.
         process.store(cpu, page(2), 1u64).unwrap();
-        // Others may not go around it.
+        // A forced write must not bypass the protection.
         let debugger = |_: &mut Vcpu| process.write_memory(page(0), &31u64.to_le_bytes(), AccessMode::Forced);
         let (written, ()) = beside(world, debugger, || {
             assert_fault(&uffd, page(0), FaultReason::WriteProtect, true);
@@ -52,7 +52,7 @@ fn a_store_waits() {
 }
 
 #[test]
-fn errors_in_order() {
+fn write_protect_checks_errors_in_the_order_of_linux() {
     everywhere(|_, process, cpu| {
         let uffd = registered(process, 4, WP, Features::empty());
         uffd.unregister(page(2), PAGE).unwrap();
@@ -60,34 +60,42 @@ fn errors_in_order() {
         assert_eq!(uffd.write_protect(BASE + 1, PAGE, strange), Err(UffdError::Invalid));
         assert_eq!(uffd.write_protect(page(2), PAGE, strange), Err(UffdError::Invalid));
         let both = ON | ProtectMode::DONTWAKE;
-        assert_eq!(uffd.write_protect(page(2), PAGE, both), Err(UffdError::Invalid), "nobody to be woken");
+        assert_eq!(
+            uffd.write_protect(page(2), PAGE, both),
+            Err(UffdError::Invalid),
+            "DONTWAKE is only allowed without WP"
+        );
         assert_eq!(uffd.write_protect(page(2), PAGE, ON), Err(UffdError::NotRegistered));
         fill(process, cpu, BASE, 4, 0);
         assert_eq!(
             uffd.write_protect(page(1), 2 * PAGE, ON),
             Err(UffdError::NotRegistered),
-            "what is right of it"
+            "the part after the registered range"
         );
         assert_eq!(uffd.write_protect(page(8), PAGE, ON), Err(UffdError::NotRegistered), "nothing is mapped");
-        // Holes are passed over.
+        // Holes are skipped.
         process.munmap(page(2), PAGE).unwrap();
         assert_eq!(uffd.write_protect(page(1), 3 * PAGE, ON), Ok(()));
         assert_eq!(uffd.write_protect(page(1), 7 * PAGE, OFF), Ok(()));
         assert_eq!(uffd.write_protect(page(2), PAGE, ON), Err(UffdError::NotRegistered));
         uffd.unregister(BASE, 4 * PAGE).unwrap();
         uffd.register(BASE, PAGE, MISSING).unwrap();
-        assert_eq!(uffd.write_protect(BASE, PAGE, ON), Err(UffdError::NotRegistered), "not for that");
+        assert_eq!(
+            uffd.write_protect(BASE, PAGE, ON),
+            Err(UffdError::NotRegistered),
+            "not registered for write protection"
+        );
     });
 }
 
 #[test]
-fn copied_in_protected() {
+fn copy_can_install_a_protected_page() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 2, WP | MISSING, Features::empty());
         assert_eq!(uffd.copy(BASE, &bytes(5), FillMode::WP), Ok(PAGE));
         assert_eq!(process.load(cpu, BASE), Ok(5u64));
         store_waits(world, process, &uffd, BASE, 6);
-        // A page of zeroes that is protected, and then copied.
+        // A zero page is protected, and then copied by a store.
         assert_eq!(uffd.zeropage(page(1), PAGE, WAKE), Ok(PAGE));
         uffd.write_protect(page(1), PAGE, ON).unwrap();
         store_waits(world, process, &uffd, page(1), 7);
@@ -95,22 +103,22 @@ fn copied_in_protected() {
     });
 }
 
-/// What is not there can be protected, and comes protected.
+/// An unpopulated page can be protected, and is protected once it is populated.
 #[test]
-fn pages_that_are_not_there() {
+fn wp_unpopulated_protects_missing_pages() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 4, WP, Features::WP_UNPOPULATED);
         uffd.write_protect(BASE, 4 * PAGE, ON).unwrap();
         assert_eq!(process.load(cpu, page(0)), Ok(0u64));
         store_waits(world, process, &uffd, page(0), 1);
         store_waits(world, process, &uffd, page(1), 2);
-        // Anonymous pages that go leave nothing behind.
+        // A discarded anonymous page loses its protection.
         process.madvise(page(2), PAGE, Advice::DontNeed).unwrap();
         process.store(cpu, page(2), 3u64).unwrap();
         uffd.write_protect(page(3), PAGE, OFF).unwrap();
         process.store(cpu, page(3), 4u64).unwrap();
         assert_filled(process, cpu, BASE, 4, 1);
-        // A marker is nothing that would be in the way of a copy; zeroes cannot be put there.
+        // A marker does not prevent a copy, but it prevents a zeropage.
         process.madvise(page(2), 2 * PAGE, Advice::DontNeed).unwrap();
         uffd.register(page(2), 2 * PAGE, WP | MISSING).unwrap();
         uffd.write_protect(page(2), 2 * PAGE, ON).unwrap();
@@ -127,7 +135,7 @@ fn pages_that_are_not_there() {
 }
 
 #[test]
-fn shared_memory_stays_protected() {
+fn shared_memory_stays_protected_after_removal() {
     everywhere(|world, process, cpu| {
         let file = shmem(world, 4);
         map_shmem(process, BASE, 4, MapFlags::SHARED, &file);
@@ -141,7 +149,8 @@ fn shared_memory_stays_protected() {
             assert_eq!(process.load(cpu, page(number)), Ok(10 + number));
         };
         protected(0, cpu);
-        // Pages that are taken away, in whatever way, and come again; pages that were never there.
+        // Pages that were removed in different ways and are populated again, and pages that never were
+        // present.
         process.madvise(BASE, 4 * PAGE, Advice::DontNeed).unwrap();
         protected(0, cpu);
         protected(3, cpu);
@@ -155,7 +164,7 @@ fn shared_memory_stays_protected() {
         file.mapping().punch(0..PAGE).unwrap();
         assert_eq!(process.load(cpu, page(0)), Ok(0u64));
         protected(0, cpu);
-        // Guards take their place.
+        // Guards replace the markers.
         process.madvise(page(2), PAGE, Advice::GuardInstall).unwrap();
         process.madvise(page(2), PAGE, Advice::GuardRemove).unwrap();
         process.store(cpu, page(2), 1u64).unwrap();
@@ -165,7 +174,7 @@ fn shared_memory_stays_protected() {
 }
 
 #[test]
-fn other_changes_do_not_lift_it() {
+fn protection_survives_mprotect_migration_and_fork() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 2, WP, Features::empty());
         fill(process, cpu, BASE, 2, 1);
@@ -173,16 +182,16 @@ fn other_changes_do_not_lift_it() {
         process.mprotect(BASE, PAGE, R).unwrap();
         process.mprotect(BASE, PAGE, RW).unwrap();
         store_waits(world, process, &uffd, page(0), 11);
-        // It goes with the page into another frame.
+        // The protection moves with the page to another frame.
         let pfn = process.frame_at(page(1)).unwrap();
         world.engine().migrate(pfn).unwrap();
         store_waits(world, process, &uffd, page(1), 12);
-        // A page that a child has too is protected first, copied then.
+        // A store to a protected page that a child shares first waits for the pager and then copies.
         uffd.write_protect(BASE, 2 * PAGE, ON).unwrap();
         let child = Process::of(process.fork().unwrap());
         store_waits(world, process, &uffd, page(1), 13);
         assert_eq!((child.load(cpu, page(1)), process.load(cpu, page(1))), (Ok(12u64), Ok(13u64)));
-        // The child is nobody's business.
+        // The child is not registered.
         child.store(cpu, page(0), 14u64).unwrap();
         child.check();
         assert_eq!(process.load(cpu, page(0)), Ok(11u64));
@@ -190,13 +199,13 @@ fn other_changes_do_not_lift_it() {
 }
 
 #[test]
-fn nothing_is_left_of_it() {
+fn unregister_and_close_remove_all_protection() {
     type End = fn(&Uffd);
     let ends: [End; 3] = [
         |uffd| uffd.unregister(BASE, 3 * PAGE).unwrap(),
         |uffd| uffd.close(),
         |uffd| {
-            // Registered for something else.
+            // Registered for another mode.
             uffd.unregister(BASE, PAGE).unwrap();
             uffd.register(BASE, 3 * PAGE, MISSING).unwrap();
             assert_eq!(uffd.write_protect(page(1), 2 * PAGE, OFF), Err(UffdError::NotRegistered));
@@ -214,9 +223,9 @@ fn nothing_is_left_of_it() {
     }
 }
 
-/// C-44: moved without a word to the pager, nothing stays protected; with one, everything does.
+/// C-44: without the event, a moved mapping loses its protection. With the event, it keeps the protection.
 #[test]
-fn c44_moved() {
+fn c44_moved_mapping_keeps_protection_only_with_the_event() {
     for features in [Features::WP_UNPOPULATED, Features::WP_UNPOPULATED | Features::EVENT_REMAP] {
         everywhere(|world, process, cpu| {
             let uffd = registered(process, 3, WP, features);
@@ -242,7 +251,7 @@ fn c44_moved() {
 }
 
 #[test]
-fn a_part_of_a_huge_page() {
+fn protecting_a_part_splits_a_huge_page() {
     use freehold::engine::HugePages;
     let config = Config { huge_pages: HugePages::Always, ..Config::default() };
     for locking in Locking::ALL {
@@ -263,9 +272,10 @@ fn a_part_of_a_huge_page() {
     }
 }
 
-/// C-53: when the call has returned nobody stores any more, even if another call took the right away.
+/// C-53: no store succeeds after the call has returned, even if another call had removed the right to write
+/// before.
 #[test]
-fn c53_nobody_stores_afterwards() {
+fn c53_no_store_succeeds_after_write_protect_returns() {
     everywhere(|world, process, _| {
         let uffd = registered(process, 1, WP, Features::SIGBUS);
         std::thread::scope(|scope| {
@@ -288,15 +298,15 @@ fn c53_nobody_stores_afterwards() {
     });
 }
 
-/// Private pages of files keep their protection when they are discarded; also while they are on the move,
-/// when it stands in a marker.
+/// A discarded private page of a file keeps its protection, also while it is migrated and the protection is
+/// in the migration entry.
 #[test]
-fn a_page_that_is_discarded_on_the_move_stays_protected() {
+fn page_discarded_during_migration_stays_protected() {
     discarded_on_the_move(false);
 }
 
 #[test]
-fn a_huge_page_that_is_discarded_on_the_move_stays_protected() {
+fn huge_page_discarded_during_migration_stays_protected() {
     discarded_on_the_move(true);
 }
 
@@ -321,13 +331,13 @@ fn discarded_on_the_move(huge: bool) {
         let pfn = space.frame_at(START).unwrap();
         let inside = space.clone();
         gated.copy.put(move || {
-            // On another thread: this one holds the frame.
+            // Runs on another thread, because this thread holds the frame's lock.
             let discard = || inside.madvise(START, len, Advice::DontNeed).unwrap();
             thread::scope(|scope| scope.spawn(discard).join().unwrap());
         });
         let _ = engine.migrate(pfn);
-        assert!(!gated.copy.is_waiting(), "it was on the move");
-        assert_eq!(space.frame_at(START), None, "it was discarded");
+        assert!(!gated.copy.is_waiting(), "the page was not migrated");
+        assert_eq!(space.frame_at(START), None, "the page was not discarded");
         assert_eq!(space.rss().anon, 0);
         let refused = space.handle_fault(START, Access::WRITE).map(drop);
         assert_eq!(refused, Err(FaultError::Bus { addr: START }), "{locking:?}");
@@ -342,9 +352,10 @@ fn discarded_on_the_move(huge: bool) {
     }
 }
 
-/// A store that is not for the pager when its fault looks, and is when the fault comes to the entry (C-53).
+/// C-53: a page is protected between a fault's lookup of the VMA and its lock of the entry. The fault must
+/// not make the page writable.
 #[test]
-fn a_store_that_is_under_way_meets_the_protection() {
+fn c53_fault_in_progress_respects_new_protection() {
     for (locking, huge) in Locking::ALL.into_iter().flat_map(|locking| [(locking, false), (locking, true)]) {
         let machine: Machine = Machine::new(MachineConfig::backed(6 * HUGE)).unwrap();
         let gated = Gated::new(&machine);
@@ -364,16 +375,16 @@ fn a_store_that_is_under_way_meets_the_protection() {
         let uffd = Arc::new(Userfaultfd::new(&space, config).unwrap());
         uffd.register(START, len, WP).unwrap();
         space.handle_fault(START, Access::WRITE).unwrap();
-        // The next store has to ask for the right, and the pager has no business with it.
+        // The next store faults for the right to write, although the page is not protected at the moment.
         [ON, OFF].into_iter().for_each(|mode| uffd.write_protect(START, len, mode).unwrap());
         let pager = uffd.clone();
         before_lock(rank, move || {
-            // On another thread: this one holds the VMA's lock.
+            // Runs on another thread, because this thread holds the VMA lock.
             let protect = || pager.write_protect(START, len, ON).unwrap();
             thread::scope(|scope| scope.spawn(protect).join().unwrap());
         });
         let refused = space.handle_fault(START, Access::WRITE).map(drop);
-        assert!(!waits_for_lock(), "the entry's table was locked");
+        assert!(!waits_for_lock(), "no page table was locked");
         assert_eq!(refused, Err(FaultError::Bus { addr: START }), "{locking:?}, huge: {huge}");
         uffd.write_protect(START, len, OFF).unwrap();
         space.handle_fault(START, Access::WRITE).unwrap();

@@ -1,4 +1,4 @@
-//! Which VMAs may be registered with which context, and what becomes of the VMAs.
+//! Registration: which VMAs can be registered with which context, and the effect on VMAs.
 
 use super::*;
 use freehold::{
@@ -20,7 +20,7 @@ fn position(process: &Process, at: u64) -> usize {
 }
 
 #[test]
-fn errors_in_order() {
+fn register_checks_errors_in_the_order_of_linux() {
     everywhere(|world, process, _| {
         let uffd = uffd(process, Features::empty());
         let other = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
@@ -31,7 +31,7 @@ fn errors_in_order() {
         assert_eq!(register(BASE, PAGE, RegisterMode::from_bits_retain(8)), Err(Invalid), "unknown mode");
         assert_eq!(register(BASE + 1, PAGE, MISSING), Err(Invalid), "unaligned");
         assert_eq!(register(BASE, PAGE + 1, MISSING), Err(Invalid), "unaligned length");
-        assert_eq!(register(BASE, 0, MISSING), Err(Invalid), "nothing");
+        assert_eq!(register(BASE, 0, MISSING), Err(Invalid), "no bytes");
         assert_eq!(register(u64::MAX - PAGE + 1, 2 * PAGE, MISSING), Err(Invalid), "wraps");
         assert_eq!(register(1 << 47, PAGE, MISSING), Err(Invalid), "beyond user space");
         assert_eq!(register(BASE + 8 * PAGE, PAGE, MISSING), Err(Invalid), "nothing is mapped");
@@ -39,23 +39,27 @@ fn errors_in_order() {
         other.register(BASE, PAGE, MISSING).unwrap();
         assert_eq!(register(BASE, 4 * PAGE, MISSING), Err(Busy));
         assert_eq!(Busy.errno(), Errno::EBUSY);
-        assert_eq!(uffd.unregister(BASE, 4 * PAGE), Err(Invalid), "some belongs to another");
+        assert_eq!(
+            uffd.unregister(BASE, 4 * PAGE),
+            Err(Invalid),
+            "a part is registered with another context"
+        );
         assert_eq!(uffd.unregister(BASE + 8 * PAGE, PAGE), Err(Invalid), "nothing is mapped");
         assert_eq!(register(BASE + PAGE, 3 * PAGE, MISSING), Ok(()));
-        // A file that only may be read can never be written through a shared mapping.
+        // A shared mapping of a read-only descriptor can never become writable.
         let mapping = Mapping::new(world.engine(), Zeroes, PAGE, true).unwrap();
         let reader = File::new(&mapping, FileAccess::READ, "r").unwrap();
         let at = process.mmap(0, PAGE, R, MapFlags::SHARED, Some(&reader), 0).unwrap();
         assert_eq!(register(at, PAGE, MISSING), Err(NotPermitted));
         other.close();
         assert_eq!(other.register(BASE, PAGE, MISSING), Err(Closed));
-        assert_eq!(register(BASE, PAGE, MISSING), Ok(()), "free again");
+        assert_eq!(register(BASE, PAGE, MISSING), Ok(()), "the range can be registered again");
     });
 }
 
-/// C-51: kinds of memory by modes.
+/// C-51: allowed modes for each kind of memory.
 #[test]
-fn c51_kinds_and_modes() {
+fn c51_register_allows_modes_by_kind_of_memory() {
     everywhere(|world, process, _| {
         let uffd = uffd(process, Features::empty());
         let frames = Frames::new("[vdso]", &[foreign(Pfn::new(1), 1)]).unwrap();
@@ -82,11 +86,7 @@ fn c51_kinds_and_modes() {
         ] {
             for (name, mode) in [("missing", MISSING), ("wp", WP), ("minor", MINOR)] {
                 let wanted = if modes.contains(name) { Ok(()) } else { Err(UffdRegisterError::Invalid) };
-                assert_eq!(
-                    uffd.register(at, PAGE, mode).map(drop),
-                    wanted,
-                    "{name} at {at:#x}, which has {modes}"
-                );
+                assert_eq!(uffd.register(at, PAGE, mode).map(drop), wanted, "{name} at {at:#x} with {modes}");
                 assert_eq!(uffd.unregister(at, PAGE).is_ok(), !modes.is_empty());
             }
         }
@@ -94,33 +94,33 @@ fn c51_kinds_and_modes() {
 }
 
 #[test]
-fn cuts_and_merges() {
+fn register_splits_and_merges_vmas() {
     everywhere(|_, process, _| {
         let uffd = uffd(process, Features::empty());
         anon(process, BASE, 10);
-        //  |0   10|  ->  |0 2|2m 4|4 10|  ->  |0 2|2m 6|6 10|
+        // |0   10|  ->  |0 2|2m 4|4 10|  ->  |0 2|2m 6|6 10|
         uffd.register(page(2), 2 * PAGE, MISSING).unwrap();
         assert_eq!(layout(process), [(0, 2), (2, 4), (4, 10)]);
         uffd.register(page(4), 2 * PAGE, MISSING).unwrap();
         assert_eq!(layout(process), [(0, 2), (2, 6), (6, 10)]);
-        // Another context does not merge with it, nor another mode.
+        // VMAs with another context or another mode do not merge.
         let other = Userfaultfd::new(process.space(), UffdConfig::default()).unwrap();
         other.register(page(6), PAGE, MISSING).unwrap();
         uffd.register(page(1), PAGE, MISSING | WP).unwrap();
         assert_eq!(layout(process), [(0, 1), (1, 2), (2, 6), (6, 7), (7, 10)]);
         assert!(flags_at(process, page(1)).contains(" um uw"), "{}", flags_at(process, page(1)));
         assert!(flags_at(process, page(2)).contains(" um ") && !flags_at(process, page(2)).contains("uw"));
-        // Registered for more already: stays. New memory beside it does not join.
+        // A VMA that is registered for more modes stays. New adjacent memory does not merge with it.
         uffd.register(page(1), PAGE, MISSING).unwrap();
         assert_eq!(layout(process), [(0, 1), (1, 2), (2, 6), (6, 7), (7, 10)]);
         process.munmap(page(7), 3 * PAGE).unwrap();
         anon(process, page(7), 3);
         assert_eq!(layout(process), [(0, 1), (1, 2), (2, 6), (6, 7), (7, 10)]);
-        // mprotect there and back, inside one that is registered.
+        // Two mprotect calls inside a registered VMA, the second of which restores the rights.
         process.mprotect(page(3), PAGE, R).unwrap();
         process.mprotect(page(3), PAGE, RW).unwrap();
         assert_eq!(layout(process), [(0, 1), (1, 2), (2, 6), (6, 7), (7, 10)]);
-        // Taken back in parts, mixed with what never was registered.
+        // Unregistered in parts, together with VMAs that were never registered.
         other.close();
         assert_eq!(layout(process), [(0, 1), (1, 2), (2, 6), (6, 10)]);
         uffd.unregister(page(5), 3 * PAGE).unwrap();
@@ -128,7 +128,7 @@ fn cuts_and_merges() {
         uffd.unregister(page(0), 10 * PAGE).unwrap();
         assert_eq!(layout(process), [(0, 10)]);
         assert!(!flags_at(process, page(0)).contains('u'), "{}", flags_at(process, page(0)));
-        // Holes are passed over.
+        // Holes are skipped.
         process.munmap(page(3), PAGE).unwrap();
         uffd.register(page(2), 4 * PAGE, MISSING).unwrap();
         assert_eq!(layout(process), [(0, 2), (2, 3), (4, 6), (6, 10)]);
@@ -138,7 +138,7 @@ fn cuts_and_merges() {
 }
 
 #[test]
-fn the_space_goes_first() {
+fn context_outlives_its_address_space() {
     everywhere(|world, _, _| {
         let process = world.process(Locking::default());
         let uffd = registered(&process, 2, MISSING, Features::empty());
@@ -153,7 +153,7 @@ fn the_space_goes_first() {
 }
 
 #[test]
-fn no_huge_pages_where_pages_are_watched() {
+fn registered_memory_gets_no_huge_pages() {
     use freehold::engine::HugePages;
     let config = Config { huge_pages: HugePages::Always, ..Config::default() };
     World::with(16 << 20, config).live(Locking::default(), |world, process, cpu| {
@@ -166,7 +166,7 @@ fn no_huge_pages_where_pages_are_watched() {
         };
         beside(world, |cpu| process.store(cpu, BASE + 8, 8u64).unwrap(), serve);
         assert_eq!((process.load(cpu, BASE), process.rss().anon), (Ok(7u64), 1));
-        // One that is there already: present.
+        // A huge page that was mapped before counts as present.
         process.mmap(BASE + HUGE, HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         process.store(cpu, BASE + HUGE, 1u64).unwrap();
         uffd.register(BASE + HUGE, HUGE, MISSING).unwrap();

@@ -1,11 +1,12 @@
-//! C-54: closing a context wakes every task that sleeps for its sake. C-25: what they slept for may be gone.
+//! C-54: closing a context wakes every task that waits for its pager. C-25: the page that a task waits for
+//! may be unmapped.
 
 use super::*;
 use freehold::{call::Advice, remote::AccessMode};
 use freehold_machine::Task;
 
 #[test]
-fn c54_close_wakes_every_kind() {
+fn c54_close_wakes_every_waiting_task() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 16, MISSING | WP, Features::EVENT_UNMAP | Features::EVENT_FORK);
         uffd.copy(page(0), &bytes(1), FillMode::WP).unwrap();
@@ -19,8 +20,8 @@ fn c54_close_wakes_every_kind() {
                 scope.spawn(move || f(&mut world.machine.cpu(number)))
             };
             let uffd = &uffd;
-            // A load, a store, a store to what is protected, a minor fault, a debugger, populating, a part
-            // that is unmapped, a fork.
+            // A load, a store, a store to a protected page, a minor fault, a forced access, populating, a
+            // partial munmap, a fork.
             run(1, Box::new(|cpu| assert_eq!(process.load(cpu, page(1)), Ok(0u64))));
             run(2, Box::new(|cpu| process.store(cpu, page(2), 2u64).unwrap()));
             run(3, Box::new(|cpu| process.store(cpu, page(0), 3u64).unwrap()));
@@ -33,7 +34,7 @@ fn c54_close_wakes_every_kind() {
                 faults += u64::from(matches!(uffd.try_read(), Some(Message::Fault { .. })));
                 faults == 6
             });
-            // Some were read, these are not.
+            // Some messages were read, the following ones are not.
             scope.spawn(|| assert_eq!(process.madvise(page(5), PAGE, Advice::PopulateRead), Ok(())));
             scope.spawn(|| process.munmap(page(12), 4 * PAGE).unwrap());
             until(|| uffd.zeropage(page(6), PAGE, FillMode::from_bits_retain(8)) == Err(UffdError::Changing));
@@ -46,7 +47,7 @@ fn c54_close_wakes_every_kind() {
 }
 
 #[test]
-fn c54_close_wakes_readers() {
+fn c54_close_wakes_waiting_readers() {
     everywhere(|_, process, _| {
         let uffd = registered(process, 1, MISSING, Features::empty());
         std::thread::scope(|scope| {
@@ -59,10 +60,9 @@ fn c54_close_wakes_readers() {
     });
 }
 
-/// C-25: the page that is waited for is unmapped, and another file's is there when the sleeper looks again;
-/// or nothing.
+/// C-25: the page that a task waits for is unmapped, and the task then finds another mapping there, or none.
 #[test]
-fn c25_the_page_goes_while_it_is_waited_for() {
+fn c25_page_may_be_unmapped_during_the_wait() {
     everywhere(|world, process, _| {
         let file = shmem(world, 4);
         map_shmem(process, BASE, 4, MapFlags::SHARED, &file);
@@ -87,7 +87,7 @@ fn c25_the_page_goes_while_it_is_waited_for() {
 }
 
 #[test]
-fn c72_a_killed_sleeper_goes() {
+fn c72_fatal_signal_ends_the_wait_for_a_pager() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 2, MISSING, Features::empty());
         let read = load_beside(world, process, &uffd, Task::kill, Task::revive);
