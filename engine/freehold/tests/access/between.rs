@@ -1,4 +1,4 @@
-//! process_vm_readv and process_vm_writev between two spaces, and within one.
+//! `process_vm_readv` and `process_vm_writev` between two address spaces, and within one.
 
 use super::*;
 use freehold::{error::AccessError, remote::IoVec};
@@ -14,7 +14,7 @@ fn bytes(process: &Process, at: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// 20 pages that say of each byte where it is, and the pages behind them.
+/// Maps 20 pages and fills them with a numbered pattern. Returns the bytes.
 fn numbered(process: &Process) -> Vec<u8> {
     anon(process, BASE, 20);
     let data: Vec<u8> = (0..20 * PAGE).map(|n| (n % 251) as u8).collect();
@@ -23,13 +23,13 @@ fn numbered(process: &Process) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_go_both_ways() {
+fn bytes_are_copied_in_both_directions() {
     everywhere(|world, process, _| {
         let other = world.process(process.locking());
         let data = numbered(&other);
         let there = BASE + (64 << 20);
         anon(process, there, 24);
-        // Parts that match nowhere, of more pages than go at a time.
+        // The parts of the two lists have different borders, and more pages than one step copies.
         let local = [part(there + 100, 3), part(there + 7, 0), part(there + 5000, 70_000)];
         let remote = [part(BASE + 9, 10_000), part(BASE + 17, 60_003)];
         assert_eq!(process.process_vm_readv(&local, &other, &remote), Ok(70_003));
@@ -38,7 +38,7 @@ fn bytes_go_both_ways() {
         let local = [part(there + 5000, 9000)];
         assert_eq!(process.process_vm_writev(&local, &other, &[part(BASE + 4000, 1 << 30)]), Ok(9000));
         assert_eq!(bytes(&other, BASE + 4000, 9000), bytes(process, there + 5000, 9000));
-        // And to itself.
+        // A process may copy to itself.
         assert_eq!(process.process_vm_readv(&[part(there, 50)], process, &[part(there + 100, 50)]), Ok(50));
         assert_eq!(bytes(process, there, 3), expected[..3]);
         other.check();
@@ -46,7 +46,7 @@ fn bytes_go_both_ways() {
 }
 
 #[test]
-fn it_ends_where_a_page_cannot_be_had() {
+fn copy_ends_at_the_first_inaccessible_page() {
     everywhere(|world, process, _| {
         let other = world.process(process.locking());
         numbered(&other);
@@ -70,9 +70,10 @@ fn it_ends_where_a_page_cannot_be_had() {
     });
 }
 
-/// Storage is copied through a buffer: with a page of it in hand nobody waits for another.
+/// Bytes of direct-access storage are copied through a buffer: a task that holds a page of the storage waits
+/// for no other page.
 #[test]
-fn storage_is_copied_too() {
+fn pages_of_direct_access_storage_are_copied() {
     everywhere(|world, process, _| {
         let storage = Storage::new(&world.machine);
         let file = storage.file(world, 4);

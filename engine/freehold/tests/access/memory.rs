@@ -14,7 +14,7 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn read_memory_returns_written_bytes() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 4);
         process.store(cpu, BASE + PAGE, 5u64).unwrap();
@@ -30,12 +30,12 @@ fn what_was_written_is_read() {
 }
 
 #[test]
-fn what_cannot_be_reached_ends_it() {
+fn transfer_ends_at_the_first_inaccessible_page() {
     everywhere(|_, process, _| {
         anon(process, BASE, 2);
         process.mmap(BASE + 2 * PAGE, PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
         let mut out = vec![0; 6 * PAGE as usize];
-        // Partly, page by page; an error only if there is nothing at all.
+        // A transfer ends at the first inaccessible page. It fails only if it transferred nothing.
         assert_eq!(process.read_memory(BASE + PAGE, &mut out, AccessMode::Plain), Ok(2 * PAGE as usize));
         assert_eq!(process.write_memory(BASE + PAGE + 8, &out, AccessMode::Plain), Ok(PAGE as usize - 8));
         assert_eq!(
@@ -58,7 +58,7 @@ fn what_cannot_be_reached_ends_it() {
 }
 
 #[test]
-fn vectors_stop_where_one_is_short() {
+fn vectored_transfer_ends_at_the_first_short_part() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 1);
         anon(process, BASE + 2 * PAGE, 1);
@@ -78,12 +78,12 @@ fn vectors_stop_where_one_is_short() {
 }
 
 #[test]
-fn a_debugger_writes_copies_and_reads_everything() {
+fn forced_access_ignores_rights_and_writes_private_copies() {
     everywhere(|world, process, cpu| {
         let file = world.file(4);
         process.mmap(BASE, 4 * PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
         assert_eq!(process.write_memory(BASE, &[1; 8], AccessMode::Plain), Err(AccessError::BadAddress));
-        // With the page of the file mapped, and without.
+        // On a page of the file that is mapped, and on one that is not.
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(Disk::number(0)));
         for page in [0, 2] {
             assert_eq!(process.write_memory(BASE + page * PAGE, &[1; 8], AccessMode::Forced), Ok(8));
@@ -91,16 +91,16 @@ fn a_debugger_writes_copies_and_reads_everything() {
             let mut on_file = [0; 8];
             file.mapping().read_at(page * PAGE, &mut on_file).unwrap();
             assert_eq!(word(&on_file), Disk::number(page));
-            // The program itself may still not write.
+            // The program itself still has no right to write.
             assert!(process.store(cpu, BASE + page * PAGE, 3u64).is_err());
         }
-        // A shared mapping without the right to write is refused.
+        // A forced write to a shared mapping without the right to write is refused.
         process.mmap(BASE + 8 * PAGE, PAGE, R, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
         assert_eq!(
             process.write_memory(BASE + 8 * PAGE, &[1; 8], AccessMode::Forced),
             Err(AccessError::BadAddress)
         );
-        // No rights at all.
+        // A mapping without any rights.
         process.mmap(BASE + 10 * PAGE, PAGE, Prot::empty(), ANON | MapFlags::FIXED, None, 0).unwrap();
         let mut out = [0; 8];
         assert_eq!(
@@ -111,7 +111,7 @@ fn a_debugger_writes_copies_and_reads_everything() {
         assert_eq!(process.read_memory(BASE + 10 * PAGE, &mut out, AccessMode::Forced), Ok(8));
         assert_eq!(out, [6; 8]);
         assert!(process.load::<u64>(cpu, BASE + 10 * PAGE).is_err());
-        // A child has its own copy of what the debugger wrote.
+        // A child has its own copy of the bytes that the debugger wrote.
         let child = Process::of(process.fork().unwrap());
         process.write_memory(BASE, &[2; 8], AccessMode::Forced).unwrap();
         assert_eq!(child.load::<u64>(cpu, BASE), Ok(u64::from_le_bytes([1; 8])));
@@ -119,8 +119,8 @@ fn a_debugger_writes_copies_and_reads_everything() {
 }
 
 #[test]
-fn a_forced_write_never_reaches_the_file() {
-    // C-2: forced writes, discards and reads at once; whatever happens, the file's bytes stay.
+fn c2_forced_write_never_reaches_the_file() {
+    // C-2: forced writes, discards and reads run concurrently. The bytes of the file never change.
     let world = World::new();
     let process = world.process(Locking::default());
     let file = world.file(1);
@@ -151,7 +151,7 @@ fn a_forced_write_never_reaches_the_file() {
 }
 
 #[test]
-fn a_long_text_comes_in_chunks() {
+fn read_chunks_passes_long_ranges_in_chunks() {
     everywhere(|world, process, cpu| {
         anon(process, BASE, 2);
         process.write(cpu, BASE + PAGE - 5, b"argument\0second\0").unwrap();
@@ -167,7 +167,7 @@ fn a_long_text_comes_in_chunks() {
         let beyond = process
             .read_chunks(BASE + 2 * PAGE - 4..BASE + 3 * PAGE, &mut [0; 6], |_| ControlFlow::Continue(()));
         assert_eq!(beyond, Ok(4));
-        // No file is waited for.
+        // `read_chunks` does not wait for pages of a file.
         let file = world.file(1);
         process.mmap(BASE, PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
         let on_file = process.read_chunks(BASE..BASE + 8, &mut [0; 6], |_| ControlFlow::Continue(()));

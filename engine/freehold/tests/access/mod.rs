@@ -1,4 +1,4 @@
-//! Memory of a program that others read and write.
+//! Access to the memory of a process on behalf of another task.
 
 mod between;
 mod memory;

@@ -1,13 +1,13 @@
-//! Frames with as many references as can be counted: what may last and be had without end is refused, and
-//! nothing wraps.
+//! Frames whose reference count is almost at its maximum. References that a program can create in any number
+//! and keep are refused, and the count does not wrap.
 
 use super::*;
 use freehold::{engine::HugePages, error::ForkError, fault::FaultError, platform::Frame};
 
-/// So many that nothing fits beside those that a page has in these tests.
+/// Number of references that leaves no room for another one next to those that a page has in these tests.
 const MORE: i32 = 1 << 30;
 
-/// Runs `f` while a frame has so many references more.
+/// Runs `f` while a frame has [`MORE`] additional references.
 fn crowded<R>(frame: &Frame, f: impl FnOnce() -> R) -> R {
     frame.pretend_references(MORE);
     let result = f();
@@ -16,15 +16,15 @@ fn crowded<R>(frame: &Frame, f: impl FnOnce() -> R) -> R {
 }
 
 fn frame<'w>(world: &'w World, process: &Process, at: u64) -> &'w Frame {
-    world.machine.frame(process.frame_at(at).expect("a page is there"))
+    world.machine.frame(process.frame_at(at).expect("the page is present"))
 }
 
 #[test]
-fn a_child_does_not_get_it() {
+fn fork_fails_at_the_maximum_reference_count() {
     everywhere(|world, process, cpu| {
         anon(process, BASE, 3);
         fill(process, cpu, BASE, 3, 10);
-        // Shared already: what is one space's alone is copied for a child instead.
+        // The page is shared already, because a page that only one space maps is copied for a child instead.
         let child = Process::of(process.fork().unwrap());
         let frame = frame(world, process, BASE + PAGE);
         crowded(frame, || assert_eq!(process.fork().err(), Some(ForkError::OutOfMemory)));
@@ -36,7 +36,7 @@ fn a_child_does_not_get_it() {
 }
 
 #[test]
-fn nor_a_huge_page_with_it() {
+fn fork_of_a_huge_page_fails_at_the_maximum_reference_count() {
     for locking in Locking::ALL {
         let world = World::with(24 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
         world.live(locking, |world, process, cpu| {
@@ -52,7 +52,7 @@ fn nor_a_huge_page_with_it() {
 }
 
 #[test]
-fn a_fault_does_not_map_it() {
+fn fault_fails_at_the_maximum_reference_count() {
     everywhere(|world, process, cpu| {
         let file = world.file(8);
         let map = |at| {
@@ -65,7 +65,7 @@ fn a_fault_does_not_map_it() {
         crowded(frame, || {
             assert_eq!(process.load::<u64>(cpu, again + PAGE), Err(FaultError::OutOfMemory));
             assert_eq!(process.store(cpu, again + PAGE, 8u64), Err(FaultError::OutOfMemory));
-            // Its neighbours are mapped without it.
+            // Adjacent pages are mapped without it.
             assert_eq!(process.load(cpu, again), Ok(Disk::number(0)));
             assert_eq!(process.pin_user_pages(BASE + PAGE, 1, WRITE).err(), Some(PinError::TooMany));
         });

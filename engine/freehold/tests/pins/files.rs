@@ -1,4 +1,4 @@
-//! Pins of pages of files: how stores are reported, what is refused for long, what truncation takes.
+//! Pins of pages of files: dirty tracking, refused long-term pins, and truncation.
 
 use super::*;
 use freehold::{PageIndex, file::Zeroes};
@@ -8,7 +8,7 @@ use std::{
 };
 use support::{storage::Storage, until};
 
-/// A disk that notes what is written to it: the page, and its first word.
+/// A disk that records written pages: the number of the page and its first word.
 struct Noting(Arc<Mutex<Vec<(u64, u64)>>>);
 
 impl Pager<Machine> for Noting {
@@ -29,9 +29,9 @@ fn map(process: &Process, file: &Counted<File<Machine>>, flags: MapFlags) {
     process.mmap(BASE, 4 * PAGE, RW, flags | MapFlags::FIXED, Some(file), 0).unwrap();
 }
 
-/// A device's stores come after the page was written back, which nothing in the tables shows.
+/// A device stores to a page after the page was written back. The page tables do not show that store.
 #[test]
-fn unpinning_says_that_a_page_was_written() {
+fn unpinning_makes_the_page_dirty() {
     everywhere(|world, process, cpu| {
         let written = Arc::default();
         let mapping = Mapping::new(world.engine(), Noting(Arc::clone(&written)), 4 * PAGE, false).unwrap();
@@ -40,15 +40,19 @@ fn unpinning_says_that_a_page_was_written() {
         let written = || std::mem::take(&mut *written.lock().unwrap());
         let pins = process.pin_user_pages(BASE + PAGE, 2, WRITE).unwrap();
         file.mapping().write_back((0..4).into()).unwrap();
-        assert_eq!(written(), [(1, Disk::number(1)), (2, Disk::number(2))], "about to be stored to");
-        // Past everybody's knowledge, as a device does.
+        assert_eq!(
+            written(),
+            [(1, Disk::number(1)), (2, Disk::number(2))],
+            "pinning for writing makes the pages dirty"
+        );
+        // A store past the engine, as a device makes it.
         world.machine.write_frame(pins.frames()[0], 0, &5u64.to_le_bytes());
         file.mapping().write_back((0..4).into()).unwrap();
         assert_eq!(written(), []);
         pins.unpin_dirty();
         file.mapping().write_back((0..4).into()).unwrap();
         assert_eq!(written(), [(1, 5), (2, Disk::number(2))]);
-        // The kernel's own stores are known at once; and reading is not writing.
+        // Stores by the kernel make the page dirty at once, and reading through a pin does not.
         let pins = process.pin_user_pages(BASE + PAGE, 2, WRITE).unwrap();
         file.mapping().write_back((0..4).into()).unwrap();
         written();
@@ -62,7 +66,7 @@ fn unpinning_says_that_a_page_was_written() {
 }
 
 #[test]
-fn for_long_a_file_must_not_be_kept_in_the_dark() {
+fn long_term_write_pin_of_a_tracked_file_is_refused() {
     everywhere(|world, process, cpu| {
         let file = world.file(4);
         map(process, &file, MapFlags::SHARED);
@@ -71,7 +75,7 @@ fn for_long_a_file_must_not_be_kept_in_the_dark() {
         assert_eq!(fast(process, cpu, BASE, 1, WRITE).len(), 1);
         assert_eq!(fast(process, cpu, BASE, 1, WRITE | LONG).len(), 0);
         assert_eq!(process.pin_user_pages(BASE, 4, LONG).unwrap().len(), 4);
-        // Shared memory has nobody to tell.
+        // Shared memory has no storage, so its dirty state need not be tracked.
         let memory = Mapping::new(world.engine(), Zeroes, 4 * PAGE, true).unwrap();
         let memory = File::new(&memory, FileAccess::READ_WRITE, "memory").unwrap();
         map(process, &memory, MapFlags::SHARED);
@@ -82,9 +86,9 @@ fn for_long_a_file_must_not_be_kept_in_the_dark() {
     });
 }
 
-/// Of a private mapping, for long, only what no store of the program will replace.
+/// A long-term pin of a private mapping gets a copy that no store of the program replaces.
 #[test]
-fn private_mappings_are_copied_for_long() {
+fn long_term_pin_copies_private_pages() {
     everywhere(|world, process, cpu| {
         let file = world.file(4);
         map(process, &file, MapFlags::PRIVATE);
@@ -103,7 +107,7 @@ fn private_mappings_are_copied_for_long() {
 }
 
 #[test]
-fn truncation_leaves_the_pin_its_page() {
+fn truncation_keeps_the_frame_of_a_pin() {
     everywhere(|world, process, cpu| {
         let file = world.file(4);
         map(process, &file, MapFlags::SHARED);
@@ -112,15 +116,16 @@ fn truncation_leaves_the_pin_its_page() {
         put(&pins, 2, 5);
         assert!(process.load::<u64>(cpu, BASE + 2 * PAGE).is_err());
         file.mapping().truncate(4 * PAGE).unwrap();
-        assert_ne!(process.load(cpu, BASE + 2 * PAGE), Ok(5u64), "a page that was cut off came back");
+        assert_ne!(process.load(cpu, BASE + 2 * PAGE), Ok(5u64), "a truncated page reappeared");
         assert_eq!(word(&pins, 2), 5);
         pins.unpin_dirty();
     });
 }
 
-/// Storage is nobody's for long; for a transfer it is, and truncation waits for that.
+/// Pages of direct-access storage cannot be pinned long-term. They can be pinned for a transfer, and
+/// truncation waits for the end of that pin.
 #[test]
-fn storage_is_pinned_for_a_transfer_only() {
+fn storage_refuses_long_term_pins_and_truncation_waits_for_short_ones() {
     everywhere(|world, process, cpu| {
         let storage = Storage::new(&world.machine);
         let file = storage.file(world, 4);
@@ -137,7 +142,8 @@ fn storage_is_pinned_for_a_transfer_only() {
         assert_eq!(storage.word(1), 3);
         thread::scope(|scope| {
             let cut = scope.spawn(|| file.mapping().truncate(0).unwrap());
-            // Zapped already: what is left is to free the frame, but not while a device may store there.
+            // The entry is already cleared. The truncation still has to free the frame, but not while a
+            // device may store to it.
             until(|| process.frame_at(BASE + PAGE).is_none());
             for _ in 0..10 {
                 thread::yield_now();

@@ -1,12 +1,12 @@
-//! Pins, fork and copying on write (hazards C-56, C-57): a program and the holder of its pins see one memory;
-//! a child sees another.
+//! Pins, fork and copy on write (hazards C-56, C-57): a program and the holder of its pins see the same
+//! memory, and a child sees other memory.
 
 use super::*;
 use freehold::engine::HugePages;
 
-/// C-57: the page stays the parent's, and the child has what it was.
+/// C-57: a pinned page stays with the parent, and the child gets a copy of its contents.
 #[test]
-fn c57_fork_copies_what_is_pinned() {
+fn c57_fork_copies_pinned_pages() {
     for flags in [READ, WRITE, LONG, WRITE | LONG] {
         everywhere(|_, process, cpu| {
             anon(process, BASE, 3);
@@ -17,7 +17,7 @@ fn c57_fork_copies_what_is_pinned() {
             assert_ne!(process.frame_at(BASE + PAGE), child.frame_at(BASE + PAGE));
             assert_eq!(process.frame_at(BASE + PAGE), Some(pins.frames()[0]));
             assert_eq!(child.rss().anon, 3);
-            // Both ways: what the program stores, and what the device does.
+            // In both directions: stores of the program, and stores of the device.
             process.store(cpu, BASE + PAGE, 21u64).unwrap();
             assert_eq!((word(&pins, 0), child.load(cpu, BASE + PAGE)), (21, Ok(11u64)));
             child.store(cpu, BASE + PAGE, 31u64).unwrap();
@@ -31,17 +31,17 @@ fn c57_fork_copies_what_is_pinned() {
     }
 }
 
-/// C-56: a page that is shared already is copied before it is pinned, for a reader too. A later store on
-/// either side then does not part the pin from its program.
+/// C-56: a page that is shared after a fork is copied before it is pinned, also for reading. A later store by
+/// either process therefore does not separate the pin from its program.
 #[test]
-fn c56_what_is_shared_is_copied_before_it_is_pinned() {
+fn c56_shared_pages_are_copied_before_they_are_pinned() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 2);
         fill(process, cpu, BASE, 2, 10);
         let child = Process::of(process.fork().unwrap());
         for (side, other) in [(process, &child), (&child, process)] {
             let at = BASE + if core::ptr::eq(side, process) { 0 } else { PAGE };
-            assert_eq!(fast(side, cpu, at, 1, READ).len(), 0, "shared, and pinned");
+            assert_eq!(fast(side, cpu, at, 1, READ).len(), 0, "a shared page was pinned");
             let before = side.load::<u64>(cpu, at).unwrap();
             let pins = side.pin_user_pages(at, 1, READ).unwrap();
             assert_eq!(word(&pins, 0), before);
@@ -55,9 +55,9 @@ fn c56_what_is_shared_is_copied_before_it_is_pinned() {
     });
 }
 
-/// What is read-only stays so when it is copied to be pinned.
+/// C-56: a read-only page that is copied in order to be pinned stays read-only.
 #[test]
-fn c56_read_only_pages_too() {
+fn c56_read_only_pages_are_copied_and_stay_read_only() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 1);
         fill(process, cpu, BASE, 1, 10);
@@ -72,19 +72,27 @@ fn c56_read_only_pages_too() {
     });
 }
 
-/// A pin outlives what it pinned; then it is nobody's page any more, and fork shares what has come since.
+/// The copy of a child is an ordinary page. After the pin is dropped, fork shares the parent's page again.
 #[test]
-fn forks_of_forks() {
+fn fork_shares_pages_again_after_unpinning() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 1);
         fill(process, cpu, BASE, 1, 10);
         let pins = process.pin_user_pages(BASE, 1, WRITE).unwrap();
         let child = Process::of(process.fork().unwrap());
         let grandchild = Process::of(child.fork().unwrap());
-        assert_eq!(child.frame_at(BASE), grandchild.frame_at(BASE), "the copy is a page like others");
+        assert_eq!(
+            child.frame_at(BASE),
+            grandchild.frame_at(BASE),
+            "the copy of a pinned page is not shared"
+        );
         drop(pins);
         let second = Process::of(process.fork().unwrap());
-        assert_eq!(process.frame_at(BASE), second.frame_at(BASE), "copied though nobody has it any more");
+        assert_eq!(
+            process.frame_at(BASE),
+            second.frame_at(BASE),
+            "the page was copied although it is not pinned any more"
+        );
         process.store(cpu, BASE, 11u64).unwrap();
         for (side, value) in [(process, 11u64), (&child, 10), (&grandchild, 10), (&second, 10)] {
             assert_eq!(side.load(cpu, BASE), Ok(value));
@@ -93,9 +101,9 @@ fn forks_of_forks() {
     });
 }
 
-/// One pinned page of a huge one: the rest is shared in small pieces.
+/// C-57: one small page of a huge page is pinned. The other pages are shared as small pages.
 #[test]
-fn c57_a_part_of_a_huge_page() {
+fn c57_fork_copies_only_pinned_parts_of_a_huge_page() {
     for locking in Locking::ALL {
         let world = World::with(24 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
         world.live(locking, |_, process, cpu| {

@@ -1,4 +1,4 @@
-//! What becomes of a page while it is pinned: its frame stays, and nobody moves it.
+//! Pinned pages: the frame stays allocated and does not move.
 
 use super::*;
 use freehold::{
@@ -7,7 +7,7 @@ use freehold::{
 };
 
 #[test]
-fn a_pin_outlives_the_mapping() {
+fn pin_outlives_the_mapping() {
     let ways: [fn(&Process); 3] = [
         |process| process.munmap(BASE, 2 * PAGE).unwrap(),
         |process| process.madvise(BASE, 2 * PAGE, Advice::DontNeed).unwrap(),
@@ -22,7 +22,7 @@ fn a_pin_outlives_the_mapping() {
             assert_eq!((word(&pins, 0), word(&pins, 1), process.rss().anon), (10, 11, 0));
             put(&pins, 0, 5);
             if process.counts().map_count > 0 {
-                assert_eq!(process.load(cpu, BASE), Ok(0u64), "not the page that is pinned");
+                assert_eq!(process.load(cpu, BASE), Ok(0u64), "the pinned page was mapped again");
             }
             let frames = pins.frames().to_vec();
             drop(pins);
@@ -34,7 +34,7 @@ fn a_pin_outlives_the_mapping() {
 }
 
 #[test]
-fn a_pin_outlives_the_space_and_the_engines_last_handle() {
+fn pin_outlives_the_space_and_the_engine() {
     let mut world = World::new();
     let process = world.process(Locking::default());
     anon(&process, BASE, 1);
@@ -48,7 +48,7 @@ fn a_pin_outlives_the_space_and_the_engines_last_handle() {
 }
 
 #[test]
-fn what_is_pinned_does_not_move() {
+fn pinned_pages_are_not_migrated() {
     everywhere(|world, process, cpu| {
         anon(process, BASE, 2);
         fill(process, cpu, BASE, 2, 10);
@@ -68,9 +68,9 @@ fn what_is_pinned_does_not_move() {
     });
 }
 
-/// Failed memory cannot be kept: programs lose it, and the pin keeps it out of everybody's way.
+/// A memory failure takes a pinned page away from all programs. The pin keeps the frame out of use.
 #[test]
-fn what_is_pinned_may_fail() {
+fn memory_failure_unmaps_a_pinned_page() {
     for locking in Locking::ALL {
         let world = World::new();
         let process = world.process(locking);
@@ -89,9 +89,9 @@ fn what_is_pinned_may_fail() {
     }
 }
 
-/// One page, pinned by many and often.
+/// Many pins of one page.
 #[test]
-fn pins_add_up() {
+fn page_can_be_pinned_many_times() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 1);
         let pins: Vec<_> = (0..3000).map(|_| process.pin_user_pages(BASE, 1, WRITE).unwrap()).collect();

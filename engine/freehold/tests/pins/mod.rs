@@ -1,5 +1,4 @@
-//! Pages pinned from outside: what is pinned and what is refused, and that a pin, its program, and the
-//! program's children each see what they should.
+//! Pinned pages: which pages can be pinned, and what the holder of a pin, the program and its children see.
 
 mod crowded;
 mod files;
@@ -22,7 +21,7 @@ const READ: PinFlags = PinFlags::empty();
 const WRITE: PinFlags = PinFlags::WRITE;
 const LONG: PinFlags = PinFlags::LONGTERM;
 
-/// The first word of a page.
+/// Returns the first word of a page.
 #[track_caller]
 fn word(pins: &Pins<Machine>, page: u64) -> u64 {
     let mut bytes = [0; 8];
@@ -34,17 +33,17 @@ fn put(pins: &Pins<Machine>, page: u64, word: u64) {
     pins.write(page * PAGE, &word.to_le_bytes()).unwrap();
 }
 
-/// As a task that runs the process on this CPU.
+/// Pins pages without a lock, as a task that runs the process on this CPU.
 fn fast(process: &Process, cpu: &mut Vcpu, at: u64, pages: usize, flags: PinFlags) -> Pins<Machine> {
     cpu.run(process.mmu());
     cpu.call(|| process.pin_user_pages_fast_only(at, pages, flags)).unwrap()
 }
 
-/// Why nothing is pinned, by either way.
+/// Returns the error of an attempt to pin, which must be the same with and without the lock-free path.
 #[track_caller]
 fn refused(process: &Process, cpu: &mut Vcpu, at: u64, flags: PinFlags) -> PinError {
     cpu.run(process.mmu());
-    let slow = process.pin_user_pages(at, 2, flags).err().expect("nothing to pin");
+    let slow = process.pin_user_pages(at, 2, flags).err().expect("the pages were pinned");
     let fast = cpu.call(|| process.pin_user_pages_fast(at, 2, flags)).err();
     assert_eq!(fast, Some(slow));
     slow

@@ -1,4 +1,4 @@
-//! Memory runs out, at every allocation in turn: what could not be done has not been, and what was is there.
+//! Memory runs out at each allocation in turn. A failed operation has no effect, and existing pages stay.
 
 use super::*;
 use freehold::{
@@ -10,10 +10,10 @@ use support::{
     scarce::ScarceWorld,
 };
 
-/// Memory that will run out.
+/// A world in which memory runs out at a given point.
 struct Ending<'p> {
     scarce: ScarceWorld,
-    /// Frames and VMAs in store.
+    /// Number of frames and of VMAs in the caches of the engine.
     spare: u64,
     point: &'p Point,
 }
@@ -25,7 +25,8 @@ impl Ending<'_> {
     }
 }
 
-/// Repeats `attempt`, which says whether all succeeded, with a failure at every allocation in turn.
+/// Repeats `attempt` with a failure at each allocation in turn. `attempt` returns true if all its operations
+/// succeeded.
 fn at_every_ordinal(attempt: impl Fn(&mut Ending<'_>, &Process, &mut Vcpu) -> bool) {
     let mut points = 0;
     for spare in 0..3 {
@@ -38,14 +39,14 @@ fn at_every_ordinal(attempt: impl Fn(&mut Ending<'_>, &Process, &mut Vcpu) -> bo
             process.check();
             drop((process, cpu));
             ending.scarce.end();
-            assert!(all || point.reached(), "{point}: nothing failed, and yet it did not succeed");
+            assert!(all || point.reached(), "{point}: failed without an injected failure");
         });
     }
-    assert!(points > 4, "{points} failures are no test");
+    assert!(points > 4, "only {points} failures were injected");
 }
 
 #[test]
-fn pinning_what_has_to_be_made() {
+fn failed_pin_of_missing_pages_changes_nothing() {
     at_every_ordinal(|ending, process, cpu| {
         anon(process, BASE, 2);
         anon(process, BASE + (2 << 20) - PAGE, 2);
@@ -71,9 +72,9 @@ fn pinning_what_has_to_be_made() {
     });
 }
 
-/// The child of a fork that fails is gone; the parent and the pin have lost nothing (C-64).
+/// C-64: the child of a failed fork is freed. The parent and the pins keep their pages.
 #[test]
-fn c64_a_fork_with_pins() {
+fn c64_failed_fork_keeps_pins() {
     const FAR: u64 = BASE + (4 << 20);
     at_every_ordinal(|ending, process, cpu| {
         anon(process, BASE, 8);
@@ -100,7 +101,7 @@ fn c64_a_fork_with_pins() {
 }
 
 #[test]
-fn a_transfer_between_two_spaces() {
+fn failed_transfer_copies_whole_pages_only() {
     at_every_ordinal(|ending, process, cpu| {
         anon(process, BASE, 18);
         fill(process, cpu, BASE, 18, 10);

@@ -1,4 +1,4 @@
-//! Which pages are pinned.
+//! Pages that can be pinned.
 
 use super::*;
 use freehold::{
@@ -11,7 +11,7 @@ use freehold::{
 };
 
 #[test]
-fn what_is_missing_is_faulted_in() {
+fn missing_pages_are_faulted_in() {
     everywhere(|world, process, cpu| {
         anon(process, BASE, 600);
         let pins = process.pin_user_pages(BASE + 5, 600, WRITE).unwrap();
@@ -28,13 +28,14 @@ fn what_is_missing_is_faulted_in() {
 }
 
 #[test]
-fn who_only_reads_gets_zeroes_unless_it_is_for_long() {
+fn short_read_pin_gets_the_zero_page_and_long_term_pin_a_copy() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 4);
         let short = process.pin_user_pages(BASE, 2, READ).unwrap();
         assert_eq!((process.rss().anon, word(&short, 1)), (0, 0));
         assert_eq!(short.write(0, &[1]), Err(PinError::BadAddress));
-        // A store of the program parts them, which is why nobody may have the zeroes for long.
+        // A store by the program separates the mapping from the pinned zero page, which is why a long-term
+        // pin never gets the zero page.
         process.store(cpu, BASE, 3u64).unwrap();
         assert_eq!(word(&short, 0), 0);
         let long = process.pin_user_pages(BASE, 2, LONG).unwrap();
@@ -45,7 +46,7 @@ fn who_only_reads_gets_zeroes_unless_it_is_for_long() {
 }
 
 #[test]
-fn a_request_ends_where_there_is_nothing() {
+fn pin_ends_at_the_first_inaccessible_page() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 4);
         process.mmap(BASE + 4 * PAGE, PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
@@ -65,7 +66,7 @@ fn a_request_ends_where_there_is_nothing() {
 }
 
 #[test]
-fn a_debugger_has_more_rights() {
+fn forced_pin_ignores_rights() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 2);
         fill(process, cpu, BASE, 2, 10);
@@ -78,13 +79,13 @@ fn a_debugger_has_more_rights() {
         let pins = process.pin_user_pages(BASE + PAGE, 1, WRITE | PinFlags::FORCE).unwrap();
         put(&pins, 0, 12);
         assert_eq!(process.load(cpu, BASE + PAGE), Ok(12u64));
-        assert!(process.store(cpu, BASE + PAGE, 13u64).is_err(), "the program was given the right");
+        assert!(process.store(cpu, BASE + PAGE, 13u64).is_err(), "the program gained the right to write");
     });
 }
 
-/// The fast way needs no lock: it works while somebody holds all that there are.
+/// Pinning without a lock works while another task holds the mmap lock for writing.
 #[test]
-fn the_fast_way_meets_no_lock() {
+fn fast_pin_takes_no_lock() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 520);
         fill(process, cpu, BASE, 520, 1);
@@ -92,11 +93,11 @@ fn the_fast_way_meets_no_lock() {
         let pins = fast(process, cpu, BASE, 520, WRITE);
         assert_eq!((pins.len(), word(&pins, 519)), (520, 520));
         drop(guard);
-        // What it cannot do it leaves.
+        // The fast path stops at a missing page.
         process.madvise(BASE + 3 * PAGE, PAGE, Advice::DontNeed).unwrap();
         assert_eq!(fast(process, cpu, BASE, 520, READ).len(), 3);
         assert_eq!(cpu.call(|| process.pin_user_pages_fast(BASE, 520, WRITE)).unwrap().len(), 520);
-        // A task whose processor does not run the space has no fast way.
+        // A task on a CPU that does not run the space cannot use the fast path.
         assert_eq!(process.pin_user_pages_fast_only(BASE, 520, WRITE).unwrap().len(), 0);
         assert_eq!(process.pin_user_pages_fast(BASE, 520, WRITE).unwrap().len(), 520);
         cpu.idle();
@@ -104,9 +105,9 @@ fn the_fast_way_meets_no_lock() {
     });
 }
 
-/// Frames that are not the engine's go with their VMA.
+/// Frames that the engine does not own cannot be pinned, because they are freed with their VMA.
 #[test]
-fn somebody_elses_frames_are_not_pinned() {
+fn foreign_frames_cannot_be_pinned() {
     everywhere(|world, process, cpu| {
         let mut frame = [Pfn::new(0)];
         assert_eq!(world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 1);
@@ -119,7 +120,7 @@ fn somebody_elses_frames_are_not_pinned() {
         assert_eq!(refused(process, cpu, at, READ), PinError::BadAddress);
         process.munmap(at, PAGE).unwrap();
         drop(special);
-        // SAFETY: allocated above, and unmapped.
+        // SAFETY: the frame was allocated above, and it is unmapped.
         unsafe { world.machine.free_frames(&frame) };
     });
 }
