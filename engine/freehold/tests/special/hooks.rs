@@ -1,5 +1,5 @@
-//! C-31: hooks that fail, call back, or are called for what never was; C-30: private data that is freed
-//! twice.
+//! C-31: hooks that fail, call back, or are called for a mapping that never existed. C-30: private data that
+//! is freed twice.
 
 use super::*;
 use freehold::{
@@ -10,7 +10,7 @@ use freehold::{
 };
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
-/// A process that a hook comes back to, once.
+/// Runs `scene` in a process with a device mapping. The named hook unmaps memory of the process, once.
 fn meddled(hook: &'static str, scene: impl Fn(&Process, &mut Vcpu, &Arc<Board>)) {
     everywhere(|world, process, cpu| {
         let board = Board::new(&world.machine);
@@ -18,31 +18,32 @@ fn meddled(hook: &'static str, scene: impl Fn(&Process, &mut Vcpu, &Arc<Board>))
         let file = board.open(world);
         let own = process.clone();
         board.inside(hook, move || own.munmap(BASE, PAGE).unwrap());
-        // Of an open board only: what is mapped may have to be opened first.
+        // The hook may already run here, because the mapping may have to be opened.
         process.mmap(BASE, 2 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
         scene(process, cpu, &board);
     });
 }
 
-/// C-31 c: the vmcore hook unmapped its own range, and the caller went on with what it knew of it.
+/// C-31 c: the vmcore hook in Linux unmapped its own range, and its caller continued with outdated knowledge
+/// of that range.
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding Mmap")]
-fn an_mmap_hook_that_unmaps_is_caught() {
+fn c31_munmap_by_an_mmap_hook_is_detected() {
     meddled("mmap", |_, _, _| ());
 }
 
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding Mmap")]
-fn an_open_hook_that_unmaps_is_caught() {
+fn c31_munmap_by_an_open_hook_is_detected() {
     meddled("open", |_, _, _| ());
 }
 
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding")]
-fn a_fault_hook_that_unmaps_is_caught() {
+fn c31_munmap_by_a_fault_hook_is_detected() {
     meddled("fault", |process, cpu, _| {
         let _ = process.load::<u64>(cpu, BASE);
     });
@@ -51,20 +52,21 @@ fn a_fault_hook_that_unmaps_is_caught() {
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding")]
-fn a_write_hook_that_unmaps_is_caught() {
+fn c31_munmap_by_a_write_hook_is_detected() {
     meddled("mkwrite", |process, cpu, _| {
         let _ = process.store(cpu, BASE, 1u64);
     });
 }
 
-/// No lock is held when a VMA is closed, so a close hook may do what it likes: here it unmaps the rest.
+/// No lock is held when a VMA is closed, so a close hook may make any call. This hook unmaps the rest of the
+/// mapping.
 #[test]
-fn a_close_hook_may_unmap() {
+fn close_hook_may_unmap() {
     meddled("close", |process, _, board| {
         process.munmap(BASE + PAGE, PAGE).unwrap();
         assert_eq!((process.counts().map_count, board.open_vmas()), (0, 0));
     });
-    // When the VMA is replaced, and when it has moved.
+    // The VMA is closed because it is replaced, and because it has moved.
     meddled("close", |process, _, board| {
         anon(process, BASE + PAGE, 1);
         assert_eq!((layout(process), board.open_vmas()), (vec![(1, 2)], 0));
@@ -76,9 +78,9 @@ fn a_close_hook_may_unmap() {
     });
 }
 
-/// What an open hook is told of is in nobody's way yet, and complete: it is closed however the call ends.
+/// An open hook runs for a complete VMA that is not published yet. The VMA is closed however the call ends.
 #[test]
-fn opens_and_closes_are_told_in_pairs() {
+fn every_opened_vma_is_closed() {
     everywhere(|world, process, cpu| {
         let board = Board::new(&world.machine);
         *board.manner() = AccessMode { splits: true, ..AccessMode::default() };
@@ -91,11 +93,11 @@ fn opens_and_closes_are_told_in_pairs() {
         assert_eq!(board.open_vmas(), 4);
         assert_eq!(child.load(cpu, BASE + 7 * PAGE), Ok(Board::number(7)));
         let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-        // The target is cut out of a VMA, and the source becomes one and goes.
+        // The target is split out of a VMA. The source is split off and unmapped.
         process.mremap(BASE, PAGE, PAGE, fixed, BASE + 4 * PAGE).unwrap();
         assert_eq!(layout(process), [(1, 2), (3, 4), (4, 5), (5, 8)]);
         assert_eq!(board.open_vmas(), 6);
-        // An old range of length zero duplicates what is shared.
+        // An old length of zero duplicates a shared mapping.
         let twin = process.mremap(BASE + 5 * PAGE, 0, 2 * PAGE, fixed, BASE + 16 * PAGE).unwrap();
         assert_eq!((process.load(cpu, twin), board.open_vmas()), (Ok(Board::number(5)), 7));
         drop(child);
@@ -103,13 +105,13 @@ fn opens_and_closes_are_told_in_pairs() {
         process.munmap(BASE, 64 * PAGE).unwrap();
         drop(file);
         board.assert_closed();
-        assert_eq!(board.counts.made.load(SeqCst), 1, "one mapping, one private data");
+        assert_eq!(board.counts.made.load(SeqCst), 1, "one mapping has one object of private data");
     });
 }
 
-/// C-30, the double free: many VMAs of one mapping, in several processes, ended in any order.
+/// C-30, the double free: many VMAs of one mapping, in several processes, are unmapped in different orders.
 #[test]
-fn private_data_goes_once() {
+fn c30_private_data_is_freed_once() {
     everywhere(|world, process, _| {
         let board = Board::new(&world.machine);
         *board.manner() = AccessMode { splits: true, whole: Some(u64::MAX), ..AccessMode::default() };
@@ -127,9 +129,9 @@ fn private_data_goes_once() {
     });
 }
 
-/// C-31 d: a hook that answers with a mapping of another file, which nobody could then find by this one.
+/// C-31 d: a hook returns a mapping of another file, so the VMA could not be found through its own file.
 #[test]
-fn a_hook_cannot_exchange_the_file() {
+fn c31_hook_cannot_return_a_mapping_of_another_file() {
     struct Stranger(Counted<Mapping<Machine>>);
     struct Nothing;
     impl VmOps<Machine> for Nothing {}
@@ -159,10 +161,10 @@ fn a_hook_cannot_exchange_the_file() {
     });
 }
 
-/// What a driver may ask for, and what it gets for asking anything else; a request for private memory is
-/// whole or left to faults.
+/// Requests of a driver are checked, and invalid ones are refused. A driver maps private memory completely,
+/// or leaves it to faults.
 #[test]
-fn a_request_is_within_limits() {
+fn driver_requests_are_checked() {
     struct Greedy(Pfn);
     struct Nothing;
     impl VmOps<Machine> for Nothing {}
@@ -195,7 +197,7 @@ fn a_request_is_within_limits() {
         let greedy = Greedy(board.frame(6));
         let file = File::with_driver(&mapping, greedy, FileAccess::READ_WRITE, "greedy").unwrap();
         let map = |kind, prot| process.mmap(BASE, 4 * PAGE, prot, kind, Some(&file), 3 * PAGE);
-        assert_eq!(map(PRIVATE, RW), Err(MmapError::Invalid), "a part of private memory");
+        assert_eq!(map(PRIVATE, RW), Err(MmapError::Invalid), "only a part of private memory was mapped");
         assert_eq!(process.counts().map_count, 0);
         map(SHARED, RW).unwrap();
         for (page, found) in [(0, None), (1, Some(6)), (2, Some(7)), (3, None)] {

@@ -1,4 +1,4 @@
-//! What programs see of a device's memory.
+//! Device memory as programs see it.
 
 use super::*;
 use freehold::{
@@ -16,7 +16,7 @@ fn bus<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Bus { addr })
 }
 
-/// A board with a manner, in a process of every design.
+/// Runs `scenario` on every design, with a board whose driver behaves as `manner` says.
 fn on_board(
     manner: AccessMode,
     scenario: impl Fn(&World, &Process, &mut Vcpu, &Arc<Board>, &Counted<File<Machine>>),
@@ -46,7 +46,7 @@ fn flags_at(process: &Process, at: u64) -> VmFlags {
 }
 
 #[test]
-fn mapped_whole_it_is_there_at_once_and_stores_reach_it() {
+fn device_mapped_as_a_whole_takes_no_faults() {
     on_board(whole(), |_, process, cpu, board, file| {
         assert_eq!(process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 2 * PAGE), Ok(BASE));
         let wanted = VmFlags::IO | VmFlags::PFNMAP | VmFlags::DONTEXPAND | VmFlags::DONTDUMP;
@@ -56,8 +56,8 @@ fn mapped_whole_it_is_there_at_once_and_stores_reach_it() {
         }
         process.store(cpu, BASE + PAGE, 9u64).unwrap();
         assert_eq!(board.word(3), 9);
-        assert_eq!(board.counts.faults.load(SeqCst), 0, "nothing was left for faults");
-        // Nobody counts the frames.
+        assert_eq!(board.counts.faults.load(SeqCst), 0, "the device took a fault");
+        // Frames of a device are not counted.
         assert_eq!(process.rss().total(), 0);
         assert_eq!(process.maps(0).next().unwrap().name.as_str(), "/dev/board");
         assert_eq!(process.maps(0).next().unwrap().offset, 2 * PAGE);
@@ -69,7 +69,7 @@ fn mapped_whole_it_is_there_at_once_and_stores_reach_it() {
 }
 
 #[test]
-fn by_faults_each_page_comes_when_it_is_touched() {
+fn device_mapped_by_faults_maps_each_touched_page() {
     on_board(by_faults(), |_, process, cpu, board, file| {
         process.mmap(BASE, (PAGES + 1) * PAGE, RW, SHARED, Some(file), 0).unwrap();
         for page in [3, 0, 3] {
@@ -83,9 +83,10 @@ fn by_faults_each_page_comes_when_it_is_touched() {
     });
 }
 
-/// A private mapping copies what is stored to, whole or by faults, here and in a child.
+/// A private mapping copies a page on a store, whether the device is mapped as a whole or by faults, also in
+/// a child.
 #[test]
-fn private_stores_are_copies() {
+fn private_store_to_device_memory_copies() {
     for manner in [whole(), by_faults()] {
         on_board(manner, |_, process, cpu, board, file| {
             process.mmap(BASE, 4 * PAGE, RW, PRIVATE, Some(file), 0).unwrap();
@@ -104,10 +105,10 @@ fn private_stores_are_copies() {
     }
 }
 
-/// The driver's flags, within limits: what it may not do fails the call, and nothing is left of it (C-31 d,
-/// e).
+/// A driver may change flags of its VMA within limits. A forbidden change fails the call, which then has no
+/// effect (C-31 d, e).
 #[test]
-fn a_driver_may_take_rights_away_and_mark_its_vmas() {
+fn c31_driver_may_only_change_allowed_flags() {
     let manner =
         AccessMode { add: VmFlags::MIXEDMAP | VmFlags::DONTCOPY, take: VmFlags::MAYWRITE, ..by_faults() };
     on_board(manner, |_, process, cpu, board, file| {
@@ -116,7 +117,7 @@ fn a_driver_may_take_rights_away_and_mark_its_vmas() {
         assert!(process.mprotect(BASE, PAGE, RW).is_err());
         let child = Process::of(process.fork().unwrap());
         assert_eq!((child.counts().map_count, board.open_vmas()), (0, 1));
-        // The right that is asked for cannot go.
+        // The driver cannot take away a right that the call requests.
         let mapped = process.mmap(BASE + 4 * PAGE, PAGE, RW, SHARED, Some(file), 0);
         assert_eq!(mapped, Err(MmapError::Invalid));
         assert_eq!(layout(process), [(0, 2)]);
@@ -129,10 +130,11 @@ fn a_driver_may_take_rights_away_and_mark_its_vmas() {
     }
 }
 
-/// Merging comes after the hook, by its flags and private data: two mappings are one only over the same data,
-/// and pieces of one mapping are one again. A VMA with hooks may grow and is not swallowed.
+/// The hook runs before merging, and merging depends on its flags and private data. Two mappings merge only
+/// if they have the same private data. A VMA with hooks may grow by a merge, but is not absorbed by another
+/// one.
 #[test]
-fn neighbours_merge_by_their_private_data() {
+fn mappings_merge_only_with_equal_private_data() {
     for (one_for_all, add, expected) in [
         (true, VmFlags::empty(), vec![(0, 4)]),
         (false, VmFlags::empty(), vec![(0, 2), (2, 4)]),
@@ -153,14 +155,15 @@ fn neighbours_merge_by_their_private_data() {
         process.mprotect(BASE + PAGE, PAGE, RW).unwrap();
         assert_eq!((layout(process), board.open_vmas()), (vec![(0, 2), (2, 4)], 2));
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
-        // Somebody counts VMAs: none goes before it is unmapped.
+        // The driver counts VMAs, so no VMA is absorbed by a merge before it is unmapped.
         assert_eq!((layout(process), board.open_vmas()), (vec![(0, 2), (2, 4)], 2));
     });
 }
 
-/// First stores are announced, each once, and can be refused; mprotect does not get around it.
+/// The driver is notified once of the first store to each page, and can refuse it. mprotect does not bypass
+/// the notification.
 #[test]
-fn a_driver_hears_of_first_stores() {
+fn driver_is_notified_of_first_stores() {
     for manner in [whole(), by_faults()] {
         on_board(AccessMode { notified: true, ..manner }, |_, process, cpu, board, file| {
             process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
@@ -183,9 +186,10 @@ fn a_driver_hears_of_first_stores() {
     }
 }
 
-/// Neither grown nor left behind; moved whole, and where the driver allows a cut, in part.
+/// A device mapping does not grow and does not leave its source mapped. It moves as a whole, or in parts if
+/// the driver allows splits.
 #[test]
-fn it_moves_and_does_not_grow() {
+fn device_mapping_moves_but_does_not_grow() {
     on_board(whole(), |_, process, cpu, board, file| {
         let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         let to = BASE + 16 * PAGE;
@@ -211,9 +215,9 @@ fn it_moves_and_does_not_grow() {
     });
 }
 
-/// What an unmodified call may not do to device memory, and what it passes over.
+/// Calls that device memory refuses, and calls that skip it.
 #[test]
-fn advice_locks_and_transfers() {
+fn device_memory_refuses_locks_and_remote_access() {
     on_board(whole(), |_, process, cpu, board, file| {
         process.mlockall(LockAllFlags::FUTURE).unwrap();
         process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
@@ -243,8 +247,8 @@ fn advice_locks_and_transfers() {
         assert_eq!(board.word(0), Board::number(0));
         process.munlockall().unwrap();
     });
-    // Without flags that say so, it is no memory for others all the same: it may be taken back while they
-    // have it.
+    // Device memory without such flags is also refused for remote access, because the device may revoke its
+    // frames during the access.
     on_board(by_faults(), |_, process, cpu, board, file| {
         process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
         process.store(cpu, BASE, 3u64).unwrap();
@@ -256,9 +260,9 @@ fn advice_locks_and_transfers() {
     });
 }
 
-/// C-30: every call that would cut a VMA whose hook does not want that.
+/// C-30: every call that would split a VMA whose hook forbids splits.
 #[test]
-fn what_must_not_be_cut_is_not() {
+fn c30_unsplittable_vma_is_never_split() {
     on_board(AccessMode { splits: false, ..whole() }, |_, process, cpu, board, file| {
         process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
         for (first, pages) in [(0, 1), (1, 2), (3, 1)] {
@@ -282,9 +286,9 @@ fn what_must_not_be_cut_is_not() {
     });
 }
 
-/// A file that may not be written may not be mapped writable, and a driver is not asked about it.
+/// A file that was opened read-only cannot be mapped writable, and the driver is not called.
 #[test]
-fn a_descriptor_says_what_may_be_mapped() {
+fn mmap_of_a_device_checks_the_descriptor_first() {
     everywhere(|world, process, _| {
         let board = Board::new(&world.machine);
         let file = board.open_as(world, FileAccess::READ);

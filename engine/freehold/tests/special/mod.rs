@@ -1,5 +1,5 @@
-//! Mappings by an embedder's own rules: a device's memory, a crash dump, the vdso. Numbers such as C-31 are
-//! those of the list of hazards.
+//! Mappings with rules of the embedder: device memory, a crash dump, the vdso. Numbers such as C-31 refer to
+//! the list of hazards.
 
 mod hooks;
 mod mapping;
@@ -12,7 +12,7 @@ mod vmcore;
 use crate::support::{self, *};
 use board::*;
 
-/// Stores reach the device.
+/// Flags of a mapping whose stores reach the device.
 pub const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
-/// Stores go to copies.
+/// Flags of a mapping whose stores go to copies.
 pub const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);

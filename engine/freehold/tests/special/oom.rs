@@ -1,8 +1,8 @@
-//! Memory runs out where devices are mapped, cut, moved, shared, and copied (C-10, C-31, C-47, C-64): every
-//! allocation of every call fails once, alone or with all that follow.
+//! Memory runs out while devices are mapped, split, moved, shared and copied (C-10, C-31, C-47, C-64). Every
+//! allocation of every call fails once, alone or together with all later allocations.
 //!
-//! Afterwards everything is as it was, but for VMAs that may stay cut and for what a mapping was to replace;
-//! each VMA that is there is open, and no other; and the same call succeeds.
+//! A failed call has no effect, with two exceptions: VMAs may stay split, and a mapping that was to be
+//! replaced may be unmapped. Exactly the existing VMAs are open, and the same call then succeeds.
 
 use super::{
     support::{
@@ -14,7 +14,7 @@ use super::{
 use freehold::{call::RemapFlags, error::Errno};
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
-/// Where moves and mappings go: pages at the end of a table's span, so that two tables are needed.
+/// Target of moves and mappings: the last pages of the span of a page table, so that two tables are needed.
 const TARGET: u64 = BASE + (64 << 30) - 2 * PAGE;
 
 struct Scene {
@@ -53,7 +53,7 @@ impl Scene {
         self.process.check();
         self.file.mapping().check();
         let vmas = self.process.counts().map_count;
-        assert_eq!(self.board.open_vmas(), vmas, "{what}: VMAs that are open, and that are there");
+        assert_eq!(self.board.open_vmas(), vmas, "{what}: number of open VMAs (left) and of existing VMAs");
     }
 
     fn end(self) {
@@ -71,9 +71,9 @@ struct Call {
 }
 
 const CALLS: [Call; 9] = [
-    Call { name: "mapped whole", run: |s| map(s, true, TARGET) },
+    Call { name: "mapped as a whole", run: |s| map(s, true, TARGET) },
     Call { name: "mapped by faults", run: |s| map(s, false, TARGET) },
-    Call { name: "mapped whole over something", run: |s| map(s, true, BASE + PAGE) },
+    Call { name: "mapped as a whole over something", run: |s| map(s, true, BASE + PAGE) },
     Call { name: "cut", run: |s| s.process.munmap(BASE + PAGE, PAGE).map_err(|error| error.errno()) },
     Call {
         name: "protected",
@@ -110,21 +110,21 @@ fn failing(call: &Call, locking: Locking, point: &Point) {
     if let Err(error) = result {
         assert_eq!(error, Errno::ENOMEM, "{what}");
         let left = scene.board.counts.made.load(SeqCst) - scene.board.counts.dropped.load(SeqCst);
-        assert!(left <= made, "{what}: private data is left of a mapping that failed");
-        // What was to be replaced may be gone, as on Linux; nothing else.
+        assert!(left <= made, "{what}: a failed mapping leaked its private data");
+        // As on Linux, the mapping that was to be replaced may be unmapped, and no other.
         let gone = if call.name.ends_with("over something") { 1..5 } else { 0..0 };
         for (page, (before, after)) in before.iter().zip(scene.contents()).enumerate() {
             let may_go = gone.contains(&page) && after.is_none();
             assert!(*before == after || may_go, "{what}: page {page} was {before:?} and is {after:?}");
         }
-        assert_eq!((call.run)(&mut scene), Ok(()), "{what}: once there is memory again");
+        assert_eq!((call.run)(&mut scene), Ok(()), "{what}: a second attempt with memory");
         scene.check(&what);
     }
     scene.end();
 }
 
 #[test]
-fn oom() {
+fn c10_failed_allocation_in_device_calls_changes_nothing() {
     let mut met = 0;
     for call in &CALLS {
         for locking in [Locking::ALL[0], Locking::default()] {

@@ -1,15 +1,15 @@
-//! Random calls on mappings of a device, by a process and its children: each VMA that is there was opened,
-//! and nothing else is (C-31, C-33); what is mapped shows what it should (C-30).
+//! Random calls on mappings of a device by a process and its children. Exactly the existing VMAs are open
+//! (C-31, C-33), and mapped pages have the expected contents (C-30).
 
 use super::*;
 use freehold::call::{Advice, LockFlags, RemapFlags};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Pages of the playground.
+/// Number of pages in the test window.
 const SIZE: u64 = 40;
 const ROUNDS: u64 = 150;
 
-/// The page of the board behind each page of the playground; of others there is nothing said.
+/// Page of the board that backs each page of the window, as far as it is known.
 type Known = BTreeMap<u64, u64>;
 
 fn forget(known: &mut Known, first: u64, pages: u64) {
@@ -63,8 +63,7 @@ impl Player<'_> {
                 let moved = process.mremap(at, len, len, flags, BASE + to * PAGE).is_ok();
                 let found: Vec<_> = (0..pages).map(|page| self.known.get(&(first + page)).copied()).collect();
                 if to.abs_diff(first) >= pages {
-                    // What was in the way may be gone even if the move was refused, and of several VMAs some
-                    // have moved.
+                    // A refused move may have unmapped the target and may have moved some of several VMAs.
                     forget(&mut self.known, to, pages);
                     forget(&mut self.known, first, pages);
                 }
@@ -94,7 +93,7 @@ impl Player<'_> {
 }
 
 #[test]
-fn each_vma_is_opened_and_closed_once() {
+fn c31_random_calls_open_and_close_each_vma_once() {
     let mut tried = 0;
     for seed in 0..if cfg!(debug_assertions) { 4 } else { 12 } {
         everywhere(|world, process, cpu| {
@@ -118,13 +117,13 @@ fn each_vma_is_opened_and_closed_once() {
                 assert_eq!(
                     board.open_vmas(),
                     vmas,
-                    "seed {seed}: VMAs that are open (left), and that are there"
+                    "seed {seed}: number of open VMAs (left) and of existing VMAs"
                 );
                 players.iter().for_each(|player| player.look(cpu));
             }
             players.iter().for_each(|player| player.process.check());
             drop(players);
-            // One that must not be cut may reach over the end: it goes with the process.
+            // An unsplittable VMA may extend over the end of the range. It is unmapped with the process.
             let _ = process.munmap(BASE, 64 * PAGE);
             if process.counts().map_count == 0 {
                 drop(file);

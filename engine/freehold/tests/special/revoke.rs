@@ -1,4 +1,4 @@
-//! A device that takes its frames back: `unmap_mapping_range`.
+//! A device that revokes its frames: `unmap_mapping_range`.
 
 use super::*;
 use freehold::{
@@ -15,9 +15,10 @@ fn bus<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Bus { addr })
 }
 
-/// In every process, at every place, what was mapped whole and what came by faults; copies stay or go.
+/// Revocation unmaps the frames in every process at every address, whether mapped as a whole or by faults.
+/// Private copies stay or are unmapped, as requested.
 #[test]
-fn frames_go_from_everybody() {
+fn revoke_unmaps_frames_in_all_processes() {
     for whole in [Some(u64::MAX), None] {
         for copies in [false, true] {
             everywhere(|world, process, cpu| {
@@ -47,7 +48,7 @@ fn frames_go_from_everybody() {
                     }
                     assert_eq!(space.load(cpu, at + 3 * PAGE), Ok(Board::number(3)));
                 }
-                // They come back by faults.
+                // Later faults map the frames again.
                 board.manner().gone.clear();
                 assert_eq!(process.load(cpu, moved + 2 * PAGE), Ok(Board::number(2)));
                 process.store(cpu, moved + 2 * PAGE, 5u64).unwrap();
@@ -62,17 +63,17 @@ fn frames_go_from_everybody() {
     }
 }
 
-/// A revocation from inside the hook, after it has answered: the hook is asked again, and its old answer is
-/// never mapped.
+/// The device revokes its frames inside a hook, after the hook has chosen its answer. The engine calls the
+/// hook again and never maps the outdated answer.
 #[test]
-fn an_answer_that_is_old_is_not_used() {
+fn outdated_hook_answer_is_never_mapped() {
     for hook in ["fault", "mkwrite", "mmap", "mapped"] {
         everywhere(|world, process, cpu| {
             let board = Board::new(&world.machine);
             let whole = ["mmap", "mapped"].contains(&hook).then_some(u64::MAX);
             *board.manner() = AccessMode { whole, splits: true, notified: true, ..AccessMode::default() };
             let file = board.open(world);
-            // Something in the way must not come back, nor keep the second try from its place.
+            // The replaced mapping must not reappear, and must not keep the second attempt from the address.
             anon(process, BASE, 4);
             let (mapping, weak) = (file.mapping().clone(), Arc::downgrade(&board));
             board.inside(hook, move || {
@@ -91,10 +92,9 @@ fn an_answer_that_is_old_is_not_used() {
     }
 }
 
-/// A driver that takes back whatever it has answered, for ever: the call that it keeps going ends with a
-/// fatal signal.
+/// A driver that revokes every answer makes the call retry indefinitely. The call ends with a fatal signal.
 #[test]
-fn answers_that_are_always_old_end_with_a_signal() {
+fn fatal_signal_ends_retries_of_outdated_answers() {
     for hook in ["fault", "mmap"] {
         everywhere(|world, process, cpu| {
             let board = Board::new(&world.machine);
@@ -114,7 +114,7 @@ fn answers_that_are_always_old_end_with_a_signal() {
                 }
             }
             board.inside("nothing", || ());
-            // Without a signal, and with an answer that lasts, all is well.
+            // Without a signal, and with an answer that stays valid, the call succeeds.
             map().unwrap();
             process.store(cpu, BASE + PAGE, 9u64).unwrap();
             process.check();
@@ -125,20 +125,19 @@ fn answers_that_are_always_old_end_with_a_signal() {
     }
 }
 
-/// Inside the next hook of this name, and every one after it.
+/// Revokes the frames inside the next hook of this name, and inside every later one.
 fn always_old(board: &Arc<Board>, hook: &'static str, mapping: Counted<Mapping<Machine>>, round: u64) {
     let weak = Arc::downgrade(board);
     board.inside(hook, move || {
-        assert!(round < 10_000, "nobody looked for a signal");
+        assert!(round < 10_000, "the call does not check for a fatal signal");
         mapping.revoke((0..PAGES).into(), true);
         always_old(&weak.upgrade().unwrap(), hook, mapping.clone(), round + 1);
     });
 }
 
-/// On threads: what a revocation has taken is never seen again, although threads map, fault, fork, move and
-/// unmap meanwhile.
+/// No thread sees a revoked frame, although threads map, fault, fork, move and unmap concurrently.
 #[test]
-fn nobody_sees_a_frame_that_is_gone() {
+fn no_thread_sees_a_revoked_frame() {
     const ROUNDS: u64 = if cfg!(debug_assertions) { 60 } else { 400 };
     for whole in [Some(u64::MAX), None] {
         everywhere(|world, process, _| {
@@ -154,7 +153,7 @@ fn nobody_sees_a_frame_that_is_gone() {
                         change(at);
                         for page in 0..4 {
                             if let Ok(found) = process.load::<u64>(&mut cpu, at + page * PAGE) {
-                                assert!(found != u64::MAX, "page {page} was taken back");
+                                assert!(found != u64::MAX, "page {page} is a revoked frame");
                                 loads.fetch_add(1, SeqCst);
                             }
                         }
@@ -174,7 +173,7 @@ fn nobody_sees_a_frame_that_is_gone() {
                         process.mremap(at + 8 * PAGE, 4 * PAGE, 4 * PAGE, fixed, at).unwrap();
                     });
                 });
-                // Frames are exchanged to and fro; what is not in use says so.
+                // The driver switches between two sets of frames. Frames that are not in use hold a mark.
                 for round in 1..=ROUNDS {
                     let (now, old) = (round % 2 * PAGES, (round + 1) % 2 * PAGES);
                     for page in 0..4 {

@@ -1,5 +1,5 @@
-//! The vdso and its data: a pair of VMAs that come together or not at all, and are neither cut nor merged nor
-//! grown.
+//! The vdso and its data: a pair of VMAs that are installed both or not at all, and that are neither split
+//! nor merged nor grown.
 
 use super::*;
 use freehold::{
@@ -18,17 +18,17 @@ use std::sync::{
 };
 use support::failure::{Failure, at_every_allocation};
 
-/// The data's flags on x86.
+/// Flags of the data on x86.
 const VVAR: VmFlags =
     VmFlags::READ.union(VmFlags::MAYREAD).union(VmFlags::IO).union(VmFlags::DONTDUMP).union(VmFlags::PFNMAP);
-/// The text's.
+/// Flags of the text.
 const VDSO: VmFlags = VmFlags::READ
     .union(VmFlags::EXEC)
     .union(VmFlags::MAYREAD)
     .union(VmFlags::MAYWRITE)
     .union(VmFlags::MAYEXEC);
 
-/// Text that knows where it is, in the one process of this test.
+/// Text that records its address in the only process of the test.
 struct Text {
     board: Arc<Board>,
     at: Arc<AtomicU64>,
@@ -83,7 +83,7 @@ fn names(process: &Process) -> Vec<(u64, u64, String)> {
 }
 
 #[test]
-fn a_pair_is_installed_side_by_side() {
+fn pair_is_installed_at_adjacent_addresses() {
     everywhere(|world, process, cpu| {
         let pair = Pair::new(world);
         assert_eq!(pair.install(process, BASE), Ok(BASE));
@@ -92,13 +92,13 @@ fn a_pair_is_installed_side_by_side() {
         assert_eq!(process.load(cpu, BASE + PAGE), Ok(Board::number(5)));
         assert_eq!(process.load(cpu, BASE + 2 * PAGE), Ok(Board::number(0)));
         assert_eq!(process.counts().total_vm, 4);
-        // A second pair goes elsewhere, and none of it merges with anything.
+        // A second pair is placed at other addresses, and merges with nothing.
         let other = pair.install(process, BASE).unwrap();
         assert_eq!((process.counts().map_count, other != BASE), (4, true));
         let child = Process::of(process.fork().unwrap());
         assert_eq!(child.load(cpu, BASE + 3 * PAGE), Ok(Board::number(1)));
         assert_eq!(child.load(cpu, BASE), Ok(Board::number(4)));
-        // The text is memory that a debugger may read and write a copy of; the data is not.
+        // A debugger may read the text and write to a copy of it, but cannot access the data.
         let mut bytes = [0; 8];
         process.read_memory(BASE + 2 * PAGE, &mut bytes, As::Plain).unwrap();
         assert_eq!(u64::from_le_bytes(bytes), Board::number(0));
@@ -110,12 +110,13 @@ fn a_pair_is_installed_side_by_side() {
     });
 }
 
-/// All or nothing: every allocation fails once, and every limit is met between the two.
+/// Every allocation fails once, and limits are reached between the two VMAs. Either both are installed or
+/// none.
 #[test]
-fn a_pair_comes_whole_or_not_at_all() {
+fn pair_is_installed_completely_or_not_at_all() {
     everywhere(|world, process, _| {
         let pair = Pair::new(world);
-        // So that the VMAs in store are used up.
+        // Uses up the VMAs in the cache.
         for n in 0..200 {
             let prot = if n % 2 == 0 { R } else { RW };
             process.mmap(BASE + (64 + n) * PAGE, PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
@@ -131,7 +132,7 @@ fn a_pair_comes_whole_or_not_at_all() {
             }
             assert_eq!(layout(process), before);
         });
-        // Room for one and not for the other.
+        // The limit has room for one VMA of the pair, but not for both.
         let total = process.counts().total_vm;
         let limits = process.limits().get();
         process.limits().set(&Limits { address_space: (total + 3) * PAGE, ..limits.clone() });
@@ -139,7 +140,7 @@ fn a_pair_comes_whole_or_not_at_all() {
         process.limits().set(&limits);
         anon(process, BASE + 3 * PAGE, 1);
         let elsewhere = pair.install(process, BASE).unwrap();
-        assert_ne!(elsewhere, BASE, "half of it would have fitted");
+        assert_ne!(elsewhere, BASE, "only half of the pair fits there");
         process.munmap(elsewhere, 4 * PAGE).unwrap();
         let part = SpecialPart { len: PAGE, flags: VVAR, special: &pair.vvar };
         let empty = SpecialPart { len: 0, flags: VVAR, special: &pair.vvar };
@@ -155,7 +156,7 @@ fn a_pair_comes_whole_or_not_at_all() {
 }
 
 #[test]
-fn the_last_vma_that_the_limit_allows() {
+fn pair_may_exceed_the_vma_limit_by_one() {
     let config = Config { max_map_count: 6, ..Config::default() };
     for (before, fits) in [(5, true), (6, false), (7, false)] {
         World::with(16 << 20, config.clone()).live(Locking::default(), |world, process, _| {
@@ -170,10 +171,10 @@ fn the_last_vma_that_the_limit_allows() {
     }
 }
 
-/// Moved whole, one after the other as Linux's programs do, and told where to; not cut, not grown, not
-/// doubled (C-30).
+/// C-30: the two VMAs move as a whole, one after the other as programs on Linux do, and the hook gets the new
+/// address. They are not split, grown or duplicated.
 #[test]
-fn a_pair_moves_whole() {
+fn c30_pair_moves_as_a_whole() {
     everywhere(|world, process, cpu| {
         let pair = Pair::new(world);
         pair.install(process, BASE).unwrap();
@@ -201,7 +202,7 @@ fn a_pair_moves_whole() {
         assert_eq!(process.mremap(BASE, 2 * PAGE, 2 * PAGE, fixed, to), Ok(to));
         assert_eq!(layout(process), [(32, 34), (34, 36)]);
         assert_eq!(process.load(cpu, to + 3 * PAGE), Ok(Board::number(1)));
-        // Both at once, too.
+        // Both VMAs also move in one call.
         assert_eq!(process.mremap(to, 4 * PAGE, 4 * PAGE, fixed, BASE), Ok(BASE));
         assert_eq!((layout(process), pair.at.load(SeqCst)), (vec![(0, 2), (2, 4)], text));
         assert_eq!(process.load(cpu, BASE), Ok(Board::number(4)));

@@ -1,9 +1,10 @@
-//! A crash dump's memory as /proc/vmcore maps it: headers that the kernel has made, then piece by piece the
-//! memory of the machine that crashed, of which some cannot be mapped.
+//! The memory of a crash dump as /proc/vmcore maps it: first headers that the kernel has created, then piece
+//! by piece the memory of the crashed machine. Some pieces cannot be mapped.
 //!
-//! Seeds 000 and 001 name this as a caller of munmap: when a piece could not be mapped, the hook unmapped
-//! what it had mapped so far, under the lock that mmap held. Here the hook gives up, and nothing was mapped
-//! (C-31 a, c). Until the mapping is there nobody sees any of it, and the lock is held throughout.
+//! Seeds 000 and 001 name this hook as a caller of munmap: if a piece could not be mapped, the hook unmapped
+//! the pieces before it, under the lock that mmap held. In the engine the hook fails instead, and nothing was
+//! mapped (C-31 a, c). No task sees a part of the mapping before it is complete, and the lock is held
+//! throughout.
 
 use super::*;
 use freehold::{
@@ -13,18 +14,19 @@ use freehold::{
 };
 use std::sync::{Arc, Mutex};
 
-/// Pages of headers, then pieces of old memory: frames of a board that do not follow each other.
+/// Number of header pages. They are followed by pieces of old memory, which are frames of a board that are
+/// not contiguous.
 const HEADERS: u64 = 2;
 const PIECES: [(u64, u64); 3] = [(4, 2), (8, 3), (12, 1)];
 const SIZE: u64 = 8;
 
 struct Vmcore {
     board: Arc<Board>,
-    /// The piece that cannot be mapped.
+    /// Number of the piece that cannot be mapped.
     broken: Arc<Mutex<Option<usize>>>,
 }
 
-/// It has no hooks to speak of.
+/// Object of a mapping without hooks.
 struct Dump {
     _board: Arc<Board>,
 }
@@ -65,7 +67,7 @@ impl Driver<Machine> for Vmcore {
     }
 }
 
-/// The frame of a page of the dump.
+/// Returns the frame of a page of the dump.
 fn frame(page: u64) -> u64 {
     let mut first = HEADERS;
     for (frame, pages) in PIECES {
@@ -85,7 +87,7 @@ fn dump(world: &World) -> (Counted<File<Machine>>, Arc<Mutex<Option<usize>>>) {
 }
 
 #[test]
-fn a_dump_is_mapped_piece_by_piece() {
+fn dump_is_mapped_piece_by_piece() {
     everywhere(|world, process, cpu| {
         let (file, _) = dump(world);
         for (first, pages) in [(0, SIZE), (1, 4), (3, 1), (5, 3)] {
@@ -108,9 +110,10 @@ fn a_dump_is_mapped_piece_by_piece() {
     });
 }
 
-/// Each piece fails in turn, over nothing and over something: what was there stays, down to its pages.
+/// C-31: each piece fails in turn, over a hole and over another mapping. The other mapping stays with its
+/// pages.
 #[test]
-fn a_piece_that_cannot_be_mapped_leaves_nothing_behind() {
+fn c31_failed_piece_leaves_no_mapping() {
     for over_something in [false, true] {
         everywhere(|world, process, cpu| {
             let (file, broken) = dump(world);
@@ -127,7 +130,7 @@ fn a_piece_that_cannot_be_mapped_leaves_nothing_behind() {
                 process.check();
                 let after = (layout_from(process), process.rss(), process.counts().total_vm);
                 assert_eq!(after, before);
-                assert_eq!(world.machine.accounting().tables, tables, "tables are left");
+                assert_eq!(world.machine.accounting().tables, tables, "page tables leaked");
                 assert!(process.try_read().is_some(), "a lock is still held");
                 for page in 3..SIZE {
                     assert!(process.load::<u64>(cpu, BASE + page * PAGE).is_err());
@@ -143,7 +146,7 @@ fn a_piece_that_cannot_be_mapped_leaves_nothing_behind() {
     }
 }
 
-/// Where something begins or ends, however it is cut.
+/// Returns the borders of the mappings, however their VMAs are split.
 fn layout_from(process: &Process) -> Vec<(u64, u64)> {
     let mut joined: Vec<(u64, u64)> = Vec::new();
     for line in process.maps(0) {
