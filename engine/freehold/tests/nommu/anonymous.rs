@@ -1,13 +1,13 @@
-//! Anonymous memory: runs of frames, given back whole or in parts.
+//! Anonymous memory without an MMU: runs of frames that are freed as a whole or in parts.
 
 use super::*;
 use freehold::error::{Errno, MunmapError};
 
 #[test]
-fn memory_is_whole_pages_of_zeroes_that_follow_each_other() {
+fn memory_is_a_run_of_zeroed_pages() {
     let flat = Flat::new();
     let space = flat.space();
-    // What was there before must not be seen.
+    // Old contents of the frames must not be visible.
     let at = map(&space, 8, RW, PRIVATE);
     (0..8).for_each(|n| flat.store(at + n * PAGE + 8 * n, 77));
     space.munmap(at, 8 * PAGE).unwrap();
@@ -29,11 +29,11 @@ fn memory_is_whole_pages_of_zeroes_that_follow_each_other() {
 }
 
 #[test]
-fn an_address_is_nobodys_twice_and_rights_are_only_recorded() {
+fn addresses_are_unique_and_rights_are_only_recorded() {
     let flat = Flat::new();
     let (one, other) = (flat.space(), flat.space());
     let a = map(&one, 3, R, PRIVATE);
-    // Shared anonymous memory is like any other: nobody could come to have it too.
+    // Shared anonymous memory is treated as private, because no other space can map it.
     let b = map(&other, 3, RW, SHARED);
     assert!(a + 3 * PAGE <= b || b + 3 * PAGE <= a);
     assert!(!other.find(b).unwrap().shared);
@@ -47,7 +47,7 @@ fn an_address_is_nobodys_twice_and_rights_are_only_recorded() {
 }
 
 #[test]
-fn what_cannot_be_mapped() {
+fn mmap_refuses_invalid_arguments() {
     let flat = Flat::new();
     let space = flat.space();
     let file = flat.file(1);
@@ -71,7 +71,7 @@ fn what_cannot_be_mapped() {
         assert_eq!(result.map_err(|error| error.errno()), Err(errno));
     }
     assert_eq!((space.map_count(), flat.frames()), (0, 0));
-    // A hint is not followed, nor is what an MMU would do about it.
+    // Hints and the flag FIXED_NOREPLACE are ignored.
     let at = space.mmap(0x5000, PAGE, RW, ANON | MapFlags::FIXED_NOREPLACE, None, 0).unwrap();
     assert_ne!(at, 0x5000);
     drop((space, file));
@@ -79,14 +79,14 @@ fn what_cannot_be_mapped() {
 }
 
 #[test]
-fn memory_in_pieces_is_no_run() {
+fn mmap_needs_a_contiguous_run_of_frames() {
     let flat = Flat::new();
     let space = flat.space();
     let mut singles = Vec::new();
     while let Ok(at) = space.mmap(0, PAGE, RW, ANON, None, 0) {
         singles.push(at);
     }
-    // Every second page is free: plenty, and nothing that follows each other.
+    // Every second page is free: enough memory, but no two adjacent pages.
     singles.sort_unstable();
     singles.iter().step_by(2).for_each(|at| space.munmap(*at, PAGE).unwrap());
     assert_eq!(space.mmap(0, 2 * PAGE, RW, ANON, None, 0), Err(MmapError::OutOfMemory));
@@ -97,7 +97,7 @@ fn memory_in_pieces_is_no_run() {
 }
 
 #[test]
-fn parts_go_back_and_the_rest_stays() {
+fn munmap_frees_parts_and_keeps_the_rest() {
     //            |0  1  2  3  4  5  6  7  8  9|
     // front 0..2 |-- --|
     // end   8..10                        |-- --|
@@ -116,11 +116,11 @@ fn parts_go_back_and_the_rest_stays() {
     flat.assert_regions(2, 5);
     [2, 3, 5, 6, 7].into_iter().for_each(|n| assert_eq!(flat.load(page(n)), 100 + n));
     assert_eq!((space.find(page(4)), space.pages(), space.map_count()), (None, 5, 2));
-    // The parts are free for others.
+    // The freed parts can be mapped again.
     let other = flat.space();
     let taken: Vec<u64> = (0..4087).map_while(|_| other.mmap(0, PAGE, RW, ANON, None, 0).ok()).collect();
     for n in [0, 1, 4, 8, 9] {
-        assert!(taken.contains(&page(n)), "page {n} did not come back");
+        assert!(taken.contains(&page(n)), "page {n} was not freed");
     }
     space.munmap(page(2), 2 * PAGE).unwrap();
     space.munmap(page(5), 3 * PAGE).unwrap();
@@ -130,10 +130,10 @@ fn parts_go_back_and_the_rest_stays() {
 }
 
 #[test]
-fn what_cannot_be_unmapped() {
+fn munmap_refuses_ranges_that_are_not_a_part_of_one_mapping() {
     let flat = Flat::new();
     let (space, other) = (flat.space(), flat.space());
-    // Two mappings that follow each other: runs are taken from above.
+    // Two adjacent mappings: runs are allocated downwards.
     let (b, a) = (map(&space, 4, RW, PRIVATE), map(&space, 4, RW, PRIVATE));
     assert_eq!(a + 4 * PAGE, b);
     let before = layout(&space);
@@ -154,16 +154,16 @@ fn what_cannot_be_unmapped() {
     ] {
         assert_eq!(space.munmap(start, len), Err(MunmapError::Invalid), "{len:#x} bytes at {start:#x}");
     }
-    assert_eq!(other.munmap(a, 4 * PAGE), Err(MunmapError::Invalid), "what another space has");
+    assert_eq!(other.munmap(a, 4 * PAGE), Err(MunmapError::Invalid), "a mapping of another space");
     assert_eq!((layout(&space), flat.frames()), (before, frames));
     space.munmap(a, 4 * PAGE).unwrap();
-    assert_eq!(space.munmap(a, 4 * PAGE), Err(MunmapError::Invalid), "what is gone already");
+    assert_eq!(space.munmap(a, 4 * PAGE), Err(MunmapError::Invalid), "a mapping that was already unmapped");
     drop((space, other));
     flat.end();
 }
 
 #[test]
-fn the_limit_on_mappings() {
+fn limit_on_mappings_is_enforced() {
     let flat = Flat::with(Config { max_map_count: 2, ..Config::default() });
     let space = flat.space();
     let at = map(&space, 3, RW, PRIVATE);
@@ -183,12 +183,12 @@ fn the_limit_on_mappings() {
 }
 
 #[test]
-fn random_calls_agree_with_a_list_of_pages() {
+fn random_calls_match_a_list_of_pages() {
     let flat = Flat::new();
     let space = flat.space();
     let mut dice = Dice::new(42);
     let mut random = |below| dice.roll(below);
-    // Address, pages, and what was stored in the first of them; then one more in each.
+    // Address, number of pages, and the value in the first page. Each further page holds one more.
     let mut model: Vec<(u64, u64, u64)> = Vec::new();
     for step in 0..4000 {
         if model.is_empty() || random(3) == 0 && model.len() < 60 {
@@ -221,15 +221,15 @@ fn random_calls_agree_with_a_list_of_pages() {
 }
 
 #[test]
-fn single_frames_that_a_cpu_keeps_become_part_of_runs() {
+fn frames_in_a_cpu_cache_are_used_for_runs() {
     let flat = Flat::new();
     let space = flat.space();
     let file = flat.file(200);
     (0..200).for_each(|n| assert_eq!(read_number(&file, n * PAGE), Disk::number(n)));
     drop(file);
     let kept = flat.frames() as u64;
-    assert!(kept >= 200, "the CPU keeps what the file had");
-    // All of memory but one page, which is the engine's for ever.
+    assert!(kept >= 200, "the CPU keeps the frames of the file");
+    // All memory except one page, which the engine keeps permanently.
     let at = space.mmap(0, (4096 - 64) * PAGE, RW, ANON, None, 0).unwrap();
     assert_eq!(flat.load(at), 0);
     drop(space);

@@ -1,4 +1,4 @@
-//! Mapped files: text that is shared, copies, and pages in place.
+//! Mapped files without an MMU: shared text, private copies, and pages mapped in place.
 
 use super::*;
 use freehold::{PageIndex, PageRange, error::MunmapError};
@@ -8,18 +8,18 @@ use std::sync::{
 };
 
 #[test]
-fn text_is_shared_by_its_address() {
+fn text_is_shared_at_one_address() {
     let flat = Flat::new();
     let (one, other) = (flat.space(), flat.space());
     let file = flat.file(8);
     let again = File::new(file.mapping(), FileAccess::READ, "/another/name").unwrap();
     let at = map_file(&one, &file, 2..7, X, PRIVATE);
     (0..5).for_each(|n| assert_eq!(flat.load(at + n * PAGE), Disk::number(n + 2)));
-    assert_eq!(map_file(&other, &again, 2..7, R, PRIVATE), at, "the same pages, opened anew");
+    assert_eq!(map_file(&other, &again, 2..7, R, PRIVATE), at, "the same pages through another descriptor");
     assert_eq!(map_file(&other, &file, 3..5, X, PRIVATE), at + PAGE, "some of the pages");
     assert_eq!(map_file(&one, &file, 2..7, X, PRIVATE), at, "by the same space");
     flat.assert_regions(1, 5);
-    assert_eq!(flat.frames(), 5, "nothing but the copy");
+    assert_eq!(flat.frames(), 5, "only the copy is in memory");
     assert_eq!((layout(&one), layout(&other)), (vec![(at, 5); 2], vec![(at, 5), (at + PAGE, 2)]));
     let line = other.find(at + PAGE).unwrap();
     assert!(Counted::ptr_eq(line.file.as_ref().unwrap(), &again));
@@ -32,7 +32,7 @@ fn text_is_shared_by_its_address() {
     drop(one);
     flat.assert_regions(1, 5);
     other.munmap(at, 5 * PAGE).unwrap();
-    assert_eq!(flat.load(at + PAGE), Disk::number(3), "somebody still uses a part");
+    assert_eq!(flat.load(at + PAGE), Disk::number(3), "a part is still in use");
     flat.assert_regions(1, 5);
     other.munmap(at + PAGE, 2 * PAGE).unwrap();
     flat.assert_regions(0, 0);
@@ -41,7 +41,7 @@ fn text_is_shared_by_its_address() {
 }
 
 #[test]
-fn text_that_meets_a_copy_and_is_no_part_of_it_is_refused() {
+fn text_that_partly_overlaps_a_copy_is_refused() {
     let flat = Flat::new();
     let space = flat.space();
     let file = flat.file(10);
@@ -51,24 +51,28 @@ fn text_that_meets_a_copy_and_is_no_part_of_it_is_refused() {
         assert_eq!(refused, Err(MmapError::Invalid), "{pages:?}");
     }
     assert_eq!((space.map_count(), flat.frames()), (1, 3));
-    // What does not meet it is another region; what may be written is nobody's business.
+    // Ranges that do not overlap the copy become other regions. A writable mapping is always a separate copy.
     map_file(&space, &file, 0..3, X, PRIVATE);
     map_file(&space, &file, 6..10, X, PRIVATE);
     map_file(&space, &file, 2..7, RW, PRIVATE);
     flat.assert_regions(4, 15);
     space.munmap(at, 3 * PAGE).unwrap();
-    assert_eq!(try_map_file(&space, &file, 2..4, X, PRIVATE), Err(MmapError::Invalid), "0..3 is still there");
+    assert_eq!(
+        try_map_file(&space, &file, 2..4, X, PRIVATE),
+        Err(MmapError::Invalid),
+        "0..3 is still mapped"
+    );
     map_file(&space, &file, 3..5, X, PRIVATE);
     drop((space, file));
     flat.end();
 }
 
 #[test]
-fn a_copy_stays_as_it_was_made() {
+fn shared_copy_does_not_follow_later_writes() {
     let flat = Flat::new();
     let (one, other) = (flat.space(), flat.space());
     let file = flat.file(2);
-    // Newer than the store: in the cache only.
+    // Newer than the disk: the value is in the cache only.
     write_number(&file, PAGE, 11);
     let at = map_file(&one, &file, 0..2, X, PRIVATE);
     assert_eq!((flat.load(at), flat.load(at + PAGE)), (Disk::number(0), 11));
@@ -84,7 +88,7 @@ fn a_copy_stays_as_it_was_made() {
 }
 
 #[test]
-fn what_may_be_written_is_a_copy_for_each() {
+fn writable_private_mappings_are_separate_copies() {
     let flat = Flat::new();
     let (one, other) = (flat.space(), flat.space());
     let file = flat.file(3);
@@ -101,7 +105,7 @@ fn what_may_be_written_is_a_copy_for_each() {
 }
 
 #[test]
-fn beyond_the_end_of_a_file_are_zeroes() {
+fn bytes_beyond_the_end_of_a_file_are_zeroes() {
     let flat = Flat::new();
     let space = flat.space();
     let mapping = Mapping::new(flat.world.engine(), Full, PAGE + 100, false).unwrap();
@@ -114,7 +118,7 @@ fn beyond_the_end_of_a_file_are_zeroes() {
         let at = map_file(&space, &file, 7..9, prot, PRIVATE);
         assert_eq!((flat.load(at), flat.load(at + 2 * PAGE - 8)), (0, 0));
     }
-    // From the cache as from the store.
+    // The copy from the cache is equal to the copy from the disk.
     read_number(&file, PAGE);
     let at = map_file(&space, &file, 1..2, RW, PRIVATE);
     assert_eq!((flat.load(at + 88), flat.load(at + 104)), (u64::MAX, 0));
@@ -122,7 +126,7 @@ fn beyond_the_end_of_a_file_are_zeroes() {
     flat.end();
 }
 
-/// A store of ones.
+/// A disk whose bytes are all ones.
 struct Full;
 
 impl Pager<Machine> for Full {
@@ -133,15 +137,15 @@ impl Pager<Machine> for Full {
 }
 
 #[test]
-fn shared_memory_is_mapped_in_place() {
+fn shared_mappings_use_the_frames_of_the_file() {
     let flat = Flat::new();
     let (one, other) = (flat.space(), flat.space());
     let file = flat.shm(4 * PAGE);
     let at = map_file(&one, &file, 1..3, RW, SHARED);
-    assert_eq!(flat.frames(), 4, "all of the file, once");
-    assert_eq!(map_file(&other, &file, 0..4, RW, SHARED), at - PAGE, "more than another has");
-    assert_eq!(map_file(&other, &file, 2..4, R, SHARED), at + PAGE, "across its end");
-    assert_eq!(map_file(&one, &file, 0..2, R, PRIVATE), at - PAGE, "not to be written");
+    assert_eq!(flat.frames(), 4, "one set of frames for the whole file");
+    assert_eq!(map_file(&other, &file, 0..4, RW, SHARED), at - PAGE, "more pages than the other mapping");
+    assert_eq!(map_file(&other, &file, 2..4, R, SHARED), at + PAGE, "across the end of the other mapping");
+    assert_eq!(map_file(&one, &file, 0..2, R, PRIVATE), at - PAGE, "a read-only mapping");
     assert_eq!(flat.frames(), 4);
     assert!(one.find(at).is_some_and(|line| line.range.start == at - PAGE && !line.shared));
     flat.store(at, 5);
@@ -152,13 +156,13 @@ fn shared_memory_is_mapped_in_place() {
     flat.store(copy, 7);
     assert_eq!((flat.load(at), flat.load(copy + PAGE), flat.frames()), (5, 6, 6));
     drop((one, other));
-    assert_eq!((flat.frames(), read_number(&file, PAGE)), (4, 5), "the file stays");
+    assert_eq!((flat.frames(), read_number(&file, PAGE)), (4, 5), "the file keeps its pages");
     drop(file);
     flat.end();
 }
 
 #[test]
-fn the_file_may_be_closed() {
+fn mapping_outlives_a_closed_file() {
     let flat = Flat::new();
     let space = flat.space();
     let (shm, disk) = (flat.shm(PAGE), flat.file(1));
@@ -172,11 +176,15 @@ fn the_file_may_be_closed() {
 }
 
 #[test]
-fn pages_that_do_not_follow_each_other_cannot_be_shared() {
+fn shared_mapping_needs_contiguous_frames() {
     let flat = Flat::new();
     let space = flat.space();
     let disk = flat.file(2);
-    assert_eq!(try_map_file(&space, &disk, 0..1, R, SHARED), Err(MmapError::NotMappable), "it is not memory");
+    assert_eq!(
+        try_map_file(&space, &disk, 0..1, R, SHARED),
+        Err(MmapError::NotMappable),
+        "the file is not in memory"
+    );
     let shm = flat.shm(2 * PAGE);
     for pages in [2..3, 0..3, 9..10] {
         assert_eq!(
@@ -185,12 +193,13 @@ fn pages_that_do_not_follow_each_other_cannot_be_shared() {
             "beyond its end"
         );
     }
-    // One page alone, somewhere.
+    // A single page at an arbitrary frame.
     write_number(&shm, PAGE, 9);
     assert_eq!(try_map_file(&space, &shm, 0..2, RW, SHARED), Err(MmapError::NotMappable));
     let own = map_file(&space, &shm, 1..2, RW, SHARED);
     assert_eq!(flat.load(own), 9);
-    // Copies are always possible, and here even those that meet each other.
+    // Private copies are always possible. In this case even overlapping copies are, because the file cannot
+    // be mapped in place.
     let copy = map_file(&space, &shm, 0..2, R, PRIVATE);
     assert_eq!((flat.load(copy), flat.load(copy + PAGE)), (0, 9));
     assert_ne!(copy + PAGE, own);
@@ -202,31 +211,31 @@ fn pages_that_do_not_follow_each_other_cannot_be_shared() {
 }
 
 #[test]
-fn a_file_is_laid_out_written_and_then_mapped() {
+fn lay_out_gives_a_file_contiguous_frames() {
     let flat = Flat::new();
     let space = flat.space();
     let (file, disk) = (flat.shm(0), flat.file(2));
-    assert_eq!(file.mapping().lay_out(), Ok(()), "nothing to do");
+    assert_eq!(file.mapping().lay_out(), Ok(()), "the file is empty");
     file.mapping().truncate(4 * PAGE).unwrap();
     assert_eq!(file.mapping().lay_out(), Ok(()));
     assert_eq!(flat.frames(), 4);
     write_number(&file, 3 * PAGE, 3);
     write_number(&file, PAGE, 1);
-    assert_eq!(file.mapping().lay_out(), Ok(()), "it lies there already");
+    assert_eq!(file.mapping().lay_out(), Ok(()), "the frames are already contiguous");
     let at = map_file(&space, &file, 0..4, RW, SHARED);
     let found: Vec<u64> = (0..4).map(|n| flat.load(at + n * PAGE)).collect();
     assert_eq!((found, flat.frames()), (vec![0, 1, 0, 3], 4));
-    assert_eq!(disk.mapping().lay_out(), Ok(()), "only of shared memory");
+    assert_eq!(disk.mapping().lay_out(), Ok(()), "lay_out changes only shared memory");
     assert!(!disk.mapping().has_page(PageIndex::new(0)));
     file.mapping().truncate(1 << 40).unwrap();
-    assert_eq!(file.mapping().lay_out(), Ok(()), "there are pages already");
+    assert_eq!(file.mapping().lay_out(), Ok(()), "the file already has pages");
     let huge = flat.shm(1 << 40);
     assert_eq!(huge.mapping().lay_out(), Err(freehold::file::FillError::NoMemory));
     drop((space, file, disk, huge));
     flat.end();
 }
 
-/// A ROM: its frames are its own, and programs may read them where they are.
+/// A ROM with frames of its own, which programs may read in place.
 struct Rom {
     machine: Machine,
     first: Pfn,
@@ -248,16 +257,16 @@ impl Pager<Machine> for Rom {
 }
 
 impl Drop for Rom {
-    #[expect(unsafe_code, reason = "a platform wants its frames back")]
+    #[expect(unsafe_code, reason = "the machine checks that all frames are freed")]
     fn drop(&mut self) {
         let frames: Vec<Pfn> = (0..self.pages).map(|n| self.first.add(n)).collect();
-        // SAFETY: from `alloc_run`, and the file that led to them is gone.
+        // SAFETY: the frames come from `alloc_run`, and the file that led to them is gone.
         unsafe { self.machine.free_frames(&frames) };
     }
 }
 
 #[test]
-fn a_store_that_is_memory_is_read_where_it_is() {
+fn storage_in_memory_is_mapped_in_place() {
     let flat = Flat::new();
     let (one, other) = (flat.space(), flat.space());
     let machine = flat.world.machine.clone();
@@ -271,9 +280,9 @@ fn a_store_that_is_memory_is_read_where_it_is() {
     assert_eq!(map_file(&one, &file, 0..4, X, PRIVATE), there);
     assert_eq!(map_file(&other, &file, 1..3, X, PRIVATE), there + PAGE);
     assert_eq!(map_file(&other, &file, 2..4, R, SHARED), there + 2 * PAGE);
-    assert_eq!(flat.frames(), 4, "nothing but the ROM itself");
+    assert_eq!(flat.frames(), 4, "only the ROM is in memory");
     assert_eq!(asked.load(SeqCst), 3);
-    // What is written, or reaches beyond its end, is copied.
+    // A writable mapping, and one that extends beyond the end of the file, are copies.
     let data = map_file(&one, &file, 0..4, RW, PRIVATE);
     let beyond = map_file(&one, &file, 0..5, R, PRIVATE);
     assert_ne!(data, there);
@@ -287,7 +296,7 @@ fn a_store_that_is_memory_is_read_where_it_is() {
 }
 
 #[test]
-fn what_the_descriptor_allows() {
+fn mmap_checks_the_access_of_the_descriptor() {
     let flat = Flat::new();
     let space = flat.space();
     let shm = flat.shm(PAGE);
@@ -317,7 +326,7 @@ fn what_the_descriptor_allows() {
     flat.end();
 }
 
-/// A disk that can break.
+/// A disk whose reads fail on command.
 struct Broken(Arc<AtomicBool>, Mutex<Vec<u64>>);
 
 impl Pager<Machine> for Broken {
@@ -331,7 +340,7 @@ impl Pager<Machine> for Broken {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_not_mapped() {
+fn read_error_fails_mmap() {
     let flat = Flat::new();
     let space = flat.space();
     let broken = Arc::new(AtomicBool::new(true));
@@ -357,7 +366,7 @@ fn a_file_that_cannot_be_read_is_not_mapped() {
 }
 
 #[test]
-fn a_file_is_unmapped_as_it_was_mapped() {
+fn file_mapping_is_only_unmapped_as_a_whole() {
     let flat = Flat::new();
     let space = flat.space();
     let (disk, shm) = (flat.file(4), flat.shm(4 * PAGE));
@@ -371,7 +380,7 @@ fn a_file_is_unmapped_as_it_was_mapped() {
             assert_eq!(refused, Err(MunmapError::Invalid), "{pages} from {first} on");
         }
     }
-    // Mapped three times at overlapping addresses: each call takes one.
+    // The file is mapped three times at overlapping addresses. Each munmap removes one mapping.
     let at = map_file(&space, &shm, 0..4, R, SHARED);
     assert_eq!(map_file(&space, &shm, 1..3, R, SHARED), at + PAGE);
     assert_eq!(space.map_count(), 5);

@@ -1,6 +1,6 @@
-//! Address spaces without an MMU, on a machine whose CPUs use frame numbers as they are: nothing here ever
-//! goes through a page table. The machine fills what is freed with a pattern and looks for it when it hands a
-//! frame out again, so a store to memory that was given back does not go unnoticed.
+//! Address spaces without an MMU, on a machine whose CPUs use frame numbers directly, without page tables.
+//! The machine fills freed frames with a pattern and checks the pattern at the next allocation, so it detects
+//! a store to freed memory.
 
 mod anonymous;
 mod files;
@@ -23,11 +23,11 @@ const X: Prot = Prot::READ.union(Prot::EXEC);
 const PRIVATE: MapFlags = MapFlags::PRIVATE;
 const SHARED: MapFlags = MapFlags::SHARED;
 
-/// A machine without an MMU. Everything must have been given back when it ends.
+/// A machine without an MMU. All its memory must be free when it ends.
 struct Flat {
     world: World,
     regions: Option<Counted<Regions<Machine>>>,
-    /// Frames that the engine takes for itself.
+    /// Number of frames that the engine uses itself.
     idle: usize,
 }
 
@@ -39,8 +39,8 @@ impl Flat {
     fn with(config: Config) -> Self {
         let world = World::with(16 << 20, config);
         let regions = Regions::new(world.engine()).unwrap();
-        // The engine takes frames in advance; where there are not enough for a run it gives them back, here
-        // at once.
+        // The engine allocates frames in advance. An mmap that fails for want of a run makes the engine free
+        // them, so this call leaves only the permanent frames in use.
         let too_much = NoMmuSpace::new(&regions).unwrap().mmap(0, 1 << 40, RW, ANON, None, 0);
         assert_eq!(too_much, Err(MmapError::OutOfMemory));
         let idle = world.machine.accounting().frames;
@@ -55,18 +55,18 @@ impl Flat {
         NoMmuSpace::new(self.regions()).unwrap()
     }
 
-    /// An ordinary file with a number in every page.
+    /// Returns an ordinary file with a number in every page.
     fn file(&self, pages: u64) -> Opened {
         self.world.file(pages)
     }
 
-    /// Shared memory.
+    /// Returns shared memory.
     fn shm(&self, bytes: u64) -> Opened {
         let mapping = Mapping::new(self.world.engine(), Zeroes, bytes, true).unwrap();
         File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap()
     }
 
-    /// Frames in use, without the engine's own.
+    /// Returns the number of frames in use, except those of the engine itself.
     fn frames(&self) -> usize {
         self.world.machine.accounting().frames - self.idle
     }
@@ -77,7 +77,7 @@ impl Flat {
         assert_eq!(self.regions().counts(), RegionCounts { regions, pages });
     }
 
-    /// Contents of 8 bytes of memory, as any program sees them.
+    /// Returns 8 bytes of memory, as any program sees them.
     fn load(&self, addr: u64) -> u64 {
         let mut bytes = [0; 8];
         self.world.machine.read_frame(Pfn::new(addr / PAGE), (addr % PAGE) as usize, &mut bytes);
@@ -121,7 +121,7 @@ fn mappings(space: &Space) -> Vec<NoMmuMapping<Machine>> {
     all
 }
 
-/// Where the mappings are, as (address, pages).
+/// Returns the mappings as (address, pages).
 fn layout(space: &Space) -> Vec<(u64, u64)> {
     space.check();
     mappings(space).iter().map(|one| (one.range.start, (one.range.end - one.range.start) / PAGE)).collect()

@@ -1,6 +1,5 @@
-//! Memory runs out in the middle of a call: every allocation of every call fails once, alone and together
-//! with all that follow. Afterwards everything is as it was, and the same call without failures does what it
-//! should.
+//! Memory runs out in the middle of a call. Every allocation of every call fails once, alone and together
+//! with all later allocations. The failed call has no effect, and the same call without failures succeeds.
 
 use super::*;
 use freehold::error::Errno;
@@ -12,7 +11,7 @@ struct Scene {
     other: Space,
     disk: Opened,
     shm: Opened,
-    /// Ten pages of anonymous memory.
+    /// Address of ten pages of anonymous memory.
     memory: u64,
 }
 
@@ -27,7 +26,8 @@ impl Scene {
         Scene { flat, space, other, disk, shm, memory }
     }
 
-    /// What a failed call must leave alone. Frames that came into a file's cache may stay there.
+    /// Returns the state that a failed call must not change. Frames that were added to the cache of a file
+    /// may stay there.
     fn state(&self) -> State {
         self.flat.regions().check();
         State {
@@ -43,7 +43,7 @@ impl Scene {
     }
 }
 
-/// What there is: mappings of the two spaces as (address, pages), regions, and the words in anonymous memory.
+/// Mappings of the two spaces as (address, pages), regions, and the words in anonymous memory.
 #[derive(Debug, PartialEq)]
 struct State {
     mappings: [Vec<(u64, u64)>; 2],
@@ -52,7 +52,7 @@ struct State {
 }
 
 impl State {
-    /// How many mappings there are of which size, and regions: where new ones lie is not the same every time.
+    /// Returns the sizes of the mappings, and the regions. Addresses of new mappings differ between runs.
     fn sizes(&self) -> ([Vec<u64>; 2], RegionCounts) {
         let sizes = |space: &Vec<(u64, u64)>| {
             let mut sizes: Vec<u64> = space.iter().map(|(_, pages)| *pages).collect();
@@ -66,7 +66,8 @@ impl State {
 struct Call {
     name: &'static str,
     run: fn(&Scene) -> Result<(), Errno>,
-    /// Whether it fails without one piece of memory, without any from there on, without room for one record.
+    /// Three flags: the call fails if one frame allocation fails, if all frame allocations from some point on
+    /// fail, and if there is no memory for a record.
     needs: (bool, bool, bool),
 }
 
@@ -86,7 +87,7 @@ const CALLS: &[Call] = &[
     Call { name: "memory", run: |s| map_or(s, None, 0..5, RW, ANON), needs: (true, true, true) },
     Call { name: "text", run: |s| map_or(s, Some(&s.disk), 2..6, X, PRIVATE), needs: (true, true, true) },
     Call {
-        name: "text that is there",
+        name: "text that is already mapped",
         run: |s| map_or(s, Some(&s.disk), 0..2, X, PRIVATE),
         needs: (false, false, true),
     },
@@ -97,9 +98,9 @@ const CALLS: &[Call] = &[
         needs: (true, true, true),
     },
     Call {
-        name: "shared memory, to be read",
+        name: "shared memory, read-only",
         run: |s| map_or(s, Some(&s.shm), 1..5, R, PRIVATE),
-        // It is content with a copy.
+        // Without a contiguous run for the file, a private copy suffices.
         needs: (false, true, true),
     },
     Call {
@@ -108,7 +109,7 @@ const CALLS: &[Call] = &[
         needs: (false, false, true),
     },
     Call {
-        name: "the ends of memory",
+        name: "both ends of memory",
         run: |s| {
             s.space.munmap(s.memory, PAGE).map_err(|error| error.errno())?;
             s.space.munmap(s.memory + 9 * PAGE, PAGE).map_err(|error| error.errno())
@@ -127,7 +128,7 @@ const CALLS: &[Call] = &[
 ];
 
 #[test]
-fn every_allocation_of_every_call_fails() {
+fn failed_allocation_in_any_call_changes_nothing() {
     for call in CALLS {
         let scene = Scene::new();
         assert_eq!((call.run)(&scene), Ok(()), "{}: without any failure", call.name);
@@ -145,7 +146,7 @@ fn every_allocation_of_every_call_fails() {
                     Ok(()) => assert_eq!(scene.state().sizes(), done.sizes(), "{what}"),
                     Err(errno) => {
                         refusals += 1;
-                        assert!(point.reached(), "{what}: failed by itself");
+                        assert!(point.reached(), "{what}: failed without an injected failure");
                         assert_eq!(errno, Errno::ENOMEM, "{what}");
                         assert_eq!(scene.state(), before, "{what}");
                         assert_eq!((call.run)(&scene), Ok(()), "{what}: the second time");
@@ -165,7 +166,7 @@ fn every_allocation_of_every_call_fails() {
 }
 
 #[test]
-fn making_a_space_and_its_regions_fails() {
+fn failed_creation_of_spaces_and_regions_is_reported() {
     let world = World::new();
     let regions = Regions::new(world.engine()).unwrap();
     Failure::Heap.arm(1);

@@ -1,4 +1,4 @@
-//! Four spaces map and unmap one file beside truncations.
+//! Four spaces map and unmap one file while other tasks truncate it.
 
 use super::*;
 use freehold::file::FillError;
@@ -13,7 +13,7 @@ use std::{
 const ROUNDS: u64 = 2000;
 
 #[test]
-fn shared_mappings_beside_truncations() {
+fn shared_mappings_keep_their_pages_during_truncations() {
     let flat = Flat::new();
     let file = flat.shm(8 * PAGE);
     let (mapped, cut, start) = (AtomicU64::new(0), AtomicU64::new(0), Barrier::new(5));
@@ -28,7 +28,7 @@ fn shared_mappings_beside_truncations() {
                     let (first, end) = (number % 2, 2 + (round + number) % 7);
                     let at = match try_map_file(&space, file, first..end, RW, SHARED) {
                         Ok(at) => at,
-                        // It was shorter, or had grown since in frames of their own.
+                        // The file was shorter, or has grown again with frames that are not contiguous.
                         Err(error) => {
                             assert_eq!(error, MmapError::NotMappable);
                             continue;
@@ -36,7 +36,8 @@ fn shared_mappings_beside_truncations() {
                     };
                     mapped.fetch_add(1, SeqCst);
                     thread::yield_now();
-                    // The page is the file's as long as we have it: what is stored there is in the file.
+                    // The page belongs to the file as long as it is mapped: a store to the page is visible in
+                    // the file.
                     let (page, value) = (first + round % (end - first), number * ROUNDS + round + 1);
                     flat.store(at + (page - first) * PAGE + word, value);
                     assert_eq!(read_number(file, page * PAGE + word), value);
@@ -63,7 +64,7 @@ fn shared_mappings_beside_truncations() {
             }
         });
     });
-    // However it went, no task is left that has a page.
+    // No task has a page mapped any more, so the truncation succeeds.
     file.mapping().truncate(0).unwrap();
     file.mapping().truncate(8 * PAGE).unwrap();
     let space = flat.space();
@@ -74,7 +75,7 @@ fn shared_mappings_beside_truncations() {
 }
 
 #[test]
-fn text_beside_its_own_end() {
+fn shared_text_lives_until_its_last_user_unmaps_it() {
     let flat = Flat::new();
     let file = flat.file(6);
     thread::scope(|scope| {
@@ -86,7 +87,7 @@ fn text_beside_its_own_end() {
                     let pages = if (round + number).is_multiple_of(2) { 0..3 } else { 3..6 };
                     let at = map_file(&space, file, pages.clone(), X, PRIVATE);
                     let again = map_file(&space, file, pages.start + 1..pages.end, X, PRIVATE);
-                    assert_eq!(again, at + PAGE, "a copy goes with its last user, and not before");
+                    assert_eq!(again, at + PAGE, "the copy was freed before its last user unmapped it");
                     for n in 0..3 {
                         assert_eq!(flat.load(at + n * PAGE), Disk::number(pages.start + n));
                     }
@@ -103,7 +104,7 @@ fn text_beside_its_own_end() {
 }
 
 #[test]
-fn memory_comes_and_goes_in_parts_on_four_threads() {
+fn concurrent_partial_munmaps_keep_contents() {
     let flat = Flat::new();
     let space = flat.space();
     thread::scope(|scope| {

@@ -3,7 +3,7 @@ use freehold::{call::Advice, report::pagemap::PageKind, vma::flags::VmFlags};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 #[test]
-fn the_text_of_maps() {
+fn maps_text_matches_linux() {
     everywhere(|world, process, cpu| {
         let file = world.file(8);
         anon(process, BASE, 2);
@@ -31,16 +31,16 @@ fn the_text_of_maps() {
 }
 
 #[test]
-fn the_memory_in_smaps() {
+fn smaps_counts_resident_memory() {
     everywhere(|world, process, cpu| {
         let file = world.file(8);
         process.mmap(BASE, 4 * PAGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
         anon(process, BASE + 10 * PAGE, 4);
-        // A private copy, and the pages around a read fault but for that copy.
+        // A private copy, and the pages around a read fault, except for that copy.
         process.store(cpu, BASE, 1u64).unwrap();
         assert_eq!(process.load::<u64>(cpu, BASE + PAGE), Ok(Disk::number(1)));
         fill(process, cpu, BASE + 10 * PAGE, 3, 1);
-        // The zero page is nobody's.
+        // The zero page is not counted.
         assert_eq!(process.load::<u64>(cpu, BASE + 13 * PAGE), Ok(0));
         let smaps: Vec<_> = process.smaps(0).collect();
         assert_eq!((smaps[0].usage.anonymous, smaps[0].usage.private_dirty), (PAGE, PAGE));
@@ -63,9 +63,9 @@ fn the_memory_in_smaps() {
 }
 
 #[test]
-fn what_is_there_all_the_time_is_always_reported() {
-    // C-70: one thread splits, joins and moves; another reads. A mapping that stays is seen at each pass,
-    // addresses ascend, and no gap is seen where there never was one.
+fn c70_maps_always_reports_unchanged_mappings() {
+    // C-70: one thread splits, merges and moves VMAs while another reads maps. A mapping that stays is
+    // reported in each pass, addresses ascend, and no gap is reported that never existed.
     for locking in [Locking::default(), Locking::ALL[0]] {
         let world = World::new();
         let process = world.process(locking);
@@ -90,7 +90,7 @@ fn what_is_there_all_the_time_is_always_reported() {
                     assert!(at <= line.start && line.start < line.end);
                     at = line.end;
                     if line.start < BASE + 8 * PAGE {
-                        assert_eq!(line.start, covered, "a gap that never was");
+                        assert_eq!(line.start, covered, "a gap that never existed was reported");
                         covered = line.end;
                     }
                     readable |= line.start == BASE + 20 * PAGE && !line.flags.contains(VmFlags::WRITE);
@@ -106,7 +106,7 @@ fn what_is_there_all_the_time_is_always_reported() {
 }
 
 #[test]
-fn advice_shows_in_the_flags() {
+fn advice_appears_in_smaps_flags() {
     everywhere(|_, process, _| {
         anon(process, BASE, 1);
         process.madvise(BASE, PAGE, Advice::DontFork).unwrap();
@@ -117,7 +117,7 @@ fn advice_shows_in_the_flags() {
 }
 
 #[test]
-fn present_pages_by_kind() {
+fn pagemap_reports_runs_of_present_pages_by_kind() {
     everywhere(|world, process, cpu| {
         let file = world.file(1);
         process.mmap(BASE, PAGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
@@ -127,7 +127,8 @@ fn present_pages_by_kind() {
         assert_eq!(process.load::<u64>(cpu, BASE + 5 * PAGE), Ok(0));
         fill(process, cpu, BASE + 600 * PAGE, 1, 1);
         let seen = |from: u64, to: u64| {
-            // Room for all: it is filled under the locks of page tables.
+            // The capacity suffices for all runs, because the closure runs under page table locks and may not
+            // allocate.
             let mut seen = Vec::with_capacity(16);
             process.pagemap(BASE + from * PAGE..BASE + to * PAGE, |present| {
                 let first = (present.range.start() - BASE) / PAGE;
@@ -147,7 +148,7 @@ fn present_pages_by_kind() {
 }
 
 #[test]
-fn a_heap_put_in_place() {
+fn set_heap_moves_the_start_of_the_heap() {
     everywhere(|_, process, _| {
         process.set_heap(BASE + 0x123).unwrap();
         assert_eq!(process.brk(0), Ok(BASE + 0x123));
@@ -155,7 +156,7 @@ fn a_heap_put_in_place() {
         assert_eq!(layout(process), [(1, 2)]);
         let child = Process::of(process.fork().unwrap());
         assert_eq!(child.brk(BASE + 3 * PAGE), Ok(BASE + 3 * PAGE));
-        // Not below where it starts now, though above where it started once.
+        // The break does not move below the current start of the heap, although it is above an earlier start.
         assert_eq!(child.brk(BASE), Ok(BASE + 3 * PAGE));
         process.check();
     });

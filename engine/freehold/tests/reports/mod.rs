@@ -1,4 +1,4 @@
-//! What programs are told of an address space.
+//! Reports about an address space.
 
 mod maps;
 mod readers;

@@ -1,5 +1,5 @@
-//! Readers that are in nobody's way: one VMA by address, by what it must be, and without a lock; a program's
-//! arguments.
+//! Readers that disturb no other task: queries for one VMA by address and properties, lookups without a lock,
+//! and the arguments of a program.
 
 use crate::support::*;
 use freehold::{
@@ -28,7 +28,8 @@ fn map(
     process.mmap(at(page), pages * PAGE, prot, flags | MapFlags::FIXED, file, PAGE).unwrap();
 }
 
-/// Pages 0..2 anonymous; 4..6 text of a file; 6..7 its data; 10..12 shared and read-only.
+/// Maps pages 0..2 as anonymous memory, 4..6 as text of a file, 6..7 as its data, and 10..12 as shared
+/// read-only memory.
 fn program(world: &World, process: &Process) {
     let file = world.file(4);
     process.mmap(at(0), 2 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
@@ -37,9 +38,9 @@ fn program(world: &World, process: &Process) {
     map(process, 10, 2, R, MapFlags::SHARED, Some(&file));
 }
 
-/// Every address, and every set of flags, beside what the definition says of the list of VMAs.
+/// Queries every address with every set of flags, and compares the answers with the list of VMAs.
 #[test]
-fn a_query_is_answered_as_the_list_says() {
+fn query_matches_the_list_of_vmas() {
     everywhere(|world, process, _| {
         program(world, process);
         let lines: Vec<_> = process.maps(0).collect();
@@ -76,7 +77,7 @@ fn a_query_is_answered_as_the_list_says() {
 }
 
 #[test]
-fn a_look_without_a_lock_sees_what_a_lock_shows() {
+fn lock_free_lookup_matches_locked_lookup() {
     everywhere(|world, process, _| {
         program(world, process);
         for addr in (0..14).flat_map(|page| [at(page), at(page) + 9]) {
@@ -98,7 +99,7 @@ fn cmdline(process: &Process) -> Result<Vec<u8>, AccessError> {
     read(|offset, out| process.read_cmdline(offset, out))
 }
 
-/// All of it, in pieces of a few bytes.
+/// Reads everything in pieces of a few bytes.
 fn read(f: impl Fn(u64, &mut [u8]) -> Result<usize, AccessError>) -> Result<Vec<u8>, AccessError> {
     let (mut all, mut piece) = (Vec::new(), [0; 7]);
     loop {
@@ -114,7 +115,7 @@ fn put(process: &Process, at: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn arguments_and_environment() {
+fn cmdline_and_environ_return_the_argument_ranges() {
     everywhere(|world, process, _| {
         anon(process, BASE, 3);
         assert_eq!(cmdline(process), Ok(vec![]));
@@ -128,22 +129,22 @@ fn arguments_and_environment() {
         assert_eq!(cmdline(process).unwrap(), args);
         assert_eq!(read(|offset, out| process.read_environ(offset, out)).unwrap(), env);
         assert_eq!(process.read_cmdline(u64::MAX, &mut [0; 9]), Ok(0));
-        // A child has them as well.
+        // A child inherits the ranges.
         let child = Process::of(process.fork().unwrap());
         assert_eq!((child.arguments(), cmdline(&child).unwrap()), (arguments.clone(), args.to_vec()));
-        // A title: no zero at the end, so it goes on to the first that there is.
+        // A program title without a zero byte at the end of the arguments extends to the first zero byte.
         put(process, start, b"cat: a long tit\0");
         assert_eq!(cmdline(process).unwrap(), b"cat: a long tit\0");
         assert_eq!(cmdline(&child).unwrap(), args);
-        // Not into something that does not follow.
+        // The title does not extend into an environment that does not directly follow.
         let apart = Arguments { env: middle + 8..middle + 20, ..arguments.clone() };
         process.set_arguments(&apart).unwrap();
         assert_eq!(cmdline(process).unwrap(), b"cat: a long");
-        // A page at most.
+        // The title ends after a page.
         put(process, start, &vec![b'x'; PAGE as usize + 40]);
         process.set_arguments(&Arguments { env: middle..middle + 2 * PAGE, ..arguments.clone() }).unwrap();
         assert_eq!(cmdline(process).unwrap(), vec![b'x'; PAGE as usize]);
-        // Bad ranges are refused, and nothing has changed.
+        // Invalid ranges are refused and change nothing.
         let before = process.arguments();
         for (start, end) in [(2, 1), (0, TASK_SIZE + 1), (u64::MAX, 0)] {
             let bad = Arguments { args: start..end, env: 0..0 };
@@ -154,7 +155,7 @@ fn arguments_and_environment() {
         assert_eq!(process.arguments(), before);
         process.munmap(BASE, 3 * PAGE).unwrap();
         assert_eq!(cmdline(process), Err(AccessError::BadAddress));
-        // A report does not wait for a file.
+        // A report does not wait for pages of a file.
         let file = world.file(4);
         process.mmap(BASE, 2 * PAGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
         process.set_arguments(&arguments).unwrap();

@@ -1,4 +1,4 @@
-//! How much memory is in use, and how: the values of smaps and smaps_rollup, and what changes them.
+//! Memory usage: the values of smaps and smaps_rollup, and the calls that change them.
 
 use super::*;
 use freehold::{
@@ -14,7 +14,7 @@ fn usage(process: &Process, at: u64) -> Usage {
     process.smaps(at).next().unwrap().usage
 }
 
-/// Rss, Private_Clean, Private_Dirty, Referenced, Pss_Dirty and LazyFree, in pages.
+/// Returns Rss, Private_Clean, Private_Dirty, Referenced, Pss_Dirty and LazyFree, in pages.
 fn private(process: &Process, at: u64) -> [u64; 6] {
     let usage = usage(process, at);
     let sizes = [usage.rss, usage.private_clean, usage.private_dirty, usage.referenced];
@@ -24,14 +24,15 @@ fn private(process: &Process, at: u64) -> [u64; 6] {
 }
 
 #[test]
-fn lazily_freed_pages_are_clean_until_they_are_written() {
+fn lazily_freed_pages_are_clean_until_stored_to() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 8);
         fill(process, cpu, BASE, 4, 1);
         assert_eq!(private(process, BASE), [4, 0, 4, 4, 4, 0]);
         process.madvise(BASE, 2 * PAGE, Advice::Free).unwrap();
         assert_eq!(private(process, BASE), [4, 2, 2, 2, 2, 2]);
-        // The processor remembered that the page was dirty, and must notice the store all the same.
+        // The CPU has a translation with the dirty bit cached, and must nevertheless set the bit for the next
+        // store.
         process.store(cpu, BASE, 9u64).unwrap();
         assert_eq!(private(process, BASE), [4, 1, 3, 3, 3, 1]);
         assert_eq!(process.load::<u64>(cpu, BASE + PAGE), Ok(2), "the contents stay");
@@ -43,7 +44,7 @@ fn lazily_freed_pages_are_clean_until_they_are_written() {
 }
 
 #[test]
-fn lazily_freed_pages_of_a_forked_process_stay_dirty_in_the_other() {
+fn lazy_free_after_fork_keeps_pages_of_the_other_process_dirty() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
@@ -56,7 +57,7 @@ fn lazily_freed_pages_of_a_forked_process_stay_dirty_in_the_other() {
 }
 
 #[test]
-fn lazily_freed_huge_pages_are_clean_as_a_whole_or_in_part() {
+fn lazily_freed_huge_page_is_clean_as_a_whole_or_in_part() {
     let config = Config { huge_pages: HugePages::Always, ..Config::default() };
     everywhere_with(16 << 20, &config, |_, process, cpu| {
         anon(process, BASE, 512);
@@ -69,7 +70,7 @@ fn lazily_freed_huge_pages_are_clean_as_a_whole_or_in_part() {
         assert_eq!(private(process, BASE), [all, 0, all, all, all, 0]);
         let child = Process::of(process.fork().unwrap());
         process.madvise(BASE, HUGE, Advice::Free).unwrap();
-        assert_eq!(usage(process, BASE).shared_dirty, HUGE, "one that others map stays as it is");
+        assert_eq!(usage(process, BASE).shared_dirty, HUGE, "a shared huge page stays dirty");
         drop(child);
         process.madvise(BASE, 16 * PAGE, Advice::Free).unwrap();
         assert_eq!(private(process, BASE), [all, 16, all - 16, all - 16, all - 16, 16]);
@@ -78,7 +79,7 @@ fn lazily_freed_huge_pages_are_clean_as_a_whole_or_in_part() {
 }
 
 #[test]
-fn cold_pages_count_as_unused_where_one_entry_maps_them() {
+fn cold_advice_clears_the_accessed_bit_of_unshared_pages() {
     everywhere(|_, process, cpu| {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
@@ -92,7 +93,7 @@ fn cold_pages_count_as_unused_where_one_entry_maps_them() {
 }
 
 #[test]
-fn clear_refs_clears_accessed_bits_of_the_memory_it_names() {
+fn clear_refs_clears_accessed_bits_of_the_selected_memory() {
     for locking in Locking::ALL {
         let world = World::with(24 << 20, Config::default());
         world.engine().resize_huge_pool(HugePageSize::Mib2, 2, None);
@@ -114,7 +115,8 @@ fn clear_refs_clears_accessed_bits_of_the_memory_it_names() {
             assert_eq!(referenced(), [false, true, true]);
             process.clear_refs(ClearRefs::Mapped);
             assert_eq!(referenced(), [false; 3]);
-            // The processor remembers translations of pages that were used, and must notice the use again.
+            // The CPU has cached translations of used pages, and must nevertheless set the accessed bit for
+            // the next use.
             touch(cpu);
             assert_eq!(referenced(), [true; 3]);
             process.clear_refs(ClearRefs::All);
@@ -128,10 +130,10 @@ fn clear_refs_clears_accessed_bits_of_the_memory_it_names() {
 }
 
 #[test]
-fn the_rollup_is_the_exact_sum_of_all_vmas() {
+fn rollup_is_the_exact_sum_of_all_vmas() {
     everywhere(|world, process, cpu| {
         let file = world.file(4);
-        // VMAs of a page, which three processes share: a third of a page is no number of bytes.
+        // VMAs of one page that three processes share: a third of a page is not a whole number of bytes.
         (0..9).for_each(|n| assert_eq!(anon(process, BASE + 2 * n * PAGE, 1), BASE + 2 * n * PAGE));
         (0..9).for_each(|n| process.store(cpu, BASE + 2 * n * PAGE, 1u64).unwrap());
         process.mlock(BASE, PAGE).unwrap();
@@ -146,7 +148,8 @@ fn the_rollup_is_the_exact_sum_of_all_vmas() {
         assert_eq!(sum.rss, of_each(|usage| usage.rss));
         assert_eq!(sum.referenced, of_each(|usage| usage.referenced));
         assert_eq!((sum.anonymous, sum.shared_dirty), (9 * PAGE, 9 * PAGE));
-        // Fractions of twelve bits, as on Linux, are dropped from the sum, not from what each VMA has.
+        // As on Linux, fractions have twelve bits, and are dropped from the sum, not from the value of each
+        // VMA.
         assert_eq!((sum.pss_anon, sum.pss_shmem), ((9 * ((PAGE << 12) / 3)) >> 12, PAGE));
         assert!(sum.pss_anon > of_each(|usage| usage.pss_anon));
         assert!(sum.pss_file >= PAGE);
@@ -159,7 +162,7 @@ fn the_rollup_is_the_exact_sum_of_all_vmas() {
 }
 
 #[test]
-fn the_rollup_has_the_rows_of_linux_in_their_order() {
+fn rollup_has_the_rows_of_linux_in_order() {
     World::new().live(Locking::default(), |_, process, cpu| {
         anon(process, 0x10_0000, 3);
         fill(process, cpu, 0x10_0000, 3, 1);
@@ -177,7 +180,7 @@ fn the_rollup_has_the_rows_of_linux_in_their_order() {
         assert!(text.contains("\nPss_Anon:             12 kB\n"), "{text}");
         assert!(text.contains("\nLazyFree:              4 kB\n"), "{text}");
         assert!(text.ends_with("\nLocked:                0 kB\n"), "{text}");
-        // Those of smaps are the same, without the kinds of the proportional size.
+        // smaps has the same rows, except the kinds of the proportional size.
         let mut smaps = String::new();
         process.write_smaps(&mut smaps).unwrap();
         let of_smaps = linux.replace("Pss_Anon Pss_File Pss_Shmem ", "");
@@ -189,7 +192,7 @@ fn the_rollup_has_the_rows_of_linux_in_their_order() {
 }
 
 #[test]
-fn every_page_table_but_the_root_counts_once() {
+fn every_page_table_except_the_root_counts_once() {
     let config = Config { huge_pages: HugePages::Always, ..Config::default() };
     everywhere_with(32 << 20, &config, |world, process, cpu| {
         world.engine().resize_huge_pool(HugePageSize::Mib2, 2, None);
@@ -198,7 +201,7 @@ fn every_page_table_but_the_root_counts_once() {
             assert_eq!(process.page_table_bytes(), tables * PAGE, "{what}");
         };
         check("nothing");
-        // Many VMAs over one table, and one over many.
+        // Many VMAs under one table, and one VMA over many tables.
         (0..8).for_each(|n| assert_eq!(anon(process, BASE + 2 * n * PAGE, 1), BASE + 2 * n * PAGE));
         (0..8).for_each(|n| process.store(cpu, BASE + 2 * n * PAGE, 1u64).unwrap());
         check("small VMAs");
@@ -210,9 +213,9 @@ fn every_page_table_but_the_root_counts_once() {
         let huge = BASE + 16 * HUGE;
         anon(process, huge, 1024);
         [0, HUGE].iter().for_each(|at| process.store(cpu, huge + at, 1u64).unwrap());
-        check("huge pages, with the tables kept for them");
+        check("huge pages, with the tables that they keep in reserve");
         process.mprotect(huge, PAGE, R).unwrap();
-        check("a split one");
+        check("a split huge page");
         let pool = BASE + 32 * HUGE;
         let flags = ANON | MapFlags::HUGETLB | MapFlags::FIXED;
         process.mmap(pool, HUGE, RW, flags, None, 0).unwrap();
