@@ -1,5 +1,5 @@
-//! The engine's tests, one program: each that is added would be linked with all of the engine once more. A
-//! module for each operation; a table in `CONTRIBUTING.md` says which has the tests of what.
+//! Tests of the engine. All tests are modules of one program, because each further program would link the
+//! whole engine once more. Each module covers an operation; a table in `CONTRIBUTING.md` lists them.
 
 mod access;
 mod beside;

@@ -1,10 +1,10 @@
-//! How much stack the entries of the engine need: a kernel gives them 16 KiB, and wants some of that for
+//! Stack use of the engine's entry points. A kernel gives them 16 KiB of stack and needs a part of that
 //! itself.
 //!
-//! Measured from the caller's frame to the deepest call of the platform, with what the engine has on the
-//! stack there. Below that come the platform's own functions, which are not counted: those of this machine
-//! look after stale translations and deferred functions, and are no kernel's. What the engine itself calls
-//! without another call of the platform are leaves.
+//! The depth is measured from the frame of the caller to the deepest call of the platform, including all
+//! frames of the engine. The functions of the platform below that call are not counted, because those of this
+//! test machine handle stale translations and deferred functions, which no kernel does. Engine functions that
+//! do not call the platform are leaves.
 
 mod support;
 
@@ -19,10 +19,10 @@ use freehold::{
 use freehold_machine::deepest_call;
 use support::*;
 
-/// What an entry may need, in bytes, in a build without optimisation.
+/// Largest stack use of an entry point in bytes, in a build without optimisation.
 const MOST: usize = 15 << 10;
 
-/// What was measured.
+/// Measured depths: name of the entry point, bytes, and the deepest call of the platform.
 #[derive(Default)]
 struct Depths(Vec<(&'static str, usize, &'static str)>);
 
@@ -37,7 +37,7 @@ impl Depths {
 }
 
 #[test]
-fn no_entry_needs_more_than_a_kernel_has() {
+fn no_entry_point_exceeds_the_stack_of_a_kernel() {
     let mut depths = Depths::default();
     let all: [fn(&mut Depths); 7] = [anonymous, files, shared, userfaults, huge_pages, access, pages];
     all.into_iter().for_each(|scenario| scenario(&mut depths));
@@ -55,7 +55,7 @@ fn anonymous(depths: &mut Depths) {
     let mut cpu = world.machine.cpu(0);
     let fixed = ANON | MapFlags::FIXED;
     depths.of("mmap", || process.mmap(BASE, 64 * PAGE, RW, fixed, None, 0)).unwrap();
-    depths.of("a fault, the first", || process.store(&mut cpu, BASE, 1u64)).unwrap();
+    depths.of("a first fault", || process.store(&mut cpu, BASE, 1u64)).unwrap();
     depths.of("a fault", || process.store(&mut cpu, BASE + PAGE, 1u64)).unwrap();
     fill(&process, &mut cpu, BASE, 64, 1);
     depths.of("mprotect", || process.mprotect(BASE + 8 * PAGE, PAGE, R)).unwrap();
@@ -65,7 +65,7 @@ fn anonymous(depths: &mut Depths) {
     let to = BASE + 1024 * PAGE;
     let moved = RemapFlags::MAYMOVE | RemapFlags::FIXED;
     depths.of("mremap", || process.mremap(BASE + 16 * PAGE, 8 * PAGE, 16 * PAGE, moved, to)).unwrap();
-    depths.of("mmap over others", || process.mmap(to + PAGE, 2 * PAGE, RW, fixed, None, 0)).unwrap();
+    depths.of("mmap over other mappings", || process.mmap(to + PAGE, 2 * PAGE, RW, fixed, None, 0)).unwrap();
     depths.of("mlock", || process.mlock(BASE, 4 * PAGE)).unwrap();
     depths.of("munlock", || process.munlock(BASE, 4 * PAGE)).unwrap();
     depths.of("madvise, discarding", || process.madvise(BASE, 4 * PAGE, Advice::DontNeed)).unwrap();
@@ -138,7 +138,7 @@ fn userfaults(depths: &mut Depths) {
     depths.of("uffd move", || uffd.move_pages(to, BASE, PAGE, MoveMode::empty())).unwrap();
     depths.of("uffd write_protect", || uffd.write_protect(to, PAGE, ProtectMode::WP)).unwrap();
     depths.of("uffd wake", || uffd.wake(BASE, 64 * PAGE)).unwrap();
-    depths.of("a fault for a pager", || {
+    depths.of("a fault that notifies a pager", || {
         std::thread::scope(|scope| {
             let pager = scope.spawn(|| {
                 uffd.read().unwrap();
@@ -175,10 +175,10 @@ fn huge_pages(depths: &mut Depths) {
     let thp = BASE + 64 * HUGE;
     process.mmap(thp, 2 * HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     process.madvise(thp, 2 * HUGE, Advice::HugePage).unwrap();
-    depths.of("a fault that makes a huge page", || process.store(&mut cpu, thp, 1u64)).unwrap();
+    depths.of("a fault that allocates a huge page", || process.store(&mut cpu, thp, 1u64)).unwrap();
     process.mmap(thp + 4 * HUGE, HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     world.engine().set_blocks(Blocks { always: Blocks::SIZES, advised: 0 });
-    depths.of("a fault that makes a block", || process.store(&mut cpu, thp + 4 * HUGE, 1u64)).unwrap();
+    depths.of("a fault that allocates a block", || process.store(&mut cpu, thp + 4 * HUGE, 1u64)).unwrap();
     depths.of("munmap of a part of a huge page", || process.munmap(thp + PAGE, PAGE)).unwrap();
     depths.of("exit with huge pages", || drop(process));
     drop((cpu, file, mapping));
@@ -217,7 +217,7 @@ fn pages(depths: &mut Depths) {
     let (page, shared) = (frame(BASE), frame(BASE + 8 * PAGE));
     depths.of("migrate", || world.engine().migrate(page)).unwrap();
     depths.of("migrate of a file's page", || world.engine().migrate(shared)).unwrap();
-    // It left this space.
+    // The migrated page is not mapped in this space any more.
     fill(&process, &mut cpu, BASE + 8 * PAGE, 1, 1);
     let shared = frame(BASE + 8 * PAGE);
     depths.of("mkclean", || world.engine().mkclean(shared)).unwrap();

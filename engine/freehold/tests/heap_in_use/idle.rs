@@ -1,5 +1,5 @@
-//! An engine that has had much to do, and now has nothing to do, gives the machine's memory back: frames and
-//! heap, without being dropped.
+//! An engine that becomes idle after much work returns memory to the machine, both frames and heap, without
+//! being dropped.
 
 use super::{bytes_in_use, one_at_a_time};
 use freehold::{
@@ -12,10 +12,11 @@ use freehold::{
 use freehold_machine::{Machine, MachineConfig, Process};
 use freehold_pagetable::Pfn;
 
-/// What the test program and a host that keeps lists of what is deferred may have taken meanwhile.
+/// Bytes that the test program and the host, which keeps lists of deferred functions, may allocate in
+/// between.
 const NOISE: isize = 32 << 10;
-/// What stays unless it is asked for: memory for a few hundred VMAs, and spare nodes. 65,000 VMAs take 16
-/// MiB.
+/// Bytes that stay allocated without an explicit trim: memory for a few hundred VMAs, and spare tree nodes.
+/// For comparison, 65,000 VMAs take 16 MiB.
 const KEPT: isize = 256 << 10;
 
 /// A disk of a machine whose memory has no contents.
@@ -51,7 +52,7 @@ fn read_file(file: &Counted<File<Machine>>, pages: u64) {
     (0..pages).for_each(|page| file.mapping().fill(PageIndex::new(page)).unwrap());
 }
 
-/// Bytes of the heap, and frames and tables of the machine.
+/// Returns the bytes in use on the heap, and the frames and page tables in use on the machine.
 fn in_use(machine: &Machine) -> (isize, usize, usize) {
     let bytes = bytes_in_use();
     let accounts = machine.accounting();
@@ -59,14 +60,15 @@ fn in_use(machine: &Machine) -> (isize, usize, usize) {
 }
 
 #[test]
-fn memory_returns_to_its_start() {
+fn idle_engine_returns_to_its_initial_memory_use() {
     let _alone = one_at_a_time();
     let machine = Machine::new(MachineConfig::phantom(2 << 30)).unwrap();
     let engine = Engine::new(machine.clone(), Config::default()).unwrap();
     let process = Process::new(&engine, &SpaceConfig::default()).unwrap();
     let mapping = Mapping::new(&engine, Nothing, FILE_PAGES * PAGE_SIZE, false).unwrap();
     let file = File::new(&mapping, FileAccess::READ, "/a/file").unwrap();
-    // Once as a trial, so that what is made once is there: the host's own lists, for instance.
+    // A trial run, so that one-time allocations are made before the measurement, for instance the lists of
+    // the host.
     many_mappings(&machine, &process, 100);
     read_file(&file, 100);
     let idle = || {
@@ -84,7 +86,11 @@ fn memory_returns_to_its_start() {
     assert_eq!(engine.drop_clean(FILE_PAGES), FILE_PAGES);
     let end = idle();
 
-    assert!(by_itself - start.0 < KEPT, "{} bytes stay when 65,000 VMAs have gone", by_itself - start.0);
-    assert_eq!((end.1, end.2), (start.1, start.2), "frames or page tables stay");
-    assert!(end.0 - start.0 < NOISE, "{} bytes of the heap stay", end.0 - start.0);
+    assert!(
+        by_itself - start.0 < KEPT,
+        "{} bytes stay allocated after 65,000 VMAs were freed",
+        by_itself - start.0
+    );
+    assert_eq!((end.1, end.2), (start.1, start.2), "frames or page tables stay allocated");
+    assert!(end.0 - start.0 < NOISE, "{} bytes of the heap stay allocated", end.0 - start.0);
 }

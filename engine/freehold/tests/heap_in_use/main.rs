@@ -1,4 +1,5 @@
-//! How much of the heap is in use, in a program of its own: it counts for all threads. Its tests take turns.
+//! Heap use of the engine. These tests are a program of their own, because the count covers all threads. The
+//! tests run one after the other.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 mod idle;
@@ -16,7 +17,7 @@ use std::{
 };
 use support::Machine;
 
-/// The system's allocator, and how many bytes it has given out.
+/// The system allocator, which also counts the allocated bytes.
 struct Counting;
 
 static BYTES: AtomicIsize = AtomicIsize::new(0);
@@ -25,28 +26,28 @@ static TURN: Mutex<()> = Mutex::new(());
 #[global_allocator]
 static HEAP: Counting = Counting;
 
-// SAFETY: the system's allocator does the work.
+// SAFETY: every call is forwarded to the system allocator, which upholds the contract of `GlobalAlloc`.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size() as isize, Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         BYTES.fetch_sub(layout.size() as isize, Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
         unsafe { System.dealloc(at, layout) };
     }
 }
 
-/// Bytes in use when all that was deferred has run.
+/// Returns the bytes in use after all deferred functions have run.
 fn bytes_in_use() -> isize {
     <Machine>::rcu_barrier();
     BYTES.load(Relaxed)
 }
 
-/// No other test counts until this is dropped.
+/// Locks out the other tests until the guard is dropped.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

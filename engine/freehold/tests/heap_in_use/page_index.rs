@@ -1,5 +1,5 @@
-//! The index of a page cache gives its memory back: what a program writes far apart and punches or cuts off
-//! again costs nothing in the end.
+//! The index of a page cache frees its memory: pages that are written far apart and then punched or truncated
+//! leave no memory allocated.
 
 use super::{bytes_in_use as live, one_at_a_time, support::*};
 use freehold::{PageIndex, hugetlb::HugePageSize};
@@ -12,16 +12,16 @@ impl Pager<Machine> for Broken {
     }
 }
 
-/// What one leaf of the index covers.
+/// Bytes of a file that one leaf of the index covers.
 const STRIDE: u64 = 64 * PAGE;
 const PLACES: u64 = 10_000;
 
 #[test]
-fn what_is_cut_off_costs_nothing() {
+fn removed_pages_leave_no_index_memory() {
     let _alone = one_at_a_time();
     let world = World::with(64 << 20, Config::default());
     let shared = Mapping::memfd(world.engine(), PLACES * STRIDE).unwrap();
-    // What the machine and this thread keep for ever has come by then.
+    // The machine and this thread make their permanent allocations here, before the measurement.
     shared.write_at(0, &[1]).unwrap();
     shared.punch(0..PAGE).unwrap();
     let start = live();
@@ -29,27 +29,27 @@ fn what_is_cut_off_costs_nothing() {
         shared.write_at(place * STRIDE, &[1]).unwrap();
         shared.punch(place * STRIDE..place * STRIDE + PAGE).unwrap();
     }
-    // Far less than a leaf for each page: nothing, but for what the machine may keep at hand.
+    // The remaining memory is far less than a leaf per page: only what the machine keeps in its caches.
     let kept = live() - start;
     assert!(kept < 16384, "{kept} bytes after writing and punching {PLACES} pages");
     for place in 0..PLACES / 4 {
         shared.write_at(place * STRIDE, &[1]).unwrap();
     }
     let full = live() - start;
-    assert!(full > 512 * (PLACES as isize / 4), "the pages are there: {full} bytes");
+    assert!(full > 512 * (PLACES as isize / 4), "the pages are present: {full} bytes");
     shared.truncate(0).unwrap();
     let kept = live() - start;
     assert!(kept < 16384, "{kept} bytes after truncation");
-    // Pages that cannot be had leave nothing behind.
+    // Pages that cannot be read or allocated leave no index memory.
     let broken = Mapping::new(world.engine(), Broken, 1 << 50, false).unwrap();
     let huge = Mapping::of_huge_pages(world.engine(), HugePageSize::Mib2, 1 << 50, false).unwrap();
     let start = live();
     for place in 0..PLACES {
-        assert!(broken.fill(PageIndex::new(place * 64)).is_err(), "it cannot be read");
+        assert!(broken.fill(PageIndex::new(place * 64)).is_err(), "the page cannot be read");
         assert!(huge.fill(PageIndex::new(place * 64)).is_err(), "the pool is empty");
     }
     let kept = live() - start;
-    assert!(kept < 16384, "{kept} bytes after pages that could not be had");
+    assert!(kept < 16384, "{kept} bytes after pages that could not be read or allocated");
     drop((shared, broken, huge));
     world.end();
 }
