@@ -1,5 +1,5 @@
-//! Mapped files under every schedule that the checker tries: faults beside truncation, hole punching and
-//! splits (C-26, C-37), and copying on write beside readers with stale translations (C-21).
+//! Mapped files under many schedules of the checker: faults concurrent with truncation, hole punching and
+//! splits (C-26, C-37), and copy on write concurrent with readers that have stale translations (C-21).
 
 mod common;
 
@@ -19,12 +19,12 @@ use std::sync::Arc;
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const PAGES: u64 = 4;
 
-/// Runs a scenario once, or under the checker in many schedules.
+/// Runs a scenario once, or with many schedules under the checker.
 fn run(scenario: impl Fn() + Send + Sync + 'static) {
     #[cfg(shuttle)]
     {
         let schedules = freehold_machine::Effort::of(200, 1500, 1500);
-        // Few switches, at any place: what one thread does has to fit into a narrow gap of another's.
+        // Few switches at any place, so that one thread can run in a narrow gap of another.
         let scheduler = shuttle::scheduler::PctScheduler::new_from_seed(common::seed(), 2, schedules);
         shuttle::Runner::new(scheduler, shuttle::Config::default()).run(scenario);
     }
@@ -32,7 +32,7 @@ fn run(scenario: impl Fn() + Send + Sync + 'static) {
     scenario();
 }
 
-/// A process with a file of zeroes mapped twice, and the machine they live on.
+/// A process that maps a file of zeroes twice, and its machine.
 struct Scene {
     process: Process,
     file: Counted<File<Machine>>,
@@ -54,7 +54,7 @@ impl Scene {
         Arc::new(Scene { process, file, shared, private, machine })
     }
 
-    /// Nothing is mapped behind the end of the file, and everything is given back.
+    /// Checks that nothing is mapped beyond the end of the file and that all memory is free.
     fn end(scene: Arc<Self>, cpu: usize) {
         let Ok(scene) = Arc::try_unwrap(scene) else { panic!("a thread still runs") };
         let mut cpu = scene.machine.cpu(cpu);
@@ -73,7 +73,7 @@ impl Scene {
 }
 
 #[test]
-fn c26_a_fault_beside_truncation() {
+fn c26_fault_concurrent_with_truncation() {
     for store in [false, true] {
         for private in [false, true] {
             run(move || {
@@ -100,7 +100,7 @@ fn c26_a_fault_beside_truncation() {
 }
 
 #[test]
-fn c26_a_fault_beside_a_hole() {
+fn c26_fault_concurrent_with_a_hole() {
     run(|| {
         let scene = Scene::new();
         let at = scene.shared + PAGE_SIZE;
@@ -114,11 +114,7 @@ fn c26_a_fault_beside_a_hole() {
         });
         scene.file.mapping().punch(PAGE_SIZE..2 * PAGE_SIZE).unwrap();
         let mut cpu = scene.machine.cpu(1);
-        assert_eq!(
-            scene.process.load(&mut cpu, at),
-            Ok(0u64),
-            "the page that was punched out is still mapped"
-        );
+        assert_eq!(scene.process.load(&mut cpu, at), Ok(0u64), "the punched page is still mapped");
         faulting.join().unwrap();
         drop(cpu);
         Scene::end(scene, 1);
@@ -126,7 +122,7 @@ fn c26_a_fault_beside_a_hole() {
 }
 
 #[test]
-fn c37_a_split_beside_truncation() {
+fn c37_split_concurrent_with_truncation() {
     run(|| {
         let scene = Scene::new();
         let mut cpu = scene.machine.cpu(0);
@@ -137,7 +133,7 @@ fn c37_a_split_beside_truncation() {
         let splitting = thread::spawn({
             let scene = scene.clone();
             move || {
-                // Cuts the VMA in two, then makes it one again.
+                // Splits the VMA in two, and merges the parts again.
                 let at = scene.shared + 2 * PAGE_SIZE;
                 scene.process.mprotect(at, PAGE_SIZE, Prot::READ).unwrap();
                 scene.process.mprotect(at, PAGE_SIZE, RW).unwrap();
@@ -150,12 +146,12 @@ fn c37_a_split_beside_truncation() {
 }
 
 #[test]
-fn c21_nobody_reads_the_old_page_after_a_store_to_the_new_one() {
+fn c21_no_cpu_reads_the_old_page_after_a_store() {
     run(|| {
         let scene = Scene::new();
         let at = scene.private;
         let stored = Arc::new(AtomicBool::new(false));
-        // The reader's CPU remembers the page of the file.
+        // The reader's CPU has cached a translation of the file's page.
         let mut reader = scene.machine.cpu(2);
         assert_eq!(scene.process.load(&mut reader, at), Ok(0u64));
         let writers: Vec<_> = (0..2)

@@ -1,5 +1,4 @@
-//! MADV_COLLAPSE beside whatever comes to the small pages meanwhile: stores, walkers of the reverse map,
-//! pins.
+//! MADV_COLLAPSE concurrent with stores, reverse map walks and pins of the small pages.
 
 use crate::{
     explore::{explore, thread},
@@ -14,7 +13,8 @@ use freehold::{
 };
 use freehold_machine::Process;
 
-/// Small pages with 1000 and more, among them the first and the last.
+/// Returns a scene with small pages, among them the first and the last of the block, that contain 1000 and
+/// more.
 fn small(locking: Locking) -> Scene {
     let scene = Scene::huge(locking);
     scene.process.set_thp_disable(ThpDisable::UnlessAdvised);
@@ -30,7 +30,7 @@ fn collapse(process: &Process) -> Result<(), MadviseError> {
     process.madvise(page(0), TABLE * PAGE, Advice::Collapse)
 }
 
-/// Nothing that was stored is lost, whether it became a huge page or not.
+/// Checks that no store is lost, whether the pages became a huge page or not.
 fn values(scene: &Scene, first: u64) {
     let mut cpu = scene.machine.cpu(3);
     let found = [0, 1, 300, 511, 2].map(|number| look(&scene.process, &mut cpu, number));
@@ -38,15 +38,15 @@ fn values(scene: &Scene, first: u64) {
 }
 
 #[test]
-fn stores_beside_it() {
-    explore("a store to a page that becomes part of a huge one", 10, |locking| {
+fn collapse_loses_no_concurrent_store() {
+    explore("collapse concurrent with a store", 10, |locking| {
         let scene = small(locking);
         thread::scope(|scope| {
             scope.spawn(|| {
                 scene.machine.cpu(0).call(|| collapse(&scene.process)).unwrap();
             });
             scope.spawn(|| {
-                // One that remembers the page, and may write to it.
+                // A CPU that has a writable translation of the page.
                 let mut cpu = scene.machine.cpu(OLD);
                 assert_eq!(look(&scene.process, &mut cpu, 0), 1000);
                 put(&scene.process, &mut cpu, 0, 7);
@@ -59,16 +59,17 @@ fn stores_beside_it() {
     });
 }
 
-/// A page moves, wherever a walk over its entries finds it: among the small pages, or not any more.
+/// A page migrates. The walk over its entries finds it among the small pages, or not any more.
 #[test]
-fn moves_beside_it() {
-    explore("a page that moves beside its becoming part of a huge one", 20, |locking| {
+fn collapse_concurrent_with_migration_keeps_contents() {
+    explore("collapse concurrent with a migration", 20, |locking| {
         let scene = small(locking);
-        // By number, known before: a question to the process waits until the collapse is over.
+        // The frame numbers are read before, because a lookup in the process would wait for the end of the
+        // collapse.
         let frames = [511, 300].map(|number| scene.process.frame_at(page(number)).unwrap());
         thread::scope(|scope| {
             scope.spawn(|| {
-                // The migration has a reference to the page, or a marker in its place.
+                // The migration holds a reference to the page, or has replaced its entry by a marker.
                 let said = scene.machine.cpu(0).call(|| collapse(&scene.process));
                 let allowed = [Ok(()), Err(MadviseError::InUse), Err(MadviseError::Invalid)];
                 assert!(allowed.contains(&said), "{said:?}");
@@ -80,15 +81,15 @@ fn moves_beside_it() {
     });
 }
 
-/// Walks of the reverse map that begin when entries are closed already, and not all pages copied: a page that
-/// has a marker for its entry just when its turn to be copied comes would be taken for none, and zeroes would
-/// come in its place.
+/// Reverse map walks that begin after the collapse has closed the entries and before it has copied all pages.
+/// If a page had a migration entry just when it is to be copied, the collapse would take the page for a hole
+/// and fill in zeroes.
 #[test]
-fn walks_in_the_midst_of_it() {
-    explore("walks to pages that are just being copied into a huge one", 20, |locking| {
+fn rmap_walks_during_collapse_lose_no_page() {
+    explore("collapse concurrent with reverse map walks", 20, |locking| {
         let scene = small(locking);
         let mut cpu = scene.machine.cpu(OLD);
-        // Many, so that the walks begin before the last is copied.
+        // Many pages, so that the walks begin before the last page is copied.
         let pages = (16..TABLE).step_by(16);
         pages.clone().for_each(|number| put(&scene.process, &mut cpu, number, 1000 + number));
         let last = [496, 480, 464, 448].map(|number| scene.process.frame_at(page(number)).unwrap());
@@ -112,8 +113,8 @@ fn walks_in_the_midst_of_it() {
 }
 
 #[test]
-fn pins_beside_it() {
-    explore("a pin, got quickly, beside a page's becoming part of a huge one", 10, |locking| {
+fn collapse_keeps_concurrently_pinned_pages() {
+    explore("collapse concurrent with a fast pin", 10, |locking| {
         let scene = small(locking);
         let pins = thread::scope(|scope| {
             scope.spawn(|| {
@@ -127,7 +128,7 @@ fn pins_beside_it() {
             });
             pin.join().unwrap()
         });
-        // What is stored by it is stored to the page.
+        // A store through the pin reaches the page.
         pins.write(0, &9u64.to_le_bytes()).unwrap();
         values(&scene, 9);
         drop(pins);

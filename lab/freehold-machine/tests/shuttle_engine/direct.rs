@@ -1,5 +1,5 @@
-//! Files whose pages are the storage itself (DAX): write-back beside stores, and frames that go back beside
-//! every task that may still have one.
+//! Direct access (DAX): write-back concurrent with stores, and frames that are returned while other tasks may
+//! still use them.
 
 use crate::{
     explore::{explore, thread},
@@ -23,23 +23,24 @@ use std::{
 
 const PAGES: usize = 3;
 
-/// What the storage has. It waits for nothing, so the checker has no business with it.
+/// State of the storage. No method waits, so the checker need not explore it.
 #[derive(Default)]
 struct State {
-    /// Frames of pages, plus one; 0: none.
+    /// Frame of each page, plus one; 0 stands for none.
     frames: [AtomicU64; PAGES],
-    /// First words of pages, as they were made to last.
+    /// Persistent first words of pages.
     lasting: [AtomicU64; PAGES],
 }
 
-/// Storage that is memory of the machine. What it gets back it frees at once: nobody may have it any more.
+/// Storage that is memory of the machine. The storage frees each returned frame at once, so the frame must
+/// have no user left.
 #[derive(Clone)]
 pub struct Storage {
     machine: Machine,
     state: Arc<State>,
 }
 
-/// The pager of the one file on it.
+/// Pager of the only file on the storage.
 struct Device(Storage);
 
 impl Storage {
@@ -47,7 +48,7 @@ impl Storage {
         Storage { machine: scene.machine.clone(), state: Arc::default() }
     }
 
-    /// A file of all its pages.
+    /// Creates a file of all pages.
     pub fn file(&self, scene: &Scene) -> Opened {
         let mapping = Mapping::direct(&scene.engine, Device(self.clone()), PAGES as u64 * PAGE).unwrap();
         File::new(&mapping, FileAccess::READ_WRITE, "storage").unwrap()
@@ -66,7 +67,7 @@ impl Storage {
     fn free(&self, frame: Pfn) {
         let record: &Frame = self.machine.frame(frame);
         assert!(record.is_free(), "{frame:?} is still in use");
-        // SAFETY: allocated below, and its record says that nobody has it.
+        // SAFETY: the frame was allocated by the storage, and its record says that it has no user.
         unsafe { self.machine.free_frames(&[frame]) };
     }
 
@@ -80,7 +81,7 @@ impl Storage {
 }
 
 fn foreign(frame: Pfn) -> ForeignFrames {
-    // SAFETY: from the machine, and given back once no file has it.
+    // SAFETY: the frame was allocated from the machine, and is freed only after no file uses it.
     unsafe { ForeignFrames::new(frame, 1) }
 }
 
@@ -108,7 +109,7 @@ impl Pager<Machine> for Device {
 
     fn write_page(&self, _: &Machine, index: PageIndex, _: Pfn) -> Result<(), IoError> {
         let word = self.0.word(index.get() as usize);
-        // It takes a while, in which somebody else may ask for the same.
+        // A scheduling point, at which another task may request the same page.
         thread::yield_now();
         self.0.state.lasting[index.get() as usize].store(word, SeqCst);
         Ok(())
@@ -132,8 +133,8 @@ fn map(process: &freehold_machine::Process, file: &Opened) {
 }
 
 #[test]
-fn no_store_is_clean_and_not_lasting() {
-    explore("write-back of a direct file beside stores and munmap", 60, |locking| {
+fn page_is_dirty_until_its_stores_are_persistent() {
+    explore("write-back of a direct file concurrent with stores and munmap", 60, |locking| {
         let scene = Scene::new(locking);
         let storage = Storage::new(&scene);
         let (file, other) = (storage.file(&scene), scene.another());
@@ -145,7 +146,7 @@ fn no_store_is_clean_and_not_lasting() {
                 for number in 1..4u64 {
                     scene.process.store(&mut cpu, page(number % 2), number).unwrap();
                     file.mapping().write_back((0..PAGES as u64).into()).unwrap();
-                    // Though another may have begun to write the page back, and be at it still.
+                    // This holds even if another task had begun to write the page back.
                     assert_eq!(storage.state.lasting[number as usize % 2].load(SeqCst), number);
                 }
             });
@@ -156,14 +157,14 @@ fn no_store_is_clean_and_not_lasting() {
             });
             scope.spawn(|| (0..2).for_each(|_| file.mapping().write_back((0..PAGES as u64).into()).unwrap()));
         });
-        // Whatever the others saw of it: what is dirty now is all that did not last yet.
+        // All pages that are dirty now, and no others, are not persistent yet.
         file.mapping().write_back((0..PAGES as u64).into()).unwrap();
         let (stored, lasting): ([u64; PAGES], [u64; PAGES]) = (
             array::from_fn(|index| storage.word(index)),
             array::from_fn(|index| storage.state.lasting[index].load(SeqCst)),
         );
         assert_eq!((stored, lasting), ([2, 3, 7], [2, 3, 7]));
-        // The next store is noticed, too.
+        // The next store makes the page dirty, too.
         scene.process.store(&mut scene.machine.cpu(0), page(0), 9u64).unwrap();
         file.mapping().write_back((0..PAGES as u64).into()).unwrap();
         assert_eq!(storage.state.lasting[0].load(SeqCst), 9);
@@ -174,8 +175,8 @@ fn no_store_is_clean_and_not_lasting() {
 }
 
 #[test]
-fn c58_a_frame_of_storage_goes_back_when_nobody_has_it() {
-    explore("truncation of a direct file beside munmap, a transfer and stores", 60, |locking| {
+fn c58_frame_returns_to_the_storage_without_users() {
+    explore("truncation of a direct file concurrent with munmap, a transfer and stores", 60, |locking| {
         let scene = Scene::new(locking);
         let storage = Storage::new(&scene);
         let (file, other) = (storage.file(&scene), scene.another());

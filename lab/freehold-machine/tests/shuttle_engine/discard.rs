@@ -1,5 +1,5 @@
-//! DONTNEED beside itself, munmap and faults (C-4, C-61): after it has returned nobody reads the old page,
-//! even if another call cleared the entry.
+//! DONTNEED concurrent with DONTNEED, munmap and faults (C-4, C-61). After the call has returned, no CPU
+//! reads the old page, even if another call cleared the entry.
 
 use crate::{
     explore::{explore, thread},
@@ -8,8 +8,8 @@ use crate::{
 use freehold::{call::Advice, error::MadviseError};
 
 #[test]
-fn c04_gathers_that_overlap() {
-    explore("DONTNEED beside DONTNEED and munmap", 150, |locking| {
+fn c04_overlapping_discards_flush_every_entry() {
+    explore("DONTNEED concurrent with DONTNEED and munmap", 150, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..4);
         let [first, second, third] = [0, 1, 2].map(|number| scene.acquainted(number, 0..4));
@@ -26,7 +26,8 @@ fn c04_gathers_that_overlap() {
                 for number in 0..2 {
                     assert_eq!(scene.process.load(&mut second, page(number)), Ok(0u64));
                 }
-                // What it found unmapped, others may be able to read until the munmap is over.
+                // A page that DONTNEED found unmapped may stay readable on other CPUs until the munmap has
+                // completed.
                 let last = scene.process.load(&mut second, page(2));
                 let unmapping = advised == Err(MadviseError::NotMapped) && last == Ok(value(2));
                 assert!(
@@ -50,8 +51,8 @@ fn c04_gathers_that_overlap() {
 }
 
 #[test]
-fn c61_dontneed_beside_faults() {
-    explore("DONTNEED beside stores", 100, |locking| {
+fn c61_dontneed_concurrent_with_stores() {
+    explore("DONTNEED concurrent with stores", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         let first = scene.acquainted(0, 0..2);
@@ -81,8 +82,8 @@ fn c61_dontneed_beside_faults() {
 }
 
 #[test]
-fn c04_guards_beside_faults() {
-    explore("guards beside stores and DONTNEED", 60, |locking| {
+fn c04_guards_concurrent_with_stores() {
+    explore("guards concurrent with stores and DONTNEED", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         let first = scene.acquainted(0, 0..2);

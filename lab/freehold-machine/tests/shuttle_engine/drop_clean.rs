@@ -1,5 +1,5 @@
-//! Pages that nobody uses are taken out of a file's cache beside tasks that begin to use them: no store is
-//! lost, nobody keeps a page that is the file's no more (C-26, C-37).
+//! Clean unused pages are dropped from the cache of a file while other tasks begin to use them. No store is
+//! lost, and no task keeps a page that the file has dropped (C-26, C-37).
 
 use crate::{
     explore::{explore, thread},
@@ -20,12 +20,12 @@ use std::{
 
 const ALL: PageRange = PageRange::ALL;
 
-/// A store with two words a page, which remembers them.
+/// A disk that stores two words for each page.
 #[derive(Clone, Default)]
 pub struct Store(Arc<Mutex<HashMap<u64, [u8; 16]>>>);
 
 impl Store {
-    /// The first word of a page as it was written back last.
+    /// Returns the first word of a page as it was last written back.
     pub fn first(&self, index: u64) -> Option<u64> {
         let words = self.0.lock().unwrap().get(&index).copied()?;
         Some(u64::from_le_bytes(words[..8].try_into().unwrap()))
@@ -71,8 +71,8 @@ pub fn words(file: &Opened, number: u64) -> [u64; 2] {
 }
 
 #[test]
-fn c26_stores_beside_pages_that_go() {
-    explore("stores of two processes beside pages that nobody uses", 100, |locking| {
+fn c26_stores_concurrent_with_drop_clean_are_kept() {
+    explore("stores of two processes concurrent with drop_clean", 100, |locking| {
         let scene = Scene::new(locking);
         let (file, other) = (open(&scene), scene.another());
         map_file(&scene.process, &file);
@@ -101,7 +101,7 @@ fn c26_stores_beside_pages_that_go() {
             });
         });
         assert_eq!((words(&file, 0), words(&file, 1)), ([5, 6], [7, 0]));
-        // All of it is in the store as well, and the cache empty in the end.
+        // The disk has all stores, too, and the cache is empty in the end.
         unmap(&scene.process, 0..2);
         file.mapping().write_back(ALL).unwrap();
         assert_eq!(file.drop_clean(ALL), 2);
@@ -113,8 +113,8 @@ fn c26_stores_beside_pages_that_go() {
 }
 
 #[test]
-fn two_processes_see_one_page() {
-    explore("first faults on one page beside pages that nobody uses", 60, |locking| {
+fn two_processes_see_one_page_during_drop_clean() {
+    explore("first faults on one page concurrent with drop_clean", 60, |locking| {
         let scene = Scene::new(locking);
         let (file, other) = (open(&scene), scene.another());
         map_file(&scene.process, &file);
@@ -131,7 +131,11 @@ fn two_processes_see_one_page() {
         });
         let mut cpu = scene.machine.cpu(2);
         scene.process.store(&mut cpu, page(0), 9u64).unwrap();
-        assert_eq!(other.load(&mut cpu, page(0)), Ok(9u64), "the page of one process is not the file's");
+        assert_eq!(
+            other.load(&mut cpu, page(0)),
+            Ok(9u64),
+            "one process maps a page that is not in the file"
+        );
         drop(cpu);
         unmap(&scene.process, 0..2);
         drop((file, other));
@@ -141,8 +145,8 @@ fn two_processes_see_one_page() {
 }
 
 #[test]
-fn files_end_while_they_are_asked() {
-    explore("files that end beside a search for memory", 40, |locking| {
+fn files_may_be_dropped_during_drop_clean() {
+    explore("files that are dropped concurrent with drop_clean", 40, |locking| {
         let scene = Scene::new(locking);
         let files = [open(&scene), open(&scene)];
         files.iter().for_each(|file| file.mapping().fill(PageIndex::new(1)).unwrap());

@@ -1,4 +1,4 @@
-//! Running a scenario for every design of the locks: once on threads, or under the checker in many schedules.
+//! Runs a scenario on every design: once on threads, or with many schedules under the checker.
 
 pub(crate) use super::thread;
 #[cfg(shuttle)]
@@ -6,17 +6,16 @@ pub use checker::{explore, explore_in, explore_until, seed};
 #[cfg(not(shuttle))]
 use freehold::space::Locking;
 
-/// Whether a checker chooses the schedules.
+/// True if a checker chooses the schedules.
 pub const CHECKED: bool = cfg!(shuttle);
 
-/// Runs `scenario` with every design of the locks. `share` is how many of the usual schedules it is worth, in
-/// percent.
+/// Runs `scenario` on every design. `share` scales the usual number of schedules, in percent.
 #[cfg(not(shuttle))]
 pub fn explore(_name: &str, _share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
     Locking::ALL.into_iter().for_each(scenario);
 }
 
-/// The same with these designs of the locks.
+/// Runs `scenario` on the given designs.
 #[cfg(not(shuttle))]
 pub fn explore_in(
     designs: &[Locking],
@@ -27,8 +26,8 @@ pub fn explore_in(
     designs.iter().copied().for_each(scenario);
 }
 
-/// Explores as [`explore_in`] does. Under the checker it explores again, in other schedules, until `is_met`
-/// returns true: which schedules meet what a scenario is about differs from build to build.
+/// Explores like [`explore_in`]. Under the checker, explores further schedules until `is_met` returns true,
+/// because the schedules that reach the condition of a scenario differ from build to build.
 #[cfg(not(shuttle))]
 pub fn explore_until(
     designs: &[Locking],
@@ -40,8 +39,8 @@ pub fn explore_until(
     explore_in(designs, name, share, scenario);
 }
 
-/// A number to draw what a scenario is to do from: another each time, and part of what a failed schedule
-/// replays.
+/// Returns a number from which a scenario draws its actions. The number differs in each run, and the replay
+/// of a failed schedule returns it again.
 #[cfg(not(shuttle))]
 pub fn seed() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -60,21 +59,21 @@ mod checker {
     };
     use std::{env, io::Write, sync::Arc};
 
-    /// Schedules for each design by each scheduler, in a quick, a full and a long run.
+    /// Number of schedules for each design and scheduler, in a quick, a full and a long run.
     const SCHEDULES: [usize; 3] = [12, 60, 3000];
-    /// Switches away from the most urgent thread that the second scheduler makes.
+    /// Number of switches away from the most urgent thread that the second scheduler makes.
     const DEPTH: usize = 3;
 
-    /// A boxed scenario: the checker is compiled once for all scenarios.
+    /// A boxed scenario, so that the checker is compiled once for all scenarios.
     type Scenario = Arc<dyn Fn(Locking) + Send + Sync>;
 
-    /// Runs `scenario` with every design of the locks, half of the time switching threads anywhere, and half
-    /// of the time at few places: what one thread does has to fit into a narrow gap of another's.
+    /// Runs `scenario` on every design. Half of the schedules switch threads anywhere. The other half switch
+    /// at few places, so that one thread can run in a narrow gap of another.
     pub fn explore(name: &str, share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
         explore_in(&Locking::ALL, name, share, scenario);
     }
 
-    /// The same with these designs of the locks.
+    /// Runs `scenario` on the given designs.
     pub fn explore_in(
         designs: &[Locking],
         name: &str,
@@ -84,8 +83,8 @@ mod checker {
         explore_until(designs, name, share, || true, scenario);
     }
 
-    /// Explores, and again with other seeds until `is_met` returns true: which schedules meet what a scenario
-    /// is about differs from build to build.
+    /// Explores, and explores again with other seeds until `is_met` returns true, because the schedules that
+    /// reach the condition of a scenario differ from build to build.
     pub fn explore_until(
         designs: &[Locking],
         name: &str,
@@ -106,7 +105,7 @@ mod checker {
                 let pct = PctScheduler::new_from_seed(seed, DEPTH, schedules);
                 total += run(random, locking, &scenario) + run(pct, locking, &scenario);
             }
-            // Past the capture of what tests print.
+            // Bypasses the capture of test output.
             let _ = writeln!(std::io::stderr(), "{total:6} schedules: {name}");
             if is_met() {
                 break;
@@ -114,8 +113,8 @@ mod checker {
         }
     }
 
-    /// A number to draw what a scenario is to do from: another each time, and part of what a failed schedule
-    /// replays.
+    /// Returns a number from which a scenario draws its actions. The number differs in each schedule, and the
+    /// replay of a failed schedule returns it again.
     pub fn seed() -> u64 {
         shuttle::rand::thread_rng().next_u64()
     }
@@ -123,7 +122,7 @@ mod checker {
     fn run(scheduler: impl Scheduler + 'static, locking: Locking, scenario: &Scenario) -> usize {
         let scenario = scenario.clone();
         let mut config = Config::default();
-        // The engine needs less; what a failed assertion says needs more.
+        // The engine needs less stack. The message of a failed assertion needs more.
         config.stack_size = 1 << 18;
         Runner::new(scheduler, config).run(move || scenario(locking))
     }

@@ -1,6 +1,6 @@
-//! Memory that fails, and what is done to all entries of a page, beside what programs do: nobody keeps a way
-//! to a frame out of use, a store is there, written back, or reported lost, and a page out of its file's
-//! cache is mapped nowhere (C-27).
+//! Memory failures and operations on all entries of a page, concurrent with programs. No task keeps an entry
+//! of a frame that is out of use. A store is present, written back, or reported as lost. A page that left the
+//! cache of its file is not mapped (C-27).
 
 use crate::{
     explore::{explore, explore_until, thread},
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, atomic::AtomicU64};
 
 type Opened = Counted<File<Machine>>;
 
-/// A store that keeps the first three words of each of two pages.
+/// A disk that stores the first three words of each of two pages.
 #[derive(Clone, Default)]
 struct Store(Arc<Mutex<[[u64; 3]; 2]>>);
 
@@ -44,7 +44,7 @@ impl Pager<Machine> for Store {
             platform.read_frame(frame, offset * 8, &mut bytes);
             u64::from_le_bytes(bytes)
         });
-        // A store takes its time.
+        // A scheduling point, because a write takes time.
         thread::yield_now();
         self.0.lock().unwrap()[index.get() as usize] = words;
         Ok(())
@@ -64,7 +64,7 @@ impl Store {
     }
 }
 
-/// A file of two pages, of which the store has a value each, mapped shared at page 0.
+/// Creates a file of two pages, each with a value on the disk, and maps it shared at page 0.
 fn opened(scene: &Scene, store: &Store) -> Opened {
     *store.0.lock().unwrap() = [[value(0), 0, 0], [value(1), 0, 0]];
     let mapping = Mapping::new(&scene.engine, store.clone(), 2 * PAGE, false).unwrap();
@@ -73,7 +73,7 @@ fn opened(scene: &Scene, store: &Store) -> Opened {
     file
 }
 
-/// The same, and another process with the same mapping.
+/// Creates the file of [`opened`], and another process with the same mapping.
 fn opened_twice(scene: &Scene, store: &Store) -> (Opened, Process) {
     let (file, other) = (opened(scene, store), scene.another());
     map_file(&other, &file);
@@ -93,7 +93,7 @@ fn failed<T>(number: u64) -> Result<T, FaultError> {
     Err(FaultError::MemoryFailed { addr: page(number) })
 }
 
-/// The memory of `pfn` fails, which may be in use by others just then, or free.
+/// Reports a failure of the memory of `pfn`, which may be in use or free at that moment.
 fn fail(engine: &Engine<Machine>, pfn: Pfn) -> Option<Damage> {
     match engine.memory_failure(pfn) {
         Ok(damage) => Some(damage),
@@ -102,7 +102,7 @@ fn fail(engine: &Engine<Machine>, pfn: Pfn) -> Option<Damage> {
     }
 }
 
-/// Takes everything down; what failed is missing, and nothing else.
+/// Frees everything. Checks that exactly the failed frames are missing.
 fn end(scene: Scene) {
     scene.process.check();
     unmap(&scene.process, 0..8);
@@ -115,8 +115,8 @@ fn end(scene: Scene) {
 }
 
 #[test]
-fn an_anonymous_page_fails_beside_fork_a_store_and_munmap() {
-    explore("a shared page's failure beside fork, a store and munmap", 40, |locking| {
+fn memory_failure_concurrent_with_fork_store_and_munmap() {
+    explore("a memory failure concurrent with fork, a store and munmap", 40, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         let child = Process::of(scene.process.fork().unwrap());
@@ -135,14 +135,14 @@ fn an_anonymous_page_fails_beside_fork_a_store_and_munmap() {
             (failure.join().unwrap(), fork.join().unwrap(), store.join().unwrap())
         });
         let mut cpu = scene.machine.cpu(2);
-        // A copy made in time is another page. A process that has the old one has lost it, and so has one
-        // that stored to it as its last user.
+        // A copy that was made before the failure is another page. A process that maps the failed page has
+        // lost it, and so has a process that stored to it as its last user.
         let lost = damage == Some(Damage::Lost);
         assert!(stored == Ok(()) || (stored == failed(0) && lost), "{stored:?}");
         let found = look(&child, &mut cpu, 0);
         assert!((found == Ok(7) && stored.is_ok()) || (found == failed(0) && lost), "{found:?}, {damage:?}");
         let found = look(&grandchild, &mut cpu, 0);
-        // A copy may be shared before it is stored to.
+        // A copy may be shared before the store.
         let kept = found == Ok(7) || found == Ok(value(0));
         assert!(kept || (found == failed(0) && lost), "{found:?}, {damage:?}");
         for process in [&child, &grandchild] {
@@ -156,8 +156,8 @@ fn an_anonymous_page_fails_beside_fork_a_store_and_munmap() {
 }
 
 #[test]
-fn a_page_fails_where_it_moves_to() {
-    explore("a page's move, and the failure of both frames", 80, |locking| {
+fn memory_failure_of_both_frames_of_a_migration() {
+    explore("a migration, and a failure of both frames", 80, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let child = Process::of(scene.process.fork().unwrap());
@@ -167,8 +167,8 @@ fn a_page_fails_where_it_moves_to() {
                 Ok(_) | Err(MigrateError::NoPage | MigrateError::Busy) => {}
                 Err(error) => panic!("{error}"),
             });
-            // Wherever it is by now: a move comes to the parent first, and may not have come to the child
-            // yet.
+            // The page is at any stage of the migration, which handles the parent first and may not have
+            // reached the child.
             scope.spawn(|| {
                 if let Some(pfn) = scene.process.frame_at(page(0)) {
                     fail(&scene.engine, pfn);
@@ -192,8 +192,8 @@ fn a_page_fails_where_it_moves_to() {
 }
 
 #[test]
-fn a_store_to_a_file_is_kept_or_reported_when_memory_fails() {
-    explore("a file's page fails beside a store, a fault and a write", 60, |locking| {
+fn store_to_a_failed_page_of_a_file_is_kept_or_reported() {
+    explore("a failure of a file's page concurrent with a store, a fault and a write", 60, |locking| {
         let (scene, store) = (Scene::new(locking), Store::default());
         let (file, other) = opened_twice(&scene, &store);
         let mut cpu = scene.machine.cpu(OLD);
@@ -214,19 +214,19 @@ fn a_store_to_a_file_is_kept_or_reported_when_memory_fails() {
             (failure.join().unwrap(), store, fault.join().unwrap(), write.join().unwrap())
         });
         assert_eq!(written, Ok(8));
-        let damage = damage.expect("nobody takes the page away but the failure");
+        let damage = damage.expect("only the failure removes the page");
         let told = file.mapping().write_back((0..2).into());
         let found = store.kept(0);
         assert_eq!(found[0], value(0));
         match damage {
-            // It was as the store had it; what came later went to another frame.
+            // The failed page was clean. Later stores went to another frame.
             Damage::Dropped => {
                 assert_eq!((stored, seen, told, found[1], found[2]), (Ok(()), Ok(value(0)), Ok(()), 5, 6))
             }
             Damage::Lost => {
                 assert!(seen == Ok(value(0)) || seen == failed(0), "{seen:?}");
                 assert_eq!(told, Err(IoError));
-                assert_eq!(file.mapping().write_back((0..2).into()), Ok(()), "told once");
+                assert_eq!(file.mapping().write_back((0..2).into()), Ok(()), "the error is reported once");
             }
             other => panic!("{other:?}"),
         }
@@ -242,8 +242,8 @@ fn a_store_to_a_file_is_kept_or_reported_when_memory_fails() {
 }
 
 #[test]
-fn a_page_that_is_clean_is_what_the_store_has() {
-    explore("mkclean and write-back beside stores", 200, |locking| {
+fn clean_page_is_equal_to_the_disk() {
+    explore("mkclean and write-back concurrent with stores", 200, |locking| {
         let (scene, store) = (Scene::new(locking), Store::default());
         let (file, other) = opened_twice(&scene, &store);
         scene.process.store(&mut scene.machine.cpu(OLD), page(0), 1u64).unwrap();
@@ -263,7 +263,7 @@ fn a_page_that_is_clean_is_what_the_store_has() {
         });
         file.mapping().write_back((0..1).into()).unwrap();
         assert_eq!(store.kept(0), [1, 2, 2]);
-        // Clean: dropped without loss.
+        // The page is clean, so it is dropped without a loss.
         assert_eq!(fail(&scene.engine, pfn), Some(Damage::Dropped));
         assert_eq!(look(&other, &mut scene.machine.cpu(0), 0), Ok(1));
         other.check();
@@ -273,8 +273,8 @@ fn a_page_that_is_clean_is_what_the_store_has() {
 }
 
 #[test]
-fn write_back_ends_when_every_store_before_it_is_written() {
-    explore("two write-backs, one after a store, beside mkclean and munmap", 60, |locking| {
+fn write_back_writes_every_earlier_store() {
+    explore("two write-backs, one after a store, concurrent with mkclean and munmap", 60, |locking| {
         let (scene, store) = (Scene::new(locking), Store::default());
         let (file, other) = opened_twice(&scene, &store);
         scene.process.store(&mut scene.machine.cpu(OLD), page(0), 1u64).unwrap();
@@ -284,7 +284,7 @@ fn write_back_ends_when_every_store_before_it_is_written() {
             for stored in 1..3u64 {
                 process.store(&mut cpu, page(0) + 8 * offset as u64, stored).unwrap();
                 file.mapping().write_back((0..1).into()).unwrap();
-                assert_eq!(store.kept(0)[offset], stored, "written back, and not there");
+                assert_eq!(store.kept(0)[offset], stored, "the store is not on the disk after write-back");
             }
         };
         thread::scope(|scope| {
@@ -302,11 +302,11 @@ fn write_back_ends_when_every_store_before_it_is_written() {
     });
 }
 
-/// The same, where the store was made through a mapping that is just going.
+/// The store was made through a mapping that is being unmapped.
 #[test]
-fn what_a_mapping_stored_is_written_while_it_goes() {
+fn write_back_writes_stores_of_a_mapping_being_unmapped() {
     explore(
-        "write-back after a store, beside another and munmap of the mapping that stored",
+        "write-back after a store, concurrent with another one and munmap of the storing mapping",
         150,
         |locking| {
             let (scene, store) = (Scene::new(locking), Store::default());
@@ -315,7 +315,7 @@ fn what_a_mapping_stored_is_written_while_it_goes() {
             assert_eq!(look(&other, &mut cpu, 0), Ok(value(0)));
             let stored = AtomicBool::new(false);
             thread::scope(|scope| {
-                // It may take the frame's dirty bit when the entry has just become dirty.
+                // This write-back may clear the dirty bit of the frame just after the entry has become dirty.
                 scope.spawn(|| file.mapping().write_back((0..1).into()).unwrap());
                 scope.spawn(|| {
                     other.store(&mut scene.machine.cpu(0), page(0) + 8, 5u64).unwrap();
@@ -325,7 +325,10 @@ fn what_a_mapping_stored_is_written_while_it_goes() {
                 scope.spawn(|| {
                     let before = stored.load(SeqCst);
                     file.mapping().write_back((0..1).into()).unwrap();
-                    assert!(!before || store.kept(0)[1] == 5, "written back, and not there");
+                    assert!(
+                        !before || store.kept(0)[1] == 5,
+                        "the store is not on the disk after write-back"
+                    );
                 });
             });
             file.mapping().write_back((0..1).into()).unwrap();
@@ -337,8 +340,8 @@ fn what_a_mapping_stored_is_written_while_it_goes() {
 }
 
 #[test]
-fn a_page_unmapped_beside_a_store_keeps_it() {
-    explore("a file's page is unmapped everywhere beside stores and munmap", 40, |locking| {
+fn try_to_unmap_concurrent_with_stores_loses_none() {
+    explore("try_to_unmap of a file's page concurrent with stores and munmap", 40, |locking| {
         let (scene, store) = (Scene::new(locking), Store::default());
         let (file, other) = opened_twice(&scene, &store);
         scene.process.store(&mut scene.machine.cpu(OLD), page(0), 1u64).unwrap();
@@ -365,13 +368,14 @@ fn a_page_unmapped_beside_a_store_keeps_it() {
     });
 }
 
-/// Schedules in which another task held the lock.
+/// Number of schedules in which another task held the lock.
 static CONTENDED: AtomicU64 = AtomicU64::new(0);
 
 #[test]
-fn use_is_asked_for_beside_munmap_and_fork() {
-    let name = "referenced beside munmap, fork and a store";
-    // One schedule in 150 meets the holder: a quick run needs more of them than others do.
+fn referenced_concurrent_with_munmap_and_fork() {
+    let name = "referenced concurrent with munmap, fork and a store";
+    // The lock is contended in one schedule of 150, so a quick run needs more schedules than for other
+    // scenarios.
     let share = Effort::of(500, 250, 250);
     explore_until(
         &Locking::ALL,
@@ -397,7 +401,7 @@ fn use_is_asked_for_beside_munmap_and_fork() {
                 assert_eq!(look(process, &mut cpu, 0), Ok(value(0)));
                 process.check();
             }
-            // Nobody holds the lock: the child has used it, and the grandchild.
+            // No task holds the lock now. The child has accessed the page, and so has the grandchild.
             let used = scene.engine.referenced(pfn);
             assert!(used == Ok(1) || used == Ok(2), "{used:?}");
             assert_eq!(scene.engine.referenced(pfn), Ok(0));
@@ -407,59 +411,56 @@ fn use_is_asked_for_beside_munmap_and_fork() {
     );
 }
 
-/// A page that is in no table of a cache is mapped nowhere, whatever became of its move.
+/// C-27: a page that is in no cache is not mapped anywhere, whatever the result of its migration.
 #[test]
-fn c27_a_move_beside_a_hole_leaves_nothing_mapped_behind() {
+fn c27_migration_concurrent_with_a_hole_leaves_no_mapping() {
     for truncated in [false, true] {
-        explore(
-            "a file's page moves, or fails to, beside its cutting off and a reader",
-            40,
-            move |locking| {
-                let (scene, store) = (Scene::new(locking), Store::default());
-                let (file, other) = opened_twice(&scene, &store);
-                other.store(&mut scene.machine.cpu(OLD), page(1), 3u64).unwrap();
-                let pfn = other.frame_at(page(1)).unwrap();
-                let moved = thread::scope(|scope| {
-                    let migration = scope.spawn(|| scene.engine.migrate(pfn));
-                    scope.spawn(|| match truncated {
-                        true => file.mapping().truncate(PAGE).unwrap(),
-                        false => file.mapping().punch(PAGE..2 * PAGE).unwrap(),
-                    });
-                    // Has a reference meanwhile, for which the move fails.
-                    scope.spawn(|| {
-                        let mut bytes = [0; 8];
-                        match other.read_memory(page(1), &mut bytes, AccessMode::Plain) {
-                            Ok(_) => assert!([0, 3].contains(&u64::from_le_bytes(bytes))),
-                            Err(_) => assert!(truncated, "a page of the file could not be read"),
-                        }
-                    });
-                    scope.spawn(|| {
-                        let found = look(&scene.process, &mut scene.machine.cpu(0), 1);
-                        assert!(found == Ok(0) || found == Ok(3) || truncated, "{found:?}");
-                    });
-                    migration.join().unwrap()
+        explore("a migration of a file's page concurrent with truncation and a reader", 40, move |locking| {
+            let (scene, store) = (Scene::new(locking), Store::default());
+            let (file, other) = opened_twice(&scene, &store);
+            other.store(&mut scene.machine.cpu(OLD), page(1), 3u64).unwrap();
+            let pfn = other.frame_at(page(1)).unwrap();
+            let moved = thread::scope(|scope| {
+                let migration = scope.spawn(|| scene.engine.migrate(pfn));
+                scope.spawn(|| match truncated {
+                    true => file.mapping().truncate(PAGE).unwrap(),
+                    false => file.mapping().punch(PAGE..2 * PAGE).unwrap(),
                 });
-                // Back in its place after the failure, or in the new one: it is not mapped, nor in the cache.
-                let mut frames = vec![pfn];
-                frames.extend(moved.ok());
-                for pfn in frames {
-                    let mapped = [&scene.process, &other]
-                        .into_iter()
-                        .any(|process| process.frame_at(page(1)) == Some(pfn));
-                    assert!(
-                        !mapped || file.mapping().has_page(PageIndex::new(1)),
-                        "mapped, and out of the cache"
-                    );
-                }
-                let mut cpu = scene.machine.cpu(OLD);
-                for process in [&scene.process, &other] {
-                    let found = look(process, &mut cpu, 1);
-                    assert_eq!(found, if truncated { Err(FaultError::Bus { addr: page(1) }) } else { Ok(0) });
-                    process.check();
-                }
-                drop((cpu, file, other));
-                end(scene);
-            },
-        );
+                // The reader holds a reference for some time, which makes the migration fail.
+                scope.spawn(|| {
+                    let mut bytes = [0; 8];
+                    match other.read_memory(page(1), &mut bytes, AccessMode::Plain) {
+                        Ok(_) => assert!([0, 3].contains(&u64::from_le_bytes(bytes))),
+                        Err(_) => assert!(truncated, "a page of the file could not be read"),
+                    }
+                });
+                scope.spawn(|| {
+                    let found = look(&scene.process, &mut scene.machine.cpu(0), 1);
+                    assert!(found == Ok(0) || found == Ok(3) || truncated, "{found:?}");
+                });
+                migration.join().unwrap()
+            });
+            // The page is in its old frame after a failed migration, or in the new one. It is neither
+            // mapped nor in the cache.
+            let mut frames = vec![pfn];
+            frames.extend(moved.ok());
+            for pfn in frames {
+                let mapped = [&scene.process, &other]
+                    .into_iter()
+                    .any(|process| process.frame_at(page(1)) == Some(pfn));
+                assert!(
+                    !mapped || file.mapping().has_page(PageIndex::new(1)),
+                    "the page is mapped but not in the cache"
+                );
+            }
+            let mut cpu = scene.machine.cpu(OLD);
+            for process in [&scene.process, &other] {
+                let found = look(process, &mut cpu, 1);
+                assert_eq!(found, if truncated { Err(FaultError::Bus { addr: page(1) }) } else { Ok(0) });
+                process.check();
+            }
+            drop((cpu, file, other));
+            end(scene);
+        });
     }
 }

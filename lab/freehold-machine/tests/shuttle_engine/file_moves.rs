@@ -1,4 +1,4 @@
-//! Pages of one file that move side by side, beside tasks that use them, write them back and cut them off.
+//! Pages of one file are migrated concurrently, while other tasks use, write back and truncate them.
 
 use crate::{
     drop_clean::{Store, map_file, open, open_on, words},
@@ -8,7 +8,7 @@ use crate::{
 };
 use freehold::{PageIndex, PageRange, rmap::MigrateError};
 
-/// Moves a page of the file that `scene`'s process maps at the pages from 0 on.
+/// Migrates a page of the file that the process of `scene` maps from page 0 on.
 fn migrate(scene: &Scene, number: u64) {
     let Some(frame) = scene.process.frame_at(page(number)) else { return };
     match scene.engine.migrate(frame) {
@@ -26,8 +26,8 @@ fn end(scene: Scene, file: Opened) {
 }
 
 #[test]
-fn two_pages_of_a_file_move_beside_stores_and_write_back() {
-    explore("two pages of a file that move beside stores and write-back", 60, |locking| {
+fn migrations_concurrent_with_stores_and_write_back() {
+    explore("migrations of two pages of a file concurrent with stores and write-back", 60, |locking| {
         let scene = Scene::new(locking);
         let store = Store::default();
         let file = open_on(&scene, store.clone());
@@ -44,10 +44,14 @@ fn two_pages_of_a_file_move_beside_stores_and_write_back() {
                 assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(5u64));
                 file.mapping().write_at(PAGE, &7u64.to_le_bytes()).unwrap();
                 file.mapping().write_back(PageRange::ALL).unwrap();
-                assert_eq!([store.first(0), store.first(1)], [Some(5), Some(7)], "a page was left out");
+                assert_eq!(
+                    [store.first(0), store.first(1)],
+                    [Some(5), Some(7)],
+                    "a store is not on the disk"
+                );
             });
         });
-        // All is in the store: the pages may go.
+        // The disk has all stores, so the pages can be dropped.
         unmap(&scene.process, 0..2);
         file.mapping().write_back(PageRange::ALL).unwrap();
         assert_eq!(file.drop_clean(PageRange::ALL), 2);
@@ -56,10 +60,10 @@ fn two_pages_of_a_file_move_beside_stores_and_write_back() {
     });
 }
 
-/// C-26, C-27: one task moves the page, and one cuts it off.
+/// C-26, C-27: one task migrates the page, and one truncates the file.
 #[test]
-fn a_page_moves_beside_a_cut_and_faults() {
-    explore("a page of a file that moves beside a cut and a fault", 60, |locking| {
+fn c26_c27_migration_concurrent_with_truncation_and_faults() {
+    explore("a migration of a file's page concurrent with truncation and a fault", 60, |locking| {
         let scene = Scene::new(locking);
         let file = open(&scene);
         map_file(&scene.process, &file);
@@ -71,7 +75,7 @@ fn a_page_moves_beside_a_cut_and_faults() {
             scope.spawn(|| {
                 file.mapping().truncate(PAGE).unwrap();
                 assert!(!file.mapping().has_page(PageIndex::new(1)));
-                assert_eq!(scene.process.frame_at(page(1)), None, "it is mapped behind the end");
+                assert_eq!(scene.process.frame_at(page(1)), None, "a page is mapped beyond the end");
             });
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(0);

@@ -1,5 +1,5 @@
-//! A file mapped by two processes: truncation beside faults and munmaps (C-26). An access finds data or is a
-//! bus error; no page is lost, and none outlives its place in the file.
+//! A file that two processes map: truncation concurrent with faults and munmap (C-26). An access finds data
+//! or raises a bus error. No page leaks, and no page is mapped after it left the file.
 
 use crate::{
     explore::{explore, thread},
@@ -16,13 +16,13 @@ use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 pub type Opened = Counted<File<Machine>>;
 
-/// A file of two pages.
+/// Creates a file of two pages.
 pub fn file(scene: &Scene) -> Opened {
     let mapping = Mapping::new(&scene.engine, Zeroes, 2 * PAGE, true).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap()
 }
 
-/// Maps it at page 0, shared.
+/// Maps the file shared at page 0.
 pub fn map_file(process: &Process, file: &Opened) {
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     assert_eq!(process.mmap(page(0), 2 * PAGE, RW, flags, Some(file), 0), Ok(page(0)));
@@ -35,8 +35,8 @@ fn contents(file: &Opened, offset: u64) -> u64 {
 }
 
 #[test]
-fn c26_truncation_beside_faults_and_munmap_in_two_processes() {
-    explore("truncation beside stores and munmap in two processes", 150, |locking| {
+fn c26_truncation_concurrent_with_faults_and_munmap() {
+    explore("truncation concurrent with stores and munmap in two processes", 150, |locking| {
         let scene = Scene::new(locking);
         let (file, other) = (file(&scene), scene.another());
         map_file(&scene.process, &file);
@@ -69,7 +69,11 @@ fn c26_truncation_beside_faults_and_munmap_in_two_processes() {
         });
         assert_eq!((contents(&file, 0), contents(&file, 8)), (2, 6));
         file.mapping().truncate(2 * PAGE).unwrap();
-        assert_eq!(scene.process.load(&mut scene.machine.cpu(1), page(1)), Ok(0u64), "old contents are back");
+        assert_eq!(
+            scene.process.load(&mut scene.machine.cpu(1), page(1)),
+            Ok(0u64),
+            "old contents reappeared"
+        );
         unmap(&scene.process, 0..2);
         drop((file, other));
         scene.assert_empty();
@@ -77,11 +81,11 @@ fn c26_truncation_beside_faults_and_munmap_in_two_processes() {
     });
 }
 
-/// A truncation beside a call that takes the range away, a munmap or another mmap: when it is over nobody
-/// reaches the page, whatever of it is still to be zapped or flushed.
+/// Truncation concurrent with a munmap or another mmap of the range. When the truncation returns, no CPU
+/// reaches the page, even if the other call has not zapped or flushed it yet.
 #[test]
-fn c26_truncation_beside_whoever_takes_the_range() {
-    explore("truncation beside munmap and mmap over the range", 60, |locking| {
+fn c26_truncation_concurrent_with_unmapping_of_the_range() {
+    explore("truncation concurrent with munmap and mmap over the range", 60, |locking| {
         for over in [false, true] {
             let scene = Scene::new(locking);
             let file = file(&scene);
@@ -96,7 +100,7 @@ fn c26_truncation_beside_whoever_takes_the_range() {
                 scope.spawn(|| {
                     file.mapping().truncate(PAGE).unwrap();
                     let found = scene.process.load::<u64>(&mut old, page(1));
-                    assert!(found.is_err(), "what the file lost is still there");
+                    assert!(found.is_err(), "a truncated page is still reachable");
                 });
             });
             scene.process.clear();
@@ -108,8 +112,8 @@ fn c26_truncation_beside_whoever_takes_the_range() {
 }
 
 #[test]
-fn c26_two_processes_see_one_page() {
-    explore("first faults on one page in two processes beside a hole", 60, |locking| {
+fn c26_two_processes_see_one_page_during_a_hole() {
+    explore("first faults on one page in two processes concurrent with a hole", 60, |locking| {
         let scene = Scene::new(locking);
         let (file, other) = (file(&scene), scene.another());
         map_file(&scene.process, &file);
@@ -136,11 +140,12 @@ fn c26_two_processes_see_one_page() {
     });
 }
 
-/// Nodes of the page index go, and come again, beside lookups and writes that need them.
+/// Nodes of the page index are freed and allocated again, concurrently with lookups and writes that need
+/// them.
 #[test]
-fn the_index_shrinks_and_grows_beside_faults() {
+fn page_index_shrinks_and_grows_during_faults() {
     const FAR: u64 = 20;
-    explore("holes that shrink the index of pages beside faults and writes", 60, |locking| {
+    explore("holes that shrink the page index concurrent with faults and writes", 60, |locking| {
         let scene = Scene::new(locking);
         let mapping = Mapping::new(&scene.engine, Zeroes, 64 * PAGE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap();

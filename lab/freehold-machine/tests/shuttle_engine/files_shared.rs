@@ -1,4 +1,4 @@
-//! One file in four address spaces, whose VMAs are split and merged while pages are taken away.
+//! One file in four address spaces, whose VMAs are split and merged while pages are removed.
 
 use crate::{
     direct::Storage,
@@ -31,7 +31,7 @@ fn words(file: &Opened, count: usize) -> Vec<u64> {
     bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Truncation beside stores, a private copy, fork, and munmap: each in a space of its own.
+/// Truncates a file concurrently with stores, a private copy, fork and munmap, each in a space of its own.
 fn truncated_in_four_spaces(scene: Scene, file: Opened) {
     let spaces: [Process; 3] = std::array::from_fn(|_| scene.another());
     let [private, forking, leaving] = &spaces;
@@ -74,7 +74,7 @@ fn truncated_in_four_spaces(scene: Scene, file: Opened) {
             .join()
             .unwrap()
     });
-    // No store within the file is lost, and none of a private mapping is in it.
+    // No store inside the file is lost, and no store of a private mapping is in the file.
     assert_eq!(words(&file, 4), [5, 7, 8, 0]);
     let mut cpu = scene.machine.cpu(4);
     assert_eq!(private.load(&mut cpu, page(0) + 24), Ok(6u64));
@@ -85,7 +85,7 @@ fn truncated_in_four_spaces(scene: Scene, file: Opened) {
         }
         let rss = process.rss();
         let in_file = i64::from(process.frame_at(page(0)).is_some());
-        assert_eq!(rss.file + rss.shmem + rss.anon, in_file, "a page behind the end is counted");
+        assert_eq!(rss.file + rss.shmem + rss.anon, in_file, "a page beyond the end is counted");
         process.check();
     }
     assert!((1..PAGES).all(|index| !file.mapping().has_page(PageIndex::new(index))));
@@ -96,7 +96,7 @@ fn truncated_in_four_spaces(scene: Scene, file: Opened) {
 }
 
 #[test]
-fn c26_truncation_faults_fork_and_munmap_in_four_spaces() {
+fn c26_truncation_concurrent_with_calls_in_four_spaces() {
     explore("truncation, faults, fork, munmap of one file in four spaces", 40, |locking| {
         let scene = Scene::new(locking);
         let file = memory(&scene);
@@ -105,7 +105,7 @@ fn c26_truncation_faults_fork_and_munmap_in_four_spaces() {
 }
 
 #[test]
-fn c26_truncation_of_storage_in_four_spaces() {
+fn c26_truncation_of_direct_file_in_four_spaces() {
     explore("truncation, faults, fork, munmap of one direct file in four spaces", 30, |locking| {
         let scene = Scene::new(locking);
         let file = Storage::new(&scene).file(&scene);
@@ -114,8 +114,8 @@ fn c26_truncation_of_storage_in_four_spaces() {
 }
 
 #[test]
-fn c37_each_page_is_met_once_while_its_vma_is_rekeyed() {
-    explore("a hole beside splits, merges and moves", 40, |locking| {
+fn c37_hole_visits_each_page_once_despite_splits_and_moves() {
+    explore("a hole concurrent with splits, merges and moves", 40, |locking| {
         let scene = Scene::new(locking);
         let (file, other) = (memory(&scene), scene.another());
         map_file(&scene.process, &file, MapFlags::SHARED);
@@ -126,7 +126,7 @@ fn c37_each_page_is_met_once_while_its_vma_is_rekeyed() {
         }
         thread::scope(|scope| {
             scope.spawn(|| {
-                // The upper part leaves the VMA, and comes back; the border moves.
+                // The upper part is split off and merged again; the border moves.
                 scene.process.mprotect(page(1), 2 * PAGE, R).unwrap();
                 scene.process.mprotect(page(1), PAGE, RW).unwrap();
                 scene.process.mprotect(page(2), PAGE, RW).unwrap();
@@ -137,7 +137,8 @@ fn c37_each_page_is_met_once_while_its_vma_is_rekeyed() {
             });
             scope.spawn(|| file.mapping().punch(PAGE..3 * PAGE).unwrap());
         });
-        // Met too seldom: old contents; too often: a page counted away that was not there.
+        // A page that was not visited would have old contents. A page that was visited twice would be counted
+        // twice.
         let mut cpu = scene.machine.cpu(4);
         assert_eq!((scene.process.rss().shmem, other.rss().shmem), (1, 0));
         for number in 1..PAGES {

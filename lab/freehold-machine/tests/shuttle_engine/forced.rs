@@ -1,5 +1,6 @@
-//! A debugger's store to read-only memory beside DONTNEED of it (C-2): it saw a page to be copied, and when
-//! its fault comes there is none. What the fault then makes, the program must not be able to write.
+//! C-2: a forced store to read-only memory concurrent with DONTNEED. The forced store finds a page to be
+//! copied, and its fault then finds no page. The program must not be able to write to the page that the fault
+//! installs.
 
 use crate::{
     explore::{explore, thread},
@@ -10,8 +11,8 @@ use crate::{
 use freehold::{call::Advice, remote::AccessMode, space::MapFlags};
 use std::ops::Range;
 
-/// The pages are read-only, and page 0 is not known to be its own; it holds `before` if it is not taken away,
-/// and `after` if so.
+/// Stores to page 0 by force while another task discards the pages. The pages are read-only, and page 0 is
+/// not known to be exclusive. The page holds `before` if it is not discarded, and `after` if it is.
 fn forced_beside_dontneed(scene: &Scene, pages: Range<u64>, before: u64, after: u64) {
     let len = (pages.end - pages.start) * PAGE;
     thread::scope(|scope| {
@@ -30,7 +31,7 @@ fn forced_beside_dontneed(scene: &Scene, pages: Range<u64>, before: u64, after: 
     scene.assert_empty();
 }
 
-/// The same for anonymous pages that a child had as well, and may still have.
+/// Runs [`forced_beside_dontneed`] on anonymous pages that a child maps, or has mapped.
 fn anonymous(scene: Scene, pages: Range<u64>) {
     let child = scene.process.fork().unwrap();
     scene.process.mprotect(page(pages.start), (pages.end - pages.start) * PAGE, R).unwrap();
@@ -41,8 +42,8 @@ fn anonymous(scene: Scene, pages: Range<u64>) {
 }
 
 #[test]
-fn c02_a_debuggers_store_beside_dontneed() {
-    explore("a forced store beside DONTNEED", 60, |locking| {
+fn c02_forced_store_concurrent_with_dontneed() {
+    explore("a forced store concurrent with DONTNEED", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         anonymous(scene, 0..2);
@@ -50,15 +51,15 @@ fn c02_a_debuggers_store_beside_dontneed() {
 }
 
 #[test]
-fn c02_a_debuggers_store_beside_dontneed_of_a_huge_page() {
-    explore("a forced store beside DONTNEED of a huge page", 10, |locking| {
+fn c02_forced_store_concurrent_with_dontneed_of_a_huge_page() {
+    explore("a forced store concurrent with DONTNEED of a huge page", 10, |locking| {
         anonymous(filled(locking), HUGE);
     });
 }
 
 #[test]
-fn c02_a_debuggers_store_beside_dontneed_of_a_private_file() {
-    explore("a forced store beside DONTNEED of a private file", 60, |locking| {
+fn c02_forced_store_concurrent_with_dontneed_of_a_private_file() {
+    explore("a forced store concurrent with DONTNEED of a private file", 60, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;

@@ -1,4 +1,4 @@
-//! fork beside faults and munmaps (C-21): the child is the parent as it was at one moment.
+//! fork concurrent with faults and munmap (C-21): the child has the memory of the parent at one moment.
 
 use crate::{
     explore::{explore, thread},
@@ -10,7 +10,7 @@ use freehold::{
 };
 use freehold_machine::Process;
 
-/// Two pages in VMAs of their own: what fork comes to first, and what it comes to later.
+/// Fills two pages in separate VMAs, one that fork copies early and one that it copies late.
 fn fill_apart(scene: &Scene) {
     scene.fill(0..1);
     scene.fill(2..3);
@@ -21,8 +21,8 @@ fn look(process: &Process, cpu: &mut Vcpu, number: u64) -> u64 {
 }
 
 #[test]
-fn c21_a_child_sees_one_moment() {
-    explore("fork beside stores to one page and then another", 150, |locking| {
+fn c21_child_has_a_consistent_snapshot() {
+    explore("fork concurrent with stores to one page and then another", 150, |locking| {
         let scene = Scene::new(locking);
         fill_apart(&scene);
         let mut cpu = scene.machine.cpu(OLD);
@@ -45,7 +45,7 @@ fn c21_a_child_sees_one_moment() {
                 let mut cpu = scene.machine.cpu(1);
                 let (second, first) = (look(&child, &mut cpu, 2), look(&child, &mut cpu, 0));
                 assert!(second <= first && first <= second + 1, "the child saw {first}, and {second} later");
-                // What the parent does now is none of its business, and the other way round.
+                // Later stores of the parent do not affect the child, and vice versa.
                 child.store(&mut cpu, page(0), 77u64).unwrap();
                 thread::yield_now();
                 assert_eq!(look(&child, &mut cpu, 2), second);
@@ -61,8 +61,8 @@ fn c21_a_child_sees_one_moment() {
 }
 
 #[test]
-fn c21_two_children_at_once() {
-    explore("two forks beside a store", 60, |locking| {
+fn c21_two_concurrent_forks_get_snapshots() {
+    explore("two forks concurrent with a store", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         thread::scope(|scope| {
@@ -91,8 +91,8 @@ fn c21_two_children_at_once() {
 }
 
 #[test]
-fn fork_beside_munmap() {
-    explore("fork beside munmap", 100, |locking| {
+fn fork_concurrent_with_munmap() {
+    explore("fork concurrent with munmap", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..4);
         thread::scope(|scope| {
@@ -104,7 +104,7 @@ fn fork_beside_munmap() {
                 let child = Process::of(scene.process.fork().unwrap());
                 let mut cpu = scene.machine.cpu(1);
                 assert_eq!((look(&child, &mut cpu, 0), look(&child, &mut cpu, 3)), (value(0), value(3)));
-                // All of it was there, or nothing.
+                // The child has the whole range or nothing of it.
                 match child.load::<u64>(&mut cpu, page(1)) {
                     Ok(found) => assert_eq!((found, look(&child, &mut cpu, 2)), (value(1), value(2))),
                     error => {
@@ -112,7 +112,7 @@ fn fork_beside_munmap() {
                         assert_eq!(child.load::<u64>(&mut cpu, page(2)), unmapped(page(2)));
                     }
                 }
-                // Nothing is closing in the child, whatever is in the parent.
+                // No range is closing in the child, whatever the state of the parent.
                 map(&child, 1..3, ANON);
                 child.store(&mut cpu, page(2), 5u64).unwrap();
                 child.check();
@@ -125,8 +125,8 @@ fn fork_beside_munmap() {
 }
 
 #[test]
-fn fork_beside_faults_in_new_memory() {
-    explore("fork beside mmap and its first stores", 60, |locking| {
+fn fork_concurrent_with_faults_in_new_memory() {
+    explore("fork concurrent with mmap and its first stores", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         thread::scope(|scope| {
@@ -148,7 +148,7 @@ fn fork_beside_faults_in_new_memory() {
                 assert!(matches!(early, Ok(0 | 4)) || absent(&early, page(4)), "{early:?}");
                 let late = child.load::<u64>(&mut cpu, page(8));
                 assert!(matches!(late, Ok(0 | 8)) || absent(&late, page(8)), "{late:?}");
-                // What was stored first cannot be missing if what was mapped later is there.
+                // If the child has the later mapping, it must also have the earlier store.
                 assert!(late.is_err() || early == Ok(4), "{early:?}, {late:?}");
                 child.check();
             });

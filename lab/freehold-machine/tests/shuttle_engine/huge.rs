@@ -1,7 +1,8 @@
-//! Huge pages beside whatever splits, shares and takes them: no store is lost, nobody reads what belongs to
-//! others, and the tables that were kept for splits come back.
+//! Huge pages concurrent with calls that split, share and discard them. No store is lost, no task reads
+//! memory of another process, and the tables that huge pages keep in reserve are freed.
 //!
-//! Few schedules, for each frame of a huge page is counted by itself, and so makes steps.
+//! The scenarios run few schedules, because each frame of a huge page is counted individually, which takes
+//! many steps.
 
 use crate::{
     explore::{explore, thread},
@@ -12,10 +13,10 @@ use freehold_machine::Process;
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::ops::Range;
 
-/// The pages of the huge page that all scenarios are about.
+/// Pages of the huge page that all scenarios use.
 pub const HUGE: Range<u64> = 0..TABLE;
 
-/// A huge page with 1000 and more in its first and last pages and in the middle.
+/// Returns a scene with a huge page. Its first, last and middle pages hold 1000 and more.
 pub fn filled(locking: Locking) -> Scene {
     let scene = Scene::huge(locking);
     map(&scene.process, HUGE, ANON);
@@ -39,7 +40,7 @@ fn discard(process: &Process, pages: Range<u64>) {
     process.madvise(page(pages.start), (pages.end - pages.start) * PAGE, Advice::DontNeed).unwrap();
 }
 
-/// Whether there is one huge page.
+/// Returns true if there is one huge page.
 fn is_whole(process: &Process) -> bool {
     let mut whole = false;
     process.pagemap(page(0)..page(TABLE), |present| whole = present.huge);
@@ -54,8 +55,8 @@ pub fn end(scene: Scene) {
 }
 
 #[test]
-fn one_huge_page_for_all_who_fill_it() {
-    explore("stores and a load that fill one huge page", 12, |locking| {
+fn concurrent_faults_allocate_one_huge_page() {
+    explore("stores and a load that fault on one huge page", 12, |locking| {
         let scene = Scene::huge(locking);
         map(&scene.process, HUGE, ANON);
         thread::scope(|scope| {
@@ -84,8 +85,8 @@ fn one_huge_page_for_all_who_fill_it() {
 }
 
 #[test]
-fn filling_beside_munmap_of_a_part() {
-    explore("stores that fill a huge page beside munmap of a part", 12, |locking| {
+fn huge_page_faults_concurrent_with_munmap_of_a_part() {
+    explore("huge page faults concurrent with munmap of a part", 12, |locking| {
         let scene = Scene::huge(locking);
         map(&scene.process, HUGE, ANON);
         thread::scope(|scope| {
@@ -116,8 +117,8 @@ fn filling_beside_munmap_of_a_part() {
 }
 
 #[test]
-fn c21_fork_beside_a_split_and_stores() {
-    explore("fork beside munmap of a part of a huge page, and stores to it", 10, |locking| {
+fn c21_fork_concurrent_with_a_split_and_stores() {
+    explore("fork concurrent with munmap of a part of a huge page and stores", 10, |locking| {
         let scene = filled(locking);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -152,8 +153,8 @@ fn c21_fork_beside_a_split_and_stores() {
 }
 
 #[test]
-fn c04_dontneed_of_parts_and_of_all_beside_stores() {
-    explore("DONTNEED of a huge page and of its parts beside stores", 10, |locking| {
+fn c04_dontneed_of_parts_concurrent_with_stores() {
+    explore("DONTNEED of a huge page and of its parts concurrent with stores", 10, |locking| {
         let scene = filled(locking);
         thread::scope(|scope| {
             for (cpu, pages) in [(0, HUGE), (1, 0..2), (2, 1..400)] {
@@ -171,7 +172,7 @@ fn c04_dontneed_of_parts_and_of_all_beside_stores() {
                 put(&scene.process, &mut cpu, 1, 7);
                 let found = look(&scene.process, &mut cpu, 1);
                 assert!(found == 0 || found == 7, "{found}");
-                // Nobody else stores here, so what is there once is there until it is taken.
+                // No other task stores here, so a page that is present stays until it is discarded.
                 put(&scene.process, &mut cpu, 511, 8);
                 let found = look(&scene.process, &mut cpu, 511);
                 assert!(found == 0 || found == 8, "{found}");
@@ -185,8 +186,8 @@ fn c04_dontneed_of_parts_and_of_all_beside_stores() {
 }
 
 #[test]
-fn zeroes_replaced_beside_dontneed() {
-    explore("huge zeroes replaced beside DONTNEED", 12, |locking| {
+fn huge_zero_page_replaced_during_dontneed() {
+    explore("huge zero page replaced concurrent with DONTNEED", 12, |locking| {
         let scene = Scene::huge(locking);
         map(&scene.process, HUGE, ANON);
         let mut old = scene.machine.cpu(OLD);
@@ -210,8 +211,8 @@ fn zeroes_replaced_beside_dontneed() {
 }
 
 #[test]
-fn c21_zeroes_replaced_beside_one_who_remembers_them() {
-    explore("huge zeroes replaced beside a reader who remembers them", 20, |locking| {
+fn c21_huge_zero_page_replaced_with_a_stale_reader() {
+    explore("huge zero page replaced concurrent with a reader that has it in its TLB", 20, |locking| {
         let scene = Scene::huge(locking);
         map(&scene.process, HUGE, ANON);
         let mut old = scene.machine.cpu(OLD);
@@ -236,8 +237,8 @@ fn c21_zeroes_replaced_beside_one_who_remembers_them() {
 }
 
 #[test]
-fn both_sides_write_what_they_share() {
-    explore("stores of parent and child to a huge page of both", 10, |locking| {
+fn concurrent_stores_to_a_shared_huge_page() {
+    explore("stores of parent and child to a shared huge page", 10, |locking| {
         let scene = filled(locking);
         let child = Process::of(scene.process.fork().unwrap());
         thread::scope(|scope| {
@@ -260,8 +261,8 @@ fn both_sides_write_what_they_share() {
 }
 
 #[test]
-fn the_last_one_writes_while_the_other_leaves() {
-    explore("stores to a huge page that another process lets go of", 10, |locking| {
+fn stores_to_a_huge_page_while_its_other_owner_exits() {
+    explore("stores to a huge page while another process unmaps it", 10, |locking| {
         let scene = filled(locking);
         let child = Process::of(scene.process.fork().unwrap());
         thread::scope(|scope| {

@@ -1,8 +1,8 @@
-//! Huge pages of pools, in two and three processes, which fault, share tables, leave them, and take pages
-//! away.
+//! Huge pages of pools, in two and three processes that fault, share page tables, unshare them, and remove
+//! pages.
 //!
-//! Each scenario runs with both designs of their locks. At the end of each the pool is where it was: no page
-//! and no reservation is lost.
+//! Each scenario runs with both designs of the hugetlb locks. At the end the pool has its initial counts: no
+//! page and no reservation is lost.
 
 use crate::{
     explore::{explore, thread},
@@ -25,13 +25,14 @@ type Open = Counted<File<Machine>>;
 const HUGE: u64 = 2 << 20;
 const SPAN: u64 = 1 << 30;
 const BASE: u64 = 64 * SPAN;
-/// Nothing is reserved: a span has more pages than there are.
+/// The mappings reserve nothing, because a span has more pages than the pool.
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED).union(MapFlags::NORESERVE);
 const PRIVATE: MapFlags =
     MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::HUGETLB).union(MapFlags::FIXED);
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
-/// Pages are large, and each costs a schedule 512 frames.
+/// Runs `scenario` on every design and with both designs of the hugetlb locks. Huge pages are expensive,
+/// because each one adds 512 frames to a schedule.
 fn explore_both(
     name: &str,
     share: usize,
@@ -64,8 +65,8 @@ fn at(page: u64) -> u64 {
     BASE + page * HUGE
 }
 
-/// A file, and two processes with one table for it, page n with n + 1 in it; a processor that remembers what
-/// the first has.
+/// Returns a file, and a second process that shares one page table for it with the first. Page n contains n +
+/// 1. The returned CPU has cached translations of the first process.
 fn sharing(scene: &Scene, pages: u64) -> (Open, Process, Vcpu) {
     let (file, other) = (open(scene), scene.another());
     let mut cpu = scene.machine.cpu(OLD);
@@ -81,7 +82,7 @@ fn sharing(scene: &Scene, pages: u64) -> (Open, Process, Vcpu) {
     (file, other, cpu)
 }
 
-/// What an access finds beside a truncation: a value, or that there is none.
+/// Checks the result of an access concurrent with a truncation: one of `values`, or a bus error.
 #[track_caller]
 fn either(result: Result<u64, FaultError>, values: &[u64], page: u64) {
     match result {
@@ -90,11 +91,11 @@ fn either(result: Result<u64, FaultError>, values: &[u64], page: u64) {
     }
 }
 
-/// The only process that has a table unmaps, while two others look for a table to share, and find it, or each
-/// other's, or make one.
+/// The only process that has a page table unmaps, while two others search for a table to share. Each finds
+/// that table, finds the other's, or allocates one.
 #[test]
-fn share_beside_munmap() {
-    explore_both("huge pages: a table is looked for while its only user unmaps", 16, 1, |scene| {
+fn sharing_concurrent_with_munmap_of_the_only_user() {
+    explore_both("huge pages: sharing of a table while its only user unmaps", 16, 1, |scene| {
         let (file, others) = (open(scene), [scene.another(), scene.another()]);
         let mut old = scene.machine.cpu(OLD);
         map(&scene.process, &file, RW);
@@ -114,10 +115,11 @@ fn share_beside_munmap() {
     });
 }
 
-/// Pages come, go with a part of a table, and are cut off, in three places at once (C-17, C-26).
+/// C-17, C-26: pages are faulted in, unmapped with a part of a table, and truncated, in three tasks
+/// concurrently.
 #[test]
-fn fault_unshare_truncate() {
-    explore_both("huge pages: fault, unshare and truncate", 8, 2, |scene| {
+fn c17_c26_fault_unshare_and_truncation_are_concurrent() {
+    explore_both("huge pages: concurrent fault, unshare and truncation", 8, 2, |scene| {
         let (file, other, mut old) = sharing(scene, 2);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -136,10 +138,10 @@ fn fault_unshare_truncate() {
     });
 }
 
-/// A hole beside stores: pages come back, and the pool does not run dry (C-26).
+/// C-26: a hole concurrent with stores. Pages are allocated again, and the pool does not run out.
 #[test]
-fn fault_beside_a_hole() {
-    explore_both("huge pages: stores beside holes", 8, 1, |scene| {
+fn c26_faults_concurrent_with_a_hole() {
+    explore_both("huge pages: stores concurrent with holes", 8, 1, |scene| {
         let (file, other, mut old) = sharing(scene, 1);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -159,11 +161,11 @@ fn fault_beside_a_hole() {
     });
 }
 
-/// A part of one process' span goes while the other faults: neither ends up with a part of a shared table
-/// (C-12).
+/// C-12: one process unmaps a part of its span while the other faults. Neither process ends up with a part of
+/// a shared table.
 #[test]
-fn split_beside_faults() {
-    explore_both("huge pages: a split beside faults elsewhere", 8, 3, |scene| {
+fn c12_vma_split_concurrent_with_faults() {
+    explore_both("huge pages: a split concurrent with faults elsewhere", 8, 3, |scene| {
         let (_file, other, mut old) = sharing(scene, 2);
         thread::scope(|scope| {
             scope.spawn(|| scene.process.munmap(at(1), HUGE).unwrap());
@@ -184,11 +186,11 @@ fn split_beside_faults() {
     });
 }
 
-/// All sharers of a table leave it at once, while one more comes: the last one frees it, and nobody walks it
-/// then (C-13, C-15).
+/// C-13, C-15: all sharers of a table unshare it concurrently while another process begins to share it. The
+/// last one frees the table, and no CPU walks the table afterwards.
 #[test]
-fn all_leave() {
-    explore_both("huge pages: all leave a table", 8, 1, |scene| {
+fn c13_c15_all_sharers_leave_a_table() {
+    explore_both("huge pages: all sharers leave a table", 8, 1, |scene| {
         let (file, other, _) = sharing(scene, 1);
         let third = scene.another();
         map(&third, &file, RW);
@@ -204,11 +206,11 @@ fn all_leave() {
     });
 }
 
-/// A child's VMA can be found when it has a lock of its own (C-18), and its tables are left like all others
-/// (C-16).
+/// C-18: the VMA of a child is visible to walks only after it has a lock of its own. C-16: its tables are
+/// unshared like all others.
 #[test]
-fn fork_beside_a_hole() {
-    explore_both("huge pages: fork beside a hole", 8, 2, |scene| {
+fn c16_c18_fork_concurrent_with_a_hole() {
+    explore_both("huge pages: fork concurrent with a hole", 8, 2, |scene| {
         let (file, other, mut old) = sharing(scene, 2);
         let child = thread::scope(|scope| {
             scope.spawn(|| file.mapping().punch(0..HUGE).unwrap());
@@ -228,11 +230,11 @@ fn fork_beside_a_hole() {
     });
 }
 
-/// Rights go from one process while another, that has the same, and a third, that may only read, look for
-/// tables.
+/// One process loses rights while another process with the same rights and a read-only process search for
+/// tables to share.
 #[test]
-fn rights_beside_sharing() {
-    explore_both("huge pages: rights beside sharing", 8, 1, |scene| {
+fn mprotect_concurrent_with_table_sharing() {
+    explore_both("huge pages: mprotect concurrent with sharing", 8, 1, |scene| {
         let (file, other, mut old) = sharing(scene, 1);
         let reader = scene.another();
         map(&reader, &file, R);
@@ -263,11 +265,11 @@ fn rights_beside_sharing() {
     });
 }
 
-/// A table is found for the first time by another process while its owner takes rights, and pages, away: it
-/// must not be shared then.
+/// Another process finds a table for the first time while its owner changes rights and discards pages. The
+/// table must not become shared then.
 #[test]
-fn first_share_beside_changes() {
-    explore_both("huge pages: a table found while it changes", 8, 2, |scene| {
+fn table_is_not_shared_while_its_owner_changes() {
+    explore_both("huge pages: a table is found while its owner changes it", 8, 2, |scene| {
         let (file, other) = (open(scene), scene.another());
         let mut old = scene.machine.cpu(OLD);
         for process in [&scene.process, &other] {
@@ -300,11 +302,11 @@ fn first_share_beside_changes() {
     });
 }
 
-/// A fault has a table in hand that a hole takes out of its space, and that the last one to have it then
-/// frees.
+/// A fault uses a page table that a hole concurrently unshares from its space. The last sharer then frees the
+/// table.
 #[test]
-fn a_table_in_hand() {
-    explore_both("huge pages: a fault, a hole, and who frees the table", 8, 3, |scene| {
+fn fault_uses_a_table_that_is_unshared() {
+    explore_both("huge pages: a fault, a hole, and a munmap that frees the table", 8, 3, |scene| {
         let (file, other, mut old) = sharing(scene, 1);
         file.mapping().allocate(2 * HUGE..3 * HUGE).unwrap();
         thread::scope(|scope| {
@@ -319,10 +321,10 @@ fn a_table_in_hand() {
     });
 }
 
-/// A mapping moves away from under a truncation.
+/// A mapping moves while its file is punched.
 #[test]
-fn move_beside_a_hole() {
-    explore_both("huge pages: mremap beside a hole", 8, 2, |scene| {
+fn mremap_concurrent_with_a_hole() {
+    explore_both("huge pages: mremap concurrent with a hole", 8, 2, |scene| {
         let (file, other, mut old) = sharing(scene, 2);
         let to = BASE + 5 * SPAN;
         thread::scope(|scope| {
@@ -340,11 +342,11 @@ fn move_beside_a_hole() {
     });
 }
 
-/// A third process looks for tables to share while a mapping moves, and fills them: it does not come upon
-/// those of the target, which are there and have not got their pages yet.
+/// A third process searches for tables to share while a mapping moves. The process must not share the tables
+/// of the target, which are installed but do not have their entries yet.
 #[test]
-fn move_beside_a_first_look() {
-    explore_both("huge pages: a table is looked for beside mremap", 16, 3, |scene| {
+fn tables_of_a_move_target_are_not_shared_early() {
+    explore_both("huge pages: sharing of a table concurrent with mremap", 16, 3, |scene| {
         let all = 3 * SPAN;
         let mapping = Mapping::of_huge_pages(&scene.engine, HugePageSize::Mib2, all, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "huge").unwrap();
@@ -358,7 +360,7 @@ fn move_beside_a_first_look() {
             scope.spawn(|| assert_eq!(scene.process.mremap(BASE, all, all, MOVE, to), Ok(to)));
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(2);
-                // A move begins with the first.
+                // A move begins with the first span.
                 for n in [2, 1, 0] {
                     assert_eq!(third.load(&mut cpu, BASE + n * SPAN), Ok(n));
                 }
@@ -372,10 +374,10 @@ fn move_beside_a_first_look() {
     });
 }
 
-/// A third process shares the source's table, which is empty, fills it and leaves it: no page is lost.
+/// A third process shares the empty table of the source, fills it and unshares it. No page is lost.
 #[test]
-fn move_beside_a_passing_share() {
-    explore_both("huge pages: mremap beside a process that shares and goes", 16, 1, |scene| {
+fn mremap_concurrent_with_a_short_share() {
+    explore_both("huge pages: mremap concurrent with a process that shares and unmaps", 16, 1, |scene| {
         let (file, third, mut old) = (open(scene), scene.another(), scene.machine.cpu(OLD));
         for process in [&scene.process, &third] {
             map(process, &file, RW);
@@ -394,10 +396,10 @@ fn move_beside_a_passing_share() {
     });
 }
 
-/// A page moves to another frame while it is found, left and punched (C-27).
+/// C-27: a page is migrated concurrently with faults, unsharing and a hole.
 #[test]
-fn migration() {
-    explore_both("huge pages: migration, faults and a hole", 8, 3, |scene| {
+fn c27_migration_concurrent_with_faults_and_a_hole() {
+    explore_both("huge pages: concurrent migration, faults and a hole", 8, 3, |scene| {
         let (file, other, mut old) = sharing(scene, 1);
         let frame = scene.process.frame_at(at(0)).unwrap();
         thread::scope(|scope| {
@@ -417,11 +419,11 @@ fn migration() {
     });
 }
 
-/// A reservation is good whatever another thread gives back meanwhile, with no page to spare: the lock of
-/// private mappings.
+/// The lock of private mappings: a fault can use its reservation even if the pool has no spare page and
+/// another thread discards the page concurrently.
 #[test]
-fn reservations_beside_dontneed() {
-    explore_both("huge pages: a fault beside DONTNEED of the only page", 8, 1, |scene| {
+fn reservation_holds_during_dontneed() {
+    explore_both("huge pages: a fault concurrent with DONTNEED of the only page", 8, 1, |scene| {
         assert_eq!(scene.process.mmap(BASE, HUGE, RW, PRIVATE, None, 0), Ok(BASE));
         scene.process.store(&mut scene.machine.cpu(OLD), BASE, 1u64).unwrap();
         thread::scope(|scope| {
@@ -435,10 +437,11 @@ fn reservations_beside_dontneed() {
     });
 }
 
-/// The last page serves all faults that want it at once: none asks for a second one (fault mutex).
+/// The fault mutex: the last page of the pool resolves all concurrent faults on it. No fault requests a
+/// second page.
 #[test]
-fn the_last_page() {
-    explore_both("huge pages: two processes want the last page", 8, 1, |scene| {
+fn concurrent_faults_use_one_page() {
+    explore_both("huge pages: two processes fault on the last page", 8, 1, |scene| {
         let (file, other) = (open(scene), scene.another());
         map(&scene.process, &file, RW);
         map(&other, &file, R);
@@ -451,11 +454,11 @@ fn the_last_page() {
     });
 }
 
-/// Fork, and both write, with a page for one of them: the owner gets it, the child its own or a bus error
-/// (C-28).
+/// C-28: parent and child store after a fork, with one spare page. The owner gets a page, and the child gets
+/// its own copy or a bus error.
 #[test]
-fn copies_of_the_owner() {
-    explore_both("huge pages: copies with too few pages", 8, 2, |scene| {
+fn c28_owner_gets_its_page_after_fork() {
+    explore_both("huge pages: copies after fork with too few pages", 8, 2, |scene| {
         assert_eq!(scene.process.mmap(BASE, 2 * HUGE, RW, PRIVATE, None, 0), Ok(BASE));
         let mut cpu = scene.machine.cpu(OLD);
         (0..2).for_each(|n| scene.process.store(&mut cpu, at(n), n + 1).unwrap());
@@ -480,10 +483,10 @@ fn copies_of_the_owner() {
     });
 }
 
-/// A private page is being made where the file is cut off meanwhile: nothing stays behind its end.
+/// The file is truncated while a fault prepares a private page. No page stays mapped beyond the end.
 #[test]
-fn private_beside_truncation() {
-    explore_both("huge pages: a private page beside a truncation", 8, 2, |scene| {
+fn private_fault_concurrent_with_truncation() {
+    explore_both("huge pages: a private fault concurrent with truncation", 8, 2, |scene| {
         let file = open(scene);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         assert_eq!(scene.process.mmap(BASE, SPAN, RW, flags, Some(&file), 0), Ok(BASE));
@@ -499,18 +502,18 @@ fn private_beside_truncation() {
 }
 
 static MIB2: [u8; HUGE as usize] = [1; HUGE as usize];
-/// What a load finds there.
+/// The word that a load finds in a page that the pager copied.
 const COPIED: u64 = 0x0101_0101_0101_0101;
 
 fn uffd(process: &Process, features: Features) -> Userfaultfd<Machine> {
     Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
 }
 
-/// A pager fills a page while its fault queues, and a munmap takes the memory away: nobody sleeps on, and the
-/// reservation is used up, or given back, once (C-25).
+/// C-25: a pager fills a page while its fault is being queued, and a munmap unmaps the range. No thread stays
+/// asleep, and the reservation is used or released exactly once.
 #[test]
-fn c25_a_fill_beside_its_fault_and_munmap() {
-    explore_both("huge pages: a fill beside its fault and munmap", 8, 2, |scene| {
+fn c25_fill_concurrent_with_its_fault_and_munmap() {
+    explore_both("huge pages: a fill concurrent with its fault and munmap", 8, 2, |scene| {
         assert_eq!(scene.process.mmap(BASE, 2 * HUGE, RW, PRIVATE, None, 0), Ok(BASE));
         let uffd = uffd(&scene.process, Features::empty());
         uffd.register(BASE, 2 * HUGE, RegisterMode::MISSING).unwrap();
@@ -525,7 +528,7 @@ fn c25_a_fill_beside_its_fault_and_munmap() {
             });
             scope.spawn(|| {
                 scene.process.munmap(BASE, HUGE).unwrap();
-                // The engine does not tell faults that wait for a page that is gone.
+                // The engine does not wake faults that wait for an unmapped page.
                 uffd.wake(BASE, HUGE).unwrap();
             });
         });
@@ -535,12 +538,12 @@ fn c25_a_fill_beside_its_fault_and_munmap() {
     });
 }
 
-/// A page of the file that comes write-protected is so from the start: a store waits for the page, or for the
-/// right to write; here both are a bus error (C-53).
+/// C-53: a page of the file that is filled write-protected is protected from the start. A store faults
+/// because the page is missing or protected, which raises a bus error in both cases.
 #[test]
-fn c53_a_protected_fill_beside_accesses() {
+fn c53_protected_pool_fill_concurrent_with_accesses() {
     explore_both(
-        "huge pages: a fill of the file, write-protected, beside a load and a store",
+        "huge pages: a write-protected fill of the file concurrent with a load and a store",
         8,
         1,
         |scene| {
@@ -567,18 +570,20 @@ fn c53_a_protected_fill_beside_accesses() {
     );
 }
 
-/// A process leaves the table that it shares when it registers, while the other stores: the other's stores go
-/// on, and what the pager protects when the call has returned nobody of its own process writes (C-53).
+/// C-53: a process unshares its page table when it registers, while another process stores through the same
+/// table. The stores of the other process continue. In the registering process, no store succeeds after the
+/// pager has protected the page.
 #[test]
-fn c53_protection_beside_stores_through_a_shared_table() {
-    explore_both("huge pages: registration leaves a shared table", 8, 2, |scene| {
+fn c53_registration_unshares_a_table_during_stores() {
+    explore_both("huge pages: registration unshares a table", 8, 2, |scene| {
         let (file, other, old) = sharing(scene, 2);
         let uffd = uffd(&scene.process, Features::SIGBUS);
         thread::scope(|scope| {
             let (uffd, process, machine) = (&uffd, &scene.process, &scene.machine);
             scope.spawn(move || {
                 uffd.register(BASE, SPAN, RegisterMode::WP).unwrap();
-                // In between stores have to ask, and may get the right while it is taken again.
+                // In between, stores fault and may get the right to write while the pager takes it away
+                // again.
                 for mode in [ProtectMode::WP, ProtectMode::empty(), ProtectMode::WP] {
                     uffd.write_protect(at(0), HUGE, mode).unwrap();
                 }
@@ -586,7 +591,7 @@ fn c53_protection_beside_stores_through_a_shared_table() {
                 let seen: u64 = process.load(&mut cpu, at(0) + 8).unwrap();
                 let refused = process.store(&mut cpu, at(0) + 8, 3u64);
                 assert_eq!(refused, Err(FaultError::Bus { addr: at(0) + 8 }));
-                assert_eq!(process.load(&mut cpu, at(0) + 8), Ok(seen), "somebody stored");
+                assert_eq!(process.load(&mut cpu, at(0) + 8), Ok(seen), "a store succeeded");
             });
             let mut old = old;
             scope.spawn(move || {

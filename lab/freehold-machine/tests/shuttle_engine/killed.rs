@@ -1,4 +1,4 @@
-//! A fatal signal at every wait that may be interrupted (C-72): the call says so, holds no lock, and has
+//! A fatal signal at every interruptible wait (C-72): the call returns an error, holds no lock, and has
 //! changed nothing.
 
 use crate::{
@@ -17,19 +17,20 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Calls of one scenario that ended early, over all its schedules. A scenario in which none does shows nothing.
+/// Number of calls of one scenario that were killed, over all its schedules. A scenario without any shows
+/// nothing.
 type Ended = Arc<AtomicU64>;
 
-/// Explores `attempt` with a fatal signal at the second wait of the thread that makes it, then at the first.
-/// Two other threads keep it waiting: one maps and unmaps elsewhere, one faults in the VMA of the pages 0 to
-/// 4, of which the first three are there, and stay unless `attempt` takes them. `attempt` says whether it was
-/// killed.
+/// Explores `attempt` with a fatal signal at the second wait of its thread, and then at the first. Two other
+/// threads make it wait: one maps and unmaps elsewhere, and one faults in the VMA of the pages 0 to 4. The
+/// first three of these pages are present, and stay unless `attempt` unmaps them. `attempt` returns true if
+/// it was killed.
 fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> bool + Send + Sync + 'static) {
     let ended = Ended::default();
     let attempt = Arc::new(attempt);
     for nth in [2, 1] {
         let (count, attempt) = (ended.clone(), attempt.clone());
-        // Not each call waits twice.
+        // Some calls wait only once.
         let is_met = || nth > 1 || ended.load(Relaxed) > 0;
         explore_until(&Locking::ALL, name, 50, is_met, move |locking| {
             let scene = Scene::new(locking);
@@ -56,13 +57,13 @@ fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> boo
                     }
                 });
             });
-            assert!(scene.process.try_read().is_some(), "a lock was kept");
+            assert!(scene.process.try_read().is_some(), "a lock is still held");
             scene.end();
         });
     }
 }
 
-/// The signal was dealt with; all three pages are as they were.
+/// Clears the signal, and checks that the first three pages are unchanged.
 fn assert_unchanged(process: &Process, cpu: &mut Vcpu) {
     Task::current().revive();
     for number in 0..3 {
@@ -72,7 +73,7 @@ fn assert_unchanged(process: &Process, cpu: &mut Vcpu) {
 }
 
 #[test]
-fn c72_munmap() {
+fn c72_killed_munmap_changes_nothing() {
     explore_killed("munmap, killed", |scene, cpu| {
         let process = &scene.process;
         let killed = process.munmap(page(0), 3 * PAGE) == Err(MunmapError::Killed);
@@ -87,7 +88,7 @@ fn c72_munmap() {
 }
 
 #[test]
-fn c72_mmap_in_place_of_something() {
+fn c72_killed_mmap_over_a_mapping_changes_nothing() {
     explore_killed("mmap(FIXED), killed", |scene, cpu| {
         let process = &scene.process;
         let mapped = process.mmap(page(0), 3 * PAGE, RW, FIXED, None, 0);
@@ -103,7 +104,7 @@ fn c72_mmap_in_place_of_something() {
 }
 
 #[test]
-fn c72_fork() {
+fn c72_killed_fork_changes_nothing() {
     explore_killed("fork, killed", |scene, cpu| {
         let process = &scene.process;
         let mut child = process.fork();
@@ -121,7 +122,7 @@ fn c72_fork() {
 }
 
 #[test]
-fn c72_mprotect() {
+fn c72_killed_mprotect_changes_nothing() {
     explore_killed("mprotect, killed", |scene, cpu| {
         let process = &scene.process;
         let killed = process.mprotect(page(0), PAGE, R) == Err(MprotectError::Killed);
@@ -135,7 +136,7 @@ fn c72_mprotect() {
 }
 
 #[test]
-fn c72_mremap() {
+fn c72_killed_mremap_changes_nothing() {
     explore_killed("mremap, killed", |scene, cpu| {
         let process = &scene.process;
         let to = RemapFlags::MAYMOVE | RemapFlags::FIXED;
@@ -150,23 +151,23 @@ fn c72_mremap() {
 }
 
 #[test]
-fn c72_a_fault() {
+fn c72_killed_fault_changes_nothing() {
     explore_killed("a first store, killed", |scene, cpu| {
         let process = &scene.process;
-        // Not while it is mapped, but at the store.
+        // The signal arrives at the store, not at the mmap.
         Task::current().revive();
         map(process, 10..11, ANON);
         Task::current().interrupt_wait(1);
         let killed = process.store(cpu, page(10), 1u64) == Err(FaultError::Killed);
         Task::current().revive();
         assert_eq!(process.load(cpu, page(10)), Ok(u64::from(!killed)));
-        process.store(cpu, page(10), 2u64).expect("nothing is wrong with the page");
+        process.store(cpu, page(10), 2u64).expect("a second store succeeds");
         killed
     });
 }
 
 #[test]
-fn c72_waiting_for_a_closing_range() {
+fn c72_mmap_is_killed_waiting_for_a_closing_range() {
     let ended = Ended::default();
     let count = ended.clone();
     let name = "mmap(FIXED) over a closing range, killed";
@@ -189,7 +190,10 @@ fn c72_waiting_for_a_closing_range() {
                     Task::current().revive();
                     if killed {
                         let found = process.load::<u64>(&mut cpu, page(1));
-                        assert!(found == Ok(value(1)) || found.is_err(), "{found:?} was mapped all the same");
+                        assert!(
+                            found == Ok(value(1)) || found.is_err(),
+                            "{found:?}: the killed mmap mapped memory"
+                        );
                     }
                 });
             });

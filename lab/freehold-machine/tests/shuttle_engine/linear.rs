@@ -1,5 +1,5 @@
-//! Whatever calls run side by side, what they give and what they leave is what some order of them gives and
-//! leaves in the naive model of their meaning. Which calls is drawn anew for each schedule.
+//! Linearizability: the results and the final state of concurrent calls are those of some sequential order in
+//! the naive model. The calls are drawn at random for each schedule.
 
 use crate::{
     explore::{CHECKED, explore_in, seed, thread},
@@ -14,7 +14,7 @@ use freehold_model::{
 };
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// SplitMix64.
+/// The random number generator SplitMix64.
 struct Words(u64);
 
 impl Draw for Words {
@@ -26,7 +26,8 @@ impl Draw for Words {
     }
 }
 
-/// Makes the calls of a plan, those of each thread on a CPU of its own, and compares.
+/// Makes the calls of a plan, those of each thread on a CPU of its own, and compares the results with the
+/// model.
 fn live(plan: &Plan, locking: Locking) {
     let mut engine = Engine::on(plan.world.clone(), locking, MachineConfig::backed(2 << 20).tables(1 << 20));
     let mut model = Model::new(plan.world.clone());
@@ -66,7 +67,7 @@ fn live(plan: &Plan, locking: Locking) {
     engine.check();
 }
 
-/// On threads: a little of what another thread may need.
+/// Delays a thread for a part of the time that another thread needs, if no checker chooses the schedule.
 fn linger(number: u64) {
     if !CHECKED {
         for _ in 0..Words(number).below(300) {
@@ -75,14 +76,14 @@ fn linger(number: u64) {
     }
 }
 
-/// A world in which a stack keeps a page free, not more than there is of all in these histories.
+/// Returns the world with a stack gap of one page, because these histories have few pages.
 fn with_small_gaps(world: World) -> World {
     World { stack_gap: 1, ..world }
 }
 
-/// Explores histories of so many threads with so many calls each at most.
+/// Explores histories of `threads` threads with at most `most` calls each.
 fn explore_histories(name: &str, share: usize, threads: u64, most: u64, world: fn(&mut Words) -> World) {
-    // Under the checker each schedule is another history.
+    // Under the checker, each schedule is another history.
     let rounds = if CHECKED { 1 } else { Effort::of(50, 300, 30_000) };
     explore_in(&DESIGNS, name, share, move |locking| {
         for _ in 0..rounds {
@@ -95,17 +96,17 @@ fn explore_histories(name: &str, share: usize, threads: u64, most: u64, world: f
 }
 
 #[test]
-fn two_threads() {
+fn calls_of_two_threads_are_linearizable() {
     explore_histories("two threads, linear", 200, 2, 3, |_| Engine::world_for(false));
 }
 
 #[test]
-fn three_threads() {
+fn calls_of_three_threads_are_linearizable() {
     explore_histories("three threads, linear", 150, 3, 2, |_| Engine::world_for(false));
 }
 
 #[test]
-fn at_the_limit_of_mappings() {
+fn calls_at_the_vma_limit_are_linearizable() {
     explore_histories("at the limit of mappings, linear", 100, 2, 3, |words| {
         Engine::world_with_room(2 + words.below(10))
     });

@@ -1,12 +1,13 @@
-//! The engine under every schedule tried, for every design of its locks. One group of scenarios a file; each
-//! bears the number of the hazard it was written against.
+//! The engine under many schedules, on every design. Each file has one group of scenarios. A scenario bears
+//! the number of the hazard against which it was written.
 //!
-//! What is looked for, besides the assertions of the scenarios: the machine's oracles (translations that
-//! outlive their frame or table, writes to freed memory, double frees), the checker's deadlocks, ranks of
-//! locks, and at the end of every run the engine's own `check` and the machine's accounts.
+//! Besides the assertions of the scenarios, other checks detect errors. The oracles of the machine detect
+//! translations that outlive their frame or table, writes to freed memory, and double frees. The checker
+//! detects deadlocks, and lock ranks are checked. At the end of every run the engine's own `check` and the
+//! machine's accounting follow.
 //!
-//! Without a checker each scenario runs once per design, on threads. Under one, `FREEHOLD_EFFORT=long` means
-//! many times the schedules, and `FREEHOLD_SEED` chooses others; a failure prints its schedule.
+//! Without a checker, each scenario runs once per design, on threads. Under a checker, `FREEHOLD_EFFORT=long`
+//! runs many times more schedules, and `FREEHOLD_SEED` chooses other ones. A failure prints its schedule.
 
 mod collapse;
 mod direct;

@@ -1,5 +1,5 @@
-//! mprotect beside faults (C-22): an access meets the old rights or the new ones, and never the old ones
-//! after mprotect has returned.
+//! mprotect concurrent with faults (C-22): an access uses the old rights or the new ones, and never the old
+//! ones after mprotect has returned.
 
 use crate::{
     explore::{explore, thread},
@@ -9,8 +9,8 @@ use freehold::{call::Advice, space::Prot};
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 #[test]
-fn c22_no_store_after_the_right_is_gone() {
-    explore("mprotect beside stores", 100, |locking| {
+fn c22_no_store_succeeds_after_mprotect_returns() {
+    explore("mprotect concurrent with stores", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         let gone = AtomicBool::new(false);
@@ -20,7 +20,7 @@ fn c22_no_store_after_the_right_is_gone() {
                 gone.store(true, SeqCst);
                 let mut cpu = scene.machine.cpu(1);
                 let before: u64 = scene.process.load(&mut cpu, page(0)).unwrap();
-                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(before), "a store came through");
+                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(before), "a store succeeded");
             });
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(0);
@@ -47,8 +47,8 @@ fn c22_no_store_after_the_right_is_gone() {
 }
 
 #[test]
-fn c22_nothing_may_be_read_after_all_rights_are_gone() {
-    explore("mprotect(NONE) beside loads", 60, |locking| {
+fn c22_no_load_succeeds_after_all_rights_are_removed() {
+    explore("mprotect(NONE) concurrent with loads", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let gone = AtomicBool::new(false);
@@ -73,8 +73,8 @@ fn c22_nothing_may_be_read_after_all_rights_are_gone() {
 }
 
 #[test]
-fn c22_cuts_and_merges_beside_faults() {
-    explore("mprotect cuts and merges beside faults", 100, |locking| {
+fn c22_splits_and_merges_concurrent_with_faults() {
+    explore("splits and merges by mprotect concurrent with faults", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         map(&scene.process, 2..4, ANON);
@@ -83,7 +83,7 @@ fn c22_cuts_and_merges_beside_faults() {
                 scene.process.mprotect(page(1), PAGE, R).unwrap();
                 scene.process.mprotect(page(1), PAGE, RW).unwrap();
             });
-            // What lies beside the page may always be written, what is in it may always be read.
+            // The adjacent pages stay writable, and the page itself stays readable.
             for (cpu, neighbour) in [(0, 0), (1, 2)] {
                 let scene = &scene;
                 scope.spawn(move || {
@@ -107,8 +107,8 @@ fn c22_cuts_and_merges_beside_faults() {
 }
 
 #[test]
-fn c61_dontneed_beside_mprotect() {
-    explore("DONTNEED beside mprotect", 60, |locking| {
+fn c61_dontneed_concurrent_with_mprotect() {
+    explore("DONTNEED concurrent with mprotect", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         thread::scope(|scope| {
@@ -120,7 +120,7 @@ fn c61_dontneed_beside_mprotect() {
                 let mut cpu = scene.machine.cpu(0);
                 assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(value(1)));
                 scene.process.madvise(page(0), 2 * PAGE, Advice::DontNeed).unwrap();
-                // Entries change in place: there was none for DONTNEED to miss.
+                // mprotect changes entries in place, so DONTNEED never finds an entry missing.
                 for number in 0..2 {
                     assert_eq!(scene.process.load(&mut cpu, page(number)), Ok(0u64));
                 }

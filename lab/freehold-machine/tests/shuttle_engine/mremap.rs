@@ -1,5 +1,5 @@
-//! mremap beside faults (C-39, C-40): a page is at its old place or at its new one, with everything that was
-//! stored to it.
+//! mremap concurrent with faults (C-39, C-40): a page is at its old address or at its new one, with every
+//! store to it.
 
 use crate::{
     explore::{explore, thread},
@@ -15,21 +15,21 @@ use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
-/// What one access finds of a page that moves from one place to another.
+/// Returns the word that an access finds in a page that moves from one address to another.
 fn find(scene: &Scene, cpu: &mut Vcpu, from: u64, to: u64) -> u64 {
     scene.process.load(cpu, page(from)).unwrap_or_else(|error| {
         assert_eq!(Err::<u64, _>(error), unmapped(page(from)));
-        scene.process.load(cpu, page(to)).expect("the page is neither where it was nor where it went")
+        scene.process.load(cpu, page(to)).expect("the page is at neither address")
     })
 }
 
 fn put(scene: &Scene, cpu: &mut Vcpu, from: u64, to: u64, what: u64) {
     if scene.process.store(cpu, page(from), what).is_err() {
-        scene.process.store(cpu, page(to), what).expect("the page is neither where it was nor where it went");
+        scene.process.store(cpu, page(to), what).expect("the page is at neither address");
     }
 }
 
-/// Moves `len` pages, of which the first two are there, while one thread stores and another loads.
+/// Moves `len` pages, the first two of which are present, while one thread stores and another loads.
 fn move_beside_faults(locking: Locking, from: u64, to: u64, len: u64) {
     let scene = Scene::new(locking);
     map(&scene.process, from..from + len, ANON);
@@ -68,29 +68,30 @@ fn move_beside_faults(locking: Locking, from: u64, to: u64, len: u64) {
 }
 
 #[test]
-fn c39_a_move_within_a_table() {
-    explore("mremap within a table, beside faults", 60, |locking| move_beside_faults(locking, 0, 8, 2));
+fn c39_move_within_a_table_concurrent_with_faults() {
+    explore("mremap within a table during faults", 60, |locking| move_beside_faults(locking, 0, 8, 2));
 }
 
 #[test]
-fn c39_a_move_to_another_table() {
-    explore("mremap to another table, beside faults", 60, |locking| {
+fn c39_move_to_another_table_concurrent_with_faults() {
+    explore("mremap to another table, concurrent with faults", 60, |locking| {
         // The source lies in two tables.
         move_beside_faults(locking, TABLE - 1, 3 * TABLE, 2);
     });
 }
 
 #[test]
-fn c40_a_move_of_whole_tables() {
-    explore("mremap of a whole table, beside faults", 60, |locking| {
+fn c40_move_of_whole_tables_concurrent_with_faults() {
+    explore("mremap of a whole table, concurrent with faults", 60, |locking| {
         move_beside_faults(locking, 0, 4 * TABLE, TABLE);
     });
 }
 
-/// Where there is room the target is not named, and claimed beside the source. `apart`: something lies between.
+/// Grows a mapping that must move to an address that mremap chooses. The range writer claims that target in
+/// addition to the source. If `apart`, another mapping lies between the two.
 fn grow_elsewhere(locking: Locking, apart: bool) {
     let scene = Scene::new(locking);
-    // Linux's place for the target, whichever processor a thread is on.
+    // First fit makes the target independent of the CPU that a thread runs on.
     let config = SpaceConfig { locking, placement: Placement::FirstFit, ..SpaceConfig::default() };
     let process = &Process::new(&scene.engine, &config).unwrap();
     let top = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
@@ -113,7 +114,7 @@ fn grow_elsewhere(locking: Locking, apart: bool) {
             for number in [1, 0, 1] {
                 let found = process.load::<u64>(&mut cpu, from + number * PAGE);
                 let found = found.or_else(|_| process.load(&mut cpu, to + number * PAGE));
-                assert_eq!(found, Ok(value(number)), "the page is neither where it was nor where it went");
+                assert_eq!(found, Ok(value(number)), "the page is at neither address");
             }
         });
     });
@@ -121,17 +122,17 @@ fn grow_elsewhere(locking: Locking, apart: bool) {
 }
 
 #[test]
-fn c39_a_move_to_where_there_is_room() {
+fn c39_move_to_a_chosen_target_concurrent_with_faults() {
     for apart in [false, true] {
-        explore("mremap to where there is room, beside faults", 100, move |locking| {
+        explore("mremap to a chosen target, concurrent with faults", 100, move |locking| {
             grow_elsewhere(locking, apart)
         });
     }
 }
 
 #[test]
-fn c39_a_move_of_a_file_beside_truncation() {
-    explore("mremap of a mapped file beside its truncation", 100, |locking| {
+fn c39_move_of_a_file_concurrent_with_truncation() {
+    explore("mremap of a mapped file concurrent with truncation", 100, |locking| {
         let scene = Scene::new(locking);
         let file = files::file(&scene);
         files::map_file(&scene.process, &file);
@@ -146,7 +147,7 @@ fn c39_a_move_of_a_file_beside_truncation() {
             });
             scope.spawn(move || {
                 file.mapping().truncate(PAGE).unwrap();
-                // Wherever the page was then, no CPU reaches it any more.
+                // No CPU reaches the truncated page any more, wherever it was mapped then.
                 for at in [page(1), page(9), page(1)] {
                     let found = scene.process.load::<u64>(&mut old, at);
                     assert!(found == unmapped(at) || found == beyond(at), "{found:?}");
@@ -165,8 +166,8 @@ fn c39_a_move_of_a_file_beside_truncation() {
 }
 
 #[test]
-fn resizing_beside_faults() {
-    explore("mremap shrinks and grows beside faults", 60, |locking| {
+fn resizing_mremap_concurrent_with_faults() {
+    explore("shrinking and growing mremap concurrent with faults", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! munmap beside faults, other munmaps and new mappings (C-3): no entry may appear where nothing is mapped
-//! any more, and every frame and table comes back.
+//! munmap concurrent with faults, other munmaps and new mappings (C-3): no entry may appear in an unmapped
+//! range, and every frame and table is freed.
 
 use crate::{
     explore::{explore, thread},
@@ -8,8 +8,8 @@ use crate::{
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 #[test]
-fn c03_faults_beside_two_munmaps() {
-    explore("faults beside two munmaps that overlap", 100, |locking| {
+fn c03_faults_concurrent_with_two_munmaps() {
+    explore("faults concurrent with two overlapping munmaps", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..3);
         let gone = AtomicBool::new(false);
@@ -36,13 +36,13 @@ fn c03_faults_beside_two_munmaps() {
 }
 
 #[test]
-fn c03_neighbours_that_share_the_tables_at_both_edges() {
-    explore("munmap beside neighbours in its page tables", 100, |locking| {
+fn c03_munmap_concurrent_with_mappings_in_its_edge_tables() {
+    explore("munmap concurrent with mappings in its edge page tables", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(TABLE - 1..TABLE + 1);
         thread::scope(|scope| {
             scope.spawn(|| unmap(&scene.process, TABLE - 1..TABLE + 1));
-            // One neighbour comes and goes, the other comes to stay.
+            // One adjacent page is mapped and unmapped, the other one is mapped and stays.
             for (cpu, neighbour) in [(0, TABLE - 2), (1, TABLE + 1)] {
                 let scene = &scene;
                 scope.spawn(move || {
@@ -59,7 +59,7 @@ fn c03_neighbours_that_share_the_tables_at_both_edges() {
         scene.assert_unmapped(TABLE - 2..TABLE + 1);
         let stays = TABLE + 1;
         assert_eq!(scene.process.load(&mut scene.machine.cpu(2), page(stays)), Ok(stays));
-        // The root, two in the middle, and that of the page which stays.
+        // The root, two middle-level tables, and the table of the page that stays.
         assert_eq!(scene.machine.accounting().tables, 4);
         unmap(&scene.process, stays..stays + 1);
         scene.assert_empty();
@@ -68,7 +68,7 @@ fn c03_neighbours_that_share_the_tables_at_both_edges() {
 }
 
 #[test]
-fn c03_a_mapping_where_a_munmap_is_not_over() {
+fn c03_fixed_mapping_over_a_closing_range() {
     explore("a fixed mapping over a range that is closing", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..3);
@@ -77,7 +77,7 @@ fn c03_a_mapping_where_a_munmap_is_not_over() {
             scope.spawn(|| unmap(&scene.process, 0..3));
             let (scene, mut cpu) = (&scene, old);
             scope.spawn(move || {
-                // As soon as it is out of the set of VMAs, which is not the end of the munmap.
+                // The VMA has left the tree, but the munmap has not completed.
                 while scene.process.find_vma(page(1)).is_some() {
                     thread::yield_now();
                 }
@@ -87,7 +87,8 @@ fn c03_a_mapping_where_a_munmap_is_not_over() {
                 assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(8u64));
             });
             scope.spawn(move || {
-                // An mmap of another range need not wait; a fault in this one must not bring anything back.
+                // An mmap of another range does not have to wait. A fault in this range must not install an
+                // entry.
                 let mut cpu = scene.machine.cpu(1);
                 map(&scene.process, 5..6, ANON);
                 scene.process.store(&mut cpu, page(5), 5u64).unwrap();
@@ -107,8 +108,8 @@ fn c03_a_mapping_where_a_munmap_is_not_over() {
 }
 
 #[test]
-fn c03_munmaps_side_by_side() {
-    explore("munmaps side by side", 100, |locking| {
+fn c03_concurrent_munmaps_of_adjacent_ranges() {
+    explore("concurrent munmaps of adjacent ranges", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..4);
         thread::scope(|scope| {
@@ -129,7 +130,7 @@ fn c03_munmaps_side_by_side() {
 }
 
 #[test]
-fn two_threads_map_and_unmap() {
+fn two_threads_map_and_unmap_without_sharing_memory() {
     explore("two threads map and unmap", 100, |locking| {
         let scene = Scene::new(locking);
         thread::scope(|scope| {
@@ -141,7 +142,11 @@ fn two_threads_map_and_unmap() {
                         let at = scene.process.mmap(0, 2 * PAGE, RW, ANON, None, 0).unwrap();
                         let mark = (number * 10 + round) as u64 + 1;
                         for at in [at, at + PAGE] {
-                            assert_eq!(scene.process.load(&mut cpu, at), Ok(0u64), "memory of others");
+                            assert_eq!(
+                                scene.process.load(&mut cpu, at),
+                                Ok(0u64),
+                                "memory of another thread"
+                            );
                             scene.process.store(&mut cpu, at, mark).unwrap();
                         }
                         assert_eq!(scene.process.load(&mut cpu, at), Ok(mark));
@@ -156,14 +161,14 @@ fn two_threads_map_and_unmap() {
 }
 
 #[test]
-fn replacing_beside_faults() {
-    explore("a mapping replaced beside faults", 100, |locking| {
+fn replaced_mapping_is_never_missing_for_faults() {
+    explore("a mapping replaced concurrent with faults", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..3);
         let replaced = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // From the old mapping to the new there is no moment without one.
+                // There is no moment without a mapping between the old one and the new one.
                 assert_eq!(scene.process.mmap(page(1), PAGE, RW, FIXED, None, 0), Ok(page(1)));
                 replaced.store(true, SeqCst);
             });

@@ -1,6 +1,7 @@
-//! Without an MMU: a file's pages mapped in place beside a truncation, text that one task maps while its last
-//! user lets go of it. A truncation is refused, or nobody has what it takes; nobody's frames are anybody
-//! else's. The designs of an address space's locks make no difference here: each is a turn.
+//! Without an MMU: pages of a file that are mapped in place, concurrent with truncation; and text that one
+//! task maps while its last user unmaps it. A truncation is refused, or no task maps the pages that it
+//! removes. No frame has two owners. The designs of address space locks make no difference here, so each
+//! counts as another run.
 
 use crate::{
     explore::{explore, thread},
@@ -56,7 +57,7 @@ impl Flat {
         self.machine.write_frame(Pfn::new(addr / PAGE), (addr % PAGE) as usize, &value.to_le_bytes());
     }
 
-    /// Everything has been given back.
+    /// Checks that all memory is free.
     fn end(self) {
         self.regions.check();
         assert_eq!(self.regions.counts(), RegionCounts::default());
@@ -76,8 +77,8 @@ fn contents(file: &Opened, offset: u64) -> u64 {
 }
 
 #[test]
-fn a_shared_mapping_beside_truncation_and_munmap() {
-    explore("without an MMU: truncation beside mmap and munmap of the pages it takes", 60, |_| {
+fn shared_mapping_concurrent_with_truncation_and_munmap() {
+    explore("without an MMU: truncation concurrent with mmap and munmap of its pages", 60, |_| {
         let flat = Flat::new();
         let file = flat.file(Zeroes, 2, true);
         let old = flat.space();
@@ -90,14 +91,18 @@ fn a_shared_mapping_beside_truncation_and_munmap() {
                 let space = flat.space();
                 match map(&space, &file, 2, RW, MapFlags::SHARED) {
                     Ok(at) => {
-                        // It cannot be cut off now: what is stored is in the file, and stays there.
+                        // A mapped page cannot be truncated: the store goes to the file and stays there.
                         flat.store(at + PAGE + 8, 5);
                         assert_eq!((at, contents(&file, PAGE + 8)), (had, 5));
                         space.munmap(at, 2 * PAGE).unwrap();
                     }
                     Err(error) => {
                         assert_eq!(error, MmapError::NotMappable);
-                        assert_eq!(file.mapping().size(), PAGE, "refused, and the page is there");
+                        assert_eq!(
+                            file.mapping().size(),
+                            PAGE,
+                            "the mapping was refused although the file has the page"
+                        );
                     }
                 }
             });
@@ -117,13 +122,13 @@ fn a_shared_mapping_beside_truncation_and_munmap() {
 }
 
 #[test]
-fn a_part_is_cut_off_that_a_smaller_mapping_has_not() {
-    explore("without an MMU: first mappings of a file beside its truncation and growth", 40, |_| {
+fn truncation_and_growth_concurrent_with_first_mappings() {
+    explore("without an MMU: first mappings of a file concurrent with its truncation and growth", 40, |_| {
         let flat = Flat::new();
         let file = flat.file(Zeroes, 3, true);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // The first mapping brings the file in; a page that comes back lies elsewhere.
+                // The first mapping lays out the file. A page that is added again has another frame.
                 file.mapping().truncate(2 * PAGE).unwrap();
                 file.mapping().truncate(3 * PAGE).unwrap();
             });
@@ -144,7 +149,7 @@ fn a_part_is_cut_off_that_a_smaller_mapping_has_not() {
     });
 }
 
-/// A store with the same number in every page.
+/// A disk with the same number in every page.
 struct Numbers;
 
 impl Pager<Machine> for Numbers {
@@ -156,8 +161,8 @@ impl Pager<Machine> for Numbers {
 }
 
 #[test]
-fn text_is_found_while_it_goes() {
-    explore("without an MMU: the last munmap of a text beside new mappings of it", 60, |_| {
+fn text_is_mapped_while_its_last_user_unmaps_it() {
+    explore("without an MMU: the last munmap of a text concurrent with new mappings", 60, |_| {
         let flat = Flat::new();
         let file = flat.file(Numbers, 2, false);
         thread::scope(|scope| {
@@ -167,7 +172,7 @@ fn text_is_found_while_it_goes() {
                     let space = flat.space();
                     let at = match map(&space, file, pages, R, MapFlags::PRIVATE) {
                         Ok(at) => at,
-                        // More than the copy that is there.
+                        // The range is larger than the existing copy.
                         Err(error) => return assert_eq!((error, pages), (MmapError::Invalid, 2)),
                     };
                     assert_eq!(flat.load(at), 9);

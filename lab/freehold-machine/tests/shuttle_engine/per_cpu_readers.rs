@@ -1,10 +1,10 @@
-//! Faults of several threads in one VMA, whose readers then go to their CPUs' slots, beside writers that want
-//! the VMA without readers.
+//! Several threads fault in one VMA and become readers in their CPUs' slots, while writers lock the VMA for
+//! writing.
 //!
-//! The checkers' builds let a VMA go per-CPU at the first contention. These scenarios are for the engine
-//! around the lock (C-19, C-22); a lock that overlooks a reader in a slot is found by loom
-//! (`freehold-sync/tests/loom_vma`), for a schedule in which readers meet and a whole system call then fits
-//! into one of their faults is too rare here.
+//! In the builds for checkers, a VMA becomes per-CPU at the first contention. These scenarios test the engine
+//! around the lock (C-19, C-22). loom detects a lock that overlooks a reader in a slot
+//! (`freehold-sync/tests/loom_vma`). Shuttle would rarely find such a bug, because readers must collide and a
+//! whole system call must then run inside one of their faults.
 
 use crate::{
     explore::{explore, thread},
@@ -15,7 +15,7 @@ use freehold_machine::Process;
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const THREADS: usize = 3;
-/// Each thread has one page and then another.
+/// Number of pages. Each thread stores to one page and then to another.
 const PAGES: u64 = 2 * THREADS as u64;
 
 fn first_stores(
@@ -29,8 +29,8 @@ fn first_stores(
     }
 }
 
-/// Maps the pages and has threads meet there, so that in most schedules the VMA has per-CPU readers
-/// afterwards. One page is there then.
+/// Maps the pages, and makes threads fault concurrently, so that the VMA has per-CPU readers afterwards in
+/// most schedules. One page is present then.
 fn meet(scene: &Scene) {
     map(&scene.process, 0..PAGES, ANON);
     scene.process.space().handle_fault(page(PAGES - 1), Access::WRITE).unwrap();
@@ -45,7 +45,8 @@ fn meet(scene: &Scene) {
     });
 }
 
-/// Threads that store beside `change`; after that has returned every store ends as `after` says.
+/// Runs threads that store while `change` runs. After `change` has returned, every store ends as `after`
+/// says.
 fn beside(scene: &Scene, change: impl FnOnce() + Send, after: fn(u64) -> Result<(), FaultError>) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -66,12 +67,12 @@ fn beside(scene: &Scene, change: impl FnOnce() + Send, after: fn(u64) -> Result<
 }
 
 #[test]
-fn c22_mprotect_beside_per_cpu_readers() {
-    explore("mprotect beside per-CPU readers", 40, |locking| {
+fn c22_mprotect_concurrent_with_per_cpu_readers() {
+    explore("mprotect concurrent with per-CPU readers", 40, |locking| {
         let scene = Scene::new(locking);
         meet(&scene);
         beside(&scene, || scene.process.mprotect(page(0), PAGES * PAGE, R).unwrap(), denied);
-        // Whatever was filled has the new rights, and the VMA can be locked both ways.
+        // Every populated page has the new rights, and the VMA can be locked for reading and for writing.
         scene.process.check();
         beside(&scene, || scene.process.mprotect(page(0), PAGES * PAGE, R).unwrap(), denied);
         unmap(&scene.process, 0..PAGES);
@@ -80,10 +81,10 @@ fn c22_mprotect_beside_per_cpu_readers() {
     });
 }
 
-/// The VMA may come back from the slab while a reader is on its way out of a slot.
+/// The slab may hand out the VMA again while a reader is leaving a slot.
 #[test]
-fn c19_munmap_beside_per_cpu_readers() {
-    explore("munmap beside per-CPU readers", 40, |locking| {
+fn c19_munmap_concurrent_with_per_cpu_readers() {
+    explore("munmap concurrent with per-CPU readers", 40, |locking| {
         let scene = Scene::new(locking);
         meet(&scene);
         let change = || {
@@ -97,8 +98,8 @@ fn c19_munmap_beside_per_cpu_readers() {
 }
 
 #[test]
-fn fork_beside_per_cpu_readers() {
-    explore("fork beside per-CPU readers", 30, |locking| {
+fn fork_concurrent_with_per_cpu_readers() {
+    explore("fork concurrent with per-CPU readers", 30, |locking| {
         let scene = Scene::new(locking);
         meet(&scene);
         let child = thread::scope(|scope| {

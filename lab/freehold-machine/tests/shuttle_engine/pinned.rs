@@ -1,5 +1,5 @@
-//! A page that somebody besides the page tables has (C-56): a store makes a copy unless the page is
-//! exclusive, so that a reader of one side never sees what the other side stored after the fork.
+//! C-56: a page that another task holds, besides the page tables. A store copies the page unless the page is
+//! exclusive, so a reader of one process never sees stores that the other process makes after the fork.
 
 use crate::{
     explore::{explore, thread},
@@ -16,9 +16,9 @@ fn transferred(process: &Process, number: u64) -> u64 {
 }
 
 #[test]
-fn c56_a_transfer_sees_its_own_side() {
+fn c56_transfer_never_sees_stores_of_the_other_process() {
     for child_is_read in [false, true] {
-        explore("transfers of a shared page beside stores on both sides", 80, move |locking| {
+        explore("transfers of a shared page concurrent with stores of both processes", 80, move |locking| {
             let scene = Scene::new(locking);
             scene.fill(0..1);
             let child = Process::of(scene.process.fork().unwrap());
@@ -27,10 +27,10 @@ fn c56_a_transfer_sees_its_own_side() {
             thread::scope(|scope| {
                 scope.spawn(|| {
                     let seen = transferred(read, 0);
-                    assert!([value(0), 2].contains(&seen), "{seen} is not of this side");
+                    assert!([value(0), 2].contains(&seen), "{seen} is a store of the other process");
                 });
-                // The second store is by the last process that maps the page, and the transfer may still have
-                // it.
+                // The second store is made by the last process that maps the page, while the transfer may
+                // still hold it.
                 scope.spawn(|| {
                     let mut cpu = scene.machine.cpu(0);
                     read.store(&mut cpu, page(0), 2u64).unwrap();
@@ -46,8 +46,8 @@ fn c56_a_transfer_sees_its_own_side() {
 }
 
 #[test]
-fn c56_a_transfer_beside_a_child_that_ends() {
-    explore("transfers of a page whose child stores and ends", 60, |locking| {
+fn c56_transfer_concurrent_with_a_child_that_exits() {
+    explore("transfers of a page while a child stores and exits", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let child = Process::of(scene.process.fork().unwrap());
@@ -71,10 +71,10 @@ fn c56_a_transfer_beside_a_child_that_ends() {
     });
 }
 
-/// The same of a private page of a file, which the file's other users must not see either.
+/// C-56 for a private page of a file: other users of the file must not see the stores either.
 #[test]
-fn c56_private_copies_of_a_file_are_each_ones_own() {
-    explore("private copies of a file's page, and a transfer of it", 40, |locking| {
+fn c56_private_copies_of_a_file_stay_private() {
+    explore("private copies of a file's page concurrent with a transfer", 40, |locking| {
         let scene = Scene::new(locking);
         let (file, shared) = (file(&scene), scene.another());
         map_file(&shared, &file);

@@ -1,6 +1,6 @@
-//! Pages pinned without a lock, beside everything that takes pages away, shares them or moves them (C-56,
-//! C-57). A program and the holder of a pin see one memory, as long as the page is mapped; and a pin keeps
-//! its frame, whatever becomes of the mapping.
+//! Pages that are pinned without a lock, concurrent with calls that unmap, share or move them (C-56, C-57). A
+//! program and the holder of a pin see the same memory as long as the page is mapped. A pin keeps its frame
+//! allocated, whatever happens to the mapping.
 
 use crate::{
     explore::{CHECKED, explore, thread},
@@ -18,7 +18,7 @@ use freehold_machine::{Machine, Process};
 const WRITE: PinFlags = PinFlags::WRITE;
 const READ: PinFlags = PinFlags::empty();
 
-/// Pins a page as a task that runs the process, without waiting or with.
+/// Pins a page, as a task that runs the process. Returns `None` if the fast path cannot.
 fn fast_only(process: &Process, cpu: &mut Vcpu, number: u64, flags: PinFlags) -> Option<Pins<Machine>> {
     cpu.run(process.mmu());
     let pins = cpu.call(|| process.pin_user_pages_fast_only(page(number), 1, flags)).unwrap();
@@ -36,23 +36,24 @@ fn word(pins: &Pins<Machine>) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// The page behind the pin is the program's: what either stores the other sees, and the child sees neither.
+/// Checks that program and pin use the same page: each sees the stores of the other, and the child sees
+/// neither.
 fn assert_one(scene: &Scene, pins: &Pins<Machine>, number: u64, child: &Process, childs: &[u64]) {
     let mut cpu = scene.machine.cpu(3);
     assert_eq!(scene.process.frame_at(page(number)), Some(pins.frames()[0]));
     scene.process.store(&mut cpu, page(number), 70u64).unwrap();
-    assert_eq!(word(pins), 70, "the program and the pin have parted");
+    assert_eq!(word(pins), 70, "the program and the pin use different pages");
     if pins.write(0, &71u64.to_le_bytes()).is_ok() {
         assert_eq!(scene.process.load(&mut cpu, page(number)), Ok(71u64));
     }
     let theirs = child.load::<u64>(&mut cpu, page(number)).unwrap();
-    assert!(childs.contains(&theirs), "the child has {theirs}");
+    assert!(childs.contains(&theirs), "unexpected value {theirs} in the child");
 }
 
 #[test]
-fn c57_a_pin_beside_fork() {
+fn c57_fast_pin_concurrent_with_fork() {
     for flags in [READ, WRITE] {
-        explore("a lock-free pin beside fork and a store", 80, move |locking| {
+        explore("a fast pin concurrent with fork and a store", 80, move |locking| {
             let scene = Scene::new(locking);
             scene.fill(0..2);
             let (mut child, mut pins) = (None, None);
@@ -69,10 +70,10 @@ fn c57_a_pin_beside_fork() {
             });
             let (child, pins) = (child.unwrap(), pins.unwrap());
             {
-                // C-21: the child's memory is that of one moment, the copied page included.
+                // C-21: the child has the memory of one moment, including the copied page.
                 let mut cpu = scene.machine.cpu(2);
                 let [first, second] = [0, 1].map(|n| child.load::<u64>(&mut cpu, page(n)).unwrap());
-                assert!(second != 6 || first == 5, "the child has the second store and not the first");
+                assert!(second != 6 || first == 5, "the child has the second store but not the first");
             }
             assert_one(&scene, &pins, 0, &child, &[value(0), 5]);
             child.check();
@@ -82,10 +83,10 @@ fn c57_a_pin_beside_fork() {
     }
 }
 
-/// A marker of a page that moves must not carry a pinned page into the child.
+/// The migration entry of a page must not carry a pinned page into the child.
 #[test]
-fn c57_a_pin_beside_fork_and_migration() {
-    explore("a pin, fork, and a move of the page", 120, |locking| {
+fn c57_fast_pin_concurrent_with_fork_and_migration() {
+    explore("a pin concurrent with fork and migration", 120, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let (mut child, mut pins) = (None, None);
@@ -105,11 +106,11 @@ fn c57_a_pin_beside_fork_and_migration() {
     });
 }
 
-/// The last other side of a shared page stores or ends while the page is pinned to be read: it is either
-/// copied or ours alone.
+/// C-56: the last other process that shares a page stores or exits while the page is pinned for reading. The
+/// page is either copied or exclusive.
 #[test]
-fn c56_a_pin_of_a_shared_page() {
-    explore("a pin of a shared page beside stores and an end", 60, |locking| {
+fn c56_read_pin_of_a_shared_page_gets_an_exclusive_page() {
+    explore("a pin of a shared page concurrent with stores and an exit", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let child = Process::of(scene.process.fork().unwrap());
@@ -129,10 +130,11 @@ fn c56_a_pin_of_a_shared_page() {
     });
 }
 
-/// Two pins of one page to read, beside a store: all have one page in the end.
+/// Two read pins of one page run concurrently with a store. In the end both pins and the program use one
+/// page.
 #[test]
-fn two_pins_and_a_store() {
-    explore("two pins of a page that is shared, and a store", 60, |locking| {
+fn concurrent_pins_and_a_store_share_one_page() {
+    explore("two pins of a shared page concurrent with a store", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let child = Process::of(scene.process.fork().unwrap());
@@ -152,10 +154,10 @@ fn two_pins_and_a_store() {
     });
 }
 
-/// The tables that are walked without a lock go meanwhile, with all that they map, and others come.
+/// The page tables that the lock-free walk uses are freed with all their pages, and others are installed.
 #[test]
-fn a_pin_beside_munmap_of_whole_tables() {
-    explore("a lock-free pin beside munmap and another mapping", 120, |locking| {
+fn fast_pin_concurrent_with_munmap_of_whole_tables() {
+    explore("a fast pin concurrent with munmap and another mapping", 120, |locking| {
         let scene = Scene::new(locking);
         map(&scene.process, 0..TABLE, ANON);
         scene.process.store(&mut scene.machine.cpu(0), page(3), value(3)).unwrap();
@@ -182,10 +184,10 @@ fn a_pin_beside_munmap_of_whole_tables() {
     });
 }
 
-/// Tables move to another address: what is pinned is what was there at that address.
+/// Page tables move to another address. A pinned page is one that was mapped at the given address.
 #[test]
-fn a_pin_beside_tables_that_move() {
-    explore("a lock-free pin beside mremap of whole tables", 80, |locking| {
+fn fast_pin_concurrent_with_a_move_of_whole_tables() {
+    explore("a fast pin concurrent with mremap of whole tables", 80, |locking| {
         let scene = Scene::new(locking);
         map(&scene.process, 0..TABLE, ANON);
         scene.process.store(&mut scene.machine.cpu(0), page(3), value(3)).unwrap();
@@ -215,10 +217,10 @@ fn a_pin_beside_tables_that_move() {
     });
 }
 
-/// DONTNEED and rights that go: a pin is of what was there, and a pin to store is of what could be stored to.
+/// DONTNEED and mprotect: a pinned page was present, and a page pinned for writing was writable.
 #[test]
-fn a_pin_beside_dontneed_and_mprotect() {
-    explore("a pin beside DONTNEED and mprotect", 60, |locking| {
+fn fast_pin_concurrent_with_dontneed_and_mprotect() {
+    explore("a pin concurrent with DONTNEED and mprotect", 60, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let mut pins = None;
@@ -238,10 +240,10 @@ fn a_pin_beside_dontneed_and_mprotect() {
     });
 }
 
-/// A page of a file is pinned while it is cut off; what comes back there is another page.
+/// A page of a file is pinned while the file is truncated. The file gets another page when it grows again.
 #[test]
-fn a_pin_beside_truncation() {
-    explore("a pin of a file's page beside truncation", 100, |locking| {
+fn fast_pin_concurrent_with_truncation() {
+    explore("a pin of a file's page concurrent with truncation", 100, |locking| {
         let scene = Scene::new(locking);
         let (file, other) = (file(&scene), scene.another());
         map_file(&scene.process, &file);
@@ -269,10 +271,10 @@ fn a_pin_beside_truncation() {
     });
 }
 
-/// A move of a file's page, and memory that fails, beside a pin.
+/// A soft offline or a memory failure of the page runs concurrently with a pin.
 #[test]
-fn pins_beside_moves_and_failures() {
-    explore("a pin beside a move and a failure", 80, |locking| {
+fn fast_pin_concurrent_with_soft_offline_and_failure() {
+    explore("a pin concurrent with soft offline and a memory failure", 80, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let (mut pins, mut moved) = (None, None);
@@ -296,13 +298,13 @@ fn pins_beside_moves_and_failures() {
     });
 }
 
-/// Pins that cannot be counted are refused, and the count is right afterwards.
+/// Pins beyond the largest count are refused, and the count is correct afterwards.
 #[test]
-fn pins_run_out() {
+fn pins_beyond_the_largest_count_are_refused() {
     if !CHECKED {
         return;
     }
-    explore("more pins than can be counted", 2, |locking| {
+    explore("more pins than the count can hold", 2, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let mut pins: Vec<_> = Vec::new();

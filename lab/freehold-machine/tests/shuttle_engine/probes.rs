@@ -1,5 +1,6 @@
-//! Probes that come and go beside everything that maps the text: when a probe has come, no process is without
-//! it; when it has gone, none has it; the file never has it, and no store is lost.
+//! Probes are added and removed concurrently with calls that map the text. Every process has the breakpoint
+//! after the probe was added, and none has it after the probe was removed. The file never has it, and no
+//! store is lost.
 
 use crate::{
     explore::{explore, thread},
@@ -16,7 +17,7 @@ use freehold_machine::Process;
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
 const TRAP: u8 = 0xcc;
-/// In page 1 of the file; the file is zeroes.
+/// Offset of the probe, in page 1 of the file. The file contains zeroes.
 const PLACE: u64 = PAGE + 40;
 
 /// Maps the file at page 0, as text.
@@ -33,7 +34,7 @@ fn remove(file: &Opened) {
     file.mapping().remove_probe(PLACE).unwrap();
 }
 
-/// What is at the probe's place if page 0 of the file were at `start`.
+/// Returns the byte at the probe's place, for a mapping of the file that starts at page `start`.
 fn look(process: &Process, cpu: &mut Vcpu, start: u64) -> u8 {
     process.load(cpu, page(start) + PLACE).unwrap()
 }
@@ -60,19 +61,19 @@ fn end(scene: Scene, file: Opened) {
 }
 
 #[test]
-fn a_probe_comes_beside_faults_fork_and_munmap() {
-    explore("a probe comes beside faults, fork and munmap in three processes", 60, |locking| {
+fn probe_added_during_faults_fork_and_munmap() {
+    explore("a probe added concurrent with faults, fork and munmap in three processes", 60, |locking| {
         let scene = Scene::new(locking);
         let (file, other) = (file(&scene), scene.another());
         map_text(&scene.process, &file, RX);
         map_text(&other, &file, RX);
-        // Something to copy, so that fork copies the entry of the page as well.
+        // A private page to copy, so that fork also copies the entry of the probed page.
         scene.process.write_memory(page(0), &[7], AccessMode::Forced).unwrap();
         look(&scene.process, &mut scene.machine.cpu(OLD), 0);
         let child = thread::scope(|scope| {
             scope.spawn(|| {
                 add(&file);
-                // From now on every CPU meets it, whatever its TLB remembers.
+                // From here on every CPU finds the breakpoint, whatever its TLB had cached.
                 assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), TRAP);
             });
             scope.spawn(|| {
@@ -101,8 +102,8 @@ fn a_probe_comes_beside_faults_fork_and_munmap() {
 }
 
 #[test]
-fn a_fault_that_copies_for_one_probe_beside_another() {
-    explore("a fault that copies a page for one probe while others come and go", 60, |locking| {
+fn fault_copies_a_page_while_probes_change() {
+    explore("a fault that copies a page for one probe while others are added and removed", 60, |locking| {
         let scene = Scene::new(locking);
         let (file, other) = (file(&scene), scene.another());
         let probes = file.mapping();
@@ -133,8 +134,8 @@ fn a_fault_that_copies_for_one_probe_beside_another() {
 }
 
 #[test]
-fn c4_a_probe_comes_where_a_flush_is_owed() {
-    explore("a probe comes beside DONTNEED of the page", 40, |locking| {
+fn c4_probe_added_while_a_flush_is_pending() {
+    explore("a probe added concurrent with DONTNEED of the page", 40, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RX);
@@ -143,8 +144,8 @@ fn c4_a_probe_comes_where_a_flush_is_owed() {
             scope.spawn(|| scene.process.madvise(page(1), PAGE, Advice::DontNeed).unwrap());
             scope.spawn(|| {
                 add(&file);
-                // The entry was gone, perhaps; what this CPU remembers of it may not be there any more
-                // either.
+                // The entry may already be cleared. The cached translation of this CPU must be flushed
+                // nevertheless.
                 assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), TRAP);
             });
         });
@@ -154,8 +155,8 @@ fn c4_a_probe_comes_where_a_flush_is_owed() {
 }
 
 #[test]
-fn a_probe_goes_beside_fork_and_faults() {
-    explore("a probe goes beside fork, a debugger's store and faults", 60, |locking| {
+fn probe_removed_during_fork_and_faults() {
+    explore("a probe removed concurrent with fork, a forced store and faults", 60, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RX);
@@ -167,7 +168,8 @@ fn a_probe_goes_beside_fork_and_faults() {
                 assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), 0);
             });
             scope.spawn(|| {
-                // C-2, C-56: into the private copy, whichever it is, and not lost with it.
+                // C-2, C-56: the store goes to the current private copy, and is not lost with a discarded
+                // one.
                 let at = page(0) + PLACE + 8;
                 assert_eq!(scene.process.write_memory(at, &[5], AccessMode::Forced), Ok(1));
                 assert_eq!(scene.process.load(&mut scene.machine.cpu(1), at), Ok(5u8));
@@ -187,8 +189,8 @@ fn a_probe_goes_beside_fork_and_faults() {
 }
 
 #[test]
-fn a_debuggers_store_into_a_copy_that_goes_is_not_lost() {
-    explore("a debugger's store into a copy that is nothing but a probe's, beside its end", 60, |locking| {
+fn forced_store_into_a_discarded_probe_copy_is_kept() {
+    explore("a forced store into the copy of a probe concurrent with its removal", 60, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RX);
@@ -207,15 +209,15 @@ fn a_debuggers_store_into_a_copy_that_goes_is_not_lost() {
 }
 
 #[test]
-fn a_store_by_rights_that_are_going_is_not_lost() {
-    explore("a store by rights that mprotect takes, into a copy that goes", 60, |locking| {
+fn store_during_mprotect_into_a_probe_copy_is_kept() {
+    explore("a store into a copy that is discarded, concurrent with mprotect", 60, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RX);
         add(&file);
         look(&scene.process, &mut scene.machine.cpu(OLD), 0);
         scene.process.mprotect(page(1), PAGE, RW).unwrap();
-        // The copy is as a fault would make it, and this CPU remembers that it may be written.
+        // The copy looks like one that a fault made, and this CPU has a writable translation of it.
         let mut cpu = scene.machine.cpu(1);
         scene.process.store(&mut cpu, page(1), 0u8).unwrap();
         let stored = thread::scope(|scope| {
@@ -233,12 +235,12 @@ fn a_store_by_rights_that_are_going_is_not_lost() {
 }
 
 #[test]
-fn a_debuggers_store_beside_a_probe_is_not_lost() {
-    explore("a debugger's stores beside a probe that comes and goes", 60, |locking| {
+fn forced_stores_during_probe_changes_are_kept() {
+    explore("forced stores concurrent with a probe added and removed", 60, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RX);
-        // One side of a family has only a share in the page.
+        // The process shares its private copy with a child.
         scene.process.write_memory(page(1), &[9], AccessMode::Forced).unwrap();
         let child = Process::of(scene.process.fork().unwrap());
         thread::scope(|scope| {
@@ -269,8 +271,8 @@ fn a_debuggers_store_beside_a_probe_is_not_lost() {
 }
 
 #[test]
-fn c68_mremap_beside_a_probe() {
-    explore("mremap to and fro beside a probe that comes, and one that goes", 60, |locking| {
+fn c68_mremap_concurrent_with_probe_changes() {
+    explore("mremap back and forth concurrent with one probe added and another removed", 60, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RX);
@@ -280,7 +282,8 @@ fn c68_mremap_beside_a_probe() {
         thread::scope(|scope| {
             scope.spawn(|| add(&file));
             scope.spawn(|| {
-                // Moved, moved back and grown over the page; the page is present exactly once.
+                // The page moves, moves back, and the mapping grows over it. The page is present exactly
+                // once.
                 let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
                 scene.process.mremap(page(1), PAGE, PAGE, flags, page(5)).unwrap();
                 scene.process.mremap(page(5), PAGE, PAGE, flags, page(1)).unwrap();
@@ -309,8 +312,8 @@ fn c68_mremap_beside_a_probe() {
 }
 
 #[test]
-fn truncation_beside_a_probe() {
-    explore("truncation beside a probe that comes and a fault", 60, |locking| {
+fn truncation_concurrent_with_a_probe() {
+    explore("truncation concurrent with a probe added and a fault", 60, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RX);
@@ -329,7 +332,7 @@ fn truncation_beside_a_probe() {
         assert_eq!(scene.process.rss().anon, 0);
         file.mapping().truncate(2 * PAGE).unwrap();
         let mut cpu = scene.machine.cpu(2);
-        // The file has zeroes again, as when the probe was made.
+        // The file contains zeroes again, as it did when the probe was added.
         assert_shows(&scene.process, &mut cpu, 0, added);
         drop(cpu);
         end(scene, file);
@@ -337,8 +340,8 @@ fn truncation_beside_a_probe() {
 }
 
 #[test]
-fn what_becomes_text_beside_a_probe_gets_it() {
-    explore("data becomes text beside a probe that comes", 60, |locking| {
+fn mapping_that_becomes_text_gets_a_concurrent_probe() {
+    explore("data that becomes text concurrent with a probe added", 60, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RW);
@@ -349,7 +352,7 @@ fn what_becomes_text_beside_a_probe_gets_it() {
             scope.spawn(|| add(&file));
             scope.spawn(|| scene.process.mprotect(page(1), PAGE, R).unwrap());
             scope.spawn(|| {
-                // What is stored while it may be stays.
+                // A store that succeeds is kept.
                 let mut cpu = scene.machine.cpu(1);
                 if scene.process.store(&mut cpu, page(1), 3u8).is_ok() {
                     assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(3u8));
@@ -364,8 +367,8 @@ fn what_becomes_text_beside_a_probe_gets_it() {
 }
 
 #[test]
-fn copies_that_move_beside_a_probe() {
-    explore("a copy moves to another frame beside a probe that comes, and goes", 60, |locking| {
+fn migration_of_copies_concurrent_with_probe_changes() {
+    explore("migration of a copy concurrent with a probe added and removed", 60, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RX);

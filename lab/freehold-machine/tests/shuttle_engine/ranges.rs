@@ -1,7 +1,6 @@
-//! Changes side by side (docs/guide/ranges.md): every pair of them, on ranges that are neighbours, overlap, or have
-//! nothing to do with each other, beside faults, fork, exit, truncation and pages that move; under both
-//! values of [`Write`]. Whatever they meet, their errors are those of a moment, an access finds what was
-//! stored at some time, and nothing is left.
+//! Range writers (`docs/ranges.md`): every pair of changes on adjacent, overlapping and separate ranges,
+//! concurrent with faults, fork, exit, truncation and migration, with both values of [`Write`]. Errors are
+//! those of some moment, an access finds a value that was stored at some time, and nothing leaks.
 
 use crate::{
     explore::{CHECKED, explore_in, explore_until, seed, thread},
@@ -21,7 +20,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Changes side by side with both kinds of munmap that have them and both that have not, and one at a time.
+/// Designs to test: range writers with each kind of munmap and two kinds of faults, and the exclusive writer
+/// only.
 pub const DESIGNS: [Locking; 6] = {
     let [exclusive, sectioned, downgraded, .., only, ranges] = Locking::ALL;
     [
@@ -34,7 +34,8 @@ pub const DESIGNS: [Locking; 6] = {
     ]
 };
 
-/// Pages of the scene: one VMA of memory, the first half of it filled; a file in the place of two of them.
+/// Number of pages of the scene: one VMA of memory, whose first half is filled. A file replaces two of the
+/// pages.
 const PAGES: u64 = 12;
 const FILE: u64 = 3;
 
@@ -74,10 +75,10 @@ const CHANGES: [Change; 13] = {
     ]
 };
 
-/// First pages of the two ranges, of three pages each: neighbours, overlapping, apart.
+/// First pages of the two ranges of three pages each: adjacent, overlapping, separate.
 const PLACES: [[u64; 2]; 3] = [[1, 4], [1, 3], [1, 7]];
 
-/// What goes on beside two changes.
+/// Operation that runs concurrently with the two changes.
 #[derive(Clone, Copy, Debug)]
 enum Beside {
     Faults,
@@ -89,8 +90,8 @@ enum Beside {
 
 const BESIDE: [Beside; 5] = [Beside::Faults, Beside::Fork, Beside::Exit, Beside::Truncate, Beside::Migrate];
 
-/// Makes a change on the three pages from `at` on; `cpu` is one that nobody else has. What is not mapped at
-/// that moment is an error that may be. Returns the child, if there is one.
+/// Makes a change on the three pages from `at` on, on a CPU that no other thread uses. An error is allowed if
+/// a page is unmapped at that moment. Returns the child, if the change is a fork.
 fn change(scene: &Scene, cpu: usize, change: Change, at: u64) -> Option<Process> {
     let process = &scene.process;
     let mut cpu = scene.machine.cpu(cpu);
@@ -99,7 +100,7 @@ fn change(scene: &Scene, cpu: usize, change: Change, at: u64) -> Option<Process>
         Change::MapAnywhere => {
             let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
             let found = process.load::<u64>(&mut cpu, at);
-            assert!(found == Ok(0) || found == unmapped(at), "memory of others: {found:?}");
+            assert!(found == Ok(0) || found == unmapped(at), "memory of another thread: {found:?}");
             process.munmap(at, PAGE).unwrap();
         }
         Change::MapFixed => map(process, at..at + 3, ANON),
@@ -156,7 +157,7 @@ fn change(scene: &Scene, cpu: usize, change: Change, at: u64) -> Option<Process>
     None
 }
 
-/// An access finds what was stored somewhere at some time, or a signal that may be.
+/// Checks the result of an access: a value that was stored at some time, or an allowed signal.
 fn legal(found: Result<u64, FaultError>) {
     match found {
         Ok(found) => {
@@ -189,7 +190,7 @@ fn beside(scene: &Scene, cpu: usize, file: &files::Opened, beside: Beside) -> Op
         Beside::Truncate => {
             file.mapping().truncate(PAGE).unwrap();
             let found = process.load::<u64>(&mut cpu, page(FILE + 1));
-            // Something else may be there by now.
+            // Another mapping may be there by now.
             legal(found);
         }
         Beside::Migrate => {
@@ -206,11 +207,11 @@ fn beside(scene: &Scene, cpu: usize, file: &files::Opened, beside: Beside) -> Op
 }
 
 #[test]
-fn every_pair_of_changes() {
+fn every_pair_of_concurrent_changes() {
     let kinds = CHANGES.len() * CHANGES.len() * PLACES.len() * BESIDE.len();
-    // Under the checker each schedule draws its own.
+    // Under the checker, each schedule draws a pair of its own.
     let rounds = if CHECKED { 1 } else { kinds };
-    explore_in(&DESIGNS, "pairs of changes", 400, move |locking| {
+    explore_in(&DESIGNS, "pairs of concurrent changes", 400, move |locking| {
         for _ in 0..rounds {
             let drawn = seed() as usize % kinds;
             let pair = [drawn % CHANGES.len(), drawn / CHANGES.len() % CHANGES.len()];
@@ -243,7 +244,7 @@ fn every_pair_of_changes() {
     });
 }
 
-/// Two threads map and unmap a page each, wherever there is room, which is side by side.
+/// Makes two threads map and unmap a page each, at addresses that mmap chooses. Both are range writers.
 fn map_and_unmap(name: &str, touch: bool) {
     explore_in(&DESIGNS, name, 100, move |locking| {
         let scene = Scene::new(locking);
@@ -256,12 +257,16 @@ fn map_and_unmap(name: &str, touch: bool) {
                         let at = scene.process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
                         if touch {
                             let mark = (10 * number + round) as u64 + 1;
-                            assert_eq!(scene.process.load(&mut cpu, at), Ok(0u64), "memory of others");
+                            assert_eq!(
+                                scene.process.load(&mut cpu, at),
+                                Ok(0u64),
+                                "memory of another thread"
+                            );
                             scene.process.store(&mut cpu, at, mark).unwrap();
                             assert_eq!(scene.process.load(&mut cpu, at), Ok(mark));
                         }
                         scene.process.munmap(at, PAGE).unwrap();
-                        // Nobody has stored there since, or another.
+                        // The page is unmapped, or another thread has mapped the address since.
                         let late = scene.process.load::<u64>(&mut cpu, at);
                         let own = |mark| mark > 10 * number as u64 && mark <= 10 * number as u64 + 4;
                         assert!(late == unmapped(at) || late.is_ok_and(|mark| !own(mark)), "{late:?}");
@@ -275,19 +280,19 @@ fn map_and_unmap(name: &str, touch: bool) {
 }
 
 #[test]
-fn two_threads_map_and_unmap_a_page() {
+fn threads_map_and_unmap_a_page_concurrently() {
     map_and_unmap("two threads map and unmap a page", false);
 }
 
 #[test]
-fn two_threads_map_touch_and_unmap_a_page() {
+fn threads_map_touch_and_unmap_a_page_concurrently() {
     map_and_unmap("two threads map, touch and unmap a page", true);
 }
 
-/// The heap grows, twice, beside somebody who maps where it grows to.
+/// Two tasks grow the heap while another one maps a page in the range that it grows into.
 #[test]
-fn the_heap_beside_a_mapping() {
-    explore_in(&DESIGNS, "the heap grows beside a mapping", 100, move |locking| {
+fn heap_growth_concurrent_with_a_mapping_in_its_way() {
+    explore_in(&DESIGNS, "heap growth concurrent with a mapping", 100, move |locking| {
         let scene = Scene::new(locking);
         let process = &scene.process;
         let heap = process.brk(0).unwrap();
@@ -314,11 +319,11 @@ fn the_heap_beside_a_mapping() {
     });
 }
 
-/// Two mappings get their first pages while a third joins them, or they join each other by their rights: all
-/// of their pages are found afterwards.
+/// Two mappings get their first pages while a third one merges with them, or while a change of rights merges
+/// them. The reverse map finds all their pages afterwards.
 #[test]
-fn merges_beside_first_pages() {
-    explore_in(&DESIGNS, "merges beside first pages", 100, move |locking| {
+fn merges_concurrent_with_first_faults() {
+    explore_in(&DESIGNS, "merges concurrent with first faults", 100, move |locking| {
         for number in 0..2 {
             let scene = Scene::new(locking);
             let (scene, process) = (&scene, &scene.process);
@@ -350,16 +355,17 @@ fn merges_beside_first_pages() {
     });
 }
 
-/// A task that waits for a claim and is killed has changed nothing, holds nothing, and is in nobody's way.
+/// A task that is killed while it waits for a claim has changed nothing, holds nothing, and blocks no other
+/// task.
 #[test]
-fn c72_killed_while_it_waits_for_a_claim() {
+fn c72_task_is_killed_while_it_waits_for_a_claim() {
     for attempt in 0..7 {
         let ended = Arc::new(AtomicU64::new(0));
         for nth in [3, 2, 1] {
             let count = ended.clone();
-            // Not each call waits more than once.
+            // Some calls wait only once.
             let is_met = || nth > 1 || ended.load(Relaxed) > 0;
-            explore_until(&DESIGNS, "a change beside changes, killed", 20, is_met, move |locking| {
+            explore_until(&DESIGNS, "a change killed while others run", 20, is_met, move |locking| {
                 let scene = Scene::new(locking);
                 map(&scene.process, 0..PAGES, ANON);
                 scene.fill(0..4);
@@ -378,7 +384,7 @@ fn c72_killed_while_it_waits_for_a_claim() {
                         change(&scene, 2, Change::MapAnywhere, 0)
                     });
                 });
-                assert!(scene.process.try_read().is_some(), "a lock was kept");
+                assert!(scene.process.try_read().is_some(), "a lock is still held");
                 scene.process.check();
                 scene.process.clear();
                 scene.assert_empty();
@@ -388,7 +394,7 @@ fn c72_killed_while_it_waits_for_a_claim() {
     }
 }
 
-/// One call on the pages that others change; whether it was killed.
+/// Makes a call on pages that other tasks change. Returns true if the call was killed.
 fn killed(scene: &Scene, attempt: usize) -> bool {
     let process = &scene.process;
     let at = |number: u64| process.find_vma(page(number)).is_some();
@@ -396,7 +402,7 @@ fn killed(scene: &Scene, attempt: usize) -> bool {
         0 => process.mprotect(page(1), 2 * PAGE, R) == Err(MprotectError::Killed),
         1 => {
             let killed = process.munmap(page(2), PAGE) == Err(MunmapError::Killed);
-            assert_eq!(at(2), killed, "half unmapped");
+            assert_eq!(at(2), killed, "the page was unmapped by a killed call, or is still mapped");
             killed
         }
         2 => {
@@ -407,7 +413,7 @@ fn killed(scene: &Scene, attempt: usize) -> bool {
         4 => process.mlock2(page(1), 2 * PAGE, LockFlags::ONFAULT) == Err(MlockError::Killed),
         5 => {
             let resized = process.mremap(page(1), 2 * PAGE, PAGE, RemapFlags::empty(), 0);
-            assert_eq!(at(2), resized.is_err(), "half unmapped");
+            assert_eq!(at(2), resized.is_err(), "the page was unmapped by a failed call, or is still mapped");
             resized == Err(MremapError::Killed)
         }
         _ => {

@@ -1,8 +1,8 @@
-//! As many readers of a VMA as can be counted (C-20).
+//! C-20: a VMA with the largest number of readers that its count can hold.
 //!
-//! A look-up without locks gained a second way to fail, and its caller took what came back for a VMA. With
-//! the count at its limit everybody has to go by the lock of the address space, and no count may be lost on
-//! the way. The checkers' builds count up to two readers.
+//! The bug in Linux: a lookup without locks gained a second way to fail, and its caller used the returned
+//! error as a VMA. With the count at its limit, every task must use the mmap lock, and no reader may be lost
+//! from the count. In the builds for checkers, the limit is two readers.
 
 use crate::{
     explore::{CHECKED, explore, thread},
@@ -11,8 +11,8 @@ use crate::{
 use freehold::{call::Advice, remote::AccessMode, space::FaultLock};
 
 #[test]
-fn c20_a_vma_with_as_many_readers_as_can_be_counted() {
-    explore("a VMA with as many readers as can be counted", 30, |locking| {
+fn c20_vma_at_its_reader_limit_falls_back_to_the_mmap_lock() {
+    explore("a VMA at its reader limit", 30, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..4);
         let process = &scene.process;
@@ -33,10 +33,10 @@ fn c20_a_vma_with_as_many_readers_as_can_be_counted() {
                 assert_eq!(lines, [(page(0), page(4))]);
             });
         });
-        // A lock beside the VMA counts further than a test can.
+        // A rwsem as the VMA lock counts further than a test can reach.
         let counted = CHECKED && locking.fault != FaultLock::VmaRwsem;
         assert!(!counted || climbed() > before, "the limit was not reached");
-        // Readers that wait for a place get one, and a writer that waits for all to leave sees them leave.
+        // Readers that wait for a free count get one, and a writer that waits for all readers gets the lock.
         thread::scope(|scope| {
             scope.spawn(|| drop(find()));
             scope.spawn(|| process.mprotect(page(0), PAGE, R).unwrap());

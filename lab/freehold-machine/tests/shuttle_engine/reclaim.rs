@@ -1,6 +1,6 @@
-//! Tables that DONTNEED reclaims beside whatever finds them: faults, other discards, walkers of the reverse map,
-//! pins, pagers, and changes of the VMA. Nothing is mapped in a table that is gone, and a store that comes after
-//! the last discard stays.
+//! Page tables that DONTNEED frees, concurrent with faults, other discards, reverse map walks, pins, pagers,
+//! and changes of the VMA. No entry is installed in a freed table, and a store after the last discard is
+//! kept.
 
 use crate::{
     explore::{explore, thread},
@@ -18,12 +18,12 @@ use freehold::{
 use freehold_machine::Process;
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Discards the first table's pages.
+/// Discards the pages of the first table.
 fn discard(process: &Process) {
     process.madvise(page(0), TABLE * PAGE, Advice::DontNeed).unwrap();
 }
 
-/// Two tables' pages, with 1000 and more in two pages of the first.
+/// Returns a scene with memory under two tables. Two pages of the first table hold 1000 and more.
 fn filled(locking: Locking) -> Scene {
     filled_as(Scene::new(locking), ANON)
 }
@@ -35,7 +35,7 @@ fn filled_as(scene: Scene, flags: MapFlags) -> Scene {
     scene
 }
 
-/// Asserts that a page of the first table holds the value that was stored there, or 0.
+/// Checks that a page of the first table holds the given stored value, or 0.
 #[track_caller]
 fn assert_page(scene: &Scene, cpu: &mut Vcpu, number: u64, stored: u64) {
     let found = look(&scene.process, cpu, number);
@@ -43,8 +43,8 @@ fn assert_page(scene: &Scene, cpu: &mut Vcpu, number: u64, stored: u64) {
 }
 
 #[test]
-fn stores_beside_it() {
-    explore("stores beside DONTNEED of their whole table", 100, |locking| {
+fn table_reclaim_concurrent_with_stores() {
+    explore("stores concurrent with DONTNEED of their whole table", 100, |locking| {
         let scene = filled(locking);
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -72,8 +72,8 @@ fn stores_beside_it() {
 }
 
 #[test]
-fn two_of_them() {
-    explore("two calls of DONTNEED of one table, and a store", 100, |locking| {
+fn concurrent_reclaims_of_one_table() {
+    explore("two DONTNEEDs of one table concurrent with a store", 100, |locking| {
         let scene = filled(locking);
         thread::scope(|scope| {
             for number in 0..2 {
@@ -91,10 +91,11 @@ fn two_of_them() {
     });
 }
 
-/// A huge page comes in the table's place, and a store that was on its way to the table finds it.
+/// A huge page is installed in place of the table. A store that was about to use the table finds the huge
+/// page.
 #[test]
-fn a_huge_page_in_its_place() {
-    explore("DONTNEED of a huge page that was split, beside stores", 15, |locking| {
+fn huge_page_replaces_a_reclaimed_table() {
+    explore("DONTNEED of a split huge page concurrent with stores", 15, |locking| {
         let scene = filled_as(Scene::huge(locking), ANON);
         scene.process.madvise(page(5), PAGE, Advice::DontNeed).unwrap();
         thread::scope(|scope| {
@@ -117,10 +118,10 @@ fn a_huge_page_in_its_place() {
     });
 }
 
-/// Pages move, of which a child has entries as well, while the parent's table goes.
+/// Pages that a child also maps are migrated while the parent's table is freed.
 #[test]
-fn walkers_of_the_reverse_map_beside_it() {
-    explore("pages that move beside DONTNEED of their whole table", 40, |locking| {
+fn table_reclaim_concurrent_with_migration() {
+    explore("migrations concurrent with DONTNEED of a whole table", 40, |locking| {
         let scene = filled(locking);
         let child = Process::of(scene.process.fork().unwrap());
         let frames = [1, 300].map(|number| scene.process.frame_at(page(number)).unwrap());
@@ -137,10 +138,10 @@ fn walkers_of_the_reverse_map_beside_it() {
     });
 }
 
-/// A file is cut off while its pages come, and go with their table.
+/// A file is truncated while its pages are faulted in and their table is freed.
 #[test]
-fn truncation_beside_it() {
-    explore("truncation beside DONTNEED of a whole table, and accesses", 40, |locking| {
+fn table_reclaim_concurrent_with_truncation() {
+    explore("truncation concurrent with DONTNEED of a whole table and accesses", 40, |locking| {
         let scene = Scene::new(locking);
         let file = File::shared_memory(&scene.engine, TABLE * PAGE, false).unwrap();
         let flags = MapFlags::SHARED | MapFlags::FIXED;
@@ -162,10 +163,11 @@ fn truncation_beside_it() {
     });
 }
 
-/// The VMA is cut while its table goes: from then on the table is its neighbour's as well.
+/// The VMA is split while its table is freed. After the split, the table also belongs to the neighbouring
+/// VMA.
 #[test]
-fn a_cut_of_the_vma_beside_it() {
-    explore("mprotect and munmap of parts beside DONTNEED of a whole table", 60, |locking| {
+fn table_reclaim_concurrent_with_a_vma_split() {
+    explore("mprotect and munmap of parts concurrent with DONTNEED of a whole table", 60, |locking| {
         let scene = filled(locking);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -177,7 +179,7 @@ fn a_cut_of_the_vma_beside_it() {
                 assert_page(&scene, &mut scene.machine.cpu(1), 300, 1300);
             });
             scope.spawn(|| {
-                // Its neighbour under the table above.
+                // The neighbouring table under the upper table.
                 put(&scene.process, &mut scene.machine.cpu(2), TABLE, 7);
                 unmap(&scene.process, TABLE..2 * TABLE);
             });
@@ -188,8 +190,8 @@ fn a_cut_of_the_vma_beside_it() {
 }
 
 #[test]
-fn pins_and_transfers_beside_it() {
-    explore("a pin, got quickly, and a transfer beside DONTNEED of a whole table", 60, |locking| {
+fn table_reclaim_concurrent_with_pins_and_transfers() {
+    explore("a fast pin and a transfer concurrent with DONTNEED of a whole table", 60, |locking| {
         let scene = filled(locking);
         let pins = thread::scope(|scope| {
             scope.spawn(|| discard(&scene.process));
@@ -212,11 +214,11 @@ fn pins_and_transfers_beside_it() {
     });
 }
 
-/// A pager fills pages of a table that goes.
+/// A pager fills pages of a table that is being freed.
 #[test]
-fn fills_by_a_pager_beside_it() {
+fn table_reclaim_concurrent_with_uffd_fills() {
     const CONTENTS: [u8; PAGE as usize] = [1; PAGE as usize];
-    explore("UFFDIO_COPY and ZEROPAGE beside DONTNEED of a whole table", 60, |locking| {
+    explore("UFFDIO_COPY and ZEROPAGE concurrent with DONTNEED of a whole table", 60, |locking| {
         let scene = filled(locking);
         let config = UffdConfig { features: Features::empty(), user_mode_only: false };
         let uffd = Userfaultfd::new(scene.process.space(), config).unwrap();

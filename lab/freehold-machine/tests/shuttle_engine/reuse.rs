@@ -1,4 +1,4 @@
-//! VMAs that are reused by another address space while somebody looks for them in the one they left (C-19,
+//! VMAs that another address space reuses while a task looks them up in the space that they left (C-19,
 //! C-22).
 
 use crate::{
@@ -9,14 +9,14 @@ use freehold::vma::flags::VmFlags;
 use freehold_machine::Process;
 
 #[test]
-fn c19_lookups_of_vmas_that_go_to_another_space() {
-    explore("lookups beside VMAs that wander between two spaces", 150, |locking| {
+fn c19_lookup_never_returns_a_vma_of_another_space() {
+    explore("lookups concurrent with VMAs reused between two spaces", 150, |locking| {
         let scene = Scene::new(locking);
         let other = scene.another();
         let spaces = [(&scene.process, 1), (&other, 2)];
         thread::scope(|scope| {
             scope.spawn(|| {
-                // A VMA that one space gives back is the next one the other gets.
+                // The slab hands out a VMA that one space frees to the other space next.
                 let mut cpu = scene.machine.cpu(4);
                 for _ in 0..2 {
                     for (space, mark) in spaces {
@@ -48,10 +48,10 @@ fn c19_lookups_of_vmas_that_go_to_another_space() {
 }
 
 #[test]
-fn c19_a_vma_is_not_taken_for_what_it_was() {
-    // It becomes one of another space at the same address, or one of the same space at another address.
+fn c19_lookup_notices_a_reused_vma() {
+    // The VMA is reused in another space at the same address, or in the same space at another address.
     for elsewhere in [false, true] {
-        explore("look-ups of a VMA that becomes another", 100, move |locking| {
+        explore("lookups of a VMA that is reused", 100, move |locking| {
             let scene = Scene::new(locking);
             let other = scene.another();
             let (space, there) = if elsewhere { (&scene.process, 2) } else { (&other, 0) };
@@ -60,7 +60,7 @@ fn c19_a_vma_is_not_taken_for_what_it_was() {
                 scope.spawn(|| {
                     unmap(&scene.process, 0..1);
                     map(space, there..there + 1, ANON);
-                    // A look-up that began before goes on now.
+                    // A lookup that began before continues here.
                     thread::yield_now();
                     unmap(space, there..there + 1);
                 });
@@ -78,10 +78,10 @@ fn c19_a_vma_is_not_taken_for_what_it_was() {
 }
 
 #[test]
-fn c22_a_vma_is_found_complete_or_not_at_all() {
-    explore("lookups beside VMAs that come back elsewhere", 100, |locking| {
+fn c22_lookup_finds_a_complete_vma_or_none() {
+    explore("lookups concurrent with VMAs reused at another address", 100, |locking| {
         let scene = Scene::new(locking);
-        // Read-only at one place, and writable at the other: never a mixture.
+        // Read-only at one address and writable at the other. A lookup never sees a mixture.
         let place = |number: u64| (page(2 * number), if number == 0 { R } else { RW });
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -110,8 +110,8 @@ fn c22_a_vma_is_found_complete_or_not_at_all() {
 }
 
 #[test]
-fn c22_lookups_of_vmas_whose_memory_goes() {
-    explore("lookups beside VMAs whose memory is given back", 60, |locking| {
+fn c22_lookups_survive_freed_vma_memory() {
+    explore("lookups concurrent with a trim of the VMA slab", 60, |locking| {
         let scene = Scene::new(locking);
         thread::scope(|scope| {
             scope.spawn(|| {

@@ -1,4 +1,5 @@
-//! Pages that move while programs use them: nobody reads a stale copy, no store is lost, no entry is missed.
+//! Pages that migrate while programs use them: no task reads a stale copy, no store is lost, and no entry is
+//! missed.
 
 use crate::{
     explore::{explore, thread},
@@ -8,7 +9,7 @@ use freehold::{call::RemapFlags, rmap::MigrateError};
 use freehold_machine::Process;
 use std::ops::Range;
 
-/// Moves the page at `number` if there is one. Others may have it just then, or have it no more.
+/// Migrates the page at `number`, if there is one. Another task may use the page, or may have unmapped it.
 fn migrate(scene: &Scene, process: &Process, number: u64) {
     if let Some(pfn) = process.frame_at(page(number)) {
         match scene.engine.migrate(pfn) {
@@ -30,8 +31,8 @@ fn end(scene: Scene) {
 }
 
 #[test]
-fn a_store_beside_a_move_is_not_lost() {
-    explore("a store beside the page's move", 40, |locking| {
+fn store_concurrent_with_migration_is_kept() {
+    explore("a store concurrent with migration", 40, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         thread::scope(|scope| {
@@ -57,8 +58,8 @@ fn a_store_beside_a_move_is_not_lost() {
 }
 
 #[test]
-fn fork_beside_a_move_gives_the_child_the_page() {
-    explore("fork and a store beside a page's move", 30, |locking| {
+fn fork_concurrent_with_migration_copies_the_page() {
+    explore("fork and a store concurrent with migration", 30, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         let child = thread::scope(|scope| {
@@ -83,8 +84,8 @@ fn fork_beside_a_move_gives_the_child_the_page() {
 }
 
 #[test]
-fn c39_mremap_beside_a_move_is_met_before_or_after() {
-    explore("mremap of a page beside its move, in parent and child", 30, |locking| {
+fn c39_mremap_concurrent_with_migration_loses_no_entry() {
+    explore("mremap of a page concurrent with its migration, in parent and child", 30, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         let child = Process::of(scene.process.fork().unwrap());
@@ -107,8 +108,8 @@ fn c39_mremap_beside_a_move_is_met_before_or_after() {
 }
 
 #[test]
-fn munmap_beside_a_move_takes_the_page() {
-    explore("munmap beside a page's move, another process has it too", 30, |locking| {
+fn munmap_concurrent_with_migration_frees_the_page() {
+    explore("munmap concurrent with migration of a shared page", 30, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..2);
         let child = Process::of(scene.process.fork().unwrap());
@@ -134,8 +135,8 @@ fn munmap_beside_a_move_takes_the_page() {
 }
 
 #[test]
-fn splits_and_merges_beside_a_walk_hide_no_page() {
-    explore("mprotect that splits and merges beside moves", 30, |locking| {
+fn splits_and_merges_hide_no_page_from_a_walk() {
+    explore("splits and merges by mprotect concurrent with migrations", 30, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..3);
         thread::scope(|scope| {
@@ -146,7 +147,7 @@ fn splits_and_merges_beside_a_walk_hide_no_page() {
             });
             scope.spawn(|| {
                 let old = scene.process.frame_at(page(1)).unwrap();
-                // Nobody else has a reference: it moves whatever happens to the VMAs.
+                // No other task holds a reference, so the migration succeeds whatever happens to the VMAs.
                 let new = scene.engine.migrate(old).unwrap();
                 assert_eq!(scene.process.frame_at(page(1)), Some(new));
             });
@@ -159,7 +160,8 @@ fn splits_and_merges_beside_a_walk_hide_no_page() {
     });
 }
 
-/// Nobody but the one entry has a reference: a walk that did not meet it would say that there is no page.
+/// Moves pages by mremap while another task migrates one of them. The only reference is the one entry, so a
+/// walk that missed the entry would report that there is no page.
 fn move_beside_migration(name: &str, share: usize, fill: u64, from: Range<u64>, to: &'static [u64]) {
     explore(name, share, move |locking| {
         let scene = Scene::new(locking);
@@ -182,11 +184,12 @@ fn move_beside_migration(name: &str, share: usize, fill: u64, from: Range<u64>, 
             });
             scope.spawn(|| {
                 let new = scene.engine.migrate(old).unwrap();
-                // An entry that moves on while the walk does may be met at both places, but at one of them it
-                // is.
+                // A walk may find an entry that moves concurrently at both addresses, but must find it at one
+                // of them.
                 assert_ne!(scene.engine.entries_of(new), 0);
             });
-            // Uses what its TLB knows; the machine notices if that has gone to others.
+            // Stores through the cached translation. The machine detects a store to a frame with another
+            // owner.
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(1);
                 let offset = fill - from.start;
@@ -206,21 +209,28 @@ fn move_beside_migration(name: &str, share: usize, fill: u64, from: Range<u64>, 
 }
 
 #[test]
-fn c39_entries_that_move_to_and_fro_are_never_missed() {
-    move_beside_migration("a page moved to and fro beside its migration", 50, 5, 4..6, &[8, 2, 6]);
+fn c39_walk_finds_entries_that_move_back_and_forth() {
+    move_beside_migration(
+        "a page moved back and forth concurrent with its migration",
+        50,
+        5,
+        4..6,
+        &[8, 2, 6],
+    );
 }
 
 #[test]
-fn c40_tables_that_move_are_never_missed() {
+fn c40_walk_finds_entries_in_moving_tables() {
     const TO: [u64; 2] = [2 * TABLE, 4 * TABLE];
-    move_beside_migration("whole tables moved beside a migration", 30, 3, 0..TABLE, &TO);
+    move_beside_migration("whole tables moved concurrent with a migration", 30, 3, 0..TABLE, &TO);
 }
 
 #[test]
-fn c39_a_page_that_moves_into_the_vma_before_is_never_missed() {
-    explore("mremap into a merge with what lies before, beside a migration", 50, |locking| {
+fn c39_walk_finds_a_page_that_moves_into_the_preceding_vma() {
+    explore("mremap that merges with the preceding VMA, concurrent with a migration", 50, |locking| {
         let scene = Scene::new(locking);
-        // One VMA of three pages, the middle taken out to elsewhere; back again it merges on both sides.
+        // One VMA of three pages, the middle of which was moved elsewhere. When the middle page moves back,
+        // it merges on both sides.
         scene.fill(0..3);
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         let go = |from: u64, to: u64| scene.process.mremap(page(from), PAGE, PAGE, flags, page(to)).unwrap();

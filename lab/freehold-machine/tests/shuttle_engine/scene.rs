@@ -1,5 +1,5 @@
-//! What the scenarios play on: a small machine, one engine, one or two processes, and pages numbered from a
-//! border between page tables.
+//! The setting of the scenarios: a small machine, one engine, one or two processes, and pages that are
+//! numbered from a border between page tables.
 
 use freehold::{
     PAGE_SIZE,
@@ -20,34 +20,34 @@ pub const R: Prot = Prot::READ;
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 pub const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
-/// Pages that one page table maps.
+/// Number of pages that one page table maps.
 pub const TABLE: u64 = 512;
-/// The CPU that sets scenes up, and remembers what it saw then.
+/// The CPU that sets up the scenes and has cached the first translations.
 pub const OLD: usize = 5;
-/// Where page 0 lies: at the start of a page table's span, the last one of a table of the next level.
+/// Address of page 0: the start of a page table's span, which is the last one of a table of the next level.
 const BASE: u64 = (64 << 30) - TABLE * PAGE;
 
-/// The address of a page.
+/// Returns the address of a page.
 pub fn page(number: u64) -> u64 {
     BASE + number * PAGE
 }
 
-/// What [`Scene::fill`] puts into a page.
+/// Returns the value that [`Scene::fill`] stores to a page.
 pub fn value(number: u64) -> u64 {
     1000 + number
 }
 
-/// The signal for an access to an address where nothing is mapped.
+/// The error of an access to an unmapped address.
 pub fn unmapped<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Maperr })
 }
 
-/// The signal for an access that the mapping does not allow.
+/// The error of an access that the mapping does not allow.
 pub fn denied<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Accerr })
 }
 
-/// The signal for an access behind the end of a file.
+/// The error of an access beyond the end of a file.
 pub fn beyond<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Bus { addr })
 }
@@ -65,21 +65,21 @@ fn config(stack_gap: u64) -> Config {
 
 impl Scene {
     pub fn new(locking: Locking) -> Self {
-        // Stacks may grow right down to what lies below them.
+        // Stacks may grow directly up to the mapping below them.
         Self::gaps(locking, 0)
     }
 
-    /// One with room for a few huge pages, which come wherever they fit.
+    /// Returns a scene with memory for a few huge pages, which are used wherever they fit.
     pub fn huge(locking: Locking) -> Self {
         Self::with(locking, 10 << 20, Config { huge_pages: HugePages::Always, ..config(0) })
     }
 
-    /// One whose stacks keep so many pages free.
+    /// Returns a scene with a stack gap of `pages` pages.
     pub fn gaps(locking: Locking, pages: u64) -> Self {
         Self::with(locking, 1 << 20, config(pages))
     }
 
-    /// One with a pool of so many huge pages, and little besides.
+    /// Returns a scene with a pool of `pages` huge pages, and little other memory.
     pub fn pool(locking: Locking, pages: u64) -> Self {
         let scene = Self::with(locking, (2 << 20) * (pages + 1) + (1 << 20), config(0));
         assert_eq!(scene.engine.resize_huge_pool(HugePageSize::Mib2, pages, None), pages);
@@ -94,12 +94,12 @@ impl Scene {
         Scene { process, engine, machine, locking }
     }
 
-    /// Another process on the same engine.
+    /// Returns another process of the same engine.
     pub fn another(&self) -> Process {
         space(&self.engine, self.locking)
     }
 
-    /// Maps pages of the process, and stores a [`value`] of its own in each.
+    /// Maps pages of the process, and stores the [`value`] of each page to it.
     pub fn fill(&self, pages: Range<u64>) {
         map(&self.process, pages.clone(), ANON);
         let mut cpu = self.machine.cpu(OLD);
@@ -108,7 +108,7 @@ impl Scene {
         }
     }
 
-    /// A CPU that remembers the pages as they were filled.
+    /// Returns a CPU that has cached translations of the filled pages.
     pub fn acquainted(&self, cpu: usize, pages: Range<u64>) -> Vcpu {
         let mut cpu = self.machine.cpu(cpu);
         for number in pages {
@@ -117,7 +117,8 @@ impl Scene {
         cpu
     }
 
-    /// Asserts that nothing is mapped at these pages, nor remembered by the CPU that set the scene up.
+    /// Checks that these pages are unmapped, and that the CPU that set up the scene has no translation of
+    /// them.
     #[track_caller]
     pub fn assert_unmapped(&self, pages: Range<u64>) {
         let mut cpu = self.machine.cpu(OLD);
@@ -126,13 +127,14 @@ impl Scene {
         }
     }
 
-    /// Asserts that the address space is empty, page tables included.
+    /// Checks that the address space is empty, including its page tables.
     #[track_caller]
     pub fn assert_empty(&self) {
         self.assert_empty_but_tables(0);
     }
 
-    /// The same where tasks have mapped in stretches of theirs: those share a table, which their fences keep.
+    /// Checks that the address space is empty except for arena boundaries. Threads that mapped in arenas of
+    /// their own share a table, which their boundaries keep.
     #[track_caller]
     pub fn assert_empty_but_fences(&self) {
         self.assert_empty_but_tables(1);
@@ -148,7 +150,7 @@ impl Scene {
         assert!(left <= most, "{left} page tables are left of an empty address space");
     }
 
-    /// Takes everything down; all memory has to come back.
+    /// Ends the scene. Checks that all memory is free.
     #[track_caller]
     pub fn end(self) {
         self.process.check();
@@ -162,7 +164,7 @@ fn space(engine: &Counted<Engine<Machine>>, locking: Locking) -> Process {
     Process::new(engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap()
 }
 
-/// Maps pages, readable and writable, in place of whatever is there.
+/// Maps pages, readable and writable, over any existing mapping.
 pub fn map(process: &Process, pages: Range<u64>, flags: MapFlags) {
     let (at, len) = (page(pages.start), (pages.end - pages.start) * PAGE);
     assert_eq!(process.mmap(at, len, RW, flags | MapFlags::FIXED, None, 0), Ok(at));

@@ -1,5 +1,5 @@
-//! System V segments at their end (C-71): beside the call that ends one, others attach it or are refused, but
-//! nobody attaches what goes.
+//! The end of System V segments (C-71): concurrently with the call that destroys a segment, other tasks
+//! attach it or are refused. No task attaches a destroyed segment.
 
 use crate::{
     explore::{explore, thread},
@@ -15,10 +15,11 @@ use freehold::{
 const PAGES: u64 = 2;
 const KEY: u32 = 7;
 
-/// A removed segment is mapped anew where it lies, which ends it; another process attaches it.
+/// remap_file_pages maps a removed segment again at its address, which destroys the segment. Another process
+/// attaches the segment concurrently.
 #[test]
-fn c71_a_segment_that_ends_is_attached_by_nobody() {
-    explore("remap_file_pages of a removed segment, beside shmat", 60, |locking| {
+fn c71_destroyed_segment_cannot_be_attached() {
+    explore("remap_file_pages of a removed segment concurrent with shmat", 60, |locking| {
         let scene = Scene::new(locking);
         let other = scene.another();
         let segment = Segment::new(&scene.engine, KEY, PAGES * PAGE).expect("memory");
@@ -35,7 +36,7 @@ fn c71_a_segment_that_ends_is_attached_by_nobody() {
             });
         });
         match (attached, mapped) {
-            // Attached before, or at least about to be.
+            // The attach came first, or at least its reference did.
             (Ok(_), Ok(())) => {
                 other.shmdt(page(0)).expect("attached");
                 scene.process.shmdt(page(0)).expect("attached");

@@ -16,8 +16,8 @@ use freehold_pagetable::X86_4;
 type Bare = Machine<SoftwareBits<X86_4>>;
 
 #[test]
-fn bits_are_set_in_the_entry_that_is_there() {
-    explore("accesses without bits beside aging, fork and DONTNEED", 60, |locking| {
+fn software_bits_are_set_only_in_the_current_entry() {
+    explore("accesses without bits concurrent with aging, fork and DONTNEED", 60, |locking| {
         let machine = Bare::new(MachineConfig::backed(1 << 20).tables(1 << 18).cpus(4)).unwrap();
         let engine = Engine::new(machine.clone(), Config::default()).unwrap();
         let process = Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
@@ -35,7 +35,7 @@ fn bits_are_set_in_the_entry_that_is_there() {
                 assert!(found == 0 || found == 7, "{found}");
             });
             scope.spawn(move || {
-                // The frame may be free by now, or its home contended.
+                // The frame may be free by now, or the lock of its VMAs contended.
                 let _ = engine.referenced(frame);
                 process.madvise(page(0), PAGE, Advice::DontNeed).unwrap();
             });

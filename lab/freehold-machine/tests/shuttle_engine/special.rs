@@ -1,5 +1,5 @@
-//! Mappings by an embedder's hooks: frames that are taken back beside faults that ask for them, hooks that
-//! fail beside siblings, and VMAs that are closed once however they end.
+//! Mappings with hooks of the embedder: frames that are revoked concurrently with faults that request them,
+//! hooks that fail concurrently with other faults, and VMAs that are closed exactly once.
 
 use crate::{
     explore::{explore, thread},
@@ -26,21 +26,21 @@ use std::sync::{
 
 const PAGES: u64 = 2;
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
-/// What lies in frames that were taken back.
+/// Contents of revoked frames.
 const GONE: u64 = u64::MAX;
 
-/// A device of two banks of memory, of which one is in use. It waits for nothing, so the checker has no
-/// business with it.
+/// A device with two banks of memory, one of which is in use. No method waits, so the checker need not
+/// explore it.
 struct Board {
     machine: Machine,
     frames: [Pfn; 2 * PAGES as usize],
-    /// Which bank is in use.
+    /// Number of the bank in use.
     bank: AtomicU64,
-    /// Everything is mapped at once.
+    /// True if mmap maps all pages at once.
     whole: bool,
-    /// The next hook that gives a frame fails.
+    /// True if the next hook that returns a frame fails.
     fails: AtomicBool,
-    /// VMAs.
+    /// Number of VMAs.
     open: AtomicU64,
 }
 
@@ -77,7 +77,8 @@ impl Board {
     }
 
     fn foreign(&self, bank: u64, page: u64) -> ForeignFrames {
-        // SAFETY: from the machine, and given back when no mapping is left, each of which keeps the board.
+        // SAFETY: the frames were allocated from the machine. They are freed when no mapping is left, because
+        // every mapping holds a reference to the board.
         unsafe { ForeignFrames::new(self.frame(bank, page), 1) }
     }
 
@@ -94,7 +95,7 @@ impl Handle {
         File::with_driver(&mapping, self.clone(), FileAccess::READ_WRITE, "board").unwrap()
     }
 
-    /// Goes over to the other bank; when this returns nobody reaches the old one.
+    /// Switches to the other bank. No task reaches the old bank after the call has returned.
     fn switch(&self, file: &Opened) {
         let old = self.0.bank.load(SeqCst);
         self.0.write(1 - old, |page| page + 1);
@@ -107,7 +108,8 @@ impl Handle {
 impl Drop for Board {
     fn drop(&mut self) {
         assert_eq!(*self.open.get_mut(), 0, "VMAs that were never closed");
-        // SAFETY: they came from the machine; nothing maps them, for every mapping keeps the board.
+        // SAFETY: the frames were allocated from the machine. No mapping is left, because every mapping holds
+        // a reference to the board.
         unsafe { self.machine.free_frames(&self.frames) };
     }
 }
@@ -156,7 +158,7 @@ fn map(process: &Process, file: &Opened) -> Result<u64, MmapError> {
     process.mmap(page(0), PAGES * PAGE, RW, SHARED, Some(file), 0)
 }
 
-/// Looks at every page; what is not there must say so as expected.
+/// Reads every page. A missing page must raise the expected error.
 fn look(process: &Process, cpu: &mut Vcpu) {
     for number in 0..PAGES {
         match process.load::<u64>(cpu, page(number)) {
@@ -206,19 +208,20 @@ fn taken_back(name: &'static str, whole: bool) {
 }
 
 #[test]
-fn frames_are_taken_back_beside_faults_and_fork() {
-    taken_back("revocation beside faults and fork", false);
+fn revocation_concurrent_with_faults_and_fork() {
+    taken_back("revocation concurrent with faults and fork", false);
 }
 
 #[test]
-fn frames_are_taken_back_beside_a_mapping_of_all_of_them() {
-    taken_back("revocation beside a whole mapping, faults and fork", true);
+fn revocation_concurrent_with_a_mapping_of_all_frames() {
+    taken_back("revocation concurrent with a mapping of all frames, faults and fork", true);
 }
 
-/// As few steps as can be, so that the gap between the check of an answer and its entry is met.
+/// A scenario with as few steps as possible, so that schedules reach the gap between the check of an answer
+/// and its entry.
 #[test]
-fn a_frame_is_taken_back_beside_one_fault() {
-    explore("revocation beside one fault", 100, |locking| {
+fn revocation_concurrent_with_one_fault() {
+    explore("revocation concurrent with one fault", 100, |locking| {
         let scene = Scene::new(locking);
         let board = Board::plugged(&scene, false);
         let file = board.file(&scene);
@@ -238,10 +241,10 @@ fn a_frame_is_taken_back_beside_one_fault() {
     });
 }
 
-/// C-31: a hook fails for one thread; its sibling gets the page, and nothing is left of the failure.
+/// C-31: a hook fails for one thread. The other thread gets the page, and the failure leaves nothing behind.
 #[test]
-fn c31_a_hook_fails_beside_a_sibling() {
-    explore("a fault hook fails beside a sibling's fault", 40, |locking| {
+fn c31_failed_hook_does_not_affect_a_concurrent_fault() {
+    explore("a failed fault hook concurrent with another fault", 40, |locking| {
         let scene = Scene::new(locking);
         let board = Board::plugged(&scene, false);
         let file = board.file(&scene);
@@ -264,10 +267,10 @@ fn c31_a_hook_fails_beside_a_sibling() {
     });
 }
 
-/// C-31 a: an mmap hook gives up half-way, over something that is in use: that stays.
+/// C-31 a: an mmap hook fails half-way, over a mapping that is in use. That mapping stays.
 #[test]
-fn c31_an_mmap_hook_fails_beside_a_sibling() {
-    explore("an mmap hook fails beside a sibling's stores", 40, |locking| {
+fn c31_failed_mmap_hook_keeps_the_old_mapping() {
+    explore("a failed mmap hook concurrent with stores", 40, |locking| {
         let scene = Scene::new(locking);
         let board = Board::plugged(&scene, true);
         let file = board.file(&scene);
@@ -292,11 +295,11 @@ fn c31_an_mmap_hook_fails_beside_a_sibling() {
     });
 }
 
-/// C-30, C-31: munmap of a part, fork, and a mapping over the rest: each VMA is closed once, and the board
-/// goes once.
+/// C-30, C-31: a munmap of a part, a fork, and a mapping over the rest run concurrently. Each VMA is closed
+/// once, and the board is freed once.
 #[test]
-fn c30_each_vma_is_closed_once() {
-    explore("munmap beside fork and a mapping over it", 60, |locking| {
+fn c30_c31_each_vma_is_closed_once() {
+    explore("munmap concurrent with fork and a mapping over the rest", 60, |locking| {
         let scene = Scene::new(locking);
         let board = Board::plugged(&scene, true);
         let file = board.file(&scene);

@@ -1,5 +1,5 @@
-//! Looks at VMAs without a lock, or with one VMA's: each sees what was there at one moment (C-70), and none
-//! finds a gap that never was.
+//! Lookups of VMAs without a lock, or with one VMA lock. Each lookup sees the state of one moment (C-70), and
+//! none finds a gap that never existed.
 
 use crate::{
     explore::{explore, thread},
@@ -16,14 +16,14 @@ use freehold::{
 const RX: Prot = Prot::READ.union(Prot::EXEC);
 
 #[test]
-fn c70_a_look_without_a_lock_is_of_one_moment() {
-    explore("looks without a lock beside changes of VMAs", 150, |locking| {
+fn c70_lock_free_lookup_sees_one_moment() {
+    explore("lock-free lookups concurrent with changes of VMAs", 150, |locking| {
         let scene = Scene::new(locking);
         let (process, file) = (&scene.process, file(&scene));
         map(process, 0..2, ANON);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Another VMA at the same place, perhaps in the same memory; then one that is cut.
+                // Another VMA at the same address, perhaps in the same memory; then one that is split.
                 process
                     .mmap(page(0), PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), PAGE)
                     .unwrap();
@@ -32,7 +32,7 @@ fn c70_a_look_without_a_lock_is_of_one_moment() {
             });
             scope.spawn(|| {
                 for _ in 0..3 {
-                    let info = process.vma_info(page(0)).expect("there all the time");
+                    let info = process.vma_info(page(0)).expect("the mapping is always present");
                     let write = info.flags.contains(VmFlags::WRITE);
                     let pages = (info.range.start() - page(0)) / PAGE..(info.range.end() - page(0)) / PAGE;
                     let anonymous = (write, info.pgoff.get()) == (true, page(0) / PAGE) && pages == (0..2);
@@ -52,10 +52,10 @@ fn c70_a_look_without_a_lock_is_of_one_moment() {
     });
 }
 
-/// The file goes while somebody looks for a probe in it.
+/// The file is freed while a task searches for a probe in it.
 #[test]
-fn a_probe_of_a_file_that_goes() {
-    explore("a look for a probe beside the end of its file", 100, |locking| {
+fn probe_lookup_concurrent_with_the_end_of_its_file() {
+    explore("a probe lookup concurrent with the end of its file", 100, |locking| {
         let scene = Scene::new(locking);
         let process = &scene.process;
         let mapping = Mapping::new(&scene.engine, Zeroes, 2 * PAGE, true).unwrap();
@@ -86,10 +86,10 @@ fn a_probe_of_a_file_that_goes() {
     });
 }
 
-/// One VMA is cut and joined all the time: every query finds it, in whole or part.
+/// One VMA is split and merged repeatedly. Every query finds it, as a whole or a part of it.
 #[test]
-fn c70_a_query_finds_what_is_there_all_the_time() {
-    explore("queries beside a VMA that is cut and joined", 100, |locking| {
+fn c70_query_always_finds_an_existing_mapping() {
+    explore("queries concurrent with a VMA that is split and merged", 100, |locking| {
         let scene = Scene::new(locking);
         let process = &scene.process;
         map(process, 0..3, ANON);
@@ -108,7 +108,7 @@ fn c70_a_query_finds_what_is_there_all_the_time() {
                 while at < page(3) {
                     let line =
                         process.query_vma(at, QueryFlags::COVERING_OR_NEXT | QueryFlags::READABLE).unwrap();
-                    assert!(line.start <= at, "a gap before {:#x} that never was", line.start);
+                    assert!(line.start <= at, "a gap before {:#x} that never existed", line.start);
                     at = line.end;
                 }
                 let line = process.query_vma(page(2), QueryFlags::WRITABLE).unwrap();
@@ -118,7 +118,7 @@ fn c70_a_query_finds_what_is_there_all_the_time() {
                 let covered: Vec<_> = process.maps(page(0)).map(|line| line.start..line.end).collect();
                 let mut at = page(0);
                 for line in covered.iter().filter(|line| line.start < page(3)) {
-                    assert_eq!(line.start, at, "a gap that never was: {covered:x?}");
+                    assert_eq!(line.start, at, "a gap that never existed: {covered:x?}");
                     at = line.end;
                 }
                 assert!(at >= page(3));

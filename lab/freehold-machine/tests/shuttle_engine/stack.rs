@@ -1,4 +1,4 @@
-//! A stack that grows beside munmaps and lookups (C-1, C-3).
+//! Stack growth concurrent with munmap and lookups (C-1, C-3).
 
 use crate::{
     explore::{explore, thread},
@@ -8,15 +8,15 @@ use freehold::space::MapFlags;
 
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN);
 
-/// Maps a stack of one page, with a value in it.
+/// Maps a stack of one page, and stores a value to it.
 fn stack(scene: &Scene, number: u64) {
     map(&scene.process, number..number + 1, STACK);
     scene.process.store(&mut scene.machine.cpu(4), page(number), value(number)).unwrap();
 }
 
 #[test]
-fn c03_growth_into_what_is_being_unmapped() {
-    explore("a stack grows into a range that is being unmapped", 100, |locking| {
+fn c03_growth_into_a_range_being_unmapped() {
+    explore("stack growth into a range that is being unmapped", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(5..7);
         stack(&scene, 8);
@@ -26,8 +26,8 @@ fn c03_growth_into_what_is_being_unmapped() {
             let (scene, mut old) = (&scene, old);
             scope.spawn(move || {
                 let mut cpu = scene.machine.cpu(3);
-                // Until the munmap is over the old page may be seen; a page of zeroes is the stack's, and
-                // stays.
+                // The old page may be visible until the munmap has completed. A page of zeroes belongs to the
+                // stack, and stays.
                 loop {
                     match scene.process.load(&mut cpu, page(6)) {
                         Ok(0u64) => break,
@@ -37,7 +37,11 @@ fn c03_growth_into_what_is_being_unmapped() {
                 }
                 scene.process.store(&mut cpu, page(6), 6u64).unwrap();
                 for cpu in [&mut cpu, &mut old] {
-                    assert_eq!(scene.process.load(cpu, page(6)), Ok(6u64), "the munmap took a new page");
+                    assert_eq!(
+                        scene.process.load(cpu, page(6)),
+                        Ok(6u64),
+                        "the munmap removed a page of the stack"
+                    );
                 }
             });
             scope.spawn(move || {
@@ -59,8 +63,8 @@ fn c03_growth_into_what_is_being_unmapped() {
 }
 
 #[test]
-fn c01_growth_beside_lookups() {
-    explore("a stack grows twice, beside lookups", 100, |locking| {
+fn c01_growth_concurrent_with_lookups() {
+    explore("stack growth concurrent with lookups", 100, |locking| {
         let scene = Scene::new(locking);
         stack(&scene, 8);
         thread::scope(|scope| {
@@ -75,8 +79,8 @@ fn c01_growth_beside_lookups() {
             }
             scope.spawn(|| {
                 for _ in 0..2 {
-                    let stack = scene.process.find_vma(page(8)).expect("the stack is always there");
-                    // It stands still as long as it is held.
+                    let stack = scene.process.find_vma(page(8)).expect("the stack is always mapped");
+                    // The start does not change while the VMA lock is held.
                     let start = stack.start();
                     assert!([8, 6, 3].map(page).contains(&start), "{start:#x}");
                     assert_eq!((stack.start(), stack.end()), (start, page(9)));
@@ -92,8 +96,8 @@ fn c01_growth_beside_lookups() {
 }
 
 #[test]
-fn c01_growth_beside_the_end_of_the_stack() {
-    explore("a stack grows beside its own munmap", 60, |locking| {
+fn c01_growth_concurrent_with_munmap_of_the_stack() {
+    explore("stack growth concurrent with its munmap", 60, |locking| {
         let scene = Scene::new(locking);
         stack(&scene, 8);
         thread::scope(|scope| {
@@ -101,7 +105,8 @@ fn c01_growth_beside_the_end_of_the_stack() {
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(0);
                 for number in [7, 5, 7] {
-                    // Grown, or gone; and if it grew below what goes, then that stays.
+                    // The stack has grown or is unmapped. If it grew below the unmapped range, the new part
+                    // stays.
                     let stored = scene.process.store(&mut cpu, page(number), number);
                     assert!(stored.is_ok() || stored == unmapped(page(number)), "{stored:?}");
                 }
@@ -114,11 +119,11 @@ fn c01_growth_beside_the_end_of_the_stack() {
     });
 }
 
-/// exec moves a stack, over a part of itself, beside a migration of its pages to other frames: each page is
-/// found by both, wherever it is.
+/// exec moves a stack over a part of itself while its pages are migrated. Both operations find each page at
+/// every moment.
 #[test]
-fn c40_a_stack_that_moves_beside_its_pages() {
-    explore("a stack moves beside moves of its pages", 120, |locking| {
+fn c40_stack_move_concurrent_with_migration() {
+    explore("a stack move concurrent with migrations of its pages", 120, |locking| {
         let scene = Scene::new(locking);
         let (process, first, shift) = (&scene.process, 4u64, 2);
         map(process, first..first + 3, STACK);
@@ -130,7 +135,7 @@ fn c40_a_stack_that_moves_beside_its_pages() {
             scope.spawn(|| {
                 for number in [first, first + 2] {
                     if let Some(pfn) = process.frame_at(page(number)) {
-                        // It may have gone away from there, but not from the stack.
+                        // The page may have left that address, but not the stack.
                         scene.engine.migrate(pfn).unwrap();
                     }
                 }
@@ -154,12 +159,12 @@ fn c40_a_stack_that_moves_beside_its_pages() {
 }
 
 #[test]
-fn c67_growth_beside_a_mapping_below() {
-    explore("a stack grows beside a mapping below", 100, |locking| {
+fn c67_growth_concurrent_with_a_mapping_below() {
+    explore("stack growth concurrent with a mapping below", 100, |locking| {
         let (at, gap) = (20, 6);
         let scene = Scene::gaps(locking, gap);
         stack(&scene, at);
-        // There is room at the hint below the stack as it is, and not as it is going to be.
+        // The hint keeps the gap to the current start of the stack, but not to the start after the growth.
         let (to, hint) = (at - 4, at - gap - 2);
         let (grown, mapped) = thread::scope(|scope| {
             let grown = scope.spawn(|| scene.process.store(&mut scene.machine.cpu(0), page(to), 1u64));

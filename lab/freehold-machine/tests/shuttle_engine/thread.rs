@@ -1,5 +1,5 @@
-//! Threads of a scenario: the checker's, or those of the system. Closures are boxed, so that the code that starts a
-//! thread is compiled once for each type of result, not for each closure.
+//! Threads of a scenario, either of the checker or of the system. Closures are boxed, so that the code that
+//! starts a thread is compiled once for each type of result, and not for each closure.
 
 #[cfg(shuttle)]
 use shuttle::thread as real;
@@ -12,7 +12,7 @@ pub use real::{ScopedJoinHandle, yield_now};
 #[derive(Clone, Copy)]
 pub struct Scope<'scope, 'env: 'scope>(&'scope real::Scope<'scope, 'env>);
 
-/// Runs `body`; returns when the threads that it started have ended.
+/// Runs `body`. Returns when all threads that it started have ended.
 pub fn scope<'env, R>(body: impl for<'scope> FnOnce(Scope<'scope, 'env>) -> R) -> R {
     real::scope(|scope| body(Scope(scope)))
 }

@@ -1,6 +1,6 @@
-//! userfaultfd: no wake-up is lost, nobody sleeps for what will not come, and what the pager does fits
-//! between everything else (C-25, C-48, C-50, C-53, C-54). A sleeper that nobody wakes is the checker's
-//! deadlock.
+//! userfaultfd: no wakeup is lost, no task waits for an event that cannot occur, and the calls of the pager
+//! are correct concurrently with all other calls (C-25, C-48, C-50, C-53, C-54). The checker reports a task
+//! that is never woken as a deadlock.
 
 use crate::{
     explore::{explore, thread},
@@ -21,14 +21,14 @@ type Uffd = Userfaultfd<Machine>;
 
 const WAKE: FillMode = FillMode::empty();
 const CONTENTS: [u8; PAGE as usize] = [1; PAGE as usize];
-/// What a load finds there.
+/// The word that a load finds in a page that the pager copied.
 const COPIED: u64 = 0x0101_0101_0101_0101;
 
 fn uffd(process: &Process, features: Features) -> Uffd {
     Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
 }
 
-/// Pages 0 to `pages`, mapped and registered.
+/// Maps and registers the pages from 0 to `pages`.
 fn registered(scene: &Scene, pages: u64, mode: RegisterMode, features: Features) -> Uffd {
     map(&scene.process, 0..pages, ANON);
     let uffd = uffd(&scene.process, features);
@@ -36,14 +36,14 @@ fn registered(scene: &Scene, pages: u64, mode: RegisterMode, features: Features)
     uffd
 }
 
-/// Serves faults, and takes other messages in, until the context is closed.
+/// Resolves faults and reads other messages until the context is closed.
 fn serve(uffd: &Uffd) {
     loop {
         match uffd.read() {
             Ok(Message::Fault { addr, .. }) => match uffd.copy(addr, &CONTENTS, WAKE) {
                 Ok(_) => {}
                 Err(UffdError::Present | UffdError::NotRegistered) => uffd.wake(addr, PAGE).unwrap(),
-                // There is a message about that.
+                // A message about the change follows.
                 Err(UffdError::Changing) => uffd.wake(addr, PAGE).unwrap(),
                 Err(error) => panic!("{error}"),
             },
@@ -61,10 +61,10 @@ fn end(scene: Scene, uffd: Uffd) {
     scene.end();
 }
 
-/// A fault that is queued before it looks is woken; one that looks first finds the page.
+/// A fault that is queued before it checks the entry is woken. A fault that checks first finds the page.
 #[test]
-fn c54_a_fill_beside_the_fault() {
-    explore("a fault beside the fill that is for it", 100, |locking| {
+fn c54_fill_concurrent_with_its_fault() {
+    explore("a fault concurrent with its fill", 100, |locking| {
         let scene = Scene::new(locking);
         let uffd = registered(&scene, 1, RegisterMode::MISSING, Features::empty());
         thread::scope(|scope| {
@@ -82,10 +82,10 @@ fn c54_a_fill_beside_the_fault() {
     });
 }
 
-/// C-25: nothing of what was found before the wait is used after it.
+/// C-25: a fault does not use anything after its wait that it found before the wait.
 #[test]
-fn c25_register_beside_a_fault_and_munmap() {
-    explore("register, a fault, munmap", 100, |locking| {
+fn c25_register_concurrent_with_a_fault_and_munmap() {
+    explore("register concurrent with a fault and munmap", 100, |locking| {
         let scene = Scene::new(locking);
         map(&scene.process, 0..2, ANON);
         let uffd = uffd(&scene.process, Features::EVENT_UNMAP);
@@ -103,7 +103,7 @@ fn c25_register_beside_a_fault_and_munmap() {
             });
             let unmapping = scope.spawn(|| {
                 unmap(&scene.process, 1..2);
-                // The engine does not wake a fault that waits for a page that is gone.
+                // The engine does not wake a fault that waits for an unmapped page.
                 uffd.wake(page(1), PAGE).unwrap();
             });
             for thread in [registering, unmapping, program] {
@@ -116,10 +116,10 @@ fn c25_register_beside_a_fault_and_munmap() {
     });
 }
 
-/// A fill is before a change, or refused, or after its message.
+/// A fill completes before a change, is refused, or comes after the message of the change.
 #[test]
-fn fills_beside_munmap_and_fork() {
-    explore("fills beside munmap and fork, with their events", 60, |locking| {
+fn fills_concurrent_with_munmap_and_fork() {
+    explore("fills concurrent with munmap and fork, with their events", 60, |locking| {
         let scene = Scene::new(locking);
         let features = Features::EVENT_UNMAP | Features::EVENT_FORK;
         let uffd = registered(&scene, 2, RegisterMode::MISSING, features);
@@ -132,7 +132,7 @@ fn fills_beside_munmap_and_fork() {
             });
             let forking = scope.spawn(|| {
                 let child = Process::of(scene.process.fork().unwrap());
-                // The pager has dropped the child's context: nobody is asked.
+                // The pager has dropped the child's context, so no message is sent.
                 let found = child.load::<u64>(&mut scene.machine.cpu(0), page(0));
                 assert!(matches!(found, Ok(0 | COPIED) | Err(FaultError::Segv { .. })), "{found:?}");
                 child.check();
@@ -148,10 +148,10 @@ fn fills_beside_munmap_and_fork() {
     });
 }
 
-/// C-4, C-69: what was there when the pager read of its going is gone.
+/// C-4, C-69: a page that was present when the pager read the remove message is gone afterwards.
 #[test]
-fn a_fill_beside_dontneed() {
-    explore("a fill beside DONTNEED and its event", 80, |locking| {
+fn c04_c69_fill_concurrent_with_dontneed() {
+    explore("a fill concurrent with DONTNEED and its event", 80, |locking| {
         let scene = Scene::new(locking);
         let uffd = registered(&scene, 1, RegisterMode::MISSING, Features::EVENT_REMOVE);
         thread::scope(|scope| {
@@ -174,8 +174,8 @@ fn a_fill_beside_dontneed() {
 /// C-54, C-72: faults that sleep on one word of the queue, two pagers, and a fault that is killed while it
 /// waits.
 #[test]
-fn c54_sleepers_on_one_turn() {
-    explore("faults that share a word to sleep on, two pagers, a fatal signal", 60, |locking| {
+fn c54_faults_sharing_a_wait_word_are_all_woken() {
+    explore("faults that share a wait word, two pagers, a fatal signal", 60, |locking| {
         let scene = Scene::new(locking);
         let uffd = registered(&scene, 5, RegisterMode::MISSING, Features::empty());
         let load = |cpu, number| scene.process.load::<u64>(&mut scene.machine.cpu(cpu), page(number));
@@ -203,10 +203,10 @@ fn c54_sleepers_on_one_turn() {
     });
 }
 
-/// C-54: every kind of sleeper, asleep or about to sleep.
+/// C-54: tasks of every kind that sleep, or are about to sleep.
 #[test]
-fn c54_close_beside_sleepers() {
-    explore("close beside everybody who may sleep", 60, |locking| {
+fn c54_close_wakes_tasks_about_to_sleep() {
+    explore("close concurrent with every kind of waiting task", 60, |locking| {
         let scene = Scene::new(locking);
         let mode = RegisterMode::MISSING | RegisterMode::WP;
         let uffd = registered(&scene, 3, mode, Features::EVENT_FORK | Features::EVENT_UNMAP);
@@ -224,11 +224,10 @@ fn c54_close_beside_sleepers() {
     });
 }
 
-/// C-48, C-50: a page that moves is in one place, while others hold it, share it, or move it to another
-/// frame.
+/// C-48, C-50: a moved page is at one address, while other tasks hold it, share it, or migrate it.
 #[test]
-fn c48_move_beside_a_holder_a_fork_and_migration() {
-    explore("MOVE beside a transfer, fork and migration", 80, |locking| {
+fn c48_move_concurrent_with_a_reader_fork_and_migration() {
+    explore("MOVE concurrent with a transfer, fork and migration", 80, |locking| {
         let scene = Scene::new(locking);
         scene.fill(8..9);
         let uffd = registered(&scene, 1, RegisterMode::MISSING, Features::SIGBUS);
@@ -242,7 +241,7 @@ fn c48_move_beside_a_holder_a_fork_and_migration() {
             scope.spawn(|| {
                 let child = Process::of(scene.process.fork().unwrap());
                 let mut cpu = scene.machine.cpu(0);
-                // Its own is registered nowhere.
+                // The memory of the child is not registered.
                 let found = [0, 8].map(|number| child.load::<u64>(&mut cpu, page(number)).unwrap());
                 assert!(found == [value(8), 0] || found == [0, value(8)], "{found:?}");
             });
@@ -255,7 +254,7 @@ fn c48_move_beside_a_holder_a_fork_and_migration() {
             });
             let mover = scope.spawn(|| match uffd.move_pages(page(0), page(8), PAGE, MoveMode::empty()) {
                 Ok(_) => true,
-                // The child has it, too, or somebody was reading it.
+                // The child shares the page, or another task was reading it.
                 Err(UffdError::Busy) => false,
                 Err(error) => panic!("{error}"),
             });
@@ -269,10 +268,10 @@ fn c48_move_beside_a_holder_a_fork_and_migration() {
     });
 }
 
-/// C-50: two that move the same page to and fro, beside a writer of one of the VMAs.
+/// C-50: two moves of the same page in both directions, concurrent with a writer of one of the VMAs.
 #[test]
-fn c50_moves_and_a_writer() {
-    explore("two MOVEs beside mprotect", 80, |locking| {
+fn c50_moves_concurrent_with_mprotect() {
+    explore("two MOVEs concurrent with mprotect", 80, |locking| {
         let scene = Scene::new(locking);
         map(&scene.process, 8..9, ANON);
         let uffd = registered(&scene, 1, RegisterMode::MISSING, Features::SIGBUS);
@@ -304,10 +303,10 @@ fn c50_moves_and_a_writer() {
     });
 }
 
-/// C-53: when the call has returned no store gets through, not even one whose fault was half done.
+/// C-53: no store succeeds after the call has returned, not even one whose fault was in progress.
 #[test]
-fn c53_protection_beside_stores_and_fork() {
-    explore("write protection beside stores and fork", 80, |locking| {
+fn c53_write_protect_concurrent_with_stores_and_fork() {
+    explore("write protection concurrent with stores and fork", 80, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let uffd = uffd(&scene.process, Features::SIGBUS);
@@ -325,20 +324,20 @@ fn c53_protection_beside_stores_and_fork() {
                 uffd.write_protect(page(0), PAGE, ProtectMode::WP).unwrap();
                 let mut cpu = scene.machine.cpu(1);
                 let seen: u64 = scene.process.load(&mut cpu, page(0)).unwrap();
-                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(seen), "somebody stored");
+                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(seen), "a store succeeded");
                 let refused = scene.process.store(&mut cpu, page(0), 3u64);
                 assert_eq!(refused, Err(FaultError::Bus { addr: page(0) }));
-                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(seen), "somebody stored");
+                assert_eq!(scene.process.load(&mut cpu, page(0)), Ok(seen), "a store succeeded");
             });
         });
         end(scene, uffd);
     });
 }
 
-/// C-53: the same of a page that no other process has any more, which the next store finds out.
+/// C-53 for a page that no other process shares any more. The next store finds that the page is exclusive.
 #[test]
-fn c53_protection_beside_a_store_that_is_granted() {
-    explore("write protection beside a store to a page that was shared", 150, |locking| {
+fn c53_write_protect_concurrent_with_reuse_of_an_exclusive_page() {
+    explore("write protection concurrent with a store to a page that was shared", 150, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         drop(scene.process.fork().unwrap());
@@ -359,11 +358,11 @@ fn c53_protection_beside_a_store_that_is_granted() {
     });
 }
 
-/// C-53: a page of shared memory that comes write-protected is so from the start. A store waits for the page,
-/// or for the right to write; here both are a bus error.
+/// C-53: a page of shared memory that is filled write-protected is protected from the start. A store faults
+/// because the page is missing or protected, which raises a bus error in both cases.
 #[test]
-fn c53_a_protected_fill_beside_accesses() {
-    explore("a fill of shared memory, write-protected, beside a load and a store", 100, |locking| {
+fn c53_protected_fill_concurrent_with_accesses() {
+    explore("a write-protected fill of shared memory concurrent with a load and a store", 100, |locking| {
         let scene = Scene::new(locking);
         let mapping = Mapping::new(&scene.engine, Zeroes, PAGE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "shm").unwrap();
@@ -391,10 +390,10 @@ fn c53_a_protected_fill_beside_accesses() {
     });
 }
 
-/// C-48: a page whose memory fails is lost where it was, or where it moves to; its frame is mapped nowhere.
+/// C-48: a page with a memory failure is lost at its old or its new address. Its frame is mapped nowhere.
 #[test]
-fn c48_move_beside_memory_failure() {
-    explore("MOVE beside the failure of the page's memory", 100, |locking| {
+fn c48_move_concurrent_with_memory_failure() {
+    explore("MOVE concurrent with a memory failure of the page", 100, |locking| {
         let scene = Scene::new(locking);
         scene.fill(8..9);
         let uffd = registered(&scene, 1, RegisterMode::MISSING, Features::SIGBUS);
@@ -405,7 +404,7 @@ fn c48_move_beside_memory_failure() {
                 let other = [UffdError::Busy, UffdError::BadAddress].map(Err);
                 assert!(moved == Ok(PAGE) || other.contains(&moved), "{moved:?}");
             });
-            // On its way it may be nowhere to be found.
+            // During the move, a walk may not find the page.
             scope.spawn(|| {
                 while scene.engine.memory_failure(pfn).is_err() {
                     thread::yield_now();

@@ -1,5 +1,5 @@
-//! A file whose contents are long in coming: a fault that waits for them holds nothing that anybody needs,
-//! whatever happens to the mapping and the file meanwhile.
+//! A file whose reads take long: a fault that waits for a read holds no lock that another task needs,
+//! whatever happens to the mapping and the file in the meantime.
 
 use crate::{
     explore::{explore, explore_until, thread},
@@ -17,12 +17,12 @@ use freehold_machine::{Machine, Process, Task};
 use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::Arc;
 
-/// What a file waits for.
+/// States of the disk.
 const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
 const BROKEN: u64 = 2;
 
-/// A store that answers when it is told to.
+/// A disk that answers a request only on command.
 #[derive(Clone)]
 struct Slow {
     gate: Arc<AtomicU64>,
@@ -67,7 +67,7 @@ fn map_file(process: &Process, file: &Opened, at: u64, flags: MapFlags) {
     assert_eq!(mapped, Ok(page(at)));
 }
 
-/// A scene, and a slow file that its process has mapped at page 0.
+/// Returns a scene, and a slow file that its process maps at page 0.
 fn mapped(locking: Locking, kind: MapFlags) -> (Scene, Slow, Opened) {
     let (scene, slow) = (Scene::new(locking), Slow::new());
     let file = slow.file(&scene);
@@ -76,8 +76,8 @@ fn mapped(locking: Locking, kind: MapFlags) -> (Scene, Slow, Opened) {
 }
 
 #[test]
-fn the_space_and_the_tree_of_the_file_change_meanwhile() {
-    explore("a fault that waits for a file until its space was changed", 30, |locking| {
+fn space_and_file_tree_may_change_during_a_read() {
+    explore("a fault that waits for a file until its space has changed", 30, |locking| {
         for kind in [MapFlags::SHARED, MapFlags::PRIVATE] {
             let (scene, slow, file) = mapped(locking, kind);
             thread::scope(|scope| {
@@ -88,7 +88,8 @@ fn the_space_and_the_tree_of_the_file_change_meanwhile() {
                 });
                 scope.spawn(|| {
                     slow.wait_until_asked();
-                    // The mmap lock, i_mmap, and the write locks of the very VMA that faults.
+                    // Takes the mmap lock, the lock of the file's VMAs, and the VMA lock of the faulting VMA
+                    // for writing.
                     map(&scene.process, 8..9, ANON);
                     unmap(&scene.process, 8..9);
                     map_file(&scene.process, &file, 4, MapFlags::SHARED);
@@ -107,12 +108,12 @@ fn the_space_and_the_tree_of_the_file_change_meanwhile() {
 }
 
 #[test]
-fn the_mapping_goes_meanwhile() {
-    explore("a fault that waits for a file that is not mapped there any more", 30, |locking| {
+fn mapping_may_be_unmapped_during_a_read() {
+    explore("a fault that waits for a file that is unmapped in the meantime", 30, |locking| {
         let (scene, slow, file) = mapped(locking, MapFlags::SHARED);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Something else lies at page 1 by now, and nothing at page 0.
+                // After the wait, page 1 has another mapping, and page 0 has none.
                 let mut cpu = scene.machine.cpu(0);
                 assert_eq!(scene.process.load::<u64>(&mut cpu, page(0)), unmapped(page(0)));
                 assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(0u64));
@@ -131,14 +132,14 @@ fn the_mapping_goes_meanwhile() {
     });
 }
 
-/// C-72: a fault that waits for a truncation, which waits for a page that is being read, can be killed; the
-/// others go on.
+/// C-72: a fault that waits for a truncation, which waits for a read, can be killed. The other tasks
+/// continue.
 #[test]
-fn c72_killed_while_the_store_hangs() {
-    // Not the checker's: it goes on from schedule to schedule.
+fn c72_fault_is_killed_while_the_disk_hangs() {
+    // An atomic of the standard library, because the count continues from schedule to schedule.
     let ended = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counted = ended.clone();
-    let name = "a fault that is killed while another waits for the store";
+    let name = "a fault that is killed while another waits for the disk";
     explore_until(
         &Locking::ALL,
         name,
@@ -179,9 +180,9 @@ fn c72_killed_while_the_store_hangs() {
 }
 
 #[test]
-fn c26_truncation_waits_for_a_page_that_is_coming() {
+fn c26_truncation_waits_for_a_read_in_progress() {
     for answer in [OPEN, BROKEN] {
-        explore("truncation beside a page that is coming, or fails to", 30, move |locking| {
+        explore("truncation concurrent with a read that succeeds or fails", 30, move |locking| {
             let (scene, slow, file) = mapped(locking, MapFlags::SHARED);
             let cut = AtomicU64::new(0);
             thread::scope(|scope| {
@@ -192,7 +193,8 @@ fn c26_truncation_waits_for_a_page_that_is_coming() {
                     assert!(found == beyond(page(1)) || (came && found == Ok(7)), "{found:?}");
                 });
                 scope.spawn(|| {
-                    // Comes to the end, and so does the fault; it may be before the page was asked for.
+                    // The truncation completes, and so does the fault. The truncation may come before the
+                    // page was requested.
                     file.mapping().truncate(0).unwrap();
                     cut.store(1, SeqCst);
                 });
@@ -204,7 +206,7 @@ fn c26_truncation_waits_for_a_page_that_is_coming() {
             let mut cpu = scene.machine.cpu(1);
             assert_eq!(scene.process.load::<u64>(&mut cpu, page(1)), beyond(page(1)));
             assert!(!file.mapping().has_page(PageIndex::new(1)) && scene.process.rss().file == 0);
-            // What is longer again is asked for again, and was cut off: the store says what it says.
+            // After the file has grown, the truncated page is read again.
             file.mapping().truncate(2 * PAGE).unwrap();
             slow.answer(OPEN);
             assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(7u64));
