@@ -1,18 +1,18 @@
-//! Changes of address spaces by many processors.
+//! Changes of address spaces by many CPUs.
 
 use crate::world::{ANON, PAGE, RW, World, in_turn, more, ran_alone};
 use freehold::fault::Access;
 use freehold::space::{Locking, Placement, Prot, Write};
 use freehold_machine::Process;
 
-/// Processes of their own have nothing in common but the engine: mapping, touching, unmapping.
+/// Separate processes that map, touch and unmap share nothing but the engine.
 #[test]
-fn processes_that_map_and_unmap_pass_no_line_around() {
-    if ran_alone(processes_that_map_and_unmap_pass_no_line_around) {
+fn processes_that_map_and_unmap_share_no_cache_line() {
+    if ran_alone(processes_that_map_and_unmap_share_no_cache_line) {
         return;
     }
-    // So often that chance counts little: of what is freed after a grace period, the host's allocator gives
-    // some to another processor, which is why it is 0.007 for the lock of an anon_vma.
+    // Enough rounds to make chance negligible. The host's allocator hands some memory that was freed after a
+    // grace period to another CPU, which causes 0.007 transfers for the lock of an anon_vma.
     let more = more(50, |times| {
         let world = World::new(16);
         let processes: Vec<_> = (0..16).map(|_| world.process(Locking::default())).collect();
@@ -29,12 +29,12 @@ fn processes_that_map_and_unmap_pass_no_line_around() {
     assert!(more.most() < 0.01, "{:?}", more.places);
 }
 
-/// VMAs, frames and tables of a process that begins and ends come from lists per CPU: fork, a page that is
-/// copied, exit. What is passed on is what the host's allocator gives, and counts of references: the engine's,
-/// its memory's and its slots', which each space holds.
+/// VMAs, frames and tables of a process that begins and exits come from per-CPU lists: in fork, copy on
+/// write, and exit. The remaining transfers are caused by the host's allocator, and by the reference counts
+/// of the engine, its memory and its slots, which each space increments.
 #[test]
-fn processes_that_fork_have_lists_per_cpu() {
-    if ran_alone(processes_that_fork_have_lists_per_cpu) {
+fn processes_that_fork_use_per_cpu_lists() {
+    if ran_alone(processes_that_fork_use_per_cpu_lists) {
         return;
     }
     let more = more(20, |times| {
@@ -68,11 +68,11 @@ fn processes_that_fork_have_lists_per_cpu() {
     }
 }
 
-/// Threads of one process that map into one hole take turns at its mmap lock, so that the test above is known
-/// to see it.
+/// Threads of one process that map into the same gap contend for its mmap lock. This shows that the other
+/// tests would detect a contended line.
 #[test]
-fn threads_that_map_and_unmap_pass_the_mmap_lock_around() {
-    if ran_alone(threads_that_map_and_unmap_pass_the_mmap_lock_around) {
+fn threads_that_map_and_unmap_contend_for_the_mmap_lock() {
+    if ran_alone(threads_that_map_and_unmap_contend_for_the_mmap_lock) {
         return;
     }
     let more = more(20, |times| {
@@ -91,11 +91,11 @@ fn threads_that_map_and_unmap_pass_the_mmap_lock_around() {
     assert!(more.most() > 0.9, "{:?}", more.places);
 }
 
-/// Threads of one process whose changes run side by side, each in a stretch of its own between areas that
-/// stay, have next to nothing in common.
+/// Threads of one process whose changes are range writers, each in an arena of its own with VMAs that stay,
+/// share almost nothing.
 #[test]
-fn threads_that_map_and_unmap_side_by_side_pass_no_line_around() {
-    if ran_alone(threads_that_map_and_unmap_side_by_side_pass_no_line_around) {
+fn range_writers_share_almost_no_cache_line() {
+    if ran_alone(range_writers_share_almost_no_cache_line) {
         return;
     }
     let more = more(40, |times| {
@@ -119,15 +119,15 @@ fn threads_that_map_and_unmap_side_by_side_pass_no_line_around() {
         });
         (world, report)
     });
-    // In turns it would be 0.9.
+    // With an exclusive writer, the number would be 0.9.
     assert!(more.most() < 0.1, "{:?}", more.places);
 }
 
-/// So have those that hold nothing else: fences keep their stretches in leaves of their own, and page tables
-/// come and go without the others.
+/// Range writers in empty arenas also share almost nothing: boundaries keep the arenas in separate leaves of
+/// the VMA tree, and page tables are allocated and freed separately.
 #[test]
-fn threads_with_empty_arenas_pass_no_line_around() {
-    if ran_alone(threads_with_empty_arenas_pass_no_line_around) {
+fn range_writers_in_empty_arenas_share_almost_no_cache_line() {
+    if ran_alone(range_writers_in_empty_arenas_share_almost_no_cache_line) {
         return;
     }
     let more = more(40, |times| {
@@ -148,8 +148,8 @@ fn threads_with_empty_arenas_pass_no_line_around() {
         });
         (world, report)
     });
-    // The lines of anon_vmas pass: this host lets any processor free what has waited for a grace period, and
-    // give it out again.
+    // Lines of anon_vmas are transferred: on this host, any CPU frees memory after a grace period and
+    // allocates it again.
     let ours = ["freehold-range/", "freehold-pagetable/", "freehold/src/space/", "freehold-vmspace/"];
     let most = more.places.iter().find(|place| ours.iter().any(|part| place.0.contains(part)));
     assert!(most.is_none_or(|place| place.1 < 0.1), "{:?}", more.places);

@@ -1,11 +1,11 @@
-//! Faults of many processors, and lookups.
+//! Faults and lookups by many CPUs.
 
 use crate::world::{ANON, GIB, More, PAGE, RW, World, more, ran_alone};
 use freehold::fault::Access;
 use freehold::space::{FaultLock, Locking, MapFlags};
 use freehold_machine::Process;
 
-/// Sixteen processors fault in pages, each with tables of its own: in one VMA, or in one each.
+/// Makes sixteen CPUs fault in pages, each with page tables of its own, in one VMA or in one VMA each.
 fn faults(fault: FaultLock, one_vma: bool) -> More {
     more(100, |pages| {
         let world = World::new(16);
@@ -33,8 +33,8 @@ fn touch(process: &Process, cpu: &mut freehold_machine::Cpu<freehold_pagetable::
 }
 
 #[test]
-fn faults_in_one_vma_pass_no_line_around() {
-    if ran_alone(faults_in_one_vma_pass_no_line_around) {
+fn faults_in_one_vma_share_no_cache_line() {
+    if ran_alone(faults_in_one_vma_share_no_cache_line) {
         return;
     }
     let more = faults(FaultLock::VmaPerCpu, true);
@@ -42,8 +42,8 @@ fn faults_in_one_vma_pass_no_line_around() {
 }
 
 #[test]
-fn faults_in_vmas_of_their_own_pass_no_line_around() {
-    if ran_alone(faults_in_vmas_of_their_own_pass_no_line_around) {
+fn faults_in_separate_vmas_share_no_cache_line() {
+    if ran_alone(faults_in_separate_vmas_share_no_cache_line) {
         return;
     }
     for fault in [FaultLock::VmaRwsem, FaultLock::VmaCount, FaultLock::VmaPerCpu] {
@@ -52,10 +52,10 @@ fn faults_in_vmas_of_their_own_pass_no_line_around() {
     }
 }
 
-/// What the designs before ours cost, so that the tests above are known to see it.
+/// The cost of the older designs. This shows that the tests above would detect a shared line.
 #[test]
-fn a_lock_for_all_is_passed_around_by_every_fault() {
-    if ran_alone(a_lock_for_all_is_passed_around_by_every_fault) {
+fn every_fault_transfers_a_shared_lock() {
+    if ran_alone(every_fault_transfers_a_shared_lock) {
         return;
     }
     for fault in [FaultLock::MmapLock, FaultLock::VmaRwsem, FaultLock::VmaCount] {
@@ -66,8 +66,8 @@ fn a_lock_for_all_is_passed_around_by_every_fault() {
 }
 
 #[test]
-fn lookups_pass_no_line_around() {
-    if ran_alone(lookups_pass_no_line_around) {
+fn lookups_share_no_cache_line() {
+    if ran_alone(lookups_share_no_cache_line) {
         return;
     }
     let more = more(100, |times| {
@@ -84,11 +84,11 @@ fn lookups_pass_no_line_around() {
     assert!(more.most() < 0.01, "{:?}", more.places);
 }
 
-/// A page in each 2 MiB, so that each fault adds a table, and now and then one above it: frames for tables
-/// come from per-CPU lists, and entries of upper levels are filled by compare-and-swap.
+/// One page in each 2 MiB, so that each fault adds a table, and some add an upper table. Frames for tables
+/// come from per-CPU lists, and upper-level entries are installed by compare-and-swap.
 #[test]
-fn faults_that_add_tables_pass_no_line_around() {
-    if ran_alone(faults_that_add_tables_pass_no_line_around) {
+fn faults_that_add_tables_share_no_cache_line() {
+    if ran_alone(faults_that_add_tables_share_no_cache_line) {
         return;
     }
     const SPAN: u64 = 512 * GIB;
@@ -109,11 +109,11 @@ fn faults_that_add_tables_pass_no_line_around() {
     assert!(more.most() < 0.01, "{:?}", more.places);
 }
 
-/// What a munmap does meanwhile is no business of faults elsewhere: one processor maps and unmaps all the
-/// time, the others fault.
+/// One CPU maps and unmaps continuously while the others fault elsewhere. The faults rarely fetch the lines
+/// that the changes write.
 #[test]
-fn faults_beside_a_change_pass_its_lines_around_but_rarely() {
-    if ran_alone(faults_beside_a_change_pass_its_lines_around_but_rarely) {
+fn faults_rarely_fetch_lines_of_concurrent_changes() {
+    if ran_alone(faults_rarely_fetch_lines_of_concurrent_changes) {
         return;
     }
     let more = more(100, |pages| {
@@ -124,7 +124,7 @@ fn faults_beside_a_change_pass_its_lines_around_but_rarely() {
             let at = at + 2 * number * GIB;
             process.mmap(at, GIB, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");
         }
-        // Some leaves' worth between those and what changes.
+        // VMAs that fill several leaves of the tree between the faulting ranges and the changing one.
         for n in 1..48 {
             let at = at + GIB + n * 16 * PAGE;
             process.mmap(at, 8 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");
@@ -141,6 +141,7 @@ fn faults_beside_a_change_pass_its_lines_around_but_rarely() {
         });
         (world, report)
     });
-    // The tree's node and the mmap lock's number: each of fifteen readers fetches them after a change.
+    // The tree node and the sequence number of the mmap lock: each of the fifteen readers fetches them after
+    // a change.
     assert!(more.most() < 0.2, "{:?}", more.places);
 }

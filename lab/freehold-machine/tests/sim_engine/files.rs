@@ -1,4 +1,4 @@
-//! Faults of many processors on pages of one file.
+//! Faults of many CPUs on pages of one file.
 
 use crate::world::{More, PAGE, RW, World, more, ran_alone};
 use freehold::PageIndex;
@@ -9,7 +9,7 @@ use freehold_machine::Process;
 
 const AT: u64 = 1 << 40;
 
-/// Sixteen processes fault in pages that a file's cache has: each others, or all the same.
+/// Makes sixteen processes fault in cached pages of a file, either separate pages or the same ones.
 fn faults(access: Access, sharing: MapFlags, same: bool) -> More {
     more(160, |pages| {
         let world = World::new(16);
@@ -37,8 +37,8 @@ fn faults(access: Access, sharing: MapFlags, same: bool) -> More {
 }
 
 #[test]
-fn faults_on_pages_of_their_own_pass_no_line_around() {
-    if ran_alone(faults_on_pages_of_their_own_pass_no_line_around) {
+fn faults_on_separate_pages_share_no_cache_line() {
+    if ran_alone(faults_on_separate_pages_share_no_cache_line) {
         return;
     }
     for (access, sharing) in [
@@ -51,10 +51,11 @@ fn faults_on_pages_of_their_own_pass_no_line_around() {
     }
 }
 
-/// The counts of a page's frame, which all who map it write: so that the test above is known to see it.
+/// All processes that map a page write the counts of its frame. This shows that the test above would detect a
+/// shared line.
 #[test]
-fn faults_on_the_same_pages_pass_their_counts_around() {
-    if ran_alone(faults_on_the_same_pages_pass_their_counts_around) {
+fn faults_on_the_same_pages_transfer_their_counts() {
+    if ran_alone(faults_on_the_same_pages_transfer_their_counts) {
         return;
     }
     let more = faults(Access::WRITE, MapFlags::SHARED, true);

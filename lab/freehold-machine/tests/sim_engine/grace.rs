@@ -4,10 +4,11 @@ use crate::world::{PAGE, World, ran_alone};
 use freehold::file::{Mapping, Zeroes};
 use freehold::{PageIndex, PageRange};
 
-/// Each run has a clock of its own: what still waits when one ends delays nothing in the next.
+/// Each run has its own clock, so a function that is still deferred at the end of one run does not delay the
+/// next run.
 #[test]
-fn a_grace_period_ends_with_its_run() {
-    if ran_alone(a_grace_period_ends_with_its_run) {
+fn grace_periods_do_not_outlast_their_run() {
+    if ran_alone(grace_periods_do_not_outlast_their_run) {
         return;
     }
     let world = World::new(1);
@@ -15,10 +16,10 @@ fn a_grace_period_ends_with_its_run() {
     let cut = || {
         let report = world.all(|_| {
             file.fill(PageIndex::new(1)).expect("a page");
-            // Leaves nodes for a grace period.
+            // Defers the freeing of nodes.
             file.truncate(0).expect("no user");
             file.truncate(4 * PAGE).expect("a longer file");
-            // Waits for one.
+            // Waits for a grace period.
             file.revoke(PageRange::ALL, false);
         });
         report.elapsed_ns

@@ -1,8 +1,9 @@
-//! What many processors do, in virtual time: built for the simulation, and empty elsewhere.
+//! The engine on many CPUs in virtual time. The tests exist only in builds for the simulation.
 //!
-//! A test here counts how often cache lines pass between processors, which is the same in every run. What is
-//! done once (the first touch of a line, a VMA that goes per-CPU) costs transfers once; so the tests look at
-//! what *more of the same* costs: [`World::more`]. They fail when a shared word comes onto a frequent path.
+//! A test counts how often cache lines are transferred between CPUs, which is the same in every run. A
+//! one-time action, such as the first access to a line or a VMA that becomes per-CPU, costs transfers once.
+//! The tests therefore measure the cost of each additional repetition, see [`world::more`]. They fail if a
+//! shared word is added to a frequent path.
 #![cfg(sim)]
 
 #[global_allocator]

@@ -1,4 +1,4 @@
-//! What a report says of the engine's records; where a machine may be used.
+//! Names of the engine's records in a report, and the thread that may use a machine.
 
 use crate::world::{ANON, GIB, PAGE, RW, World, ran_alone};
 use freehold::fault::Access;
@@ -8,7 +8,7 @@ use freehold_sim::Report;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-/// Eight processors fault in one VMA.
+/// Makes eight CPUs fault in one VMA.
 fn faults(fault: FaultLock) -> Report {
     let world = World::new(8);
     let process = world.process(Locking { fault, ..Locking::default() });
@@ -23,8 +23,8 @@ fn faults(fault: FaultLock) -> Report {
 }
 
 #[test]
-fn the_field_that_all_faults_need_has_its_name() {
-    if ran_alone(the_field_that_all_faults_need_has_its_name) {
+fn hottest_field_of_faults_is_named() {
+    if ran_alone(hottest_field_of_faults_is_named) {
         return;
     }
     for (fault, name) in [
@@ -39,10 +39,10 @@ fn the_field_that_all_faults_need_has_its_name() {
     }
 }
 
-/// Links of trees are no atomics; they pass from hand to hand with the tree's lock.
+/// Links of trees are not atomics. Their lines are transferred together with the tree's lock.
 #[test]
-fn links_of_a_tree_that_processes_share_are_seen() {
-    if ran_alone(links_of_a_tree_that_processes_share_are_seen) {
+fn links_of_a_shared_tree_are_reported() {
+    if ran_alone(links_of_a_shared_tree_are_reported) {
         return;
     }
     let world = World::new(4);
@@ -71,8 +71,8 @@ fn most_transfers_have_a_name() {
 }
 
 #[test]
-fn a_machine_stays_on_its_thread() {
-    if ran_alone(a_machine_stays_on_its_thread) {
+fn machine_refuses_use_on_another_thread() {
+    if ran_alone(machine_refuses_use_on_another_thread) {
         return;
     }
     let world = World::new(1);

@@ -1,4 +1,4 @@
-//! A machine with its engine, and what processors do on it.
+//! A machine with its engine, and work that its CPUs do.
 
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
@@ -14,8 +14,8 @@ pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(Ma
 
 /// Runs a test in a process of its own, and returns true; in that process it returns false.
 ///
-/// Which accesses meet in a line depends on what the allocator has given out before, and to which addresses. In
-/// a process of its own a test counts the same in every run.
+/// Accesses share a cache line depending on the addresses that the allocator has handed out before. In a
+/// process of its own, a test has the same counts in every run.
 pub fn ran_alone<T>(_test: T) -> bool {
     const ALONE: &str = "FREEHOLD_SIM_ALONE";
     if env::var_os(ALONE).is_some() {
@@ -38,15 +38,15 @@ pub struct World {
     pub cpus: usize,
 }
 
-/// What more of the same costs, for each time that it is done.
+/// The cost of each additional repetition.
 pub struct More {
-    /// Lines of the engine that passed between processors, by the place where that happened, those that did
-    /// most often first.
+    /// Number of transfers per repetition of lines of the engine, by place in the source, most frequent
+    /// first.
     pub places: Vec<(String, f64)>,
 }
 
 impl More {
-    /// How often the line of the place with most was passed on.
+    /// Returns the number of transfers at the most frequent place.
     pub fn most(&self) -> f64 {
         self.places.first().map_or(0.0, |place| place.1)
     }
@@ -69,7 +69,7 @@ impl World {
         Process::new(&self.engine, &config).expect("a process")
     }
 
-    /// Every processor does `work` with its number.
+    /// Makes every CPU run `work` with its number.
     pub fn all(&self, work: impl Fn(usize)) -> Report {
         let model = Model::named("e5-2690v4").expect("a machine");
         let work = &work;
@@ -77,23 +77,24 @@ impl World {
     }
 }
 
-/// Lets the processors prepare one after the other, before all go on at the same time.
+/// Makes the CPUs run `prepare` one after the other, and then continue at the same time.
 pub fn in_turn(number: usize, cpus: usize, prepare: impl FnOnce()) {
-    /// Nanoseconds of virtual time, which is more than a preparation takes.
+    /// Virtual time in nanoseconds, longer than a preparation takes.
     const TURN: u64 = 1_000_000;
     sleep_until(number as u64 * TURN);
     prepare();
     sleep_until(cpus as u64 * TURN);
 }
 
-/// `times` on every processor of a world, or ten times as often in another: what each one more costs.
+/// Runs `work` with `times` repetitions per CPU in one world, and with ten times as many in another. Returns
+/// the cost of each additional repetition.
 pub fn more(times: u64, work: impl Fn(u64) -> (World, Report)) -> More {
     let ((_, few), (world, many)) = (work(times), work(10 * times));
     let mut places: Vec<(String, f64)> = Vec::new();
     let each = (9 * times * world.cpus as u64) as f64;
     for (report, sign) in [(many, 1.0), (few, -1.0)] {
         for (place, count) in report.lines.iter().flat_map(|HotLine { places, .. }| places) {
-            // What the platform does beside the engine is not the engine's.
+            // Transfers inside the platform do not count for the engine.
             if place.file().contains("host_sim") {
                 continue;
             }
