@@ -1,4 +1,4 @@
-//! The shortest way through every layer: map, touch, fork, unmap, on each design.
+//! The shortest test through every layer: map, access, fork and unmap, on each design.
 
 use freehold::engine::{Config, Engine};
 use freehold::fault::{FaultError, SegvCode};
@@ -24,7 +24,7 @@ fn on_every_design(test: impl Fn(&Process, &mut freehold_machine::Cpu<freehold_p
 }
 
 #[test]
-fn memory_is_zero_then_what_was_stored_then_gone() {
+fn memory_is_zeroed_stored_to_and_unmapped() {
     on_every_design(|process, cpu| {
         let at = process.mmap(0, 1 << 20, RW, ANON, None, 0).expect("room");
         assert_eq!(process.load::<u64>(cpu, at + 8), Ok(0));
@@ -39,7 +39,7 @@ fn memory_is_zero_then_what_was_stored_then_gone() {
 }
 
 #[test]
-fn a_child_keeps_what_it_saw() {
+fn child_keeps_its_contents() {
     on_every_design(|process, cpu| {
         let at = process.mmap(0, 64 << 10, RW, ANON, None, 0).expect("room");
         process.store(cpu, at, 1u32).expect("writable");

@@ -12,7 +12,7 @@ type Machine = freehold_machine::Machine;
 const MANY: usize = if cfg!(shuttle) { 3 } else { 2_000 };
 
 #[test]
-fn a_wait_ends_when_the_word_changed_and_it_is_woken() {
+fn wait_ends_when_the_word_changed_and_a_wake_follows() {
     run(|| {
         let word = Arc::new(AtomicU32::new(0));
         let waiter = thread::spawn({
@@ -26,7 +26,7 @@ fn a_wait_ends_when_the_word_changed_and_it_is_woken() {
         word.store(1, SeqCst);
         Machine::wake_one(&word);
         waiter.join().unwrap();
-        // A word that differs is not waited for.
+        // A wait returns at once if the word differs from the expected value.
         Machine::wait(&word, 0);
         assert_eq!(Machine::wait_killable(&word, 0), Ok(()));
     });
@@ -54,7 +54,7 @@ fn wake_all_wakes_all() {
 }
 
 #[test]
-fn a_turn_is_handed_back_and_forth() {
+fn two_threads_wake_each_other_in_turns() {
     run(|| {
         let word = Arc::new(AtomicU32::new(0));
         let play = |word: Arc<AtomicU32>, mine: u32| {
@@ -74,7 +74,7 @@ fn a_turn_is_handed_back_and_forth() {
     });
 }
 
-/// A thread that has begun, and its task.
+/// Starts a thread and waits until it runs. Returns its task.
 fn started(body: impl FnOnce() + Send + 'static) -> (Task, thread::JoinHandle<()>) {
     let handed = Arc::new(std::sync::Mutex::new(None));
     let thread = thread::spawn({
@@ -92,16 +92,16 @@ fn started(body: impl FnOnce() + Send + 'static) -> (Task, thread::JoinHandle<()
     }
 }
 
-/// The word never changes: only the signal can end these waits, whether it comes before or during them.
+/// The word never changes, so only the signal can end these waits, whether it arrives before or during them.
 #[test]
-fn a_fatal_signal_ends_a_killable_wait_wherever_it_sleeps() {
+fn fatal_signal_ends_killable_waits() {
     run(|| {
         for _ in 0..if cfg!(shuttle) { 1 } else { 200 } {
             let (task, victim) = started(|| {
                 let word = AtomicU32::new(0);
                 while Machine::wait_killable(&word, 0) == Ok(()) {}
-                assert_eq!(Machine::wait_killable(&word, 0), Err(Killed), "it stays pending");
-                // A wait that is not killable does not look at signals.
+                assert_eq!(Machine::wait_killable(&word, 0), Err(Killed), "the signal stays pending");
+                // A wait that is not killable ignores signals.
                 Machine::wait(&word, 1);
             });
             assert!(!task.is_killed());
@@ -112,16 +112,20 @@ fn a_fatal_signal_ends_a_killable_wait_wherever_it_sleeps() {
     });
 }
 
-/// The same of a signal that is not fatal, which ends interruptible waits alone, until it was handled.
+/// A signal that is not fatal ends only interruptible waits, until the signal is handled.
 #[test]
-fn a_signal_ends_an_interruptible_wait_wherever_it_sleeps() {
+fn signal_ends_interruptible_waits() {
     run(|| {
         for _ in 0..if cfg!(shuttle) { 1 } else { 200 } {
             let (task, victim) = started(|| {
                 let word = AtomicU32::new(0);
                 while Machine::wait_interruptible(&word, 0) == Ok(()) {}
-                assert_eq!(Machine::wait_interruptible(&word, 1), Err(Interrupted), "it stays pending");
-                assert_eq!(Machine::wait_killable(&word, 1), Ok(()), "it is not fatal");
+                assert_eq!(
+                    Machine::wait_interruptible(&word, 1),
+                    Err(Interrupted),
+                    "the signal stays pending"
+                );
+                assert_eq!(Machine::wait_killable(&word, 1), Ok(()), "the signal is not fatal");
                 Task::current().handle_signal();
                 assert_eq!(Machine::wait_interruptible(&word, 1), Ok(()));
             });
@@ -147,11 +151,11 @@ fn the_nth_killable_wait_is_interrupted() {
 }
 
 #[test]
-fn no_two_threads_have_a_number_at_once() {
+fn no_two_threads_have_a_cpu_number_at_once() {
     run(|| {
         let counts: Arc<Vec<AtomicU64>> =
             Arc::new((0..Machine::MAX_CPUS).map(|_| AtomicU64::new(0)).collect());
-        // More threads than numbers, where threads are cheap.
+        // More threads than CPU numbers, if threads are cheap.
         let threads = if cfg!(shuttle) { 3 } else { Machine::MAX_CPUS + 8 };
         let workers: Vec<_> = (0..threads)
             .map(|_| {
@@ -159,7 +163,8 @@ fn no_two_threads_have_a_number_at_once() {
                 thread::spawn(move || {
                     for _ in 0..MANY {
                         Machine::with_cpu(|number| {
-                            // Not one step, so that two at once would lose counts.
+                            // A load and a store instead of one step, so that two concurrent threads would
+                            // lose counts.
                             let count = counts[number].load(SeqCst);
                             counts[number].store(count + 1, SeqCst);
                         });
@@ -195,17 +200,19 @@ fn defer(runs: &Arc<AtomicU64>) {
 }
 
 /// # Safety
-/// `head` is that of a leaked `Object` that nobody uses.
+///
+/// `head` must be the head of a leaked `Object` that has no other user.
 unsafe fn free(head: NonNull<RcuHead>) {
-    // SAFETY: the head is the object's first field, and the object is ours.
+    // SAFETY: the head is the first field of the object, and the caller passes the only reference.
     let object = unsafe { Box::from_raw(head.cast::<Object>().as_ptr()) };
     object.runs.fetch_add(1, SeqCst);
 }
 
-/// Batches run in any order, and a barrier waits for its own: what it has deferred lies on its stack.
+/// Batches run in any order, and a barrier waits for its own batches: the deferred object is on the stack of
+/// the thread.
 #[cfg(not(shuttle))]
 #[test]
-fn a_barrier_waits_for_what_it_deferred_itself() {
+fn rcu_barrier_waits_for_functions_of_its_own_thread() {
     use std::sync::atomic::AtomicBool;
     #[repr(C)]
     struct Local {
@@ -213,7 +220,7 @@ fn a_barrier_waits_for_what_it_deferred_itself() {
         ran: AtomicBool,
     }
     unsafe fn note(head: NonNull<RcuHead>) {
-        // SAFETY: the head is the first field of a `Local`, which stays until this has run.
+        // SAFETY: the head is the first field of a `Local`, which lives until this function has run.
         unsafe { head.cast::<Local>().as_ref() }.ran.store(true, SeqCst);
     }
     std::thread::scope(|scope| {
@@ -221,10 +228,10 @@ fn a_barrier_waits_for_what_it_deferred_itself() {
             scope.spawn(|| {
                 for _ in 0..400 {
                     let local = Local { head: RcuHead::new(), ran: AtomicBool::new(false) };
-                    // SAFETY: it stays here, untouched, until the function has run.
+                    // SAFETY: `local` stays in place, unused, until the function has run.
                     unsafe { Machine::rcu_defer(NonNull::from(&local).cast(), note) };
                     Machine::rcu_barrier();
-                    assert!(local.ran.load(SeqCst), "a barrier came back early");
+                    assert!(local.ran.load(SeqCst), "the barrier returned early");
                 }
             });
         }
@@ -232,7 +239,7 @@ fn a_barrier_waits_for_what_it_deferred_itself() {
 }
 
 #[test]
-fn a_barrier_returns_when_everything_deferred_has_run() {
+fn rcu_barrier_waits_for_all_deferred_functions() {
     run(|| {
         let runs = Arc::new(AtomicU64::new(0));
         let count = if cfg!(shuttle) { 3 } else { 1000 };
@@ -248,7 +255,7 @@ fn a_barrier_returns_when_everything_deferred_has_run() {
 }
 
 #[test]
-fn nothing_deferred_runs_while_an_earlier_reader_is_inside() {
+fn deferred_functions_wait_for_earlier_readers() {
     run(|| {
         let runs = Arc::new(AtomicU64::new(0));
         let guard = Machine::rcu_read();
@@ -268,17 +275,19 @@ fn nothing_deferred_runs_while_an_earlier_reader_is_inside() {
     });
 }
 
-/// The classical use: a reader of a published pointer never sees a freed object.
+/// The standard use of RCU: a reader of a published pointer never sees a freed object.
 #[test]
-fn a_reader_never_meets_a_freed_object() {
+fn rcu_reader_never_sees_a_freed_object() {
     struct Live {
         head: RcuHead,
         alive: AtomicU64,
     }
     /// # Safety
-    /// `head` begins a leaked `Live`.
+    ///
+    /// `head` must be the first field of a leaked `Live`.
     unsafe fn bury(head: NonNull<RcuHead>) {
-        // SAFETY: see above; the memory is leaked, so a late reader is caught and not undefined.
+        // SAFETY: the head is the first field of a `Live`, by the contract. Its memory is leaked, so a late
+        // reader sees the mark instead of undefined behaviour.
         unsafe { head.cast::<Live>().as_ref() }.alive.store(0, SeqCst);
     }
     run(|| {
@@ -289,7 +298,7 @@ fn a_reader_never_meets_a_freed_object() {
             move || {
                 for _ in 0..MANY {
                     let guard = Machine::rcu_read();
-                    // SAFETY: never freed, see `bury`.
+                    // SAFETY: objects are never freed, see `bury`.
                     let object = unsafe { &*slot.load(SeqCst) };
                     thread::yield_now();
                     assert_eq!(object.alive.load(SeqCst), 1);
@@ -299,9 +308,9 @@ fn a_reader_never_meets_a_freed_object() {
         });
         for _ in 0..MANY {
             let old = slot.swap(std::ptr::from_ref(new()).cast_mut(), SeqCst);
-            // SAFETY: unlinked, and deferred once.
+            // SAFETY: the object is leaked. It was unlinked, and is deferred once.
             let head = unsafe { NonNull::from(&(*old).head) };
-            // SAFETY: as above.
+            // SAFETY: the head belongs to a leaked `Live`, which is deferred once.
             unsafe { Machine::rcu_defer(head, bury) };
         }
         reader.join().unwrap();

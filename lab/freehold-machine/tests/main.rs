@@ -1,4 +1,4 @@
-//! The tests of the machine itself, one program.
+//! Tests of the machine itself, in one program.
 
 mod common;
 mod first_steps;

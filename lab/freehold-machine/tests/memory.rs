@@ -16,12 +16,12 @@ fn take(machine: &Machine, want: usize) -> Vec<u64> {
 
 fn give(machine: &Machine, frames: &[u64]) {
     let frames: Vec<_> = frames.iter().copied().map(Pfn::new).collect();
-    // SAFETY: nothing in these tests refers to the frames.
+    // SAFETY: nothing in these tests refers to the frames any more.
     unsafe { machine.free_frames(&frames) }
 }
 
 #[test]
-fn frames_ascend_and_runs_stay_runs() {
+fn frames_are_allocated_in_ascending_runs() {
     run(|| {
         let machine = backed();
         let first = take(&machine, 64);
@@ -38,7 +38,7 @@ fn frames_ascend_and_runs_stay_runs() {
 }
 
 #[test]
-fn oom() {
+fn exhausted_memory_refuses_frames_and_tables() {
     run(|| {
         let machine = Machine::new(MachineConfig::backed(10 * PAGE).tables(3 * PAGE)).unwrap();
         assert_eq!(take(&machine, 64).len(), 10);
@@ -52,7 +52,7 @@ fn oom() {
 }
 
 #[test]
-fn tables_come_empty_again() {
+fn freed_table_is_empty_when_allocated_again() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -67,7 +67,7 @@ fn tables_come_empty_again() {
 }
 
 #[test]
-fn the_nth_request_fails_and_the_machine_goes_on() {
+fn nth_request_fails_and_later_ones_succeed() {
     run(|| {
         let machine = backed();
         let mut frame = [Pfn::new(0)];
@@ -86,14 +86,14 @@ fn the_nth_request_fails_and_the_machine_goes_on() {
             let machine = machine.clone();
             move || machine.alloc_table().is_ok()
         });
-        assert!(other.join().unwrap(), "other threads are not concerned");
+        assert!(other.join().unwrap(), "the failure applied to another thread");
         assert_eq!(stop_failing_memory(), 2);
         assert!(machine.alloc_table().is_ok());
     });
 }
 
 #[test]
-fn accesses_of_every_size_and_place() {
+fn accesses_of_every_size_and_alignment() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -124,7 +124,7 @@ fn accesses_of_every_size_and_place() {
 }
 
 #[test]
-fn a_write_that_fails_half_way_wrote_the_first_part() {
+fn failed_write_keeps_the_first_part() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -139,7 +139,7 @@ fn a_write_that_fails_half_way_wrote_the_first_part() {
 
 #[test]
 fn phantom_memory_is_large_and_reads_as_zero() {
-    // Under the checker the numbers of the frames are kept one by one: less memory.
+    // Less memory under the checker, which keeps the number of each frame individually.
     let bytes = if cfg!(shuttle) { 1 << 20 } else { 512 << 30 };
     run(move || {
         let machine = Machine::new(MachineConfig::phantom(bytes).tables(1 << 20)).unwrap();
@@ -162,7 +162,7 @@ fn phantom_memory_is_large_and_reads_as_zero() {
 }
 
 #[test]
-fn sizes_that_make_no_machine_are_errors() {
+fn invalid_machine_sizes_are_errors() {
     assert!(Machine::<freehold_pagetable::X86_4>::new(MachineConfig::backed(100)).is_err());
     assert!(Machine::<freehold_pagetable::X86_4>::new(MachineConfig::phantom(1 << 20).tables(0)).is_err());
     assert!(Machine::<freehold_pagetable::X86_4>::new(MachineConfig::phantom(1 << 52)).is_err());
@@ -170,7 +170,7 @@ fn sizes_that_make_no_machine_are_errors() {
 
 #[test]
 #[should_panic(expected = "CPU 1 is claimed already")]
-fn a_cpu_is_run_by_one_thread_at_a_time() {
+fn cpu_can_be_claimed_only_once() {
     run(|| {
         let machine = backed();
         let one = machine.cpu(1);

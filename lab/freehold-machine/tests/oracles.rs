@@ -1,4 +1,4 @@
-//! Each oracle finds the mistake it is for, made by a kernel that is right in everything else.
+//! Each oracle detects the mistake that it exists for, in a kernel that is otherwise correct.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -14,7 +14,7 @@ fn without_scan() -> freehold_machine::Machine {
 }
 
 #[test]
-fn a_right_kernel_passes() {
+fn correct_kernel_passes() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -34,7 +34,7 @@ fn a_right_kernel_passes() {
 
 #[test]
 #[should_panic(expected = "while the TLB of CPU 1 translates 0x400000 to it")]
-fn freeing_a_frame_that_a_tlb_still_leads_to() {
+fn freeing_a_frame_in_a_tlb_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -47,7 +47,7 @@ fn freeing_a_frame_that_a_tlb_still_leads_to() {
 
 #[test]
 #[should_panic(expected = "while the TLB of CPU 0 translates 0x400000 to it")]
-fn freeing_a_frame_inside_a_large_leaf_that_a_tlb_holds() {
+fn freeing_a_frame_of_a_large_leaf_in_a_tlb_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -63,7 +63,7 @@ fn freeing_a_frame_inside_a_large_leaf_that_a_tlb_holds() {
 
 #[test]
 #[should_panic(expected = "stale translation: CPU 0 used 0x400008 -> pfn 0x40000, but that frame is free")]
-fn using_a_translation_to_a_freed_frame() {
+fn using_a_translation_of_a_freed_frame_is_detected() {
     run(|| {
         let machine = without_scan();
         let toy = Toy::new(&machine);
@@ -78,7 +78,7 @@ fn using_a_translation_to_a_freed_frame() {
 
 #[test]
 #[should_panic(expected = "was freed and handed out again")]
-fn using_a_translation_to_a_reassigned_frame() {
+fn using_a_translation_of_a_reused_frame_is_detected() {
     run(|| {
         let machine = without_scan();
         let toy = Toy::new(&machine);
@@ -87,14 +87,14 @@ fn using_a_translation_to_a_reassigned_frame() {
         put(&mut cpu, &toy, AT, 1);
         toy.clear(AT, Level::Pte);
         toy.free(frame);
-        assert_eq!(toy.frame(), frame, "the lowest free frame comes back first");
+        assert_eq!(toy.frame(), frame, "the lowest free frame is allocated first");
         get(&mut cpu, &toy, AT);
     });
 }
 
 #[test]
 #[should_panic(expected = "but that frame is free")]
-fn a_table_that_still_leads_to_a_freed_frame() {
+fn entry_of_a_freed_frame_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -106,7 +106,7 @@ fn a_table_that_still_leads_to_a_freed_frame() {
 
 #[test]
 #[should_panic(expected = "while the walk cache of CPU 2 leads")]
-fn freeing_a_table_after_a_flush_of_leaves_only() {
+fn freeing_a_table_after_a_flush_of_leaves_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -123,7 +123,7 @@ fn freeing_a_table_after_a_flush_of_leaves_only() {
 
 #[test]
 #[should_panic(expected = "stale walk cache: CPU 0 walked 0x401000 through table")]
-fn walking_through_a_freed_table() {
+fn walk_through_a_freed_table_is_detected() {
     run(|| {
         let machine = without_scan();
         let toy = Toy::new(&machine);
@@ -139,10 +139,10 @@ fn walking_through_a_freed_table() {
     });
 }
 
-/// Hazard C-59: the flush that belongs to a freed table named another address.
+/// Hazard C-59: the flush for a freed table covers another address.
 #[test]
 #[should_panic(expected = "while the walk cache of CPU 0 leads")]
-fn flushing_another_address_than_the_freed_tables() {
+fn c59_flush_of_another_address_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -156,10 +156,10 @@ fn flushing_another_address_than_the_freed_tables() {
     });
 }
 
-/// Hazard C-17: a span of entries went, and only a part of it was flushed.
+/// Hazard C-17: a span of entries is cleared, and only a part of it is flushed.
 #[test]
 #[should_panic(expected = "translates 0x403000 to it")]
-fn flushing_too_small_a_range() {
+fn c17_flush_of_too_small_a_range_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -174,7 +174,7 @@ fn flushing_too_small_a_range() {
 
 #[test]
 #[should_panic(expected = "is a free frame and was freed again")]
-fn freeing_a_frame_twice() {
+fn double_free_of_a_frame_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -186,7 +186,7 @@ fn freeing_a_frame_twice() {
 
 #[test]
 #[should_panic(expected = "is a free frame and was freed again")]
-fn freeing_a_frame_twice_without_oracles() {
+fn double_free_of_a_frame_is_detected_without_oracles() {
     run(|| {
         let machine = freehold_machine::Machine::new(MachineConfig::phantom(1 << 20).fast()).unwrap();
         let toy = Toy::new(&machine);
@@ -198,7 +198,7 @@ fn freeing_a_frame_twice_without_oracles() {
 
 #[test]
 #[should_panic(expected = "is a free page table and was freed again")]
-fn freeing_a_table_twice() {
+fn double_free_of_a_table_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -210,7 +210,7 @@ fn freeing_a_table_twice() {
 
 #[test]
 #[should_panic(expected = "was written while it was free: 0x63 at offset 0x18")]
-fn writing_to_a_freed_frame() {
+fn write_to_a_freed_frame_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -223,7 +223,7 @@ fn writing_to_a_freed_frame() {
 
 #[test]
 #[should_panic(expected = "was written while it was free: 0x0 at entry 5")]
-fn writing_to_a_freed_table() {
+fn write_to_a_freed_table_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -236,7 +236,7 @@ fn writing_to_a_freed_table() {
 
 #[test]
 #[should_panic(expected = "was freed with an entry in it")]
-fn freeing_a_table_that_is_not_empty() {
+fn freeing_a_table_with_entries_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -251,7 +251,7 @@ fn freeing_a_table_that_is_not_empty() {
 /// Hazard C-13: a walker without a lock that still reads a freed table cannot mistake it for a live one.
 #[test]
 #[should_panic(expected = "is no page table of this machine")]
-fn following_an_entry_of_a_freed_table() {
+fn c13_following_an_entry_of_a_freed_table_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -264,7 +264,7 @@ fn following_an_entry_of_a_freed_table() {
 
 #[test]
 #[should_panic(expected = "endless faults at 0x400000 on CPU 0")]
-fn a_handler_that_settles_nothing() {
+fn endless_faults_are_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -274,7 +274,7 @@ fn a_handler_that_settles_nothing() {
 
 #[test]
 #[should_panic(expected = "something was leaked: 1 frames [pfn 0x40000], 1 page tables")]
-fn leaking_a_frame() {
+fn leaked_frame_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);

@@ -1,7 +1,7 @@
-//! The pager of the example, with a process whose memory changes under its hands.
+//! The pager of the example `snapshot_pager`, with a process whose memory changes concurrently.
 
 #[path = "../examples/snapshot_pager/pager.rs"]
-#[allow(dead_code, reason = "the example says what there was to do")]
+#[allow(dead_code, reason = "only the example uses these items")]
 mod pager;
 
 use freehold::{
@@ -26,7 +26,7 @@ fn page(number: u64) -> u64 {
 }
 
 #[test]
-fn a_process_finds_its_snapshot() {
+fn process_reads_its_snapshot_through_the_pager() {
     let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let kernel = Engine::new(machine.clone(), Config::default()).unwrap();
     let mut cpu = machine.cpu(0);
@@ -52,15 +52,15 @@ fn a_process_finds_its_snapshot() {
         let (pager, served) = (Pager::new(&snapshot, &work, START), uffd.clone());
         scope.spawn(move || pager.serve(&served, scope));
         assert_eq!([0, 1].map(|n| process.load(&mut cpu, page(n))), [Ok(0u64), Ok(1)]);
-        // A page that was changed, discarded, and comes as zeroes; pages that move, and are found where they
-        // are.
+        // A page that was changed and discarded reads as zeroes. Moved pages are supplied at their new
+        // addresses.
         process.store(&mut cpu, page(2), 22u64).unwrap();
         process.madvise(page(2), PAGE, Advice::DontNeed).unwrap();
         assert_eq!(process.load(&mut cpu, page(2)), Ok(0u64));
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         process.mremap(page(3), 2 * PAGE, 2 * PAGE, flags, page(100)).unwrap();
         assert_eq!([100, 101].map(|n| process.load(&mut cpu, page(n))), [Ok(3u64), Ok(4)]);
-        // A child reads what its parent has not, and what its parent has lost since.
+        // A child reads pages that its parent has not read, and pages that its parent has since unmapped.
         let child = Process::of(process.fork().unwrap());
         process.munmap(page(5), PAGE).unwrap();
         assert_eq!([2, 5, 6, 100].map(|n| child.load(&mut cpu, page(n))), [Ok(0u64), Ok(5), Ok(6), Ok(3)]);

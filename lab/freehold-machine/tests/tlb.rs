@@ -1,4 +1,4 @@
-//! What the TLBs remember, and what makes them forget.
+//! Translations that TLBs cache, and the operations that flush them.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -9,7 +9,7 @@ use freehold_sync::atomic::{AtomicU32, Ordering::SeqCst};
 const AT: u64 = 0x7f00_0000_0000;
 
 #[test]
-fn a_removed_translation_serves_until_it_is_flushed() {
+fn removed_translation_is_used_until_a_flush() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -20,7 +20,7 @@ fn a_removed_translation_serves_until_it_is_flushed() {
         assert_eq!(get(&mut cpu, &toy, AT), 5);
         put(&mut cpu, &toy, AT, 6);
         toy.flush(AT + PAGE, AT + 2 * PAGE, true);
-        assert_eq!(get(&mut cpu, &toy, AT), 6, "a flush of the next page leaves it");
+        assert_eq!(get(&mut cpu, &toy, AT), 6, "a flush of the next page keeps the translation");
         toy.flush(AT, AT + 1, false);
         assert!(faults(&mut cpu, &toy, AT, Access::READ));
         toy.free(frame);
@@ -29,7 +29,7 @@ fn a_removed_translation_serves_until_it_is_flushed() {
 }
 
 #[test]
-fn rights_taken_away_still_hold_until_the_flush() {
+fn removed_rights_are_valid_until_a_flush() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -46,7 +46,7 @@ fn rights_taken_away_still_hold_until_the_flush() {
 }
 
 #[test]
-fn rights_given_take_a_spurious_fault_to_be_seen() {
+fn added_rights_take_effect_after_a_spurious_fault() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -68,7 +68,7 @@ fn rights_given_take_a_spurious_fault_to_be_seen() {
 }
 
 #[test]
-fn the_first_write_sets_the_dirty_bit_in_memory() {
+fn first_store_sets_the_dirty_bit_in_memory() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -86,7 +86,7 @@ fn the_first_write_sets_the_dirty_bit_in_memory() {
 }
 
 #[test]
-fn a_table_is_remembered_until_tables_are_said_to_be_freed() {
+fn walk_cache_keeps_a_table_until_tables_are_flushed() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -95,7 +95,7 @@ fn a_table_is_remembered_until_tables_are_said_to_be_freed() {
         let hidden = toy.map(AT + PAGE, RW);
         machine.write_frame(hidden, 0, &[7]);
         get(&mut cpu, &toy, AT);
-        // Another table takes the first one's place: the walk cache still leads to the first.
+        // Another table replaces the first one, but the walk cache still refers to the first.
         let old = toy.clear(AT, Level::Pmd);
         let fresh = toy.map(AT + PAGE, RW);
         toy.flush(AT, AT + 2 * PAGE, false);
@@ -117,7 +117,7 @@ fn a_table_is_remembered_until_tables_are_said_to_be_freed() {
 }
 
 #[test]
-fn large_leaves_serve_their_whole_span_and_go_as_a_whole() {
+fn large_leaf_is_cached_and_flushed_as_a_whole() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -141,7 +141,7 @@ fn large_leaves_serve_their_whole_span_and_go_as_a_whole() {
 }
 
 #[test]
-fn spaces_do_not_see_each_others_translations() {
+fn translations_of_spaces_are_separate() {
     run(|| {
         let machine = backed();
         let (one, two) = (Toy::new(&machine), Toy::new(&machine));
@@ -153,10 +153,10 @@ fn spaces_do_not_see_each_others_translations() {
         assert_eq!(get(&mut cpu, &one, AT), 1);
         let walks = machine.stats().walks;
         assert_eq!(get(&mut cpu, &two, AT), 2);
-        assert_eq!(machine.stats().walks, walks, "both stay across a change of space");
+        assert_eq!(machine.stats().walks, walks, "the translations of both spaces stay cached");
         one.finish();
         assert_eq!(get(&mut cpu, &two, AT), 2);
-        // The next space may get the first one's number, but nothing that was remembered for it.
+        // The next space may get the number of the first one, but none of its cached translations.
         let three = Toy::new(&machine);
         assert!(faults(&mut cpu, &three, AT, Access::READ));
         two.finish();
@@ -166,7 +166,7 @@ fn spaces_do_not_see_each_others_translations() {
 }
 
 #[test]
-fn a_flush_visits_the_cpus_that_may_hold_something_and_no_other() {
+fn flush_visits_exactly_the_cpus_that_ran_the_space() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -176,14 +176,14 @@ fn a_flush_visits_the_cpus_that_may_hold_something_and_no_other() {
         get(&mut zero, &toy, AT);
         assert!(!zero.call(|| machine.runs_elsewhere(&toy.mmu)));
         assert!(two.call(|| machine.runs_elsewhere(&toy.mmu)));
-        assert!(machine.runs_elsewhere(&toy.mmu), "a thread that is no CPU is elsewhere");
+        assert!(machine.runs_elsewhere(&toy.mmu), "a thread without a CPU counts as another CPU");
         get(&mut one, &toy, AT);
         assert!(zero.call(|| machine.runs_elsewhere(&toy.mmu)));
 
         zero.call(|| toy.flush(AT, AT + PAGE, false));
         let stats = machine.stats();
         assert_eq!((stats.local_visits, stats.remote_visits, stats.entries_flushed), (1, 1, 2));
-        // A CPU that went away keeps its translations and its mark, until everything is flushed.
+        // A CPU that switched away keeps its translations and its mark until a flush of everything.
         get(&mut one, &toy, AT);
         one.idle();
         assert!(zero.call(|| machine.runs_elsewhere(&toy.mmu)));
@@ -196,7 +196,7 @@ fn a_flush_visits_the_cpus_that_may_hold_something_and_no_other() {
 }
 
 #[test]
-fn walks_start_at_the_lowest_remembered_table() {
+fn walks_start_at_the_lowest_cached_table() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -212,15 +212,15 @@ fn walks_start_at_the_lowest_remembered_table() {
 }
 
 #[test]
-fn a_fault_forgets_what_was_held_for_the_address() {
+fn fault_drops_cached_entries_of_its_address() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
         let mut cpu = machine.cpu(0);
         toy.map(AT, RW);
         get(&mut cpu, &toy, AT);
-        // Behind the back of the walk cache the whole table is replaced; an access that faults in the old
-        // one finds the new one after the fault was settled.
+        // The whole table is replaced without a flush of the walk cache. An access that faults in the old
+        // table uses the new one after the fault was handled.
         let old = toy.clear(AT, Level::Pmd);
         toy.map(AT + PAGE, RW);
         let mut taken = 0;
@@ -242,7 +242,7 @@ fn a_fault_forgets_what_was_held_for_the_address() {
 }
 
 #[test]
-fn protection_keys_are_checked_on_hits_as_on_walks() {
+fn protection_keys_are_checked_on_hits_and_walks() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -263,7 +263,7 @@ fn protection_keys_are_checked_on_hits_as_on_walks() {
 }
 
 #[test]
-fn an_address_outside_the_format_faults() {
+fn address_outside_the_format_faults() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
@@ -275,10 +275,10 @@ fn an_address_outside_the_format_faults() {
     });
 }
 
-/// Hazard C-39 and the model of every shootdown: after the flush no store reaches the frame, whatever the
-/// other CPU is doing.
+/// Hazard C-39, and the model of every TLB shootdown: after the flush no store reaches the frame, whatever
+/// the other CPU is doing.
 #[test]
-fn no_access_is_under_way_when_a_flush_returns() {
+fn c39_no_access_is_in_progress_when_a_flush_returns() {
     run(|| {
         let machine = Machine::new(MachineConfig::backed(1 << 20).tables(1 << 20)).unwrap();
         let toy = std::sync::Arc::new(Toy::new(&machine));
@@ -307,7 +307,7 @@ fn no_access_is_under_way_when_a_flush_returns() {
             thread::yield_now();
             let mut word = [1; 8];
             machine.read_frame(frame, 0, &mut word);
-            assert_eq!(word, [0; 8], "a store came after the flush");
+            assert_eq!(word, [0; 8], "a store reached the frame after the flush");
             toy.free(frame);
             machine.write_frame(control, 0, &round.to_le_bytes());
         }
@@ -317,16 +317,16 @@ fn no_access_is_under_way_when_a_flush_returns() {
     });
 }
 
-/// A walk of the tables, as the hardware does it, is over when a flush returns; only a CPU that runs the
-/// space may walk them.
+/// A walk of the tables, as the hardware makes it, has ended when a flush returns. Only a CPU that runs the
+/// space may walk its tables.
 #[test]
-fn a_flush_waits_for_walks_without_a_lock() {
+fn flush_waits_for_lock_free_walks() {
     run(|| {
         let machine = backed();
         let (toy, other) = (Toy::new(&machine), Toy::new(&machine));
         let mut cpu = machine.cpu(0);
         cpu.run(&toy.mmu);
-        assert_eq!(machine.walk_tables(&toy.mmu, || ()), None, "not on a CPU");
+        assert_eq!(machine.walk_tables(&toy.mmu, || ()), None, "the thread is not on a CPU");
         assert_eq!(cpu.call(|| machine.walk_tables(&other.mmu, || ())), None, "another space");
         let inside = AtomicU32::new(0);
         thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! A kernel of the simplest kind, which the tests make forget things. It writes entries by hand, so that
-//! it depends on nothing but the machine and the format.
+//! A minimal kernel that tests can make mistakes with. It writes page table entries directly, so it depends
+//! only on the machine and the format.
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -12,21 +12,20 @@ pub use shuttle::thread;
 #[cfg(not(shuttle))]
 pub use std::thread;
 
-/// Runs a scenario once, or under the checker in many schedules.
+/// Runs a scenario once.
 #[cfg(not(shuttle))]
 pub fn run(scenario: impl Fn() + Send + Sync + 'static) {
     scenario();
 }
 
-/// Runs a scenario once, or under the checker in many schedules.
+/// Runs a scenario under the checker, with many schedules.
 #[cfg(shuttle)]
 pub fn run(scenario: impl Fn() + Send + Sync + 'static) {
     let scheduler = shuttle::scheduler::RandomScheduler::new_from_seed(seed(), 50);
     shuttle::Runner::new(scheduler, shuttle::Config::default()).run(scenario);
 }
 
-/// Returns the seed that schedules are drawn from. It is the same in each run, unless `FREEHOLD_SEED` says
-/// another.
+/// Returns the seed of the schedules, which is the same in each run unless `FREEHOLD_SEED` sets another one.
 #[cfg(shuttle)]
 pub fn seed() -> u64 {
     std::env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"))
@@ -41,7 +40,7 @@ pub fn backed() -> Machine {
     Machine::new(MachineConfig::backed(16 << 20).tables(1 << 20).cpus(4)).unwrap()
 }
 
-/// A handler for accesses that may not fault.
+/// A fault handler for accesses that must not fault.
 pub fn no_fault(address: VirtAddr, access: Access) -> Result<(), String> {
     Err(format!("fault at {address:?}: {access:?}"))
 }
@@ -67,11 +66,12 @@ impl Toy {
     }
 
     pub fn free(&self, frame: Pfn) {
-        // SAFETY: what the tests put to the test.
+        // SAFETY: the caller may violate the contract on purpose; the oracles of the machine detect the
+        // violation.
         unsafe { self.machine.free_frames(&[frame]) }
     }
 
-    /// The table of `level` for an address, made if need be.
+    /// Returns the table of `level` for an address. Allocates missing tables.
     pub fn table(&self, address: u64, level: Level) -> Pfn {
         let mut table = self.root;
         let mut at = X86_4::ROOT;
@@ -84,7 +84,7 @@ impl Toy {
                     self.write(table, address, at, X86_4::table(new));
                     new
                 }
-                other => panic!("{other:?} in the way"),
+                other => panic!("unexpected entry {other:?}"),
             };
             at = at.below();
         }
@@ -99,19 +99,19 @@ impl Toy {
         self.machine.table(table).entry(VirtAddr::new(address).index(level)).store(raw, SeqCst);
     }
 
-    /// Sets the leaf of `level` for an address.
+    /// Sets the leaf entry of `level` for an address.
     pub fn set_leaf(&self, address: u64, level: Level, frame: Pfn, flags: PteFlags) {
         self.write(self.table(address, level), address, level, X86_4::leaf(level, frame, flags));
     }
 
-    /// Maps a fresh page.
+    /// Maps a new page.
     pub fn map(&self, address: u64, flags: PteFlags) -> Pfn {
         let frame = self.frame();
         self.set_leaf(address, Level::Pte, frame, flags);
         frame
     }
 
-    /// Clears the entry of `level`; returns what it was.
+    /// Clears the entry of `level`. Returns the old entry.
     pub fn clear(&self, address: u64, level: Level) -> u64 {
         let table = self.table(address, level);
         self.machine.table(table).entry(VirtAddr::new(address).index(level)).swap(0, SeqCst)
@@ -128,11 +128,12 @@ impl Toy {
     }
 
     pub fn free_table(&self, table: Pfn) {
-        // SAFETY: what the tests put to the test.
+        // SAFETY: the caller may violate the contract on purpose; the oracles of the machine detect the
+        // violation.
         unsafe { self.machine.free_table(table) }
     }
 
-    /// Takes everything down in the right order.
+    /// Frees all frames and tables in the right order.
     pub fn finish(self) {
         let (mut tables, mut frames) = (Vec::new(), Vec::new());
         self.strip(self.root, X86_4::ROOT, &mut tables, &mut frames);
@@ -141,14 +142,15 @@ impl Toy {
         tables.into_iter().for_each(|table| self.free_table(table));
         let Toy { machine, root, mmu } = self;
         drop(mmu);
-        // SAFETY: the space is gone, and nobody runs on its tables.
+        // SAFETY: the space is gone, and no CPU runs on its tables.
         unsafe { machine.free_table(root) };
     }
 
     fn strip(&self, table: Pfn, level: Level, tables: &mut Vec<Pfn>, frames: &mut Vec<Pfn>) {
         for index in 0..freehold_pagetable::ENTRIES {
             let entry = self.machine.table(table).entry(index);
-            // Unlocked tables of a test's own space: a look without a switch of threads is enough.
+            // The tables belong to the test alone and are not locked, so a read without a scheduling point is
+            // enough.
             let raw = peek(entry);
             if raw == 0 {
                 continue;
@@ -177,17 +179,17 @@ fn peek(entry: &freehold_sync::atomic::AtomicU64) -> u64 {
     unsafe { entry.raw_load() }
 }
 
-/// Reads 8 bytes that have to be readable.
+/// Reads 8 bytes that must be readable.
 pub fn get(cpu: &mut Cpu<X86_4>, toy: &Toy, address: u64) -> u64 {
     cpu.load(&toy.mmu, address, no_fault).unwrap()
 }
 
-/// Writes 8 bytes that have to be writable.
+/// Writes 8 bytes that must be writable.
 pub fn put(cpu: &mut Cpu<X86_4>, toy: &Toy, address: u64, value: u64) {
     cpu.store(&toy.mmu, address, value, no_fault).unwrap();
 }
 
-/// Whether a read faults.
+/// Returns true if an access faults.
 pub fn faults(cpu: &mut Cpu<X86_4>, toy: &Toy, address: u64, access: Access) -> bool {
     cpu.touch(&toy.mmu, address, access, |_, _| Err(())).is_err()
 }

@@ -1,5 +1,5 @@
-//! Memory that runs out in a change of one thread beside those of another (C-10): what was claimed is given
-//! up, so nobody waits for it, and the call may be made again.
+//! C-10: memory runs out in a change by one thread while another thread makes changes. The claim of the
+//! failed change is released, so no thread waits for it, and the change can be repeated.
 
 use freehold::{
     PAGE_SIZE,
@@ -23,8 +23,8 @@ fn page(number: u64) -> u64 {
     (1 << 30) + number * PAGE_SIZE
 }
 
-/// A change of three pages in the middle of one VMA, or from one into the next; the scene is as before when
-/// none of them has failed. Returns whether it was done, as far as something is mapped there.
+/// Changes three pages, in the middle of one VMA or across two. The kinds of changes undo each other if none
+/// of them fails. Returns true if the change was made to all mapped pages.
 fn change(process: &Process, kind: u64, at: u64) -> bool {
     let (at, len) = (page(at), 3 * PAGE_SIZE);
     match kind {
@@ -43,7 +43,7 @@ fn change(process: &Process, kind: u64, at: u64) -> bool {
     }
 }
 
-/// Four pages each, of which no two that touch may merge.
+/// Maps VMAs of four pages each. No two adjacent VMAs may merge.
 fn fill(process: &Process) {
     for number in 0..VMAS {
         let prot = if number % 2 == 0 { R } else { RW };
@@ -52,7 +52,7 @@ fn fill(process: &Process) {
     }
 }
 
-/// Runs a scenario on a process whose changes are locked so. All memory has come back when it ends.
+/// Runs `scenario` on a process with the given design of changes. Checks that all memory is free at the end.
 fn with_scene<R>(write: Write, scenario: impl FnOnce(&Process) -> R) -> R {
     let machine: Machine = Machine::new(MachineConfig::backed(4 << 20).cpus(2)).unwrap();
     let engine = Engine::new(machine.clone(), Config::default()).unwrap();
@@ -68,18 +68,18 @@ fn with_scene<R>(write: Write, scenario: impl FnOnce(&Process) -> R) -> R {
     result
 }
 
-/// Makes the changes of one thread, of pages from `first` on. In each an allocation fails if it needs so many,
-/// and then the change is made again. Returns how many allocations failed.
+/// Makes the changes of one thread, on pages from `first` on. In each change an allocation fails, if it makes
+/// that many, and the change is then repeated. Returns the number of failed allocations.
 fn change_without_memory(process: &Process, first: u64, rounds: u64) -> u64 {
     let change_once = |round: u64| {
         let (at, kind) = (first + round * 7 % (4 * VMAS - 3 - first), round % 4);
-        // So that a change which needs a VMA or a node has to allocate it.
+        // Empties the stores, so that a change that needs a VMA or a node must allocate it.
         process.engine().trim();
         fail_heap_once(1 + round / 4 % 3);
         let done = change(process, kind, at);
         let failures = stop_failing_heap();
         assert!(done || change(process, kind, at), "kind {kind}: a claim was kept");
-        // No hole stays: a change of ranges with holes waits for the whole.
+        // Fills the hole again, because a change of a range with holes waits for the exclusive writer.
         if kind == 1 {
             assert!(change(process, 2, at));
         }
@@ -88,24 +88,24 @@ fn change_without_memory(process: &Process, first: u64, rounds: u64) -> u64 {
     (0..rounds).map(change_once).sum()
 }
 
-/// Memory runs out beside a change that waits, with a claim of its own. A change that finds no memory leaves
-/// no claim behind: the thread, which is killed where it would have to wait, makes the change again.
+/// Memory runs out in a change while another change waits with a claim of its own. The failed change leaves
+/// no claim behind: a thread that has a fatal signal pending repeats the change without a wait.
 #[test]
-fn c10_a_claim_ends_with_the_change_that_finds_no_memory() {
+fn c10_claim_is_released_when_allocation_fails() {
     let failures = with_scene(Write::RangesOnly, |process| {
         let reader = process.find_vma(page(0)).unwrap();
         thread::scope(|scope| {
             let (tell, hear) = channel();
             let waiting = scope.spawn(move || {
                 tell.send(Task::current()).unwrap();
-                // It claims the VMA behind as well, which it joins.
+                // The change also claims the next VMA, with which it merges.
                 process.mprotect(page(0), 4 * PAGE_SIZE, RW)
             });
             let waiter = hear.recv().unwrap();
             while waiter.waits() == 0 {
                 thread::yield_now();
             }
-            // On a thread of its own: this one has the lock of a VMA.
+            // Runs on a thread of its own, because this thread holds a VMA lock.
             let changing = scope.spawn(|| {
                 Task::current().kill();
                 change_without_memory(process, 3 * 4, 400)
@@ -121,18 +121,18 @@ fn c10_a_claim_ends_with_the_change_that_finds_no_memory() {
     assert!(failures > 0, "no allocation failed");
 }
 
-/// A change that holds the mmap lock and finds no memory releases the lock.
+/// A change that holds the mmap lock releases it when an allocation fails.
 #[test]
-fn c10_a_lock_ends_with_the_change_that_finds_no_memory() {
+fn c10_mmap_lock_is_released_when_allocation_fails() {
     for write in [Write::Ranges, Write::Whole] {
         let failures = with_scene(write, |process| change_without_memory(process, 0, 400));
         assert!(failures > 0, "no allocation failed");
     }
 }
 
-/// Memory runs out in the changes of one thread, and in none of another's.
+/// Memory runs out in the changes of one thread, but not in those of another.
 #[test]
-fn c10_no_memory_beside_changes_of_another_thread() {
+fn c10_failed_allocations_do_not_disturb_other_threads() {
     for write in [Write::Ranges, Write::RangesOnly, Write::Whole] {
         let over = AtomicBool::new(false);
         with_scene(write, |process| {
@@ -143,7 +143,7 @@ fn c10_no_memory_beside_changes_of_another_thread() {
                         assert!(done, "memory has run out for another thread");
                     }
                 });
-                // The same ranges as the other's now and then, else those beside it.
+                // Sometimes the same ranges as the other thread, otherwise adjacent ones.
                 let _over = Over(&over);
                 change_without_memory(process, 0, Effort::of(200, 1000, 20_000))
             })
@@ -151,7 +151,7 @@ fn c10_no_memory_beside_changes_of_another_thread() {
     }
 }
 
-/// Ends the other thread, whatever becomes of this one.
+/// Stops the other thread when this one ends or fails.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {

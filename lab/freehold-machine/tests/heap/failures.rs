@@ -1,4 +1,4 @@
-//! The heap that fails on demand, in a program that uses it.
+//! A heap that fails on demand.
 
 use freehold_machine::{Machine, fail_heap_from, fail_heap_once, stop_failing_heap};
 use freehold_sync::{Host, RcuHead};
@@ -26,7 +26,7 @@ fn all_allocations_fail_from_the_nth_on() {
 }
 
 #[test]
-fn growing_fails_and_keeps_what_was_there() {
+fn failed_growth_keeps_the_contents() {
     let mut list = vec![1u8, 2, 3];
     fail_heap_once(1);
     let grown = list.try_reserve_exact(1000);
@@ -36,7 +36,7 @@ fn growing_fails_and_keeps_what_was_there() {
 }
 
 #[test]
-fn other_threads_are_not_concerned() {
+fn heap_failures_apply_to_one_thread() {
     let (start, wait) = std::sync::mpsc::channel();
     let other = std::thread::spawn(move || wait.recv().is_ok() && room());
     fail_heap_from(1);
@@ -46,7 +46,7 @@ fn other_threads_are_not_concerned() {
     assert!(!own && other.join().unwrap());
 }
 
-/// What the host itself allocates, for grace periods, is no allocation of the engine's.
+/// Allocations of the host itself, for grace periods, do not count as allocations of the engine.
 #[test]
 fn deferring_and_reading_need_no_heap() {
     unsafe fn nothing(_: NonNull<RcuHead>) {}

@@ -1,6 +1,6 @@
-//! Root tables whose upper half is the kernel's own: it is there in every address space, grows while they
-//! run, is never touched by the engine, and the root goes back empty. The machine looks at each root when its
-//! space ends, and at each table when it is freed.
+//! Root tables whose upper half belongs to the kernel. The entries are present in every address space, grow
+//! while the spaces run, and are never touched by the engine. A root is empty when it is freed. The machine
+//! checks each root when its space ends, and each table when it is freed.
 
 use freehold::{
     PAGE_SIZE,
@@ -24,14 +24,14 @@ fn machine<F: Format>() -> (Machine<F>, Counted<Engine<Machine<F>>>) {
     (machine, engine)
 }
 
-/// The address that the entry `n` of the kernel's half translates first.
+/// Returns the first address that entry `n` of the kernel's half translates.
 fn kernel_address<F: Format>(n: usize) -> VirtAddr {
     let bits = F::ROOT.shift() + ENTRIES.ilog2();
     let low = ((F::USER_ENTRIES + n) as u64) << F::ROOT.shift();
     VirtAddr::new(low | u64::MAX << bits)
 }
 
-/// The kernel finds itself in this space by so many entries, and programs do not.
+/// Checks that the kernel's half of the space has `entries` entries, which programs cannot access.
 fn assert_kernel<F: Format>(machine: &Machine<F>, space: &AddressSpace<Machine<F>>, entries: usize) {
     let root = space.mmu().root();
     for n in 0..=entries {
@@ -49,7 +49,7 @@ fn life<F: Format>(locking: Locking) {
     let process = Process::new(&engine, &config).unwrap();
     let mut cpu = machine.cpu(0);
     assert_kernel(&machine, &process, 1);
-    // As high and as low as there are addresses, in tables of their own.
+    // The highest and the lowest addresses, in tables of their own.
     let top = <Process>::TASK_SIZE - 4 * PAGE_SIZE;
     for at in [0x10_0000, 0x5000_0000_0000, top] {
         process.mmap(at, 4 * PAGE_SIZE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
@@ -68,7 +68,7 @@ fn life<F: Format>(locking: Locking) {
         assert_kernel(&machine, space, 3);
     }
     drop(child);
-    // Only those that live are told.
+    // Only live spaces get the new entry.
     machine.extend_kernel_half();
     process.clear();
     assert_kernel(&machine, &process, 4);
@@ -80,18 +80,18 @@ fn life<F: Format>(locking: Locking) {
 }
 
 #[test]
-fn it_is_in_every_space_and_stays_there() {
+fn kernel_half_is_present_in_every_space() {
     Locking::ALL.into_iter().for_each(life::<X86_4>);
 }
 
 #[test]
-fn with_five_levels_too() {
+fn kernel_half_is_present_with_five_levels() {
     life::<X86_5>(Locking::default());
 }
 
-/// What was filled in is emptied also where the space came to nothing.
+/// The root is emptied also if the creation of the space fails.
 #[test]
-fn a_space_that_memory_does_not_suffice_for() {
+fn failed_space_creation_frees_its_tables() {
     let (machine, engine) = machine::<X86_4>();
     for nth in 1.. {
         fail_heap_once(nth);
@@ -107,10 +107,10 @@ fn a_space_that_memory_does_not_suffice_for() {
     machine.accounting().assert_clean();
 }
 
-/// Tables come out all zero, so the roots among them went back so; and their records, which are the
-/// platform's memory.
+/// Allocated tables are zero, so the freed roots among them were emptied. The same holds for their records,
+/// which are memory of the platform.
 #[test]
-fn what_comes_back_is_empty() {
+fn freed_root_tables_are_empty() {
     let (machine, engine) = machine::<X86_4>();
     for _ in 0..3 {
         let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
@@ -118,21 +118,21 @@ fn what_comes_back_is_empty() {
         assert!(!machine.table(root).is_zero());
         drop(space);
         let table = machine.alloc_table().unwrap();
-        assert_eq!(table, root, "the pool hands out the lowest that is free");
+        assert_eq!(table, root, "the pool allocates the lowest free table");
         assert!(machine.table(table).is_zero());
-        // SAFETY: from `alloc_table` just now, and hung nowhere.
+        // SAFETY: the table was just allocated by `alloc_table`, and no entry refers to it.
         unsafe { machine.free_table(table) };
     }
 }
 
-/// What the documentation of `freehold::platform` says of them.
+/// Sizes and alignments that the documentation of `freehold::platform` states.
 #[test]
-fn what_a_platform_keeps_in_raw_memory() {
+fn records_of_a_platform_have_documented_sizes() {
     assert_eq!((size_of::<Table>(), align_of::<Table>()), (4096, 4096));
     assert_eq!((size_of::<TableMeta>(), align_of::<TableMeta>()), (64, 64));
     assert_eq!((size_of::<Frame>(), align_of::<Frame>()), (32, 8));
     assert!(!std::mem::needs_drop::<(Table, TableMeta, Frame)>());
-    // SAFETY: atomics alone, for which zeroes are values.
+    // SAFETY: the types consist of atomics, for which zero is a valid value.
     let (frame, table) = unsafe { (std::mem::zeroed::<Frame>(), Box::<Table>::new_zeroed().assume_init()) };
     assert!(frame.is_free() && table.is_zero());
     assert_eq!(format!("{frame:?}"), format!("{:?}", Frame::new()));

@@ -1,5 +1,5 @@
-//! What needs the heap that fails on demand. With it the machine also sees what uses the heap where it must
-//! not, as the tests of other programs do on purpose.
+//! Tests that need the heap that fails on demand. With this heap, the machine also detects uses of the heap
+//! in contexts that forbid them; tests in other programs use the heap there on purpose.
 
 #[cfg(not(shuttle))]
 mod claims;
