@@ -2,7 +2,6 @@
 //! whole engine once more. Each module covers an operation; a table in `CONTRIBUTING.md` lists them.
 
 mod access;
-mod beside;
 mod cpu_arena;
 mod every_call;
 mod fault;
@@ -19,6 +18,7 @@ mod pins;
 mod pkeys;
 mod probes;
 mod random_interactions;
+mod range_writers;
 mod reports;
 mod rmap;
 mod secret;

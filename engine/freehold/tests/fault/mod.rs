@@ -1,8 +1,8 @@
 //! Faults that run concurrently with each other and with walks of the page tables.
 
+mod concurrent;
 mod requests;
 mod software_bits;
-mod together;
 mod walkers;
 
 use crate::support::*;

@@ -1,12 +1,12 @@
 //! Mapped files: their pages, their caches, write-back, truncation, seals.
 
 mod advice;
-mod counted;
+mod cached_translations;
 mod direct;
 mod drop_clean;
 mod mapped;
-mod remembered;
+mod page_counts;
+mod read_sections;
 mod seals;
-mod taken;
 
 use crate::support::*;

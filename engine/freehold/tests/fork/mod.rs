@@ -1,6 +1,6 @@
 //! fork, and copy on write.
 
-mod borrowed;
 mod children;
+mod held_pages;
 
 use crate::support::{self, *};

@@ -6,7 +6,7 @@ mod blocks;
 mod collapse;
 mod fill;
 mod fork;
-mod late;
+mod freed_tables;
 mod oom;
 mod random;
 mod reclaim;

@@ -2,12 +2,12 @@
 //! on every design, with both designs of the locks of huge pages. The TLBs of the machine keep stale
 //! translations until they are flushed.
 
-mod borrowed;
 mod calls;
+mod failed_calls;
 mod oom;
+mod pages_in_use;
 mod pools;
 mod private;
-mod refused;
 mod shared;
 
 use crate::support::{

@@ -1,7 +1,7 @@
 //! mremap and exec's stack move. Every scenario runs on every design.
 
-mod beside;
 mod moves;
+mod range_writers;
 mod stack;
 
 use crate::support::{self, *};

@@ -3,9 +3,9 @@
 
 mod balance;
 mod callers;
+mod file_walks;
 mod hooks;
 mod leftovers;
-mod listed;
-mod refused;
+mod refused_calls;
 
 use crate::support::{self, *};

@@ -1,11 +1,11 @@
 //! Pinned pages: which pages can be pinned, and what the holder of a pin, the program and its children see.
 
-mod crowded;
 mod files;
 mod fork;
-mod kept;
 mod oom;
-mod taken;
+mod pinned_frames;
+mod pinning;
+mod reference_limit;
 
 use crate::support::{
     self, ANON, BASE, Config, Counted, Disk, File, FileAccess, HUGE, IoError, Locking, Machine, MapFlags,

@@ -1,8 +1,8 @@
 //! userfaultfd: calls of the pager, messages to the pager, and calls that wait for it.
 
+mod changes_during_fills;
 mod events;
 mod fill;
-mod meanwhile;
 mod moving;
 mod oom;
 mod polls;
