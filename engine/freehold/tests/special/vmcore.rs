@@ -1,10 +1,9 @@
 //! The memory of a crash dump as /proc/vmcore maps it: first headers that the kernel has created, then piece
 //! by piece the memory of the crashed machine. Some pieces cannot be mapped.
 //!
-//! Seeds 000 and 001 name this hook as a caller of munmap: if a piece could not be mapped, the hook unmapped
-//! the pieces before it, under the lock that mmap held. In the engine the hook fails instead, and nothing was
-//! mapped (C-31 a, c). No task sees a part of the mapping before it is complete, and the lock is held
-//! throughout.
+//! On Linux, this hook calls munmap: if a piece cannot be mapped, the hook unmaps the pieces before it, under
+//! the lock that mmap holds. In the engine the hook fails instead, and nothing was mapped (C-31 a, c). No task
+//! sees a part of the mapping before it is complete, and the lock is held throughout.
 
 use super::*;
 use freehold::{
