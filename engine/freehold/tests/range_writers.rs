@@ -1,5 +1,5 @@
-//! Range writers (`docs/ranges.md`). In each test, one of them is stopped half-way: a reader of the VMA that
-//! it is going to change keeps it waiting while it holds its claim.
+//! Range writers (`docs/guide/ranges.md`). In each test, one of them is stopped half-way: a reader of the VMA
+//! that it is going to change keeps it waiting while it holds its claim.
 //! `lab/freehold-machine/tests/shuttle_engine/ranges.rs` explores the interleavings.
 
 use crate::support::*;

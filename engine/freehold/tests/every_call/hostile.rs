@@ -1,6 +1,6 @@
 //! A process that chooses addresses, offsets, orders and lengths to make other processes wait. Each wait is
-//! bounded, or ends with a fatal signal (`docs/bounds.md`). The tests assert no times. They assert depths,
-//! places, and how many bytes a call covered.
+//! bounded, or ends with a fatal signal (`docs/reference/bounds.md`). The tests assert no times. They assert
+//! depths, places, and how many bytes a call covered.
 
 use crate::support::*;
 use freehold::{

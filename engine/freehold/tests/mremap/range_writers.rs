@@ -1,4 +1,4 @@
-//! Moves by range writers (`docs/ranges.md`) have the results of moves by the exclusive writer.
+//! Moves by range writers (`docs/guide/ranges.md`) have the results of moves by the exclusive writer.
 
 use crate::support::*;
 use freehold::{

@@ -1,5 +1,5 @@
 //! Callers that may release the mmap lock during a munmap. There is one test for each row of the table of
-//! callers in `docs/munmap.md`.
+//! callers in `docs/guide/munmap.md`.
 //!
 //! Each test checks the state of the mmap lock during the first flush of the removal. One CPU is held in a
 //! walk of the page tables, for which the flush waits, and the thread of that CPU tries the lock. The tests

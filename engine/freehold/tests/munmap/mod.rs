@@ -1,5 +1,5 @@
 //! munmap: locks held in each step, refused calls, and state left behind. Numbers such as C-10 refer to
-//! `docs/hazards.md`.
+//! `docs/reference/hazards.md`.
 
 mod balance;
 mod callers;

@@ -2,8 +2,8 @@
 //! by piece the memory of the crashed machine. Some pieces cannot be mapped.
 //!
 //! On Linux, this hook calls munmap: if a piece cannot be mapped, the hook unmaps the pieces before it, under
-//! the lock that mmap holds. In the engine the hook fails instead, and nothing was mapped (C-31 a, c). No task
-//! sees a part of the mapping before it is complete, and the lock is held throughout.
+//! the lock that mmap holds. In the engine the hook fails instead, and nothing was mapped (C-31 a, c). No
+//! task sees a part of the mapping before it is complete, and the lock is held throughout.
 
 use super::*;
 use freehold::{

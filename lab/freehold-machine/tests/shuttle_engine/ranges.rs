@@ -1,6 +1,6 @@
-//! Range writers (`docs/ranges.md`): every pair of changes on adjacent, overlapping and separate ranges,
-//! concurrent with faults, fork, exit, truncation and migration, with both values of [`Write`]. Errors are
-//! those of some moment, an access finds a value that was stored at some time, and nothing leaks.
+//! Range writers (`docs/guide/ranges.md`): every pair of changes on adjacent, overlapping and separate
+//! ranges, concurrent with faults, fork, exit, truncation and migration, with both values of [`Write`].
+//! Errors are those of some moment, an access finds a value that was stored at some time, and nothing leaks.
 
 use crate::{
     explore::{CHECKED, explore_in, explore_until, seed, thread},
