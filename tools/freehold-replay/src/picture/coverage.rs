@@ -1,10 +1,11 @@
-//! What is drawn of an address space: ranges of one kind of memory, each since a time.
+//! The drawn state of an address space: ranges of one kind of memory, each with the time since which it
+//! exists.
 
 use super::kind::Memory;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A range that was one kind of memory for a time.
+/// A range that was one kind of memory for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     pub start: u64,
@@ -15,10 +16,10 @@ pub struct Block {
     pub memory: Memory,
 }
 
-/// The ranges there are now.
+/// The ranges that exist now.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    /// By start; disjoint.
+    /// Pieces by start address. They do not overlap.
     pieces: BTreeMap<u64, Piece>,
 }
 
@@ -30,13 +31,13 @@ struct Piece {
 }
 
 impl Coverage {
-    /// The same ranges, begun `now`: what fork gives to a child.
+    /// Returns a copy in which all ranges begin `now`, for a child created by fork.
     pub fn forked(&self, now: u64) -> Coverage {
         let pieces = self.pieces.iter().map(|(start, piece)| (*start, Piece { since: now, ..*piece }));
         Coverage { pieces: pieces.collect() }
     }
 
-    /// In all of the range is `memory` from now on; what ends is told to `over`.
+    /// Sets all of the range to `memory` from now on. Calls `over` with each block that ends.
     pub fn set(
         &mut self,
         Range { start, end }: Range<u64>,
@@ -68,7 +69,7 @@ impl Coverage {
         self.join(end);
     }
 
-    /// Ends everything.
+    /// Ends all ranges.
     pub fn finish(&mut self, now: u64, over: &mut dyn FnMut(Block)) {
         for (start, piece) in std::mem::take(&mut self.pieces) {
             over(Block { start, end: piece.end, from: piece.since, to: now, memory: piece.memory });
@@ -83,13 +84,13 @@ impl Coverage {
         }
     }
 
-    /// Puts a piece into a hole and joins it with the one below.
+    /// Inserts a piece into a hole and joins it with the piece below.
     fn put(&mut self, start: u64, piece: Piece) {
         self.pieces.insert(start, piece);
         self.join(start);
     }
 
-    /// Makes one of the two pieces that meet at `at`, where they differ in nothing.
+    /// Joins the two pieces that meet at `at` if they are equal in all but their range.
     fn join(&mut self, at: u64) {
         let Some(&above) = self.pieces.get(&at) else { return };
         let Some((_, below)) = self.pieces.range_mut(..at).next_back() else { return };
@@ -99,7 +100,7 @@ impl Coverage {
         }
     }
 
-    /// No piece reaches across `at`.
+    /// Splits the piece that contains `at`, so that no piece crosses it.
     fn split(&mut self, at: u64) {
         let Some((_, piece)) = self.pieces.range_mut(..at).next_back() else { return };
         if piece.end > at {

@@ -4,7 +4,7 @@ use crate::picture::kind::Kind;
 const HEAP: Memory = Memory { kind: Kind::Heap, reserved: false };
 const FILE: Memory = Memory { kind: Kind::PrivateFile, reserved: false };
 
-/// A map with what was over so far.
+/// A map with the blocks that have ended so far.
 #[derive(Default)]
 struct Both {
     now: Coverage,
@@ -29,10 +29,10 @@ impl Both {
 /// ```text
 /// 0    HHHHHHHH
 /// 1    HH....HH      unmapped in the middle
-/// 2    HHFFFFHH      and mapped anew
+/// 2    HHFFFFHH      and mapped again
 /// ```
 #[test]
-fn a_hole_is_filled() {
+fn mapping_into_a_hole_keeps_the_neighbours() {
     let mut both = Both::default();
     both.set((0, 8), 0, Some(HEAP));
     both.set((2, 6), 1, None);
@@ -44,7 +44,7 @@ fn a_hole_is_filled() {
 }
 
 #[test]
-fn what_stays_the_same_goes_on() {
+fn ranges_of_the_same_kind_keep_their_start_time() {
     let mut both = Both::default();
     both.set((0, 8), 0, Some(HEAP));
     both.set((2, 10), 5, Some(HEAP));
@@ -55,7 +55,7 @@ fn what_stays_the_same_goes_on() {
 }
 
 #[test]
-fn a_fork_begins_anew() {
+fn ranges_of_a_forked_child_begin_at_the_fork() {
     let mut both = Both::default();
     both.set((0, 8), 0, Some(HEAP));
     let mut child = both.now.forked(3);
@@ -65,9 +65,9 @@ fn a_fork_begins_anew() {
     assert_eq!((both.at(7), both.at(8)), (Some(HEAP), None));
 }
 
-/// Every pair of ranges on a short line, against a cell per address.
+/// Compares the map with an array of cells, for every pair of ranges on a short line.
 #[test]
-fn as_a_cell_per_address() {
+fn coverage_matches_an_array_of_cells() {
     let ranges = || (0..6u64).flat_map(|start| (start + 1..7).map(move |end| (start, end)));
     for first in ranges() {
         for second in ranges() {

@@ -1,4 +1,4 @@
-//! Puts the picture together.
+//! Assembles the picture.
 
 use super::lanes::{Lanes, lanes};
 use super::life::Life;
@@ -15,17 +15,17 @@ pub(super) const RIGHT: f64 = 980.0;
 /// Top and height of the strip of fault rates.
 const TOP: f64 = 66.0;
 pub(super) const RATES: f64 = 34.0;
-/// Height of all lanes together, and what each adds.
+/// Height of all lanes together, and the height that each lane adds.
 const LANES: f64 = 400.0;
 const LANES_EACH: f64 = 36.0;
 /// Room above a lane for its caption.
 pub(super) const CAPTION: f64 = 15.0;
 /// Height of the strip of processes without a lane.
 pub(super) const OTHERS: f64 = 40.0;
-/// A picture stays below so many bytes.
+/// Size limit of a picture in bytes.
 const MOST_BYTES: usize = 900_000;
 
-/// The picture of a recording as one SVG document, the same for the same recording.
+/// Draws a recording as one SVG document. The result is the same each time for the same recording.
 pub fn draw(name: &str, life: &Life) -> String {
     let mut cell = 1.0;
     loop {
@@ -44,7 +44,7 @@ pub(super) struct Picture<'a> {
     /// Top and height of each row.
     rows: Vec<(f64, f64)>,
     pub(super) panels: Vec<Panel>,
-    /// Where the lanes end.
+    /// Bottom edge of the lanes.
     bottom: f64,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Picture<'a> {
         picture
     }
 
-    /// Busier rows are higher.
+    /// Computes the rows. Rows with more faults are higher.
     fn place_rows(&mut self) {
         let life = self.life;
         let faults = |process: &usize| -> usize {
@@ -141,11 +141,11 @@ impl<'a> Picture<'a> {
             "axis end",
             RIGHT,
             46.0,
-            "addresses upwards, what was never mapped left out, what is busy stretched",
+            "addresses increase upwards; unmapped ranges are omitted, busy ranges enlarged",
         );
     }
 
-    /// Lines from a parent to its children.
+    /// Draws lines from each parent to its children.
     fn branches(&self, svg: &mut Svg) {
         let mut row_of = vec![None; self.life.processes.len()];
         for (row, processes) in self.lanes.rows.iter().enumerate() {
@@ -157,8 +157,9 @@ impl<'a> Picture<'a> {
             let (Some(row), Some(parent)) = (row_of[index], parent) else { continue };
             let x = self.x(process.from);
             let (top, height) = self.rows[parent];
-            write!(lines, "M{x:.1} {:.1}V{:.1}", top + height, self.rows[row].0).expect("a string takes all");
-            write!(dots, "M{x:.1} {:.1}h0", top + height).expect("a string takes all");
+            write!(lines, "M{x:.1} {:.1}V{:.1}", top + height, self.rows[row].0)
+                .expect("writing to a String cannot fail");
+            write!(dots, "M{x:.1} {:.1}h0", top + height).expect("writing to a String cannot fail");
         }
         svg.path("halo", &lines);
         svg.path("branch", &lines);
@@ -182,7 +183,7 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Addresses at the left of a row whose first process begins there.
+    /// Writes addresses at the left of a row whose first process begins there.
     fn addresses(&self, svg: &mut Svg, row: usize) {
         let (top, height) = self.rows[row];
         let panel = self.panels.iter().find(|panel| panel.place.y == top && panel.place.width > 60.0);
@@ -198,12 +199,12 @@ impl<'a> Picture<'a> {
     }
 }
 
-/// `1 process`, `18 processes`.
+/// Returns `1 process`, `18 processes`.
 pub(super) fn processes(number: usize) -> String {
     format!("{} process{}", units::count(number as u64), if number == 1 { "" } else { "es" })
 }
 
-/// To three digits.
+/// Rounds to three digits.
 pub(super) fn rounded(number: u64) -> u64 {
     let mut unit = 1;
     while number / unit >= 1000 {

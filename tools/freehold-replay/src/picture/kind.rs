@@ -1,8 +1,8 @@
-//! Kinds of memory and how each is shown.
+//! Kinds of memory and their appearance.
 
 use freehold_trace::plan::{Purpose, Vma};
 
-/// What memory is, as far as the picture tells kinds apart; also the order of the legend.
+/// Kind of memory, as far as the picture distinguishes kinds. The order is that of the legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
@@ -12,7 +12,7 @@ pub enum Kind {
     PrivateFile,
     SharedFile,
     Special,
-    /// Of any kind, without a right to it: room kept for later, guards.
+    /// Memory of any kind without access rights: reserved ranges and guards.
     Reserved,
 }
 
@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// A name of one or two letters for CSS.
+    /// Returns the name of the kind's CSS class.
     pub fn class(self) -> char {
         match self {
             Kind::Heap => 'h',
@@ -52,8 +52,9 @@ impl Kind {
         }
     }
 
-    /// After the palette of Okabe and Ito, which people see apart who see few colours; made lighter, so that
-    /// faults stand out, each with a lightness of its own, so that they differ in grey too.
+    /// Returns the colour. The colours derive from the palette of Okabe and Ito, which people with colour
+    /// blindness can distinguish. They are lighter, so that faults stand out, and differ in lightness, so
+    /// that they are distinct in grey.
     pub fn colour(self) -> &'static str {
         match self {
             Kind::Heap => "#e09a1a",
@@ -66,7 +67,8 @@ impl Kind {
         }
     }
 
-    /// Lines across it, as a second mark besides the colour: their pattern's path in a tile of 6 by 6.
+    /// Returns the hatch that marks the kind in addition to its colour: the path of a pattern in a tile of 6
+    /// by 6.
     pub fn hatch(self) -> Option<&'static str> {
         match self {
             Kind::SharedFile => Some("M-1 5l6 -6M1 7l6 -6"),
@@ -76,7 +78,7 @@ impl Kind {
     }
 }
 
-/// A range's kind, and whether it may be touched at all.
+/// Kind of a range, and whether the range has no access rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     pub kind: Kind,
@@ -84,12 +86,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What is drawn.
+    /// Returns the kind that is drawn.
     pub fn shown(self) -> Kind {
         if self.reserved { Kind::Reserved } else { self.kind }
     }
 
-    /// What a VMA is.
+    /// Returns the memory kind of a VMA.
     pub fn of(vma: &Vma) -> Memory {
         let kind = match vma.purpose {
             Purpose::Heap => Kind::Heap,

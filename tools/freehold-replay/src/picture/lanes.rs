@@ -1,31 +1,31 @@
-//! Which processes are drawn, and in which row.
+//! Chooses the processes that are drawn, and their rows.
 
 use super::life::{Life, Process};
 
-/// At most so many rows.
+/// Largest number of rows.
 const MOST_ROWS: usize = 7;
-/// At most so many processes in them.
+/// Largest number of processes in the rows.
 const MOST_PROCESSES: usize = 160;
-/// A process that lived for a shorter part of the whole is not drawn.
+/// Smallest part of the total time for which a process must live to be drawn.
 const SHORTEST: f64 = 0.003;
 
-/// Processes in rows: none beside another in time, each below its parent.
+/// Processes in rows. The processes of one row do not overlap in time, and each process is below its parent.
 #[derive(Debug, Default)]
 pub struct Lanes {
-    /// Indices of processes, by time.
+    /// Indices of processes, ordered by time.
     pub rows: Vec<Vec<usize>>,
-    /// Those that are not drawn.
+    /// Processes that are not drawn.
     pub left_out: Vec<usize>,
 }
 
-/// Distributes the processes: those that lived long or faulted much, as many as find room.
+/// Distributes the processes. Prefers processes that lived long or faulted often, as many as fit.
 pub fn lanes(life: &Life) -> Lanes {
     let mut candidates: Vec<usize> = (0..life.processes.len()).filter(|index| worth(life, *index)).collect();
     candidates.sort_by(|a, b| score(life, *b).total_cmp(&score(life, *a)).then(a.cmp(b)));
     candidates.truncate(MOST_PROCESSES);
     let mut rows = rows(life, &candidates);
     while rows.len() > MOST_ROWS {
-        // A process less may not be enough, and many are too slow one by one.
+        // Removes several processes at once: one may not be enough, and one by one is too slow.
         candidates.truncate((candidates.len() - 1).min(candidates.len() * 15 / 16));
         rows = self::rows(life, &candidates);
     }
@@ -45,7 +45,7 @@ fn worth(life: &Life, index: usize) -> bool {
     !process.own.is_empty() && (index == 0 || lived(process) as f64 >= SHORTEST * life.end as f64)
 }
 
-/// The first process counts most: all others come from it.
+/// The first process counts most, because all others descend from it.
 fn score(life: &Life, index: usize) -> f64 {
     let process = &life.processes[index];
     let faults: usize = process.own.iter().map(|space| life.spaces[*space].faults.len()).sum();
@@ -55,7 +55,7 @@ fn score(life: &Life, index: usize) -> f64 {
 
 fn rows(life: &Life, chosen: &[usize]) -> Vec<Vec<usize>> {
     let mut chosen = chosen.to_vec();
-    // Indices are in the order of birth.
+    // Indices are in order of creation.
     chosen.sort_unstable();
     let mut rows: Vec<Vec<usize>> = Vec::new();
     let mut row_of = vec![None; life.processes.len()];

@@ -1,4 +1,4 @@
-//! A recording's life: address spaces, what was mapped in each, and the faults.
+//! History of a recording: address spaces, their mappings and their faults.
 
 use super::coverage::{Block, Coverage};
 use super::kind::Memory;
@@ -10,18 +10,18 @@ use std::ops::Range;
 const PAGE: u64 = 4096;
 /// `CLONE_VM`.
 const SHARES_SPACE: u64 = 0x100;
-/// Index of no address space.
+/// Index that stands for no address space.
 const NONE: usize = usize::MAX;
-/// Above this lies what the kernel shows of itself.
+/// End of user addresses. The kernel's own pages lie above.
 const USER_END: u64 = 1 << 47;
 
-/// All that the picture shows. Times are nanoseconds since the first event, without the time the program was
-/// frozen.
+/// All data that the picture shows. Times are nanoseconds since the first event, without the time for which
+/// the program was frozen.
 #[derive(Debug, Default)]
 pub struct Life {
     pub(super) spaces: Vec<Space>,
     pub(super) processes: Vec<Process>,
-    /// When the last event was.
+    /// Time of the last event.
     pub(super) end: u64,
     pub(super) faults: u64,
     pub(super) snapshots: Vec<u64>,
@@ -32,44 +32,44 @@ pub struct Life {
     segments: HashMap<u64, u64>,
 }
 
-/// An address space, from fork or exec to exec or exit.
+/// An address space, from fork or exec to the next exec or exit.
 #[derive(Debug)]
 pub(super) struct Space {
     pub from: u64,
     pub to: u64,
-    /// Ends with what is over; complete when the space has ended.
+    /// Blocks that have ended. Complete once the address space has ended.
     pub blocks: Vec<Block>,
-    /// Time and page.
+    /// Time and page number of each fault.
     pub faults: Vec<(u64, u64)>,
     vmas: Vmas,
-    /// What of these is drawn now, and since when.
+    /// The drawn state of `vmas`.
     coverage: Coverage,
-    /// Processes that live in it.
+    /// Number of processes in this address space.
     users: u32,
 }
 
 /// A process.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// By the serial number of its first thread.
+    /// Serial number of its first thread.
     pub serial: u32,
     /// Index of its parent.
     pub parent: Option<usize>,
-    /// The name of its last command.
+    /// Name of its last command.
     pub name: String,
     pub from: u64,
     pub to: u64,
-    /// Indices of the address spaces that it began itself, one after the other.
+    /// Indices of the address spaces that the process began, in order.
     pub own: Vec<usize>,
-    /// The one it lives in.
+    /// Index of its current address space.
     space: usize,
     ended: bool,
 }
 
 impl Life {
-    /// What happened next. `snapshot` is the one that the event names, if it names one.
+    /// Adds the next event. `snapshot` is the snapshot that the event names, if any.
     pub fn event(&mut self, event: &Event, snapshot: Option<&Snapshot>) {
-        // Time does not go back, whatever was frozen for longer than it lasted.
+        // Time never runs backwards, even if a freeze is recorded as longer than it was.
         let now = event.time.saturating_sub(self.frozen).max(self.end);
         self.end = now;
         match &event.kind {
@@ -104,7 +104,7 @@ impl Life {
         }
     }
 
-    /// Ends what has not ended.
+    /// Ends all processes that have not ended.
     pub fn finish(&mut self) {
         let now = self.end;
         for process in 0..self.processes.len() {
@@ -119,7 +119,7 @@ impl Life {
         self.new_process(task, None, now)
     }
 
-    /// The address space that a task lives in; begun when the recording does not show its beginning.
+    /// Returns the address space of a task. Begins one if the recording does not show its beginning.
     fn space_of(&mut self, task: u32, now: u64) -> Option<&mut Space> {
         let process = self.process_of(task, now);
         if self.processes[process].space == NONE && !self.processes[process].ended {
@@ -137,7 +137,7 @@ impl Life {
         index
     }
 
-    /// The process gets an address space of its own and leaves the one it has.
+    /// Starts a new address space for the process, which leaves its current one.
     fn begin(&mut self, process: usize, (vmas, coverage): (Vmas, Coverage), now: u64) {
         self.leave(process, now);
         let (blocks, faults) = (Vec::new(), Vec::new());
@@ -199,11 +199,11 @@ impl Life {
         space.follow(grown, now);
     }
 
-    /// The kernel's own list replaces what was followed so far.
+    /// Replaces the VMAs that were followed so far by the kernel's list.
     fn listed(&mut self, process: usize, snapshot: Option<&Snapshot>, now: u64) {
         let Some(snapshot) = snapshot else { return };
         let Some(space) = self.spaces.get_mut(self.processes[process].space) else { return };
-        // Later the name may be that of a thread.
+        // A later snapshot may contain the name of a thread.
         let name = &mut self.processes[process].name;
         if snapshot.why == Why::Exec || name.is_empty() {
             name.clone_from(&snapshot.comm);
@@ -226,7 +226,7 @@ impl Life {
 }
 
 impl Space {
-    /// The VMAs may be others in `range`.
+    /// Updates the drawn state of `range` from the VMAs.
     fn follow(&mut self, range: Range<u64>, now: u64) {
         let range = range.start.min(USER_END)..range.end.min(USER_END);
         let mut at = range.start;
@@ -240,7 +240,7 @@ impl Space {
         self.set(at..range.end, None, now);
     }
 
-    /// What is drawn and not mapped goes: a child need not have all that its parent has.
+    /// Removes drawn ranges that are not mapped. A child need not have all mappings of its parent.
     fn keep_mapped(&mut self, now: u64) {
         let mut at = 0;
         let mapped: Vec<_> = self.vmas.within(&(0..USER_END)).map(|vma| vma.range).collect();

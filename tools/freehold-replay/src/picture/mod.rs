@@ -1,7 +1,8 @@
-//! A recording's life as a picture: addresses over time, one lane per process.
+//! Draws the history of a recording: addresses over time, one lane per process.
 //!
-//! It is drawn from the recording alone, not from the replay. What calls do to VMAs the plan's model says
-//! ([`freehold_trace::plan::Vmas`]); those that touch and are of one kind look like one.
+//! The picture is drawn from the recording alone, without a replay. The plan's model
+//! ([`freehold_trace::plan::Vmas`]) determines the effect of calls on VMAs. Adjacent VMAs of the same kind
+//! look like one.
 
 mod coverage;
 mod draw;
@@ -21,11 +22,11 @@ use draw::draw;
 use freehold_trace::{Kind, ReadError};
 use life::Life;
 
-/// The picture of a recording.
+/// Returns the picture of a recording.
 ///
 /// # Errors
 ///
-/// It cannot be read.
+/// Fails if the recording cannot be read.
 pub fn of_recording(source: impl Into<Source>) -> Result<String, ReadError> {
     let mut recording = source.into().open()?;
     let mut life = Life::default();

@@ -7,7 +7,7 @@ const MAPPED: u64 = 0x7f00_0000_0000;
 const STACK: u64 = 0x7fff_0000_0000;
 const MIB: u64 = 1 << 20;
 
-/// A life told event by event.
+/// A history that is built event by event.
 #[derive(Default)]
 struct Told {
     life: Life,
@@ -78,7 +78,7 @@ fn snapshot(comm: &str, why: Why, areas: &[(u64, u64, &str)]) -> Snapshot {
     }
 }
 
-/// What an address space was: kind, start, end, from, to; by start and time.
+/// Returns the blocks of an address space as kind, start, end, from, to, sorted by start and time.
 fn blocks(life: &Life, space: usize) -> Vec<(Memory, u64, u64, u64, u64)> {
     let blocks = life.spaces[space].blocks.iter();
     let mut blocks: Vec<_> =
@@ -87,7 +87,7 @@ fn blocks(life: &Life, space: usize) -> Vec<(Memory, u64, u64, u64, u64)> {
     blocks
 }
 
-/// A process that maps, forks, and whose child execs.
+/// Returns the history of a process that maps and forks, and whose child execs.
 fn family() -> Life {
     let mut told = Told::default();
     told.exec(0, 1, "parent");
@@ -105,7 +105,7 @@ fn family() -> Life {
 }
 
 #[test]
-fn what_was_mapped_when() {
+fn blocks_follow_mmap_brk_fork_exec_and_munmap() {
     let life = family();
     let image = |from, to| [(Memory::PrivateFile, HEAP, HEAP + MIB, from, to)];
     let stack = |from, to| [(Memory::Stack, STACK - MIB, STACK, from, to)];
@@ -123,7 +123,7 @@ fn what_was_mapped_when() {
 }
 
 #[test]
-fn freezes_take_no_time() {
+fn time_of_freezes_is_left_out() {
     let mut told = Told::default();
     told.exec(0, 1, "x");
     told.event(50, 1, Kind::Frozen { ns: 900 }, None);
@@ -134,7 +134,7 @@ fn freezes_take_no_time() {
 }
 
 #[test]
-fn a_child_that_shares_its_parents_space_has_none() {
+fn child_that_shares_the_address_space_begins_none() {
     let mut told = Told::default();
     told.exec(0, 1, "x");
     told.fork(10, 1, 2, 0x4100);
@@ -150,14 +150,14 @@ fn a_child_that_shares_its_parents_space_has_none() {
 }
 
 #[test]
-fn moves_rights_and_stacks() {
+fn blocks_follow_mprotect_mremap_and_stack_growth() {
     let mut told = Told::default();
     told.exec(0, 1, "x");
     told.call(10, 1, CallName::Mmap, &[0, 4 * MIB, 0, 0x2_0022], MAPPED);
     told.call(20, 1, CallName::Mprotect, &[MAPPED, 4 * MIB, 3], 0);
     told.call(30, 1, CallName::Mremap, &[MAPPED, 4 * MIB, 2 * MIB, 1], MAPPED + 16 * MIB);
     told.fault(40, 1, STACK - MIB - 4096);
-    // The kernel's list gives a thread's stack no name.
+    // The kernel's list does not name the stack of a thread.
     let areas = [(HEAP, HEAP + MIB, "/bin/x"), (MAPPED + 16 * MIB, MAPPED + 18 * MIB, "")];
     let listed = snapshot("thread", Why::Freeze, &areas);
     told.event(50, 1, Kind::Snapshot { id: 1, why: Why::Freeze, process: 1 }, Some(&listed));
@@ -176,9 +176,9 @@ fn moves_rights_and_stacks() {
     assert_eq!(life.processes[0].name, "x");
 }
 
-/// Values that no recorder writes, but a reader may let through.
+/// Values that no recorder writes, but that a reader may accept.
 #[test]
-fn wild_values_do_no_harm() {
+fn extreme_values_give_a_well_formed_picture() {
     let mut told = Told::default();
     told.exec(0, 1, "x");
     let wild = [0, 1, 4095, HEAP, 1 << 47, 1 << 63, u64::MAX - 4095, u64::MAX];
@@ -203,7 +203,8 @@ fn wild_values_do_no_harm() {
     assert_well_formed(&draw("wild", &told.finish()));
 }
 
-/// Elements open and close in order, and nothing unescaped is left; as much of XML as the writer uses.
+/// Checks that elements nest correctly and that special characters are escaped. Covers the part of XML that
+/// the writer uses.
 fn assert_well_formed(svg: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = svg;
@@ -215,7 +216,7 @@ fn assert_well_formed(svg: &str) {
                 "&{entity}"
             );
         }
-        let end = rest[at..].find('>').expect("each `<` has its `>`") + at;
+        let end = rest[at..].find('>').expect("every `<` has a `>`") + at;
         let element = &rest[at + 1..end];
         assert!(!element.contains('<') && element.matches('"').count().is_multiple_of(2), "<{element}>");
         let name = element.trim_start_matches('/').split([' ', '/']).next().expect("a name");
@@ -226,12 +227,12 @@ fn assert_well_formed(svg: &str) {
         }
         rest = &rest[end + 1..];
     }
-    assert!(open.is_empty() && rest.trim().is_empty(), "{open:?} stay open");
-    assert!(!svg.contains("NaN") && !svg.contains("inf"), "a place that is none");
+    assert!(open.is_empty() && rest.trim().is_empty(), "{open:?} are not closed");
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "a coordinate is not a number");
 }
 
 #[test]
-fn a_picture_is_well_formed_and_always_the_same() {
+fn picture_is_well_formed_and_deterministic() {
     let picture = draw("a <b> & \"c\"\u{1}", &family());
     assert_well_formed(&picture);
     assert!(picture.contains("a &lt;b&gt; &amp; &quot;c&quot;\u{fffd}"));
@@ -242,16 +243,16 @@ fn a_picture_is_well_formed_and_always_the_same() {
 }
 
 #[test]
-fn an_empty_recording_has_a_picture() {
+fn empty_recording_gives_a_well_formed_picture() {
     assert_well_formed(&draw("", &Told::default().finish()));
     let mut told = Told::default();
     told.exec(0, 1, "x");
     assert_well_formed(&draw("x", &told.finish()));
 }
 
-/// Faults everywhere, and mappings that come and go without order: the picture becomes coarser, not larger.
+/// Faults everywhere, and mappings in random order. The picture becomes coarser instead of larger.
 #[test]
-fn a_picture_has_a_largest_size() {
+fn picture_size_is_limited() {
     let mut told = Told::default();
     told.exec(0, 1, "busy");
     let mut random = 1u64;
@@ -268,11 +269,11 @@ fn a_picture_has_a_largest_size() {
     let picture = draw("busy", &told.finish());
     assert_well_formed(&picture);
     assert!(picture.len() < 1_000_000, "{} bytes", picture.len());
-    assert!(picture.len() > 100_000, "only {} bytes: nothing to make coarser", picture.len());
+    assert!(picture.len() > 100_000, "only {} bytes: the test does not reach the limit", picture.len());
 }
 
 #[test]
-fn more_processes_than_room() {
+fn processes_beyond_the_row_limit_are_left_out() {
     let mut told = Told::default();
     told.exec(0, 1, "many");
     for child in 2..1_500 {
@@ -293,7 +294,7 @@ fn more_processes_than_room() {
 }
 
 #[test]
-fn one_after_the_other_in_one_row() {
+fn consecutive_processes_share_a_row() {
     let mut told = Told::default();
     told.exec(0, 1, "shell");
     for child in 2..22u32 {

@@ -1,4 +1,4 @@
-//! Paints a panel: kinds of memory, faults over them, names.
+//! Paints a panel: kinds of memory, faults on top, and names.
 
 use super::kind::Kind;
 use super::panel::{Panel, Place};
@@ -7,7 +7,7 @@ use super::style::DARKNESS;
 use super::svg::{Svg, width};
 use crate::units;
 
-/// Memory by its kind.
+/// Paints memory by kind.
 pub fn memory(svg: &mut Svg, panel: &Panel) {
     let Place { x, y, width, height } = panel.place;
     svg.rect("lane", [x, y, width, height]);
@@ -27,7 +27,7 @@ pub fn memory(svg: &mut Svg, panel: &Panel) {
     }
 }
 
-/// The level of darkness that so many faults have.
+/// Returns the level of darkness for a number of faults.
 fn level(faults: u32, most: u32) -> u8 {
     if faults == 0 {
         return 0;
@@ -36,7 +36,7 @@ fn level(faults: u32, most: u32) -> u8 {
     1 + (share * (DARKNESS.len() - 1) as f64).round() as u8
 }
 
-/// Faults, darker where there were more; `most` is the most of any cell of the picture.
+/// Paints faults, darker where there are more. `most` is the largest number in any cell of the picture.
 pub fn density(svg: &mut Svg, panel: &Panel, most: u32) {
     let mut levels = Grid::new(panel.faults.columns, panel.faults.rows);
     for row in 0..levels.rows {
@@ -57,7 +57,8 @@ pub fn density(svg: &mut Svg, panel: &Panel, most: u32) {
     }
 }
 
-/// Names of the runs, where there is room: in the longest stretch of time in which their middle was mapped.
+/// Writes the names of the runs where there is room: at the longest time for which the middle of the run was
+/// mapped.
 pub fn names(svg: &mut Svg, panel: &Panel) {
     let Place { x, y, height, .. } = panel.place;
     for run in panel.scale.runs.iter().filter(|run| run.high - run.low >= 14.0) {

@@ -1,11 +1,11 @@
-//! One address space as cells: what was mapped, and how often it faulted.
+//! One address space as cells: its mappings and its faults.
 
 use super::kind::Kind;
 use super::life::Space;
 use super::raster::Grid;
 use super::scale::Scale;
 
-/// Where a panel lies in the picture.
+/// Position of a panel in the picture.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub x: f64,
@@ -14,17 +14,17 @@ pub struct Place {
     pub height: f64,
 }
 
-/// What is drawn of an address space.
+/// The drawing of an address space.
 pub struct Panel {
     pub place: Place,
     pub scale: Scale,
-    /// Side of a cell of memory.
+    /// Side length of a memory cell.
     pub cell: f64,
-    /// 0 for nothing, else one more than the index of the kind.
+    /// 0 for no memory, otherwise the index of the kind plus 1.
     pub memory: Grid<u8>,
-    /// Side of a cell of faults.
+    /// Side length of a fault cell.
     pub fault_cell: f64,
-    /// Faults in each cell.
+    /// Number of faults in each cell.
     pub faults: Grid<u32>,
 }
 
@@ -38,13 +38,13 @@ impl Panel {
     }
 }
 
-/// Columns and rows of cells.
+/// Returns the numbers of columns and rows of cells.
 fn cells(place: Place, cell: f64) -> (usize, usize) {
     let many = |length: f64| ((length / cell).ceil() as usize).max(1);
     (many(place.width), many(place.height))
 }
 
-/// Nanoseconds to a fraction of the space's life.
+/// Converts a time in nanoseconds to a fraction of the lifetime of the address space.
 fn moment(space: &Space, time: u64) -> f64 {
     (time - space.from) as f64 / (space.to - space.from).max(1) as f64
 }
@@ -78,7 +78,7 @@ fn memory(space: &Space, scale: &Scale, place: Place, cell: f64) -> Grid<u8> {
     memory
 }
 
-/// Cells that lie between two places, and how much of each.
+/// Returns the cells between two positions, with the covered part of each cell.
 fn covered(from: f64, to: f64, cells: usize) -> impl Iterator<Item = (usize, f64)> {
     let first = (from.max(0.0) as usize).min(cells);
     let last = (to.ceil().max(0.0) as usize).min(cells);

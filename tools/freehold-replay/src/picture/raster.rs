@@ -1,8 +1,8 @@
-//! Grids of equal cells, and their outlines as few rectangles.
+//! Grids of equal cells, and their outlines as a small number of rectangles.
 
 use std::fmt::Write;
 
-/// A value for each cell; `T::default()` is nothing.
+/// A value for each cell. `T::default()` means empty.
 pub struct Grid<T> {
     pub columns: usize,
     pub rows: usize,
@@ -18,7 +18,7 @@ impl<T: Copy + Default + PartialEq> Grid<T> {
         self.cells[row * self.columns + column]
     }
 
-    /// All values.
+    /// Returns all values.
     pub fn cells(&self) -> impl Iterator<Item = T> + '_ {
         self.cells.iter().copied()
     }
@@ -27,10 +27,11 @@ impl<T: Copy + Default + PartialEq> Grid<T> {
         &mut self.cells[row * self.columns + column]
     }
 
-    /// Rectangles of equal value that cover all cells with one: first column, first row, columns, rows.
+    /// Returns rectangles of equal value that cover all non-empty cells: first column, first row, columns,
+    /// rows.
     pub fn rectangles(&self) -> Vec<(T, [usize; 4])> {
         let mut done: Vec<(T, [usize; 4])> = Vec::new();
-        // Those that reach the row before, by their first column.
+        // Rectangles that reach the previous row, by first column.
         let mut open: Vec<(T, [usize; 4])> = Vec::new();
         for row in 0..self.rows {
             let mut still = Vec::with_capacity(open.len());
@@ -53,7 +54,7 @@ impl<T: Copy + Default + PartialEq> Grid<T> {
         done
     }
 
-    /// Cells of a row that are equal and not nothing: value, first column, columns.
+    /// Returns runs of equal, non-empty cells in a row: value, first column, number of columns.
     fn runs(&self, row: usize) -> Vec<(T, usize, usize)> {
         let cells = &self.cells[row * self.columns..][..self.columns];
         let mut column = 0;
@@ -68,14 +69,14 @@ impl<T: Copy + Default + PartialEq> Grid<T> {
     }
 }
 
-/// Path data of a rectangle.
+/// Appends the path data of a rectangle.
 pub fn rectangle(path: &mut String, x: f64, y: f64, width: f64, height: f64) {
     let number = |value: f64| {
         let text = format!("{value:.1}");
         text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
     };
     write!(path, "M{} {}h{}v{}h-{}z", number(x), number(y), number(width), number(height), number(width))
-        .expect("a string takes all");
+        .expect("writing to a String cannot fail");
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A grid from lines of digits.
+/// Builds a grid from lines of digits.
 fn grid(lines: &[&str]) -> Grid<u8> {
     let mut grid = Grid::new(lines[0].len(), lines.len());
     for (row, line) in lines.iter().enumerate() {
@@ -11,7 +11,7 @@ fn grid(lines: &[&str]) -> Grid<u8> {
     grid
 }
 
-/// Paints the rectangles: each cell at most once, and all as they were.
+/// Checks that the rectangles paint each cell at most once, and reproduce the grid.
 fn assert_covers(grid: &Grid<u8>, rectangles: &[(u8, [usize; 4])]) {
     let mut painted = Grid::new(grid.columns, grid.rows);
     for (value, [column, row, columns, rows]) in rectangles {

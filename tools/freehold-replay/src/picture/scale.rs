@@ -1,38 +1,38 @@
-//! Heights of addresses: ascending, what was never mapped squeezed out, what is large or busy given more
-//! room.
+//! Heights of addresses. Heights ascend with addresses. Addresses that were never mapped get no room; large
+//! or busy ranges get more.
 
 use super::coverage::Block;
 use super::kind::Kind;
 use std::collections::BTreeMap;
 
-/// A hole at least so large may separate parts of an address space that have nothing to do with each other.
+/// Smallest hole that may separate parts of an address space.
 const FAR: u64 = 1 << 30;
-/// At most so many do, the largest.
+/// Largest number of holes that separate parts. The largest holes are chosen.
 const MOST_BREAKS: usize = 6;
-/// Room that such a hole gets.
+/// Height of such a hole.
 const BREAK: f64 = 5.0;
-/// At most so many places where a run is stretched for its faults.
+/// Largest number of boundaries at which a run is stretched because of its faults.
 const MOST_CHUNKS: usize = 4096;
 
-/// Where addresses stand, from 0 at the lowest to `height` at the highest.
+/// Positions of addresses, from 0 at the lowest to `height` at the highest.
 #[derive(Debug)]
 pub struct Scale {
-    /// Address and height, ascending in both; between two, heights are in proportion.
+    /// Pairs of address and height, ascending in both. Heights between two knots are interpolated.
     knots: Vec<(u64, f64)>,
-    /// Neighbouring memory of one kind, ascending.
+    /// Adjacent memory of one kind, ascending.
     pub runs: Vec<Run>,
 }
 
-/// Neighbouring addresses that were mostly one kind of memory.
+/// Adjacent addresses that were mostly one kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
     pub start: u64,
     pub kind: Kind,
-    /// Bytes of it that could be touched at some time.
+    /// Number of bytes that had access rights at some time.
     pub bytes: u64,
     pub low: f64,
     pub high: f64,
-    /// It lies far above the one before.
+    /// A separating hole lies below this run.
     pub apart: bool,
 }
 
@@ -40,13 +40,13 @@ pub struct Run {
 struct Atom {
     start: u64,
     end: u64,
-    /// The kind it was for longest.
+    /// The kind that the memory was for the longest time.
     kind: Kind,
-    /// Distinct pages that faulted.
+    /// Number of distinct pages that faulted.
     touched: u64,
 }
 
-/// Neighbouring atoms of one kind; what could not be touched counts as of the kind of its neighbours.
+/// Adjacent atoms of one kind. An atom without access rights takes the kind of its neighbours.
 struct Group {
     kind: Kind,
     atoms: Vec<Atom>,
@@ -54,7 +54,7 @@ struct Group {
 }
 
 impl Scale {
-    /// For these blocks and faults (time and page).
+    /// Computes the scale for blocks and faults (time and page).
     pub fn new(blocks: &[Block], faults: &[(u64, u64)], height: f64) -> Scale {
         let groups = groups(atoms(blocks, faults));
         let weights: Vec<f64> = groups.iter().map(Group::weight).collect();
@@ -95,7 +95,8 @@ impl Scale {
         self.runs.push(Run { start, kind: group.kind, bytes, low, high, apart: group.apart });
     }
 
-    /// The height of `address`; that of the next mapped one below when it was never mapped.
+    /// Returns the height of `address`. For an address that was never mapped, returns the height of the next
+    /// mapped address below.
     pub fn height(&self, address: u64) -> f64 {
         let above = self.knots.partition_point(|(start, _)| *start <= address);
         let Some(&(start, low)) = above.checked_sub(1).and_then(|below| self.knots.get(below)) else {
@@ -130,8 +131,8 @@ impl Group {
         self.atoms.push(atom);
     }
 
-    /// How much room it gets: more when larger or busier, but not in proportion, or the largest would hide
-    /// the rest.
+    /// Returns the relative height of the group. The height grows with size and faults, but less than in
+    /// proportion; otherwise the largest group would hide the others.
     fn weight(&self) -> f64 {
         (self.bytes() as f64 / 4096.0).powf(0.22) + 1.5 * (self.touched() as f64).powf(0.45)
     }
@@ -156,12 +157,12 @@ fn groups(atoms: Vec<Atom>) -> Vec<Group> {
     groups
 }
 
-/// What lies between neighbouring boundaries, where anything was ever mapped.
+/// Returns the atoms between neighbouring boundaries that were mapped at some time.
 fn atoms(blocks: &[Block], faults: &[(u64, u64)]) -> Vec<Atom> {
     let mut pages: Vec<u64> = faults.iter().map(|(_, page)| *page).collect();
     pages.sort_unstable();
     pages.dedup();
-    // At each boundary: how much time of each kind begins and ends there.
+    // The change in total time of each kind at each boundary.
     let mut edges: BTreeMap<u64, [i128; Kind::ALL.len()]> = BTreeMap::new();
     for block in blocks {
         let (kind, time) = (block.memory.shown() as usize, i128::from(block.to - block.from));
@@ -189,7 +190,8 @@ fn atoms(blocks: &[Block], faults: &[(u64, u64)]) -> Vec<Atom> {
     found
 }
 
-/// Boundaries of pieces with faults in them, the finest of equal size that are not too many.
+/// Returns the boundaries of pieces that contain faults. Uses the smallest equal size that does not give too
+/// many.
 fn chunks(pages: &[u64]) -> Vec<u64> {
     let mut shift = 4;
     loop {

@@ -8,7 +8,7 @@ fn block(start: u64, end: u64, kind: Kind) -> Block {
 
 const MIB: u64 = 1 << 20;
 
-/// Ascending addresses have ascending heights, from the bottom to the top.
+/// Checks that heights ascend with addresses, from the bottom to the top.
 fn assert_ascends(scale: &Scale, height: f64) {
     for pair in scale.knots.windows(2) {
         assert!(pair[0].0 <= pair[1].0 && pair[0].1 <= pair[1].1, "{pair:?}");
@@ -18,7 +18,7 @@ fn assert_ascends(scale: &Scale, height: f64) {
 }
 
 #[test]
-fn holes_are_squeezed_out() {
+fn unmapped_holes_get_no_height() {
     let blocks = [
         block(MIB, 2 * MIB, Kind::PrivateFile),
         block(100 * MIB, 101 * MIB, Kind::Heap),
@@ -36,9 +36,9 @@ fn holes_are_squeezed_out() {
 }
 
 #[test]
-fn what_faults_gets_more_room() {
+fn memory_with_faults_gets_more_height() {
     let blocks = [block(MIB, 11 * MIB, Kind::Anonymous), block(11 * MIB, 21 * MIB, Kind::Heap)];
-    // All in the second MiB.
+    // All faults are in the second MiB.
     let faults: Vec<(u64, u64)> = (512..768).map(|page| (0, page)).collect();
     let scale = Scale::new(&blocks, &faults, 100.0);
     assert_ascends(&scale, 100.0);
@@ -48,7 +48,7 @@ fn what_faults_gets_more_room() {
 }
 
 #[test]
-fn guards_belong_to_what_they_guard() {
+fn guards_join_the_run_of_their_neighbours() {
     let blocks = [
         block(0, MIB, Kind::Reserved),
         block(MIB, 9 * MIB, Kind::Stack),
@@ -60,9 +60,9 @@ fn guards_belong_to_what_they_guard() {
     assert_eq!((scale.runs[0].kind, scale.runs[0].bytes), (Kind::Stack, 16 * MIB));
 }
 
-/// The placements of a JavaScript engine: hundreds of pieces anywhere.
+/// Placements like those of a JavaScript engine: hundreds of pieces at scattered addresses.
 #[test]
-fn many_far_pieces_leave_room_for_memory() {
+fn many_distant_pieces_leave_height_for_memory() {
     let blocks: Vec<Block> =
         (1..500u64).map(|at| block(at << 36, (at << 36) + MIB, Kind::Anonymous)).collect();
     let scale = Scale::new(&blocks, &[], 200.0);
@@ -72,7 +72,7 @@ fn many_far_pieces_leave_room_for_memory() {
 }
 
 #[test]
-fn nothing_at_all() {
+fn empty_scale_has_height_zero() {
     let scale = Scale::new(&[], &[(1, 2)], 10.0);
     assert_eq!((scale.height(8192), scale.runs.len()), (0.0, 0));
 }

@@ -1,4 +1,4 @@
-//! What stands above and below the lanes: rates, other processes, time, legend.
+//! The parts above and below the lanes: fault rates, other processes, time axis, legend.
 
 use super::draw::{LEFT, OTHERS, Picture, RATES, RIGHT, processes, rounded};
 use super::kind::Kind;
@@ -8,7 +8,7 @@ use crate::units;
 use std::fmt::Write;
 
 impl Picture<'_> {
-    /// Faults per second over time.
+    /// Draws the faults per second over time.
     pub(super) fn rates(&self, svg: &mut Svg, top: f64) {
         let columns = ((RIGHT - LEFT) / 2.0) as usize;
         let mut bins = vec![0u64; columns];
@@ -26,9 +26,9 @@ impl Picture<'_> {
         for (index, bin) in bins.iter().enumerate() {
             let y = top + RATES * (1.0 - *bin as f64 / most as f64);
             let x = LEFT + index as f64 * 2.0;
-            write!(path, "V{y:.1}H{:.1}", x + 2.0).expect("a string takes all");
+            write!(path, "V{y:.1}H{:.1}", x + 2.0).expect("writing to a String cannot fail");
         }
-        write!(path, "V{:.1}z", top + RATES).expect("a string takes all");
+        write!(path, "V{:.1}z", top + RATES).expect("writing to a String cannot fail");
         svg.path("rate", &path);
         let second = columns as f64 / (self.life.end.max(1) as f64 / 1e9);
         let peak = most as f64 * second;
@@ -37,7 +37,7 @@ impl Picture<'_> {
         svg.words("axis end", LEFT - 6.0, top + RATES, "0");
     }
 
-    /// How many of the processes without a lane there were.
+    /// Draws the number of living processes without a lane over time.
     pub(super) fn others(&self, svg: &mut Svg, top: f64) {
         let columns = (RIGHT - LEFT) as usize;
         let mut alive = vec![0i64; columns + 1];
@@ -57,18 +57,18 @@ impl Picture<'_> {
         for run in alive[..columns].iter().enumerate().collect::<Vec<_>>().chunk_by(|a, b| a.1 == b.1) {
             let y = top + OTHERS * (1.0 - *run[0].1 as f64 / most as f64);
             let end = LEFT + run[run.len() - 1].0 as f64 + 1.0;
-            write!(path, "V{y:.1}H{end}").expect("a string takes all");
+            write!(path, "V{y:.1}H{end}").expect("writing to a String cannot fail");
         }
-        write!(path, "V{:.1}z", top + OTHERS).expect("a string takes all");
+        write!(path, "V{:.1}z", top + OTHERS).expect("writing to a String cannot fail");
         svg.path("others", &path);
         let words =
-            format!("{} without a lane: how many lived at each moment", processes(self.lanes.left_out.len()));
+            format!("{} without a lane: number alive over time", processes(self.lanes.left_out.len()));
         svg.words("caption", LEFT + 2.0, top - 3.5, &words);
         svg.words("axis end", LEFT - 6.0, top + 8.0, &units::count(most as u64));
         svg.words("axis end", LEFT - 6.0, top + OTHERS, "0");
     }
 
-    /// Seconds, from the strips at `top` down to `y`, and when snapshots were taken.
+    /// Draws the seconds, with lines from the strips at `top` down to `y`, and marks the snapshots.
     pub(super) fn time_axis(&self, svg: &mut Svg, top: f64, y: f64) {
         let seconds = self.life.end as f64 / 1e9;
         let step = nice(seconds / 8.0);
@@ -77,7 +77,7 @@ impl Picture<'_> {
         let mut index = 0;
         while index as f64 * step <= seconds * 1.0001 {
             let x = LEFT + (RIGHT - LEFT) * index as f64 * step / seconds.max(1e-9);
-            write!(grid, "M{x:.1} {top}V{:.1}", y + 4.0).expect("a string takes all");
+            write!(grid, "M{x:.1} {top}V{:.1}", y + 4.0).expect("writing to a String cannot fail");
             let unit = if index == 0 { " s" } else { "" };
             svg.words("axis mid", x, y + 16.0, &format!("{:.digits$}{unit}", index as f64 * step));
             index += 1;
@@ -95,7 +95,7 @@ impl Picture<'_> {
         svg.path("line", &format!("M{LEFT} {y:.1}H{RIGHT}"));
     }
 
-    /// What the colours mean.
+    /// Draws the legend of colours.
     pub(super) fn legend(&self, svg: &mut Svg, y: f64, most: u32) {
         let mut x = LEFT;
         let shown = |kind: Kind| {
@@ -113,7 +113,7 @@ impl Picture<'_> {
             return;
         }
         let x = RIGHT - 14.0 * DARKNESS.len() as f64 - 38.0;
-        svg.words("small end", x - 6.0, y, "faults in a cell: 1");
+        svg.words("small end", x - 6.0, y, "faults per cell: 1");
         for level in 0..DARKNESS.len() {
             svg.rect(&format!("d{level}"), [x + 14.0 * level as f64, y - 10.0, 14.0, 12.0]);
         }
@@ -121,7 +121,7 @@ impl Picture<'_> {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, at least `step`.
+/// Returns 1, 2 or 5 times a power of ten that is at least `step`.
 fn nice(step: f64) -> f64 {
     let power = 10f64.powf(step.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0, 10.0]

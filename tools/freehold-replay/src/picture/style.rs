@@ -4,10 +4,10 @@ use super::kind::Kind;
 use super::svg::escaped;
 use std::fmt::Write;
 
-/// Levels of the density of faults, and how dark they are.
+/// Opacities of the levels of fault density.
 pub const DARKNESS: [f64; 5] = [0.20, 0.36, 0.52, 0.70, 0.90];
 
-/// The style sheet.
+/// Returns the style sheet.
 pub fn style() -> String {
     let mut style = "text{fill:#222}.title{font-size:20px;font-weight:bold}.small{font-size:12px}\
         .axis{font-size:11px;fill:#555}.caption{font-size:11px;stroke:#fff;stroke-width:3px;stroke-linejoin:round;paint-order:stroke}.address{font-size:9.5px;fill:#666;text-anchor:end}\
@@ -21,19 +21,20 @@ pub fn style() -> String {
         .to_owned();
     for kind in Kind::ALL {
         let (class, colour) = (kind.class(), kind.colour());
-        write!(style, ".{class}{{fill:{colour};shape-rendering:crispEdges}}").expect("a string takes all");
+        write!(style, ".{class}{{fill:{colour};shape-rendering:crispEdges}}")
+            .expect("writing to a String cannot fail");
         if kind.hatch().is_some() {
-            write!(style, ".x{class}{{fill:url(#x{class})}}").expect("a string takes all");
+            write!(style, ".x{class}{{fill:url(#x{class})}}").expect("writing to a String cannot fail");
         }
     }
     for (level, opacity) in DARKNESS.iter().enumerate() {
         write!(style, ".d{level}{{fill:#0b1a30;fill-opacity:{opacity};shape-rendering:crispEdges}}")
-            .expect("a string takes all");
+            .expect("writing to a String cannot fail");
     }
     style
 }
 
-/// Hatches, as a second mark besides colours.
+/// Returns the hatch patterns, which mark kinds in addition to colours.
 pub fn patterns() -> String {
     let mut defs = "<defs>".to_owned();
     for kind in Kind::ALL {
@@ -45,7 +46,7 @@ pub fn patterns() -> String {
                 kind.class(),
                 escaped(lines)
             )
-            .expect("a string takes all");
+            .expect("writing to a String cannot fail");
         }
     }
     defs + "</defs>"

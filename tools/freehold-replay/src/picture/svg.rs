@@ -1,8 +1,8 @@
-//! Scalable vector graphics: as much of a writer as the picture needs.
+//! Scalable vector graphics: the parts of a writer that the picture needs.
 
 use std::fmt::Write;
 
-/// A document that grows.
+/// A document under construction.
 pub struct Svg {
     text: String,
 }
@@ -16,22 +16,23 @@ impl Svg {
         Svg { text }
     }
 
-    /// Text as it is: elements whose parts were escaped.
+    /// Appends an element whose text is already escaped.
     pub fn raw(&mut self, element: &str) {
         self.text.push_str(element);
         self.text.push('\n');
     }
 
-    /// Words at a place.
+    /// Adds a text at a position.
     pub fn words(&mut self, class: &str, x: f64, y: f64, words: &str) {
         writeln!(self.text, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escaped(words))
-            .expect("a string takes all");
+            .expect("writing to a String cannot fail");
     }
 
-    /// A path; nothing when it has no data.
+    /// Adds a path, unless it has no data.
     pub fn path(&mut self, class: &str, data: &str) {
         if !data.is_empty() {
-            writeln!(self.text, "<path class=\"{class}\" d=\"{data}\"/>").expect("a string takes all");
+            writeln!(self.text, "<path class=\"{class}\" d=\"{data}\"/>")
+                .expect("writing to a String cannot fail");
         }
     }
 
@@ -40,7 +41,7 @@ impl Svg {
             self.text,
             "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
         )
-        .expect("a string takes all");
+        .expect("writing to a String cannot fail");
     }
 
     pub fn finish(mut self) -> String {
@@ -49,7 +50,7 @@ impl Svg {
     }
 }
 
-/// About how wide words are in a sans-serif font of this size.
+/// Estimates the width of a text in a sans-serif font of this size.
 pub fn width(words: &str, size: f64) -> f64 {
     let letter = |letter: char| match letter {
         'i' | 'j' | 'l' | 'I' | '.' | ',' | ':' | ' ' | '\'' => 0.32,
@@ -60,7 +61,7 @@ pub fn width(words: &str, size: f64) -> f64 {
     words.chars().map(letter).sum::<f64>() * size
 }
 
-/// Text without what XML reads as something else; control characters, which it forbids, become marks.
+/// Escapes the special characters of XML. Replaces control characters, which XML forbids.
 pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
