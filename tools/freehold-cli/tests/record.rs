@@ -50,7 +50,7 @@ fn recording_is_replayed_as_on_linux() {
         let replayed = freehold(folder.path(), &["replay", &made.to_string_lossy()]);
         let report = String::from_utf8_lossy(&replayed.stdout);
         assert_eq!(replayed.status.code(), Some(0), "{report}\n{said}");
-        assert!(report.contains("all as Linux"), "{report}");
+        assert!(report.contains("all match Linux"), "{report}");
     }
 }
 

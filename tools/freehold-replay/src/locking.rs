@@ -1,4 +1,4 @@
-//! Designs of locking as a user writes and reads them: `unmap=sectioned:1GiB,fault=vma-count`.
+//! The text form of locking designs, for example `unmap=sectioned:1GiB,fault=vma-count`.
 
 use freehold::{
     rmap::FileRmap,
@@ -6,24 +6,25 @@ use freehold::{
 };
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
-/// What there is, for the texts of errors.
+/// Valid values, for error messages.
 const UNMAP: &str = "exclusive, sectioned[:BYTES], downgraded, released";
 const FAULT: &str = "mmap-lock, vma-rwsem, vma-count, per-cpu";
 const WRITE: &str = "whole, ranges, ranges-only";
 const HUGETLB: &str = "file-lock, vma-lock";
 const FILE_RMAP: &str = "mutex, exclusive, shared";
 
-/// What there is to choose: for each address space, and for all files.
+/// A choice of locks for each address space and for all files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Design {
-    /// How munmap, faults and changes lock an address space.
+    /// Locks that an address space uses for munmap, faults and changes.
     pub space: Locking,
-    /// How walks lock who maps a file.
+    /// Lock of a file's reverse map.
     pub file_rmap: FileRmap,
 }
 
 impl Design {
-    /// All of [`Locking::ALL`]; and each other value of huge pages and of files, beside the defaults.
+    /// Returns all of [`Locking::ALL`], and then each other value for huge pages and for files with the
+    /// defaults for the rest.
     pub fn compared() -> Vec<Design> {
         let spaces = Locking::ALL.map(Design::from);
         let tables = Locking { hugetlb: HugetlbLock::FileLock, ..Locking::default() };
@@ -39,7 +40,7 @@ impl From<Locking> for Design {
     }
 }
 
-/// By the names of its parts.
+/// Serialises the names of the values.
 impl Serialize for Design {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut parts = to.serialize_struct("Design", 5)?;
@@ -52,11 +53,11 @@ impl Serialize for Design {
     }
 }
 
-/// The design that `spec` names; what it does not name is the default.
+/// Parses `spec`. Values that `spec` does not set are the defaults.
 ///
 /// # Errors
 ///
-/// What is wrong with it, and what there is.
+/// Fails with a message that says what is wrong and lists the valid values.
 pub fn parse(spec: &str) -> Result<Design, String> {
     let mut design = Design::default();
     let (mut unmap, mut fault, mut write, mut hugetlb, mut file_rmap) = (false, false, false, false, false);
@@ -85,12 +86,12 @@ pub fn parse(spec: &str) -> Result<Design, String> {
             }
             _ => {
                 return Err(format!(
-                    "`{part}` is no choice of locking: there are unmap=({UNMAP}), fault=({FAULT}), write=({WRITE}), hugetlb=({HUGETLB}) and file-rmap=({FILE_RMAP})"
+                    "`{part}` is not a locking choice: expected unmap=({UNMAP}), fault=({FAULT}), write=({WRITE}), hugetlb=({HUGETLB}) or file-rmap=({FILE_RMAP})"
                 ));
             }
         };
         if std::mem::replace(seen, true) {
-            return Err(format!("`{knob}` is chosen twice"));
+            return Err(format!("`{knob}` is given twice"));
         }
     }
     Ok(design)
@@ -103,15 +104,15 @@ fn parse_unmap(value: &str) -> Result<Unmap, String> {
             "sectioned" => Unmap::SECTIONED,
             "downgraded" => Unmap::Downgraded,
             "released" => Unmap::Released,
-            _ => return Err(format!("there is no unmap=`{value}`: there are {UNMAP}")),
+            _ => return Err(format!("unknown value `{value}` for unmap: expected {UNMAP}")),
         },
         Some(("sectioned", bytes)) => match parse_bytes(bytes) {
             Some(bytes) if bytes > 0 => Unmap::Sectioned { bytes },
             _ => {
-                return Err(format!("`{bytes}` is no size of a section: say bytes, or as 64KiB, 2MiB, 1GiB"));
+                return Err(format!("`{bytes}` is not a section size: expected bytes, or a size like 1GiB"));
             }
         },
-        Some((name, _)) => return Err(format!("unmap=`{name}` takes no size: there are {UNMAP}")),
+        Some((name, _)) => return Err(format!("unmap=`{name}` takes no size: expected {UNMAP}")),
     };
     Ok(unmap)
 }
@@ -122,7 +123,7 @@ fn parse_fault(value: &str) -> Result<FaultLock, String> {
         "vma-rwsem" => Ok(FaultLock::VmaRwsem),
         "vma-count" => Ok(FaultLock::VmaCount),
         "per-cpu" => Ok(FaultLock::VmaPerCpu),
-        _ => Err(format!("there is no fault=`{value}`: there are {FAULT}")),
+        _ => Err(format!("unknown value `{value}` for fault: expected {FAULT}")),
     }
 }
 
@@ -131,7 +132,7 @@ fn parse_write(value: &str) -> Result<Write, String> {
         "whole" => Ok(Write::Whole),
         "ranges" => Ok(Write::Ranges),
         "ranges-only" => Ok(Write::RangesOnly),
-        _ => Err(format!("there is no write=`{value}`: there are {WRITE}")),
+        _ => Err(format!("unknown value `{value}` for write: expected {WRITE}")),
     }
 }
 
@@ -139,7 +140,7 @@ fn parse_hugetlb(value: &str) -> Result<HugetlbLock, String> {
     match value {
         "file-lock" => Ok(HugetlbLock::FileLock),
         "vma-lock" => Ok(HugetlbLock::VmaLock),
-        _ => Err(format!("there is no hugetlb=`{value}`: there are {HUGETLB}")),
+        _ => Err(format!("unknown value `{value}` for hugetlb: expected {HUGETLB}")),
     }
 }
 
@@ -148,11 +149,11 @@ fn parse_file_rmap(value: &str) -> Result<FileRmap, String> {
         "mutex" => Ok(FileRmap::Mutex),
         "exclusive" => Ok(FileRmap::Exclusive),
         "shared" => Ok(FileRmap::Shared),
-        _ => Err(format!("there is no file-rmap=`{value}`: there are {FILE_RMAP}")),
+        _ => Err(format!("unknown value `{value}` for file-rmap: expected {FILE_RMAP}")),
     }
 }
 
-/// A number of bytes, plain or in KiB, MiB, GiB.
+/// Parses a number of bytes, plain or in KiB, MiB or GiB.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {
@@ -168,7 +169,7 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// `released`, `sectioned:1GiB`: as [`parse`] reads it.
+/// Returns `released`, `sectioned:1GiB` and so on, in the form that [`parse`] reads.
 pub fn unmap_name(unmap: Unmap) -> String {
     match unmap {
         Unmap::Exclusive => "exclusive".to_owned(),
@@ -179,7 +180,7 @@ pub fn unmap_name(unmap: Unmap) -> String {
     }
 }
 
-/// `mmap-lock` and so on: as [`parse`] reads it.
+/// Returns `mmap-lock` and so on, in the form that [`parse`] reads.
 pub fn fault_name(fault: FaultLock) -> &'static str {
     match fault {
         FaultLock::MmapLock => "mmap-lock",
@@ -189,7 +190,7 @@ pub fn fault_name(fault: FaultLock) -> &'static str {
     }
 }
 
-/// `whole`, `ranges` or `ranges-only`.
+/// Returns `whole`, `ranges` or `ranges-only`.
 pub fn write_name(write: Write) -> &'static str {
     match write {
         Write::Whole => "whole",
@@ -198,7 +199,7 @@ pub fn write_name(write: Write) -> &'static str {
     }
 }
 
-/// `file-lock` or `vma-lock`.
+/// Returns `file-lock` or `vma-lock`.
 pub fn hugetlb_name(hugetlb: HugetlbLock) -> &'static str {
     match hugetlb {
         HugetlbLock::FileLock => "file-lock",
@@ -206,7 +207,7 @@ pub fn hugetlb_name(hugetlb: HugetlbLock) -> &'static str {
     }
 }
 
-/// `shared`, `exclusive` or `mutex`.
+/// Returns `shared`, `exclusive` or `mutex`.
 pub fn file_rmap_name(file_rmap: FileRmap) -> &'static str {
     match file_rmap {
         FileRmap::Mutex => "mutex",
@@ -215,7 +216,7 @@ pub fn file_rmap_name(file_rmap: FileRmap) -> &'static str {
     }
 }
 
-/// The whole, as [`parse`] reads it; of huge pages and of files only what is not the default.
+/// Returns the whole design in the form that [`parse`] reads. Omits defaults of huge pages and files.
 pub fn name(design: Design) -> String {
     let Locking { unmap, fault, write, .. } = design.space;
     let rest = rest(design);
@@ -224,7 +225,7 @@ pub fn name(design: Design) -> String {
     format!("unmap={unmap},fault={fault},write={write}{comma}{rest}")
 }
 
-/// Of huge pages and of files what is not the default, as [`parse`] reads it.
+/// Returns the values for huge pages and files that are not the default, in the form that [`parse`] reads.
 pub fn rest(design: Design) -> String {
     let mut choices = Vec::new();
     if design.space.hugetlb != HugetlbLock::default() {

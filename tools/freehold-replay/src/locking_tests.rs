@@ -28,7 +28,7 @@ fn every_design_reads_back() {
 }
 
 #[test]
-fn what_is_not_named_is_the_default() {
+fn values_that_are_not_given_are_the_defaults() {
     let downgraded = Locking { unmap: Unmap::Downgraded, ..Locking::default() };
     assert_eq!(parse("unmap=downgraded"), Ok(downgraded.into()));
     let mmap_lock = Locking { fault: FaultLock::MmapLock, ..Locking::default() };
@@ -49,26 +49,26 @@ fn what_is_not_named_is_the_default() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_there_is() {
+fn errors_name_the_fault_and_the_valid_values() {
     for (spec, said) in [
         (
             "",
-            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-rwsem, vma-count, per-cpu), write=(whole, ranges, ranges-only), hugetlb=(file-lock, vma-lock) and file-rmap=",
+            "unmap=(exclusive, sectioned[:BYTES], downgraded, released), fault=(mmap-lock, vma-rwsem, vma-count, per-cpu), write=(whole, ranges, ranges-only), hugetlb=(file-lock, vma-lock) or file-rmap=",
         ),
         ("mmap=released", "unmap=(exclusive"),
-        ("unmap=quick", "there are exclusive, sectioned[:BYTES], downgraded, released"),
+        ("unmap=quick", "expected exclusive, sectioned[:BYTES], downgraded, released"),
         ("unmap=released:4096", "takes no size"),
-        ("unmap=sectioned:", "no size of a section"),
-        ("unmap=sectioned:0", "no size of a section"),
-        ("unmap=sectioned:-1", "no size of a section"),
-        ("unmap=sectioned:99999999999GiB", "no size of a section"),
-        ("unmap=sectioned:4 KiB", "no size of a section"),
-        ("fault=page-lock", "there are mmap-lock, vma-rwsem, vma-count, per-cpu"),
-        ("write=parts", "there are whole, ranges, ranges-only"),
-        ("write=whole,write=whole", "chosen twice"),
-        ("fault=vma-count,fault=mmap-lock", "chosen twice"),
-        ("file-rmap=none", "there are mutex, exclusive, shared"),
-        ("unmap=released,", "no choice of locking"),
+        ("unmap=sectioned:", "not a section size"),
+        ("unmap=sectioned:0", "not a section size"),
+        ("unmap=sectioned:-1", "not a section size"),
+        ("unmap=sectioned:99999999999GiB", "not a section size"),
+        ("unmap=sectioned:4 KiB", "not a section size"),
+        ("fault=page-lock", "expected mmap-lock, vma-rwsem, vma-count, per-cpu"),
+        ("write=parts", "expected whole, ranges, ranges-only"),
+        ("write=whole,write=whole", "given twice"),
+        ("fault=vma-count,fault=mmap-lock", "given twice"),
+        ("file-rmap=none", "expected mutex, exclusive, shared"),
+        ("unmap=released,", "not a locking choice"),
     ] {
         let error = parse(spec).expect_err(spec);
         assert!(error.contains(said), "{spec}: {error}");

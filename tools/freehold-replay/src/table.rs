@@ -1,46 +1,46 @@
-//! Aligned columns without lines.
+//! Tables of aligned columns without lines.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
-/// Columns of a terminal that a report keeps to.
+/// Width of a report in columns of a terminal.
 const WIDTH: usize = 100;
-/// A first column is not cut shorter.
+/// Smallest width of the first column.
 const LEAST_NAME: usize = 12;
 
-/// Where columns stand.
+/// Positions of columns.
 pub struct Layout {
-    /// Blanks before each row.
+    /// Number of blanks before each row.
     pub indent: usize,
-    /// Blanks between columns.
+    /// Number of blanks between columns.
     pub gap: u16,
-    /// Columns that are flush left; the others are flush right.
+    /// Number of columns that are flush left. The others are flush right.
     pub left: usize,
 }
 
 impl Layout {
-    /// How many columns of the terminal the columns behind the first leave to it.
+    /// Returns the width that the other columns leave to the first column.
     pub fn room(&self, rows: &[Vec<String>]) -> usize {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let others: usize = (1..columns).map(|column| width(rows, column) + usize::from(self.gap)).sum();
         WIDTH.saturating_sub(self.indent + others).max(LEAST_NAME)
     }
 
-    /// A table that is too wide for a terminal as several, each with the first column; the first row has the
-    /// headings. A heading that `belongs` to the one before stays with it, as long as that fits.
+    /// Splits a table that is too wide for a terminal into several, each with the first column. The first row
+    /// contains the headings. A column whose heading `belongs` to the previous one stays with it if both fit.
     pub fn parts(&self, rows: Vec<Vec<String>>, belongs: impl Fn(&str) -> bool) -> Vec<Vec<Vec<String>>> {
         let wide = |column: &usize| usize::from(self.gap) + width(&rows, *column);
         let all = WIDTH.saturating_sub(self.indent + width(&rows, 0));
         let (mut parts, mut left) = (vec![vec![0]], all);
         for group in groups(&rows, belongs) {
             let together: usize = group.iter().map(wide).sum();
-            // What fits into no part is cut anywhere.
+            // A group that fits into no part is split at any column.
             let mut needed = if together <= all { together } else { 0 };
             for column in &group {
                 if needed.max(wide(column)) > left {
                     parts.push(vec![0]);
                     left = all;
                 }
-                parts.last_mut().expect("there is one").push(*column);
+                parts.last_mut().expect("at least one part").push(*column);
                 left = left.saturating_sub(wide(column));
                 needed = 0;
             }
@@ -51,7 +51,7 @@ impl Layout {
         parts.iter().map(|part| rows.iter().map(|row| of(part, row)).collect()).collect()
     }
 
-    /// Rows as text.
+    /// Returns the rows as text.
     pub fn text(&self, rows: Vec<Vec<String>>) -> String {
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let mut table = Table::new();
@@ -77,7 +77,7 @@ impl Layout {
     }
 }
 
-/// Columns behind the first, by what has to stay together.
+/// Returns groups of columns, without the first column, that must stay together.
 fn groups(rows: &[Vec<String>], belongs: impl Fn(&str) -> bool) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let headings = rows.first().map_or(&[][..], Vec::as_slice);
@@ -90,21 +90,22 @@ fn groups(rows: &[Vec<String>], belongs: impl Fn(&str) -> bool) -> Vec<Vec<usize
     groups
 }
 
-/// Of a column: its widest cell.
+/// Returns the width of the widest cell in a column.
 fn width(rows: &[Vec<String>], column: usize) -> usize {
     rows.iter().filter_map(|row| Some(row.get(column)?.chars().count())).max().unwrap_or(0)
 }
 
-/// Cells of a row.
+/// Returns the cells of a row.
 pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).into()
 }
 
-/// Words in lines of at most 100 columns, each after `indent`, the further ones two deeper.
+/// Wraps words into lines of at most 100 columns, each after `indent`, with further lines indented by two
+/// more.
 pub fn wrapped(indent: &str, words: &str) -> String {
     let mut lines = vec![indent.to_owned()];
     for word in words.split_whitespace() {
-        let line = lines.last_mut().expect("there is one");
+        let line = lines.last_mut().expect("at least one line");
         let used = line.chars().count();
         if used > indent.len() + 2 && used + 1 + word.chars().count() > WIDTH {
             lines.push(format!("{indent}  {word}"));

@@ -1,4 +1,4 @@
-//! The tasks of a recording: which there are, and when each of them lived.
+//! The tasks of a recording, with their lifetimes.
 
 use crate::source::Source;
 use crate::table::{Layout, row};
@@ -7,30 +7,30 @@ use freehold_trace::{Event, Format, Kind, ReadError, Recording, Snapshot};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Tasks that a message names; of the others it says how many they are.
+/// Largest number of tasks that a message names. It gives the number of the others.
 const MOST_NAMED: usize = 12;
 
 /// All tasks of a recording.
 #[derive(Debug, Default)]
 pub struct Tasks {
     name: String,
-    /// It is a text by strace: no faults are in it.
+    /// The recording is a text by strace, which has no faults.
     calls_only: bool,
-    /// When the last event was, in nanoseconds since the first.
+    /// Time of the last event, in nanoseconds since the first.
     length: u64,
     tasks: BTreeMap<u32, Task>,
-    /// Commands, by process, where a snapshot has named them.
+    /// Commands by process, as named in snapshots.
     commands: BTreeMap<u32, String>,
 }
 
-/// One of them. Times are in nanoseconds since the first event.
+/// One task. Times are in nanoseconds since the first event.
 #[derive(Debug)]
 struct Task {
     process: u32,
     from: u64,
-    /// None: it lived until the end, or longer.
+    /// End of the task. `None` if it lived until the end or longer.
     to: Option<u64>,
-    /// Since when its address space is known.
+    /// Time since which its address space is known.
     known: Option<u64>,
     calls: u64,
     faults: u64,
@@ -45,19 +45,18 @@ impl Task {
         self.from <= time && self.to.is_none_or(|to| time < to)
     }
 
-    /// What it runs in can be shown.
+    /// Returns true if the task's address space is known at `time`.
     fn is_known(&self, time: u64) -> bool {
         self.is_alive(time) && self.known.is_some_and(|known| known <= time)
     }
 }
 
 impl Tasks {
-    /// Reads a recording for its tasks. Snapshots give the names of commands; where there are none, it goes
-    /// without.
+    /// Reads the tasks of a recording. Takes the names of commands from snapshots, if there are any.
     ///
     /// # Errors
     ///
-    /// The recording, or its snapshots, cannot be read.
+    /// Fails if the recording or its snapshots cannot be read.
     pub fn of(source: impl Into<Source>) -> Result<Tasks, ReadError> {
         let mut recording = source.into().open()?;
         let calls_only = recording.format() == Format::Strace;
@@ -73,7 +72,7 @@ impl Tasks {
         let Event { time, task, ref kind, .. } = *event;
         self.length = time;
         if matches!(kind, Kind::Frozen { .. }) {
-            // No task's.
+            // A freeze belongs to no task.
             return;
         }
         let own = self.tasks.entry(task).or_insert_with(|| Task::new(task, time, false));
@@ -99,7 +98,7 @@ impl Tasks {
         }
     }
 
-    /// An execve ends the other threads of its process.
+    /// Ends the other threads of a process, as an execve does.
     fn end_others(&mut self, task: u32, process: u32, time: u64) {
         let others =
             self.tasks.iter_mut().filter(|(other, found)| **other != task && found.process == process);
@@ -112,7 +111,7 @@ impl Tasks {
         }
     }
 
-    /// A line for each, in order.
+    /// Returns one line for each task, in order.
     pub fn text(&self) -> String {
         let processes = self.tasks.iter().filter(|(number, task)| **number == task.process).count();
         let mut text = format!(
@@ -143,8 +142,8 @@ impl Tasks {
         text
     }
 
-    /// A time as `--maps-at` takes it, in the unit that suits the recording; what does not fit is rounded to
-    /// the inside of a life.
+    /// Formats a time in the form of `--maps-at`, in a unit that suits the recording. Rounds up or down, so
+    /// that the result lies within the lifetime of a task.
     fn at(&self, time: u64, up: bool) -> String {
         let (unit, size, digits) = match self.length.max(time) {
             ..10_000 => return format!("{time}ns"),
@@ -159,7 +158,7 @@ impl Tasks {
     }
 }
 
-/// The snapshot that a line names, if there is one.
+/// Returns the snapshot that a line names, if any.
 fn snapshot_of(recording: &mut Recording, event: &Event) -> Result<Option<Snapshot>, ReadError> {
     match event.kind {
         Kind::Exec { snapshot: Some(id) } | Kind::Snapshot { id, .. } => recording.snapshot(id),
@@ -167,29 +166,31 @@ fn snapshot_of(recording: &mut Recording, event: &Event) -> Result<Option<Snapsh
     }
 }
 
-/// That there is no task, or none of this number, whose address space is known at a time.
+/// Error: no task, or not the requested one, has a known address space at a given time.
 #[derive(Debug)]
 pub struct NoTask {
-    /// The one that was asked for.
+    /// The requested task.
     pub task: Option<u32>,
-    /// When, in nanoseconds since the first event.
+    /// The requested time, in nanoseconds since the first event.
     pub time: u64,
-    /// Those that the recording has.
+    /// The tasks of the recording.
     pub tasks: Tasks,
 }
 
 impl NoTask {
-    /// What became of the one that was asked for.
+    /// Explains why the requested task has no known address space.
     fn fate(&self, number: u32) -> String {
         let at = |time| self.tasks.at(time, false);
         let Some(task) = self.tasks.tasks.get(&number) else {
             return format!("the recording has no task {number}");
         };
         match (task.to, task.known) {
-            (_, Some(known)) if self.time < known => format!("it is known from {} on", at(known)),
-            (_, None) => "it has not called execve, and nothing is known of it".to_owned(),
+            (_, Some(known)) if self.time < known => {
+                format!("its address space is known from {} on", at(known))
+            }
+            (_, None) => "it has not called execve, so its address space is not known".to_owned(),
             (Some(to), _) => format!("it lived from {} to {}", at(task.from), at(to)),
-            (None, _) => format!("it was there from {} on", at(task.from)),
+            (None, _) => format!("it lived from {} on", at(task.from)),
         }
     }
 }
@@ -210,12 +211,14 @@ impl fmt::Display for NoTask {
             .map(|(number, _)| number.to_string())
             .collect();
         match then.as_slice() {
-            [] => write!(f, "; there is none then")?,
-            [one] => write!(f, "; there is task {one} then")?,
-            some if some.len() <= MOST_NAMED => write!(f, "; there are tasks {} then", some.join(", "))?,
+            [] => write!(f, "; no task has one at that time")?,
+            [one] => write!(f, "; task {one} has one at that time")?,
+            some if some.len() <= MOST_NAMED => {
+                write!(f, "; tasks {} have one at that time", some.join(", "))?
+            }
             many => write!(
                 f,
-                "; there are tasks {} and {} more then",
+                "; tasks {} and {} more have one at that time",
                 many[..MOST_NAMED].join(", "),
                 many.len() - MOST_NAMED
             )?,

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A shell that forks; the child execs; a thread of it execs again, which ends the other one.
+/// A shell forks. The child execs. A thread of the child execs again, which ends the other thread.
 const TRACE: &str = "# fhtrace 1 t
 0 0 1 brk 0 = 1000
 1000 0 1 E 0
@@ -30,7 +30,7 @@ fn tasks(trace: &str) -> Tasks {
 }
 
 #[test]
-fn a_line_for_each() {
+fn list_has_one_line_per_task() {
     let text = tasks(TRACE).text();
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(text.lines().next(), Some("t: 3 tasks of 2 processes, 1234.567us"));
@@ -41,18 +41,18 @@ fn a_line_for_each() {
     assert_eq!(rows.len(), 6);
 }
 
-/// A task that execs without a snapshot has a new name that is not known; one that forks hands its name on.
+/// After an exec without a snapshot the name of the task is not known. A fork copies the name.
 #[test]
-fn commands() {
+fn commands_come_from_snapshots_and_forks() {
     let text = tasks(&TRACE.replace("6000 0 3 E -\n", "")).text();
     assert!(text.contains(" 2        2      cat ") && text.contains(" 3        2      cat "), "{text}");
     let text = tasks(&TRACE.replace("4500 0 2 E 1\n", "").replace("6000 0 3 E -\n", "")).text();
     assert!(text.contains(" 2        2       sh "), "{text}");
 }
 
-/// What is printed can be given to `--maps-at`, and lies within the life.
+/// A printed time is valid for `--maps-at` and lies within the lifetime of the task.
 #[test]
-fn times_are_rounded_into_a_life() {
+fn times_are_rounded_into_the_lifetime() {
     let of = |length| Tasks { length, ..Tasks::default() };
     for (length, time, from, to) in [
         (9_999, 1234, "1234ns", "1234ns"),
@@ -66,39 +66,50 @@ fn times_are_rounded_into_a_life() {
 }
 
 #[test]
-fn why_there_is_none() {
+fn error_explains_why_no_task_is_found() {
     for (task, time, said) in [
-        (None, 500, "no task with a known address space at 0.500us; there is none then; the recording lasts"),
+        (
+            None,
+            500,
+            "no task with a known address space at 0.500us; no task has one at that time; the recording lasts",
+        ),
         (
             Some(1),
             500,
-            "no task 1 with a known address space at 0.500us; it is known from 1.000us on; there is none then;",
+            "no task 1 with a known address space at 0.500us; its address space is known from 1.000us on; no task has one at that time;",
         ),
         (
             Some(9),
             3500,
-            "no task 9 with a known address space at 3.500us; the recording has no task 9; there are tasks 1, 2 then;",
+            "no task 9 with a known address space at 3.500us; the recording has no task 9; tasks 1, 2 have one at that time;",
         ),
         (
             Some(2),
             6000,
-            "at 6.000us; it lived from 3.000us to 6.000us; there are tasks 1, 3 then; the recording lasts 1234.567us",
+            "at 6.000us; it lived from 3.000us to 6.000us; tasks 1, 3 have one at that time; the recording lasts 1234.567us",
         ),
-        (Some(3), 2000, "at 2.000us; it is known from 5.000us on; there is task 1 then"),
+        (
+            Some(3),
+            2000,
+            "at 2.000us; its address space is known from 5.000us on; task 1 has one at that time",
+        ),
     ] {
         let why = NoTask { task, time, tasks: tasks(TRACE) }.to_string();
         assert!(why.contains(said), "{why}\ninstead of\n{said}");
     }
     let unknown =
         NoTask { task: Some(1), time: 10, tasks: tasks("# fhtrace 1 t\n0 0 1 brk 0 = 1000\n9 0 1 X g\n") };
-    assert!(unknown.to_string().contains("; it has not called execve, and nothing is known of it; there is none then; the recording lasts 9ns"), "{unknown}");
+    assert!(unknown.to_string().contains("; it has not called execve, so its address space is not known; no task has one at that time; the recording lasts 9ns"), "{unknown}");
 }
 
-/// A message is a line, however many tasks there are.
+/// A message has one line, whatever the number of tasks.
 #[test]
-fn a_message_names_some() {
+fn message_names_a_limited_number_of_tasks() {
     let mut trace = "# fhtrace 1 t\n0 0 1 E 0\n".to_owned();
     (2..40).for_each(|child| trace += &format!("5 0 1 N {child} {child} 0\n"));
     let why = NoTask { task: Some(99), time: 5, tasks: tasks(&trace) }.to_string();
-    assert!(why.contains("there are tasks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 27 more then"), "{why}");
+    assert!(
+        why.contains("tasks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 27 more have one at that time"),
+        "{why}"
+    );
 }

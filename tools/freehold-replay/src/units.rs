@@ -1,8 +1,8 @@
-//! Numbers as a reader wants them: thousands separated, three significant digits at most, a unit.
+//! Formats numbers for readers: separated thousands, at most three significant digits, a unit.
 
 use std::time::Duration;
 
-/// `1,846`.
+/// Formats a count as `1,846`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,12 +15,12 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// `1 call`, `1,846 calls`.
+/// Formats a count with its noun as `1 call`, `1,846 calls`.
 pub fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
-/// Nanoseconds as `840 ns`, `2.1 us`, `31 us`, `4.4 ms`, `10.1 s`.
+/// Formats nanoseconds as `840 ns`, `2.1 us`, `31 us`, `4.4 ms`, `10.1 s`.
 pub fn nanoseconds(ns: u64) -> String {
     match ns {
         0 => "0".to_owned(),
@@ -31,12 +31,12 @@ pub fn nanoseconds(ns: u64) -> String {
     }
 }
 
-/// A duration as [`nanoseconds`].
+/// Formats a duration like [`nanoseconds`].
 pub fn duration(time: Duration) -> String {
     nanoseconds(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What one of `count` took when all took `time`.
+/// Formats the mean time of one of `count`, which took `time` together.
 pub fn each(time: Duration, count: u64) -> String {
     match count {
         0 => "-".to_owned(),
@@ -44,7 +44,7 @@ pub fn each(time: Duration, count: u64) -> String {
     }
 }
 
-/// `48`, `3.2`, `1,200`: how many times as much `whole` is as `part`; nothing when that says nothing.
+/// Formats the ratio of `whole` to `part` as `48`, `3.2`, `1,200`. Returns `None` if either is zero.
 pub fn ratio(whole: Duration, part: Duration) -> Option<String> {
     if whole.is_zero() || part.is_zero() {
         return None;
@@ -58,20 +58,20 @@ pub fn ratio(whole: Duration, part: Duration) -> Option<String> {
     })
 }
 
-/// `98.7 %`.
+/// Formats a share as `98.7 %`.
 pub fn percent(part: u64, whole: u64) -> String {
     match whole {
         0 => "0 %".to_owned(),
         _ if part == 0 || part == whole => format!("{} %", part / whole * 100),
         _ => {
-            // What is not all does not read as all.
+            // A share below 100 % is never rounded to 100 %.
             let percent = (part as f64 / whole as f64 * 100.0).clamp(0.01, 99.99);
             if (0.1..99.9).contains(&percent) { format!("{percent:.1} %") } else { format!("{percent:.2} %") }
         }
     }
 }
 
-/// How many a second, as `1.45 million`.
+/// Formats the number of events per second, for example as `1.45 million`.
 pub fn rate(events: u64, time: Duration) -> Option<String> {
     if time.is_zero() || events == 0 {
         return None;
@@ -80,8 +80,7 @@ pub fn rate(events: u64, time: Duration) -> Option<String> {
     Some(if rate >= 1e6 { format!("{rate:.2} million", rate = rate / 1e6) } else { count(rate as u64) })
 }
 
-/// Bytes in the largest binary unit that leaves a whole number or three digits: `1 GiB`, `132 KiB`, `1.5
-/// MiB`.
+/// Formats bytes in the largest binary unit with a value of at least 1: `1 GiB`, `132 KiB`, `1.5 MiB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -92,13 +91,13 @@ pub fn bytes(bytes: u64) -> String {
     format!("{} {}", short(value), UNITS[unit])
 }
 
-/// Two digits below ten, whole ones above.
+/// Formats with two digits below ten, and as a whole number above.
 fn short(value: f64) -> String {
     let text = if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") };
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// Three digits.
+/// Formats with three digits.
 fn long(value: f64) -> String {
     match value {
         ..9.995 => format!("{value:.2}"),

@@ -23,7 +23,7 @@ fn times_have_a_fitting_unit() {
 }
 
 #[test]
-fn nearly_all_is_not_all() {
+fn shares_near_the_limits_are_not_rounded_to_them() {
     assert_eq!(percent(0, 10), "0 %");
     assert_eq!(percent(10, 10), "100 %");
     assert_eq!(percent(99_999_999, 100_000_000), "99.99 %");
@@ -32,7 +32,7 @@ fn nearly_all_is_not_all() {
 }
 
 #[test]
-fn ratios_and_rates_say_nothing_about_nothing() {
+fn ratios_and_rates_with_zero_are_none() {
     assert_eq!(ratio(Duration::from_secs(10), Duration::ZERO), None);
     assert_eq!(ratio(Duration::from_millis(10_100), Duration::from_millis(210)).as_deref(), Some("48"));
     assert_eq!(ratio(Duration::from_millis(32), Duration::from_millis(10)).as_deref(), Some("3.2"));

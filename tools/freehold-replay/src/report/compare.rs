@@ -1,4 +1,4 @@
-//! One recording on every design, side by side.
+//! The comparison of one recording on all designs.
 
 use super::checked;
 use super::differences::differences;
@@ -6,18 +6,21 @@ use crate::outcome::{Outcome, Spread};
 use crate::table::{Layout, row};
 use crate::{locking, units};
 
-/// The replays of one recording, one per design, as one table; nothing when there are none.
+/// Returns the replays of one recording, one per design, as one table. Returns an empty text without replays.
 pub fn compare(outcomes: &[Outcome]) -> String {
     let Some(first) = outcomes.first() else { return String::new() };
     let different = outcomes.iter().filter(|outcome| !outcome.is_as_linux()).count() as u64;
     let verdict = match different {
-        0 => "all as Linux".to_owned(),
-        _ => format!("not as Linux on {}", units::count(different)),
+        0 => "all match Linux".to_owned(),
+        _ => format!("{} with differences", units::count(different)),
     };
     let mut text = format!("{}: {}, on {} designs: {verdict}\n", first.name, checked(first), outcomes.len());
     let memory = if first.backed { "memory with contents" } else { "phantom memory" };
     let cpus = units::counted(first.cpus as u64, "CPU");
-    text.push_str(&format!("{cpus}, {memory}, seed {}. Held and waited for: the mmap lock.\n\n", first.seed));
+    text.push_str(&format!(
+        "{cpus}, {memory}, seed {}. Lock times are those of the mmap lock.\n\n",
+        first.seed
+    ));
     text.push_str(&Layout { indent: 2, gap: 2, left: 2 }.text(rows(outcomes)));
     text.push('\n');
     for outcome in outcomes.iter().filter(|outcome| !outcome.is_as_linux()) {
@@ -29,15 +32,15 @@ pub fn compare(outcomes: &[Outcome]) -> String {
 
 fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
     let mut rows = vec![
-        row(["design", "", "differ-", "", "held for writing", "waited for", "faults on", ""]),
+        row(["design", "", "differ-", "", "held for writing", "waited for", "mmap lock", ""]),
         row([
             "unmap",
             "fault",
             "ences",
             "time",
             "median / 99 % / longest",
-            "times / longest",
-            "mmap lock",
+            "count / longest",
+            "faults",
             "flushes",
         ]),
     ];
@@ -45,10 +48,11 @@ fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
     for outcome in outcomes {
         let name = locking::write_name(outcome.design.space.write);
         if write.replace(name) != Some(name) {
-            // A heading: a column more would make lines too long.
+            // The write design is a heading, because another column would make the lines too long.
             rows.push(row(["write", name, "", "", "", "", "", ""]));
         }
-        // What differs in something else has that in its row: the rest is as in the row before.
+        // The row of a design that differs in another choice shows only that choice. All other choices are
+        // the defaults.
         let rest = locking::rest(outcome.design);
         let of_space = locking::unmap_name(outcome.design.space.unmap);
         let fault = locking::fault_name(outcome.design.space.fault);

@@ -1,10 +1,10 @@
-//! The answers that were not Linux's.
+//! The list of answers that differ from Linux's.
 
 use crate::outcome::{Difference, Outcome};
 use crate::units;
 use std::fmt::Write;
 
-/// The first differences, each with both answers and the maps around; nothing when there are none.
+/// Returns the first differences, each with both answers and the nearby VMAs. Empty if there are none.
 pub fn differences(outcome: &Outcome) -> String {
     if outcome.difference_count == 0 {
         return String::new();
@@ -12,7 +12,7 @@ pub fn differences(outcome: &Outcome) -> String {
     let mut text = format!("  {}", units::counted(outcome.difference_count, "difference"));
     let shown = outcome.differences.len() as u64;
     if shown < outcome.difference_count {
-        write!(text, ", the first {}", units::count(shown)).expect("a string takes all");
+        write!(text, "; the first {}", units::count(shown)).expect("writing to a String cannot fail");
     }
     text.push_str(":\n");
     for difference in &outcome.differences {
@@ -29,18 +29,18 @@ fn one(name: &str, difference: &Difference) -> String {
     answer(&mut text, "Linux", linux);
     answer(&mut text, "Freehold", freehold);
     if !maps.is_empty() {
-        text.push_str("      the maps around:\n");
+        text.push_str("      nearby VMAs in Freehold:\n");
         for line in maps {
-            writeln!(text, "        {}", line.trim_end()).expect("a string takes all");
+            writeln!(text, "        {}", line.trim_end()).expect("writing to a String cannot fail");
         }
     }
     text
 }
 
-/// An answer may have several lines; the further ones stand below the first.
+/// Writes an answer. Further lines of the answer are aligned below the first.
 fn answer(text: &mut String, whose: &str, answer: &str) {
     for (index, line) in answer.lines().enumerate() {
         let whose = if index == 0 { whose } else { "" };
-        writeln!(text, "      {whose:<10}{}", line.trim_end()).expect("a string takes all");
+        writeln!(text, "      {whose:<10}{}", line.trim_end()).expect("writing to a String cannot fail");
     }
 }

@@ -1,24 +1,24 @@
-//! The same for programs. Times are in nanoseconds; a key ends in its unit.
+//! The report for programs. Times are in nanoseconds; the key of a time ends in its unit.
 
 use crate::locking::Design;
 use crate::outcome::{Difference, FlushCount, KindTime, Outcome, Rungs, Spread, nanoseconds};
 use serde::Serialize;
 use std::time::Duration;
 
-/// A recording that could not be replayed, and why.
+/// A recording that could not be replayed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unusable {
-    /// As named on the command line.
+    /// Name of the recording on the command line.
     pub recording: String,
-    /// Why, in one line.
+    /// Reason, in one line.
     pub reason: String,
 }
 
-/// Counts the shapes that this document has had. One more when a key goes or changes its meaning; keys may
-/// come at any time.
+/// Version of the document's structure. Increases when a key is removed or changes its meaning. New keys may
+/// be added without a change of version.
 const SCHEMA: u32 = 2;
 
-/// All replays, in the order in which they ran, as one JSON document that ends in a line feed.
+/// Returns all replays, in the order in which they ran, as one JSON document that ends in a line feed.
 pub fn json(outcomes: &[Outcome], unusable: &[Unusable]) -> String {
     let document = Document {
         schema: SCHEMA,
@@ -41,7 +41,7 @@ struct Document<'a> {
     unusable: &'a [Unusable],
 }
 
-/// An outcome under the keys of this document, with what it has in parts where a key is not made of one.
+/// An outcome under the keys of this document. A value that several keys share is split into its parts.
 #[derive(Serialize)]
 struct Recording<'a> {
     name: &'a str,
@@ -77,7 +77,7 @@ struct Recording<'a> {
     linux: Linux,
 }
 
-/// What a text by strace does not have; null there.
+/// Values that a text by strace does not contain. They are null for a text.
 #[derive(Default, Serialize)]
 struct BeyondCalls {
     faults: Option<u64>,
@@ -101,7 +101,7 @@ struct SetAside<'a> {
     events: u64,
 }
 
-/// What the recording says of the machine it was made on; null where it says nothing.
+/// Values of the machine on which the recording was made. They are null if they are not recorded.
 #[derive(Serialize)]
 struct Linux {
     exclusive_hold_ns: Option<Spread>,
@@ -111,7 +111,7 @@ struct Linux {
 
 impl<'a> Recording<'a> {
     fn of(outcome: &'a Outcome) -> Self {
-        // Every field has to have its key here.
+        // The pattern lists every field, so that a new field without a key does not compile.
         let Outcome {
             name,
             calls_only: _,

@@ -1,6 +1,6 @@
-//! What a reader sees of a replay: text for people, JSON for programs.
+//! The reports of a replay: text for people, JSON for programs.
 //!
-//! Text keeps within 100 columns and says in words what others say in colour.
+//! Text keeps within 100 columns and does not rely on colour.
 
 mod compare;
 mod differences;
@@ -16,13 +16,13 @@ pub use summary::summary;
 use crate::outcome::{Outcome, Tally};
 use crate::units;
 
-/// `all as Linux`, or what was not.
+/// Returns `all match Linux`, or the numbers of mismatches.
 fn verdict(outcome: &Outcome) -> String {
     let parts = [
         (outcome.calls, "call"),
         (outcome.faults, "fault"),
         (outcome.snapshots, "snapshot"),
-        (outcome.placed, "place"),
+        (outcome.placed, "placement"),
     ];
     let wrong = |tally: Tally| tally.all.saturating_sub(tally.as_linux);
     let found: Vec<String> = parts
@@ -31,17 +31,17 @@ fn verdict(outcome: &Outcome) -> String {
         .map(|(tally, noun)| units::counted(wrong(*tally), noun))
         .collect();
     if !found.is_empty() {
-        format!("{} not as Linux", found.join(", "))
+        format!("{} with differences", found.join(", "))
     } else if outcome.difference_count > 0 {
         units::counted(outcome.difference_count, "difference")
     } else if !outcome.is_whole() {
-        "as Linux as far as it could be read".to_owned()
+        "all match Linux, as far as the recording could be read".to_owned()
     } else {
-        "all as Linux".to_owned()
+        "all match Linux".to_owned()
     }
 }
 
-/// `1,846 calls, 57,665 faults, 43 snapshots`.
+/// Returns `1,846 calls, 57,665 faults, 43 snapshots`.
 fn checked(outcome: &Outcome) -> String {
     if outcome.calls_only {
         return units::counted(outcome.calls.all, "call");

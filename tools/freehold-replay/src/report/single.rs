@@ -1,4 +1,4 @@
-//! One recording, replayed once.
+//! The report of one replay.
 
 use super::differences::differences;
 use super::{checked, verdict};
@@ -8,12 +8,12 @@ use crate::{locking, units};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Kinds of call with a line of their own; the rest share one.
+/// Number of kinds of call that have a line of their own. The others share one line.
 const MOST_KINDS: usize = 12;
 
 const WIDE: Layout = Layout { indent: 2, gap: 3, left: 1 };
 
-/// The report of one replay.
+/// Returns the report of one replay.
 pub fn single(outcome: &Outcome) -> String {
     let mut text = format!("{}: {}: {}\n\n", outcome.name, checked(outcome), verdict(outcome));
     for (what, said) in [
@@ -23,9 +23,9 @@ pub fn single(outcome: &Outcome) -> String {
         ("faults served by", rungs(outcome)),
         ("TLB flushes", flushes(outcome)),
         ("pages of files", file_pages(outcome)),
-        ("placed", placed(outcome)),
+        ("placements", placed(outcome)),
     ] {
-        writeln!(text, "  {what:<18}{said}").expect("a string takes all");
+        writeln!(text, "  {what:<18}{said}").expect("writing to a String cannot fail");
     }
     text.push('\n');
     text.push_str(&lock_times(outcome));
@@ -41,13 +41,15 @@ fn ran(outcome: &Outcome) -> String {
     let mut said = format!("{} on {cpus}", units::duration(outcome.wall));
     let recorded = units::duration(outcome.recorded);
     if outcome.calls_only {
-        // Most of that time is strace's own.
-        write!(said, "; under strace the program took {recorded}").expect("a string takes all");
+        // Most of this time is strace's own.
+        write!(said, "; the program took {recorded} under strace").expect("writing to a String cannot fail");
     } else if let Some(ratio) = units::ratio(outcome.recorded, outcome.wall) {
-        write!(said, ": {ratio} times as fast as recorded ({recorded})").expect("a string takes all");
+        write!(said, ", {ratio} times as fast as recorded ({recorded})")
+            .expect("writing to a String cannot fail");
     }
     if !outcome.checking.is_zero() {
-        write!(said, ", snapshots {}", units::duration(outcome.checking)).expect("a string takes all");
+        write!(said, "; snapshot checks {}", units::duration(outcome.checking))
+            .expect("writing to a String cannot fail");
     }
     said
 }
@@ -56,7 +58,7 @@ fn planned(outcome: &Outcome) -> String {
     let (events, time) = outcome.planned;
     let said = format!("{} in {}", units::counted(events, "event"), units::duration(time));
     match units::rate(events, time) {
-        Some(rate) => format!("{said}: {rate} a second"),
+        Some(rate) => format!("{said}, {rate} per second"),
         None => said,
     }
 }
@@ -68,17 +70,17 @@ fn design(outcome: &Outcome) -> String {
 
 fn rungs(outcome: &Outcome) -> String {
     if outcome.calls_only {
-        return "-, a text by strace has no faults".to_owned();
+        return "not recorded by strace".to_owned();
     }
     let rungs = outcome.rungs;
     let parts = [
         ("VMA lock", rungs.vma_lock),
         ("mmap lock", rungs.mmap_lock),
-        ("page already there", rungs.already_there),
+        ("already present", rungs.already_there),
     ];
     let all = parts.iter().map(|(_, faults)| faults).sum();
     if all == 0 {
-        return "none: there were none".to_owned();
+        return "no faults".to_owned();
     }
     parts
         .map(|(name, faults)| format!("{name} {} ({})", units::count(faults), units::percent(faults, all)))
@@ -88,56 +90,57 @@ fn rungs(outcome: &Outcome) -> String {
 fn flushes(outcome: &Outcome) -> String {
     let flushes = outcome.flushes;
     let remote = if flushes.remote == 0 { "none".to_owned() } else { units::count(flushes.remote) };
-    let mut said = format!("{}, {remote} to another CPU", units::count(flushes.freehold));
+    let mut said = format!("{}, of which {remote} to another CPU", units::count(flushes.freehold));
     if let Some(linux) = flushes.linux {
-        write!(said, "; Linux sent {}", units::counted(linux, "interrupt")).expect("a string takes all");
+        write!(said, "; Linux sent {}", units::counted(linux, "interrupt"))
+            .expect("writing to a String cannot fail");
     }
     said
 }
 
-/// How many VMAs of files were compared, page by page.
+/// Returns the number of VMAs of files that were compared page by page, and the number with the same pages.
 fn file_pages(outcome: &Outcome) -> String {
     if outcome.calls_only {
-        return "-, a text by strace has no snapshots".to_owned();
+        return "not recorded by strace".to_owned();
     }
     let Tally { all, as_linux } = outcome.file_vmas;
     if all == 0 {
         return "none compared".to_owned();
     }
     let share = units::percent(as_linux, all);
-    format!("the same in {} of {} ({share})", units::count(as_linux), units::counted(all, "VMA"))
+    format!("same as Linux in {} of {} ({share})", units::count(as_linux), units::counted(all, "VMA"))
 }
 
 fn placed(outcome: &Outcome) -> String {
     let Tally { all, as_linux } = outcome.placed;
     match all {
         0 => "none compared".to_owned(),
-        _ => format!("as on Linux {} of {}", units::count(as_linux), units::counted(all, "time")),
+        _ => format!("same as Linux {} of {}", units::count(as_linux), units::counted(all, "time")),
     }
 }
 
-/// What of the recording could not be read.
+/// Returns the parts of the recording that could not be read.
 fn unread(outcome: &Outcome) -> String {
     if outcome.is_whole() {
         return String::new();
     }
     let mut text = String::new();
     if let Some(why) = &outcome.cut_off {
-        text.push_str(&wrapped("  ", &format!("read no further: {why}")));
+        text.push_str(&wrapped("  ", &format!("reading stopped: {why}")));
     }
     if outcome.unread > 0 {
         let lines = units::counted(outcome.unread, "line");
-        let first = if outcome.unread > outcome.unread_lines.len() as u64 { ", the first" } else { "" };
-        writeln!(text, "  {lines} not understood{first}:").expect("a string takes all");
+        let first = if outcome.unread > outcome.unread_lines.len() as u64 { "; the first" } else { "" };
+        writeln!(text, "  {lines} could not be read{first}:").expect("writing to a String cannot fail");
         outcome.unread_lines.iter().for_each(|line| text.push_str(&wrapped("    ", line)));
     }
     text.push('\n');
     text
 }
 
-/// Hold and wait of the mmap lock, beside Linux's.
+/// Returns the hold and wait times of the mmap lock, next to Linux's.
 fn lock_times(outcome: &Outcome) -> String {
-    let mut rows = vec![row(["mmap lock", "times", "median", "99 %", "longest"])];
+    let mut rows = vec![row(["mmap lock", "count", "median", "99 %", "longest"])];
     for (what, beside) in
         [("held for writing", outcome.exclusive_hold), ("waited for", outcome.mmap_lock_wait)]
     {
@@ -149,7 +152,7 @@ fn lock_times(outcome: &Outcome) -> String {
     let mut text = WIDE.text(rows);
     let silent = |beside: Beside| beside.linux.is_none();
     if silent(outcome.exclusive_hold) && silent(outcome.mmap_lock_wait) {
-        text.push_str("  The recording does not say how long Linux held its lock.\n");
+        text.push_str("  The recording does not contain the lock times of Linux.\n");
     }
     text.push('\n');
     text
@@ -164,15 +167,15 @@ fn spread(what: &str, spread: Spread) -> Vec<String> {
     cells
 }
 
-/// Time by kind of call, beside Linux's.
+/// Returns the time by kind of call, next to Linux's.
 fn kinds(outcome: &Outcome) -> String {
     if outcome.kinds.is_empty() {
         return String::new();
     }
     let beside = outcome.kinds.iter().any(|kind| kind.linux.is_some());
-    let mut rows = vec![row(["time in", "times", "each", "all"])];
+    let mut rows = vec![row(["time in", "count", "mean", "total"])];
     if beside {
-        rows[0].extend(row(["each, Linux", "all, Linux", "Linux / here"]));
+        rows[0].extend(row(["mean, Linux", "total, Linux", "Linux / Freehold"]));
     }
     let (shown, rest) = outcome.kinds.split_at(outcome.kinds.len().min(MOST_KINDS));
     for kind in shown {
@@ -191,7 +194,7 @@ fn kinds(outcome: &Outcome) -> String {
     }
     let mut text = WIDE.text(rows);
     if beside {
-        text.push_str("  Linux's times are those of whole calls, what recording them cost included.\n");
+        text.push_str("  Linux's times cover whole calls, including the cost of recording them.\n");
     }
     if !rest.is_empty() {
         let names: Vec<&str> = rest.iter().map(|kind| kind.name.as_str()).collect();
@@ -204,13 +207,13 @@ fn kinds(outcome: &Outcome) -> String {
     text
 }
 
-/// How many times as long one call took on Linux.
+/// Returns how many times longer one call took on Linux.
 fn times_as_long(kind: &KindTime, linux: LinuxTime) -> Option<String> {
     let each = |all: Duration, count: u64| Some(all.div_f64(count as f64)).filter(|_| count > 0);
     units::ratio(each(linux.all, linux.count)?, each(kind.freehold, kind.count)?)
 }
 
-/// What was not checked, and why.
+/// Returns the reasons why something was not checked.
 fn set_aside(outcome: &Outcome) -> String {
     if outcome.set_aside.is_empty() {
         return String::new();

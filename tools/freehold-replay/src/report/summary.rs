@@ -1,24 +1,24 @@
-//! Several recordings, a line each.
+//! The summary of several recordings, one line each.
 
 use crate::outcome::{Outcome, Spread};
 use crate::table::{Layout, row};
 use crate::units;
 
-/// One line per replay and a sentence at the end.
+/// Returns one line per replay, followed by a sentence.
 pub fn summary(outcomes: &[Outcome]) -> String {
     let mut rows = vec![
-        row(["", "", "", "snap-", "not as", "not", "held for", "on", "", "times"]),
+        row(["", "", "", "snap-", "differ-", "not", "held for", "on", "", ""]),
         row([
             "recording",
             "calls",
             "faults",
             "shots",
-            "Linux",
+            "ences",
             "checked",
             "writing",
             "Linux",
             "time",
-            "as fast",
+            "speedup",
         ]),
     ];
     for outcome in outcomes {
@@ -42,7 +42,7 @@ pub fn summary(outcomes: &[Outcome]) -> String {
     let room = layout.room(&rows);
     rows.iter_mut().for_each(|cells| cells[0] = cut(&cells[0], room));
     let mut text = layout.text(rows);
-    text.push_str("Held for writing: the mmap lock, 99 of 100 times no longer than this.\n\n");
+    text.push_str("Held for writing: 99th percentile of the hold times of the mmap lock.\n\n");
     text.push_str(&sentence(outcomes));
     text
 }
@@ -54,7 +54,7 @@ fn hold(spread: Spread) -> String {
     }
 }
 
-/// A name in so many letters: of a longer one the beginning and the end.
+/// Shortens a name to `room` characters: keeps the beginning and the end.
 fn cut(name: &str, room: usize) -> String {
     let letters: Vec<char> = name.chars().collect();
     if letters.len() <= room {
@@ -70,8 +70,8 @@ fn sentence(outcomes: &[Outcome]) -> String {
     let different = outcomes.iter().filter(|outcome| !outcome.is_as_linux()).count() as u64;
     let aside: u64 = outcomes.iter().map(Outcome::not_checked).sum();
     let found = match different {
-        0 => "all as Linux".to_owned(),
-        _ => format!("{} not as Linux", units::count(different)),
+        0 => "all match Linux".to_owned(),
+        _ => format!("{} with differences", units::count(different)),
     };
     format!("{recordings}: {found}; {} not checked\n", units::counted(aside, "event"))
 }
