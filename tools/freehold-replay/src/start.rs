@@ -1,4 +1,4 @@
-//! The address space that an exec makes, as its snapshot shows it.
+//! The address space that an exec creates, as its snapshot shows it.
 
 use super::layout;
 use super::world::{MEMORY, Mapped, World};
@@ -18,13 +18,13 @@ const PAGE: u64 = 4096;
 /// Bits of a page's category.
 const FILE_PAGE: u32 = 4;
 const ZERO_PAGE: u32 = 32;
-/// Where the kernel's own page lies, which is no VMA.
+/// Name of the kernel's own page, which is not a VMA.
 const VSYSCALL: &str = "[vsyscall]";
 
-/// Pages to be touched, by their numbers, and how.
+/// Page numbers to touch, with the kind of access.
 pub(super) type Present = Vec<(Range<u64>, Access)>;
 
-/// Maps what the start says. The pages that were there are left for the program's CPU to touch.
+/// Maps the areas of the start. Returns the pages that were present; the program's CPU must touch them.
 pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> {
     let config = world.config();
     let (mmap_base, layout) = layout::base(start).unwrap_or((config.mmap_base, config.layout));
@@ -54,7 +54,7 @@ fn map(world: &World, process: &Process, area: &Area) -> Result<()> {
             let opening = Opening { read: true, write: !area.shared || has(b"mw"), open: None };
             process.mmap(area.start, len, prot, flags, file.file(Some(opening)).as_ref(), area.offset)?
         }
-        Some(Mapped::Segment(_)) => bail!("a segment stayed attached through an exec"),
+        Some(Mapped::Segment(_)) => bail!("a segment is attached after an exec"),
         Some(Mapped::Special(special)) => {
             process.install_special(area.start, len, special_flags(area), special)?
         }
@@ -65,22 +65,22 @@ fn map(world: &World, process: &Process, area: &Area) -> Result<()> {
     Ok(())
 }
 
-/// Whether smaps showed this flag.
+/// Returns true if smaps showed this flag.
 fn has(area: &Area, code: &[u8; 2]) -> bool {
     area.flags.as_ref().is_some_and(|flags| flags.contains(code))
 }
 
-/// Whether an image has inherited that equal pages may become one: no call of its own has marked anything
-/// yet.
+/// Returns true if the image has inherited merging of equal pages. No call of the new program has marked
+/// memory yet.
 pub(super) fn shows_merging(start: &Start) -> bool {
     matches!(start, Start::Shown(snapshot) if snapshot.areas.iter().any(|area| has(area, b"mg")))
 }
 
-/// Equal pages of `process`, which is a new image, may become one, but for what its snapshot shows otherwise:
-/// the stack is made before that is inherited.
+/// Allows merging of equal pages in `process`, a new image, except where its snapshot shows otherwise. The
+/// stack is one exception, because the kernel creates it before the attribute is inherited.
 ///
 /// # Errors
-/// The engine refused.
+/// Fails if the engine refuses.
 pub(super) fn merge(process: &Process, start: &Start) -> Result<()> {
     process.set_memory_merge(true)?;
     let Start::Shown(snapshot) = start else { return Ok(()) };
@@ -90,13 +90,13 @@ pub(super) fn merge(process: &Process, start: &Start) -> Result<()> {
     Ok(())
 }
 
-/// What a special mapping has by its smaps flags.
+/// Returns the flags of a special mapping from its smaps flags.
 fn special_flags(area: &Area) -> VmFlags {
     let codes = area.flags.iter().flatten();
     codes.fold(VmFlags::empty(), |sum, code| sum | VmFlags::of_smaps_name(code).unwrap_or(VmFlags::empty()))
 }
 
-/// The private pages that were there: what the kernel wrote while it made the image.
+/// Returns the private pages that were present, which the kernel wrote while it created the image.
 fn present(snapshot: &Snapshot) -> Result<Present> {
     let mut touches = Present::new();
     let mut count = 0;
@@ -112,14 +112,14 @@ fn present(snapshot: &Snapshot) -> Result<Present> {
         }
     }
     if count > MEMORY / PAGE {
-        bail!("its {count} present pages are more than the machine has");
+        bail!("the snapshot has {count} present pages, more than the machine");
     }
     Ok(touches)
 }
 
-/// Maps memory that was there before the recording began.
+/// Maps memory that existed before the recording began.
 pub(super) fn assume(process: &Process, range: &Range<u64>) {
     let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::FIXED_NOREPLACE;
-    // What does not work shows in the answer of the call that needs it, which is not compared.
+    // A failure shows in the answer of the call that needs the memory, which is not compared.
     let _ = process.mmap(range.start, range.end - range.start, Prot::READ | Prot::WRITE, flags, None, 0);
 }

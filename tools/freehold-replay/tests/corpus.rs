@@ -1,9 +1,9 @@
-//! Every recording at hand, on every design of locking, comes out as on Linux.
+//! Replays every available recording on every locking design; all must match Linux.
 //!
-//! Those that ship with the repository always; those that lie beside it in `../shared/traces` if they are
-//! small. With `FREEHOLD_EFFORT=long` (`cargo xtask replay`) all of them, on every design, ten seeds each,
-//! with a line for each recording. Otherwise each recording runs on some of the designs, and the next recording
-//! on the designs that follow.
+//! The recordings of the repository are always included. Recordings in `../shared/traces` are included if
+//! they are small. With `FREEHOLD_EFFORT=long` (`cargo xtask replay`) all recordings run on every design with
+//! ten seeds each, and each prints one line. Otherwise each recording runs on some of the designs, and the
+//! next recording on the designs that follow.
 
 use freehold::space::Locking;
 use freehold_machine::Effort;
@@ -12,14 +12,14 @@ use freehold_replay::{Options, replay};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a packed recording that is small.
+/// Size limit of a small compressed recording, in bytes.
 const SMALL: u64 = 600_000;
-/// Of a hundred VMAs of files, so many may have other pages, at most.
+/// Largest percentage of VMAs of files that may have other pages.
 const MOST_OTHERS: u64 = 15;
-/// Seeds of the long run.
+/// Number of seeds in the long run.
 const SEEDS: u64 = 10;
 
-/// The recordings to replay, by name.
+/// Returns the paths of the recordings to replay, sorted.
 fn recordings(long: bool) -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let listed =
@@ -49,15 +49,15 @@ fn assert_as_linux(outcome: &Outcome, options: &Options) {
     for tally in [outcome.calls, outcome.faults, outcome.snapshots] {
         assert_eq!(tally.all, tally.as_linux, "{}", outcome.name);
     }
-    // The others are within bounds; what decides between these is in no recording. Bounds that are too wide
-    // would show here.
+    // The other VMAs are within bounds; no recording contains what decides inside them. Bounds that are too
+    // wide would fail this check.
     let files = outcome.file_vmas;
     let least = files.all - files.all * MOST_OTHERS / 100;
     assert!(files.as_linux >= least, "{}: only {} of {} VMAs", outcome.name, files.as_linux, files.all);
 }
 
 #[test]
-fn every_recording_on_every_design() {
+fn every_recording_matches_linux_on_every_design() {
     let long = Effort::asked() == Effort::Long;
     let seeds = if long { SEEDS } else { 1 };
     // Each recording runs on this many designs. The next recording begins with the next design.
@@ -67,13 +67,13 @@ fn every_recording_on_every_design() {
         let designs = Locking::ALL.into_iter().enumerate().cycle().skip(turn).take(count);
         for (number, locking) in designs {
             for seed in 0..seeds {
-                // In the short run each design gets a seed, and memory with contents or without, of its own.
+                // In the short run each design gets its own seed, and memory with or without contents.
                 let (seed, backed) = if long { (seed, seed == 0) } else { (number as u64, number % 4 == 0) };
                 let options = Options {
                     cpus: 2,
                     design: locking.into(),
                     seed,
-                    // Every second time, tasks of one address space may map in any order.
+                    // For every second seed, tasks of one address space may map in any order.
                     places: seed % 2 == 0,
                     backed,
                     oracles: !long,
@@ -92,7 +92,7 @@ fn every_recording_on_every_design() {
     }
 }
 
-/// What a replay cost, on a line.
+/// Returns the cost of a replay in one line.
 fn line(outcome: &Outcome) -> String {
     let hold = outcome.exclusive_hold;
     let us = |ns: u64| ns as f64 / 1e3;

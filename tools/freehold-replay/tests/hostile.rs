@@ -1,6 +1,6 @@
-//! Recordings that are well formed and nonsense: numbers at their limits, areas where none can be, tasks that
-//! come and go against all rules. Each is refused with its file and line, or replayed with what differs
-//! reported; nothing panics, hangs or fills the memory.
+//! Recordings that are well formed but meaningless: numbers at their limits, areas at invalid addresses,
+//! tasks that violate the order of events. Each is refused with its file and line, or replayed with its
+//! differences reported. None may panic, hang or exhaust memory.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::picture;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const SNAPSHOTS: &str = include_str!("data/hostile.snap");
 const EVENTS: &str = include_str!("data/hostile.trace");
 
-/// A recording in a folder of its own.
+/// A recording in its own folder.
 struct Recording(TempDir);
 
 impl Recording {
@@ -28,14 +28,14 @@ impl Recording {
         self.0.path().join("t.trace")
     }
 
-    /// Does all that can be done with it.
+    /// Runs every operation on the recording.
     fn all(&self, options: &Options) -> Result<Outcome, ReplayError> {
         let outcome = replay(&self.path(), options, &());
-        // What is drawn or listed of it is another matter; that it ends is this one.
+        // The results of the picture and the maps are not checked here, only that both end.
         let drawn = picture::of_recording(&self.path());
         let _ = maps_at(&self.path(), u64::MAX / 2, None, options);
         if let Ok(outcome) = &outcome {
-            assert!(drawn.is_ok(), "it is replayed, but not drawn");
+            assert!(drawn.is_ok(), "the recording is replayed, but not drawn");
             let outcomes = std::slice::from_ref(outcome);
             let words = report::single(outcome) + &report::compare(outcomes) + &report::json(outcomes, &[]);
             assert!(words.contains("recordings"));
@@ -44,7 +44,7 @@ impl Recording {
     }
 }
 
-/// What could not be read.
+/// Returns the error message of a recording that could not be read.
 fn complaint(outcome: Result<Outcome, ReplayError>) -> String {
     match outcome {
         Err(error) => error.to_string(),
@@ -52,29 +52,29 @@ fn complaint(outcome: Result<Outcome, ReplayError>) -> String {
     }
 }
 
-/// Events behind the good beginning of a recording.
+/// Returns a recording with these events after its exec.
 fn after_exec(events: &str) -> Recording {
     Recording::new(&format!("# fhtrace 1 t\n# file 1 8192 /bin/t\n5 0 1 E 0\n{events}"), SNAPSHOTS)
 }
 
 #[test]
-fn the_recording_itself_is_right() {
+fn unchanged_recording_matches_linux() {
     let outcome = Recording::new(EVENTS, SNAPSHOTS).all(&Options::default());
     let outcome = outcome.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!((outcome.difference_count, outcome.snapshots.all), (0, 1), "{:#?}", outcome.differences);
 }
 
-/// What Linux cannot have done is reported as done otherwise; what no program can have asked for does no
-/// harm.
+/// An event that Linux cannot have produced is reported as a difference. An event that no program can cause
+/// does no harm.
 #[test]
-fn numbers_at_their_limits() {
+fn events_with_numbers_at_their_limits_are_replayed() {
     for (events, differences) in [
-        // Faults beyond everything, resolved or not.
+        // Faults above all user addresses, resolved or not.
         ("10 0 1 F ffffffffffffffff 6 x1\n", 1),
         ("10 0 1 F ffffffffffffffff 6\n11 0 1 G 11 1\n", 0),
         ("10 0 1 F 800000000000 4 x1\n", 1),
         ("10 0 1 F 7ffffffffffff000 7 x1\n", 1),
-        // Times that add up to more than there is; a freeze for longer than the recording.
+        // Times whose sum overflows, and a freeze that is longer than the recording.
         (
             "10 0 1 F 12008 7 x18446744073709551615\n11 0 1 F 12008 7 x18446744073709551615\n\
              11 0 1 munmap 20000 1000 = 0 e18446744073709551615 x18446744073709551615 w18446744073709551615\n",
@@ -94,7 +94,7 @@ fn numbers_at_their_limits() {
 
 /// Tasks and snapshots that no kernel writes.
 #[test]
-fn what_breaks_the_rules_of_tasks_is_refused() {
+fn events_that_violate_the_order_of_tasks_are_refused() {
     for (events, said) in [
         ("10 0 9 E 0\n", "t.trace:4: task 9 was not created before this line"),
         ("10 0 1 N 1 1 0\n", "t.trace:4: task 1 occurs a second time"),
@@ -115,9 +115,9 @@ fn what_breaks_the_rules_of_tasks_is_refused() {
     }
 }
 
-/// What a task does after its exit, or an exec of a task that is gone, is no reason to stop.
+/// Events of a task after its exit, or an exec of a task that has exited, do not stop the replay.
 #[test]
-fn who_has_exited_may_still_be_mentioned() {
+fn exited_task_may_occur_in_later_events() {
     for events in [
         "10 0 1 X g\n11 0 1 exit_group 0 = ?\n12 0 1 F 12008 7 x1\n13 0 1 munmap 0 1000 = 0\n14 0 1 N 2 2 0\n15 0 2 F 12008 7 x1\n",
         "10 0 1 N 2 2 4100\n10 0 1 X g\n12 0 2 F 12008 7 x1\n13 0 1 E -\n13 0 1 E -\n14 0 2 X g\n15 0 2 E -\n",
@@ -128,36 +128,39 @@ fn who_has_exited_may_still_be_mentioned() {
     }
 }
 
-/// An exec's snapshot that is none of a program.
+/// The snapshot of an exec that no program can have.
 #[test]
-fn areas_where_none_can_be() {
+fn impossible_areas_are_refused_or_reported() {
     let areas =
         |from: &str, to: &str| Recording::new("# fhtrace 1 t\n5 0 1 E 0\n", &SNAPSHOTS.replace(from, to));
     let options = Options { cpus: 2, ..Options::default() };
-    // It overlaps another; it ends in the middle of a page.
+    // An area that overlaps another, and one that ends in the middle of a page.
     for (to, line) in
         [("11000-13000 rw-p 2000", 4), ("12000-12800 rw-p 2000", 4), ("12000-12000 rw-p 2000", 4)]
     {
         let error = complaint(areas("12000-13000 rw-p 2000", to).all(&options));
         assert!(error.contains(&format!("t.snap:{line}: column 1: expected whole pages after")), "{error}");
     }
-    // Addresses of the kernel; more memory than the machine has.
+    // Addresses of the kernel, and more memory than the machine has.
     for to in ["ffff800000000000-ffff800000010000", "7ffffffdd000-fffffffffffff000"] {
         let outcome =
             areas("7ffffffdd000-7ffffffff000", to).all(&options).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(outcome.differences[0].what, "exec", "{to}: {:#?}", outcome.differences);
     }
-    // Pages where no area is are not looked for.
+    // Pages outside every area are ignored.
     let outcome = areas("P 12 1 8\nP 7ffffffcb 1 8", "P 0 fffffffffffff 8").all(&options);
     assert_eq!(outcome.unwrap_or_else(|error| panic!("{error}")).difference_count, 0);
     let wide = SNAPSHOTS.replace("12000-13000 rw-p 2000 /bin/t", "20000-700000000000 rw-p 0 -");
     let outcome =
         Recording::new("# fhtrace 1 t\n5 0 1 E 0\n", &wide.replacen("P 12 1 8", "P 20 40000000 8", 1));
     let outcome = outcome.all(&options).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(outcome.differences[0].freehold, "its 1073741824 present pages are more than the machine has");
+    assert_eq!(
+        outcome.differences[0].freehold,
+        "the snapshot has 1073741824 present pages, more than the machine"
+    );
 }
 
-/// Addresses, lengths and flags that calls have trouble with, hexadecimal.
+/// Hexadecimal addresses, lengths and flags at the limits of calls.
 const HEXADECIMAL: &[&str] = &[
     "0",
     "1",
@@ -199,10 +202,10 @@ const HEXADECIMAL: &[&str] = &[
     "e",
     "17",
 ];
-/// The same for what is decimal.
+/// The decimal counterpart.
 const DECIMAL: &[&str] =
     &["0", "1", "2", "3", "9", "77", "16777215", "4294967295", "18446744073709551615", "-1", "-"];
-/// Events that may stand anywhere; `*` is any number.
+/// Events that may occur anywhere. `*` stands for any number.
 const ANYWHERE: &[&str] = &[
     "F * 6 x1",
     "F * 14 x1",
@@ -276,7 +279,7 @@ const ANYWHERE: &[&str] = &[
     "munmap * * = ?",
 ];
 
-/// Numbers drawn from a seed.
+/// Random numbers from a seed.
 struct Random(u64);
 
 impl Random {
@@ -293,7 +296,7 @@ impl Random {
         list[self.below(list.len())]
     }
 
-    /// Another number in place of `field`; what stands before and behind its digits stays.
+    /// Returns another number in place of `field`. Keeps the text around the digits.
     fn instead_of(&mut self, field: &str, hexadecimal: bool) -> String {
         let letters = field.len() - field.trim_start_matches(|c: char| !c.is_ascii_hexdigit()).len();
         let (front, digits) = field.split_at(letters);
@@ -309,14 +312,14 @@ impl Random {
         }
     }
 
-    /// One field of a line changed.
+    /// Returns the line with one field changed.
     fn change(&mut self, line: &str) -> String {
         let mut fields: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let at = self.below(fields.len());
         let decimal =
             at < 3 || (fields.len() > 3 && ["N", "S", "E", "G", "Z", "D"].contains(&fields[3].as_str()));
         fields[at] = match fields[at].split_once('-') {
-            // The addresses of a VMA.
+            // The start and end of a VMA.
             Some((start, end)) if !start.is_empty() => {
                 let (start, end) = (start.to_owned(), end.to_owned());
                 match self.below(3) {
@@ -333,7 +336,7 @@ impl Random {
         fields.join(" ")
     }
 
-    /// An event at the time of `line`.
+    /// Returns an event at the time of `line`.
     fn event(&mut self, line: &str) -> String {
         let time = line.split(' ').next().unwrap_or("0");
         let mut event = format!("{time} 0 {} ", 1 + self.below(3));
@@ -346,7 +349,7 @@ impl Random {
         event
     }
 
-    /// `text` after a few changes that leave it in its form, mostly.
+    /// Returns `text` after some changes that mostly keep its form.
     fn changed(&mut self, text: &str, events: bool) -> String {
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         for _ in 0..1 + self.below(5) {
@@ -372,9 +375,9 @@ impl Random {
     }
 }
 
-/// One nonsensical recording, in all that can be done with it. Whether all of it could be read.
+/// Runs every operation on one meaningless recording. Returns true if the whole recording could be read.
 fn survives(seed: u64) -> bool {
-    // Shown when it panics, or to a reader that waits for one that takes long.
+    // Visible if the test panics, or to find a seed that takes long.
     println!("seed {seed}");
     let mut random = Random(seed);
     let (mut trace, mut snapshots) = (EVENTS.to_owned(), SNAPSHOTS.to_owned());
@@ -403,15 +406,15 @@ fn survives(seed: u64) -> bool {
     }
 }
 
-/// The message names a file and a line.
+/// Checks that the message names a file and a line.
 fn assert_says_where(message: &str, seed: u64) {
     let place = message.split_once("/t.").and_then(|(_, rest)| rest.split(':').nth(1));
     assert!(place.is_some_and(|line| line.parse::<u32>().is_ok()), "seed {seed}: {message}");
 }
 
-/// As many rounds as `FREEHOLD_ROUNDS` says, from seed `FREEHOLD_SEED` on.
+/// Runs as many rounds as `FREEHOLD_ROUNDS` says, starting at seed `FREEHOLD_SEED`.
 #[test]
-fn nonsense_is_refused_or_reported() {
+fn random_recordings_are_refused_or_reported() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let rounds = number("FREEHOLD_ROUNDS").unwrap_or(freehold_machine::Effort::of(40, 150, 150));
     let first = number("FREEHOLD_SEED").unwrap_or(0);

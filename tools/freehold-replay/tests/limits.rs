@@ -1,5 +1,5 @@
-//! Resource limits in a recording: what Linux refused for them is checked, and where they are not recorded it
-//! is not.
+//! Resource limits in a recording. The replay checks the calls that Linux refused for a limit, unless the
+//! limits are not recorded.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};
@@ -24,21 +24,20 @@ fn outcome(events: &str) -> Outcome {
     replay(&path, &Options { cpus: 2, ..Options::default() }, &()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// All is compared and as on Linux.
+/// Checks that everything is compared and matches Linux.
 #[track_caller]
 fn as_linux(events: &str) {
     let outcome = outcome(events);
     assert_eq!((outcome.difference_count, outcome.not_checked()), (0, 0), "{:#?}", outcome.differences);
 }
 
-/// Two pages more than there are may be mapped, one may be locked, and the stack is as large as it may
-/// become.
+/// Two more pages may be mapped, one page may be locked, and the stack may not grow.
 const LIMITS: &str = "6 0 1 R 27000 ffffffffffffffff ffffffffffffffff 22000 1000\n";
-/// None, but for locked memory.
+/// No limits, except for locked memory.
 const NONE: &str = "6 0 1 R ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 1000\n";
 
 #[test]
-fn what_limits_forbid_is_refused() {
+fn calls_beyond_a_limit_are_refused() {
     as_linux(&format!(
         "{LIMITS}10 0 1 mmap 0 3000 3 22 -1 0 = -12
 11 0 1 mmap 7f0000000000 2000 3 32 -1 0 = 7f0000000000
@@ -83,9 +82,9 @@ fn calls_change_limits_of_the_caller_and_of_others() {
     ));
 }
 
-/// What Linux refused, and limits do not forbid.
+/// Calls that Linux refused although no limit forbids them.
 #[test]
-fn what_limits_do_not_forbid_is_a_difference() {
+fn refusal_that_no_limit_explains_is_a_difference() {
     for refused in [
         "mmap 0 3000 3 22 -1 0 = -12",
         "mmap 0 1000 3 2022 -1 0 = -11",
@@ -97,23 +96,23 @@ fn what_limits_do_not_forbid_is_a_difference() {
         let events = format!("7 0 1 mmap 7f0000000000 2000 3 32 -1 0 = 7f0000000000\n10 0 1 {refused}\n");
         let known = outcome(&format!("{NONE}{events}"));
         assert_eq!((known.difference_count, known.not_checked()), (1, 0), "{refused}");
-        // Nothing is known of limits, or not everything: whether it has CAP_IPC_LOCK.
+        // The limits are unknown, or partly unknown: whether the process has CAP_IPC_LOCK.
         for unknown in ["", "6 0 1 setrlimit 8 1000 1000 = 0\n"] {
             let unknown = outcome(&format!("{unknown}{events}"));
             assert_eq!((unknown.difference_count, unknown.not_checked()), (0, 1), "{refused}");
         }
     }
-    // Memory that a machine need not have.
+    // More memory than a machine must have.
     let large = outcome(&format!("{NONE}10 0 1 mmap 0 40000000 3 22 -1 0 = -12\n"));
     assert_eq!((large.difference_count, large.not_checked()), (0, 1));
-    // A right that it had once.
+    // The process once had the right to lock more.
     let lifted = outcome(&format!("{NONE}8 0 1 capset 4000 = 0\n10 0 1 mlock 10000 1000 = -1\n"));
     assert_eq!((lifted.difference_count, lifted.not_checked()), (0, 1));
 }
 
-/// What capabilities a process has in a user namespace of its own does not count.
+/// Capabilities in a user namespace of its own do not lift the limits of a process.
 #[test]
-fn a_user_namespace_has_the_limit_again() {
+fn limit_applies_in_a_new_user_namespace() {
     as_linux(&format!(
         "{NONE}7 0 1 mmap 7f0000000000 2000 3 32 -1 0 = 7f0000000000
 8 0 1 capset 4000 = 0
@@ -124,10 +123,10 @@ fn a_user_namespace_has_the_limit_again() {
     ));
 }
 
-/// A text does not tell how large an address space is: limits serve where Linux refused something, and forbid
-/// nothing that it did.
+/// A text does not show the size of an address space. Limits apply to calls that Linux refused, and do not
+/// forbid calls that Linux made.
 #[test]
-fn texts_have_limits_for_what_was_refused() {
+fn limits_of_a_text_apply_only_to_refused_calls() {
     let text = "# limits 3000 ffffffffffffffff ffffffffffffffff 800000 1000
 5 1.0 execve(\"/bin/t\", [\"t\"], NULL) = 0
 5 1.1 mmap(NULL, 8192, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
@@ -144,15 +143,15 @@ fn texts_have_limits_for_what_was_refused() {
     assert_eq!(
         outcome.set_aside.len(),
         1,
-        "the one refused for what the text does not show: {:?}",
+        "the call refused for a reason that the text does not show: {:?}",
         outcome.set_aside
     );
 }
 
-/// Linux goes on counting what a move that leaves its source (MREMAP_DONTUNMAP) unlocks there. What it then
-/// refuses for the limit is not checked, in that address space alone.
+/// After a move with MREMAP_DONTUNMAP, Linux still counts the memory that the move unlocked at the source.
+/// Later refusals for the limit are not checked, only in that address space.
 #[test]
-fn how_much_is_locked_is_doubted_after_a_move_that_leaves_its_source() {
+fn lock_limit_is_not_checked_after_mremap_dontunmap() {
     let events = |flags: &str, moved: &str| {
         format!(
             "6 0 1 R ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 3000

@@ -1,4 +1,4 @@
-//! What is replayed, one program.
+//! Tests that replay recordings, in one program.
 
 mod corpus;
 mod hostile;

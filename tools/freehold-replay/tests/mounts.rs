@@ -1,10 +1,11 @@
-//! Files of a tmpfs have huge pages where its mount says so.
+//! Tests for the huge page option of a tmpfs mount, which applies to files of the mount.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};
 use std::fs;
 
-/// A store to a file of 4 MiB; in the end Linux has the first 2 MiB of it, or the page alone.
+/// Replays a store to a file of 4 MiB. In the end Linux has the first `pages` pages around the store: 2 MiB,
+/// or only one page.
 fn outcome(tmpfs: &str, path: &str, pages: u64) -> Outcome {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = format!(
@@ -38,7 +39,7 @@ P {first:x} {pages:x} c
 }
 
 #[test]
-fn blocks_of_files_are_up_to_their_mount() {
+fn blocks_of_files_follow_the_mount_option() {
     for (tmpfs, path, pages, same) in [
         ("", "/dev/shm/x", 1, true),
         ("# tmpfs 2 never\n", "/dev/shm/x", 1, true),

@@ -1,10 +1,10 @@
-//! Where mappings go that have no fixed place: the engine chooses, and has to choose what Linux chose.
+//! Addresses of mappings without a fixed address. The engine chooses, and must choose Linux's address.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};
 use std::fs;
 
-/// What an exec leaves: a program, its loader, whose end is where placing begins, a stack.
+/// The snapshot of an exec: a program, its loader, a stack. The base of the search is the end of the loader.
 const EXEC: &str = "# fhsnap 1 t
 @ 0 exec 1 5 6 1 t | /bin/t | VmRSS:8;RssAnon:8
 10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
@@ -12,7 +12,7 @@ const EXEC: &str = "# fhsnap 1 t
 7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 0 | rdwrmrmwmegdac
 ";
 
-/// A replay of these events behind the exec.
+/// Replays these events after the exec.
 fn outcome(snapshots: &str, events: &[&str], options: Options) -> Outcome {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.trace");
@@ -24,25 +24,25 @@ fn outcome(snapshots: &str, events: &[&str], options: Options) -> Outcome {
     replay(&path, &options, &()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// How many places were compared, and at how many the engine chose Linux's.
+/// Returns the number of addresses compared, and the number at which the engine chose Linux's address.
 fn places(events: &[&str]) -> (u64, u64) {
     let outcome = outcome(EXEC, events, Options::default());
     let Outcome { placed, difference_count, .. } = outcome;
     assert_eq!(difference_count, placed.all - placed.as_linux, "{:#?}", outcome.differences);
-    // Whatever was put elsewhere, the calls find it where Linux had it.
+    // Calls find a mapping at Linux's address even if the engine chose another.
     assert_eq!(outcome.calls.all, outcome.calls.as_linux, "{:#?}", outcome.differences);
     (placed.all, placed.as_linux)
 }
 
 #[test]
-fn from_the_top_downwards() {
+fn top_down_addresses_match_linux() {
     for (events, expected) in [
         (&["10 0 1 mmap 0 1000 3 22 -1 0 = 7efffffff000"][..], (1, 1)),
         (&["10 0 1 mmap 0 1000 3 22 -1 0 = 7effffffe000", "11 0 1 munmap 7effffffe000 1000 = 0"], (1, 0)),
-        // A hint that is free is no choice; one that is not, is none.
+        // A hint is used if it is free; then the kernel does not choose. A hint that is in use is ignored.
         (&["10 0 1 mmap 7e0000000000 1000 3 22 -1 0 = 7e0000000000"], (0, 0)),
         (&["10 0 1 mmap 7f0000000000 1000 3 22 -1 0 = 7efffffff000"], (1, 1)),
-        // Large anonymous memory is aligned; shared memory is not, if no setting says so.
+        // Large anonymous memory is aligned. Shared memory is not aligned unless a setting requires it.
         (
             &["10 0 1 mmap 0 1000 1 22 -1 0 = 7efffffff000", "11 0 1 mmap 0 400000 3 22 -1 0 = 7effffa00000"],
             (2, 2),
@@ -51,7 +51,7 @@ fn from_the_top_downwards() {
             &["10 0 1 mmap 0 1000 1 22 -1 0 = 7efffffff000", "11 0 1 mmap 0 400000 3 22 -1 0 = 7effffbff000"],
             (2, 1),
         ),
-        // What moves goes where there is room while it still is where it was.
+        // A move looks for free space while the source is still mapped.
         (
             &[
                 "10 0 1 mmap 0 1000 3 22 -1 0 = 7efffffff000",
@@ -68,7 +68,7 @@ fn from_the_top_downwards() {
             ],
             (2, 1),
         ),
-        // A stack keeps room below it.
+        // A stack keeps a gap below it.
         (
             &[
                 "10 0 1 mmap 7efffffff000 1000 3 132 -1 0 = 7efffffff000",
@@ -81,9 +81,9 @@ fn from_the_top_downwards() {
     }
 }
 
-/// The legacy layout: the loader lies where placing begins.
+/// In the legacy layout, the base of the search is the start of the loader.
 #[test]
-fn from_below_upwards() {
+fn bottom_up_addresses_match_linux() {
     let exec = EXEC
         .replace("7f0000000000-7f0000003000", "2aaaaaab0000-2aaaaaab3000")
         .replace("10000-12000", "555555554000-555555556000");
@@ -102,9 +102,9 @@ fn from_below_upwards() {
     assert_eq!((outcome.placed.all, outcome.placed.as_linux), (5, 4), "{:#?}", outcome.differences);
 }
 
-/// Which file systems can have their files mapped by huge pages, is not recorded.
+/// The recording does not show which file systems can map huge pages.
 #[test]
-fn large_files_are_aligned_or_not() {
+fn large_file_may_be_aligned_or_unaligned() {
     let first = "10 0 1 mmap 0 1000 1 22 -1 0 = 7efffffff000";
     for (place, as_linux) in [("7effffdff000", 2), ("7effffc00000", 2), ("7effffd00000", 1)] {
         let second = format!("11 0 1 mmap 0 200000 1 2 3 0 = {place} f2");
@@ -113,7 +113,7 @@ fn large_files_are_aligned_or_not() {
 }
 
 #[test]
-fn some_places_are_not_compared() {
+fn undetermined_addresses_are_not_compared() {
     let not_checked = |outcome: &Outcome, what: &str| {
         assert_eq!((outcome.placed.all, outcome.difference_count), (0, 0), "{:#?}", outcome.differences);
         outcome.set_aside.iter().any(|(why, count)| why.contains(what) && *count == 1)
@@ -125,7 +125,7 @@ fn some_places_are_not_compared() {
         "11 0 1 mmap 0 8000 3 21 -1 0 = 7effffff4000",
     ];
     assert!(not_checked(&outcome(EXEC, shared, Options::default()), "shared memory"));
-    // A program without a loader, the vdso above the stack: where placing begins is not known.
+    // A program without a loader, and the vdso above the stack: the base of the search is not known.
     let alone: String =
         EXEC.lines().filter(|line| !line.contains("loader")).map(|line| format!("{line}\n")).collect();
     let anywhere = &["10 0 1 mmap 0 1000 3 22 -1 0 = 7e1234567000"];
@@ -134,10 +134,10 @@ fn some_places_are_not_compared() {
     assert!(!not_checked(&outcome(EXEC, anywhere, options), "addresses of"));
 }
 
-/// Two tasks of one address space: each finds free what was free on Linux, however they run. They map into
-/// holes that have no neighbours in common, so that nothing else keeps them in order.
+/// Two tasks of one address space. Each must find the ranges free that were free on Linux, in any
+/// interleaving. The tasks map into holes without common neighbours, so that nothing else orders them.
 #[test]
-fn tasks_beside_each_other() {
+fn concurrent_tasks_choose_the_addresses_of_linux() {
     const HOLES: u64 = 100;
     let base: u64 = 0x7f00_0000_0000 - 3 * HOLES * 0x1000;
     let page = |number: u64| base + number * 0x1000;

@@ -1,11 +1,11 @@
-//! Recordings replayed on many processors in virtual time.
+//! Replays recordings on many processors in virtual time.
 #![cfg(sim)]
 
 use freehold_replay::{Options, Workers, outcome::Outcome, replay};
 use freehold_sim::{Machine, Report};
 use std::path::Path;
 
-/// A recording of the repository on so many processors of a simulated machine.
+/// Replays a recording of the repository on this number of processors of a simulated machine.
 fn on(cpus: usize, recording: &str) -> (Outcome, Report) {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings")).join(recording);
     let workers = Workers::on(Machine::named("e5-2690v4").expect("a machine"));
@@ -15,7 +15,7 @@ fn on(cpus: usize, recording: &str) -> (Outcome, Report) {
 }
 
 #[test]
-fn a_recording_is_as_on_linux_on_many_processors() {
+fn recording_matches_linux_on_many_processors() {
     let (outcome, report) = on(8, "git.trace.zst");
     assert!(outcome.is_as_linux(), "{:?}", outcome.differences);
     assert!(outcome.calls.all > 0);
@@ -24,7 +24,7 @@ fn a_recording_is_as_on_linux_on_many_processors() {
 }
 
 #[test]
-fn tasks_side_by_side_take_less_time() {
+fn replay_takes_less_time_on_more_processors() {
     let (one, four) = (on(1, "git.trace.zst").1, on(4, "git.trace.zst").1);
     assert_eq!(one.transfers, 0);
     assert!(four.elapsed_ns < one.elapsed_ns, "{} and {}", four.elapsed_ns, one.elapsed_ns);

@@ -1,5 +1,5 @@
-//! Small recordings, right and wrong: what is as on Linux is found to be, and what is not is reported, with
-//! its line.
+//! Small recordings, correct and incorrect. Correct recordings match Linux; errors are reported with their
+//! line.
 
 use freehold::space::Locking;
 use freehold_replay::outcome::Outcome;
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What an exec leaves: a file's text and data, anonymous memory, a stack.
+/// The snapshot of an exec: a file's text and data, anonymous memory, a stack.
 const EXEC: &str = "@ 0 exec 1 5 6 1 t | /bin/t | VmRSS:8;RssAnon:8
 10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
 12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
@@ -23,7 +23,8 @@ struct Recording {
 }
 
 impl Recording {
-    /// Task 1 has done its exec at time 5; `events` follow, with the snapshots that they name.
+    /// Creates a recording in which task 1 does its exec at time 5. `events` follow, with the snapshots that
+    /// they name.
     fn new(events: &str, snapshots: &str) -> Recording {
         let folder = tempfile::tempdir().expect("a folder");
         let trace = format!("# fhtrace 2 t\n# file 1 8192 /bin/t\n5 0 1 E 0\n{events}");
@@ -41,7 +42,7 @@ impl Recording {
     }
 }
 
-/// Every design, one CPU to three, with contents and without.
+/// Runs `check` on every design, with one to three CPUs, with and without contents.
 fn each_way(mut check: impl FnMut(&Options)) {
     for (number, locking) in Locking::ALL.into_iter().enumerate() {
         for cpus in 1..=3 {
@@ -104,7 +105,7 @@ P fffffdc 1 8
 ";
 
 #[test]
-fn what_linux_did_is_found_to_be_so() {
+fn correct_recording_matches_linux() {
     let recording = Recording::new(EVENTS, EXIT);
     each_way(|options| {
         let outcome = recording.replay(options);
@@ -116,21 +117,21 @@ fn what_linux_did_is_found_to_be_so() {
     });
 }
 
-/// Each lie of a recording, and the line of the file at which it is found.
+/// Incorrect recordings: the correct text, the incorrect text, and the line at which the difference is found.
 #[test]
-fn what_linux_did_not_do_is_found_too() {
+fn incorrect_recordings_are_reported_with_their_line() {
     let (events, exit) = (EVENTS, EXIT);
     let lies: &[(&str, &str, u32, &str)] = &[
-        // Calls: another answer, another errno, success for failure, failure for success.
+        // Calls: another answer, another errno, success instead of failure, failure instead of success.
         ("1000 = -22", "1000 = -12", 14, "munmap"),
         ("7e0000001000 1000 = 0", "7e0000001000 1000 = -22", 13, "munmap"),
         ("3 22 -1 0 = 7f0000000000", "3 22 -1 0 = 12000", 9, "mmap"),
         ("1000 4 = 0", "1000 4 = -22", 22, "madvise"),
         ("munmap 5000000 1000 = 0", "munmap 5000001 1000 = 0", 26, "munmap"),
-        // Refused for what is in no recording, and undone: what comes next shows it.
+        // Refused for a reason that is not recorded, and undone. The next event shows the difference.
         ("brk 5002000 = 5002000", "brk 5002000 = 5000000", 8, "fault"),
         ("1000 1 = 0", "1000 1 = -12", 16, "fault"),
-        // An argument of a call that succeeded: what it left is not what was found later.
+        // An argument of a successful call. A later snapshot shows the difference.
         ("munmap 7e0000001000", "munmap 7e0000000000", 30, "VMA"),
         ("munmap 7e0000001000 1000 = 0", "munmap 7e0000001000 1000 = ?", 30, "VMA"),
         ("1000 1 = 0", "1000 3 = 0", 16, "fault"),
@@ -139,7 +140,7 @@ fn what_linux_did_not_do_is_found_too() {
         ("1 2 3 0 = 7e", "1 1 3 0 = 7e", 30, "VMA"),
         ("1000 4 = 0", "1000 5 = 0", 22, "madvise"),
         ("brk 5002000 = 5002000", "brk 5003000 = 5003000", 30, "VMA"),
-        // Faults: resolved or not, and the signal's code.
+        // Faults: resolved or not, and the code of the signal.
         ("F 7f0000001000 6\n23 0 1 G 11 2", "F 7f0000001000 6\n23 0 1 G 11 1", 16, "fault"),
         ("F 7f0000001000 6\n23 0 1 G 11 2", "F 7f0000001000 6\n23 0 1 G 7 2", 16, "fault"),
         ("F 6000000 4\n25 0 1 G 11 1", "F 6000000 4 x1\n25 0 1 G 11 1", 18, "fault"),
@@ -147,8 +148,8 @@ fn what_linux_did_not_do_is_found_too() {
         ("F 7f0000001000 4 x1", "F 7f0000003000 4 x1", 11, "fault"),
         ("F 6000000 4\n25 0 1 G 11 1", "F 5000000 4\n25 0 1 G 11 1", 18, "fault"),
         ("F 12008 7 x1\n31", "F 12008 7\n31 0 3 G 11 2\n31", 24, "fault"),
-        // Snapshots: a VMA's end, rights, offset, name, flags; one too many, one too few; a page; the
-        // resident set.
+        // Snapshots: the end, rights, offset, name and flags of a VMA, an additional VMA, a missing VMA, a
+        // page, and the resident set size.
         ("5001000-5002000", "5001000-5003000", 30, "VMA"),
         ("7f0000001000-7f0000002000 r--p", "7f0000001000-7f0000002000 r-xp", 30, "VMA"),
         ("rw-p 2000 /bin/t", "rw-p 1000 /bin/t", 30, "VMA"),
@@ -184,10 +185,10 @@ fn what_linux_did_not_do_is_found_too() {
     }
 }
 
-/// A page more than recorded faults explain: the kernel may have touched it itself. That is said, and
-/// counted.
+/// A page more than recorded faults explain. The kernel itself may have touched it, so the page is counted
+/// and reported as not checked.
 #[test]
-fn what_the_kernel_may_have_done_itself_is_set_aside() {
+fn pages_that_the_kernel_may_have_touched_are_not_checked() {
     for (truth, lie) in [("35 0 3 F 5001000 6 x1\n", ""), ("P fffffdc 1 8", "P fffffdb 2 8")] {
         let recording = Recording::new(&EVENTS.replacen(truth, lie, 1), &EXIT.replacen(truth, lie, 1));
         let outcome = recording.replay(&Options { cpus: 2, ..Options::default() });
@@ -197,7 +198,7 @@ fn what_the_kernel_may_have_done_itself_is_set_aside() {
     }
 }
 
-/// What an outcome says, without what takes time or depends on who came first.
+/// Returns the findings of an outcome without values that depend on time or interleaving.
 fn findings(outcome: &Outcome) -> String {
     let Outcome { calls, faults, snapshots, file_vmas, differences, difference_count, set_aside, .. } =
         outcome;
@@ -206,10 +207,10 @@ fn findings(outcome: &Outcome) -> String {
     )
 }
 
-/// Planned in parts of any size, on any number of CPUs, in turns of any length, with contents or without: the
-/// same is found, in a right recording and in a wrong one.
+/// Replays a correct and an incorrect recording with different segment sizes, numbers of CPUs and turn
+/// lengths, with and without contents. The findings must be the same.
 #[test]
-fn however_it_is_replayed_the_same_is_found() {
+fn findings_do_not_depend_on_the_options() {
     let lies = EXIT.replace("12000-13000 rw-p 2000", "12000-13000 rw-p 1000");
     for (exit, differences) in [(EXIT, 0), (&lies, 1)] {
         let recording = Recording::new(EVENTS, exit);
@@ -227,9 +228,9 @@ fn however_it_is_replayed_the_same_is_found() {
     }
 }
 
-/// The same for a text by strace.
+/// Like the test above, for a text by strace.
 #[test]
-fn however_a_text_is_replayed_the_same_is_found() {
+fn findings_of_a_text_do_not_depend_on_the_options() {
     for name in ["threads", "flags", "transfer"] {
         let text =
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../freehold-trace/tests/data/{name}.strace"));
@@ -268,8 +269,8 @@ P 0 1 8
 P ffffbdd 1 8
 ";
 
-/// Memory of four MiB that asked for nothing, touched once: where a huge page comes is the recorded machine's
-/// setting.
+/// Four MiB of memory without advice, touched once. The setting of the recorded machine decides if a huge
+/// page is used.
 const UNASKED: &str = "10 0 1 mmap 7f0000000000 400000 3 32 -1 0 = 7f0000000000
 11 0 1 F 7f0000200000 6 x1
 12 0 1 S 1 exit 1
@@ -286,9 +287,9 @@ P 7f00001ed 200 48
 P ffffbde 1 8
 ";
 
-/// By a line of the recording, or by a snapshot that shows that the memory may have huge pages.
+/// A line of the recording gives the setting, or a snapshot shows that the memory may have huge pages.
 #[test]
-fn where_huge_pages_came_is_told_or_shown() {
+fn setting_of_huge_pages_is_recorded_or_shown_in_a_snapshot() {
     let replayed = |setting: &str, snapshots: &str| {
         let events = format!("{setting}{UNASKED}");
         Recording::new(&events, snapshots).replay(&Options { cpus: 2, ..Options::default() })
@@ -300,7 +301,7 @@ fn where_huge_pages_came_is_told_or_shown() {
         ("", UNASKED_EXIT, false),
         ("# machine thp madvise\n", eligible.as_str(), false),
         ("# machine thp never\n", eligible.as_str(), false),
-        // The size says so itself, or is as all are; another size brings less.
+        // The size has its own setting or inherits the general one. Another size brings in fewer pages.
         ("# machine thp never\n# machine thp-2048kB always\n", UNASKED_EXIT, true),
         ("# machine thp always\n# machine thp-2048kB inherit\n", UNASKED_EXIT, true),
         ("# machine thp always\n# machine thp-2048kB madvise\n", UNASKED_EXIT, false),
@@ -311,7 +312,7 @@ fn where_huge_pages_came_is_told_or_shown() {
     }
 }
 
-/// Two huge pages, of which an mprotect has split one.
+/// Two huge pages, one of which an mprotect has split.
 #[test]
 fn huge_pages_are_compared() {
     each_way(|options| {
@@ -337,11 +338,11 @@ fn huge_pages_are_compared() {
     }
 }
 
-/// A file of 64 pages, of which 40 are mapped from the fifth page of a multiple of 16 on. The first fault
-/// maps 16 pages from there, the second the twelve that are left of the last multiple, the third, on a page
-/// that came with the first but was not there on Linux, what is around it. What a DONTNEED takes is gone; of
-/// what is mapped twice, the second is as the first. A child has what its parent has where there is a private
-/// copy, as in the second mapping.
+/// A file of 64 pages. 40 pages are mapped, starting at the fifth page of an aligned block of 16. The first
+/// fault maps 16 pages. The second maps the remaining twelve pages of the last block. The third is on a page
+/// that the first fault mapped here but not on Linux, and maps the pages around it. A DONTNEED unmaps its
+/// pages. A second mapping of the file behaves like the first. A child has the pages of its parent in
+/// mappings with a private copy, such as the second.
 const FILES: &str = "# file 2 262144 /lib/f
 10 0 1 mmap 0 28000 1 2 3 0 = 7f0000004000 f2
 11 0 1 F 7f0000004000 4 x1
@@ -405,27 +406,27 @@ fn pages_of_files_are_compared() {
     });
 }
 
-/// What Linux cannot have had, and what it may have had for reasons that no recording holds.
+/// Pages that Linux cannot have had, and pages that it may have had for reasons that are not recorded.
 #[test]
-fn pages_of_files_that_linux_cannot_have_are_found() {
+fn impossible_pages_of_files_are_reported() {
     let lies: &[(&str, &str, bool)] = &[
-        // A page less, which was faulted in; one that only came along; all that did; one of the three
-        // faults' pages.
+        // A missing page that was faulted in; one that was only mapped along; all such pages; the page of one
+        // of the three faults.
         ("P 7effffff1 24", "P 7effffff2 23", true),
         ("24 c\nP ffffd8", "23 c\nP ffffd9", false),
         ("P 7effffff1 24 c\nP ffffd8", "P 7effffff1 1 c\nP d 1 c\nP d 1 c\nP ffffdf", false),
         ("P 7effffff1 24 c\nP ffffd8", "P 7effffff1 1 c\nP d 1 c\nP ffffed", true),
-        // A page more, where no fault was; what DONTNEED took.
+        // An additional page far from any fault; pages that DONTNEED unmapped.
         ("24 c\nP ffffd8", "24 c\nP 2 1 c\nP ffffd5", true),
         ("24 c\nP ffffd8", "24 c\nP 1 1 c\nP ffffd6", true),
-        // The kernel's own sum.
+        // The resident size that the kernel reports.
         ("| 144,144", "| 148,148", true),
         ("| 144,144", "| 140,140", false),
         ("| 144,144", "| 8,8", true),
-        // A private copy is no page of the file.
+        // A private copy is not a page of the file.
         ("16,12,,,4,16,4", "16,16,,,,16,", true),
-        // Shared memory: what the second fault brought; a page that nobody is known to have brought; a
-        // child's.
+        // Shared memory: pages that the second fault brought in; a page that no recorded task brought in;
+        // pages of a child.
         ("P fffffc 1 c\nP 1 2 c\nP dffffda", "P fffffc 1 c\nP 1 1 c\nP dffffdb", true),
         ("P fffffc 1 c\nP 1 2 c\nP dffffda", "P fffffc 4 c\nP dffffda", false),
         ("P 1 1 c\nP dffffd8", "P dffffda", true),
@@ -449,9 +450,9 @@ fn pages_of_files_that_linux_cannot_have_are_found() {
     }
 }
 
-/// A fault that Linux did not have, or one that it had and the recording lacks.
+/// A fault that Linux did not have, or a fault that is missing in the recording.
 #[test]
-fn faults_decide_what_files_have() {
+fn recorded_faults_determine_the_pages_of_files() {
     for (truth, lie) in [
         ("11 0 1 F 7f0000004000 4 x1\n", ""),
         ("12 0 1 F 7f0000020010 4 x1\n", ""),
@@ -472,10 +473,10 @@ fn faults_decide_what_files_have() {
     }
 }
 
-/// The fork copies from 20 to 40, and the thread's fault begins before that ends: the child may or may not
-/// have the page.
+/// The fork copies from time 20 to 40, and the thread's fault begins before the copy ends. The child may or
+/// may not have the page.
 #[test]
-fn pages_that_came_beside_a_fork_are_not_compared_in_the_child() {
+fn pages_faulted_in_during_a_fork_are_not_compared_in_the_child() {
     let events = "10 0 1 mmap 0 2000 3 22 -1 0 = 7f0000000000
 11 0 1 F 7f0000000000 6 x1
 12 0 1 N 2 1 10100
@@ -514,7 +515,7 @@ P 12 1 8
 }
 
 #[test]
-fn maps_at_a_time() {
+fn maps_at_returns_the_vmas_at_a_time() {
     let recording = Recording::new(EVENTS, EXIT);
     let options = Options { cpus: 2, ..Options::default() };
     let lines = |time, task| {
@@ -530,9 +531,9 @@ fn maps_at_a_time() {
     assert!(maps_at(&recording.path(), 7, Some(9), &options).is_err());
 }
 
-/// A child that does nothing until the next segment, and one that is frozen before its first step.
+/// One child does nothing until the next segment; another is frozen before its first step.
 #[test]
-fn a_task_may_begin_in_one_segment_and_run_in_the_next() {
+fn task_may_begin_in_one_segment_and_run_in_the_next() {
     let frozen = EXEC.replace("@ 0 exec 1 5 6", "@ 1 freeze 1 21 22");
     let childs = frozen.replace("@ 1 freeze 1", "@ 2 freeze 2");
     let recording = Recording::new(
@@ -554,9 +555,10 @@ fn a_task_may_begin_in_one_segment_and_run_in_the_next() {
     });
 }
 
-/// Parts of a file that lie side by side are one VMA by one open, by which descriptor ever, and two by two.
+/// Adjacent parts of a file are one VMA if one open file maps both, by any descriptor. Parts of two open
+/// files stay separate VMAs.
 #[test]
-fn two_opens_of_a_file_stay_apart() {
+fn mappings_of_two_open_files_do_not_merge() {
     for (opened, grown) in [("dup 3", "7e0000000000"), ("open 100 0 0", "-14")] {
         let events = format!(
             "10 0 1 open 100 0 0 = 3\n11 0 1 {opened} = 4\n12 0 1 mmap 7e0000000000 1000 1 12 3 0 = 7e0000000000 f1
@@ -567,11 +569,11 @@ fn two_opens_of_a_file_stay_apart() {
     }
 }
 
-/// A thread removes the segment while another maps it anew: which was first, the answers tell.
+/// One thread removes the segment while another maps it again. The answers show which came first.
 #[test]
-fn a_removed_segment_is_gone_with_what_was_attached() {
-    // The removal takes from 22 to 42. The second call leaves the other page mapped, the third takes both
-    // parts away.
+fn removed_segment_is_destroyed_with_its_last_mapping() {
+    // The removal lasts from 22 to 42. The second call leaves the other page mapped; the third unmaps both
+    // parts.
     const REMOVED: &str = "10 0 1 shmget 0 2000 3c0 = 5
 11 0 1 N 2 1 10100
 12 0 1 shmat 5 0 0 = 7f0000000000 e1 x1
@@ -592,10 +594,10 @@ fn a_removed_segment_is_gone_with_what_was_attached() {
     });
     let (refused, mapped) = ("2000 0 0 0 = -22 e1 x5", "2000 0 0 0 = 0 e1 x5");
     for (changes, what) in [
-        (&[("shmctl 5 0 0", "shmctl 5 d 0")][..], "never removed"),
+        (&[("shmctl 5 0 0", "shmctl 5 d 0")][..], "the segment was never removed"),
         (&[("shmctl 5 0 0 = 0", "shmctl 5 0 0 = -1")], "the removal was refused"),
-        (&[("shmdt 7f0000000000 = -22", "shmdt 7f0000000000 = 0")], "still there"),
-        (&[(refused, mapped)], "mapped, and gone"),
+        (&[("shmdt 7f0000000000 = -22", "shmdt 7f0000000000 = 0")], "the segment still exists"),
+        (&[(refused, mapped)], "mapped, but destroyed"),
         (
             &[(refused, mapped), ("= 0 x20", "= 0 x3"), ("= -22 e1 x1", "= 0 e1 x1")],
             "mapped after the removal",
@@ -611,12 +613,11 @@ fn a_removed_segment_is_gone_with_what_was_attached() {
     }
 }
 
-/// A page of zeroes takes the place of one that the userfaultfd's program supplied, by a fault, a call, or a
-/// thread beside. Each VMA of shared memory has the very pages that it had on Linux: those of the recording's
-/// sizes, as they came and as files lost pages. The bounds of what a recording leaves open would allow
+/// The recording has blocks of shared memory of several sizes. Each VMA must have exactly the pages that it
+/// had on Linux, through faults and through losses of pages. The bounds for undetermined pages would allow
 /// others.
 #[test]
-fn blocks_of_shared_memory_are_those_of_linux() {
+fn blocks_of_shared_memory_match_linux() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/causes/shared-blocks.trace.zst");
     for cpus in 1..=2 {
         let outcome =
@@ -628,8 +629,9 @@ fn blocks_of_shared_memory_are_those_of_linux() {
     }
 }
 
+/// A page of zeroes replaces each huge page that the userfaultfd's program supplied.
 #[test]
-fn what_a_userfaultfd_serves_of_a_pool_is_served() {
+fn huge_pages_of_a_userfaultfd_are_supplied() {
     let events = "15 0 1 mmap 0 800000 3 40022 -1 0 = 7f0000000000
 16 0 1 userfaultfd 80001 = 3
 17 0 1 ioctl 3 c020aa00 7f0000000000 600000 3 = 0
@@ -663,8 +665,10 @@ P ffff7de 1 8
     });
 }
 
+/// A page of zeroes replaces each page that the userfaultfd's program supplied, for a fault, for a call, or
+/// for another thread.
 #[test]
-fn what_a_userfaultfd_serves_is_served() {
+fn pages_of_a_userfaultfd_are_supplied() {
     let events = "15 0 1 mmap 0 6000 3 22 -1 0 = 7f0000000000
 16 0 1 userfaultfd 80001 = 3
 17 0 1 N 2 1 10f00
@@ -697,10 +701,10 @@ P fffffda 1 8
     });
 }
 
-/// While events are being lost, a program begins, of which some are lost, too: nothing of it is checked
-/// before the exec behind the loss, and that for this reason.
+/// A program begins while events are lost, and some of its events are lost too. Nothing of the program is
+/// checked before the first exec after the loss, and the loss is the reason given.
 #[test]
-fn what_begins_within_a_loss_is_not_checked() {
+fn program_that_begins_during_a_loss_is_not_checked() {
     let exec = |id, time| EXEC.replace("@ 0 exec 1 5 6", &format!("@ {id} exec 1 {time} {time}"));
     let exit = EXIT.replace("@ 1 exit 3 36 36", "@ 2 exit 1 14 14");
     let events = "8 - - L 7
@@ -723,15 +727,19 @@ fn what_begins_within_a_loss_is_not_checked() {
     let events = format!("{events}20 0 1 E 3\n20 - 1 S 3 exec 1\n21 0 1 munmap 10000 1000 = -22\n");
     let recording = Recording::new(&events, &format!("{}{exit}{}", exec(1, 9), exec(3, 20)));
     let outcome = recording.replay(&Options::default());
-    assert_eq!((outcome.calls.all, outcome.difference_count), (1, 1), "checked again");
+    assert_eq!(
+        (outcome.calls.all, outcome.difference_count),
+        (1, 1),
+        "the events after the exec are checked again"
+    );
     assert_eq!(outcome.differences[0].line, 14);
 }
 
-/// What a driver makes of mappings of its file is not recorded: flags, what merges, what may grow. Everything
-/// else is compared.
+/// The recording does not show how a driver sets up mappings of its file: flags, merging and growth.
+/// Everything else is compared.
 #[test]
-fn mappings_of_drivers_are_what_their_drivers_make_them() {
-    // Linux has `unmapped` of them no more, which no call tells of.
+fn only_addresses_of_driver_mappings_are_compared() {
+    // Linux no longer has the mappings `unmapped`, which no call unmapped.
     let outcome = |name: &str, unmapped: &str| {
         let events = format!(
             "# file 2 - {name}
@@ -765,7 +773,7 @@ fn mappings_of_drivers_are_what_their_drivers_make_them() {
     }
     for unmapped in ["7f0000001000-", "7f0000002000-", "7f000000"] {
         let outcome = outcome("/dev/dri/card0", unmapped);
-        assert!(outcome.difference_count > 0, "where they are is no driver's choice: {unmapped}");
+        assert!(outcome.difference_count > 0, "addresses of driver mappings are compared: {unmapped}");
     }
     for file in ["/dev/shm/x", "/x/dev/dri", "/dev/hugepages1G/x"] {
         assert!(outcome(file, "").difference_count > 1, "{file}");

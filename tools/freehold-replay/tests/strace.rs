@@ -1,11 +1,11 @@
-//! Texts by strace, as a user replays them: bytes that process_vm_readv and process_vm_writev show, tasks of
-//! every kind, and what is no text by strace.
+//! Texts by strace: bytes that process_vm_readv and process_vm_writev show, all kinds of tasks, and files
+//! that are not texts by strace.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};
 use std::fs;
 
-/// The outcome of a text, or what is wrong with it or with the first of its lines that cannot be read.
+/// Returns the outcome of a text, or the error of the text or of its first unreadable line.
 fn try_replay(text: &str) -> Result<Outcome, String> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.strace");
@@ -20,10 +20,10 @@ fn try_replay(text: &str) -> Result<Outcome, String> {
     }
 }
 
-/// One odd line does not end a run: what follows is replayed, and what the line may have changed is not
-/// checked.
+/// An unreadable line does not end the replay. The lines after it are replayed. State that the line may have
+/// changed is not checked.
 #[test]
-fn what_follows_an_odd_line_is_replayed() {
+fn lines_after_an_unreadable_line_are_replayed() {
     let text = |odd: &str| {
         format!(
             "7 1.0 execve(\"./t\", [], NULL) = 0\n\
@@ -40,14 +40,14 @@ fn what_follows_an_odd_line_is_replayed() {
         fs::write(&path, text).expect("written");
         replay(&path, &Options::default(), &()).unwrap_or_else(|error| panic!("{error}"))
     };
-    // Linux refuses the munmap of half a page: a difference, where it is checked.
+    // Linux refuses the munmap of half a page, so this is a difference if it is checked.
     let plain = outcome(&text("7 1.2 uname(odd"));
     assert_eq!((plain.calls.all, plain.difference_count, plain.unread), (4, 1, 0));
     let odd = outcome(&text("7 1.2 munmap(odd"));
     assert_eq!((odd.calls.all, odd.difference_count, odd.unread), (3, 0, 1), "{:?}", odd.differences);
     assert!(odd.unread_lines[0].contains("t.strace:3: column 17: expected `)`"), "{:?}", odd.unread_lines);
     assert!(!odd.is_whole() && odd.cut_off.is_none());
-    // The last line has no end: the others are replayed.
+    // The last line is incomplete. The other lines are replayed.
     let whole = text("7 1.2 uname(odd");
     let cut = outcome(whole.trim_end());
     assert_eq!((cut.calls.all, cut.unread), (3, 0));
@@ -70,8 +70,8 @@ fn assert_as_linux(text: &str, calls: u64) {
     assert_eq!((outcome.calls.all, outcome.calls.as_linux), (calls, calls));
 }
 
-/// Advice about several ranges of oneself, of which texts tell as far as the advice is none that others could
-/// be given.
+/// Advice about several ranges of the caller itself. A text shows that the caller is meant only if the advice
+/// cannot be given to another process.
 const ADVISED: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
 7 1.1 mmap(NULL, 12288, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
 7 1.2 process_madvise(3<anon_inode:[pidfd]>, [{iov_base=0x7f0000000000, iov_len=4096}, {iov_base=0x7f0000002000, iov_len=100}], 2, MADV_DONTFORK, 0) = 4196
@@ -93,20 +93,16 @@ const ADVISED: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars *
 "#;
 
 #[test]
-fn advice_about_several_ranges_of_oneself() {
+fn process_madvise_on_the_caller_itself_is_replayed() {
     assert_as_linux(ADVISED, 7);
     let outcome = replayed(ADVISED);
     let aside: u64 = outcome.set_aside.iter().map(|(_, count)| *count).sum();
-    assert_eq!(
-        aside, 5,
-        "which process is meant, which ranges, or what was mapped there: {:?}",
-        outcome.set_aside
-    );
+    assert_eq!(aside, 5, "the process, the ranges or the mappings are unknown: {:?}", outcome.set_aside);
     let lie = ADVISED.replace("= 4196", "= 4195");
     assert_eq!(replayed(&lie).difference_count, 1);
 }
 
-/// A child is forked; its memory and the parent's are written and read, in pieces.
+/// A child is forked. Its memory and the parent's are written and read in pieces.
 const MOVES: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
 7 1.1 mmap(NULL, 12288, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
 7 1.2 process_vm_writev(7, [{iov_base="before", iov_len=6}], 1, [{iov_base=0x7f0000000ffd, iov_len=6}], 1, 0) = 6
@@ -132,18 +128,19 @@ const MOVES: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */)
 "#;
 
 #[test]
-fn bytes_moved_are_those_shown() {
+fn transferred_bytes_match_the_text() {
     assert_as_linux(MOVES, 15);
     let outcome = replayed(MOVES);
-    assert!(outcome.backed, "there is something to compare");
-    // The piece that was cut short held bytes that nobody knows.
+    assert!(outcome.backed, "the text shows bytes to compare");
+    // The piece that was cut short contained bytes that no text shows.
     let own = outcome.set_aside.iter().find(|(why, _)| why.contains("a program's own stores"));
     assert_eq!(own.map(|(_, count)| *count), Some(1), "{:?}", outcome.set_aside);
 }
 
-/// One byte changed at a time: found at the line that shows another than was written, at its address.
+/// One byte is changed at a time. It is found at the line that shows a byte other than was written, with its
+/// address.
 #[test]
-fn bytes_that_were_not_moved_are_found() {
+fn wrong_bytes_are_reported_with_their_address() {
     for (truth, lie, line, linux) in [
         (
             r#"[{iov_base="a\0\"\\\n", iov_len=5}]"#,
@@ -159,7 +156,7 @@ fn bytes_that_were_not_moved_are_found() {
         ),
         (r#"[{iov_base="\t\1772\0""#, r#"[{iov_base="\t\1762\0""#, 7, "byte 0x7e at 0x7f0000000101"),
         (r#"{iov_base="\377Aown""#, r#"{iov_base="\377Bown""#, 7, "byte 0x42 at 0x7f0000000105"),
-        // The other direction: what was written is not what is read later.
+        // The other direction: the written bytes differ from the bytes read later.
         (
             r#"{iov_base="\x00\xff\x41"..."#,
             r#"{iov_base="\x00\xfe\x41"..."#,
@@ -178,7 +175,7 @@ fn bytes_that_were_not_moved_are_found() {
             16,
             "byte 0x74 at 0x7ffd00000fff",
         ),
-        // What a fork, a MADV_DONTNEED and an unmapped page make of it.
+        // The effect of a fork, an MADV_DONTNEED and an unmapped page.
         (
             r#"[{iov_base="before", iov_len=6}], 1, [{iov_base=0x7f0000000ffd, iov_len=6}], 1, 0) = 6
 7 1.8"#,
@@ -199,9 +196,9 @@ fn bytes_that_were_not_moved_are_found() {
     }
 }
 
-/// Calls in two pieces, threads, vfork, a kill, a signal, and lines that say nothing of memory.
+/// Calls in two parts, threads, vfork, a kill, a signal, and lines that do not concern memory.
 #[test]
-fn tasks_of_every_kind() {
+fn all_kinds_of_tasks_match_linux() {
     assert_as_linux(
         r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
 7 1.01 mmap(NULL, 8192, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0 <unfinished ...>
@@ -238,9 +235,9 @@ fn tasks_of_every_kind() {
     );
 }
 
-/// What is no text by strace, or was damaged: the message begins with the file and the line.
+/// Files that are not texts by strace, or are damaged. The message begins with the file and the line.
 #[test]
-fn garbage_is_refused_with_its_line() {
+fn unreadable_text_is_refused_with_its_line() {
     let begin = "7 1.0 execve(\"./t\", [\"./t\"], 0x7ffe00000000 /* 3 vars */) = 0\n";
     for (line, said) in [
         ("hello", "column 1: expected a task's number or a time"),
@@ -275,9 +272,9 @@ fn garbage_is_refused_with_its_line() {
     }
 }
 
-/// Sums and ends that do not fit, and lists that are too long.
+/// Sums and ends that overflow, and lists that are too long.
 #[test]
-fn numbers_at_their_limits() {
+fn calls_with_numbers_at_their_limits_are_replayed() {
     for line in [
         "process_vm_readv(7, [{iov_base=\"a\", iov_len=18446744073709551615}], 1, [{iov_base=0xffffffffffffffff, iov_len=18446744073709551615}], 1, 0) = 18446744073709551615",
         "process_vm_writev(7, [{iov_base=\"a\", iov_len=1}, {iov_base=\"b\", iov_len=18446744073709551615}], 2, [{iov_base=0xffffffffffffffff, iov_len=1}, {iov_base=0, iov_len=18446744073709551615}], 2, 0) = 18446744073709551615",
@@ -296,9 +293,9 @@ fn numbers_at_their_limits() {
     }
 }
 
-/// Every number of a text at its limits, one at a time: the text is refused with its line, or replayed.
+/// Each number of a text is set to its limits, one at a time. The text is refused with its line, or replayed.
 #[test]
-fn any_number_at_its_limits() {
+fn any_number_may_be_at_its_limits() {
     const LIMITS: [&str; 8] = [
         "0",
         "1",
@@ -328,9 +325,10 @@ fn any_number_at_its_limits() {
     assert!(refused > 50 && replayed > 50, "{refused} refused, {replayed} replayed");
 }
 
-/// A descriptor is the file that was last put there: the first memfd, which is sealed, is not mapped.
+/// A descriptor refers to the file that was last assigned to it. The first memfd, which is sealed, is not
+/// mapped.
 #[test]
-fn descriptors_that_are_copied_are_other_files() {
+fn copied_descriptor_refers_to_its_new_file() {
     assert_as_linux(
         r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
 7 1.1 memfd_create("a", MFD_ALLOW_SEALING) = 3</memfd:a (deleted)>
@@ -346,10 +344,10 @@ fn descriptors_that_are_copied_are_other_files() {
     );
 }
 
-/// What is registered with a userfaultfd is not moved together with what is not, and waits for nobody here;
-/// with the last descriptor of it nothing is registered any more.
+/// Registered memory is not moved together with other memory, and faults on it do not wait in the replay.
+/// After its last descriptor is closed, nothing is registered.
 #[test]
-fn registrations_with_a_userfaultfd_are_made() {
+fn registrations_with_a_userfaultfd_are_replayed() {
     assert_as_linux(
         r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
 7 1.1 mmap(NULL, 65536, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000100000
@@ -378,10 +376,10 @@ fn registrations_with_a_userfaultfd_are_made() {
     );
 }
 
-/// Of a userfaultfd that the text does not show nobody knows what is registered: what Linux refused for it is
-/// set aside.
+/// The registrations of a userfaultfd that the text does not show are unknown. Calls that Linux refused for
+/// them are not checked.
 #[test]
-fn registrations_that_are_not_known_are_set_aside() {
+fn effects_of_unknown_registrations_are_not_checked() {
     let text = |operation: &str| {
         format!(
             r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
@@ -404,7 +402,7 @@ fn registrations_that_are_not_known_are_set_aside() {
     assert_eq!((outcome.calls.all, outcome.difference_count), (5, 1), "{:#?}", outcome.differences);
 }
 
-/// An arena of which a text has said that nothing is there; then what `calls` says, a call a line.
+/// Replays `calls`, one per line, in a range that the text has unmapped before.
 fn arena(calls: &str) -> Outcome {
     let mut text =
         String::from("7 1.0 execve(\"./t\", [], NULL) = 0\n7 1.1 munmap(0x10000000, 16777216) = 0\n");
@@ -413,29 +411,29 @@ fn arena(calls: &str) -> Outcome {
     replayed(&text)
 }
 
-/// Compared calls, and others.
+/// Returns the numbers of compared calls and of others.
 fn counts(outcome: &Outcome) -> (u64, u64) {
     assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
     (outcome.calls.all, outcome.not_checked())
 }
 
-/// What lies in the gaps between VMAs that were moved together is as free as it was, and may be grown into.
+/// The gaps between VMAs that were moved together stay free, and memory may grow into them.
 #[test]
-fn gaps_of_what_was_moved_are_free() {
+fn gaps_between_moved_vmas_are_free() {
     let moved = "mmap(0x10100000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x10100000
         mremap(0x10100000, 16384, 16384, MREMAP_MAYMOVE|MREMAP_FIXED, 0x10200000) = 0x10200000
         mmap(0x10208000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_GROWSDOWN, -1, 0) = 0x10208000";
-    // Page faults have brought it down to where only the first page was moved to.
+    // Page faults have grown the stack down to the place to which only the first page was moved.
     let found = "madvise(0x10202000, 8192, MADV_DONTDUMP) = 0";
     assert_eq!(counts(&arena(&format!("{moved}\n{found}"))), (4, 1));
     let free = "madvise(0x10000000, 8192, MADV_DONTDUMP) = -1 ENOMEM (Cannot allocate memory)";
     assert_eq!(counts(&arena(&format!("{moved}\n{free}"))), (5, 0));
 }
 
-/// The populated file was made longer by something that a text does not show. It lies where the second of two
-/// VMAs was moved.
+/// An event that the text does not show made the populated file longer. The file is mapped where the second
+/// of two VMAs was moved.
 #[test]
-fn files_that_were_moved_are_known_where_they_are() {
+fn moved_file_mappings_are_known_at_their_new_address() {
     let outcome = arena(
         "memfd_create(\"m\", MFD_CLOEXEC) = 3
         ftruncate(3, 4096) = 0
@@ -447,29 +445,29 @@ fn files_that_were_moved_are_known_where_they_are() {
     assert_eq!(counts(&outcome), (6, 0));
 }
 
-/// Memory that grows downwards keeps places away from itself. Where Linux has chosen one nearby, that memory
-/// is gone, or something lies between.
+/// Linux keeps a gap below memory that grows downwards. If Linux chose a nearby address, that memory is
+/// unmapped, or another VMA lies between.
 #[test]
-fn places_near_memory_that_grows_show_what_is_there() {
+fn chosen_address_reveals_the_vmas_near_growing_memory() {
     let stack = "mmap(0x10800000, 16384, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_GROWSDOWN, -1, 0) = 0x10800000";
-    // It is not known whether this has taken away the first page before it failed.
+    // It is not known if this call unmapped the first page before it failed.
     let hidden =
         "mremap(0x20000000, 8192, 4096, MREMAP_MAYMOVE|MREMAP_FIXED, 0x10800000) = -1 EFAULT (Bad address)";
     let place = "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x10700000";
     let first = counts(&arena(&format!("{stack}\n{hidden}\n{place}")));
     assert_eq!(first, (2, 2));
-    // From then on that is known.
+    // The chosen address settles this.
     let next = "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x106ff000
         madvise(0x106ff000, 8192, MADV_DONTDUMP) = 0";
     assert_eq!(counts(&arena(&format!("{stack}\n{hidden}\n{place}\n{next}"))), (4, 2));
-    // Page faults, and an munmap of what they brought, may have left something below; it is not certain that
-    // nothing is.
+    // Page faults, and an munmap of the grown pages, may have left VMAs below. It is not certain that nothing
+    // is mapped there.
     assert_eq!(counts(&arena(&format!("{stack}\n{place}"))), (2, 1));
 }
 
-/// A mapping of huge pages that Linux refused for its offset has taken away what was there.
+/// A mapping of huge pages that Linux refused because of its offset has unmapped the range.
 #[test]
-fn what_a_refused_mapping_of_huge_pages_took_is_known() {
+fn refused_mapping_of_huge_pages_unmaps_its_range() {
     let outcome = arena(
         "mmap(0x10200000, 8192, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x10200000
         mmap(0x10200000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_HUGETLB, -1, 0x1000) = -1 EINVAL (Invalid argument)
@@ -479,9 +477,9 @@ fn what_a_refused_mapping_of_huge_pages_took_is_known() {
     assert_eq!(counts(&outcome), (4, 1));
 }
 
-/// What may be gone does not stop what grows.
+/// Memory that may be unmapped does not stop growth.
 #[test]
-fn memory_grows_through_what_may_be_gone() {
+fn memory_grows_through_vmas_that_may_be_unmapped() {
     let outcome = arena(
         "mmap(0x10500000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x10500000
         mmap(0x10510000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_GROWSDOWN, -1, 0) = 0x10510000

@@ -1,7 +1,6 @@
-//! Recordings of test suites (LTP, its POSIX suite, the kernel's own tests), of the causes of what differed
-//! in them once, and of real programs: all come out as on Linux, but for the exceptions that
-//! `recordings/exceptions.txt` names with their reasons. A recording that is an exception no more has to
-//! leave that list.
+//! Recordings of test suites (LTP, its POSIX suite, the kernel's own tests), of the causes of earlier
+//! differences, and of real programs. All match Linux, except those that `recordings/exceptions.txt` lists
+//! with reasons. A recording that matches Linux must be removed from that list.
 
 use freehold_machine::Effort;
 use freehold_replay::{Options, replay};
@@ -11,24 +10,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread;
 
-/// Recordings that there are at least: fewer are a mistake in finding them.
+/// Smallest number of recordings. Fewer mean that some were not found.
 const LEAST: usize = 297;
 
 /// Recordings that are replayed concurrently.
 const WORKERS: usize = 2;
 
-/// The folder of recordings so long that stale translations are not looked for all the time.
+/// Folder of recordings that are too long to check for stale TLB entries on every access.
 const PROGRAMS: &str = "programs";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings")
 }
 
-/// Recordings by name, which begins with that of their folder.
+/// Returns the recordings by name, which begins with the name of their folder.
 fn recordings() -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for part in ["suites", "causes", PROGRAMS] {
-        let files = fs::read_dir(folder().join(part)).expect("the recordings are there");
+        let files = fs::read_dir(folder().join(part)).expect("the folder of recordings is readable");
         for path in files.flatten().map(|entry| entry.path()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if let Some(name) = name.strip_suffix(".trace.zst").or(name.strip_suffix(".trace.xz")) {
@@ -40,15 +39,16 @@ fn recordings() -> BTreeMap<String, PathBuf> {
     found
 }
 
-/// Names of recordings, and why each differs.
+/// Returns the names of recordings that differ, with reasons.
 fn exceptions() -> BTreeMap<String, String> {
-    let text = fs::read_to_string(folder().join("exceptions.txt")).expect("the list is there");
+    let text =
+        fs::read_to_string(folder().join("exceptions.txt")).expect("the list of exceptions is readable");
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let parts = lines.map(|line| line.split_once(": ").expect("NAME: REASON"));
     parts.map(|(name, why)| (name.to_owned(), why.to_owned())).collect()
 }
 
-/// The results of all recordings together.
+/// Combined results of all recordings.
 #[derive(Default)]
 struct Seen {
     differ: BTreeSet<String>,
@@ -57,9 +57,9 @@ struct Seen {
 }
 
 #[test]
-fn every_recording_is_as_on_linux_or_a_named_exception() {
+fn every_recording_matches_linux_or_is_a_listed_exception() {
     let exceptions = exceptions();
-    // In a quick run every fourth recording is looked at.
+    // A quick run replays every fourth recording.
     let step = Effort::of(4, 1, 1);
     let left = Mutex::new(recordings().into_iter().step_by(step));
     let seen = Mutex::new(Seen::default());
@@ -81,8 +81,8 @@ fn every_recording_is_as_on_linux_or_a_named_exception() {
     };
     thread::scope(|scope| (0..WORKERS).for_each(|_| drop(scope.spawn(look))));
     let Seen { differ, wrong, places } = seen.into_inner().unwrap();
-    assert!(places > 4_000 || step > 1, "only {places} places compared");
+    assert!(places > 4_000 || step > 1, "only {places} placements compared");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let stale: Vec<_> = exceptions.keys().filter(|name| !differ.contains(*name)).collect();
-    assert!(stale.is_empty() || step > 1, "no exceptions any more: {stale:?}");
+    assert!(stale.is_empty() || step > 1, "listed exceptions that match Linux: {stale:?}");
 }

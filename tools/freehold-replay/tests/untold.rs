@@ -1,21 +1,21 @@
-//! Small recordings of changes that no recording tells, or no old one: each is as on Linux or set aside with its
-//! reason, and everything else is compared.
+//! Small recordings of changes that no recording, or no old recording, contains. Each matches Linux or is not
+//! checked for the right reason. Everything else is compared.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};
 use freehold_trace::plan::aside;
 use std::fs;
 
-/// What an exec leaves: a file's text and data, a stack.
+/// The snapshot of an exec: a file's text and data, a stack.
 const PROGRAM: &str = "10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
 12000-13000 rw-p 2000 /bin/t | 4,,,,4,4,4,, | rdwrmrmwmeac
 ";
 const STACK: &str = "7ffffffdd000-7ffffffff000 rw-p 0 [stack] | 4,,,,4,4,4,, | rdwrmrmwmegdac\n";
-/// The pages of that.
+/// The pages of the snapshot.
 const PAGES: &str = "P 12 1 8\nP 7ffffffcb 1 8\n";
 
-/// The outcome of a recording of this version: task 1 has done its exec at time 5; `events` follow. Its end has
-/// `areas` between program and stack, `pages`, and so many anonymous kilobytes.
+/// Replays a recording of this version. Task 1 does its exec at time 5, and `events` follow. The final
+/// snapshot has `areas` between program and stack, `pages`, and this number of anonymous kilobytes.
 fn outcome(version: u32, events: &str, (process, areas, pages, anon): (u32, &str, &str, u32)) -> Outcome {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.trace");
@@ -38,7 +38,7 @@ fn outcome(version: u32, events: &str, (process, areas, pages, anon): (u32, &str
     outcome
 }
 
-/// The outcome of a text by strace.
+/// Replays a text by strace.
 fn text(lines: &str) -> Outcome {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.strace");
@@ -48,7 +48,7 @@ fn text(lines: &str) -> Outcome {
     outcome
 }
 
-/// How often something was set aside for this reason.
+/// Returns how often something was not checked for this reason.
 fn count(outcome: &Outcome, why: &str) -> u64 {
     outcome.set_aside.iter().filter(|(other, _)| other == why).map(|(_, count)| count).sum()
 }
@@ -62,7 +62,7 @@ fn assert_as_linux(outcome: &Outcome, aside: &[(&str, u64)]) {
 }
 
 #[test]
-fn a_segment_is_called_by_its_key_though_its_first_attachment_was_refused() {
+fn segment_is_named_by_its_key_after_a_refused_attachment() {
     let events = "10 0 1 mmap 0 1000 3 22 -1 0 = 7f0000001000
 11 0 1 shmget 4711 1000 380 = 3
 12 0 1 shmat 3 7f0000001000 0 = -22
@@ -78,10 +78,10 @@ fn a_segment_is_called_by_its_key_though_its_first_attachment_was_refused() {
     assert!(outcome(2, events, (1, &other, PAGES, 8)).difference_count > 0);
 }
 
-/// An execve that fails behind the point of no return ends the process in a part of its new address space. A new
-/// recording says that the call never returned; in an old one the old address space is torn down.
+/// An execve that fails behind the point of no return ends the process in a partly built address space. A new
+/// recording shows that the call never returned. An old one shows the teardown of the old address space.
 #[test]
-fn a_process_that_ends_inside_an_execve_is_not_compared() {
+fn process_that_ends_inside_execve_is_not_compared() {
     let events = |inside: &str| {
         format!(
             "10 0 1 N 2 2 0\n11 0 2 munmap 12001 1 = -22\n{inside}90 - 2 S 1 exit 2\n91 0 2 X g\n92 0 1 X g\n"
@@ -99,7 +99,8 @@ fn a_process_that_ends_inside_an_execve_is_not_compared() {
         assert_as_linux(&outcome, &[(aside::DIES_IN_EXEC, 1)]);
         assert_eq!((outcome.calls.all, outcome.snapshots.all), (1, 0), "{inside}");
     }
-    // One that fails before has changed nothing; nor has a signal, or the end of a process that it watched.
+    // An execve that fails earlier has changed nothing. The same holds for a signal, or the end of a watched
+    // process.
     for inside in ["15 0 2 execve 1 2 3 = -2\n", signal, torn] {
         let same = outcome(2, &events(inside), (2, "", PAGES, 8));
         assert_as_linux(&same, &[(aside::DIES_IN_EXEC, 0)]);
@@ -108,9 +109,10 @@ fn a_process_that_ends_inside_an_execve_is_not_compared() {
     }
 }
 
-/// The kernel's own accesses are no faults. A later call, or a snapshot, shows how far they have made memory grow.
+/// The kernel's own accesses are not recorded as faults. A later call or snapshot shows how far memory has
+/// grown.
 #[test]
-fn memory_that_the_kernel_has_made_grow_has_grown() {
+fn growth_by_the_kernel_follows_later_events() {
     let events = "10 0 1 mmap 7f0000010000 1000 3 132 -1 0 = 7f0000010000
 11 0 1 F 7f0000010000 6 x1
 12 0 1 mprotect 7f000000c000 1000 1 = 0
@@ -124,14 +126,14 @@ fn memory_that_the_kernel_has_made_grow_has_grown() {
     let linux = outcome(2, events, (1, areas, pages, 16));
     assert_as_linux(&linux, &[(aside::GROWN, 2), (aside::KERNEL, 1)]);
     assert_eq!((linux.calls.all, linux.snapshots.all), (3, 1));
-    // What does not grow does not.
+    // Memory that does not grow stays as it is.
     let fixed = outcome(2, &events.replace(" 132 ", " 32 "), (1, areas, pages, 16));
     assert!(fixed.difference_count > 0 && count(&fixed, aside::GROWN) == 0);
 }
 
-/// A hole in what the kernel has made grow, and another right there, show in the snapshot alone.
+/// Only the snapshot shows the hole in memory that the kernel has grown, and the part with other rights.
 #[test]
-fn holes_in_memory_that_the_kernel_has_made_grow_are_there() {
+fn growth_by_the_kernel_keeps_holes() {
     let events = |hole: &str| {
         format!(
             "10 0 1 mmap 7f0000010000 1000 3 132 -1 0 = 7f0000010000
@@ -151,12 +153,12 @@ fn holes_in_memory_that_the_kernel_has_made_grow_are_there() {
 ";
     let pages = "P 12 1 8\nP 7effffff9 1 8\nP 3 1 8\nP fffffcd 1 8\n";
     assert_as_linux(&outcome(2, &events("7f000000e000"), (2, areas, pages, 16)), &[(aside::GROWN, 2)]);
-    // Nothing was unmapped there.
+    // No call unmapped this range.
     assert!(outcome(2, &events("7f000000b000"), (2, areas, pages, 16)).difference_count > 0);
 }
 
-/// A child has the registrations of a userfaultfd with UFFD_FEATURE_EVENT_FORK, until a descriptor is closed that
-/// only the event tells.
+/// A child inherits registrations of a userfaultfd with UFFD_FEATURE_EVENT_FORK, until a descriptor is closed
+/// that only the event reveals.
 #[test]
 fn registrations_that_a_fork_copies_are_not_compared() {
     let events = |features: &str, to: &str| {
@@ -188,9 +190,9 @@ fn registrations_that_a_fork_copies_are_not_compared() {
     }
 }
 
-/// With UFFD_FEATURE_EVENT_REMAP what a call moves stays registered, with all that it grows by.
+/// With UFFD_FEATURE_EVENT_REMAP moved memory stays registered, including the part by which it grows.
 #[test]
-fn what_is_moved_stays_registered_where_the_program_asked_for_it() {
+fn moved_memory_stays_registered_with_event_remap() {
     let events = |features: &str| {
         format!(
             "10 0 1 mmap 0 4000 3 22 -1 0 = 7f0000000000
@@ -219,7 +221,7 @@ fn what_is_moved_stays_registered_where_the_program_asked_for_it() {
     }
 }
 
-/// A recording of a machine whose setting of huge pages was changed meanwhile has no such setting.
+/// A recording lacks the setting of huge pages if the setting changed during the run.
 #[test]
 fn huge_pages_are_not_compared_where_their_setting_changed() {
     let events = |setting: &str| {
@@ -238,10 +240,10 @@ fn huge_pages_are_not_compared_where_their_setting_changed() {
     assert!(outcome(2, &events("thp madvise"), (1, areas, pages, 2056)).difference_count > 0);
 }
 
-/// A program resizes a pool of huge pages and puts it back, so that an old recording has it as it was before and
-/// after. Once Linux had more pages than that, how many there were is not known.
+/// A program resizes a pool of huge pages and restores its size, so an old recording shows the same size
+/// before and after. Once Linux had more pages, the size is unknown.
 #[test]
-fn a_pool_that_was_resized_meanwhile_has_an_unknown_size() {
+fn pool_that_was_resized_during_the_run_has_an_unknown_size() {
     let events = |pool: &str| {
         format!(
             "# machine pool-2048kB {pool}
@@ -260,11 +262,11 @@ fn a_pool_that_was_resized_meanwhile_has_an_unknown_size() {
     let linux = outcome(2, &events("0 0"), (2, areas, PAGES, 8));
     assert_as_linux(&linux, &[(aside::POOL, 1), (aside::FILE_ENDS, 1), (aside::STOLEN, 512)]);
     assert_eq!((linux.calls.all, linux.faults.all, linux.snapshots.all), (1, 2, 1));
-    // A pool that is as recorded refuses nothing that it has.
+    // A pool of the recorded size refuses no page that it has.
     assert!(outcome(2, &events("9 0"), (2, areas, PAGES, 8)).difference_count > 0);
 }
 
-/// Under READ_IMPLIES_EXEC what may be read may be executed.
+/// Under READ_IMPLIES_EXEC, readable memory is executable.
 const PERSONALITY: &str = "10 0 1 mmap 0 3000 1 22 -1 0 = 7f0000000000
 11 0 1 brk 0 = 5000000
 12 0 1 brk 5001000 = 5001000
@@ -294,7 +296,7 @@ const EXECUTABLE: &str = "5000000-5001000 rw-p 0 [heap] | 0 | rdwrmrmwmeac
 ";
 
 #[test]
-fn a_personality_gives_rights_to_execute_until_it_is_taken_back() {
+fn personality_gives_execute_rights_until_it_is_reset() {
     let pages = "P 12 1 8\nP 7f000001d 1 28\nP fffffad 1 8\n";
     let linux = outcome(3, PERSONALITY, (2, EXECUTABLE, pages, 8));
     assert_as_linux(&linux, &[(aside::EXECUTED, 0)]);
@@ -302,17 +304,17 @@ fn a_personality_gives_rights_to_execute_until_it_is_taken_back() {
     let without: String =
         PERSONALITY.lines().filter(|line| !line.contains("personality")).collect::<Vec<_>>().join("\n")
             + "\n";
-    // The next program has it no more.
+    // The next program does not inherit the personality.
     let exec = PERSONALITY.replace("23 0 2 personality 0 = 400000\n", "");
     assert!(outcome(3, &exec, (2, EXECUTABLE, pages, 8)).difference_count > 0);
-    // A recording that tells of it has none here; one that does not may have had it.
+    // A recording that shows personalities has none here. In an older recording the program may have had one.
     assert!(outcome(3, &without, (2, EXECUTABLE, pages, 8)).difference_count > 1);
     assert_as_linux(&outcome(2, &without, (2, EXECUTABLE, pages, 8)), &[(aside::EXECUTED, 4)]);
 }
 
-/// A fetch from a page that is not there brings the page; the right to execute is asked for only then.
+/// A fetch from an absent page brings in the page. The right to execute is checked only at the next fault.
 #[test]
-fn a_fetch_without_the_right_faults_twice() {
+fn fetch_without_execute_right_faults_twice() {
     let events = |second: &str| {
         format!(
             "10 0 1 mmap 0 1000 3 22 -1 0 = 7f0000000000
@@ -328,9 +330,9 @@ fn a_fetch_without_the_right_faults_twice() {
     assert_eq!(outcome(2, &events("15 x1"), (1, areas, pages, 8)).difference_count, 1);
 }
 
-/// Which pages were there a text does not show, and so not what there was to be collapsed.
+/// A text does not show which pages were present, and so not what a collapse could use.
 #[test]
-fn what_a_text_does_not_show_of_pages_decides_a_collapse() {
+fn collapse_in_a_text_is_not_checked_when_it_differs() {
     let lines = "7 1.1 mmap(0x7f0000000000, 4194304, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
 7 1.2 madvise(0x7f0000000000, 2097152, MADV_COLLAPSE) = 0
 7 1.3 madvise(0x7f0000000000, 2097152, MADV_COLLAPSE) = -1 EAGAIN (Resource temporarily unavailable)
@@ -345,10 +347,10 @@ fn what_a_text_does_not_show_of_pages_decides_a_collapse() {
     );
 }
 
-/// A text by a strace that does not know mseal has no such call: what Linux refused may have been sealed. One that
-/// shows an mseal shows all.
+/// An old strace does not show mseal, so memory may be sealed where Linux refused a call. A text that shows
+/// one mseal shows all.
 #[test]
-fn a_text_without_mseal_may_lack_it() {
+fn eperm_is_not_checked_in_a_text_without_mseal() {
     let text = |sealed: &str| {
         text(&format!(
             "7 1.1 mmap(NULL, 12288, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000\n{sealed}\
@@ -372,16 +374,16 @@ fn a_text_without_mseal_may_lack_it() {
     ] {
         let shown = text(sealed);
         assert_as_linux(&shown, &[(aside::SEALED, 0)]);
-        // Behind the page that was to grow nothing is known.
+        // Nothing is known behind the page that was to grow.
         assert_eq!(shown.calls.all, 7, "{sealed}");
     }
     let elsewhere = text("7 1.2 mseal(0x7f0000002000, 4096, 0) = 0\n");
     assert!(elsewhere.difference_count > 1 && count(&elsewhere, aside::SEALED) == 0);
 }
 
-/// Linux drops a page that was freed lazily when it wants memory: at MADV_PAGEOUT, or at any other time.
+/// Linux drops a lazily freed page when it needs memory: at MADV_PAGEOUT, or at any other time.
 #[test]
-fn a_page_that_was_freed_lazily_may_be_gone() {
+fn lazily_freed_page_may_be_gone() {
     let events = |advice: &str| {
         format!(
             "10 0 1 mmap 7f0000000000 2000 3 22 -1 0 = 7f0000000000
@@ -395,7 +397,7 @@ fn a_page_that_was_freed_lazily_may_be_gone() {
     };
     let area = "7f0000000000-7f0000002000 rw-p 0 - | 4,,,,4,4,4,, | rdwrmrmwmeac\n";
     let pages = |others: &str| format!("P 12 1 8\n{others}");
-    // The second page was not freed, and the first not taken or taken.
+    // The second page was not freed. The first is still present, or dropped.
     let (both, second) = ("P 7efffffed 2 8\nP fffffdc 1 8\n", "P 7efffffee 1 8\nP fffffdc 1 8\n");
     let stays = outcome(2, &events("8"), (1, area, &pages(both), 16));
     assert_as_linux(&stays, &[(aside::DROPPED, 0)]);
