@@ -1,11 +1,11 @@
-//! A recording with its tasks on many processors, in virtual time: how long it takes by their number, and the
-//! lines that they pass around most.
+//! Replays a recording on many processors in virtual time. Prints the virtual time for each number of
+//! processors, and the cache lines that move most between them.
 //!
 //! ```sh
 //! cargo xtask simulate replay recordings/git.trace.zst --machine e5-2690v4 --cpus 1,4,16 --locking fault=mmap-lock
 //! ```
 
-/// Without the simulation's atomics nothing takes virtual time.
+/// Without the simulation's atomics no step takes virtual time.
 #[cfg(not(sim))]
 fn main() {
     eprintln!("built without --cfg sim: run `cargo xtask simulate replay`");
@@ -33,7 +33,7 @@ mod simulate {
 
     const USAGE: &str = "cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] \
                          [--locking CHOICES]... [--seed N]";
-    /// Fields that are shown of the most contended ones.
+    /// Number of the most contended fields that are printed.
     const SHOWN: usize = 8;
 
     struct Wanted {
@@ -44,7 +44,7 @@ mod simulate {
         seed: u64,
     }
 
-    /// Whether every answer was Linux's.
+    /// Returns true if every answer matched Linux's.
     pub fn main(args: impl Iterator<Item = String>) -> Result<bool, String> {
         let wanted = Wanted::of(args)?;
         let source = Source::of_argument(Path::new(&wanted.file), None).map_err(|error| error.to_string())?;
@@ -52,11 +52,11 @@ mod simulate {
         for design in &wanted.designs {
             let mut all = Vec::new();
             for &cpus in &wanted.cpus {
-                // Records of the run before are gone.
+                // Drops the names that the previous run registered.
                 freehold_sim::names::clear();
                 let workers = Workers::on(wanted.machine.clone());
-                // A task keeps its processor until it waits; and calls wait for each other only where one
-                // needs what the other did.
+                // A task keeps its processor until it waits, and a call waits for another only where it needs
+                // the effect of that other call.
                 let (turn, places) = (u32::MAX, false);
                 let options = Options {
                     cpus,
@@ -69,7 +69,7 @@ mod simulate {
                 };
                 let outcome = replay(source.clone(), &options, &())
                     .map_err(|error| format!("{}: {error}", wanted.file))?;
-                let report = options.workers.report().ok_or("a recording without a step")?;
+                let report = options.workers.report().ok_or("the recording has no steps")?;
                 as_linux &= outcome.is_as_linux();
                 all.push((outcome, report));
             }
@@ -86,16 +86,16 @@ mod simulate {
                 if !word.starts_with("--") {
                     match file.replace(word) {
                         None => continue,
-                        Some(_) => return Err(format!("one recording at a time\n{USAGE}")),
+                        Some(_) => return Err(format!("expected one recording\n{USAGE}")),
                     }
                 }
-                let value = args.next().ok_or_else(|| format!("{word} takes a value\n{USAGE}"))?;
+                let value = args.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"))?;
                 match word.as_str() {
                     "--machine" => machine = value,
                     "--cpus" => cpus = Some(value),
                     "--locking" => designs.push(locking::parse(&value)?),
-                    "--seed" => seed = value.parse().map_err(|_| format!("{value:?} is no number"))?,
-                    _ => return Err(format!("there is no option {word}\n{USAGE}")),
+                    "--seed" => seed = value.parse().map_err(|_| format!("{value:?} is not a number"))?,
+                    _ => return Err(format!("unknown option {word}\n{USAGE}")),
                 }
             }
             let machine = Machine::named(&machine).map_err(|error| error.to_string())?;
@@ -109,12 +109,12 @@ mod simulate {
             if designs.is_empty() {
                 designs.push(locking::Design::default());
             }
-            let file = file.ok_or_else(|| format!("which recording?\n{USAGE}"))?;
+            let file = file.ok_or_else(|| format!("no recording given\n{USAGE}"))?;
             Ok(Wanted { file, machine, cpus, designs, seed })
         }
     }
 
-    /// Whether workers waited there for something to do.
+    /// Returns true if workers waited on `field` for work; such waits are the replayer's own.
     fn is_of_replayer(field: &HotField) -> bool {
         field.pairs.first().is_some_and(|(place, ..)| place.file().contains("freehold-replay"))
     }
@@ -122,12 +122,12 @@ mod simulate {
     fn print(machine: &Machine, all: &[(Outcome, Report)]) {
         let Some((first, last)) = all.first().zip(all.last()) else { return };
         let verdict = match all.iter().map(|(outcome, _)| outcome.difference_count).sum() {
-            0 => "all as Linux".to_owned(),
+            0 => "all match Linux".to_owned(),
             differences => units::counted(differences, "difference"),
         };
         println!("{}: {verdict}, on {}, {}\n", first.0.name, machine.title, locking::name(first.0.design));
-        let mut rows = vec![row(["", "virtual", "", "lines passed", "mmap lock waited for", ""])];
-        rows.push(row(["CPUs", "time", "faster", "per step", "times / longest", "sleeps"]));
+        let mut rows = vec![row(["", "virtual", "", "line transfers", "waits for mmap lock", ""])];
+        rows.push(row(["CPUs", "time", "speedup", "per step", "count / longest", "sleeps"]));
         for (outcome, report) in all {
             let waited = outcome.mmap_lock_wait.freehold;
             let steps = (outcome.calls.all + outcome.faults.all).max(1);
@@ -142,7 +142,7 @@ mod simulate {
         }
         println!("{}", Layout { indent: 2, gap: 2, left: 1 }.text(rows));
         let (outcome, report) = last;
-        println!("Fields on which most time was lost, {}:\n", units::counted(outcome.cpus as u64, "CPU"));
+        println!("Most contended fields, {}:\n", units::counted(outcome.cpus as u64, "CPU"));
         println!("{}", report.hottest_of(|field| !is_of_replayer(field), SHOWN));
     }
 }

@@ -1,4 +1,4 @@
-//! Answers of the engine, as recordings have them.
+//! Converts answers of the engine to the form that recordings use.
 
 use freehold::error::Errno;
 use freehold_trace::Returned;

@@ -1,4 +1,5 @@
-//! System calls: the arguments of a recording to the engine's calls, and their answers back.
+//! System calls: translates recorded arguments to calls of the engine, and answers of the engine to recorded
+//! ones.
 
 use super::TASK_SIZE;
 use super::answers::returned;
@@ -18,11 +19,11 @@ use freehold_trace::plan::PlannedCall;
 use freehold_trace::{CallName, Returned};
 
 const PAGE: u64 = 4096;
-/// Pages that a mincore is asked about, at most.
+/// Largest number of pages for which a mincore call is replayed.
 const MOST_PAGES: u64 = 1 << 22;
 
-/// Makes the call on `process`; `None` when the engine has no such call. What has no fixed place goes where
-/// Linux put it, or where the engine would put it, if that `chooses`.
+/// Makes the call on `process`. Returns `None` if the engine has no such call. A mapping without a fixed
+/// address is placed where Linux placed it, or where the engine chooses if `chooses` is set.
 pub(super) fn answer(
     world: &World,
     process: &Process,
@@ -38,7 +39,7 @@ pub(super) fn answer(
         CallName::Mprotect => mprotect(process, &args),
         CallName::PkeyMprotect => pkey_mprotect(process, &args),
         CallName::PkeyAlloc => returned(pkey_alloc(process, &args)),
-        // An int, of which a key is the low part.
+        // The key is an int: the low part of the argument.
         CallName::PkeyFree => match u8::try_from(args[0] as i32) {
             Ok(pkey) => done(process.pkey_free(pkey).map_err(|error| error.errno())),
             Err(_) => Returned::Error(Errno::EINVAL.0 as u16),
@@ -86,7 +87,7 @@ pub(super) fn answer(
     })
 }
 
-/// `None`: about too much memory.
+/// Answers mincore. Returns `None` if the range has more than [`MOST_PAGES`] pages.
 fn mincore(process: &Process, planned: &PlannedCall) -> Option<Result<(), Errno>> {
     let args = &planned.call.args;
     let pages = args[1].div_ceil(PAGE);
@@ -95,15 +96,15 @@ fn mincore(process: &Process, planned: &PlannedCall) -> Option<Result<(), Errno>
     }
     let mut out = vec![0; pages as usize];
     let found = process.mincore(args[0], args[1], &mut out).map_err(|error| error.errno());
-    // Texts show what the vector got, and not where it is.
+    // A text by strace shows what the vector received, but not the address of the vector.
     if planned.call.returned != Returned::Error(Errno::EFAULT.0 as u16) {
         return Some(found);
     }
-    // Whether the vector can be there at all is asked first.
+    // Linux checks first that the vector lies within the user's addresses.
     if args[0].is_multiple_of(PAGE) && args[2].checked_add(pages).is_none_or(|end| end > TASK_SIZE) {
         return Some(Err(Errno::EFAULT));
     }
-    // What is found before a hole is handed out before the hole is.
+    // Linux copies out the result for pages before a hole before it finds the hole.
     let begins = process.find_vma(args[0]).is_some();
     Some(match found {
         Ok(()) => may_write(process, args[2], pages),
@@ -112,21 +113,21 @@ fn mincore(process: &Process, planned: &PlannedCall) -> Option<Result<(), Errno>
     })
 }
 
-/// Whether the kernel could put `len` bytes at `at`, for the program.
+/// Returns `EFAULT` unless the kernel could write `len` bytes at `at` on behalf of the program.
 fn may_write(process: &Process, at: u64, len: u64) -> Result<(), Errno> {
     may_use(process, at, len, VmFlags::WRITE)
 }
 
-/// Whether the kernel could use `len` bytes at `at` that give the program these rights.
+/// Returns `EFAULT` unless the kernel could access `len` bytes at `at` in VMAs with these `rights`.
 pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> Result<(), Errno> {
     let (mut at, end) = (at, at.checked_add(len).ok_or(Errno::EFAULT)?);
     while at < end {
-        // Where a stack could grow to, it would have; and a task without a right to a page does not bring it
-        // in.
+        // A stack that could grow to this address would have grown already. A page that the task has no right
+        // to access is not faulted in.
         let vma = process.find_vma(at).filter(|vma| vma.flags().contains(rights)).ok_or(Errno::EFAULT)?;
         let end_of_vma = vma.end();
         drop(vma);
-        // A page may be one that nobody can have.
+        // The page itself may be inaccessible, for example behind the end of a file.
         let here = [IoVec { base: at, len: 1 }];
         process.read_vectored(&here, &mut [0]).map_err(|_| Errno::EFAULT)?;
         at = end_of_vma;
@@ -137,18 +138,18 @@ pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> 
 fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) -> Result<u64, Errno> {
     let [addr, len, prot, flags, _, offset] = planned.call.args;
     let flags = MapFlags::from_bits_retain(flags);
-    // Shared memory without a name is a file of its own each time, which the engine makes.
+    // Each anonymous shared mapping gets a new file, which the engine creates.
     let named = planned.file.filter(|_| !flags.contains(MapFlags::ANONYMOUS));
     let file = named.and_then(|id| match world.mapped(id) {
         Some(Mapped::File(file)) => file.file(planned.access),
         _ => None,
     });
     let file = file.as_ref();
-    // It may be a device, of any length.
+    // The file may be a device, which can have any length.
     let endless = file.is_some_and(|file| file.name().starts_with(UNNAMED));
     let beyond = offset.saturating_add(len) > length::MOST;
     let offset = if endless && beyond { offset % (1 << 40) } else { offset };
-    // Linux takes a fixed address in the last page for the number of an error.
+    // Linux mistakes a fixed address in the last page for an error number.
     if flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE)
         && addr > u64::MAX - 4095
         && len <= TASK_SIZE
@@ -159,12 +160,13 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
             error => error.errno(),
         });
     }
-    // Where Linux put it; the engine agrees if that is free.
+    // Requests the address that Linux chose, which the engine uses if it is free.
     let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
     let place = planned.call.returned.value().filter(|_| !fixed && !chooses);
     let addr = place.unwrap_or(addr);
-    // As a hint, that would have to have room for alignment as well, and for the gap below memory that grows
-    // downwards, if only here.
+    // A hint is accepted only if there is also room for alignment, and for the gap below memory that grows
+    // downwards. Both may be missing here although Linux placed the mapping, so the address is forced in
+    // these cases.
     let aligned = file.is_some_and(|file| file.mapping().aligns_to_huge_pages());
     let private = flags & MapFlags::SHARED_VALIDATE == MapFlags::PRIVATE;
     let flags = match place {
@@ -176,7 +178,7 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
         mapped.map_err(MmapError::errno)
     };
     match mmap() {
-        // There were enough huge pages on Linux.
+        // Linux had enough huge pages.
         Err(Errno::ENOMEM) if planned.call.returned.value().is_some() => {
             world.has_larger_pools();
             mmap()
@@ -190,7 +192,7 @@ fn mprotect(process: &Process, args: &[u64; 6]) -> Returned {
     returned(result.map(|()| 0).map_err(|error| error.errno()))
 }
 
-/// As mprotect with the key -1.
+/// Answers pkey_mprotect; with key -1 it is the same as mprotect.
 fn pkey_mprotect(process: &Process, args: &[u64; 6]) -> Returned {
     let prot = Prot::from_bits_retain(args[2]);
     match (args[3] as i32, u8::try_from(args[3] as i32)) {
@@ -204,23 +206,23 @@ fn pkey_mprotect(process: &Process, args: &[u64; 6]) -> Returned {
 }
 
 fn pkey_alloc(process: &Process, args: &[u64; 6]) -> Result<u64, Errno> {
-    // Flags of which there are none, and rights.
+    // The first argument has no valid flags and must be 0; the second holds the rights.
     let rights = u32::try_from(args[1]).ok().filter(|_| args[0] == 0).ok_or(Errno::EINVAL)?;
     process.pkey_alloc(PkeyRights::from_bits_retain(rights)).map(u64::from).map_err(|error| error.errno())
 }
 
 fn madvise(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
-    // An int.
+    // The advice is an int.
     Advice::from_raw(args[2] as u32)
         .and_then(|advice| process.madvise(args[0], args[1], advice))
         .map_err(|error| error.errno())
 }
 
-/// An advice about oneself. `None`: the recording does not show the ranges.
+/// Answers process_madvise on the caller itself. Returns `None` if the recording does not show the ranges.
 fn process_madvise(process: &Process, planned: &PlannedCall) -> Option<Result<u64, Errno>> {
     let about = planned.call.transfer.as_ref()?;
     let ranges: Vec<IoVec> = about.remote.iter().map(|&(base, len)| IoVec { base, len }).collect();
-    // An int, and flags of which there are none.
+    // The advice is an int. No flags are valid.
     let [_, _, _, advice, flags, _] = planned.call.args;
     if flags as u32 != 0 {
         return Some(Err(Errno::EINVAL));
@@ -244,14 +246,15 @@ fn mremap(process: &Process, planned: &PlannedCall, chooses: bool) -> Returned {
         && !flags.contains(RemapFlags::FIXED)
         && !chooses
     {
-        // Linux chose the place.
+        // Linux chose the address.
         flags |= RemapFlags::FIXED;
         target = to;
     }
     returned(process.mremap(at, old, new, flags, target).map_err(|error| error.errno()))
 }
 
-/// A move that a signal ended after the target and the tail had been unmapped; the kernel begins it anew.
+/// Repeats the effect of a move that a signal interrupted after the target and the tail were unmapped. The
+/// kernel restarts the call, which is recorded separately.
 fn interrupted_mremap(process: &Process, planned: &PlannedCall, flags: RemapFlags) -> Returned {
     let [at, old, new, _, target, _] = planned.call.args;
     if flags.contains(RemapFlags::FIXED) {
@@ -269,18 +272,18 @@ fn shmat(world: &World, process: &Process, planned: &PlannedCall, chooses: bool)
     };
     let [_, mut addr, how, ..] = planned.call.args;
     let mut flags = ShmFlags::from_bits_retain(how as u32);
-    // Where Linux put it, if it chose.
+    // Requests the address that Linux chose.
     if let Some(at) = planned.call.returned.value().filter(|at| !chooses && *at != 0) {
         (addr, flags) = (at, flags - ShmFlags::RND);
     }
     if segment.is_destroyed() {
-        // It has no identifier any more.
+        // A destroyed segment has no identifier.
         return Err(Errno::EINVAL);
     }
     process.shmat(segment, addr, flags).map_err(|error| error.errno())
 }
 
-/// One number for a memory policy; the plan's model has the same.
+/// Returns one number for a memory policy. The plan's model computes the same number.
 fn policy(mode: u64, nodes: u64) -> u64 {
     if mode == 0 { 0 } else { (mode << 48) ^ nodes }
 }

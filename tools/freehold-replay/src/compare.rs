@@ -1,4 +1,4 @@
-//! Compares an address space with what the kernel said of it: VMA by VMA, and page by page where pages are
+//! Compares an address space with the kernel's snapshot of it: all VMAs, and single pages where pages are
 //! private.
 
 use super::contents;
@@ -24,34 +24,34 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 const PAGE: u64 = 4096;
-/// Bits of a page's category.
+/// Bit in a page's category: the page belongs to a file.
 pub(super) const FILE_PAGE: u32 = 4;
 const PRESENT: u32 = 8;
 const SWAPPED: u32 = 16;
 const ZERO: u32 = 32;
-/// Which of a VMA's sizes is that of its anonymous huge pages.
+/// Index of the size of anonymous huge pages among a VMA's sizes.
 const HUGE_KB: usize = 7;
-/// Differences of one snapshot that are shown.
+/// Number of differences shown for one snapshot.
 const SHOWN: usize = 4;
 
-/// Private pages that one side has alone, for a known reason.
+/// Numbers of private pages that only one side has, for a known reason.
 #[derive(Default)]
 struct PrivatePages {
-    /// Linux has dropped them, as it may.
+    /// Pages that Linux may drop and has dropped.
     dropped: u64,
-    /// Nothing recorded has touched them.
+    /// Pages that no recorded event has touched.
     untold: u64,
-    /// A call may have taken them, of which the recording does not say where.
+    /// Pages that a call may have freed; the recording does not show its ranges.
     taken: u64,
-    /// Their file may have been shorter, or lost them.
+    /// Pages of a file that may have been shorter or may have lost these pages.
     cut: u64,
     /// Pages that a fork may or may not have copied.
     unsure: Beside,
-    /// Huge pages that the parent may have taken.
+    /// Pages of huge pages that the kernel may have taken from a forked child for its parent.
     stolen: u64,
 }
 
-/// Numbers of pages that came or went beside a fork.
+/// Numbers of pages that were brought in or freed while a fork ran.
 #[derive(Default)]
 struct Beside {
     /// Present in Freehold.
@@ -62,20 +62,20 @@ struct Beside {
     differ: u64,
 }
 
-/// VMAs of files of which the recording does not tell everything.
+/// Numbers of VMAs of files for which the recording lacks something.
 #[derive(Default)]
 struct Untold {
-    /// Not what they are called.
+    /// The recording lacks the name.
     names: u64,
-    /// Not how they were opened, of shared ones that do not write.
+    /// The recording does not show how the file was opened. Counts shared VMAs that are not writable.
     openings: u64,
-    /// Not whether something was written in them.
+    /// The recording does not show whether the VMA was written.
     writes: u64,
-    /// Not what a driver made of them.
+    /// The recording does not show which flags a driver set.
     drivers: u64,
 }
 
-/// One thing in which a snapshot and the engine differ.
+/// One difference between a snapshot and the engine.
 pub(super) struct Finding {
     pub(super) what: &'static str,
     pub(super) linux: String,
@@ -83,7 +83,7 @@ pub(super) struct Finding {
     pub(super) maps: Vec<String>,
 }
 
-/// What the comparison with a snapshot found.
+/// Result of the comparison with a snapshot.
 #[derive(Default)]
 pub(super) struct Compared {
     pub(super) findings: Vec<Finding>,
@@ -92,14 +92,15 @@ pub(super) struct Compared {
     untold: untold::Untold,
     /// VMAs that have grown without a recorded access.
     grown: u64,
-    /// VMAs with other huge pages, where a setting decides that is not recorded.
+    /// VMAs with other huge pages, where the setting that decides is not recorded.
     huge: u64,
     pub(super) resident: Resident,
     /// VMAs that differ where the recording does not determine which pages are huge.
     unsure_sizes: u64,
 }
 
-/// Everything in which `process` differs from `snapshot`. Nobody may run in it meanwhile.
+/// Returns all differences between the address space and `snapshot`. No task may run in the address space
+/// during the comparison.
 pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Compared {
     let process = image.process();
     let mut compared = Compared::default();
@@ -122,7 +123,7 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
     {
         findings.push(Finding {
             what: "contents of private pages",
-            linux: "what this process wrote, or its parents before they forked".to_owned(),
+            linux: "only words written by this process, or by its ancestors before they forked".to_owned(),
             freehold: format!("{word:#x} at {at:#x}"),
             maps: maps_around(process, at),
         });
@@ -130,7 +131,7 @@ pub(super) fn compare(world: &World, image: &Image, snapshot: &Snapshot) -> Comp
     compared
 }
 
-/// Counts a snapshot, its differences, and what of it is not compared.
+/// Counts a snapshot, its differences, and the parts that were not compared.
 pub(super) fn report(found: &mut Findings, task: u32, snapshot: &Snapshot, line: u32, compared: Compared) {
     let Compared { findings, pages, names, untold, grown, huge, resident, unsure_sizes } = compared;
     found.set_aside(aside::ELSEWHERE, untold.unserved);
@@ -165,7 +166,7 @@ pub(super) fn report(found: &mut Findings, task: u32, snapshot: &Snapshot, line:
     found.difference_count += more as u64;
 }
 
-/// Compares the VMAs. What of them is not recorded.
+/// Compares the VMAs. Returns the number of VMAs whose names, openings, writes or flags are not recorded.
 fn compare_areas(
     world: &World,
     process: &Process,
@@ -213,7 +214,7 @@ fn compare_areas(
     }
 }
 
-/// What drivers' mappings are like is for the drivers to say; where they are is not.
+/// Compares only the addresses of drivers' mappings: a driver decides everything else about its mappings.
 fn compare_drivers(
     process: &Process,
     ours: &[MapLine<Machine>],
@@ -235,7 +236,7 @@ fn compare_drivers(
     };
     let show = |ranges: &[Range<u64>]| {
         let first = ranges.iter().find(|range| range.end > at);
-        first.map_or("none from here on".to_owned(), |range| format!("{:x}-{:x}", range.start, range.end))
+        first.map_or("no further range".to_owned(), |range| format!("{:x}-{:x}", range.start, range.end))
     };
     findings.push(Finding {
         what: "addresses of drivers' mappings",
@@ -245,7 +246,7 @@ fn compare_drivers(
     });
 }
 
-/// Ranges in order, those that touch as one.
+/// Returns the ranges in order, with adjacent ranges joined.
 fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -257,13 +258,13 @@ fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
-/// Whether the recording did not say what file this is.
+/// Returns true if the recording does not name the file of this VMA.
 fn is_unnamed(line: &MapLine<Machine>) -> bool {
     line.name.as_str().starts_with(UNNAMED)
 }
 
-/// Whether the recording tells how the file was opened that is mapped at `at`. Only of shared mappings does
-/// that matter.
+/// Returns true if the recording shows how the file that is mapped at `at` was opened. Returns false for a
+/// private mapping, where the way of opening does not matter.
 fn tells_opening(world: &World, process: &Process, at: u64) -> bool {
     let vma = process.find_vma(at).filter(|vma| vma.flags().contains(VmFlags::MAYSHARE));
     let file = vma.as_ref().and_then(|vma| vma.object().open_file());
@@ -275,14 +276,15 @@ fn show_prot(prot: u8, shared: bool) -> String {
     [letter(1, 'r'), letter(2, 'w'), letter(4, 'x'), if shared { 's' } else { 'p' }].iter().collect()
 }
 
-/// Whether a flag says how the file behind a mapping was opened, which is not recorded, and nothing more: of
-/// a shared mapping that does not write.
+/// Returns true if the flag depends only on how the mapped file was opened, which may not be recorded. These
+/// are the flags `mw` and `sh` of a shared mapping that is not writable.
 fn tells_only_of_opening(code: &[u8; 2], shared: bool, prot: u8) -> bool {
     shared && prot & 2 == 0 && matches!(code, b"mw" | b"sh")
 }
 
-/// A name that is compared: of a file, a special mapping, the heap. Which part of a stack that was cut Linux
-/// calls so depends on an address that no recording holds.
+/// Returns the part of a name that is compared: the name of a file, of a special mapping or of the heap. The
+/// name `[stack]` is not compared: after a stack is split, Linux gives the name to the part that contains an
+/// address that is not recorded.
 fn shown_name(name: &str) -> &str {
     match plain_name(name) {
         "-" | "[stack]" => "",
@@ -309,7 +311,7 @@ fn show_line(line: &MapLine<Machine>, beside: Option<&Area>, told: bool) -> Stri
         Some(area) => shown_name(&area.name),
         None => shown_name(line.name.as_str()),
     };
-    // The recorded kernel keeps no soft-dirty flag; a snapshot taken in haste has no flags at all.
+    // The recorded kernel has no soft-dirty flag, and a snapshot taken in haste has no flags at all.
     let with_flags = beside.is_none_or(|area| area.flags.is_some());
     let flags = if with_flags { line.flags - VmFlags::SOFTDIRTY } else { VmFlags::empty() };
     let mut codes: Vec<[u8; 2]> =
@@ -332,19 +334,19 @@ fn show<'c>(
     format!("{:x}-{:x} {prot} {offset:x} {name} [{}]", range.start, range.end, codes.join(" "))
 }
 
-/// Returns true if the page at `at` was freed lazily: Linux may drop it until it is written, and a store to
-/// it makes no fault that is recorded.
+/// Returns true if the page at `at` was freed lazily. Linux may drop such a page until the page is written,
+/// and a store to the page causes no recorded fault.
 fn is_lazily_freed(process: &Process, at: u64) -> bool {
     let frame = process.frame_at(at);
     frame.is_some_and(|pfn| process.engine().platform().frame(pfn).is_lazily_freed())
 }
 
-/// How the private pages of an area are told from others.
+/// Returns true if a page of the area counts as private. `file_page` says that the page belongs to a file.
 fn is_private_page(area: &Area, file_page: bool) -> bool {
     !area.shared && (matches!(shown_name(&area.name), "" | "[heap]" | ZEROES) || !file_page)
 }
 
-/// Compares private pages.
+/// Compares private pages. Returns the numbers of pages that only one side has for a known reason.
 fn compare_pages(
     world: &World,
     image: &Image,
@@ -353,19 +355,19 @@ fn compare_pages(
     findings: &mut Vec<Finding>,
 ) -> PrivatePages {
     let process = image.process();
-    // A snapshot taken in haste has none.
+    // A snapshot taken in haste lists no pages.
     if snapshot.pages.is_empty() {
         return PrivatePages::default();
     }
     let (mut ours, mut theirs) = (Runs::default(), Runs::default());
-    // Anonymous pages of droppable memory; on Linux those that have been dropped may be there again, as
+    // Anonymous pages of droppable memory. On Linux, pages that were dropped may be present again as pages of
     // zeroes.
     let (mut may_go, mut kept) = (Runs::default(), Runs::default());
     let mut runs = snapshot.pages.iter().peekable();
     for area in areas.iter().filter(|area| !area.shared && special_name(&area.name).is_none()) {
         let pages = area.start / PAGE..area.end / PAGE;
         let has = |code| area.flags.as_ref().is_some_and(|flags| flags.contains(code));
-        // What is swapped out has contents as well. But so does the kernel call guards.
+        // A swapped-out page has contents too. The kernel also reports guard pages as swapped out.
         let counts = PRESENT | if has(b"gu") { 0 } else { SWAPPED };
         while let Some(run) = runs.peek().filter(|run| run.first < pages.end) {
             let end = run.first.saturating_add(run.count);
@@ -395,8 +397,8 @@ fn compare_pages(
         });
     }
     let may_lack = image.touched.may_lack_pages();
-    // Of a file of unknown length, a call that was to bring pages brings those up to its end; that a page is
-    // there only a store tells.
+    // A call that was to populate a file of unknown length brings in pages only up to the end of the file.
+    // Only a store proves that a page is present.
     let cut = |page: &u64| {
         image.touched.may_be_cut(*page)
             || is_of_unknown_length(process, page * PAGE) && !image.touched.was_written(*page)
@@ -409,7 +411,7 @@ fn compare_pages(
     let unsure = image.touched.unsure();
     let known = |page: &u64| unsure.contains(*page);
     let lost = |page: &u64| may_lack || may_go.contains(*page) || known(page) || cut(page) || stolen(page);
-    // Freed lazily, and not lost for another reason: each page is counted once.
+    // Pages freed lazily that are not lost for another reason, so that each page is counted once.
     let lazy = |page: &u64| !lost(page) && is_lazily_freed(process, page * PAGE);
     let touched = |page: &u64| {
         let file = process.find_vma(page * PAGE).is_some_and(|vma| !vma.is_anonymous());
@@ -448,7 +450,7 @@ fn compare_pages(
     }
 }
 
-/// Counts the pages that came or went beside a fork, on both sides.
+/// Counts the pages that were brought in or freed while a fork ran, on both sides.
 fn beside_fork(ours: &Runs, theirs: &Runs, unsure: &Runs) -> Beside {
     let known = |page: &u64| unsure.contains(*page);
     let count =
@@ -457,9 +459,9 @@ fn beside_fork(ours: &Runs, theirs: &Runs, unsure: &Runs) -> Beside {
     Beside { ours: count(ours), theirs: count(theirs), differ: differ as u64 }
 }
 
-/// The resident set, as far as it depends on what is recorded: not on what files happened to be in memory,
-/// nor on private pages of which one side has others for a known reason. Of those that nothing recorded has
-/// touched, any may be the page of zeroes.
+/// Compares the resident set size (RssAnon), as far as the recording determines it. The comparison allows for
+/// private pages that only one side has for a known reason. A page that no recorded event has touched may be
+/// the page of zeroes.
 fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     let kilobytes = |pages: u64| pages * (PAGE / 1024);
     let anon = process.rss().anon as u64;
@@ -478,14 +480,15 @@ fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, f
     }
 }
 
-/// Compares huge pages of anonymous memory, VMA by VMA. Returns the number of VMAs that differ where the
-/// recording does not tell the setting that decides, and where it does not determine which pages are huge.
+/// Compares the huge pages of anonymous memory, VMA by VMA. Returns two numbers of VMAs that differ: those
+/// where the setting that decides is not recorded, and those where the recording does not determine which
+/// pages are huge.
 fn compare_huge(world: &World, image: &Image, areas: &[&Area], findings: &mut Vec<Finding>) -> (u64, u64) {
     let (process, mut untold, mut not_known) = (image.process(), 0, 0);
     let unsure = image.touched.unsure_size();
     for area in areas {
         let Some(theirs) = area.sizes.map(|sizes| u64::from(sizes[HUGE_KB])) else { continue };
-        // Walking is dear, and few have any.
+        // Walking the page tables is expensive, and few VMAs have huge pages.
         if theirs == 0 && !area.flags.as_ref().is_some_and(|flags| flags.contains(b"hg")) {
             continue;
         }
@@ -494,7 +497,7 @@ fn compare_huge(world: &World, image: &Image, areas: &[&Area], findings: &mut Ve
         let lazy = usage.map_or(0, |usage| usage.lazy_free / 1024);
         let open: u64 =
             unsure.within(area.start / PAGE..area.end / PAGE).map(|run| run.end - run.start).sum();
-        // Linux may have dropped what was freed lazily, so it may have less.
+        // Linux may have dropped pages that were freed lazily, and so have fewer.
         let open = open * (PAGE / 1024) + if ours > theirs { lazy } else { 0 };
         if ours != theirs && !world.tells_huge {
             untold += 1;

@@ -1,10 +1,10 @@
-//! What a replay on memory with contents writes, and what it must never find.
+//! The words that a replay on memory with contents stores, and the check that none reaches a wrong process.
 //!
-//! A write fault stores a word that names the address space and how often that was forked before, at a place
-//! in the page that is the task's own. So whatever word is found in a private page says where it comes from:
-//! from this address space, or from one that it was forked from, before that fork. Anything else is a page
-//! that leaked, was not zeroed, or was shared for too long. What is stored through a shared mapping is
-//! everybody's: private copies of a file's pages may hold it, whichever process stored it.
+//! A write fault stores a word at a place in the page that belongs to the task. The word names the address
+//! space and the number of times that address space was forked before. Every word in a private page therefore
+//! comes from this address space, or from one of its ancestors before the fork. Any other word shows a page
+//! that leaked, was not zeroed, or was shared for too long. Words stored through a shared mapping belong to
+//! no process: a private copy of a file's page may hold such a word from any process.
 
 use freehold::fault::FaultError;
 use freehold::report::pagemap::PageKind;
@@ -17,24 +17,25 @@ const PAGE: u64 = 4096;
 /// Words of a page.
 const WORDS: u64 = PAGE / 8;
 
-/// Where the words in an address space may come from.
+/// The address spaces from which words in this address space may come.
 #[derive(Debug)]
 pub(super) struct Lineage {
-    /// Itself first, then what it was forked from: the number of an address space, and the number of its
-    /// forks from which on its words must not be seen here.
+    /// Pairs of an address space and a number of forks, this address space first, then its ancestors. A word
+    /// of that address space may be present here only if it was stored before that many forks.
     sources: Vec<(u32, u32)>,
-    /// Number of its own forks. The plan orders each of them with everything else in the address space.
+    /// Number of forks of this address space. The plan orders each fork with all other steps in the address
+    /// space.
     forks: AtomicU32,
 }
 
-/// In place of an address space: a word that was stored to shared memory.
+/// Number used in place of an address space: the word was stored to shared memory.
 const EVERYBODY: u32 = 0;
 
-/// The number of the next address space. Unique is all it must be, and not [`EVERYBODY`]'s.
+/// Number of the next address space. Each number is unique and differs from [`EVERYBODY`].
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 impl Lineage {
-    /// Of an address space that an exec made.
+    /// Returns the lineage of an address space that an exec created.
     pub(super) fn fresh() -> Lineage {
         Lineage { sources: vec![(NEXT.fetch_add(1, Relaxed), u32::MAX)], forks: AtomicU32::new(0) }
     }
@@ -42,20 +43,21 @@ impl Lineage {
     /// Returns the lineage of an address space that was just forked from this one.
     pub(super) fn forked(&self) -> Lineage {
         let mut child = Lineage::fresh();
-        // Relaxed: steps that wait for each other are synchronised by `Slot::done`.
+        // Relaxed: steps that wait for each other are ordered by `Slot::done`.
         let own = (self.sources[0].0, self.forks.fetch_add(1, Relaxed) + 1);
         child.sources.push(own);
         child.sources.extend(&self.sources[1..]);
         child
     }
 
-    /// Returns the word that a task stores now.
+    /// Returns the word that a task stores at this moment.
     fn word(&self) -> u64 {
-        // Relaxed: as in `forked`.
+        // Relaxed: ordered by `Slot::done`, as in `forked`.
         u64::from(self.sources[0].0) << 32 | u64::from(self.forks.load(Relaxed))
     }
 
-    /// Whether a word may be seen in a private page here; `copy`: one that may be a copy of a file's page.
+    /// Returns true if a private page here may hold `word`. `copy` says that the page may be a copy of a
+    /// file's page.
     fn may_hold(&self, word: u64, copy: bool) -> bool {
         let (number, forks) = ((word >> 32) as u32, word as u32);
         word == 0
@@ -67,7 +69,8 @@ impl Lineage {
 /// Stores the task's word in the page of `address`.
 ///
 /// # Errors
-/// How the fault ended, if not well.
+///
+/// Fails with the error of the fault.
 pub(super) fn store(
     process: &Process,
     cpu: &mut Cpu<X86_4>,
@@ -82,7 +85,7 @@ pub(super) fn store(
     process.store(cpu, at, word)
 }
 
-/// Looks at every private page; what was found that should not be there: its address and the word.
+/// Searches every private page for a word that must not be there. Returns the address and the word.
 pub(super) fn strangers(process: &Process, lineage: &Lineage) -> Option<(u64, u64)> {
     let mut pages = Vec::new();
     process.pagemap(0..super::TASK_SIZE, |present| {
@@ -92,7 +95,7 @@ pub(super) fn strangers(process: &Process, lineage: &Lineage) -> Option<(u64, u6
     });
     let mut bytes = [0; PAGE as usize];
     for at in pages.into_iter().flat_map(|range| range.iter()) {
-        // What has no rights at all is looked at too.
+        // Pages without any access rights are read too.
         if process.read_memory(at, &mut bytes, freehold::remote::AccessMode::Forced) != Ok(bytes.len()) {
             continue;
         }
@@ -112,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_come_from_oneself_and_from_before_a_fork() {
+    fn private_pages_hold_own_words_and_words_from_before_a_fork() {
         let parent = Lineage::fresh();
         let first = parent.word();
         let child = parent.forked();
@@ -120,7 +123,7 @@ mod tests {
         let grandchild = child.forked();
         let sibling = parent.forked();
         assert!([first, second, parent.word(), 0].iter().all(|word| parent.may_hold(*word, false)));
-        assert!(!parent.may_hold(of_child, false), "a child's word in its parent");
+        assert!(!parent.may_hold(of_child, false), "a child's word is allowed in its parent");
         assert!(child.may_hold(first, false) && !child.may_hold(second, false));
         assert!(grandchild.may_hold(of_child, false) && !grandchild.may_hold(child.word(), false));
         assert!(grandchild.may_hold(first, false) && !grandchild.may_hold(second, false));
@@ -128,9 +131,9 @@ mod tests {
         assert!(!sibling.may_hold(of_child, false) && !Lineage::fresh().may_hold(first, false));
     }
     #[test]
-    fn what_is_stored_to_shared_memory_is_found_in_copies_of_files_alone() {
+    fn words_of_shared_memory_are_allowed_only_in_copies_of_file_pages() {
         let (one, word) = (Lineage::fresh(), u64::from(EVERYBODY) << 32 | 7);
         assert!(one.may_hold(word, true) && !one.may_hold(word, false));
-        assert!(!one.may_hold(Lineage::fresh().word(), true), "a private word of another");
+        assert!(!one.may_hold(Lineage::fresh().word(), true), "a private word of another space is allowed");
     }
 }

@@ -1,9 +1,11 @@
-//! Pages of files: what is taken to be in the page cache, and what recorded faults say of what is mapped.
+//! Pages of files: assumptions about the page cache, and the bounds that recorded faults give for mapped
+//! pages.
 //!
-//! A read fault on a file maps, with its page, those around it that are in the page cache. No recording tells
-//! what was there: taken is that everything was, up to the file's end, but of shared memory, of which only
-//! that is there what somebody touched. So the engine has what Linux had or more. What Linux had at least is
-//! known, too, the page of each recorded fault; and what at most: what is around them.
+//! A read fault on a file also maps the surrounding pages that are in the page cache. No recording shows the
+//! page cache. The replay assumes that it holds every page up to the end of the file. For shared memory, the
+//! replay assumes only the pages that a task has touched. The engine therefore maps the pages that Linux
+//! mapped, or more. Two bounds for Linux are known: it mapped at least the page of each recorded fault, and
+//! at most the pages around these pages.
 
 use super::reached::{AROUND, Around};
 use super::world::World;
@@ -12,11 +14,11 @@ use freehold::fault::Access;
 use freehold_machine::Process;
 
 const PAGE: u64 = 4096;
-/// Bytes that a page table maps.
+/// Bytes that one page table maps.
 const TABLE: u64 = 512 * PAGE;
 
-/// Brings what is around `at` into the page cache, if that is a file. Before the fault, so that its time is
-/// the engine's.
+/// Brings the pages around `at` into the page cache if `at` maps a file. Runs before the fault, so that the
+/// measured time of the fault is the engine's.
 pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Access) -> Option<Around> {
     let page = at & !(PAGE - 1);
     let vma = process.find_vma(page)?;
@@ -43,7 +45,7 @@ pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Acce
     let mapping = file.mapping();
     if !mapping.is_shmem() {
         for index in first..first + (window.end - start) / PAGE {
-            // What cannot be filled is absent, which the comparison shows.
+            // A page that cannot be filled stays absent, which the comparison reports.
             if !mapping.has_page(PageIndex::new(index)) {
                 let _ = mapping.fill(PageIndex::new(index));
             }

@@ -1,14 +1,14 @@
-//! What a worker finds while it replays: tallies, times, differences.
+//! Results that a worker collects during a replay: tallies, times, differences.
 
 use super::outcome::{Difference, Tally};
 use freehold_trace::CallName;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Differences that are kept with everything about them.
+/// Number of differences that are kept in full.
 const KEPT: usize = 20;
 
-/// Kinds of step that are no system call, numbered behind the calls.
+/// Kinds of step that are not system calls. They are numbered after the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Other {
     Fault,
@@ -26,41 +26,41 @@ const OTHERS: [(Other, &str); 5] = [
     (Other::Exit, "exit"),
 ];
 
-/// What one worker found.
+/// Results of one worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Findings {
     pub(super) calls: Tally,
     pub(super) faults: Tally,
     pub(super) snapshots: Tally,
-    /// VMAs of files in snapshots, and those with the same pages.
+    /// VMAs of files in snapshots; `as_linux` counts those with exactly the same pages.
     pub(super) file_vmas: Tally,
-    /// Places that the kernel chose.
+    /// Addresses that the kernel chose.
     pub(super) placed: Tally,
-    /// Faults that did not get as far as the engine: the page was there.
+    /// Faults that did not reach the engine because the page was already present.
     pub(super) already_there: u64,
-    /// The first differences, by line.
+    /// The first differences, ordered by line.
     pub(super) differences: Vec<Difference>,
     pub(super) difference_count: u64,
-    /// By kind: how many, and their time in nanoseconds.
+    /// Number and total time in nanoseconds, by kind of step.
     times: Vec<(u64, u64)>,
-    /// What was not compared, and how often.
+    /// Reasons why something was not compared, with counts.
     pub(super) aside: BTreeMap<&'static str, u64>,
-    /// Spent on comparing snapshots.
+    /// Time spent on comparing snapshots.
     pub(super) checking: Duration,
 }
 
 impl Findings {
-    /// Nothing yet.
+    /// Creates empty findings.
     pub(super) fn new() -> Findings {
         Findings { times: vec![(0, 0); CallName::ALL.len() + OTHERS.len()], ..Findings::default() }
     }
 
-    /// A call took so long.
+    /// Adds a call that took `ns` nanoseconds.
     pub(super) fn time_call(&mut self, name: CallName, ns: u64) {
         self.time(name as usize, ns);
     }
 
-    /// Something else did.
+    /// Adds a step of another kind that took `ns` nanoseconds.
     pub(super) fn time_other(&mut self, other: Other, ns: u64) {
         self.time(CallName::ALL.len() + other as usize, ns);
     }
@@ -71,14 +71,14 @@ impl Findings {
         sum.1 += ns;
     }
 
-    /// So much is not compared.
+    /// Counts `count` things that are not compared for the reason `why`.
     pub(super) fn set_aside(&mut self, why: &'static str, count: u64) {
         if count > 0 {
             *self.aside.entry(why).or_default() += count;
         }
     }
 
-    /// Something came out differently.
+    /// Adds a difference.
     pub(super) fn differ(&mut self, difference: impl FnOnce() -> Difference) {
         self.difference_count += 1;
         if self.differences.len() < KEPT {
@@ -86,7 +86,7 @@ impl Findings {
         }
     }
 
-    /// Adds what another worker found.
+    /// Adds the results of another worker.
     pub(super) fn merge(&mut self, other: Findings) {
         for (sum, part) in [
             (&mut self.calls, other.calls),
@@ -113,7 +113,7 @@ impl Findings {
         }
     }
 
-    /// Kinds that occurred: name, how many, time in nanoseconds.
+    /// Returns the kinds that occurred: name, number, time in nanoseconds.
     pub(super) fn kinds(&self) -> impl Iterator<Item = (&'static str, u64, u64)> {
         let names = CallName::ALL.iter().map(|name| name.as_str()).chain(OTHERS.map(|(_, name)| name));
         names.zip(&self.times).filter(|(_, sum)| sum.0 > 0).map(|(name, sum)| (name, sum.0, sum.1))
@@ -121,7 +121,7 @@ impl Findings {
 }
 
 impl Tally {
-    /// One more, which was as on Linux or not.
+    /// Counts one more, which matched Linux or not.
     pub(super) fn count(&mut self, as_linux: bool) {
         self.all += 1;
         self.as_linux += u64::from(as_linux);

@@ -1,5 +1,5 @@
-//! Memory that grows downwards by the kernel's own accesses (/proc/PID/mem, ptrace), which are no faults.
-//! Later calls and snapshots show how far it has grown.
+//! Memory that grows downwards because of the kernel's own accesses (/proc/PID/mem, ptrace), which are not
+//! recorded as faults. Later calls and snapshots show how far the memory has grown.
 
 use super::TASK_SIZE;
 use super::image::Image;
@@ -15,18 +15,19 @@ use std::sync::Mutex;
 
 const PAGE: u64 = 4096;
 
-/// Addresses that calls have unmapped below memory that grows, where nothing was known to be.
+/// Ranges below memory that grows, where no VMA was known, and which calls have unmapped.
 #[derive(Default)]
 pub(super) struct Holes(Mutex<Vec<Range<u64>>>);
 
 impl Holes {
-    /// Takes over the holes of the process that was forked.
+    /// Copies the holes of the process that was forked.
     pub(super) fn inherit(&self, parent: &Holes) {
         lock(&self.0).clone_from(&lock(&parent.0));
     }
 }
 
-/// Grows memory that a call has found on Linux. Returns whether it has grown without a recorded access.
+/// Grows memory that a call found mapped on Linux. Returns true if memory has grown without a recorded
+/// access.
 pub(super) fn before(image: &Image, call: &Call) -> bool {
     let [at, len, ..] = call.args;
     if call.name == CallName::Munmap
@@ -36,13 +37,13 @@ pub(super) fn before(image: &Image, call: &Call) -> bool {
         lock(&image.holes.0).push(at..at.saturating_add(len));
     }
     let found = finds_mapped(call);
-    // What lies between was there, too.
+    // The addresses between were mapped too.
     found.is_some_and(|at| {
         above(image.process(), at).is_some_and(|start| grow(image.process(), at, start..start))
     })
 }
 
-/// Returns the address of a call that succeeds only if memory is mapped there.
+/// Returns the address of a call that succeeds only if memory is mapped at that address.
 fn finds_mapped(call: &Call) -> Option<u64> {
     use CallName::{Madvise, Mbind, Mincore, Mlock, Mlock2, Mprotect, Mremap, Msync, Munlock, PkeyMprotect};
     const PROT_GROWSDOWN: u64 = 0x100_0000;
@@ -55,12 +56,12 @@ fn finds_mapped(call: &Call) -> Option<u64> {
     (finds && call.returned.value().is_some()).then_some(at & !(PAGE - 1))
 }
 
-/// Brings memory that grows into line with the VMAs of a snapshot. Returns how many of them have grown
-/// without a recorded access.
+/// Grows memory to match the VMAs of a snapshot. Returns the number of VMAs that have grown without a
+/// recorded access.
 pub(super) fn as_shown(image: &Image, areas: &[&Area]) -> u64 {
     let process = image.process();
     let grows = |area: &&&Area| area.flags.as_ref().is_none_or(|flags| flags.contains(b"gd"));
-    // From the top: what lies below has grown out of what lies above.
+    // Iterates from the top, because lower VMAs have grown out of higher ones.
     let grown = areas.iter().rev().filter(grows).filter(|area| reaches_down(process, area)).count();
     let mut cut = 0;
     for hole in lock(&image.holes.0).iter() {
@@ -74,22 +75,22 @@ pub(super) fn as_shown(image: &Image, areas: &[&Area]) -> u64 {
     grown as u64 + cut
 }
 
-/// Lets memory grow down to a VMA of a snapshot. Returns whether there is memory that grows so.
+/// Grows memory down to a VMA of a snapshot. Returns true if memory that grows is there.
 fn reaches_down(process: &Process, area: &Area) -> bool {
     let Some(start) = above(process, area.start) else { return false };
     let grown = grow(process, area.start, area.end.min(start)..start);
     if grown && area.end <= start {
-        // Whether it had its rights before it grew is not known.
+        // The recording does not show whether the rights were set before the memory grew.
         let _ = process.mprotect(area.start, area.end - area.start, Prot::from_bits_retain(area.prot.into()));
     }
     grown
 }
 
-/// Lets memory that begins where `hole` ends grow down to `address`, without the hole.
+/// Grows the memory that begins at the end of `hole` down to `address`, and leaves the hole unmapped.
 fn grow(process: &Process, address: u64, hole: Range<u64>) -> bool {
-    // A refusal shows in the comparison that follows.
+    // The comparison that follows reports a refusal.
     let _ = process.handle_fault(address, Access::READ);
-    // Which pages the kernel has touched is not known.
+    // The recording does not show which pages the kernel has touched.
     let _ = process.madvise(address, hole.end.min(TASK_SIZE) - address, Advice::DontNeedLocked);
     if !hole.is_empty() {
         let _ = process.munmap(hole.start, hole.end - hole.start);

@@ -1,4 +1,4 @@
-//! What tasks run in, and how far they are.
+//! The address spaces that tasks run in, and the progress of each task.
 
 use super::contents::Lineage;
 use super::grown::Holes;
@@ -12,17 +12,17 @@ use freehold_trace::plan::TaskSteps;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// An address space that tasks run in; its counts are kept when the last of them lets go of it.
+/// An address space that tasks run in. Its fault counts are added to the totals when the last task leaves it.
 pub(super) struct Image {
     process: Process,
-    /// Where things go in it is known to be as on Linux, and compared.
+    /// The base from which Linux places mappings is known, so chosen addresses are compared.
     pub(super) places: bool,
     pub(super) lineage: Lineage,
     pub(super) reached: Reached,
     pub(super) touched: Touched,
     pub(super) pagers: Pagers,
     pub(super) holes: Holes,
-    /// It has all the resource limits that it had on Linux.
+    /// The resource limits are all known and the same as on Linux.
     pub(super) limited: AtomicBool,
     totals: Arc<Totals>,
 }
@@ -41,7 +41,7 @@ impl Image {
         Arc::new(Image { process, places, lineage, reached, touched, pagers, holes, limited, totals })
     }
 
-    /// It gets these resource limits; where one is not known, the one that `unless` has.
+    /// Sets the known resource limits. Takes each limit that is not known from `unless`.
     pub(super) fn limit(&self, known: &KnownLimits, unless: Limits) {
         let (data, data_hard) = known.data.unwrap_or((unless.data, unless.data_hard));
         self.process.limits().set(&Limits {
@@ -67,17 +67,17 @@ impl Drop for Image {
     }
 }
 
-/// A task that is being run, or waits.
+/// A task that is running or waiting.
 pub(super) struct Task<'p> {
     pub(super) slot: usize,
     pub(super) number: u32,
     pub(super) steps: &'p TaskSteps,
-    /// Of the next step in `steps`.
+    /// Index of the next step in `steps`.
     pub(super) at: usize,
     pub(super) image: Option<Arc<Image>>,
 }
 
-/// What address spaces counted that are gone.
+/// Fault counts of address spaces that have ended.
 #[derive(Default)]
 pub(super) struct Totals {
     vma_lock: AtomicU64,
@@ -85,14 +85,14 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Adds the counts of a space that ends.
+    /// Adds the counts of an address space that ends.
     pub(super) fn add(&self, process: &Process) {
         let faults = process.faults();
         self.vma_lock.fetch_add(faults.vma_lock, Relaxed);
         self.mmap_lock.fetch_add(faults.mmap_lock, Relaxed);
     }
 
-    /// Faults served under a VMA's lock, and under the mmap lock.
+    /// Returns the numbers of faults served under a VMA lock and under the mmap lock.
     pub(super) fn rungs(&self) -> (u64, u64) {
         (self.vma_lock.load(Relaxed), self.mmap_lock.load(Relaxed))
     }

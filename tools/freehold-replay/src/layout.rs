@@ -1,15 +1,16 @@
-//! Where Linux begins to look for room in an address space, as a snapshot shows it.
+//! The address at which Linux begins its search for free space, derived from a snapshot.
 
 use freehold::space::{LEGACY_BASE, Layout};
 use freehold_trace::Area;
 use freehold_trace::plan::Start;
 
-/// Nothing below is placed from the top downwards: programs lie there.
+/// Lowest base of the top-down layout. Below this address lie the programs.
 const LOWEST_BASE: u64 = 0x6000_0000_0000;
-/// How far above its lowest place the legacy layout may begin: 2^32 pages.
+/// Size of the range from which Linux draws the base of the legacy layout: 2^32 pages.
 const LEGACY_DRAWN: u64 = 1 << 44;
 
-/// Where Linux begins to look for room, and from which end, where the start tells.
+/// Returns the base of Linux's search for free space and the direction of the search, if the start shows
+/// them.
 pub(super) fn base(start: &Start) -> Option<(u64, Layout)> {
     match start {
         Start::Shown(snapshot) => base_of(&snapshot.areas),

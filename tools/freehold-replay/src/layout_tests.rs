@@ -6,28 +6,28 @@ fn area(start: u64, end: u64, name: &str) -> Area {
 }
 
 #[test]
-fn placing_begins_below_the_stack_at_the_end_of_the_loader() {
+fn top_down_base_is_the_end_of_the_loader_below_the_stack() {
     let program = area(0x5555_0000_0000, 0x5555_0000_1000, "/bin/t");
     let loader = area(0x7f00_0000_0000, 0x7f00_0000_3000, "/lib/ld.so");
     let stack = area(0x7ffe_0000_0000, 0x7ffe_0002_0000, "[stack]");
     let vdso = area(0x7fff_0000_0000, 0x7fff_0000_2000, "[vdso]");
     let all = [program.clone(), loader, stack.clone(), vdso.clone()];
     assert_eq!(base_of(&all), Some((0x7f00_0000_3000, Layout::TopDown)));
-    // A program without a loader, on a kernel that puts the vdso above the stack.
+    // A program without a loader, on a kernel that maps the vdso above the stack.
     assert_eq!(base_of(&[program.clone(), stack, vdso]), None);
     assert_eq!(base_of(&[program]), None);
     assert_eq!(base(&Start::Unknown), None);
 }
 
 #[test]
-fn in_the_legacy_layout_it_begins_at_the_loaders_start() {
+fn legacy_base_is_the_start_of_the_loader() {
     let program = area(0x5555_5555_4000, 0x5555_5555_6000, "/bin/t");
     let loader = area(LEGACY_BASE + 0x12_3000, LEGACY_BASE + 0x15_6000, "/lib/ld.so");
     let vdso = area(LEGACY_BASE + 0x15_6000, LEGACY_BASE + 0x15_8000, "[vdso]");
     let stack = area(0x7ffe_0000_0000, 0x7ffe_0002_0000, "[stack]");
     let all = [loader.clone(), vdso, program, stack];
     assert_eq!(base_of(&all), Some((loader.start, Layout::BottomUp)));
-    // The place of somebody else's choice: without a limit of the stack, all lies lower.
+    // The base is not Linux's choice: without a stack limit, all mappings lie lower.
     let lower = area(0x1555_5552_0000, 0x1555_5555_6000, "/lib/ld.so");
     assert_eq!(base_of(&[lower, all[2].clone(), all[3].clone()]), None);
 }

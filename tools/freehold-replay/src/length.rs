@@ -1,17 +1,17 @@
-//! How long files are: the engine wants a size of each, and a recording does not tell all of them.
+//! Lengths of files. The engine needs a size for each file, and a recording does not show every length.
 
 use freehold::file::Mapping;
 use freehold_machine::Machine;
 
-/// No file is taken to be longer. The size of one of which it is not known how long it is.
+/// Largest file size. Also the size of a file whose length is not known.
 pub(super) const MOST: u64 = 1 << 46;
 
-/// The size that the engine is given for a length in bytes, if that is known.
+/// Returns the size to give to the engine for a length in bytes, which may be unknown.
 pub(super) fn to_size(bytes: Option<u64>) -> u64 {
     bytes.unwrap_or(MOST)
 }
 
-/// The length of a file in bytes, if that is known.
+/// Returns the length of a file in bytes, if known.
 pub(super) fn known(mapping: &Mapping<Machine>) -> Option<u64> {
     Some(mapping.size()).filter(|bytes| *bytes != MOST)
 }

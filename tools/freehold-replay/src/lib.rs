@@ -1,12 +1,12 @@
 //! Replays recordings on the engine and checks every answer against Linux's.
 //!
-//! [`replay`] does it for a [`Source`] and finds an [`outcome`]; [`report`] writes that for people and
-//! programs, [`picture`] draws the recording itself, [`Tasks`] lists who lived when, [`maps_at`] looks into
-//! one moment.
+//! [`replay`] replays a [`Source`] and returns an [`outcome`](mod@outcome). [`report`] writes an outcome for
+//! people and programs. [`picture`] draws the recording itself. [`Tasks`] lists the tasks with their
+//! lifetimes. [`maps_at`] returns the VMAs of one address space at one time.
 //!
 //! ```text
 //! recording -> plan (freehold-trace), a segment at a time
-//!           -> run: tasks side by side on virtual CPUs          run.rs
+//!           -> run: tasks in parallel on virtual CPUs           run.rs
 //!              each step: a call, a fault, a fork, an exec      perform.rs, calls.rs, start.rs
 //!              its answer against Linux's                       perform.rs, place.rs, compare.rs, resident.rs
 //!           -> outcome                                          outcome.rs
@@ -70,28 +70,28 @@ use std::io;
 use std::time::{Duration, Instant};
 use world::World;
 
-/// A listener that wants to know how far a replay has come.
+/// Callbacks that report the progress of a replay.
 pub trait Progress {
-    /// So many events of the recording were read and planned.
+    /// Reports that `events` events of the recording are read and planned.
     fn planned(&self, events: u64);
-    /// So many of them have run.
+    /// Reports that `events` of them have run.
     fn ran(&self, events: u64);
 }
 
-/// Nobody does.
+/// Ignores all progress.
 impl Progress for () {
     fn planned(&self, _: u64) {}
     fn ran(&self, _: u64) {}
 }
 
-/// Why a recording could not be replayed.
+/// Reason why a recording could not be replayed.
 #[derive(Debug)]
 pub enum ReplayError {
-    /// It cannot be read.
+    /// The recording cannot be read.
     Read(ReadError),
-    /// The machine could not be made, or its memory ran out.
+    /// The machine could not be created, or its memory ran out.
     Machine(io::Error),
-    /// There is no such task at that time, or none at all, of which an address space is known.
+    /// No address space is known for the requested task at the requested time.
     NoTask(Box<NoTask>),
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReplayError::Read(error) => error.fmt(f),
-            ReplayError::Machine(error) => write!(f, "the machine to replay on cannot be made: {error}"),
+            ReplayError::Machine(error) => write!(f, "cannot create the machine for the replay: {error}"),
             ReplayError::NoTask(absent) => absent.fmt(f),
         }
     }
@@ -119,7 +119,7 @@ impl From<io::Error> for ReplayError {
     }
 }
 
-/// A replay under way.
+/// State of a replay in progress.
 struct Replay {
     world: World,
     cpus: Vec<Cpu<X86_4>>,
@@ -144,7 +144,7 @@ impl Replay {
         })
     }
 
-    /// Runs a segment, then compares what was frozen at its end.
+    /// Runs a segment, then compares the snapshots that were frozen at its end.
     fn run(&mut self, segment: &Segment) -> io::Result<()> {
         self.world.open(&segment.files).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let (world, tasks) = (&self.world, &mut self.tasks);
@@ -163,10 +163,8 @@ impl Replay {
 
 /// Replays a recording once.
 ///
-/// # Errors
-///
-/// The recording cannot be read, or there is no machine to replay it on. That something came out differently
-/// is no error.
+/// Fails if the recording cannot be read or if the machine cannot be created. A difference from Linux is not
+/// an error; the outcome lists it.
 pub fn replay(
     source: impl Into<Source>,
     options: &Options,
@@ -181,16 +179,17 @@ pub fn replay(
     }
 }
 
-/// How an attempt went.
+/// Result of one attempt to replay.
 enum Attempt {
-    /// To the end.
+    /// The replay reached the end of the recording.
     Ended(Box<Outcome>),
-    /// It needs another machine, which has more than the one that it had.
+    /// The replay must start again with these options: the machine lacked a feature that the recording needs.
     Wants(Options),
 }
 
-/// Replays a recording, as far as the machine can: what the recording shows in memory can be compared only
-/// where memory holds it, and keys are given only where there are some.
+/// Replays a recording until its end, or until it needs a feature that the machine lacks. Bytes that the
+/// recording shows can be compared only on memory with contents, and protection keys need a machine that has
+/// them.
 fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Result<Attempt, ReplayError> {
     let planner = Planner::new(source.open()?).with_segments_of(options.segment);
     let mut planner = planner.keeping_layout(options.places);
@@ -215,22 +214,22 @@ fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Resul
         replay.run(&segment)?;
         progress.ran(events);
     }
-    // Without its snapshots a recording says next to nothing: they lie elsewhere.
+    // Without its snapshots, which are in a separate file, a recording determines almost nothing.
     let refused = events == 0 || matches!(planner.cut_off(), Some(ReadError::NoSnapshot { .. }));
     if refused && let Some(error) = planner.take_cut_off() {
         return Err(error.into());
     }
-    // What is still mapped at the end goes, and counts.
+    // Drops the remaining address spaces; their unmapping counts.
     replay.tasks.clear();
     Ok(Attempt::Ended(Box::new(outcome(&planner, replay, options, (events, planning)))))
 }
 
-/// The address space of `task` at `time`, in nanoseconds since the first event, as /proc/PID/maps shows it.
-/// Without a task, that of the first one alive.
+/// Returns the address space of `task` as /proc/PID/maps shows it, at `time` nanoseconds after the first
+/// event. Without a task, returns the address space of the first task that is alive.
 ///
 /// # Errors
 ///
-/// As [`replay`]; or there is no such task.
+/// Fails like [`replay`], or with [`ReplayError::NoTask`] if no such task has an address space at that time.
 pub fn maps_at(
     source: impl Into<Source>,
     time: u64,
@@ -255,7 +254,7 @@ pub fn maps_at(
         return Err(ReplayError::NoTask(Box::new(NoTask { task, time, tasks })));
     };
     let mut text = String::new();
-    // A String takes everything.
+    // Writing to a String cannot fail.
     let _ = image.process().write_maps(&mut text);
     Ok(text)
 }
@@ -302,7 +301,8 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
     }
 }
 
-/// Waits of everyone: those who did not wait waited for no time at all.
+/// Returns the waits for the lock of readers and writers. An acquisition that did not wait counts as a wait
+/// of 0.
 fn waits(locks: &LockSnapshot) -> Histogram {
     let mut waits = locks.read.waited.clone();
     waits.merge(&locks.write.waited);

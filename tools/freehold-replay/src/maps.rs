@@ -1,21 +1,21 @@
-//! The VMAs of an address space, as lists of them show.
+//! Queries for the VMAs of an address space, in the form of /proc/PID/maps.
 
 use freehold::report::maps::MapLine;
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
 use std::ops::Range;
 
-/// Lines of maps on each side of a difference.
+/// Number of VMAs shown on each side of a difference.
 const AROUND: usize = 3;
-/// The end of what is replayed.
+/// End of the addresses that are replayed.
 pub(super) const TASK_SIZE: u64 = <Process>::TASK_SIZE;
 
-/// The VMAs that lie in a range of addresses, or reach into it.
+/// Returns the VMAs that overlap a range of addresses.
 pub(super) fn lines_in(process: &Process, range: Range<u64>) -> impl Iterator<Item = MapLine<Machine>> {
     process.maps(range.start).take_while(move |line| line.start < range.end)
 }
 
-/// The VMA at an address and its neighbours, as /proc/PID/maps shows them.
+/// Returns the VMA at an address and its neighbours in the form of /proc/PID/maps.
 pub(super) fn maps_around(process: &Process, at: u64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut after = 0;
@@ -35,7 +35,7 @@ pub(super) fn maps_around(process: &Process, at: u64) -> Vec<String> {
     lines
 }
 
-/// Where memory begins that would grow down to `address`, if none is mapped there.
+/// Returns the start of the memory that would grow down to `address`, if no VMA contains `address`.
 pub(super) fn above(process: &Process, address: u64) -> Option<u64> {
     let next = process.maps(address).next()?;
     (next.start > address && next.flags.contains(VmFlags::GROWSDOWN)).then_some(next.start)

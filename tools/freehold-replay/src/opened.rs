@@ -1,4 +1,4 @@
-//! Files, as recorded programs have opened and changed them.
+//! Files, with the ways in which recorded programs opened and changed them.
 
 use super::image::Image;
 use super::length;
@@ -16,22 +16,22 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// The seals that the engine has to know.
+/// The seals that the engine must know.
 const WRITES: u64 = seal::WRITE | seal::FUTURE_WRITE;
-/// Flags of memfd_create: it may be sealed; it cannot be executed, and that is sealed.
+/// Flags of memfd_create. The first allows seals; the second makes the file non-executable and seals that.
 const MFD_ALLOW_SEALING: u64 = 2;
 const MFD_NOEXEC_SEAL: u64 = 8;
 
-/// A file, and how it was opened: each way is a file of its own for the engine.
+/// A file with all ways in which it was opened. Each way is a separate file for the engine.
 pub(super) struct Opened {
     pub(super) mapping: Counted<Mapping<Machine>>,
     pub(super) name: String,
-    /// What is sealed, if it is a memfd. Lengths are kept here: that a program has made it longer by writing
-    /// is no call of the replay.
+    /// The seals, if the file is a memfd. Seals of the length are kept here and not given to the engine: a
+    /// program makes its file longer by a write, which the replay repeats as a change of length.
     seals: Option<Mutex<u64>>,
-    /// As it is taken to be where nobody knows: for reading and writing.
+    /// The file as opened for reading and writing, for mappings whose way of opening is not recorded.
     guess: OnceLock<Counted<File<Machine>>>,
-    /// By how it was opened, as long as something maps it.
+    /// Open files by the way of opening, while a VMA maps them.
     known: Mutex<HashMap<Access, Weak<File<Machine>>>>,
 }
 
@@ -46,18 +46,18 @@ impl Opened {
         Opened { mapping, name: name.to_owned(), seals: seals.map(Mutex::new), guess, known }
     }
 
-    /// Whether seals may be added to a memfd that was made with these flags.
+    /// Returns true if seals may be added to a memfd that was created with these flags.
     pub(super) fn may_be_sealed(flags: u64) -> bool {
         flags & (MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) != 0
     }
 
-    /// The open file behind a mapping; `access` is how it was opened, where that is recorded. None without
-    /// memory.
+    /// Returns the open file behind a mapping. `access` says how it was opened, where that is recorded.
+    /// Returns `None` if there is no memory.
     pub(super) fn file(&self, access: Option<Access>) -> Option<Counted<File<Machine>>> {
         let new = |access| File::new(&self.mapping, access, &self.name).ok();
         let Some(how) = access else {
             if self.guess.get().is_none() {
-                // Another may have been as fast.
+                // Another thread may have set it first.
                 let _ = self.guess.set(new(FileAccess::READ_WRITE)?);
             }
             return self.guess.get().cloned();
@@ -76,12 +76,13 @@ impl Opened {
         lock(&self.known)
     }
 
-    /// `file` is this one, and was opened in a way that the recording tells.
+    /// Returns true if `file` is this file, opened in a way that is recorded.
     pub(super) fn tells(&self, file: &Counted<File<Machine>>) -> bool {
         self.known().values().any(|known| known.is_of(file))
     }
 
-    /// Makes a call that changes the file. None: the engine does not have it, or cannot know its answer.
+    /// Makes a call that changes the file. Returns `None` if the engine lacks the call or cannot determine
+    /// its answer.
     pub(super) fn change(&self, call: &Call) -> Option<Returned> {
         if self.mapping.is_zeroes() {
             return None;
@@ -128,7 +129,7 @@ impl Opened {
         if forbids { Err(Errno::EPERM) } else { self.mapping.truncate(bytes).map_err(errno) }
     }
 
-    /// Adds seals, or asks for them.
+    /// Adds seals, or returns them.
     fn seal(&self, call: &Call) -> Option<Returned> {
         let seals = self.seals.as_ref()?;
         let mut seals = lock(seals);
@@ -136,7 +137,7 @@ impl Opened {
             return Some(Returned::Value(*seals));
         }
         let added = u64::from(call.args[2] as u32);
-        // Of a file that can be executed, that seals more; whether it can, nobody knows.
+        // On an executable file this seal implies more seals. Whether the file is executable is not known.
         if added & seal::EXEC != 0 {
             return None;
         }
@@ -169,7 +170,7 @@ fn errno(error: FillError) -> Errno {
 }
 
 impl World {
-    /// A call that changes a file.
+    /// Makes a call that changes a file.
     pub(super) fn change(&self, file: Option<u32>, call: &Call) -> Option<Returned> {
         let Some(Mapped::File(opened)) = self.mapped(file?) else { return None };
         let answer = opened.change(call);
@@ -177,27 +178,27 @@ impl World {
         answer
     }
 
-    /// A file has this length now; nothing: that is not known any more.
+    /// Sets the length of a file. `None` means that the length is no longer known.
     pub(super) fn set_length(&self, file: u32, bytes: Option<u64>) {
         let Some(Mapped::File(opened)) = self.mapped(file) else { return };
-        // One that is longer than any is taken to be stays so: nothing is to be cut off.
+        // A file that is already longer than the largest size keeps its length, so that nothing is cut off.
         if bytes.is_none() && opened.mapping.size() > length::MOST {
             return;
         }
-        // No seal of the engine's keeps it from that; without memory its length stays.
+        // No seal of the engine forbids this. If memory runs out, the length stays unchanged.
         let _ = opened.mapping.truncate(length::to_size(bytes));
         self.pages_went(&opened.mapping);
     }
 
-    /// Wherever the file is mapped, only those of its pages are expected that the engine still has.
+    /// Updates the expected pages in every mapping of the file to the pages that the engine still has.
     fn pages_went(&self, mapping: &Counted<Mapping<Machine>>) {
         self.each_mapping(mapping, |image, range| {
             image.reached.follow(image.process(), range.start, range.end - range.start);
         });
     }
 
-    /// Something that is not recorded may have taken pages of a file: wherever it is mapped, they may be
-    /// there or not.
+    /// Records that an unrecorded event may have freed pages of a file. In every mapping of the file, each
+    /// page may be present or absent.
     pub(super) fn doubt(&self, file: u32) {
         let Some(Mapped::File(opened)) = self.mapped(file) else { return };
         self.each_mapping(&opened.mapping, |image, range| {
@@ -206,7 +207,7 @@ impl World {
         });
     }
 
-    /// The addresses of each VMA that maps the file, in all address spaces.
+    /// Calls `each` with the addresses of every VMA that maps the file, in all address spaces.
     fn each_mapping(&self, mapping: &Counted<Mapping<Machine>>, mut each: impl FnMut(&Image, Range<u64>)) {
         for image in self.live() {
             let process = image.process();

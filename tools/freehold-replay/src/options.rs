@@ -1,32 +1,33 @@
-//! How to replay.
+//! Options of a replay.
 
 use super::locking::Design;
 use super::workers::Workers;
 use freehold_trace::plan::SEGMENT;
 
-/// How to replay.
+/// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Virtual CPUs, each with a worker.
+    /// Number of virtual CPUs. Each has a worker.
     pub cpus: usize,
-    /// With contents; else on memory that has none.
+    /// Memory has contents. Otherwise memory is phantom: frames without contents.
     pub backed: bool,
-    /// The machine has protection keys; a replay that needs them begins again with them by itself.
+    /// The machine has protection keys. A replay that needs them starts again with this option.
     pub keys: bool,
-    /// How locks are used.
+    /// The locking design.
     pub design: Design,
-    /// What varies the interleaving.
+    /// Seed that determines the interleaving.
     pub seed: u64,
-    /// Look for stale translations all the time, which costs time.
+    /// Check for stale TLB entries on every access. Slower.
     pub oracles: bool,
-    /// Steps planned and run at a time, at most: with fewer, tasks meet more often.
+    /// Largest number of steps planned and run at a time. With a smaller number, tasks synchronise more
+    /// often.
     pub segment: usize,
-    /// Compare where things go that have no fixed place. For this, calls that change which addresses are
-    /// free keep their order; else Linux's places are taken over.
+    /// Compare the addresses that the kernel chose. For this, calls that change which addresses are free keep
+    /// their order. Otherwise the replay uses Linux's addresses.
     pub places: bool,
-    /// Steps that a task takes in a row, at most. Enough to make the price of a switch small.
+    /// Largest number of steps that a task takes in a row. Large enough to keep the cost of switching small.
     pub turn: u32,
-    /// What the workers are.
+    /// The kind of workers.
     pub workers: Workers,
 }
 

@@ -1,5 +1,5 @@
-//! What a replay found: the numbers and differences that a report shows. Serialised, as the report for
-//! programs has them: times in nanoseconds, a key that is a time ends in its unit.
+//! The result of a replay: the numbers and differences that a report shows. The JSON report serialises these
+//! types: times are in nanoseconds, and a key that holds a time ends in its unit.
 
 use crate::locking::Design;
 use serde::{Serialize, Serializer};
@@ -10,16 +10,16 @@ use std::time::Duration;
 pub struct Outcome {
     /// The recording's name.
     pub name: String,
-    /// The recording is a text by strace: it has no faults and no snapshots, and the program ran at strace's
-    /// pace.
+    /// The recording is a text by strace. It has no faults and no snapshots, and the program ran at the speed
+    /// of strace.
     pub calls_only: bool,
-    /// The design that ran.
+    /// The locking design of the replay.
     pub design: Design,
-    /// Virtual CPUs that ran it.
+    /// Number of virtual CPUs.
     pub cpus: usize,
-    /// With contents.
+    /// Memory had contents.
     pub backed: bool,
-    /// What varied the interleaving.
+    /// Seed that determined the interleaving.
     pub seed: u64,
     /// System calls of memory management.
     pub calls: Tally,
@@ -27,164 +27,166 @@ pub struct Outcome {
     pub faults: Tally,
     /// Snapshots of address spaces.
     pub snapshots: Tally,
-    /// VMAs of files in the snapshots of which the pages were compared; as on Linux: with the very same
-    /// pages. The others had what recorded faults prove, and no more than they explain, or there is a
-    /// difference.
+    /// VMAs of files in the snapshots whose pages were compared. `as_linux` counts the VMAs with exactly the
+    /// same pages. Each other VMA has at least the pages that recorded faults prove, and no page that they do
+    /// not explain; otherwise it is a difference.
     pub file_vmas: Tally,
-    /// Times at which the kernel chose a place, and the engine in the same state its own.
+    /// Calls for which the kernel chose an address, and for which the engine, in the same state, chose one
+    /// too.
     pub placed: Tally,
     /// The first differences, in the order of the recording.
     pub differences: Vec<Difference>,
-    /// How many there were.
+    /// Number of all differences.
     pub difference_count: u64,
-    /// Lines of the recording that could not be read, or not in every part.
+    /// Number of lines that could not be read, or not completely.
     pub unread: u64,
-    /// What is wrong with the first of them.
+    /// Error messages for the first of these lines.
     pub unread_lines: Vec<String>,
-    /// Why the recording could not be read to its end.
+    /// Reason why the recording could not be read to its end.
     pub cut_off: Option<String>,
-    /// What was not checked, and why: a reason and how many events it concerns.
+    /// Reasons why something was not checked, each with the number of events.
     pub set_aside: Vec<(String, u64)>,
-    /// Which rung served the faults here.
+    /// Locks that served the faults.
     pub rungs: Rungs,
-    /// How long the mmap lock was held for writing, each time, in nanoseconds.
+    /// Times for which a task held the mmap lock for writing, in nanoseconds.
     pub exclusive_hold: Beside,
-    /// How long a task waited for the mmap lock, each time, in nanoseconds.
+    /// Times for which a task waited for the mmap lock, in nanoseconds.
     pub mmap_lock_wait: Beside,
-    /// Time by kind of call, most time on Linux first; faults are a kind.
+    /// Time by kind of call, ordered by Linux's time, longest first. Faults are a kind.
     pub kinds: Vec<KindTime>,
-    /// Flushes of translations: all of ours, and the interrupts that Linux sent for them.
+    /// TLB flushes of the engine, and the interrupts that Linux sent for its own flushes.
     pub flushes: FlushCount,
-    /// From the first event to the last, reading, planning and waiting for the freezer not included.
+    /// Time from the first event to the last, without reading, planning and waiting for the freezer.
     pub wall: Duration,
-    /// Of `wall`, spent on comparing snapshots, summed over the CPUs.
+    /// Part of `wall` spent on comparing snapshots, summed over the CPUs.
     pub checking: Duration,
-    /// How long the recorded program ran, without the time it was frozen.
+    /// Run time of the recorded program, without the time that it was frozen.
     pub recorded: Duration,
-    /// Reading and planning: events and time.
+    /// Number of events that were read and planned, and the time that took.
     pub planned: (u64, Duration),
 }
 
 impl Outcome {
-    /// How many events were not checked.
+    /// Returns the number of events that were not checked.
     pub fn not_checked(&self) -> u64 {
         self.set_aside.iter().map(|(_, events)| events).sum()
     }
 
-    /// Everything checked was as on Linux.
+    /// Returns true if everything that was checked matched Linux.
     pub fn is_as_linux(&self) -> bool {
         self.difference_count == 0
     }
 
-    /// All of the recording could be read.
+    /// Returns true if the whole recording could be read.
     pub fn is_whole(&self) -> bool {
         self.unread == 0 && self.cut_off.is_none()
     }
 }
 
-/// How many there were and how many were as on Linux.
+/// Number of checks and number of matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// All that could be checked.
+    /// Number of things that were checked.
     pub all: u64,
-    /// Those that came out as on Linux.
+    /// Number of those that matched Linux.
     pub as_linux: u64,
 }
 
-/// One answer that was not Linux's.
+/// One answer that differs from Linux's.
 #[derive(Clone, Debug, Serialize)]
 pub struct Difference {
     /// Line of the recording.
     pub line: u32,
     /// The task.
     pub task: u32,
-    /// What was done: the call with its arguments, the fault, the snapshot.
+    /// The operation: the call with its arguments, the fault or the snapshot.
     pub what: String,
     /// Linux's answer.
     pub linux: String,
-    /// The engine's.
+    /// The engine's answer.
     pub freehold: String,
-    /// The engine's VMAs around it, as `/proc/PID/maps` shows them.
+    /// The engine's VMAs near the address, as `/proc/PID/maps` shows them.
     pub maps: Vec<String>,
 }
 
-/// Which lock served the faults.
+/// Numbers of faults by the lock that served them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rungs {
-    /// The VMA's lock alone.
+    /// Served under the VMA lock.
     pub vma_lock: u64,
     /// The mmap lock.
     pub mmap_lock: u64,
-    /// None: the page was there already (brought in with a neighbour, or by another thread).
+    /// Not served by the engine: the page was already present. It came with a neighbour, or by another
+    /// thread.
     pub already_there: u64,
 }
 
-/// A distribution here and on Linux.
+/// A distribution for the engine and for Linux.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beside {
-    /// Here.
+    /// The engine's distribution.
     pub freehold: Spread,
-    /// On the recorded machine; none where the recording does not say.
+    /// The distribution of the recorded machine. `None` if it is not recorded.
     pub linux: Option<Spread>,
 }
 
 /// A distribution of nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Spread {
-    /// How many.
+    /// Number of values.
     pub count: u64,
     /// The median.
     pub p50: u64,
-    /// 99 of 100 were no longer.
+    /// The 99th percentile.
     pub p99: u64,
     /// The longest.
     pub max: u64,
 }
 
-/// The time that one kind of call took.
+/// Time spent in one kind of call.
 #[derive(Clone, Debug, Serialize)]
 pub struct KindTime {
-    /// The call, or `fault`, `fork`, `exec`, `exit`.
+    /// Name of the call, or `fault`, `fork`, `exec`, `exit`.
     pub name: String,
-    /// How many.
+    /// Number of calls.
     pub count: u64,
-    /// All of them together, here.
+    /// Total time of the engine.
     #[serde(rename = "ns", serialize_with = "nanoseconds")]
     pub freehold: Duration,
-    /// On the recorded machine, where the recording says so.
+    /// Time on the recorded machine, if recorded.
     #[serde(flatten, serialize_with = "of_linux")]
     pub linux: Option<LinuxTime>,
 }
 
-/// The time of one kind of call on the recorded machine.
+/// Time of one kind of call on the recorded machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinuxTime {
-    /// All of them together.
+    /// Total time.
     pub all: Duration,
-    /// Of so many: the recording need not say it of each.
+    /// Number of calls that the total covers. The recording need not contain the time of every call.
     pub count: u64,
 }
 
-/// Flushes of translations.
+/// TLB flushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FlushCount {
-    /// Flushes the engine asked for.
+    /// Number of flushes that the engine requested.
     #[serde(rename = "all")]
     pub freehold: u64,
-    /// Of these, such that had to reach another CPU.
+    /// Number of those flushes that had to reach another CPU.
     pub remote: u64,
-    /// Interrupts on the recorded machine, where the recording counts them. Serialised with what else is
-    /// known of that machine.
+    /// Interrupts on the recorded machine, if the recording counts them. Serialised with the other facts
+    /// about that machine.
     #[serde(skip)]
     pub linux: Option<u64>,
 }
 
-/// A time in nanoseconds.
+/// Serialises a time in nanoseconds.
 pub(crate) fn nanoseconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Both keys, null where the recording does not say.
+/// Serialises both keys. They are null if the time is not recorded.
 fn of_linux<S: Serializer>(time: &Option<LinuxTime>, to: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Keys {

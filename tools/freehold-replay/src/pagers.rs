@@ -1,9 +1,10 @@
-//! userfaultfds: what is registered is registered in the engine, and the replay stands in for the program
+//! Userfaultfds. Recorded registrations are repeated in the engine. The replay takes the place of the program
 //! that serves the faults.
 //!
-//! What that did (UFFDIO_COPY and others) is not recorded. So nobody waits: the engine's userfaultfds say
-//! SIGBUS, and where Linux had a page in the end, a page of zeroes is supplied before the fault is taken
-//! again, or before the call that wants it is made.
+//! The operations of that program (UFFDIO_COPY and others) are not recorded. Faults therefore do not wait for
+//! a pager: the engine's userfaultfds use UFFD_FEATURE_SIGBUS. Where Linux finally had a page, the replay
+//! supplies a page of zeroes before it takes the fault again, or before it makes the call that needs the
+//! page.
 
 use super::TASK_SIZE;
 use super::answers::returned;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 const PAGE: u64 = 4096;
-/// Pages that are supplied for one call, at most.
+/// Largest number of pages that are supplied for one call.
 const MOST_PAGES: u64 = 1 << 20;
 const ENOMEM: u16 = 12;
 const EFAULT: u16 = 14;
@@ -31,22 +32,23 @@ const EFAULT: u16 = 14;
 /// The userfaultfds of an address space.
 #[derive(Default)]
 pub(super) struct Pagers {
-    /// By their numbers in the plan.
+    /// Userfaultfds by their numbers in the plan.
     known: Mutex<BTreeMap<u32, Arc<Userfaultfd<Machine>>>>,
-    /// A fork may have copied registrations into this address space. It is set before a task runs in it.
+    /// A fork may have copied registrations into this address space. Set before a task runs in the address
+    /// space.
     doubted: AtomicBool,
 }
 
-/// What became of a registration.
+/// Result of a registration.
 pub(super) enum Registered {
-    /// It was made, with this answer.
+    /// The call was made, with this answer.
     Made(Returned),
-    /// It is not checked.
+    /// The call is not checked, for this reason.
     Aside(&'static str),
 }
 
 impl Pagers {
-    /// Registers memory of `process`, or takes that back.
+    /// Registers or unregisters memory of `process`.
     pub(super) fn call(&self, process: &Process, planned: &PlannedCall) -> Registered {
         let [_, operation, start, len, mode, _] = planned.call.args;
         let handle = planned.userfaultfd.and_then(|number| self.handle(process, number));
@@ -84,14 +86,14 @@ impl Pagers {
         }
     }
 
-    /// Returns how the memory is registered that an mremap moves, if it stays registered.
+    /// Returns the registration mode of the memory that an mremap moves, if the memory stays registered.
     pub(super) fn moved(&self, process: &Process, planned: &PlannedCall) -> Option<RegisterMode> {
         planned.stays_registered?;
         let at = planned.call.args[0];
         registered(process, &(at..at + 1)).first().map(|(_, mode)| *mode)
     }
 
-    /// Registers in its new place the memory that an mremap has moved, as the kernel does with
+    /// Registers memory that an mremap has moved at its new address, as the kernel does with
     /// UFFD_FEATURE_EVENT_REMAP. The engine's userfaultfds have no events.
     pub(super) fn register_moved(
         &self,
@@ -102,12 +104,12 @@ impl Pagers {
         let handle = planned.stays_registered.and_then(|number| self.handle(process, number));
         if let (Some(handle), Some(mode), Some(to)) = (handle, mode, planned.call.returned.value()) {
             let bytes = planned.call.args[2].next_multiple_of(PAGE);
-            // What does not work shows in what comes.
+            // Later comparisons report a failure.
             let _ = handle.register(to, bytes, mode);
         }
     }
 
-    /// The userfaultfd ends.
+    /// Closes a userfaultfd.
     pub(super) fn end(&self, number: u32) {
         let ended = self.lock().remove(&number);
         if let Some(ended) = ended {
@@ -115,12 +117,12 @@ impl Pagers {
         }
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no userfaultfds.
     pub(super) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// Supplies the page at `address`, where a userfaultfd serves it and it is not there.
+    /// Supplies the page at `address` if a userfaultfd serves it and the page is absent.
     pub(super) fn supply_page(&self, process: &Process, address: u64) {
         let handles: Vec<_> = self.lock().values().cloned().collect();
         let bytes = page_bytes(process, address);
@@ -128,20 +130,20 @@ impl Pagers {
         for handle in handles {
             let copied = handle.copy(page, &zeroes, FillMode::empty());
             if copied.is_err() {
-                // It may be in the file's cache: what is there stays.
+                // The page may be in the file's cache. Its contents stay.
                 let _ = handle.continue_with(page, bytes, FillMode::empty());
             }
         }
     }
 
-    /// Supplies what a call brought in.
+    /// Supplies the pages that a call brought in.
     pub(super) fn supply(&self, process: &Process, call: &Call) {
         if let Some(range) = brings(call).filter(|_| call.returned.value().is_some() && !self.is_empty()) {
             self.supply_range(process, &range, &mut MOST_PAGES.clone());
         }
     }
 
-    /// Supplies what a transfer has reached of these pieces: `bytes`.
+    /// Supplies the pages of the first `bytes` bytes of these pieces, which a transfer has reached.
     pub(super) fn supply_pieces(&self, process: &Process, pieces: &[(u64, u64)], bytes: u64) {
         if self.is_empty() {
             return;
@@ -170,14 +172,15 @@ impl Pagers {
         }
     }
 
-    /// Whether a call that Linux answered otherwise did not get pages that a userfaultfd was to serve.
+    /// Returns true if Linux may have refused the call because it did not get pages that a userfaultfd
+    /// serves.
     pub(super) fn may_lack(&self, process: &Process, call: &Call) -> bool {
         let refused = matches!(call.returned, Returned::Error(ENOMEM | EFAULT));
         let range = brings(call).filter(|_| refused && !self.is_empty());
         range.is_some_and(|range| !registered(process, &range).is_empty())
     }
 
-    /// Whether some of these pieces are registered.
+    /// Returns true if memory in some of these pieces is registered.
     pub(super) fn serve(&self, process: &Process, pieces: &[(u64, u64)]) -> bool {
         let is_served =
             |&(at, len): &(u64, u64)| !registered(process, &(at..at.saturating_add(len))).is_empty();
@@ -199,19 +202,19 @@ impl Pagers {
         lock(&self.known)
     }
 
-    /// A fork may have copied registrations into the address space, if it `copies` any.
+    /// Records that a fork may have copied registrations into the address space, if it `copies` any.
     pub(super) fn doubt(&self, copies: bool) {
         if copies {
             self.doubted.store(true, Relaxed);
         }
     }
 
-    /// Returns whether a fork may have copied registrations into the address space.
+    /// Returns true if a fork may have copied registrations into the address space.
     pub(super) fn are_doubted(&self) -> bool {
         self.doubted.load(Relaxed)
     }
 
-    /// Returns whether a copied registration may decide how a fault at `address` ends.
+    /// Returns true if a copied registration may decide how a fault at `address` ends.
     pub(super) fn may_serve_copy(&self, process: &Process, address: u64) -> bool {
         let page = address & !(PAGE - 1)..(address | (PAGE - 1));
         self.are_doubted()
@@ -220,7 +223,7 @@ impl Pagers {
     }
 }
 
-/// What is registered in the range, part by part, and how.
+/// Returns the registered parts of the range with their modes.
 pub(super) fn registered(process: &Process, range: &Range<u64>) -> Vec<(Range<u64>, RegisterMode)> {
     let lines = lines_in(process, range.clone());
     let modes = [
@@ -236,13 +239,13 @@ pub(super) fn registered(process: &Process, range: &Range<u64>) -> Vec<(Range<u6
     parts.filter(|(_, mode)| !mode.is_empty()).collect()
 }
 
-/// Bytes of a page at `address`.
+/// Returns the size of a page at `address` in bytes.
 fn page_bytes(process: &Process, address: u64) -> u64 {
     let size = process.find_vma(address).and_then(|vma| vma.huge_page_size());
     size.map_or(PAGE, HugePageSize::bytes)
 }
 
-/// Whether the engine can register all that is mapped in the range.
+/// Returns true if the engine can register all VMAs in the range.
 pub(super) fn is_served(process: &Process, range: &Range<u64>) -> bool {
     let mut lines = lines_in(process, range.clone());
     lines.all(|line| {
@@ -253,7 +256,7 @@ pub(super) fn is_served(process: &Process, range: &Range<u64>) -> bool {
     })
 }
 
-/// Where a call brings in all pages, or tries to.
+/// Returns the range in which a call brings in all pages, or tries to.
 fn brings(call: &Call) -> Option<Range<u64>> {
     const POPULATE: [u64; 2] = [22, 23];
     const MLOCK_ONFAULT: u64 = 1;

@@ -1,4 +1,4 @@
-//! Performing one step of a task on a virtual CPU, and comparing its answer with Linux's.
+//! Performs one step of a task on a virtual CPU, and compares its answer with Linux's.
 
 use super::TASK_SIZE;
 use super::calls;
@@ -36,20 +36,20 @@ const PAGE: u64 = 4096;
 const SIGBUS: u8 = 7;
 const SIGSEGV: u8 = 11;
 
-/// A task that a step made: its number, and what it runs in.
+/// A task that a step created: its number and its address space.
 pub(super) type Made = (u32, Option<Arc<Image>>);
 
-/// Takes the steps of one task's turn.
+/// Performs consecutive steps of one task.
 pub(super) struct Performer<'w, 'c> {
     world: &'w World,
     cpu: &'c mut Cpu<X86_4>,
     found: &'c mut Findings,
-    /// When the last step ended.
+    /// Time at which the last step ended.
     clock: Duration,
 }
 
 impl<'w, 'c> Performer<'w, 'c> {
-    /// Begins a turn: the CPU runs the task's address space.
+    /// Begins a task's steps: the CPU switches to the task's address space.
     pub(super) fn new(
         world: &'w World,
         cpu: &'c mut Cpu<X86_4>,
@@ -62,12 +62,12 @@ impl<'w, 'c> Performer<'w, 'c> {
         Performer { world, cpu, found, clock: workers::now() }
     }
 
-    /// Ends the turn: the CPU runs nobody's address space.
+    /// Ends the task's steps: the CPU leaves the task's address space.
     pub(super) fn rest(self) {
         self.cpu.idle();
     }
 
-    /// Nanoseconds since the last step ended.
+    /// Returns the nanoseconds since the last step ended.
     fn lap(&mut self) -> u64 {
         let now = workers::now();
         let ns = now.saturating_sub(self.clock).as_nanos() as u64;
@@ -75,7 +75,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         ns
     }
 
-    /// Takes a step.
+    /// Performs a step. Returns the task that the step created.
     pub(super) fn step(&mut self, task: &mut Task<'_>, step: &Step) -> Option<Made> {
         match &step.what {
             StepKind::Fault { ends: Ends::Interrupted, .. } => {}
@@ -130,7 +130,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             StepKind::Execute(range) => {
                 let image = task.image.as_deref()?;
                 let prot = Prot::READ | Prot::WRITE | Prot::EXEC;
-                // What does not work shows in what comes.
+                // Later comparisons report a failure.
                 let _ =
                     self.cpu.call(|| image.process().mprotect(range.start, range.end - range.start, prot));
                 self.lap();
@@ -154,7 +154,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         None
     }
 
-    /// Takes a fault that the recording has, and compares how it ended.
+    /// Takes a recorded fault, and compares the result with Linux's.
     fn recorded_fault(&mut self, task: &Task<'_>, line: u32, address: u64, code: FaultCode, ends: Ends) {
         let Some(image) = task.image.as_deref() else { return };
         if ends == Ends::Signal(SIGSEGV, 4) {
@@ -174,7 +174,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         if (ends, ended) == (Ends::Resolved, Ends::Signal(SIGBUS, 2))
             && refused::huge_page(image.process(), address).is_some()
         {
-            // There were enough huge pages on Linux.
+            // Linux had enough huge pages.
             self.world.has_larger_pools();
             ended = self.fault(image, task.number, line, address, code);
         }
@@ -194,7 +194,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         self.check_fault(task, line, address, code, ends, ended);
     }
 
-    /// Makes a call that the recording has, unless that is no use, and compares its answer.
+    /// Makes a recorded call, unless its answer cannot be checked, and compares the answer.
     fn recorded_call(&mut self, task: &Task<'_>, line: u32, planned: &PlannedCall) {
         let Some(image) = task.image.clone() else { return };
         if self.world.has_faults && self.cpu.call(|| grown::before(&image, &planned.call)) {
@@ -223,7 +223,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             && *returned != planned.call.returned
         {
             let call = &planned.call;
-            // Up to a hole it has locked memory.
+            // The call locked memory up to a hole.
             let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2);
             if let Some(value) = returned.value().or(locks.then_some(0)) {
                 self.cpu.call(|| before.restore(image.process(), call, value));
@@ -254,8 +254,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         }
     }
 
-    /// Whether a call came out otherwise than on Linux, where it did not get all pages that a userfaultfd was
-    /// to serve.
+    /// Returns true if the answer differs from Linux's because Linux did not get all pages that a userfaultfd
+    /// serves.
     fn lacks_pages(&self, image: &Image, planned: &PlannedCall, answer: Option<&Moved>) -> bool {
         let call = &planned.call;
         if answer.is_none_or(|moved| moved.returned == call.returned) {
@@ -270,13 +270,14 @@ impl<'w, 'c> Performer<'w, 'c> {
             && other.is_some_and(|other| other.pagers.serve(other.process(), &transfer.remote))
     }
 
-    /// Takes a recorded fault, with the page cache of a file as it is taken to have been. How that ended.
+    /// Takes a recorded fault, after filling the page cache of a file as assumed. Returns how the fault
+    /// ended.
     fn fault(&mut self, image: &Image, task: u32, line: u32, address: u64, code: FaultCode) -> Ends {
         let process = image.process();
         let access = match (code.write(), code.exec()) {
             (true, _) => Access::WRITE,
-            // An x86 kernel asks for the right to execute only where the page is there: it brings the page,
-            // and the next fault ends in a signal.
+            // An x86 kernel checks the right to execute only if the page is present. This fault brings in the
+            // page, and the next fault ends in a signal.
             (false, true) if !code.present() && refused::is_readable(process, address) => Access::READ,
             (false, true) => Access::EXEC,
             (false, false) => Access::READ,
@@ -301,7 +302,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         ended
     }
 
-    /// Touches memory as the recorded program did. How that ended, and whether the engine was needed.
+    /// Touches memory as the recorded program did. Returns how that ended, and whether the engine handled a
+    /// fault.
     fn touch(&mut self, image: &Image, task: u32, line: u32, address: u64, access: Access) -> (Ends, bool) {
         let process = image.process();
         let mut faulted = false;
@@ -365,7 +367,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         });
     }
 
-    /// Makes a call. `None`: the engine has no such call.
+    /// Makes a call. Returns `None` if the engine has no such call.
     fn call(&mut self, task: u32, line: u32, image: &Image, planned: &PlannedCall) -> Option<Moved> {
         if planned.call.name == CallName::ProcessMadvise {
             planned.assumed.iter().for_each(|range| start::assume(image.process(), range));
@@ -395,7 +397,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         Some(Moved::nothing(returned))
     }
 
-    /// Makes a call for which Linux has chosen a place: the engine chooses, and then follows Linux.
+    /// Makes a call for which Linux chose an address. The engine chooses first, and then uses Linux's
+    /// address.
     fn place(
         &mut self,
         task: u32,
@@ -417,7 +420,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         self.found.differ(|| Difference {
             line,
             task,
-            what: format!("place of {}", show_call(&planned.call)),
+            what: format!("placement of {}", show_call(&planned.call)),
             linux: format!("{:#x}", chosen.linux),
             freehold: format!("{ours:#x}"),
             maps: maps_around(process, chosen.linux),
@@ -455,7 +458,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         let (mut linux, mut freehold) = (show_returned(call.returned), show_returned(ours));
         if let Some((address, theirs, ours)) = other {
             linux += &format!(", byte {theirs:#04x} at {address:#x}");
-            freehold += &format!(", byte {ours:#04x} there");
+            freehold += &format!(", byte {ours:#04x} at {address:#x}");
         }
         self.found.differ(|| Difference {
             line,
@@ -467,7 +470,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         });
     }
 
-    /// What a new task runs in.
+    /// Returns the address space of a new task.
     fn new_task(&mut self, task: &Task<'_>, line: u32, shares: bool) -> Option<Arc<Image>> {
         if shares {
             let ns = self.lap();
@@ -517,7 +520,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         let made = self.cpu.call(|| {
             drop(old);
             let made = start::start(self.world, start)?;
-            // Only now: what the image has from the start stays as it is.
+            // Set now, because mappings from the start keep their attributes.
             inherited.give(&made.0, start)?;
             anyhow::Ok(made)
         });
@@ -540,7 +543,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                 line,
                 task: task.number,
                 what: "exec".to_owned(),
-                linux: "the address space of the snapshot".to_owned(),
+                linux: "the address space in the snapshot".to_owned(),
                 freehold: why.to_string(),
                 maps: Vec::new(),
             }),

@@ -1,9 +1,10 @@
-//! Where things go that have no fixed place: the engine chooses in the same state as Linux did, and has to
-//! choose the same.
+//! Addresses of mappings without a fixed address. The engine chooses in the same state as Linux, and must
+//! choose the same address.
 //!
-//! That state is known from an exec on of which a snapshot shows the VMAs. What is left is where Linux begins
-//! to look, which is drawn at random: it puts the program's loader there, or else the vdso, whose end the
-//! snapshot shows. In the legacy layout, which looks upwards, it is their start.
+//! The state is known after an exec whose snapshot shows the VMAs. The only unknown is the base of Linux's
+//! search, which is random. Linux maps the program's loader at the base, or the vdso if there is no loader.
+//! The snapshot shows the end of that mapping, which is the base. In the legacy layout, which searches
+//! upwards, the start of that mapping is the base.
 
 use super::answers::returned;
 use super::calls;
@@ -14,7 +15,7 @@ use freehold_machine::Process;
 use freehold_trace::plan::PlannedCall;
 use freehold_trace::{CallName, Returned};
 
-/// Bytes that an entry of a page table's middle level maps.
+/// Bytes that a PMD entry maps.
 const HUGE: u64 = 2 << 20;
 const MAP_SHARED: u64 = 1;
 const MAP_FIXED: u64 = 0x10;
@@ -23,14 +24,14 @@ const MAP_32BIT: u64 = 0x40;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 const MREMAP_FIXED: u64 = 2;
 
-/// A call for which the kernel has chosen a place.
+/// A call for which the kernel chose the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chosen {
-    /// Where.
+    /// The address that Linux chose.
     pub(super) linux: u64,
 }
 
-/// Where Linux has put what the call maps or moves, if nothing fixed it.
+/// Returns Linux's address for what the call maps or moves, if no argument fixed the address.
 pub(super) fn chosen(image: &Image, planned: &PlannedCall) -> Option<Chosen> {
     let call = &planned.call;
     let args = &call.args;
@@ -45,12 +46,12 @@ pub(super) fn chosen(image: &Image, planned: &PlannedCall) -> Option<Chosen> {
 }
 
 impl Chosen {
-    /// The place depends on a random number.
+    /// Returns true if the address depends on a random number.
     pub(super) fn is_random(planned: &PlannedCall) -> bool {
         planned.call.name == CallName::Mmap && planned.call.args[3] & MAP_32BIT != 0
     }
 
-    /// The engine makes the call and chooses: its answer.
+    /// Makes the call with an address that the engine chooses. Returns the engine's answer.
     pub(super) fn make(self, world: &World, process: &Process, planned: &PlannedCall) -> Option<Returned> {
         let answer = calls::answer(world, process, planned, true)?;
         let Some(ours) = answer.value().filter(|ours| *ours != self.linux) else { return Some(answer) };
@@ -60,9 +61,9 @@ impl Chosen {
         }
     }
 
-    /// A file of 2 MiB or more is aligned if its file system can have it mapped by huge pages, and which can,
-    /// no recording tells: the place where it goes in the other case, if that is Linux's. Then that is
-    /// how it is from now on.
+    /// Retries with the other alignment of the file. Linux aligns a file of at least 2 MiB if its file system
+    /// can map huge pages, which no recording shows. Keeps the other alignment if it leads to Linux's
+    /// address.
     fn aligned_otherwise(
         self,
         world: &World,
@@ -88,9 +89,9 @@ impl Chosen {
         calls::answer(world, process, planned, true)?.value()
     }
 
-    /// Linux has put shared memory where a larger page may start, and the engine has not.
+    /// Returns true if Linux aligned shared memory to a larger page, and the engine did not.
     pub(super) fn is_aligned_shared_memory(self, world: &World, planned: &PlannedCall, ours: u64) -> bool {
-        /// The smallest that there may be.
+        /// Size of the smallest larger page.
         const LARGER: u64 = 16 << 10;
         let [_, len, _, flags, ..] = planned.call.args;
         let file = planned.file.and_then(|id| world.mapped(id));
@@ -106,7 +107,8 @@ impl Chosen {
         planned.call.name == CallName::Mmap && shared && aligned
     }
 
-    /// What the engine has put at `ours` goes where Linux has it; the answer then.
+    /// Moves the mapping that the engine placed at `ours` to Linux's address. Returns the answer of the call
+    /// there.
     pub(super) fn follow(
         self,
         world: &World,

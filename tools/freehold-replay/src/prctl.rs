@@ -1,4 +1,4 @@
-//! What prctl says about all of a program's memory.
+//! prctl operations that apply to the whole memory of a program.
 
 use super::answers::returned;
 use super::start;
@@ -11,7 +11,7 @@ use freehold_trace::operation::prctl::{
 };
 use freehold_trace::plan::Start;
 
-/// What an address space has of what prctl said, and the one that an exec makes has, too.
+/// Attributes set by prctl that an exec inherits.
 pub(super) struct Inherited {
     mdwe: Mdwe,
     thp: ThpDisable,
@@ -19,7 +19,7 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
-    /// From the old address space, if it is known.
+    /// Reads the attributes of the old address space, if it is known.
     pub(super) fn of(old: Option<&Process>) -> Inherited {
         Inherited {
             mdwe: old.map_or(Mdwe::empty(), |old| old.mdwe().inherited()),
@@ -28,11 +28,11 @@ impl Inherited {
         }
     }
 
-    /// Gives it to the new one, whose image is mapped as `start` says. What is mapped stays as it is, but
-    /// that equal pages of it may become one.
+    /// Sets the attributes of the new address space, whose image is mapped as in `start`. Existing mappings
+    /// keep their attributes, except that their equal pages may be merged.
     ///
     /// # Errors
-    /// The engine refused.
+    /// Fails if the engine refuses.
     pub(super) fn give(self, new: &Process, start: &Start) -> anyhow::Result<()> {
         new.set_mdwe(self.mdwe)?;
         new.set_thp_disable(self.thp);
@@ -40,7 +40,7 @@ impl Inherited {
     }
 }
 
-/// Makes the call on `process`; `None` when it is none that the engine has.
+/// Makes the call on `process`. Returns `None` if the engine does not implement the operation.
 pub(super) fn answer(process: &Process, args: &[u64; 6]) -> Option<Returned> {
     let [operation, first, second, third, fourth, _] = *args;
     Some(returned(match (operation, [first, second, third, fourth]) {

@@ -1,4 +1,4 @@
-//! Pages of files that an address space may have mapped: what recorded faults and calls explain.
+//! Pages of files that an address space may have mapped, as explained by recorded faults and calls.
 
 use super::TASK_SIZE;
 use super::workers::lock;
@@ -13,35 +13,35 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
 const PAGE: u64 = 4096;
-/// Bytes that a read fault maps at most.
+/// Largest number of bytes that a read fault maps.
 pub(super) const AROUND: u64 = 16 * PAGE;
-/// Advice that takes pages or brings them: DONTNEED, REMOVE, PAGEOUT, POPULATE_READ and _WRITE,
+/// Advice that frees or brings in pages: DONTNEED, REMOVE, PAGEOUT, POPULATE_READ and _WRITE,
 /// DONTNEED_LOCKED, GUARD_INSTALL.
 const TAKES_OR_BRINGS: [u64; 7] = [4, 9, 21, 22, 23, 24, 102];
-/// One that takes them if it can.
+/// Advice that frees pages only where possible.
 const PAGEOUT: u64 = 21;
 
-/// Where a fault on a file will look for more pages to map.
+/// The pages that a fault on a file may map in addition to its own.
 pub(super) struct Around {
-    /// What a read fault maps, as far as the file is long; empty for others.
+    /// The range that a read fault maps, up to the end of the file. Empty for other faults.
     pub(super) window: Range<u64>,
-    /// The fault's page will be the file's own, not a copy.
+    /// The fault maps the file's own page, not a copy.
     pub(super) maps: bool,
-    /// Where it may map blocks of shared memory; empty where there are none.
+    /// The range in which the fault may map blocks of shared memory. Empty if there are none.
     pub(super) blocks: Range<u64>,
 }
 
 impl Around {
-    /// What the fault brings along, as far as it is in the page cache.
+    /// Returns the range that the fault maps, as far as the pages are in the page cache.
     pub(super) fn window(&self) -> Range<u64> {
         self.window.clone()
     }
 
-    /// The page of a recorded read fault at `at` was there: an earlier fault here had mapped it with its own,
-    /// where Linux did not find it in the page cache. What this fault maps around it comes by a fault on
-    /// the next page that is missing. Whether there was one.
+    /// Maps the rest of the window of a recorded read fault at `at` whose page was already present. An
+    /// earlier fault here had mapped that page, which Linux did not find in the page cache. A fault on the
+    /// next missing page maps the rest. Returns true if there was one.
     pub(super) fn map_rest(&self, process: &Process, cpu: &mut Cpu<X86_4>, at: u64) -> bool {
-        // Beyond that a fault would have another window.
+        // Beyond this block a fault would have another window.
         let block = at & !(AROUND - 1);
         let range = self.window.start.max(block)..self.window.end.min(block + AROUND);
         let mut missing = range.start;
@@ -54,22 +54,22 @@ impl Around {
     }
 }
 
-/// How a page of a file came to be mapped.
+/// The way in which a page of a file came to be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// A recorded fault ended there: Linux had mapped it.
+    /// A recorded fault ended at the page, so Linux had mapped it.
     Faulted,
-    /// It came along with one, if it was in the page cache; or a call brought it.
+    /// A fault on another page mapped it, if it was in the page cache, or a call brought it in.
     Along,
 }
 
-/// The pages of files that an address space may have mapped, by their numbers: what recorded faults explain,
-/// until something takes the page. The plan keeps calls and the faults around them in order.
+/// The pages of files that an address space may have mapped, by page number. Recorded faults explain each
+/// page until an event frees it. The plan keeps the order between calls and the faults around them.
 #[derive(Default)]
 pub(super) struct Reached(Mutex<BTreeMap<u64, How>>);
 
 impl Reached {
-    /// A fault on a file's page at `at` ended well.
+    /// Records that a fault on a file's page at `at` succeeded.
     pub(super) fn fault(&self, at: u64, around: &Around) {
         let mut pages = self.pages();
         for page in around.window.start / PAGE..around.window.end / PAGE {
@@ -80,7 +80,8 @@ impl Reached {
         }
     }
 
-    /// A call was made: what it took away is not reached any more, and what it brought is.
+    /// Updates the pages after a call: removes the pages that the call freed and adds those that it brought
+    /// in.
     pub(super) fn called(&self, process: &Process, call: &Call) {
         let args = &call.args;
         match call.name {
@@ -88,7 +89,7 @@ impl Reached {
             Madvise if TAKES_OR_BRINGS.contains(&args[2]) => {
                 self.follow(process, args[0], args[1]);
                 if args[2] == PAGEOUT {
-                    // What was not in use is mapped no more, even where it stays in memory.
+                    // Pages that were not in use are unmapped, even if they stay in memory.
                     let end = args[0].saturating_add(args[1]).min(TASK_SIZE).next_multiple_of(PAGE);
                     self.doubt(&(args[0].min(end)..end));
                 }
@@ -103,7 +104,7 @@ impl Reached {
         }
     }
 
-    /// As far as `len` bytes from `at` on go, only what the engine has is reached, and all of that.
+    /// Updates `len` bytes from `at` to the pages that the engine has: removes all others, adds missing ones.
     pub(super) fn follow(&self, process: &Process, at: u64, len: u64) {
         let end = at.saturating_add(len).min(TASK_SIZE).next_multiple_of(PAGE);
         let range = (at & !(PAGE - 1)).min(end)..end;
@@ -125,21 +126,21 @@ impl Reached {
         });
     }
 
-    /// What lies in `range` may be gone.
+    /// Records that pages in `range` may be gone.
     pub(super) fn doubt(&self, range: &Range<u64>) {
         let mut pages = self.pages();
         let within = range.start / PAGE..range.end / PAGE;
         pages.range_mut(within).for_each(|(_, how)| *how = How::Along);
     }
 
-    /// A fault has mapped all that the engine has in `blocks` now, and that nothing else explains.
+    /// Adds all pages that the engine has in `blocks`, which the fault has mapped and nothing else explains.
     pub(super) fn with_blocks(&self, process: &Process, blocks: &Range<u64>) {
         if !blocks.is_empty() {
             self.follow(process, blocks.start, blocks.end - blocks.start);
         }
     }
 
-    /// What of it a child has that was just forked.
+    /// Returns the pages that a child has after a fork.
     pub(super) fn forked(&self, child: &Process) -> Reached {
         let pages = self.pages();
         let kept =
@@ -147,7 +148,7 @@ impl Reached {
         Reached(Mutex::new(kept.collect()))
     }
 
-    /// Those of `pages`, ascending.
+    /// Returns the entries within `pages`, ascending.
     pub(super) fn within(&self, pages: Range<u64>) -> BTreeMap<u64, How> {
         self.pages().range(pages).map(|(page, how)| (*page, *how)).collect()
     }
@@ -157,7 +158,7 @@ impl Reached {
     }
 }
 
-/// Whether a page of a file is mapped at page number `page`.
+/// Returns true if a page of a file is mapped at page number `page`.
 fn is_of_file(process: &Process, page: u64) -> bool {
     let mut found = false;
     process.pagemap(page * PAGE..(page + 1) * PAGE, |present| found |= present.kind == PageKind::File);

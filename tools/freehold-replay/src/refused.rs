@@ -1,8 +1,8 @@
-//! Calls that Linux refused for a reason of which recordings say nothing: limits, credentials, how much
-//! memory was promised to others, how a file was opened and whether it can be mapped.
+//! Calls that Linux refused for a reason that recordings do not show: limits, credentials, overcommit, or how
+//! a file was opened and whether it can be mapped.
 //!
-//! Where the engine, which knows of no such reason, makes such a call all the same, that is no difference;
-//! but it is undone, so that what comes later is compared with the same state.
+//! The engine does not know such reasons, so it may make such a call. That is not a difference. The replay
+//! undoes the call, so that later comparisons start from the same state.
 
 use super::image::Image;
 use super::length;
@@ -40,24 +40,24 @@ const MREMAP_MAYMOVE: u64 = 1;
 const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
 
-/// What to do about a call that Linux refused, and why it is not checked.
+/// How to handle a call that Linux refused, with the reason why it is not checked.
 pub(super) enum Refused {
-    /// Make it; if the engine does not refuse it, undo it.
+    /// Make the call, and undo it if the engine does not refuse it.
     Undo(Before, &'static str),
-    /// It cannot be undone, so it is not made.
+    /// Do not make the call, because it cannot be undone.
     Leave(&'static str),
 }
 
-/// What an address space was like before a call, as far as the call may change it.
+/// State of an address space before a call, as far as the call may change it.
 pub(super) struct Before {
     brk: Option<u64>,
     lines: Vec<MapLine<Machine>>,
     range: Range<u64>,
-    /// The pages that were there in the range, if those that come are to leave again.
+    /// Pages that were present in the range, if the pages that the call brings in must be removed again.
     there: Option<Runs>,
 }
 
-/// What is to be done about a call; `None`: Linux made it, or refused it for what the recording shows.
+/// Returns how to handle a call. Returns `None` if Linux made the call, or refused it for a recorded reason.
 pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Option<Refused> {
     let (process, call) = (image.process(), &planned.call);
     let limits = tells_limits(world, image, planned);
@@ -104,7 +104,7 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
             return Some(Refused::Leave(aside::UNTOLD));
         }
         CallName::Mremap => &[EAGAIN, ENOMEM],
-        // How many VMAs there are is not known where it is not known how the address space began.
+        // If the beginning of the address space is not known, its number of VMAs is not known either.
         CallName::Munmap if planned.partly => &[ENOMEM],
         CallName::Mlock | CallName::Mlock2 | CallName::Mlockall => &[EPERM, EAGAIN, ENOMEM],
         _ => return None,
@@ -127,8 +127,8 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     if told {
         return None;
     }
-    // Some page could not be had, perhaps behind the end of a file: then all of it is locked, and nothing
-    // comes behind that page.
+    // Some page was not available, perhaps behind the end of a file. Then the whole range is locked, and no
+    // page behind that page is brought in.
     let is_of_file =
         |line: &&MapLine<Machine>| process.find_vma(line.start).is_some_and(|vma| !vma.is_anonymous());
     let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2) && number == ENOMEM;
@@ -140,14 +140,14 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
         return None;
     }
     if call.name == CallName::Mmap && !lines.is_empty() {
-        // Something would be replaced.
+        // The call would replace a mapping.
         let sealed = lines.iter().any(|line| line.flags.contains(VmFlags::SEALED));
         return if number == EPERM && sealed { None } else { Some(Refused::Leave(aside::UNTOLD)) };
     }
     Some(Refused::Undo(Before { lines, range, ..Before::nothing() }, aside::UNTOLD))
 }
 
-/// Returns whether Linux has refused the call with the error that it has for sealed memory alone.
+/// Returns true if Linux refused the call with the error that it uses only for sealed memory.
 fn may_be_sealed(call: &Call) -> bool {
     const FAILURES: [u64; 2] = [100, 101];
     let changes = match call.name {
@@ -159,7 +159,7 @@ fn may_be_sealed(call: &Call) -> bool {
     changes && call.returned == Returned::Error(EPERM)
 }
 
-/// Returns whether the call maps huge pages of a pool.
+/// Returns true if the call maps huge pages of a pool.
 fn maps_huge(world: &World, planned: &PlannedCall) -> bool {
     const MAP_HUGETLB: u64 = 0x4_0000;
     let flags = planned.call.args[3];
@@ -169,7 +169,7 @@ fn maps_huge(world: &World, planned: &PlannedCall) -> bool {
         && (flags & MAP_ANONYMOUS != 0 && flags & MAP_HUGETLB != 0 || planned.file.is_some_and(is_huge))
 }
 
-/// Returns whether the call is madvise(MADV_COLLAPSE), for the caller itself or by process_madvise.
+/// Returns true if the call is madvise(MADV_COLLAPSE), for the caller itself or by process_madvise.
 pub(super) fn collapses(call: &Call) -> bool {
     const COLLAPSE: u64 = 25;
     let advice = match call.name {
@@ -180,13 +180,14 @@ pub(super) fn collapses(call: &Call) -> bool {
     advice == COLLAPSE
 }
 
-/// Whether everything is known that Linux may have refused the call for: limits, and how much it promises.
+/// Returns true if the recording contains every limit, and the overcommit setting, for which Linux may have
+/// refused the call.
 fn tells_limits(world: &World, image: &Image, planned: &PlannedCall) -> bool {
     let call = &planned.call;
     if planned.partly || !image.limited.load(Relaxed) {
         return false;
     }
-    // Where it had the right once to lock more than the limit, it may have lost it since.
+    // A process that once had the right to lock more than the limit may have lost it since.
     let lock_limit = !image.process().limits().get().may_lock;
     let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2 | CallName::Mlockall);
     let grows = match call.name {
@@ -202,8 +203,8 @@ fn tells_limits(world: &World, image: &Image, planned: &PlannedCall) -> bool {
     }
 }
 
-/// Whether everything is known for which Linux may have refused to let the memory grow that begins at
-/// `start`.
+/// Returns true if the recording contains every limit for which Linux may have refused growth of the memory
+/// that begins at `start`.
 pub(super) fn tells_growth(world: &World, image: &Image, start: u64) -> bool {
     let process = image.process();
     let locked = process.find_vma(start).is_some_and(|vma| vma.flags().contains(VmFlags::LOCKED));
@@ -211,7 +212,7 @@ pub(super) fn tells_growth(world: &World, image: &Image, start: u64) -> bool {
     image.limited.load(Relaxed) && world.promises > 0 && (lock_limit || !locked)
 }
 
-/// Whether no mapping, whatever it is, would make Linux refuse these arguments with EINVAL.
+/// Returns true if these arguments are valid for some mapping, so that Linux does not always return EINVAL.
 fn remap_makes_sense(call: &Call) -> bool {
     let [old, old_len, len, flags, new, ..] = call.args;
     let (moves, fixed, stays) =
@@ -227,20 +228,20 @@ fn remap_makes_sense(call: &Call) -> bool {
         && (!fixed || new.is_multiple_of(PAGE) && apart)
 }
 
-/// Whether a driver's file is mapped at `address`.
+/// Returns true if a driver's file is mapped at `address`.
 fn is_drivers(process: &Process, address: u64) -> bool {
     let vma = process.find_vma(address).filter(|vma| vma.start() <= address);
     let file = vma.as_ref().and_then(|vma| vma.object().open_file());
     file.is_some_and(|file| is_of_driver(file.name()))
 }
 
-/// Linux has found a page missing that was to be brought in, perhaps behind the end of a file.
+/// Handles a madvise in which Linux could not bring in a page, perhaps behind the end of a file.
 fn behind_the_end(process: &Process, call: &Call, faults: bool) -> Option<Refused> {
     const POPULATE_READ: u64 = 22;
     const POPULATE_WRITE: u64 = 23;
     let [at, len, advice, ..] = call.args;
     let range = at & !(PAGE - 1)..at.saturating_add(len);
-    // In a text no fault corrects what is taken for the length.
+    // A text by strace has no faults that correct the assumed length.
     let is_unknown = |at| match faults {
         true => is_of_unknown_length(process, at),
         false => process.find_vma(at).is_some_and(|vma| vma.object().file().is_some()),
@@ -253,50 +254,50 @@ fn behind_the_end(process: &Process, call: &Call, faults: bool) -> Option<Refuse
     ))
 }
 
-/// Whether a file is mapped at `address` of which it is not known how long it is, or how many huge pages
-/// there are for it.
+/// Returns true if the mapping at `address` is of a file whose length, or whose number of huge pages, is not
+/// known.
 pub(super) fn is_of_unknown_length(process: &Process, address: u64) -> bool {
     let vma = process.find_vma(address);
     let mapping = vma.as_ref().and_then(|vma| vma.object().file()).map(|file| file.mapping());
     mapping.is_some_and(|mapping| length::known(mapping).is_none() || mapping.huge_page_size().is_some())
 }
 
-/// Returns the pages, by their numbers, of the huge page of a pool that is mapped at `address`.
+/// Returns the page numbers of the huge page of a pool that is mapped at `address`.
 pub(super) fn huge_page(process: &Process, address: u64) -> Option<Range<u64>> {
     let bytes = process.find_vma(address)?.huge_page_size()?.bytes();
     let start = address & !(bytes - 1);
     Some(start / PAGE..(start + bytes) / PAGE)
 }
 
-/// Returns whether what is mapped at `address` may be read.
+/// Returns true if the mapping at `address` is readable.
 pub(super) fn is_readable(process: &Process, address: u64) -> bool {
     let vma = process.find_vma(address).filter(|vma| vma.start() <= address);
     vma.is_some_and(|vma| vma.flags().contains(VmFlags::READ))
 }
 
-/// Takes away what has grown down to `address` from `start`.
+/// Unmaps memory that has grown down to `address` from `start`.
 pub(super) fn shrink(process: &Process, address: u64, start: u64) {
     if let Some(from) = process.find_vma(address).map(|vma| vma.start()) {
         let _ = process.munmap(from, start.saturating_sub(from));
     }
 }
 
-/// Whether something in `range` is mapped of a file of which it is not known how long it is.
+/// Returns true if some VMA in `range` maps a file of unknown length.
 pub(super) fn rests_on_length(process: &Process, range: Range<u64>) -> bool {
     let mut lines = lines_in(process, range);
     lines.any(|line| is_of_unknown_length(process, line.start))
 }
 
-/// Whether it is known that the caller's memory can take the call's answer: a page of a file may lie behind
-/// its end.
+/// Returns true if the recording shows that the caller's memory can hold the answer of the call. A page of a
+/// file may lie behind the end of the file.
 pub(super) fn tells_own_memory(process: &Process, call: &Call) -> bool {
     let answer = call.args[2]..call.args[2].saturating_add(call.args[1].div_ceil(PAGE));
     let refused = call.name == CallName::Mincore && call.returned == Returned::Error(EFAULT);
     !refused || !rests_on_length(process, answer)
 }
 
-/// An mremap of more than one VMA on Linux, perhaps, and of one here: without page faults, no anonymous
-/// memory has pages that keep it from being one with its neighbour.
+/// Handles an mremap that may have covered several VMAs on Linux, but covers one here. Without page faults,
+/// no anonymous memory has pages that prevent a merge with its neighbour.
 fn apart(process: &Process, call: &Call) -> Option<Refused> {
     let [at, old, new, flags, target, _] = call.args;
     let vma = process.find_vma(at).filter(|vma| vma.is_anonymous() && vma.end() - at >= old)?;
@@ -308,7 +309,7 @@ fn apart(process: &Process, call: &Call) -> Option<Refused> {
             .then_some(Refused::Leave(aside::APART))
             .or(Some(Refused::Undo(Before::nothing(), aside::APART)));
     }
-    // What is cut off cannot be put back as it was.
+    // The part that is cut off could not be restored.
     Some(if new < old {
         Refused::Leave(aside::APART)
     } else {
@@ -316,7 +317,8 @@ fn apart(process: &Process, call: &Call) -> Option<Refused> {
     })
 }
 
-/// Whether it is recorded how the files were opened that the call concerns, which are mapped at `lines`.
+/// Returns true if the recording shows how the files of the call were opened. `lines` are the VMAs that map
+/// them.
 fn tells_opening(
     world: &World,
     process: &Process,
@@ -334,30 +336,31 @@ fn tells_opening(
     lines.iter().all(told)
 }
 
-/// The break stays where it was.
+/// Handles a brk after which the break did not move on Linux.
 fn refused_brk(process: &Process, call: &Call) -> Option<Refused> {
-    // Asking takes the mmap lock, which is counted.
+    // The query takes the mmap lock, which is counted.
     let stays = call.returned.value().filter(|&stays| call.args[0] > stays)?;
     let now = process.brk(0).ok()?;
     (now == stays).then(|| Refused::Undo(Before { brk: Some(now), ..Before::nothing() }, aside::UNTOLD))
 }
 
 impl Before {
-    /// Nothing is to be put back but what moved.
+    /// Returns a state that restores nothing except moved memory.
     fn nothing() -> Before {
         Before { brk: None, lines: Vec::new(), range: 0..0, there: None }
     }
 
-    /// What comes in this range is to leave again: Linux has stopped in it, perhaps at its first page.
+    /// Returns a state that removes pages that the call brings into the range. Linux stopped in this range,
+    /// perhaps at its first page.
     fn populating(process: &Process, range: Range<u64>) -> Before {
         let there = Some(pages_in(process, range.clone()));
         Before { range, there, ..Before::nothing() }
     }
 
-    /// Takes back what `call` did, which returned `value`.
+    /// Undoes `call`, which returned `value`.
     pub(super) fn restore(&self, process: &Process, call: &Call, value: u64) {
         let [at, old, new, ..] = call.args;
-        // What cannot be taken back shows in what comes.
+        // Later comparisons report a failure to undo.
         match call.name {
             CallName::Brk => drop(self.brk.map(|brk| process.brk(brk))),
             CallName::Mmap => drop(process.munmap(value, old)),
@@ -380,7 +383,7 @@ impl Before {
         }
     }
 
-    /// What the call has brought leaves again.
+    /// Frees the pages that the call has brought in.
     fn take_pages_back(&self, process: &Process) {
         let Some(there) = &self.there else { return };
         for page in pages_in(process, self.range.clone()).not_in(there) {
@@ -401,7 +404,7 @@ impl Before {
         });
     }
 
-    /// Each part that was mapped, with its flags.
+    /// Calls `restore` for each part that was mapped, with its flags.
     fn each(&self, mut restore: impl FnMut(Range<u64>, VmFlags)) {
         for line in &self.lines {
             restore(line.start.max(self.range.start)..line.end.min(self.range.end), line.flags);
@@ -409,7 +412,7 @@ impl Before {
     }
 }
 
-/// The pages that are there in a range of addresses.
+/// Returns the pages that are present in a range of addresses.
 fn pages_in(process: &Process, range: Range<u64>) -> Runs {
     let mut pages = Runs::default();
     process.pagemap(range, |present| pages.push(present.range.start() / PAGE..present.range.end() / PAGE));

@@ -1,17 +1,17 @@
-//! The resident pages of files, VMA by VMA.
+//! Compares the resident pages of files, VMA by VMA.
 //!
-//! Which pages a fault on a file maps beside its own depends on the page cache, which is not recorded. What a
-//! VMA must hold on Linux, and what it may, is known all the same:
+//! A fault on a file also maps pages around its own, depending on the page cache, which is not recorded. The
+//! pages that a VMA must have on Linux, and the pages that it may have, are still known:
 //!
 //! | page | on Linux |
 //! | --- | --- |
-//! | a recorded fault ended there, and nothing took it since | present; else a difference |
-//! | the engine has it, and it lies around a recorded fault, or a call brought it | present; or it was not in the page cache, locked, or marked for readahead |
-//! | the engine has it, and nothing that was recorded brings it | present; else a difference |
-//! | the engine does not have it | absent; or it came with a [large folio](Judge::came_with_a_folio), or [others](Judge::came_from_elsewhere) wrote it; else a difference |
+//! | a recorded fault ended at the page, and no later event freed it | present; otherwise a difference |
+//! | the engine has the page near a recorded fault, or a call brought it in | present; or it was not in the page cache, locked, or marked for readahead |
+//! | the engine has the page, and no recorded event brings it in | present; otherwise a difference |
+//! | the engine does not have the page | absent; or it came with a [large folio](Judge::came_with_a_folio), or [another writer](Judge::came_from_elsewhere) wrote it; otherwise a difference |
 //!
-//! So pages are compared one by one where the snapshot lists them, and the resident size with the least and
-//! the most that this allows.
+//! Single pages are compared if the snapshot lists pages. The resident size is compared with the smallest and
+//! the largest size that the table allows.
 
 use super::compare::{FILE_PAGE, Finding};
 use super::findings::Findings;
@@ -33,32 +33,32 @@ use std::ops::Range;
 
 const PAGE: u64 = 4096;
 const PAGE_KB: u64 = PAGE / 1024;
-/// Pages of a page table, beyond which a fault maps nothing.
+/// Number of pages that one page table maps. A fault maps nothing beyond its page table.
 const TABLE: u64 = 512;
-/// The most pages of a large folio that a page table holds, as a power of two.
+/// Largest number of pages of a folio that one page table holds, as a power of two.
 const MOST_ORDER: u32 = 9;
-/// A page's category: it is there, not swapped out.
+/// Bit in a page's category: the page is present, not swapped out.
 const PRESENT: u32 = 8;
-/// Which of a VMA's sizes are that of its resident and of its anonymous pages.
+/// Indices of the sizes of resident and of anonymous pages among a VMA's sizes.
 const RESIDENT_KB: usize = 0;
 const ANONYMOUS_KB: usize = 6;
 
-/// How many VMAs of files a snapshot has, and how they compare.
+/// Numbers of VMAs of files in a snapshot, by the result of their comparison.
 #[derive(Debug, Default)]
 pub(super) struct Resident {
-    /// Compared, and those with the same pages.
+    /// VMAs that were compared; `as_linux` counts those with the same pages.
     vmas: Tally,
-    /// With fewer pages, or more, that the recording does not determine.
+    /// VMAs with fewer pages, or more pages, where the recording does not determine the pages.
     fewer: u64,
     more: u64,
-    /// Not compared, or not fully.
+    /// VMAs that were not compared, or not completely.
     haste: u64,
     no_list: u64,
     untold: u64,
 }
 
 impl Resident {
-    /// Adds it to what was found.
+    /// Adds these numbers to the findings.
     pub(super) fn count(&self, found: &mut Findings) {
         found.file_vmas.all += self.vmas.all;
         found.file_vmas.as_linux += self.vmas.as_linux;
@@ -73,7 +73,7 @@ impl Resident {
     }
 }
 
-/// Compares the pages of files in `areas`, which are the VMAs of both sides, with those that the engine has.
+/// Compares the pages of files in `areas`, the VMAs of both sides, with the pages that the engine has.
 pub(super) fn compare(
     world: &World,
     image: &Image,
@@ -87,7 +87,7 @@ pub(super) fn compare(
     let files: Runs = files.map(|run| run.first..run.first + run.count).collect();
     let listed = !snapshot.pages.is_empty();
     let mut resident = Resident::default();
-    // A fork may have copied entries of private mappings, or not.
+    // A fork may or may not have copied PTEs of private mappings.
     let unsure = image.touched.unsure();
     for area in areas {
         let Some(mapped) = Mapped::at(world, image.process(), area) else { continue };
@@ -131,28 +131,28 @@ pub(super) fn compare(
 /// A VMA that maps a file.
 struct Mapped {
     file: Counted<File<Machine>>,
-    /// Its pages, by their numbers.
+    /// The page numbers of the VMA.
     vma: Range<u64>,
     shape: Shape,
 }
 
-/// What of a file a VMA maps.
+/// The part of a file that a VMA maps.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// The file's page at the VMA's first.
+    /// Page of the file at the start of the VMA.
     index: u64,
-    /// Pages of the file, where known.
+    /// Length of the file in pages, if known.
     length: Option<u64>,
     shmem: bool,
-    /// Which blocks of it come together is replayed.
+    /// The replay determines which pages of a block are brought in together.
     tells_blocks: bool,
 }
 
 impl Mapped {
-    /// What `area` maps, if it is a file.
+    /// Returns the file mapping of `area`, if it maps a file.
     fn at(world: &World, process: &Process, area: &Area) -> Option<Mapped> {
         let vma = process.find_vma(area.start)?;
-        // Huge pages of a pool are not counted among what is resident.
+        // Huge pages of a pool do not count as resident.
         let file = vma.object().file().filter(|file| file.mapping().huge_page_size().is_none())?.clone();
         let shape = Shape {
             index: vma.pgoff_of(area.start).get(),
@@ -163,7 +163,7 @@ impl Mapped {
         Some(Mapped { file, vma: area.start / PAGE..area.end / PAGE, shape })
     }
 
-    /// Pages of the file that the engine has there.
+    /// Returns the pages of the file that the engine has in this VMA.
     fn pages(&self, process: &Process) -> Runs {
         let mut pages = Runs::default();
         process.pagemap(self.vma.start * PAGE..self.vma.end * PAGE, |present| {
@@ -174,7 +174,8 @@ impl Mapped {
         pages
     }
 
-    /// Whether the engine has one of `pages`, or a copy of it, in this VMA or in one that was cut off it.
+    /// Returns true if the engine has one of `pages`, or a copy, in this VMA or in one that was split from
+    /// it.
     fn has_part_of(&self, process: &Process, pages: Range<u64>) -> bool {
         let mut runs = Vec::new();
         process.pagemap(pages.start * PAGE..pages.end * PAGE, |present| runs.push(present.range.start()));
@@ -191,46 +192,46 @@ impl Mapped {
     }
 }
 
-/// The pages that a snapshot lists, by their numbers.
+/// The page numbers that a snapshot lists.
 #[derive(Clone, Copy)]
 struct List<'s> {
     files: &'s Runs,
-    /// These and all others.
+    /// The pages of files and all other pages.
     present: &'s Runs,
 }
 
-/// What Linux said of a VMA.
+/// Linux's values for a VMA.
 struct Linux<'s> {
-    /// Resident pages of the file.
+    /// Size of the file's resident pages.
     kilobytes: u64,
     list: Option<List<'s>>,
 }
 
-/// Judges one VMA.
+/// Compares one VMA.
 struct Judge<'j> {
     vma: Range<u64>,
     mapped: &'j Shape,
     linux: Linux<'j>,
-    /// The file's pages that the engine has, with everything in the page cache.
+    /// Pages of the file that the engine has, with all pages in the page cache.
     ours: &'j Runs,
-    /// Those that recorded faults and calls explain.
+    /// Pages that recorded faults and calls explain.
     reached: &'j BTreeMap<u64, How>,
-    /// Whether something recorded has touched this page.
+    /// Returns true if a recorded event has touched this page.
     touched: &'j dyn Fn(u64) -> bool,
-    /// Whether the engine has one of these pages, or a copy, in the same mapping.
+    /// Returns true if the engine has one of these pages, or a copy, in the same mapping.
     has_part_of: &'j dyn Fn(Range<u64>) -> bool,
 }
 
-/// In what Linux's pages are others than the engine's, as far as the recording does not determine them.
+/// Differences between Linux's pages and the engine's that the recording does not determine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Verdict {
     fewer: bool,
     more: bool,
-    /// Pages that nothing recorded has touched.
+    /// Number of pages that no recorded event has touched.
     untold: u64,
 }
 
-/// What Linux cannot have had, going by the recording.
+/// A state that Linux cannot have had, according to the recording.
 #[derive(Debug, PartialEq, Eq)]
 struct Difference {
     page: u64,
@@ -266,13 +267,14 @@ impl Judge<'_> {
         (verdict, absent.or(beyond).or(unexplained).or(size))
     }
 
-    /// What the kernel's own sum says.
+    /// Compares the resident size that the kernel reports.
     fn by_size(&self) -> Verdict {
         let ours = self.ours.count() * PAGE_KB;
         Verdict { fewer: self.linux.kilobytes < ours, more: self.linux.kilobytes > ours, untold: 0 }
     }
 
-    /// Pages that must be there. What a write has copied since is no page of the file any more.
+    /// Returns the pages that must be present. A page that a write has copied since is no longer a page of
+    /// the file.
     fn proven(&self) -> impl Iterator<Item = u64> {
         let faulted = self.reached.iter().filter(|(_, how)| **how == How::Faulted).map(|(page, _)| *page);
         faulted.filter(|page| self.ours.contains(*page))
@@ -288,7 +290,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The kernel's own sum is not within `pages`.
+    /// Returns a difference if the size that the kernel reports is not within `pages`.
     fn size_outside(&self, pages: std::ops::RangeInclusive<u64>) -> Option<Difference> {
         let (least, most) = (pages.start() * PAGE_KB, pages.end() * PAGE_KB);
         let within = (least..=most).contains(&self.linux.kilobytes);
@@ -299,18 +301,19 @@ impl Judge<'_> {
         })
     }
 
-    /// Whether Linux may have had `page`, which the engine does not have.
+    /// Returns true if Linux may have had `page`, which the engine does not have.
     fn is_explained(&self, page: u64, list: &List<'_>) -> bool {
         self.came_with_a_folio(page, list) || self.came_from_elsewhere(page)
     }
 
-    /// Since 6.18 a fault maps the whole of a large folio, as far as VMA and page table go; before, what of
-    /// it lies in the window. A folio has a power of two of pages and lies at a multiple of that in its
-    /// file. So `page` is in such a block of which a fault mapped a part, and then all of it that lies in
-    /// the VMA and the file is there.
+    /// Returns true if `page` may have come with a large folio. Since Linux 6.18 a fault maps the whole
+    /// folio, as far as the VMA and the page table reach. Older kernels map the part in the window. A folio
+    /// has a power of two of pages and is aligned to its size in the file. So `page` lies in such a block if
+    /// a fault mapped a part of the block, and if all pages of the block within the VMA and the file are
+    /// present.
     fn came_with_a_folio(&self, page: u64, list: &List<'_>) -> bool {
         let index = page - self.vma.start + self.mapped.index;
-        // Behind the end of a file the engine has nothing, and Linux the rest of a block.
+        // Behind the end of a file the engine has no pages. Linux has the rest of a block there.
         if self.mapped.tells_blocks && self.mapped.length.is_none_or(|length| index < length) {
             return false;
         }
@@ -325,9 +328,9 @@ impl Judge<'_> {
         })
     }
 
-    /// Shared memory has pages that write calls, unrecorded faults of the kernel or other address spaces
-    /// brought in, among which no order is kept; a file may have been longer than it was after the run.
-    /// Such a page comes with a fault near it.
+    /// Returns true if an event that is not recorded may have brought in `page` near a fault. In shared
+    /// memory these are write calls, faults of the kernel, and other address spaces, whose order is not
+    /// known. A file may also have been longer than it was after the run.
     fn came_from_elsewhere(&self, page: u64) -> bool {
         let index = page - self.vma.start + self.mapped.index;
         let around = AROUND / PAGE - 1;

@@ -1,13 +1,13 @@
-#![expect(clippy::single_range_in_vec_init, reason = "runs of pages, of which there may be one")]
+#![expect(clippy::single_range_in_vec_init, reason = "a list of runs may have one element")]
 
 use super::*;
 
-/// A VMA of 40 pages that maps a file of 64 from its page 2 on, in which a fault on its first page mapped 16.
+/// A VMA of 40 pages that maps a file of 64 pages from page 2. A fault on its first page mapped 16 pages.
 const VMA: Range<u64> = 0x7f004..0x7f02c;
 const SHAPE: Shape = Shape { index: 2, length: Some(64), shmem: false, tells_blocks: false };
 const OURS: Range<u64> = 0x7f004..0x7f014;
 
-/// What the fault explains.
+/// Returns the pages that the fault explains.
 fn reached() -> BTreeMap<u64, How> {
     let mut pages: BTreeMap<u64, How> = OURS.map(|page| (page, How::Along)).collect();
     pages.insert(0x7f004, How::Faulted);
@@ -18,7 +18,7 @@ fn runs(runs: impl IntoIterator<Item = Range<u64>>) -> Runs {
     runs.into_iter().collect()
 }
 
-/// What is said where Linux has these pages of the file, and where its sum is `kilobytes`.
+/// Returns the verdict if Linux has these pages of the file and reports the size `kilobytes`.
 fn judge_sum(shape: Shape, theirs: &[Range<u64>], kilobytes: u64) -> (Verdict, Option<Difference>) {
     let (files, ours) = (runs(theirs.iter().cloned()), runs([OURS]));
     let judge = Judge {
@@ -42,7 +42,7 @@ const FEWER: Verdict = Verdict { fewer: true, more: false, untold: 0 };
 const MORE: Verdict = Verdict { fewer: false, more: true, untold: 0 };
 
 #[test]
-fn the_same_pages() {
+fn equal_pages_give_no_difference() {
     assert_eq!(judge_of(SHAPE, &[OURS]), (SAME, None));
 }
 
@@ -52,11 +52,11 @@ fn the_same_pages() {
 /// a folio                        ----------------------
 /// ```
 #[test]
-fn more_pages_are_the_rest_of_a_folio() {
-    // Pages 10 to 17 are a folio of eight, 10 to 13 one of four.
+fn additional_pages_must_complete_a_folio() {
+    // Pages 10 to 17 are a folio of eight pages, and 10 to 13 one of four.
     assert_eq!(judge_of(SHAPE, &[0x7f004..0x7f01a]), (MORE, None));
     assert_eq!(judge_of(SHAPE, &[0x7f004..0x7f016]), (MORE, None));
-    // No folio is of five, of seven, or begins at 18; and all of a folio comes.
+    // No folio has five or seven pages or begins at page 18, and a folio is mapped completely.
     for (theirs, page) in [
         (vec![0x7f004..0x7f017], 0x7f016),
         (vec![0x7f004..0x7f019], 0x7f016),
@@ -72,16 +72,16 @@ fn more_pages_are_the_rest_of_a_folio() {
 }
 
 #[test]
-fn a_folio_ends_with_the_file() {
+fn folio_ends_at_the_end_of_the_file() {
     let shape = Shape { length: Some(0x13), ..SHAPE };
     assert_eq!(judge_of(shape, &[0x7f004..0x7f015]), (MORE, None));
-    // Where the file had more pages than after the run, they are near a fault.
+    // If the file had more pages during the run than after it, these pages are near a fault.
     assert_eq!(judge_of(shape, &[0x7f004..0x7f01a]), (MORE, None));
     assert!(judge_of(shape, &[0x7f004..0x7f014, 0x7f028..0x7f029]).1.is_some());
 }
 
 #[test]
-fn a_folio_ends_with_its_vma_and_may_be_faulted_in_before_the_vma_was_cut() {
+fn folio_may_extend_beyond_a_vma_that_was_split() {
     let files = runs([0x7f004..0x7f006]);
     let judge = |part: bool| {
         let judge = Judge {
@@ -91,7 +91,7 @@ fn a_folio_ends_with_its_vma_and_may_be_faulted_in_before_the_vma_was_cut() {
             ours: &Runs::default(),
             reached: &BTreeMap::new(),
             touched: &|_| true,
-            // Pages 0 and 1 of the file lie before the VMA.
+            // Pages 0 and 1 of the file are in front of the VMA.
             has_part_of: &|pages| part && pages == (0x7f002..0x7f006),
         };
         judge.judge()
@@ -101,7 +101,7 @@ fn a_folio_ends_with_its_vma_and_may_be_faulted_in_before_the_vma_was_cut() {
 }
 
 #[test]
-fn pages_may_be_missing_but_not_those_faulted_in() {
+fn only_pages_without_a_fault_may_be_missing() {
     assert_eq!(judge_of(SHAPE, &[0x7f004..0x7f005]), (FEWER, None));
     assert_eq!(judge_of(SHAPE, &[0x7f004..0x7f008, 0x7f00a..0x7f014]), (FEWER, None));
     for theirs in [vec![], vec![0x7f005..0x7f014]] {
@@ -112,9 +112,9 @@ fn pages_may_be_missing_but_not_those_faulted_in() {
     }
 }
 
-/// The engine has a page that no fault can have mapped: right only if Linux has it, too.
+/// The engine has a page that no fault can have mapped. This is correct only if Linux has the page too.
 #[test]
-fn nothing_comes_along_from_afar() {
+fn page_far_from_any_fault_must_be_present_on_linux() {
     let (ours, far) = (runs([OURS, 0x7f020..0x7f021]), 0x7f020);
     for (theirs, page) in [(runs([OURS]), Some(far)), (runs([OURS, far..far + 1]), None)] {
         let judge = Judge {
@@ -131,7 +131,7 @@ fn nothing_comes_along_from_afar() {
 }
 
 #[test]
-fn shared_memory_may_be_written_by_others() {
+fn shared_memory_may_have_more_pages_near_a_fault() {
     let shape = Shape { shmem: true, ..SHAPE };
     assert_eq!(judge_of(shape, &[0x7f004..0x7f014, 0x7f022..0x7f023]), (MORE, None));
     // No fault is near enough.
@@ -139,7 +139,7 @@ fn shared_memory_may_be_written_by_others() {
 }
 
 #[test]
-fn the_kernels_sum_is_compared_too() {
+fn size_that_the_kernel_reports_is_compared() {
     for (kilobytes, wrong) in [(0, true), (4, false), (60, false), (64, false), (68, true)] {
         let (verdict, difference) = judge_sum(SHAPE, &[OURS], kilobytes);
         assert_eq!(difference.is_some(), wrong, "{kilobytes}: {difference:?}");
@@ -148,7 +148,7 @@ fn the_kernels_sum_is_compared_too() {
 }
 
 #[test]
-fn without_a_list_the_sum_has_bounds() {
+fn size_has_bounds_without_a_list_of_pages() {
     let ours = runs([OURS]);
     for (kilobytes, verdict, wrong) in [
         (0, FEWER, true),
@@ -160,7 +160,7 @@ fn without_a_list_the_sum_has_bounds() {
         (164, MORE, true),
     ] {
         let linux = Linux { kilobytes, list: None };
-        let has_part_of = &|_| unreachable!("there are no pages to explain");
+        let has_part_of = &|_| unreachable!("no pages are listed");
         let judge = Judge {
             vma: VMA,
             mapped: &SHAPE,
@@ -176,7 +176,7 @@ fn without_a_list_the_sum_has_bounds() {
 }
 
 #[test]
-fn what_nothing_recorded_has_touched_is_no_difference() {
+fn page_that_no_recorded_event_touched_is_no_difference() {
     let (files, ours) = (runs([OURS, 0x7f020..0x7f021]), runs([OURS]));
     let linux = || Linux { kilobytes: 17 * PAGE_KB, list: Some(List { files: &files, present: &files }) };
     for touched in [false, true] {
@@ -195,13 +195,13 @@ fn what_nothing_recorded_has_touched_is_no_difference() {
 }
 
 #[test]
-fn blocks_that_are_replayed_explain_no_other_pages() {
+fn replayed_blocks_explain_no_additional_pages() {
     let shape = Shape { shmem: true, tells_blocks: true, ..SHAPE };
-    // 64 pages of the file from its page 2 on: all of a block of 32, of which some are far from any fault.
+    // 64 pages of the file from page 2: a whole block of 32 pages, some of which are far from any fault.
     let theirs = [0x7f004..0x7f022 + 10];
     assert_eq!(judge_of(Shape { tells_blocks: false, ..shape }, &[0x7f004..0x7f022]).1, None);
     assert!(judge_of(shape, &theirs).1.is_some());
-    // What lies behind the end of the file may be the rest of one.
+    // Pages behind the end of the file may be the rest of a block.
     let ended = Shape { length: Some(0x12), ..shape };
     assert_eq!(judge_of(ended, &[0x7f004..0x7f022]), (MORE, None));
 }

@@ -1,17 +1,18 @@
-//! Runs a segment of a plan: tasks side by side on virtual CPUs, each step as soon as what it must wait for
-//! is done.
+//! Runs a segment of a plan: tasks run in parallel on virtual CPUs, and each step runs as soon as the steps
+//! that it must wait for are done.
 //!
-//! A task is data: its next step and its address space. A worker, which is a thread with a virtual CPU, takes
-//! a ready task, takes some of its steps, and puts it back; how many, and which task comes next, is drawn
-//! from the seed. A step that must wait parks its task with the task waited for.
+//! A task is data: its next step and its address space. A worker is a thread with a virtual CPU. It takes a
+//! ready task, performs some of its steps, and puts the task back. The seed determines the number of steps
+//! and the choice of tasks. A task whose next step must wait is parked at the task that it waits for.
 //!
-//! | word | states | who changes it |
+//! | word | states | written by |
 //! | --- | --- | --- |
-//! | `Slot::done` | number of steps the task has done | the worker that runs the task |
-//! | `Slot::wanted` | the lowest such number that somebody parked waits for; `u32::MAX`: nobody | under `Slot::parked` |
+//! | `Slot::done` | number of steps that the task has done | the worker that runs the task |
+//! | `Slot::wanted` | lowest number of steps that a parked task waits for; `u32::MAX` if none is parked | the holder of `Slot::parked` |
 //!
-//! Parking stores `wanted` and then reads `done`; finishing a step stores `done` and then reads `wanted`;
-//! both sides are sequentially consistent, so that at least one of them sees the other.
+//! A worker that parks a task stores `wanted` and then loads `done`. A worker that finishes a step stores
+//! `done` and then loads `wanted`. All four accesses are sequentially consistent, so at least one of the
+//! workers sees the store of the other.
 
 use super::findings::Findings;
 use super::image::{Image, Task};
@@ -28,56 +29,56 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The tasks that are alive between segments, and what they run in.
+/// The tasks that are alive between segments, with their address spaces.
 #[derive(Default)]
 pub(super) struct Tasks {
     images: HashMap<u32, Option<Arc<Image>>>,
 }
 
 impl Tasks {
-    /// What the task runs in.
+    /// Returns the address space of a task.
     pub(super) fn image(&self, task: u32) -> Option<&Arc<Image>> {
         self.images.get(&task)?.as_ref()
     }
 
-    /// What the first of them runs in.
+    /// Returns the address space of the task with the lowest number.
     pub(super) fn first(&self) -> Option<&Arc<Image>> {
         let alive = self.images.iter().filter_map(|(task, image)| Some((task, image.as_ref()?)));
         alive.min_by_key(|(task, _)| **task).map(|(_, image)| image)
     }
 
-    /// Takes in tasks that were made in a segment where they had no steps.
+    /// Adds tasks that were created in a segment in which they have no steps.
     pub(super) fn adopt(&mut self, world: &World) {
         self.images.extend(lock(&world.newborn).drain(..));
     }
 
-    /// Ends all that are left.
+    /// Ends all remaining tasks.
     pub(super) fn clear(&mut self) {
         self.images.clear();
     }
 }
 
-/// What others may know of a task.
+/// The shared state of a task.
 struct Slot<'p> {
     done: AtomicU32,
     wanted: AtomicU32,
-    /// Tasks that wait for a step of this one: the number of steps that must be done.
+    /// Tasks that wait for a step of this one, each with the number of steps that must be done.
     parked: Mutex<Vec<(u32, Task<'p>)>>,
-    /// What a task that ended its steps runs in; `None` inside once it exited.
+    /// Address space of a task that has done all its steps. The inner `None` means that the task exited.
     left: Mutex<Option<Option<Arc<Image>>>>,
 }
 
-/// Tasks that can go on.
+/// Tasks that can run.
 #[derive(Default)]
 struct Ready<'p> {
     tasks: Vec<Task<'p>>,
-    /// Workers that wait for one.
+    /// Number of workers that wait for a task.
     idle: usize,
-    /// A worker has panicked: nobody goes on.
+    /// A worker has panicked. All workers stop.
     failed: bool,
 }
 
-/// A segment while it runs.
+/// A segment that is running.
 pub(super) struct Run<'p> {
     world: &'p World,
     segment: &'p Segment,
@@ -86,11 +87,11 @@ pub(super) struct Run<'p> {
     ready: Mutex<Ready<'p>>,
     workers: usize,
     changed: Changed,
-    /// Tasks that have steps left.
+    /// Number of tasks that have steps left.
     unfinished: AtomicUsize,
 }
 
-/// Ends the run when its worker panics; else others would wait for what will never be done.
+/// Ends the run when its worker panics. Otherwise the other workers would wait forever.
 struct Alarm<'r, 'p>(&'r Run<'p>);
 
 impl Drop for Alarm<'_, '_> {
@@ -103,8 +104,8 @@ impl Drop for Alarm<'_, '_> {
 }
 
 impl<'p> Run<'p> {
-    /// Runs `segment` to its end, on the CPUs given. What was found is added to `found`, one for each CPU.
-    /// Returns how long it took.
+    /// Runs `segment` to its end on the given CPUs. Adds the results to `found`, which has one entry per CPU.
+    /// Returns the time that the run took.
     pub(super) fn segment(
         world: &'p World,
         segment: &'p Segment,
@@ -149,7 +150,7 @@ impl<'p> Run<'p> {
         took
     }
 
-    /// A worker's life.
+    /// Runs tasks until all are done.
     fn work(&self, cpu: &mut Cpu<X86_4>, found: &mut Findings, seed: u64) {
         let _alarm = Alarm(self);
         let mut random = Pcg64Mcg::new(u128::from(seed) << 1 | 1);
@@ -158,7 +159,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// A task that can go on; `None` when all are done.
+    /// Returns a task that can run. Returns `None` when all tasks are done.
     fn take(&self, random: &mut Pcg64Mcg) -> Option<Task<'p>> {
         let mut ready = lock(&self.ready);
         loop {
@@ -169,24 +170,27 @@ impl<'p> Run<'p> {
                 let chosen = random.next_u32() as usize % ready.tasks.len();
                 return Some(ready.tasks.swap_remove(chosen));
             }
-            // SeqCst: pairs with the decrement in `turn`, which is followed by a wake-up under the lock.
+            // SeqCst: pairs with the decrement in `turn`, which is followed by a notification under the lock.
             if self.unfinished.load(SeqCst) == 0 {
                 return None;
             }
             ready.idle += 1;
-            assert!(ready.idle < self.workers, "a plan in which everybody waits: {}", self.stuck());
+            assert!(ready.idle < self.workers, "deadlock in the plan, every task waits: {}", self.stuck());
             ready = self.changed.wait(&self.ready, ready);
             ready.idle -= 1;
         }
     }
 
-    /// Which task waits for which.
+    /// Describes which task waits for which.
     fn stuck(&self) -> String {
         let mut text = String::new();
         for (slot, steps) in self.slots.iter().zip(&self.segment.tasks) {
             for (wanted, task) in lock(&slot.parked).iter() {
                 let line = task.steps.steps.get(task.at).map_or(0, |step| step.line);
-                text += &format!("task {} at line {line} for {wanted} of {}; ", task.number, steps.task);
+                text += &format!(
+                    "task {} at line {line} waits for {wanted} steps of task {}; ",
+                    task.number, steps.task
+                );
             }
         }
         text
@@ -197,7 +201,7 @@ impl<'p> Run<'p> {
         self.changed.notify_one();
     }
 
-    /// Takes steps of a task until it ends, waits, or has had its turn.
+    /// Performs steps of a task until the task ends, must wait, or has used the number of steps drawn for it.
     fn turn(&self, mut task: Task<'p>, cpu: &mut Cpu<X86_4>, found: &mut Findings, random: &mut Pcg64Mcg) {
         let mut left = 1 + random.next_u32() % self.world.options.turn.max(1);
         let mut performer = Performer::new(self.world, cpu, found, task.image.as_deref());
@@ -228,7 +232,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// A new task may run.
+    /// Starts a new task.
     fn begin(&self, number: u32, image: Option<Arc<Image>>) {
         match self.by_number.get(&number) {
             Some(&slot) => {
@@ -242,28 +246,28 @@ impl<'p> Run<'p> {
 
     fn is_done(&self, wait: &Stamp) -> bool {
         let slot = self.by_number.get(&wait.task);
-        // What is not in this segment was done in an earlier one.
-        // SeqCst: see the module.
+        // A task that is not in this segment has done the step in an earlier one. SeqCst: see the head of the
+        // module.
         slot.is_none_or(|&slot| self.slots[slot].done.load(SeqCst) > wait.index)
     }
 
     fn park(&self, task: Task<'p>, wait: &Stamp) {
         let slot = &self.slots[self.by_number[&wait.task]];
         let mut parked = lock(&slot.parked);
-        // SeqCst: see the module.
+        // SeqCst: see the head of the module.
         slot.wanted.fetch_min(wait.index + 1, SeqCst);
         if slot.done.load(SeqCst) > wait.index {
             drop(parked);
-            // `wanted` may stay too low, which costs a look.
+            // `wanted` may stay too low, which only costs an additional check.
             return self.make_ready(task);
         }
         parked.push((wait.index + 1, task));
     }
 
-    /// The task of `slot` has done `done` steps: tasks that waited for that may go on.
+    /// Records that the task of `slot` has done `done` steps. Makes the tasks ready that waited for this.
     fn step_done(&self, slot: usize, done: u32) {
         let slot = &self.slots[slot];
-        // SeqCst: see the module.
+        // SeqCst: see the head of the module.
         slot.done.store(done, SeqCst);
         if slot.wanted.load(SeqCst) > done {
             return;

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-/// Pages by their numbers, in runs that do not touch, ascending.
+/// Pages by number, as ascending runs that do not touch.
 #[derive(Debug, Default)]
 pub(super) struct Runs(Vec<Range<u64>>);
 
 impl Runs {
-    /// Adds `run`, which begins at or behind the end of what is there.
+    /// Adds `run`, which must begin at or behind the end of the last run.
     pub(super) fn push(&mut self, run: Range<u64>) {
         match self.0.last_mut() {
             Some(last) if last.end == run.start => last.end = run.end,
@@ -19,12 +19,12 @@ impl Runs {
         self.0.iter().map(|run| run.end - run.start).sum()
     }
 
-    /// All of it.
+    /// Returns all runs.
     pub(super) fn runs(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().cloned()
     }
 
-    /// The part of it that lies in `pages`.
+    /// Returns the runs cut to `pages`.
     pub(super) fn within(&self, pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let first = self.0.partition_point(|run| run.end <= pages.start);
         let end = pages.end;
@@ -38,17 +38,17 @@ impl Runs {
         self.within(page..page + 1).next().is_some()
     }
 
-    /// All of `pages`.
+    /// Returns true if all of `pages` are in the set.
     pub(super) fn contains_all(&self, pages: &Range<u64>) -> bool {
         pages.is_empty() || self.within(pages.clone()).next().is_some_and(|run| run == *pages)
     }
 
-    /// Any of `pages`.
+    /// Returns true if any of `pages` is in the set.
     pub(super) fn contains_any(&self, pages: &Range<u64>) -> bool {
         self.within(pages.clone()).next().is_some()
     }
 
-    /// The pages that are in `self` and not in `other`, ascending.
+    /// Returns the pages that are in `self` but not in `other`, ascending.
     pub(super) fn not_in(&self, other: &Runs) -> impl Iterator<Item = u64> {
         self.0.iter().flat_map(|run| {
             let mut at = run.start;
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_told_apart() {
+    fn set_operations_on_runs() {
         // 2 3 4   7 8   10
         let runs: Runs = [2..4, 4..5, 7..9, 10..11].into_iter().collect();
         assert_eq!(runs.count(), 6);

@@ -1,4 +1,4 @@
-//! Blocks of shared memory: the sizes that the recorded machine had, and what of its pages they leave open.
+//! Blocks of shared memory: the sizes on the recorded machine, and which pages they leave undetermined.
 
 use super::image::Image;
 use super::workers::lock;
@@ -18,14 +18,14 @@ use std::sync::Weak;
 const PAGE: u64 = 4096;
 /// Bytes of a huge page.
 const HUGE: u64 = 2 << 20;
-/// Pages that a call is taken to have brought into a file at most.
+/// Largest number of pages that a call is assumed to bring into a file.
 const MOST_ALLOCATED: u64 = 1 << 18;
 
-/// What a recording says of the blocks of shared memory.
+/// The recorded settings for blocks of shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recorded {
     pub(super) blocks: SharedBlocks,
-    /// It says so of each size.
+    /// The recording contains the setting of each size.
     pub(super) is_known: bool,
 }
 
@@ -34,7 +34,7 @@ impl Recorded {
         Recorded::by(|name| recording.machine(name))
     }
 
-    /// By the recorded settings. Where the files of the sizes are not, all of them are as they are at first.
+    /// Reads the recorded settings. Without a setting per size, each size has its initial value.
     fn by<'r>(setting: impl Fn(&str) -> Option<&'r str>) -> Recorded {
         let all = match setting("thp-shmem") {
             Some("always") => SharedHuge::Always,
@@ -65,8 +65,9 @@ impl Recorded {
 }
 
 impl World {
-    /// Whether what is in the shared memory of `mapping` together can be told: the sizes are known, and if
-    /// there are any, nobody else has brought pages of it in an order that is not recorded.
+    /// Returns true if the replay determines which pages of `mapping` are brought in together. The sizes must
+    /// be known. If there are any, no other address space may have brought in pages in an order that is not
+    /// recorded.
     pub(super) fn tells_blocks(&self, mapping: &Mapping<Machine>) -> bool {
         let Recorded { blocks, is_known } = self.shared;
         let none = match mapping.mount_huge() {
@@ -79,19 +80,20 @@ impl World {
         is_known && (none || self.spaces() <= 1)
     }
 
-    /// Some shared memory may have blocks.
+    /// Returns true if some shared memory may have blocks.
     pub(super) fn has_blocks(&self) -> bool {
         self.shared.blocks != SharedBlocks::default() || self.mounts_have_blocks
     }
 
-    /// How many address spaces there have been.
+    /// Returns the number of address spaces that have existed.
     fn spaces(&self) -> usize {
         let images = lock(&self.images);
         images.values().map(Weak::as_ptr).collect::<HashSet<_>>().len()
     }
 
-    /// A call was made. Where it has cut a block of 2 MiB that lies behind one entry on Linux, all of that is
-    /// gone there, until it is touched again: the engine maps it by small pages.
+    /// Handles a call that may have split a block of 2 MiB behind one PMD entry on Linux. Linux unmaps the
+    /// whole block, and maps pages of it when they are touched again. The engine maps the block by small
+    /// pages.
     pub(super) fn cut_huge(&self, image: &Image, call: &Call) {
         if !matches!(call.name, Munmap | Mprotect | Madvise | Mlock | Mlock2 | Munlock | Mmap | Mremap)
             || !self.has_blocks()
@@ -108,12 +110,13 @@ impl World {
     }
 }
 
-/// What decides where files of a mount have blocks: the machine's setting, where it denies or forces them.
+/// Returns the setting for files of a mount. The machine's setting overrides the mount's if it denies or
+/// forces blocks.
 fn by_mount(blocks: SharedBlocks, mount: SharedHuge) -> SharedHuge {
     if matches!(blocks.all, SharedHuge::Deny | SharedHuge::Force) { blocks.all } else { mount }
 }
 
-/// Whether shared memory lies on either side of `edge`.
+/// Returns true if shared memory lies on either side of `edge`.
 fn has_shared(process: &Process, edge: u64) -> bool {
     [edge - 1, edge].into_iter().any(|at| {
         let vma = process.find_vma(at);
@@ -121,8 +124,7 @@ fn has_shared(process: &Process, edge: u64) -> bool {
     })
 }
 
-/// Pages of shared memory that were brought into a file without being touched: blocks do not come around
-/// them.
+/// Brings pages of shared memory into a file without a touch. Such pages prevent blocks around them.
 pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
     let blocks = mapping.files().shared_blocks();
     let decides = mapping.mount_huge().map_or(blocks.all, |mount| by_mount(blocks, mount));
@@ -131,7 +133,7 @@ pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
     if mapping.is_shmem() && small && some {
         let end = bytes.end.div_ceil(PAGE).min(mapping.pages());
         for index in (bytes.start / PAGE..end).take(MOST_ALLOCATED as usize) {
-            // What cannot be had is absent, which the comparison shows.
+            // A page that cannot be allocated stays absent, which the comparison reports.
             let _ = mapping.fill(PageIndex::new(index));
         }
     }
@@ -142,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_by_their_words() {
+    fn sizes_are_read_from_the_settings() {
         let settings = |name: &str| {
             Some(match name {
                 "thp-shmem" => "advise",
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_were_not_recorded_are_as_at_first() {
+    fn sizes_that_are_not_recorded_have_initial_values() {
         let blocks = |all| SharedBlocks { all, inherit: HUGE, ..SharedBlocks::default() };
         for (word, all) in [
             (None, SharedHuge::Never),

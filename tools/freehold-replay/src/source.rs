@@ -1,4 +1,4 @@
-//! Where a recording comes from: a file, or standard input.
+//! Sources of a recording: a file or standard input.
 
 use freehold_trace::{Format, ReadError, Recording, Thp, shown_thp};
 use std::fs::File;
@@ -6,30 +6,30 @@ use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What stands for standard input on the command line.
+/// Name of standard input on the command line.
 pub const STDIN: &str = "-";
-/// What it is called in messages and, for a text by strace, in reports.
+/// Name of standard input in messages, and in reports for a text by strace.
 const STDIN_NAME: &str = "standard input";
-/// Bytes read from a file at a time.
+/// Number of bytes read from a file at a time.
 const CHUNK: usize = 64 << 10;
 
-/// A recording that can be opened again and again.
+/// A recording that can be opened any number of times.
 #[derive(Clone, Debug)]
 pub struct Source {
     name: PathBuf,
-    /// All of standard input; none for a file.
+    /// All of standard input. `None` for a file.
     bytes: Option<Arc<[u8]>>,
-    /// A file of snapshots other than the one that lies beside it.
+    /// File of snapshots, if it is not the one next to the recording.
     snapshots: Option<PathBuf>,
 }
 
 impl Source {
-    /// The recording that an argument names, with its snapshots where they are named, too. Standard input
-    /// (`-`) is read to its end here, packed as it comes.
+    /// Returns the recording that an argument names, with a file of snapshots if one is named. Reads standard
+    /// input (`-`) to its end, compressed or not.
     ///
     /// # Errors
     ///
-    /// Standard input cannot be read.
+    /// Fails if standard input cannot be read.
     pub fn of_argument(path: &Path, snapshots: Option<&Path>) -> Result<Source, ReadError> {
         let mut source = Source::from(path);
         source.snapshots = snapshots.map(Path::to_owned);
@@ -43,21 +43,21 @@ impl Source {
         Ok(source)
     }
 
-    /// What messages call it.
+    /// Returns the name for messages.
     pub fn name(&self) -> &Path {
         &self.name
     }
 
-    /// No file of snapshots was named.
+    /// Returns true if no file of snapshots was named.
     pub fn lacks_snapshots(&self) -> bool {
         self.snapshots.is_none()
     }
 
-    /// Opens it, at its beginning.
+    /// Opens the recording at its beginning.
     ///
     /// # Errors
     ///
-    /// As [`Recording::open`].
+    /// Fails like [`Recording::open`].
     pub fn open(&self) -> Result<Recording, ReadError> {
         if self.bytes.is_none() && self.snapshots.is_none() {
             return Recording::open(&self.name);
@@ -70,12 +70,12 @@ impl Source {
         }
     }
 
-    /// Where anonymous memory had huge pages, as far as the snapshots of `recording`, which is its own, show
-    /// it.
+    /// Returns where anonymous memory had huge pages, as far as the snapshots show. `recording` must be
+    /// opened from this source.
     ///
     /// # Errors
     ///
-    /// The file of snapshots cannot be read.
+    /// Fails if the file of snapshots cannot be read.
     pub fn shown_thp(&self, recording: &Recording) -> Result<Option<Thp>, ReadError> {
         let nowhere = self.bytes.is_some() && self.snapshots.is_none();
         if nowhere || recording.format() == Format::Strace {
@@ -84,11 +84,12 @@ impl Source {
         shown_thp(&self.name, self.snapshots.as_deref())
     }
 
-    /// Its bytes, packed as they are, and how many there are; none for what is no ordinary file.
+    /// Returns the bytes of the source without decompressing them, and their number. The number is `None` if
+    /// the source is not an ordinary file.
     ///
     /// # Errors
     ///
-    /// The system's.
+    /// Fails with the error of the operating system.
     pub fn raw(&self) -> io::Result<(Box<dyn Read + Send>, Option<u64>)> {
         if let Some(bytes) = &self.bytes {
             return Ok((Box::new(Cursor::new(bytes.clone())), Some(bytes.len() as u64)));
@@ -99,14 +100,14 @@ impl Source {
     }
 }
 
-/// A file, with the snapshots that lie beside it.
+/// A file, with the snapshots that lie next to it.
 impl<P: AsRef<Path> + ?Sized> From<&P> for Source {
     fn from(path: &P) -> Source {
         Source { name: path.as_ref().to_owned(), bytes: None, snapshots: None }
     }
 }
 
-/// The same again.
+/// A copy of the source.
 impl From<&Source> for Source {
     fn from(source: &Source) -> Source {
         source.clone()

@@ -1,23 +1,22 @@
-//! Pages that recorded faults and calls have touched, in an address space or in that which it was forked
-//! from.
+//! Pages that recorded faults and calls have touched, in an address space or in its ancestors before the
+//! fork.
 //!
-//! The kernel also takes faults itself, on behalf of O_DIRECT, futexes, vmsplice or /proc/PID/mem, which are
-//! not recorded. So a page that Linux has and the engine has not is a difference only if something recorded
-//! has touched it:
+//! The kernel also takes faults that are not recorded, for O_DIRECT, futexes, vmsplice or /proc/PID/mem.
+//! Therefore a page that only Linux has is a difference only if a recorded event has touched it:
 //!
 //! | a page | a difference if |
 //! | --- | --- |
 //! | of anonymous memory | a fault has touched it, here or before the fork |
 //! | private, in a mapping of a file | a fault has written to it, here or before the fork |
-//! | of a file | a fault has touched it or may have brought it along, here: a fork leaves them behind |
+//! | of a file | a fault has touched it or may have mapped it with its own page, here; a fork does not copy it |
 //! | any | a call was to bring it in |
 //!
-//! What a call unmaps has been touched no more, and what it moves goes along. What it discards stays touched:
-//! Linux had to discard it, too. And where a process_madvise has taken pages, of which the recording does not
-//! say where, any may be gone; where a file of which it does not say which has become shorter, any of a file.
+//! An unmapped page no longer counts as touched, and a moved page stays touched at its new address. A
+//! discarded page stays touched, because Linux had to discard it too. After a process_madvise with unrecorded
+//! ranges, any page may be gone. After an unrecorded file has become shorter, any page of a file may be gone.
 //!
-//! A fork may or may not have copied a page that another thread brought or took at that time. Such a page is
-//! *unsure* in the child, present or not, until a store to it or a call that takes it.
+//! A fork may or may not have copied a page that another thread brought in or freed at that time. Such a page
+//! is *unsure* in the child: it may be present or absent until a store to it, or until a call that frees it.
 
 use super::TASK_SIZE;
 use super::maps::lines_in;
@@ -33,26 +32,26 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
 const PAGE: u64 = 4096;
-/// Pages of a block, which has a bit for each.
+/// Number of pages in a block, which has one bit for each page.
 const BLOCK: u64 = 64;
 const MAP_FIXED: u64 = 0x10;
 const MAP_POPULATE: u64 = 0x8000;
 const MAP_NONBLOCK: u64 = 0x1_0000;
 const MCL_CURRENT: u64 = 1;
 const POPULATE: [u64; 2] = [22, 23];
-/// Advice by which pages go at once.
+/// Advice that frees pages immediately.
 const DISCARD: [u64; 2] = [4, 24];
 
-/// How a page was touched.
+/// The way in which a page was touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     Read,
     Written,
-    /// It came along with another, or may have.
+    /// A fault on another page mapped it, or may have mapped it.
     Along,
 }
 
-/// What kind of page is asked about.
+/// The kind of page in a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
     Anonymous,
@@ -60,7 +59,7 @@ pub(super) enum Of {
     File,
 }
 
-/// The pages.
+/// The touched pages.
 #[derive(Default)]
 pub(super) struct Touched(Mutex<Both>);
 
@@ -72,21 +71,21 @@ struct Both {
 
 #[derive(Clone, Default)]
 struct Pages {
-    /// Blocks of pages by their numbers, with those that were touched, by how.
+    /// Touched pages by block number, with one bit mask for each way.
     blocks: BTreeMap<u64, [u64; 3]>,
-    /// Pages, by their numbers, that a call was to bring in.
+    /// Page numbers that a call was to bring in.
     ranges: Vec<Range<u64>>,
-    /// A call has taken pages, nobody knows where.
+    /// A call has freed pages at unknown addresses.
     lacks: bool,
-    /// Here, by numbers of pages, a file may have lost some since they were touched last.
+    /// Page numbers at which a file may have lost pages since they were last touched.
     cut: Vec<Range<u64>>,
-    /// Pages, by their numbers, that a fork may or may not have copied.
+    /// Page numbers that a fork may or may not have copied.
     unsure: Vec<Range<u64>>,
-    /// Pages, by their numbers, that may or may not be huge.
+    /// Page numbers that may or may not belong to huge pages.
     unsure_size: Vec<Range<u64>>,
 }
 
-/// What was touched of some pages.
+/// The state of some pages that was taken out.
 struct Taken {
     blocks: Vec<(u64, [u64; 3])>,
     ranges: Vec<Range<u64>>,
@@ -95,7 +94,7 @@ struct Taken {
 }
 
 impl Touched {
-    /// A fault ended well that has touched the pages of these addresses, of which there are few.
+    /// Records that a fault on the pages of these addresses succeeded. The range must be small.
     pub(super) fn pages(&self, addresses: Range<u64>, how: How) {
         let Both { here, before } = &mut *self.lock();
         if how == How::Written {
@@ -110,8 +109,8 @@ impl Touched {
         }
     }
 
-    /// A call was made: what it was to bring in counts as touched. `locked` says what of some addresses is
-    /// locked now, and not just as pages come.
+    /// Records a call. The pages that it was to bring in count as touched. `locked` returns the parts of a
+    /// range that are locked now, without those locked on fault.
     pub(super) fn called(&self, call: &Call, locked: impl FnOnce(Range<u64>) -> Vec<Range<u64>>) {
         self.gone(call);
         let Some(value) = call.returned.value() else { return };
@@ -133,13 +132,13 @@ impl Touched {
         self.lock().here.ranges.extend(pages);
     }
 
-    /// What the call has taken away was touched no more.
+    /// Removes the pages that the call has freed.
     fn gone(&self, call: &Call) {
         let [at, len, third, flags, to, _] = call.args;
         let done = call.returned.value();
         match call.name {
             CallName::Munmap if done.is_some() => self.forget(at, len),
-            // What was there may be gone even where the call was refused.
+            // Even a refused call may have unmapped pages.
             CallName::Mmap if flags & MAP_FIXED != 0 => self.forget(at, len),
             CallName::Mmap => done.map_or((), |to| self.forget(to, len)),
             CallName::Madvise if done.is_some() && DISCARD.contains(&third) => self.is_sure(at, len),
@@ -152,7 +151,7 @@ impl Touched {
         }
     }
 
-    /// What was touched of `len` bytes at `at` lies at `to` now, as much of it as `new` bytes hold.
+    /// Moves the state of `len` bytes at `at` to `to`, limited to `new` bytes.
     fn move_pages(&self, at: u64, len: u64, to: u64, new: u64) {
         self.forget(to, new);
         let from = at / PAGE..at.saturating_add(len.min(new)).div_ceil(PAGE);
@@ -181,7 +180,7 @@ impl Touched {
         doubts.into_iter().filter(|doubt| !doubt.is_empty()).for_each(|doubt| without(doubt, &pages));
     }
 
-    /// Notes what the plan does not know of some addresses.
+    /// Records which property of some addresses the plan does not know.
     pub(super) fn is_unsure(&self, of: &Unsure) {
         let here = &mut self.lock().here;
         let (doubt, range) = match of {
@@ -191,43 +190,43 @@ impl Touched {
         doubt.push(range.start / PAGE..range.end.div_ceil(PAGE));
     }
 
-    /// Returns the pages that may or may not be present, by their numbers.
+    /// Returns the numbers of the pages that may or may not be present.
     pub(super) fn unsure(&self) -> Runs {
         let both = self.lock();
         ascending([&both.here.unsure, &both.before.unsure])
     }
 
-    /// Returns the pages that may or may not be huge, by their numbers.
+    /// Returns the numbers of the pages that may or may not be huge.
     pub(super) fn unsure_size(&self) -> Runs {
         let Both { here, before } = &*self.lock();
         ascending([&here.unsure, &before.unsure, &here.unsure_size, &before.unsure_size])
     }
 
-    /// Pages of a file may be gone in this range of addresses, copies included.
+    /// Records that pages of a file, and copies of them, may be gone in this range of addresses.
     pub(super) fn cut(&self, range: &Range<u64>) {
         self.lock().here.cut.push(range.start / PAGE..range.end.div_ceil(PAGE));
     }
 
-    /// Whether `page`, by its number, may be gone with what its file has lost.
+    /// Returns true if the page with number `page` may be gone because its file lost it.
     pub(super) fn may_be_cut(&self, page: u64) -> bool {
         let both = self.lock();
         both.here.cut.iter().chain(&both.before.cut).any(|range| range.contains(&page))
     }
 
-    /// Whether a recorded fault has written to `page`, by its number, here or before the fork.
+    /// Returns true if a recorded fault has written to the page with number `page`, here or before the fork.
     pub(super) fn was_written(&self, page: u64) -> bool {
         let both = self.lock();
         [&both.here, &both.before].iter().any(|pages| pages.has(page, &[How::Written]))
     }
 
-    /// Returns whether a recorded fault has written to one of these pages, by their numbers, since the fork.
+    /// Returns true if a recorded fault has written to one of these page numbers since the fork.
     pub(super) fn was_written_here(&self, pages: &Range<u64>) -> bool {
         let both = self.lock();
         let mut blocks = both.here.blocks.range(pages.start / BLOCK..pages.end.div_ceil(BLOCK));
         blocks.any(|(_, block)| block[How::Written as usize] != 0)
     }
 
-    /// What a child has that was just forked.
+    /// Returns the state of a child after a fork.
     pub(super) fn forked(&self) -> Touched {
         let parent = self.lock();
         let mut before = parent.before.clone();
@@ -235,14 +234,14 @@ impl Touched {
         Touched(Mutex::new(Both { here: Pages::default(), before }))
     }
 
-    /// Whether something recorded has touched `page`, by its number, in a way that it should be there as what
-    /// is asked.
+    /// Returns true if a recorded event has touched the page with number `page` so that a page of kind `of`
+    /// must be present.
     pub(super) fn contains(&self, page: u64, of: Of) -> bool {
         let both = self.lock();
         both.here.contains(page, of) || of != Of::File && both.before.contains(page, of)
     }
 
-    /// Whether pages may be gone, by a call of which the recording does not say which.
+    /// Returns true if a call may have freed pages at addresses that are not recorded.
     pub(super) fn may_lack_pages(&self) -> bool {
         let both = self.lock();
         both.here.lacks || both.before.lacks
@@ -263,7 +262,7 @@ impl Pages {
         self.has(page, ways) || self.ranges.iter().any(|range| range.contains(&page))
     }
 
-    /// A fault has touched it in one of these ways.
+    /// Returns true if a fault has touched the page in one of these ways.
     fn has(&self, page: u64, ways: &[How]) -> bool {
         let block = self.blocks.get(&(page / BLOCK));
         block.is_some_and(|block| ways.iter().any(|&how| block[how as usize] >> (page % BLOCK) & 1 != 0))
@@ -281,7 +280,7 @@ impl Pages {
         self.unsure_size.extend_from_slice(&other.unsure_size);
     }
 
-    /// Takes out what was touched of `pages`, by their numbers: blocks, and ranges that calls brought in.
+    /// Takes out the state of `pages`, by number: blocks, and ranges that calls brought in.
     fn take(&mut self, pages: &Range<u64>) -> Taken {
         let mut taken = Vec::new();
         for (number, block) in self.blocks.range_mut(pages.start / BLOCK..pages.end.div_ceil(BLOCK)) {
@@ -303,7 +302,7 @@ impl Pages {
         Taken { blocks: taken, ranges, unsure, unsure_size }
     }
 
-    /// Puts back what [`take`](Self::take) took, so many pages further on.
+    /// Puts back what [`take`](Self::take) took out, shifted by `by` pages.
     fn put(&mut self, Taken { blocks, ranges, unsure, unsure_size }: Taken, by: u64) {
         for (number, block) in blocks {
             for bit in 0..BLOCK {
@@ -322,7 +321,7 @@ impl Pages {
     }
 }
 
-/// What of `range` is locked, and not just as pages come.
+/// Returns the parts of `range` that are locked, without those locked on fault.
 pub(super) fn locked(process: &Process, range: Range<u64>) -> Vec<Range<u64>> {
     let lines = lines_in(process, range.clone());
     let locked = lines.filter(|line| line.flags & VmFlags::LOCK_MASK == VmFlags::LOCKED);
@@ -342,7 +341,7 @@ fn ascending<const N: usize>(lists: [&Vec<Range<u64>>; N]) -> Runs {
     behind.collect()
 }
 
-/// Takes `gone` out of ranges.
+/// Removes `gone` from ranges.
 fn without(ranges: &mut Vec<Range<u64>>, gone: &Range<u64>) {
     let parts =
         |range: &Range<u64>| [range.start..range.end.min(gone.start), range.start.max(gone.end)..range.end];
@@ -356,7 +355,7 @@ mod tests {
     use freehold_trace::Returned;
 
     #[test]
-    fn what_a_fork_leaves_behind() {
+    fn fork_keeps_touched_anonymous_pages_and_drops_file_pages() {
         let parent = Touched::default();
         parent.pages(0..PAGE, How::Read);
         parent.pages(PAGE..2 * PAGE, How::Written);
@@ -380,18 +379,18 @@ mod tests {
         Call { name, args, returned, file: None, transfer: None, beside: Vec::new() }
     }
 
-    /// What no call has locked.
+    /// Stands for a call that locked nothing.
     fn nothing(_: Range<u64>) -> Vec<Range<u64>> {
         Vec::new()
     }
 
     #[test]
-    fn what_calls_bring_is_what_is_locked_then() {
+    fn pages_locked_after_a_call_count_as_touched() {
         let touched = Touched::default();
         let locked = |range: Range<u64>| iter::once(range.start..range.end.min(3 * PAGE)).collect();
         let all = |how| call(CallName::Mlockall, [how, 0, 0, 0, 0, 0], Returned::Value(0));
         let has = || (0..9).filter(|&page| touched.contains(page, Of::Copy)).collect::<Vec<_>>();
-        // MCL_FUTURE alone brings nothing.
+        // MCL_FUTURE alone brings in no pages.
         touched.called(&all(2), locked);
         assert_eq!(has(), [0; 0]);
         touched.called(&all(1), locked);
@@ -405,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_calls_take_was_touched_no_more() {
+    fn unmapped_pages_no_longer_count_as_touched() {
         let touched = Touched::default();
         let has = || (0..200).filter(|&page| touched.contains(page, Of::Copy)).collect::<Vec<_>>();
         touched.pages(60 * PAGE..68 * PAGE, How::Written);
@@ -415,7 +414,7 @@ mod tests {
             .called(&call(CallName::Munmap, [62 * PAGE, 3 * PAGE, 0, 0, 0, 0], Returned::Value(0)), nothing);
         touched.called(&call(CallName::Munmap, [60 * PAGE, 1, 0, 0, 0, 0], Returned::Error(22)), nothing);
         assert_eq!(has(), [60, 61, 65, 66, 67, 100, 101, 102, 103]);
-        // Two of four pages move, and the others go.
+        // Two of four pages move. The others are unmapped.
         let to = 130 * PAGE;
         touched.called(
             &call(CallName::Mremap, [65 * PAGE, 4 * PAGE, 2 * PAGE, 3, to, 0], Returned::Value(to)),
@@ -429,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubt_about_a_page_ends_with_a_store_a_discard_or_an_unmap() {
+    fn doubt_about_a_page_ends_with_a_store_a_discard_or_an_unmap() {
         let parent = Touched::default();
         parent.is_unsure(&Unsure::Pages(10 * PAGE..16 * PAGE));
         parent.is_unsure(&Unsure::Size(12 * PAGE..18 * PAGE));
@@ -448,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_may_have_lost_is_there_again_once_it_is_written() {
+    fn page_that_a_file_may_have_lost_is_sure_after_a_write() {
         let parent = Touched::default();
         parent.cut(&(10 * PAGE..14 * PAGE));
         let child = parent.forked();

@@ -1,5 +1,4 @@
-//! process_vm_readv and process_vm_writev: what they return, and whether what was read is what the recording
-//! shows.
+//! process_vm_readv and process_vm_writev: compares the results and the bytes with the recording.
 
 use super::answers::returned;
 use super::calls::may_use;
@@ -12,32 +11,33 @@ use freehold_trace::plan::PlannedCall;
 use freehold_trace::{CallName, Returned, Transfer};
 use std::ops::Range;
 
-/// Bytes that a call moves, at most; calls that moved more are not repeated.
+/// Largest number of bytes in a transfer that is repeated.
 const MOST_BYTES: u64 = 1 << 26;
 const EFAULT: u16 = 14;
 const PAGE: u64 = 4096;
 
-/// What a transfer came to.
+/// Result of a transfer.
 #[derive(Debug)]
 pub(super) struct Moved {
     pub(super) returned: Returned,
-    /// The first byte that is another than the recording shows, where a recorded call wrote it: its address,
-    /// Linux's byte, ours.
+    /// The first byte that differs from the recording where a recorded call wrote it: its address, Linux's
+    /// byte, the engine's byte.
     pub(super) other: Option<(u64, u8, u8)>,
-    /// Some bytes are others than shown, and may be the program's own.
+    /// Some bytes differ from the recording, but the program itself may have stored them.
     pub(super) strange: bool,
-    /// The other side is memory of files of which it is not known how long they are.
+    /// The other side is memory of files of unknown length.
     pub(super) rests_on_length: bool,
 }
 
 impl Moved {
-    /// A call that returned, and moved nothing.
+    /// Returns the result of a call that moved no bytes.
     pub(super) fn nothing(returned: Returned) -> Moved {
         Moved { returned, other: None, strange: false, rests_on_length: false }
     }
 }
 
-/// Makes the call of `own` on `other`, the process that it reads or writes; `None` if it moves too much.
+/// Makes the call of `own` on `other`, the process that it reads or writes. Returns `None` if it moves too
+/// many bytes.
 pub(super) fn transfer(
     planned: &PlannedCall,
     transfer: &Transfer,
@@ -76,8 +76,8 @@ pub(super) fn transfer(
     Some(moved)
 }
 
-/// Whether the kernel could begin to read, or fill, the caller's own memory. The recording tells where that
-/// is when it could not.
+/// Returns true if the kernel could begin to access the caller's own memory. The recording shows the address
+/// of this memory if the kernel could not.
 fn may_move(planned: &PlannedCall, transfer: &Transfer, own: &Process) -> bool {
     let fills = planned.call.name == CallName::ProcessVmReadv;
     let rights = if fills { VmFlags::WRITE } else { VmFlags::READ };
@@ -86,8 +86,8 @@ fn may_move(planned: &PlannedCall, transfer: &Transfer, own: &Process) -> bool {
 }
 
 impl Moved {
-    /// Linux moved less, or nothing: whether the caller's own memory, in `process`, may be why. `None`: the
-    /// recording does not show where that is.
+    /// Handles a transfer that moved less on Linux than here: checks if the caller's own memory in `process`
+    /// may be the reason. Returns `None` if the recording does not show the address of this memory.
     pub(super) fn falls_short(&mut self, planned: &PlannedCall, process: &Process) -> Option<()> {
         let moves = matches!(planned.call.name, CallName::ProcessVmReadv | CallName::ProcessVmWritev);
         let Some(transfer) = planned.call.transfer.as_ref().filter(|_| moves) else { return Some(()) };
@@ -97,7 +97,7 @@ impl Moved {
             Returned::Error(EFAULT) => 0,
             _ => return Some(()),
         };
-        // How long a file was is not always known, and behind its end there is nothing to get at.
+        // The length of a file is not always known, and memory behind its end is inaccessible.
         let hidden =
             |&(at, len): &(u64, u64)| at == 0 || rests_on_length(process, at..at.saturating_add(len));
         if self.rests_on_length || transfer.local.iter().any(hidden) {
@@ -114,8 +114,8 @@ impl Moved {
     }
 }
 
-/// How many bytes of the pieces, one after the other, the kernel can get at for the program; what was mapped
-/// before a recording began does not count.
+/// Returns the number of bytes in the pieces, in order, that the kernel can access for the program. Memory
+/// that was mapped before the recording began does not count.
 fn within_reach(process: &Process, pieces: &[(u64, u64)], needs: VmFlags) -> u64 {
     let mut sum = 0;
     for &(at, len) in pieces {
@@ -125,7 +125,7 @@ fn within_reach(process: &Process, pieces: &[(u64, u64)], needs: VmFlags) -> u64
             let Some(vma) = process.find_vma(reached).filter(|vma| vma.flags().contains(needs)) else {
                 return sum + (reached - at);
             };
-            // Behind the end of a file there is nothing.
+            // Memory behind the end of a file is inaccessible.
             let bytes = vma.object().file().map(|file| file.mapping().size().next_multiple_of(PAGE));
             let there = bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(vma.pgoff().byte()));
             let there = vma.start().saturating_add(there);
@@ -139,7 +139,7 @@ fn within_reach(process: &Process, pieces: &[(u64, u64)], needs: VmFlags) -> u64
     sum
 }
 
-/// What the recording shows of the bytes moved: the place of the first among all, and the text.
+/// Returns the recorded bytes of each piece, with their position among all bytes.
 fn shown(transfer: &Transfer) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;
     transfer.local.iter().zip(&transfer.shown).map(move |((_, len), text)| {
@@ -150,8 +150,8 @@ fn shown(transfer: &Transfer) -> impl Iterator<Item = (usize, &[u8])> {
 }
 
 impl Moved {
-    /// A byte that is not zero here came from a recorded call, and one at an address in `written` should
-    /// have. Others the program may have stored.
+    /// Compares the bytes read. A byte that is not zero here came from a recorded call, and so should a byte
+    /// at an address in `written`. The program may have stored the others itself.
     fn compare(&mut self, transfer: &Transfer, written: &[Range<u64>], bytes: &[u8]) {
         for (from, text) in shown(transfer) {
             for (place, (linux, ours)) in (from..).zip(text.iter().zip(&bytes[from.min(bytes.len())..])) {
@@ -169,7 +169,7 @@ impl Moved {
     }
 }
 
-/// Where byte number `place` comes from.
+/// Returns the address from which byte number `place` was read.
 fn address_of(transfer: &Transfer, mut place: u64) -> u64 {
     for &(at, len) in &transfer.remote {
         if place < len {

@@ -1,5 +1,6 @@
-//! The VMAs of a snapshot without what of them the recording does not tell: registrations with userfaultfds,
-//! and rights that a program has by its personality. What these alone keep apart is one VMA.
+//! Removes from the VMAs of a snapshot the attributes that the recording does not determine: registrations
+//! with userfaultfds, and execute rights from the personality. VMAs that only these attributes keep apart are
+//! joined.
 
 use super::image::Image;
 use super::pagers::{is_served, registered};
@@ -10,30 +11,30 @@ use std::borrow::Cow;
 
 const EXEC: u8 = 4;
 const READ_AND_EXEC: u8 = 5;
-/// Flags of VMAs that are registered.
+/// Flags of registered VMAs.
 const REGISTERED: [[u8; 2]; 3] = [*b"um", *b"uw", *b"ui"];
-/// The flag of one that may be executed.
+/// Flag of an executable VMA.
 const EXECUTABLE: [u8; 2] = *b"ex";
 
-/// Counts of VMAs that are compared in part, by the part left out.
+/// Numbers of VMAs that are compared only in part, by the part that is left out.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Untold {
-    /// Registrations that the engine cannot make.
+    /// Registrations that the engine does not support.
     pub(super) unserved: u64,
     /// Registrations that a fork may have copied.
     pub(super) copied: u64,
-    /// Rights to execute.
+    /// Execute rights.
     pub(super) executed: u64,
 }
 
-/// The part of one VMA that is left out of a comparison.
+/// The parts of one VMA that are left out of the comparison.
 #[derive(Clone, Copy, Default)]
 struct Part {
     registration: bool,
     right: bool,
 }
 
-/// The VMAs as they are compared.
+/// Returns the VMAs for the comparison.
 pub(super) fn without_untold<'a>(
     world: &World,
     image: &Image,
@@ -58,7 +59,7 @@ pub(super) fn without_untold<'a>(
     (Cow::Owned(all), untold)
 }
 
-/// Counts and returns the part of `area` that is left out.
+/// Counts and returns the parts of `area` that are left out.
 fn part(world: &World, image: &Image, area: &Area, untold: &mut Untold) -> Part {
     let (process, range) = (image.process(), area.start..area.end);
     let mut part = Part::default();
@@ -90,7 +91,7 @@ fn without(area: &Area, part: Part) -> Area {
     area
 }
 
-/// Returns true if two VMAs of a snapshot are one VMA here.
+/// Returns true if two VMAs of a snapshot are one VMA in the engine.
 fn is_one(process: &Process, left: &Area, right: &Area) -> bool {
     let alike = left.prot == right.prot && left.shared == right.shared && left.flags == right.flags;
     let touch = left.end == right.start && left.name == right.name;

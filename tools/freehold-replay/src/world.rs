@@ -1,4 +1,4 @@
-//! The machine that a recording is replayed on, and what all its processes share.
+//! The machine on which a recording is replayed, and the state that all its processes share.
 
 use super::Options;
 use super::image::{Image, Totals};
@@ -28,66 +28,66 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
 const PAGE: u64 = 4096;
-/// Memory of the machine, in bytes: more than any recording needs at once, and only what is used is touched.
+/// Memory of the machine in bytes. More than any recording needs at once; only memory in use is touched.
 pub(super) const MEMORY: u64 = 64 << 30;
-/// Memory with contents that there is on any host.
+/// Memory with contents, in bytes, that any host has.
 const LEAST: u64 = 1 << 30;
-/// Memory for page tables.
+/// Memory for page tables, in bytes.
 const TABLES: u64 = 1 << 30;
-/// Pages of the kernel's own mappings: more than any has.
+/// Largest number of pages of the kernel's own mappings.
 const SPECIAL_PAGES: usize = 16;
-/// What part of the memory a pool of huge pages may take from the start.
+/// A pool of huge pages may initially take at most one part in this many of the memory.
 const MOST_OF_POOL: u64 = 4;
-/// Memory that any recorded machine has, in bytes.
+/// Memory in bytes that any recorded machine has.
 const SOME_MEMORY: u64 = 64 << 20;
-/// How the kernel names secret memory (memfd_secret).
+/// The kernel's name for secret memory (memfd_secret).
 const SECRET: &str = "/secretmem";
-/// The device of zeroes.
+/// Name of the device of zeroes.
 pub(super) const ZEROES: &str = "/dev/zero";
-/// Where files of shared memory have names.
+/// Directory of named files of shared memory.
 const MOUNT: &str = "/dev/shm/";
-/// How a plan names a file of which it only knows the descriptor.
+/// Prefix of the plan's name for a file of which only the descriptor is known.
 pub(super) const UNNAMED: &str = "descriptor ";
 
-/// A machine with an engine on it.
+/// A machine with an engine.
 pub(super) struct World {
     pub(super) machine: Machine,
     pub(super) engine: Counted<Engine<Machine>>,
     pub(super) options: Options,
-    /// Bytes that Linux did not refuse to promise, whatever others had been promised (overcommit).
+    /// Number of bytes that Linux never refused to promise, whatever it had promised before (overcommit).
     pub(super) promises: u64,
-    /// A process_vm_writev has written somewhere, where the recording does not say.
+    /// A process_vm_writev has written to addresses that are not recorded.
     pub(super) unseen_writes: bool,
-    /// The recording tells where anonymous memory had huge pages, or is too old to.
+    /// The recording shows where anonymous memory had huge pages, or is too old to show it.
     pub(super) tells_huge: bool,
-    /// The recording tells what programs are given by personality(2).
+    /// The recording shows the effect of personality(2).
     pub(super) tells_personalities: bool,
-    /// The recording has calls of mseal.
+    /// The recording contains calls of mseal.
     pub(super) shows_seals: bool,
-    /// The recording has page faults; a text by strace has none.
+    /// The recording has page faults. A text by strace has none.
     pub(super) has_faults: bool,
-    /// What the recording says of the blocks of shared memory.
+    /// The recorded settings for blocks of shared memory.
     pub(super) shared: Recorded,
-    /// Mounts say that files of theirs have blocks.
+    /// The options of a mount give blocks to its files.
     pub(super) mounts_have_blocks: bool,
-    /// The sizes of pools of huge pages are not recorded, or are wrong. Tasks only ever set it; one that
+    /// The sizes of pools of huge pages are not recorded, or are wrong. Tasks only set this flag; a task that
     /// reads it too early reports a difference.
     pub(super) doubts_pools: AtomicBool,
     files: HashMap<u32, Mapped>,
     names: HashMap<String, u32>,
-    /// Files by where the engine has them.
+    /// File numbers by the address of the engine's mapping.
     homes: HashMap<usize, u32>,
-    /// Pages of files by their names, where the recording tells.
+    /// Lengths of files in pages by name, where recorded.
     lengths: HashMap<String, u64>,
-    /// Counts of address spaces that are gone.
+    /// Fault counts of address spaces that have ended.
     pub(super) totals: Arc<Totals>,
-    /// What each task runs in: the image that a task had when it was made or did an exec.
+    /// Address space of each task: the image that the task got when it was created or at its last exec.
     pub(super) images: Mutex<HashMap<u32, Weak<Image>>>,
-    /// Tasks that were made in a segment where they have no steps.
+    /// Tasks that were created in a segment in which they have no steps.
     pub(super) newborn: Mutex<Vec<(u32, Option<Arc<Image>>)>>,
 }
 
-/// What stands behind a mapping.
+/// The object behind a mapping.
 pub(super) enum Mapped {
     File(Opened),
     Segment(Counted<Segment<Machine>>),
@@ -95,10 +95,10 @@ pub(super) enum Mapped {
 }
 
 impl World {
-    /// A fresh machine.
+    /// Creates a machine.
     ///
     /// # Errors
-    /// The host refused the address space or the memory.
+    /// Fails if the host refuses the address space or the memory.
     pub(super) fn new(options: &Options) -> io::Result<World> {
         let memory = match options.backed {
             true => Memory::Backed { bytes: contents() },
@@ -114,7 +114,7 @@ impl World {
             Config { lock_stats: true, file_rmap: options.design.file_rmap, ..Config::default() },
         )
         .map_err(io::Error::other)?;
-        // How many there were is not recorded.
+        // The numbers of huge pages are not recorded.
         for size in [HugePageSize::Mib2, HugePageSize::Gib1] {
             engine.huge_pool(size).set_overcommit(u64::MAX);
         }
@@ -141,18 +141,18 @@ impl World {
         })
     }
 
-    /// The machine gets the settings of the recorded one, as far as they are known; `shown`: what snapshots
-    /// show of huge pages.
+    /// Applies the recorded settings to the machine, as far as they are known. `shown` is the setting for
+    /// huge pages that snapshots show.
     pub(super) fn set_up(&mut self, recording: &Recording, shown: Option<Thp>) {
         self.set_thp(recording, shown);
-        // A new recording lacks the setting only where it has changed.
+        // A new recording lacks this setting only if it changed during the run.
         self.tells_huge = recording.machine("kernel").is_none() || recording.machine("thp").is_some();
-        // Linux frees page tables that MADV_DONTNEED empties since 6.14. Of a text no version is known.
+        // Since 6.14 Linux frees page tables that MADV_DONTNEED empties. A text does not show the version.
         let old = recording.machine("kernel").and_then(version).is_some_and(|version| version < (6, 14));
         self.engine.set_reclaims_tables(!old);
         self.promises = match recording.machine("overcommit") {
             Some("1") => u64::MAX,
-            // What is more than all memory is refused, and nothing else.
+            // Linux refuses only a promise of more than the whole memory.
             Some("0") => SOME_MEMORY,
             _ => 0,
         };
@@ -161,7 +161,7 @@ impl World {
             let mut numbers =
                 pool.into_iter().flat_map(|pool| pool.split(' ')).map_while(|word| word.parse::<u64>().ok());
             if let (Some(free), Some(more)) = (numbers.next(), numbers.next()) {
-                // A machine with less memory has them made when they are asked for.
+                // A machine with less memory allocates the huge pages on demand.
                 let fits = free == 0
                     || free.saturating_mul(size.bytes()) <= MEMORY / MOST_OF_POOL && !self.options.backed;
                 let enough = fits && self.engine.resize_huge_pool(size, free, None) == free;
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// Memory has huge pages, and blocks, where it had them, if that is known.
+    /// Sets where memory has huge pages and blocks, as far as that is known.
     pub(super) fn set_thp(&mut self, recording: &Recording, shown: Option<Thp>) {
         let all = recording.machine("thp").and_then(Thp::of_name).or(shown);
         if let Some(thp) = recording.thp_of_size(Thp::LARGEST, all).or(all) {
@@ -196,10 +196,10 @@ impl World {
         self.engine.set_shared_blocks(self.shared.blocks);
     }
 
-    /// How every address space begins: as root's, as the recordings were made.
+    /// Returns the initial settings of an address space. They are root's, as in the recordings.
     pub(super) fn config(&self) -> SpaceConfig {
         SpaceConfig {
-            // Where Linux puts things.
+            // Linux uses the first fit.
             placement: Placement::FirstFit,
             limits: Limits {
                 memlock: UNLIMITED,
@@ -213,10 +213,10 @@ impl World {
         }
     }
 
-    /// Opens what a segment maps for the first time.
+    /// Creates the files and segments that a segment of the plan uses for the first time.
     ///
     /// # Errors
-    /// No memory.
+    /// Fails if there is no memory.
     pub(super) fn open(&mut self, files: &[PlanFile]) -> Result<(), NoMemory> {
         for file in files {
             if file.segment {
@@ -225,7 +225,7 @@ impl World {
                     None => Segment::new(&self.engine, key, size)?,
                     Some(page) => {
                         let size = size.next_multiple_of(page.bytes());
-                        // The recording does not say whether its pages were reserved.
+                        // The recording does not show whether the segment reserved its pages.
                         Segment::of_huge_pages(&self.engine, key, page, size, false).map_err(|_| NoMemory)?
                     }
                 };
@@ -254,7 +254,7 @@ impl World {
         Ok(())
     }
 
-    /// The pages of a file.
+    /// Creates the page cache of a file.
     fn mapping(&mut self, file: &PlanFile) -> Result<Counted<Mapping<Machine>>, NoMemory> {
         let bytes = length::to_size(file.length);
         if let Some(page) = file.huge.and_then(HugePageSize::from_bytes) {
@@ -262,7 +262,7 @@ impl World {
         }
         if plain_name(&file.path) == SECRET {
             let secret = Mapping::secret(&self.engine)?;
-            // Its length is given once; where that is not recorded, it may be any.
+            // The length is set only once. If that is not recorded, any length is possible.
             secret.truncate(bytes).map_err(|_| NoMemory)?;
             return Ok(secret);
         }
@@ -274,8 +274,9 @@ impl World {
         }
         let shmem = [MOUNT, "/memfd:", "/SYSV"];
         let shmem = file.memfd.is_some() || shmem.iter().any(|start| file.path.starts_with(start));
-        // A file that has a name when it is mapped has what the mount says, and nothing at first. Without
-        // huge pages a file of another tmpfs is like any file, most of whose pages were there before.
+        // A file with a name when it is mapped follows the mount's setting, and is initially empty. On
+        // another tmpfs without huge pages, a file is treated like any file, most of whose pages existed
+        // before.
         let named = file.path.starts_with(MOUNT) && plain_name(&file.path) == file.path;
         let mount = file.tmpfs.or(named.then_some(TmpfsHuge::Never));
         let blocks = mount.is_some_and(|huge| huge != TmpfsHuge::Never);
@@ -290,57 +291,58 @@ impl World {
         Ok(mapping)
     }
 
-    /// The special mapping of this name, which consists of frames that nobody writes.
-    #[expect(unsafe_code, reason = "says that frames of its own may be mapped")]
+    /// Creates the special mapping of this name. Its frames are never written.
+    #[expect(unsafe_code, reason = "declares that frames of the machine may be mapped")]
     fn special(&self, name: &'static str) -> Result<Counted<Special<Machine>>, NoMemory> {
         let mut frames = [Pfn::new(0); SPECIAL_PAGES];
         if self.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames) < frames.len() {
             return Err(NoMemory);
         }
-        // SAFETY: from the machine, and never given back.
+        // SAFETY: the frames come from the machine and are never freed, so they stay valid while they are
+        // mapped.
         let frames = frames.map(|frame| unsafe { ForeignFrames::new(frame, 1) });
         Special::new(&self.engine, Frames::new(name, &frames)?)
     }
 
-    /// What is mapped under this number.
+    /// Returns the object with this number in the plan.
     pub(super) fn mapped(&self, id: u32) -> Option<&Mapped> {
         self.files.get(&id)
     }
 
-    /// A System V segment is removed.
+    /// Removes a System V segment.
     pub(super) fn remove(&self, id: u32) {
         if let Some(Mapped::Segment(segment)) = self.mapped(id) {
             segment.remove();
         }
     }
 
-    /// Returns whether Linux may let a program execute memory that it may only read here, by its personality,
-    /// of which the recording does not tell.
+    /// Returns true if the personality may let a program execute memory here that it may otherwise only read.
+    /// The recording must not show the personality.
     pub(super) fn may_execute(&self, process: &Process, address: u64) -> bool {
         const RIGHTS: VmFlags = VmFlags::READ.union(VmFlags::EXEC);
         let vma = process.find_vma(address).filter(|vma| vma.start() <= address);
         !self.tells_personalities && vma.is_some_and(|vma| vma.flags() & RIGHTS == VmFlags::READ)
     }
 
-    /// Whether this is a file of which nothing is known, not even its name.
+    /// Returns true if nothing is known about the file, including its name.
     pub(super) fn is_unnamed(&self, id: u32) -> bool {
         matches!(self.mapped(id), Some(Mapped::File(file)) if file.name.starts_with(UNNAMED))
     }
 
-    /// The pages of a file: now, where that is recorded, else as it was found after the run; none where the
-    /// recording does not tell.
+    /// Returns the length of a file in pages: the current length if it is recorded, otherwise the length
+    /// found after the run. Returns `None` if neither is recorded.
     pub(super) fn length(&self, file: &File<Machine>) -> Option<u64> {
         let now = length::known(file.mapping()).map(|bytes| bytes.div_ceil(PAGE));
         now.or_else(|| self.lengths.get(file.name()).copied())
     }
 
-    /// Whether the recording tells how this file was opened.
+    /// Returns true if the recording shows how this file was opened.
     pub(super) fn tells_opening(&self, file: &Counted<File<Machine>>) -> bool {
         let opened = self.homes.get(&home(file.mapping())).and_then(|id| self.files.get(id));
         matches!(opened, Some(Mapped::File(opened)) if opened.tells(file))
     }
 
-    /// Makes pools as large as needed. Linux had more pages in one than the recording says, and how many is
+    /// Makes the pools as large as needed. Linux had more pages than the recording says, and their number is
     /// not known.
     pub(super) fn has_larger_pools(&self) {
         self.doubts_pools.store(true, Relaxed);
@@ -349,12 +351,12 @@ impl World {
         }
     }
 
-    /// What a list of VMAs calls by this name; none for anonymous memory.
+    /// Returns the object with this name in a list of VMAs. Returns `None` for anonymous memory.
     pub(super) fn named(&self, name: &str) -> Option<&Mapped> {
         self.files.get(self.names.get(plain_name(name))?)
     }
 
-    /// Everything that somebody runs in.
+    /// Returns all address spaces in which tasks run.
     pub(super) fn live(&self) -> Vec<Arc<Image>> {
         let images = lock(&self.images);
         let mut live: Vec<_> = images.values().filter_map(Weak::upgrade).collect();
@@ -363,32 +365,32 @@ impl World {
         live
     }
 
-    /// What the process runs in of which `task` was the first.
+    /// Returns the address space of the process whose first task is `task`.
     pub(super) fn image(&self, task: u32) -> Option<Arc<Image>> {
         let images = lock(&self.images);
         images.get(&task)?.upgrade()
     }
 
-    /// `task` runs in `image` from now on.
+    /// Records that `task` runs in `image` from now on.
     pub(super) fn runs(&self, task: u32, image: &Arc<Image>) {
         let mut images = lock(&self.images);
         images.insert(task, Arc::downgrade(image));
     }
 }
 
-/// What tells one file from all others.
+/// Returns a value that identifies a file.
 fn home(mapping: &Mapping<Machine>) -> usize {
     std::ptr::from_ref(mapping).addr()
 }
 
-/// The key of the segment that lists call by this name.
+/// Returns the key of the segment that has this name in lists.
 fn key(name: &str) -> u32 {
     let digits = plain_name(name).strip_prefix("/SYSV");
     digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
 
-/// Memory with contents, in bytes: no more than half of what the host has left, since a recording may fill
-/// it.
+/// Returns the size of memory with contents in bytes: at most half of the host's available memory, because a
+/// recording may use all of it.
 fn contents() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -396,25 +398,25 @@ fn contents() -> u64 {
     kilobytes.map_or(MEMORY, |kilobytes| kilobytes.saturating_mul(512)).clamp(LEAST, MEMORY)
 }
 
-/// A name without what says that it is gone from its directory.
+/// Returns a name without the suffix that marks a deleted file.
 pub(super) fn plain_name(name: &str) -> &str {
     name.strip_suffix(" (deleted)").unwrap_or(name)
 }
 
-/// Whether a driver decides what a mapping of the file of this name is like, which no recording tells.
+/// Returns true if a driver determines the mappings of the file with this name. Recordings do not show these.
 pub(super) fn is_of_driver(name: &str) -> bool {
     let device = name.strip_prefix("/dev/").filter(|_| plain_name(name) != ZEROES);
     let is_device = device.is_some_and(|name| !name.starts_with("shm/") && !name.starts_with("hugepages"));
     is_device || name.starts_with("anon_inode:") || name.starts_with("socket:")
 }
 
-/// What the kernel maps by itself, if `name` is such.
+/// Returns the name of the kernel's own mapping, if `name` is one.
 pub(super) fn special_name(name: &str) -> Option<&'static str> {
     const NAMES: [&str; 5] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]", "[uprobes]"];
     NAMES.into_iter().find(|known| *known == name)
 }
 
-/// The first two numbers of a kernel's release, such as `6.18.4-generic`.
+/// Returns the first two numbers of a kernel release such as `6.18.4-generic`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     numbers.next()?.ok().zip(numbers.next()?.ok())

@@ -1,5 +1,5 @@
-//! How workers run side by side: as threads of this host, or, in a simulation, as tasks on the processors of
-//! a simulated machine. Both have the same names.
+//! The workers: threads of the host, or, in a simulation, tasks on the processors of a simulated machine.
+//! Both modules define the same names.
 
 #[cfg(not(sim))]
 mod threads;

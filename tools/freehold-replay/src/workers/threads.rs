@@ -1,18 +1,18 @@
-//! Threads, and this host's time.
+//! Workers as threads, with the host's time.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What runs the workers: there is nothing to choose.
+/// The kind of workers. There is only one.
 #[derive(Clone, Debug, Default)]
 pub struct Workers {}
 
-/// Somebody waits until something changes that a mutex guards.
+/// A condition variable for the state that a mutex guards.
 #[derive(Default)]
 pub(crate) struct Changed(Condvar);
 
 impl Changed {
-    /// Lets the mutex go until a change, or for no reason.
+    /// Releases the mutex until a notification arrives. May also return without one.
     pub(crate) fn wait<'m, T>(&self, _: &'m Mutex<T>, guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
@@ -26,12 +26,13 @@ impl Changed {
     }
 }
 
-/// A worker that panicked takes the whole run down; what is behind the lock is no worse for it.
+/// Locks a mutex. Ignores poisoning: a panic of a worker ends the whole run, and the data behind the lock
+/// stays valid.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The time since some moment.
+/// Returns the time since this thread first called it.
 pub(crate) fn now() -> Duration {
     thread_local! {
         static BEGUN: Instant = Instant::now();
@@ -39,7 +40,7 @@ pub(crate) fn now() -> Duration {
     BEGUN.with(Instant::elapsed)
 }
 
-/// Lets every worker run to its end, each a thread. How long that took.
+/// Runs every worker to its end, each in a thread. Returns the time that this took.
 pub(crate) fn side_by_side<F: FnOnce() + Send>(
     _: &Workers,
     _: u64,

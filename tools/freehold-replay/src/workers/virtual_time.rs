@@ -1,12 +1,12 @@
-//! Tasks on the processors of a simulated machine, and its time. Replayer and engine run in one thread: what
-//! the replayer itself does takes no virtual time.
+//! Workers as tasks on the processors of a simulated machine, with virtual time. The replayer and the engine
+//! run in one thread, and the replayer's own work takes no virtual time.
 
 use freehold_sim::{Machine, Report, atomic, task};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// The machine that the workers run on, and what it took, over all segments so far.
+/// The machine that the workers run on, and the report over all segments so far.
 #[derive(Clone, Debug)]
 pub struct Workers {
     machine: Machine,
@@ -14,13 +14,13 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// On the first processors of this machine.
+    /// Returns workers on the first processors of this machine.
     #[must_use]
     pub fn on(machine: Machine) -> Workers {
         Workers { machine, report: Arc::default() }
     }
 
-    /// What the replay took. None where nothing ran.
+    /// Returns the report. `None` if no segment has run.
     #[must_use]
     pub fn report(&self) -> Option<Report> {
         lock(&self.report).clone()
@@ -29,23 +29,24 @@ impl Workers {
 
 impl Default for Workers {
     fn default() -> Workers {
-        Workers::on(Machine::named("e5-2690v4").expect("a machine that is there"))
+        Workers::on(Machine::named("e5-2690v4").expect("a known machine"))
     }
 }
 
-/// Somebody waits until something changes that a mutex guards.
+/// A condition variable for the state that a mutex guards.
 #[derive(Default)]
 pub(crate) struct Changed {
-    /// Workers that wait, or are about to. The replayer's own words are the processor's: they take no time.
+    /// Number of workers that wait or are about to wait. The replayer's own words are ordinary atomics: they
+    /// take no virtual time.
     waiting: AtomicUsize,
-    /// Counts changes for them.
+    /// Counts notifications.
     count: AtomicU32,
-    /// The same for those asleep. While nobody waits it does not change.
+    /// Copy of `count` on which workers sleep. Does not change while no worker waits.
     word: atomic::AtomicU32,
 }
 
 impl Changed {
-    /// Lets the mutex go until a change, or for no reason.
+    /// Releases the mutex until a notification arrives. May also return without one.
     pub(crate) fn wait<'m, T>(&self, mutex: &'m Mutex<T>, guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
         self.waiting.fetch_add(1, Relaxed);
         let seen = self.count.load(Relaxed);
@@ -72,25 +73,26 @@ impl Changed {
     }
 }
 
-/// The task that has the lock may be inside the engine: then others go on, and this one looks again.
+/// Locks a mutex. The task that holds it may be inside the engine; then this task lets others run and tries
+/// again.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     loop {
         match mutex.try_lock() {
             Ok(guard) => return guard,
             Err(TryLockError::Poisoned(error)) => return error.into_inner(),
             Err(TryLockError::WouldBlock) if task::current().is_some() => task::relax(),
-            // Outside of a run the thread itself has it, which would be a mistake.
+            // Outside a run, the thread itself would hold the mutex, which would be a mistake.
             Err(TryLockError::WouldBlock) => return mutex.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 }
 
-/// Virtual time since the run began.
+/// Returns the virtual time since the run began.
 pub(crate) fn now() -> Duration {
     Duration::from_nanos(task::now_ns().unwrap_or(0))
 }
 
-/// Lets every worker run to its end, each on a processor. How long that took.
+/// Runs every worker to its end, each on a processor. Returns the time that this took.
 pub(crate) fn side_by_side<F: FnOnce() + Send>(
     workers: &Workers,
     seed: u64,
