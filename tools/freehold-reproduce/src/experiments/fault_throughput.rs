@@ -1,5 +1,5 @@
-//! Step 0: faults a second of programs that map files, read or write every page, and unmap, again and again,
-//! by the design of munmap.
+//! Step 0: faults a second of programs that repeatedly map files, read or write every page, and unmap, by the
+//! design of munmap.
 
 use super::{Experiment, published};
 use crate::executor::Stop;
@@ -17,16 +17,17 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 /// See the [module](self).
 pub struct FaultThroughput;
 
-/// What a case maps, from which processes.
+/// The mappings of a case, and the processes that make them.
 #[derive(Clone, Copy, PartialEq)]
 enum Case {
-    /// Every process reads a file of its own in order.
+    /// Every process reads its own file in order.
     PreadSeq,
-    /// Every thread of one process reads a file of its own in order.
+    /// Every thread of one process reads its own file in order.
     PreadSeqMt,
     /// Every thread of one process reads the same file in order.
     XreadSeqMt,
-    /// Every process writes to all pages of its part of a file, and unmaps it piece by piece in random order.
+    /// Every process writes all pages of its part of a file, and unmaps the part piece by piece in random
+    /// order.
     MmapFile,
 }
 
@@ -42,7 +43,7 @@ impl Case {
         }
     }
 
-    /// Faults a second, before and after, as published.
+    /// Returns the published faults a second, before and after the step.
     fn published(self) -> Option<(f64, f64)> {
         let found = published::FAULTS.iter().find(|(name, ..)| *name == self.name())?;
         Some((found.1, found.2))
@@ -53,10 +54,10 @@ impl Case {
     }
 }
 
-/// Pieces in which the last case unmaps.
+/// Number of pieces that the last case unmaps.
 const PIECES: u64 = 64;
 
-/// The files of a run, and how much of them a thread maps.
+/// The files of a run, and the number of bytes that each thread maps.
 struct Files {
     all: Vec<Open>,
     bytes: u64,
@@ -80,7 +81,7 @@ impl Experiment for FaultThroughput {
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
-        // Once in the files, and mapped by every design's processes.
+        // Counts each page once in its file and once as mapped by the processes.
         memory::of_phantom(bytes(scale) * scale.cpus as u64) * 2
     }
 
@@ -111,7 +112,7 @@ impl Experiment for FaultThroughput {
     }
 }
 
-/// Faults a second.
+/// Measures the faults a second of one turn.
 fn rate(world: &World, locking: Locking, case: Case, files: &Files, scale: &Scale) -> anyhow::Result<f64> {
     let processes: Vec<Process> = match case.one_process() {
         true => vec![world.process(locking)?; scale.cpus],
@@ -131,7 +132,7 @@ fn rate(world: &World, locking: Locking, case: Case, files: &Files, scale: &Scal
     Ok(counting.iter().map(counted).sum::<u64>() as f64 / took.as_secs_f64())
 }
 
-/// Maps, touches and unmaps until told to stop.
+/// Maps, touches and unmaps until the end of the turn.
 fn passes(
     process: &Process,
     cpu: &mut Cpu<Format>,
@@ -215,7 +216,7 @@ fn findings(designs: &[Locking; 4], rates: &[Vec<Figure>], threads: usize, bytes
         title: FaultThroughput.title(),
         found: found.into_iter().collect(),
         work: format!(
-            "{threads} threads, in one process (-mt) or one each, map {} of a file in the page cache, touch every page in order, and unmap it, again and again.",
+            "{threads} threads, in one process (-mt) or one each, map {} of a file in the page cache, touch every page in order, and unmap it, repeatedly.",
             freehold_replay::units::bytes(bytes)
         ),
         tables: vec![table],
@@ -226,8 +227,8 @@ fn findings(designs: &[Locking; 4], rates: &[Vec<Figure>], threads: usize, bytes
             lines: lines.collect(),
         }],
         notes: vec![
-            "After vm-scalability (the first three) and stress-ng's mmap-file: loads of our own with the same pattern, not those programs. Faults take the mmap lock, as in the \
-             step's day. A fault on a page that is read maps those around it, too."
+            "The loads follow vm-scalability (the first three) and stress-ng's mmap-file; they have the same pattern but are not those programs. Faults take the mmap lock, as at the \
+             time of the step. A read fault also maps the pages around its own."
                 .to_owned(),
         ],
         seconds: 0.0,

@@ -1,5 +1,5 @@
-//! Step 3: processes that map a file of huge pages, fault in every page and unmap it, by what keeps shared
-//! page tables where they are.
+//! Step 3: processes that map a file of huge pages, fault in every page and unmap the file, by the lock that
+//! keeps shared page tables in place.
 
 use super::{Experiment, published};
 use crate::executor::Stop;
@@ -23,20 +23,21 @@ pub struct Hugetlb;
 
 const HUGE: u64 = HugePageSize::Mib2.bytes();
 
-/// Where processes map the file.
+/// Positions at which processes map the file.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
-    /// Where they can share page tables, as a program does that knows of them.
+    /// Positions at which processes can share page tables, as in a program that is designed for this.
     Shared,
-    /// Each at another offset within a table: nobody can share, and each has all faults and entries itself.
+    /// Different offsets within a table. No process can share tables, so each takes all faults and has all
+    /// entries.
     Apart,
-    /// Where they can share tables, and each cuts its part of the pages out of the file after every round:
-    /// the pool, the reservations and the fault mutexes work as long as the processes do.
+    /// Positions at which processes can share page tables. Each process also punches its part of the pages
+    /// out of the file after every round, so the pool, the reservations and the fault mutexes stay in use.
     Punched,
 }
 
 impl Place {
-    /// As the tables are titled.
+    /// Returns the suffix of the table titles.
     fn title(self) -> &'static str {
         match self {
             Place::Shared => "",
@@ -54,18 +55,18 @@ struct Side {
     bytes: u64,
 }
 
-/// What a turn found.
+/// Results of a turn.
 struct Turn {
     faults: f64,
     touched: f64,
-    /// For the file's lock and the VMAs' locks.
+    /// Waits for the file's lock and the VMAs' locks.
     waited: Histogram,
-    /// For the fault mutexes.
+    /// Use of the fault mutexes.
     makers: LockSnapshot,
     seconds: f64,
 }
 
-/// What was measured at one number of processes.
+/// Measurements with one number of processes.
 struct Of {
     processes: usize,
     place: Place,
@@ -77,7 +78,7 @@ fn processes(scale: &Scale) -> Vec<usize> {
     scale.choose(vec![1, 12, 24, 48], vec![1, 8, 16])
 }
 
-/// The published figures count in intervals of ten seconds.
+/// Returns the length of a turn in seconds. The published figures use intervals of ten seconds.
 fn turn_seconds(scale: &Scale) -> f64 {
     scale.turn.as_secs_f64() * scale.choose(5.0, 1.0)
 }
@@ -130,15 +131,15 @@ impl Experiment for Hugetlb {
 impl Side {
     fn new(hugetlb: HugetlbLock, bytes: u64, cpus: usize, scale: &Scale) -> anyhow::Result<Side> {
         let config = Config { lock_stats: true, ..scale.config() };
-        // Twice the file's: where pages are cut out beside others who map and fault, just as many run out.
+        // Twice the size of the file. Punching while other processes map and fault can use up an exact pool.
         let world = World::new(2 * bytes + GIB, cpus, config)?;
         let pages = 2 * bytes / HUGE;
         let had = world.engine.resize_huge_pool(HugePageSize::Mib2, pages, None);
-        anyhow::ensure!(had == pages, "a pool of {had} instead of {pages} huge pages");
+        anyhow::ensure!(had == pages, "the pool has {had} huge pages instead of {pages}");
         let mapping = Mapping::of_huge_pages(&world.engine, HugePageSize::Mib2, bytes, false)?;
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/hugetlb")?;
         let side = Side { world, file, locking: Locking { hugetlb, ..scale.usual_locking() }, bytes };
-        // Every page is in the file before anything is measured.
+        // Brings every page into the file before anything is measured.
         side.tables(1, Place::Shared)?;
         Ok(side)
     }
@@ -148,10 +149,10 @@ impl Side {
         Ok(process.mmap(at, self.bytes, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&self.file), 0)?)
     }
 
-    /// All processes for a while.
+    /// Runs all processes for one turn.
     fn turn(&self, processes: usize, place: Place, scale: &Scale) -> anyhow::Result<Turn> {
         if place == Place::Punched {
-            // A short turn may be over before a process has come to its first punch.
+            // A short turn may end before a process reaches its first punch.
             self.file.mapping().punch(0..self.bytes)?;
         }
         let (before, makers_before) = (self.waited(), self.makers());
@@ -173,7 +174,7 @@ impl Side {
         })
     }
 
-    /// One of them: its faults, and the pages it touched.
+    /// Runs one process. Returns its faults and the pages that it touched.
     fn process(
         &self,
         number: usize,
@@ -203,7 +204,7 @@ impl Side {
         Ok((faults.vma_lock + faults.mmap_lock, touched))
     }
 
-    /// Waits so far for the i_mmap locks and the hugetlb VMA locks.
+    /// Returns the waits so far for the i_mmap locks and the hugetlb VMA locks.
     fn waited(&self) -> Histogram {
         let engine = &self.world.engine;
         let mut sum = Histogram::default();
@@ -214,12 +215,12 @@ impl Side {
         sum
     }
 
-    /// How the mutexes were used so far that keep a page from being made twice.
+    /// Returns the use so far of the mutexes that prevent a page from being created twice.
     fn makers(&self) -> LockSnapshot {
         self.world.engine.hugetlb_fault_stats().unwrap_or_default()
     }
 
-    /// Page tables of so many processes that have all of the file mapped.
+    /// Returns the number of page tables of this number of processes that have the whole file mapped.
     fn tables(&self, processes: usize, place: Place) -> anyhow::Result<f64> {
         let mut cpu = self.world.machine.cpu(0);
         let before = self.world.machine.accounting().tables;
@@ -259,22 +260,22 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
         title: Hugetlb.title(),
         found: shared.last().and_then(sentence).into_iter().collect(),
         work: format!(
-            "Processes map a file of {} of huge pages (2 MiB), touch every page and unmap it, again and again; all pages are in the file already. Punched: \
-             each process also cuts its part of the pages out of the file after every round, so that they are made again.",
+            "Processes repeatedly map a file of {} of huge pages (2 MiB), touch every page and unmap the file; all pages are in the file already. Apart: no process can share \
+             tables. Punched: each process also punches its part of the pages out of the file after every round, so that the pages are created again.",
             units::bytes(bytes)
         ),
         tables: all.iter().map(|of| table(of, bytes)).collect(),
         plots: vec![
             plot("Huge pages touched a second", Axis::linear("pages", Unit::PerSecond), &|turn| turn.touched),
-            plot("Waits for the file's lock and the VMAs' locks", Axis::linear("waiting, in ten seconds", Unit::Nanoseconds), &|turn| waited(turn)),
+            plot("Waits for the file's lock and the VMAs' locks", Axis::linear("time waited in ten seconds", Unit::Nanoseconds), &|turn| waited(turn)),
         ],
         notes: vec![
-            "Published: 48 processors. With fewer processors than processes a wait lasts until its holder has its turn again, whatever the lock.".to_owned(),
-            "A page that another process has faulted into a shared table needs no fault; the published figure counts every fault. Apart: processes map the file where they can share no table, \
-             and each has all faults itself."
+            "Published: 48 processors. With fewer processors than processes, a wait lasts until the lock holder is scheduled again, for every lock.".to_owned(),
+            "A page that another process has faulted into a shared table needs no fault; the published figure counts every fault. Apart: processes map the file where they cannot \
+             share tables, and each takes all faults itself."
                 .to_owned(),
-            "Waits here are for the lock over all who map the file and for the VMAs' locks, which is what the designs differ in; the published figures count those of the faults for their \
-             mutex, which have rows of their own here: of a page that is in the file no fault takes it. Longest wait: of a turn here, of two hours as published."
+            "Waits here are those for the lock of the file's reverse map and for the VMAs' locks, in which the designs differ. The published figures count the waits of faults for their \
+             mutex, which have separate rows here: a fault on a page in the file does not take the mutex. Longest wait: within a turn here, within two hours as published."
                 .to_owned(),
         ],
         seconds: 0.0,
@@ -285,12 +286,12 @@ fn counted(processes: usize) -> String {
     if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") }
 }
 
-/// All waits together in ten seconds.
+/// Returns the total waiting time in ten seconds.
 fn waited(turn: &Turn) -> f64 {
     turn.waited.sum() as f64 * 10.0 / turn.seconds
 }
 
-/// As near as the buckets say.
+/// Returns the longest wait, as exactly as the buckets allow.
 fn longest(waits: &Histogram) -> f64 {
     waits.buckets().last().map_or(0, |(most, _)| most.min(waits.max())) as f64
 }
@@ -318,7 +319,7 @@ fn table(of: &Of, bytes: u64) -> Table {
         row("waits in ten seconds", Unit::Count, of_seed(|seed| seed.waits), &|turn| {
             turn.waited.count() as f64 * 10.0 / turn.seconds
         }),
-        row("waited in ten seconds", Unit::Nanoseconds, of_seed(|seed| seed.waited), &waited),
+        row("time waited in ten seconds", Unit::Nanoseconds, of_seed(|seed| seed.waited), &waited),
         row("longest wait", Unit::Nanoseconds, of_seed(|seed| seed.longest), &|turn| longest(&turn.waited)),
         row("fault mutexes taken a second", Unit::PerSecond, None, &|turn| {
             turn.makers.write.held.count() as f64 / turn.seconds
@@ -326,10 +327,12 @@ fn table(of: &Of, bytes: u64) -> Table {
         row("waits for fault mutexes in ten seconds", Unit::Count, None, &|turn| {
             turn.makers.write.waited.count() as f64 * 10.0 / turn.seconds
         }),
-        row("waited for them in ten seconds", Unit::Nanoseconds, None, &|turn| {
+        row("time waited for fault mutexes in ten seconds", Unit::Nanoseconds, None, &|turn| {
             turn.makers.write.waited.sum() as f64 * 10.0 / turn.seconds
         }),
-        row("longest wait for one", Unit::Nanoseconds, None, &|turn| longest(&turn.makers.write.waited)),
+        row("longest wait for a fault mutex", Unit::Nanoseconds, None, &|turn| {
+            longest(&turn.makers.write.waited)
+        }),
     ];
     let tables = of.tables.iter().map(|tables| Cell::measured(Unit::Count, Figure::of([*tables])));
     rows.push(Row {

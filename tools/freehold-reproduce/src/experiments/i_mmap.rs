@@ -1,4 +1,4 @@
-//! Step 2: the lock over all who map a file, taken by its readers each alone, and together.
+//! Step 2: the lock of a file's reverse map, with exclusive and with shared readers.
 
 use super::tasks::{Load, Tasks};
 use super::{Experiment, published};
@@ -13,9 +13,9 @@ pub struct IMmap;
 
 const FULL: [usize; 6] = [100, 200, 500, 1000, 1600, 2000];
 const QUICK: [usize; 3] = [100, 300, 600];
-/// As the values of [`FileRmap::ALL`] are called, in order.
+/// Names of the values of [`FileRmap::ALL`], in order.
 const DESIGNS: &[&str] = &["Mutex", "Exclusive", "Shared"];
-/// What is measured with each number of tasks.
+/// Loads that are measured with each number of tasks.
 const LOADS: [Load; 4] = [Load::AllTests, Load::Disk, Load::Migration, Load::Punch];
 
 impl IMmap {
@@ -24,7 +24,7 @@ impl IMmap {
     }
 }
 
-/// What the turns of a number of tasks found: by load, by design.
+/// Results of the turns with one number of tasks: by load, then by design.
 struct OfTasks {
     tasks: usize,
     rates: Vec<Vec<Figure>>,
@@ -38,7 +38,7 @@ impl Experiment for IMmap {
     }
 
     fn title(&self) -> &'static str {
-        "the lock over all who map a file: its readers each alone, and together (step 2)"
+        "the lock of a file's reverse map, with exclusive and with shared readers (step 2)"
     }
 
     fn sides(&self) -> Vec<String> {
@@ -46,7 +46,7 @@ impl Experiment for IMmap {
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
-        // Tables, VMAs and what else an address space is, of a world of tasks for each design.
+        // Memory for tables, VMAs and other data of the address spaces, with one set of tasks per design.
         (Self::tasks(scale).iter().max().copied().unwrap_or(0) as u64 * DESIGNS.len() as u64) * (128 << 10)
             + (512 << 20)
     }
@@ -76,7 +76,7 @@ impl Experiment for IMmap {
     }
 }
 
-/// Jobs a minute, or pages a second.
+/// Returns the unit of a load: jobs a minute, or pages a second.
 fn unit(load: Load) -> Unit {
     if load == Load::Migration { Unit::PerSecond } else { Unit::PerMinute }
 }
@@ -85,8 +85,8 @@ fn findings(all: &[OfTasks]) -> Findings {
     let titles = [
         "alltests-like, jobs a minute",
         "disk-like, jobs a minute",
-        "pages migrated a second, beside the first load",
-        "alltests-like with pages cut out that all map, jobs a minute",
+        "pages migrated a second, during the first load",
+        "alltests-like with punched pages that all tasks map, jobs a minute",
     ];
     let tables = LOADS.iter().enumerate().map(|(number, load)| {
         let columns = ["load"].iter().chain(DESIGNS);
@@ -121,22 +121,22 @@ fn findings(all: &[OfTasks]) -> Findings {
         experiment: IMmap.name(),
         title: IMmap.title(),
         found,
-        work: "Tasks that map the same libraries and data; jobs fork one, map, fault, write pages back, unmap and exit (alltests), or map, write and write back \
-               files of their own beside the shared data (disk); one of 16 writes a page back that all tasks map, and one of 64 cuts its file off. For the last two one of 16 of the first load's jobs tries to move a page that \
-               all tasks map to another frame, or cuts it out of the file."
+        work: "Tasks map the same libraries and data. A job forks a task, maps, faults, writes pages back, unmaps and exits (alltests), or maps, writes and writes back \
+               files of its own in addition to the shared data (disk). One job of 16 writes back a page that all tasks map, and one of 64 truncates its file. For the last two loads, one of 16 of the first load's jobs tries to move a page that \
+               all tasks map to another frame, or punches the page out of the file."
             .to_owned(),
         tables,
         plots: plots.collect(),
         notes: vec![
-            "Published: aim7 on 4 sockets, 60 cores. Loads of our own in its spirit, on phantom memory: no system calls, no contents, so a job is a few microseconds.".to_owned(),
-            "Of pages it is published that 67.5 % more were migrated, not at how many tasks.".to_owned(),
-            "Readers of one lock meet only where there are processors for both.".to_owned(),
+            "Published: aim7 on 4 sockets, 60 cores. The loads here are similar, but run on phantom memory without system calls and contents, so a job takes a few microseconds.".to_owned(),
+            "The published increase of 67.5 % in migrated pages does not state the number of tasks.".to_owned(),
+            "Readers of one lock run concurrently only if there is a processor for each.".to_owned(),
         ],
         seconds: 0.0,
     }
 }
 
-/// The same with a large first letter, where it is one of ASCII.
+/// Returns the text with a capital first letter, if that letter is ASCII.
 fn capitalized(text: &str) -> String {
     let mut text = text.to_owned();
     if let Some(first) = text.get_mut(..1) {
@@ -164,9 +164,9 @@ fn row(of_tasks: &OfTasks, number: usize, load: Load) -> Row {
     Row { name: format!("{}-{}", load.name(), of_tasks.tasks), cells }
 }
 
-/// What was waited for.
+/// Returns the table of waits.
 fn waits(all: &[OfTasks]) -> Table {
-    let columns = DESIGNS.iter().flat_map(|design| [format!("{design}: waits"), "all together".to_owned()]);
+    let columns = DESIGNS.iter().flat_map(|design| [format!("{design}: waits"), "total".to_owned()]);
     let columns = ["load".to_owned()].into_iter().chain(columns).collect();
     let rows = all.iter().flat_map(|of_tasks| {
         LOADS.iter().enumerate().map(|(number, load)| {

@@ -1,4 +1,4 @@
-//! Threads of one process that map, touch and unmap small areas; then each operation by itself.
+//! Threads of one process that map, touch and unmap small areas, and then each operation by itself.
 
 use super::Experiment;
 use super::single::Single;
@@ -20,13 +20,13 @@ use std::time::Duration;
 /// See the [module](self).
 pub struct MmapChurn;
 
-/// Pages of an area.
+/// Number of pages in an area.
 const AREA: u64 = 4;
 
-/// What a turn found.
+/// Results of a turn.
 struct Turn {
     operations: f64,
-    /// Waits for the mmap lock: number and nanoseconds in a second.
+    /// Waits for the mmap lock: number a second, and nanoseconds a second.
     waits: f64,
     waited: f64,
 }
@@ -77,8 +77,8 @@ impl Experiment for MmapChurn {
     }
 }
 
-/// How fast, and then for a part of the turn what is waited for: to know that takes two looks at the clock
-/// for each hold.
+/// Measures the rate, and then the lock waits for a part of the turn. The lock statistics read the clock
+/// twice for each hold, so the rate is measured without them.
 fn of_design(world: &World, process: &Process, threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
     let (operations, _) = churn(world, process, threads, scale.turn * 3 / 4)?;
     let watched = world.watched(process.locking())?;
@@ -89,7 +89,7 @@ fn of_design(world: &World, process: &Process, threads: usize, scale: &Scale) ->
     Ok(Turn { operations, waits: waited.count() as f64 / seconds, waited: waited.sum() as f64 / seconds })
 }
 
-/// Operations a second, and the time in seconds.
+/// Returns the operations a second, and the time in seconds.
 fn churn(world: &World, process: &Process, threads: usize, turn: Duration) -> anyhow::Result<(f64, f64)> {
     let (done, took) = world.for_a_while(threads, turn, |_, cpu, stop| {
         cpu.run(process.mmu());
@@ -126,7 +126,7 @@ fn single_seconds(scale: &Scale) -> f64 {
     Single::ALL.len() as f64 * scale.turns() as f64 * 0.05
 }
 
-/// Each operation by itself, the engine's and the host's in turns; nanoseconds.
+/// Measures each operation by itself, in turns on the engine and on the host, in nanoseconds.
 fn singles(world: &World, scale: &Scale, steps: &Steps) -> anyhow::Result<Table> {
     let process = world.process(scale.usual_locking())?;
     let mut rows = Vec::new();
@@ -154,7 +154,7 @@ fn singles(world: &World, scale: &Scale, steps: &Steps) -> anyhow::Result<Table>
         ];
         rows.push(Row { name: single.name().to_owned(), cells });
     }
-    let columns = ["operation", "Freehold", HOST, "times as long"];
+    let columns = ["operation", "Freehold", HOST, "Linux / Freehold"];
     let title = "each operation by itself, one thread".to_owned();
     Ok(Table { title, columns: columns.map(str::to_owned).into(), rows })
 }
@@ -186,7 +186,7 @@ fn findings(all: &[(usize, Vec<Vec<Turn>>)], singles: Table) -> Findings {
         experiment: MmapChurn.name(),
         title: MmapChurn.title(),
         found: churn.row_says(&what, churn.last_row(), &names).into_iter().collect(),
-        work: format!("Threads of one process map {AREA} pages, write to each, and unmap them, again and again."),
+        work: format!("Threads of one process map {AREA} pages, write to each, and unmap them, repeatedly."),
         tables: vec![
             churn,
             table("waits for the mmap lock, in a second", Unit::Count, 4, &|turn| turn.waits),
@@ -200,7 +200,7 @@ fn findings(all: &[(usize, Vec<Vec<Turn>>)], singles: Table) -> Findings {
             lines,
         }],
         notes: vec![
-            "Nothing is published of this; it is what memory allocators do.".to_owned(),
+            "No figures are published for this load, which is typical of memory allocators.".to_owned(),
             "The host's calls trap, zero pages, and interrupt other processors to flush their TLBs; the engine's flush is a word written to a virtual CPU.".to_owned(),
         ],
         seconds: 0.0,

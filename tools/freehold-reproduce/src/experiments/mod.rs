@@ -1,4 +1,4 @@
-//! The experiments, one a file.
+//! The experiments, one per file.
 
 mod fault_throughput;
 mod hugetlb;
@@ -20,23 +20,23 @@ use super::findings::Findings;
 use super::scale::Scale;
 use super::steps::Steps;
 
-/// Something that was published, to be measured here.
+/// An experiment that repeats published measurements.
 pub trait Experiment: Sync {
-    /// What it is called on the command line.
+    /// Returns the name on the command line.
     fn name(&self) -> &'static str;
-    /// What it is about, in a line.
+    /// Returns the subject in one line.
     fn title(&self) -> &'static str;
-    /// What its comparisons compare, in order: names of designs.
+    /// Returns the names of the designs that the experiment compares, in order.
     fn sides(&self) -> Vec<String>;
-    /// Bytes of the host's memory that it needs.
+    /// Returns the number of bytes of host memory that the experiment needs.
     fn memory(&self, scale: &Scale) -> u64;
-    /// About how many seconds it takes: what its steps say together.
+    /// Returns the approximate time in seconds: the sum of the times of its steps.
     fn seconds(&self, scale: &Scale) -> f64;
-    /// Does it.
+    /// Runs the experiment.
     ///
     /// # Errors
     ///
-    /// What the engine or the host refuses: no memory, as a rule.
+    /// Fails if the engine or the host refuses an operation, usually because there is no memory.
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings>;
 }
 

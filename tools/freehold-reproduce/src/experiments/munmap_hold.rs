@@ -1,5 +1,5 @@
-//! Steps 0 and 1: how long munmap of populated memory takes, and how long it holds the mmap lock, by size and
-//! design.
+//! Steps 0 and 1: the time of munmap of populated memory, and the time that munmap holds the mmap lock, by
+//! size and design.
 
 use super::{Experiment, published};
 use crate::executor::{Instant, alone};
@@ -19,25 +19,25 @@ pub struct MunmapHold;
 
 const FULL: [u64; 7] = [PAGE, 1 << 20, GIB, 8 * GIB, 80 * GIB, 160 * GIB, 320 * GIB];
 const QUICK: [u64; 5] = [PAGE, 1 << 20, 64 << 20, GIB / 2, 2 * GIB];
-/// The host does no more than this when it should be quick: its pages take 50 times as long.
+/// Largest size for the host in a quick run. The host takes 50 times as long per page.
 const QUICK_HOST: u64 = GIB / 2;
-/// Of small sizes a turn has several calls, so many bytes in all, but no more calls than this.
+/// Largest number of calls in a turn. A turn with a small size has several calls.
 const MOST_CALLS: u64 = 200;
 
-/// The sections of the sweep.
+/// Sizes of sections in the sweep.
 const SECTIONS: [u64; 6] = [4 << 20, 16 << 20, 64 << 20, 256 << 20, GIB, 4 * GIB];
 
-/// What one turn of one side found, in nanoseconds. Of the host only the call is known.
+/// Results of one turn of one side, in nanoseconds. For the host only `call` is known.
 #[derive(Default)]
 struct Turn {
-    /// The median of its calls.
+    /// Median time of the calls.
     call: f64,
-    /// One hold for writing: the mean of a call's, in the median call; the longest of all calls.
+    /// Mean length of a hold for writing in the median call, and the longest hold of all calls.
     hold: f64,
     longest: f64,
-    /// How many holds for writing one call has.
+    /// Number of holds for writing in one call.
     holds: f64,
-    /// Holds for writing, and for reading, of one call.
+    /// Total time of the holds for writing, and for reading, in one call.
     written: f64,
     read: f64,
 }
@@ -103,19 +103,19 @@ impl Experiment for MunmapHold {
     }
 }
 
-/// Munmaps by sections of several sizes.
+/// Results of munmap by sections of several sizes.
 struct Sweep {
     size: u64,
     sections: Vec<u64>,
     found: Vec<Vec<Turn>>,
 }
 
-/// How much is unmapped by sections of several sizes.
+/// Returns the number of bytes that the sweep unmaps.
 fn swept(scale: &Scale) -> u64 {
     scale.size(8 * GIB, GIB / 2)
 }
 
-/// Sections no larger than that.
+/// Returns the sizes of sections up to the size of the sweep.
 fn sections(scale: &Scale) -> impl Iterator<Item = u64> {
     let size = swept(scale);
     SECTIONS.into_iter().filter(move |section| *section <= size)
@@ -135,7 +135,7 @@ impl Sweep {
             }
         });
         Table {
-            title: format!("munmap of {} by sections: what their size does", units::bytes(self.size)),
+            title: format!("munmap of {} by sections, by section size", units::bytes(self.size)),
             columns: ["section", "longest hold", "the whole munmap", "holds"].map(str::to_owned).into(),
             rows: rows.collect(),
         }
@@ -159,12 +159,12 @@ impl Sweep {
     }
 }
 
-/// Whether the host does it, too.
+/// Returns true if the host is measured at this size.
 fn host(scale: &Scale, size: u64) -> bool {
     size <= scale.choose(u64::MAX, QUICK_HOST) && scale.fits_host(size)
 }
 
-/// About how long a turn takes.
+/// Returns the approximate time of a turn in seconds.
 fn seconds(size: u64) -> f64 {
     (size / PAGE * calls(size)) as f64 * 65e-9 + 0.001
 }
@@ -205,7 +205,7 @@ fn of_design(world: &World, process: &Process, size: u64) -> anyhow::Result<Turn
     })
 }
 
-/// Of one call, in nanoseconds.
+/// Holds of one call, in nanoseconds.
 struct Holds {
     count: f64,
     hold: f64,
@@ -218,7 +218,7 @@ impl Holds {
     fn of(during: &LockSnapshot) -> Holds {
         let held = &during.write.held;
         let written = held.sum() as f64;
-        // Of several the largest is known by its bucket alone.
+        // Among several holds, the longest is known only by its bucket.
         let longest = match held.count() {
             1 => written,
             _ => held.buckets().last().map_or(0, |(most, _)| most.min(held.max())) as f64,
@@ -264,10 +264,8 @@ fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>], 
     };
     let mut calls: Vec<Line> = lines(&|turn| turn.call);
     calls.push(line(HOST, 4, &|turn| turn.call));
-    let longest =
-        measure("mmap lock held for writing at once: the longest of a turn", &|turn, _| turn.longest);
-    let what =
-        format!("The longest that one munmap of {} holds the mmap lock for writing", longest.last_row());
+    let longest = measure("mmap lock held for writing: the longest hold of a turn", &|turn, _| turn.longest);
+    let what = format!("Longest hold of the mmap lock for writing by one munmap of {}", longest.last_row());
     Findings {
         experiment: MunmapHold.name(),
         title: MunmapHold.title(),
@@ -275,32 +273,32 @@ fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>], 
         work: "One thread maps anonymous memory, faults in every page of 4 KiB, and unmaps all of it by one call.".to_owned(),
         tables: vec![
             call_table(sizes, of_sizes),
-            measure("mmap lock held for writing at once: mean of a call, median of calls", &|turn, _| turn.hold),
+            measure("mmap lock held for writing: mean hold of a call, median of calls", &|turn, _| turn.hold),
             longest,
-            measure("mmap lock held for writing: all holds of a call together", &|turn, _| turn.written),
-            measure("mmap lock held for reading, after the downgrade, of a call", &|turn, _| turn.read),
-            measure("time of the call, per page (zap, flush, free; of one page mostly the call)", &|turn, size| turn.call / (size / PAGE) as f64),
+            measure("mmap lock held for writing: sum of all holds of a call", &|turn, _| turn.written),
+            measure("mmap lock held for reading after the downgrade, per call", &|turn, _| turn.read),
+            measure("time of the call, per page (zap, flush, free; with one page mostly the call itself)", &|turn, size| turn.call / (size / PAGE) as f64),
             sweep.table(),
         ],
         plots: vec![
-            plot("The longest that one munmap keeps everyone from the mmap lock", "longest hold for writing", lines(&|turn| turn.longest)),
+            plot("Longest hold of the mmap lock for writing by one munmap", "longest hold for writing", lines(&|turn| turn.longest)),
             plot("Time of the call", "time", calls),
             sweep.plot(),
         ],
         notes: vec![
-            "Published: 32 cores of E5-2680 at 2.7 GHz, 384 GB; real memory, whose pages have to be found and freed one by one from far-away \
-             records. Phantom memory has records and page tables, no contents."
+            "Published: 32 cores of E5-2680 at 2.7 GHz, 384 GB; real memory, whose pages must be found and freed one by one through records spread over \
+             memory. Phantom memory has records and page tables, but no contents."
                 .to_owned(),
-            "Step 1 publishes no table: at 80 GB the hold for writing fell from seconds to microseconds, which is the step from Exclusive to \
+            "Step 1 publishes no table: at 80 GB the hold for writing fell from seconds to microseconds, which corresponds to the change from Exclusive to \
              Downgraded here."
                 .to_owned(),
-            "The host's column traps and gives real memory back to the kernel's allocator; it is measured where the memory fits twice.".to_owned(),
+            "The host's column includes a trap, and frees real memory to the kernel's allocator; it is measured if the memory fits twice.".to_owned(),
         ],
         seconds: 0.0,
     }
 }
 
-/// In the shape of step 0's.
+/// Returns the table of calls in the form of step 0.
 fn call_table(sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) -> Table {
     let columns = [
         "size",

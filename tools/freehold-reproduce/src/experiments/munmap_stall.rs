@@ -1,5 +1,5 @@
-//! Steps 0 and 1: which tasks wait while a large munmap runs. Their complaint was a `ps` that hung for more
-//! than 120 seconds.
+//! Steps 0 and 1: operations that wait while a large munmap runs. The complaint behind the steps was a `ps`
+//! that hung for more than 120 seconds.
 
 use super::Experiment;
 use super::victim::{Operation, Victim};
@@ -21,13 +21,13 @@ pub struct MunmapStall;
 
 const FULL: [u64; 2] = [16 * GIB, 320 * GIB];
 const QUICK: [u64; 1] = [2 * GIB];
-/// The host does it at this size.
+/// Size that the host unmaps.
 const OF_HOST: u64 = 8 * GIB;
 const QUICK_OF_HOST: u64 = GIB / 2;
-/// How long victims are watched before the munmap begins, on a host: its scheduler needs it.
+/// Time for which victims are watched before the munmap begins, on a host. Its scheduler needs this time.
 const ALONE: Duration = Duration::from_millis(250);
 
-/// One side: a design, or the host with so many bytes.
+/// One side: a design, or the host with a number of bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Design(Locking),
@@ -35,8 +35,8 @@ enum Side {
 }
 
 impl Side {
-    /// The four designs of munmap with faults as they were locked in their day, and the two newer ones with
-    /// faults as now.
+    /// The four designs of munmap with faults under the mmap lock, as in Linux at that time, and the two
+    /// newer designs with faults under the VMA lock, as in Linux today.
     const DESIGNS: [Side; 6] = {
         const fn with(unmap: Unmap, fault: FaultLock) -> Side {
             Side::Design(Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write: Write::Whole })
@@ -61,7 +61,7 @@ impl Side {
     }
 }
 
-/// What a victim saw, and what the munmap took.
+/// Times that a victim measured, and the time of the munmap.
 struct Turn {
     alone: Histogram,
     beside: Histogram,
@@ -81,7 +81,7 @@ impl Experiment for MunmapStall {
     }
 
     fn title(&self) -> &'static str {
-        "who waits while a large munmap runs (the hung task of step 1)"
+        "operations that wait while a large munmap runs (the hung task of step 1)"
     }
 
     fn sides(&self) -> Vec<String> {
@@ -128,7 +128,7 @@ impl Experiment for MunmapStall {
     }
 }
 
-/// The host with as much as it unmaps, if it does: beside the first size.
+/// Returns the host's side, which is measured with the first size only.
 fn host(scale: &Scale, size: u64) -> Option<Side> {
     let bytes = host_bytes(scale, size);
     let first = scale.sizes(&FULL, &QUICK).first() == Some(&size);
@@ -143,18 +143,18 @@ fn host_seconds(scale: &Scale, size: u64) -> f64 {
     (host_bytes(scale, size) / PAGE) as f64 * 3e-6 + alone(scale).as_secs_f64()
 }
 
-/// About how long a turn takes.
+/// Returns the approximate time of a turn in seconds.
 fn seconds(scale: &Scale, size: u64) -> f64 {
     (size / PAGE) as f64 * 65e-9 + alone(scale).as_secs_f64()
 }
 
-/// How long victims are watched before the munmap begins.
+/// Returns the time for which victims are watched before the munmap begins.
 fn alone(scale: &Scale) -> Duration {
     if scale.place.simulated().is_some() { scale.turn / 4 } else { ALONE.min(25 * scale.turn) }
 }
 
-/// How many there are at once: one for every other processor of a simulated machine. On a host they would
-/// wait for each other's processors.
+/// Returns the number of concurrent victims: one for every other processor of a simulated machine. On a host
+/// they would wait for each other's processors.
 fn victims(scale: &Scale) -> usize {
     if scale.place.simulated().is_some() { (scale.cpus - 1).max(1) } else { 1 }
 }
@@ -167,7 +167,7 @@ fn of_design(
     scale: &Scale,
 ) -> anyhow::Result<Turn> {
     let process = world.process(locking)?;
-    // A program's worth of VMAs, for the reader of maps.
+    // Some more VMAs, as in a typical program, for the reader of maps.
     for n in 0..32 {
         process.mmap((1 << 40) + 2 * n * PAGE, PAGE, RW, ANON, None, 0)?;
     }
@@ -184,7 +184,7 @@ fn of_design(
     let victim = |number: usize, watch: &mut Watch| {
         let mut cpu = world.machine.cpu(1 + number);
         cpu.run(process.mmu());
-        let mut subject = subjects[number].lock().expect("its own");
+        let mut subject = subjects[number].lock().expect("the lock of this victim");
         cpu.call(|| watch.until_told(&mut *subject))
     };
     watch(subjects.len(), alone(scale), victim, unmap)
@@ -193,11 +193,16 @@ fn of_design(
 fn of_host(victim: Victim, size: u64, scale: &Scale) -> anyhow::Result<Turn> {
     let subject = Mutex::new(victim.on_host()?);
     let area = Mutex::new(Some(crate::host::Area::populated(size)?));
-    let unmap = || Ok(area.lock().expect("its own").take().expect("once").unmap());
-    watch(1, alone(scale), |_, watch| watch.until_told(&mut *subject.lock().expect("its own")), unmap)
+    let unmap = || Ok(area.lock().expect("the lock of the area").take().expect("once").unmap());
+    watch(
+        1,
+        alone(scale),
+        |_, watch| watch.until_told(&mut *subject.lock().expect("the lock of the victim")),
+        unmap,
+    )
 }
 
-/// What a victim records, and when.
+/// The times that a victim records.
 struct Watch<'f> {
     begun: &'f AtomicBool,
     over: &'f AtomicBool,
@@ -206,12 +211,13 @@ struct Watch<'f> {
 }
 
 impl Watch<'_> {
-    /// Does `operation`, which tells how long it took, until the munmap is over. What ended after its
-    /// beginning counts as beside it.
+    /// Repeats `operation`, which returns its time, until the munmap is over. An operation that ends after
+    /// the munmap has begun counts as concurrent with it.
     fn until_told(&mut self, operation: &mut dyn FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<()> {
         loop {
             let nanoseconds = operation()?.as_nanos() as u64;
-            // Acquire: what is counted as beside the munmap ended after the call began.
+            // Acquire: pairs with the Release store in `watch`, so an operation counted as concurrent ended
+            // after the munmap began.
             if !self.begun.load(Ordering::Acquire) {
                 self.alone.record(nanoseconds);
                 continue;
@@ -224,7 +230,8 @@ impl Watch<'_> {
     }
 }
 
-/// Watches so many victims, each on a thread of its own: without the munmap for a time, and while it runs.
+/// Watches this number of victims, each on its own thread: for some time before the munmap, and while it
+/// runs.
 fn watch(
     victims: usize,
     alone: Duration,
@@ -270,28 +277,28 @@ fn findings(all: &[OfSize]) -> Findings {
         experiment: MunmapStall.name(),
         title: MunmapStall.title(),
         found: all.iter().filter_map(sentence).collect(),
-        work: "One thread unmaps populated memory of 4 KiB pages by one call; another thread on another CPU of the same process does something else all the \
-               while, and each time is taken: on simulated machines one on every other CPU. A victim is watched without the munmap first."
+        work: "One thread unmaps populated memory of 4 KiB pages by one call. At the same time another thread of the process on another CPU repeats an operation, and each \
+               operation is timed; on simulated machines there is one such thread on every other CPU. A victim is also watched before the munmap begins."
             .to_owned(),
         tables,
         plots: plots.collect(),
         notes: vec![
             "Published, step 1: a ps that read a cmdline was blocked for more than 120 seconds while 320 GB were unmapped.".to_owned(),
-            "Faults and readers take the mmap lock in the first four rows, as Linux had them in the days of the steps, and that of the VMA in the rows that \
-             say so, as now."
+            "In the first four rows faults and readers take the mmap lock, as in Linux at the time of the steps. In the rows with VMA lock they take the VMA lock, as \
+             in Linux today."
                 .to_owned(),
-            "An operation that waits for all of a munmap is one of many, so percentiles hardly see it; the last column does: which part of the victim's time went \
-             into operations that took more than twice what 99 % of them take alone. Whatever the machine takes away from its processors is in it, too."
+            "An operation that waits for a whole munmap is one of many, so percentiles hardly show it. The last column does: it is the share of the victim's time spent \
+             in operations that took more than twice the 99 % value before the munmap. Processor time that the host takes away is included."
                 .to_owned(),
-            "The host unmaps real memory, as much as its row says; its reader opens and reads its own process's files in /proc.".to_owned(),
+            "The host unmaps real memory, in the size that its row names; its reader opens and reads the files of its own process in /proc.".to_owned(),
         ],
         seconds: 0.0,
     }
 }
 
-/// How long who changes mappings elsewhere waits.
+/// Summarises the waits of an operation that changes mappings elsewhere.
 fn sentence(of_size: &OfSize) -> Option<String> {
-    /// Of the table: 99 % of the operations beside the munmap.
+    /// Column of the table: 99 % of the operations during the munmap.
     const BESIDE: usize = 4;
     let (victim, found) = Victim::ALL.iter().zip(&of_size.found).next_back()?;
     let what = format!(
@@ -324,22 +331,22 @@ fn table(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
     });
     let columns = [
         "design",
-        "alone: median",
+        "before: median",
         "99 %",
         "longest",
-        "beside: median",
+        "during: median",
         "99 %",
         "longest",
-        "the munmap",
-        "time in long ones",
+        "munmap time",
+        "time in slow operations",
     ];
     let title = format!("{} while {} are unmapped", victim.title(), units::bytes(of_size.size));
     Table { title, columns: columns.map(str::to_owned).into(), rows: rows.collect() }
 }
 
-/// How many operations beside a munmap took how long.
+/// Returns the number of operations during a munmap, by their time.
 fn histogram(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
-    // Powers of two near those of ten: buckets end at them.
+    // Powers of two near powers of ten, because buckets end at powers of two.
     const ENDS: [u32; 8] = [7, 10, 13, 17, 20, 23, 27, 63];
     let mut columns = vec!["design".to_owned()];
     let mut from = 0;
@@ -367,9 +374,8 @@ fn histogram(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
     Table { title, columns, rows: rows.collect() }
 }
 
-/// Which part of the time went into operations that took longer than a time. Of a hundred operations that
-/// wait for a moment and one that waits for all of the munmap, this says what matters to a task that
-/// waits.
+/// Plots the share of time spent in operations longer than a limit. If a hundred operations wait briefly and
+/// one waits for the whole munmap, this share shows how much of the task's time is lost.
 fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
     let line = |(side, turns): (&Side, &Vec<Turn>)| {
         let points = (5..=31).map(|power| {
@@ -381,13 +387,13 @@ fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
     Plot {
         title: format!("{} while {} are unmapped", victim.title(), units::bytes(of_size.size)),
         x: Axis::logarithmic("time of an operation", Unit::Nanoseconds),
-        y: Axis::linear("time spent in longer ones", Unit::Share),
+        y: Axis::linear("time spent in longer operations", Unit::Share),
         lines: of_size.sides.iter().zip(found).map(line).collect(),
     }
 }
 
-/// Which part of the sum of all values is of those larger than `limit`; a value counts as much as the largest
-/// of its bucket.
+/// Returns the share of the sum of all values that comes from values above `limit`. Each value counts as the
+/// largest of its bucket.
 fn longer(times: &Histogram, limit: u64) -> f64 {
     let sum = |from: u64| -> u64 {
         times

@@ -1,4 +1,4 @@
-//! Step 4: PFT. Threads of one process fault in memory side by side, in one VMA or in a VMA each, by the lock
+//! Step 4: PFT. Threads of one process fault in memory concurrently, in one VMA or in a VMA each, by the lock
 //! that faults take.
 
 use super::{Experiment, published};
@@ -18,40 +18,41 @@ use std::time::Duration;
 /// See the [module](self).
 pub struct PageFault;
 
-/// Which memory the threads fault in.
+/// The memory that the threads fault in.
 #[derive(Clone, Copy, PartialEq)]
 enum Where {
     /// Parts of one VMA.
     OneVma,
-    /// A VMA of each thread's own.
+    /// A separate VMA for each thread.
     VmaEach,
 }
 
-/// As the values of [`FaultLock::ALL`] are called, in order; and the host after them.
+/// Names of the values of [`FaultLock::ALL`], in order, followed by the host.
 const SIDES: [&str; OF_HOST + 1] = ["MmapLock", "VmaRwsem", "VmaCount", "VmaPerCpu", HOST];
 const OF_HOST: usize = FaultLock::ALL.len();
-/// Of these: before and after the step.
+/// Indices of the designs before and after the step.
 const STEP: [usize; 2] = [1, 2];
 
 const WHERE: [(Where, &str); 2] = [(Where::OneVma, "one VMA"), (Where::VmaEach, "a VMA each")];
 
-/// Faults a second: in a second of one thread's processor time, and of all threads together.
+/// Faults a second: per second of one thread's processor time, and of all threads together.
 struct Turn {
     each: f64,
     all: f64,
 }
 
-/// Pages that a thread faults in before they are unmapped.
+/// Returns the number of pages that a thread faults in before they are unmapped.
 fn pages(scale: &Scale) -> u64 {
     (scale.size(GIB, GIB / 8) / PAGE).max(1)
 }
 
-/// Of the host's: a part of that, so that it fits.
+/// Returns the number of pages for the host, which is limited so that they fit.
 fn host_pages(scale: &Scale) -> u64 {
     pages(scale).min(1 << 15)
 }
 
-/// Threads as the user says, or as the machine allows, and as was published.
+/// Returns the numbers of threads: the user's choice, or those of the machine together with the published
+/// ones.
 fn threads(scale: &Scale) -> Vec<usize> {
     if let Some(threads) = &scale.threads {
         return threads.clone();
@@ -63,7 +64,7 @@ fn threads(scale: &Scale) -> Vec<usize> {
     threads
 }
 
-/// Whether the host does it, too.
+/// Returns true if the host is measured.
 fn host(scale: &Scale) -> bool {
     scale.fits_host(host_pages(scale) * PAGE * scale.cpus as u64)
 }
@@ -74,7 +75,7 @@ impl Experiment for PageFault {
     }
 
     fn title(&self) -> &'static str {
-        "threads that fault in memory side by side (step 4)"
+        "threads that fault in memory concurrently (step 4)"
     }
 
     fn sides(&self) -> Vec<String> {
@@ -90,7 +91,7 @@ impl Experiment for PageFault {
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
-        // Beside the pages, every CPU has some frames in its list.
+        // In addition to the pages, each CPU has some frames in its free list.
         let bytes = (pages(scale) * PAGE + (GIB / 64)) * scale.cpus as u64 + GIB;
         let world = World::new(bytes, scale.cpus, scale.config())?;
         let others = scale.usual_locking();
@@ -126,9 +127,9 @@ fn sides(scale: &Scale) -> usize {
     FaultLock::ALL.len() + usize::from(host(scale))
 }
 
-/// Lets all threads begin at once, again and again until a turn is over, and counts the time of their faults
-/// alone. `round` makes what they fault in, which ends when it is dropped; `fault` is one thread's part,
-/// which tells when it begins.
+/// Starts all threads at once, repeatedly until the turn is over, and measures only the time of their faults.
+/// `round` creates the memory, which is released when its result is dropped. `fault` is one thread's part; it
+/// calls the given function when it begins.
 fn rounds<M: Sync>(
     threads: usize,
     pages: u64,
@@ -170,7 +171,7 @@ fn of_design(
     scale: &Scale,
 ) -> anyhow::Result<Turn> {
     let pages = pages(scale);
-    // Parts begin at tables of their own, as large areas do.
+    // Parts begin at separate page tables, as large areas do.
     let distance = (pages * PAGE).next_multiple_of(GIB) + if place == Where::VmaEach { GIB } else { 0 };
     let base = 1 << 40;
     let round = || {
@@ -192,7 +193,7 @@ fn of_design(
         let at = mapped.at + thread as u64 * distance;
         begin();
         match scale.place.simulated() {
-            // With what a processor does around a fault.
+            // Includes the work of a processor around a fault.
             Some(_) => (0..pages).try_for_each(|page| {
                 Ok(process.touch(&mut cpu, at + page * PAGE, Access::WRITE).map(drop)?)
             }),
@@ -201,7 +202,7 @@ fn of_design(
     })
 }
 
-/// Memory that is unmapped at the end.
+/// Memory that is unmapped when dropped.
 struct Mapped<'p> {
     process: &'p Process,
     at: u64,
@@ -290,15 +291,15 @@ fn findings(all: &[Measured]) -> Findings {
         experiment: PageFault.name(),
         title: PageFault.title(),
         found: found.collect(),
-        work: "Threads of one process write to every page of anonymous memory, each in its own part of one VMA or in a VMA of its own, at tables of its own; mapping and \
-               unmapping is not counted. faults/cpu: in a second of a thread's processor time; faults/sec: of all, from the first thread's beginning to the last one's end."
+        work: "Threads of one process write to every page of anonymous memory, each in its own part of one VMA or in its own VMA, with separate page tables. Mapping and \
+               unmapping is not counted. faults/cpu: per second of a thread's processor time. faults/sec: of all threads, from the start of the first to the end of the last."
             .to_owned(),
         tables,
         plots: plots.collect(),
         notes: vec![
-            "Published: two sockets of E5-2690 v4, 56 processors; before and after are the lock beside the VMA and the count in it: VmaRwsem and VmaCount.".to_owned(),
-            "Linux's fault begins with a trap and zeroes 4 KiB; on a host the engine's column is the engine alone (compare how they grow with threads), on a simulated machine \
-             it has both."
+            "Published: two sockets of E5-2690 v4, 56 processors; before and after correspond to VmaRwsem (a lock outside the VMA) and VmaCount (a count in the VMA).".to_owned(),
+            "Linux's fault includes a trap and zeroes 4 KiB. On a host the engine's column includes neither, so compare how the columns grow with threads; on a simulated machine \
+             the column includes both."
                 .to_owned(),
         ],
         seconds: 0.0,

@@ -1,10 +1,10 @@
-//! What was published with the steps.
+//! Figures that were published with the steps.
 
-/// Step 0: GiB, microseconds of munmap before, after.
+/// Step 0: size in GiB, microseconds of munmap before and after.
 pub const MUNMAP: [(u64, f64, f64); 3] =
     [(80, 5_008_377.0, 4_905_841.0), (160, 9_129_243.0, 9_145_306.0), (320, 17_915_310.0, 17_990_174.0)];
 
-/// Step 0: faults a second before, after.
+/// Step 0: faults a second before and after.
 pub const FAULTS: [(&str, f64, f64); 4] = [
     ("mmap-pread-seq", 554_894.0, 563_517.0),
     ("mmap-pread-seq-mt", 581_232.0, 580_772.0),
@@ -12,7 +12,7 @@ pub const FAULTS: [(&str, f64, f64); 4] = [
     ("mmap-file", 100_165.0, 108_396.0),
 ];
 
-/// Step 2: tasks, jobs a minute of alltests before and after, of disk before and after.
+/// Step 2: number of tasks, jobs a minute of alltests before and after, and of disk before and after.
 pub const JOBS: [(usize, [f64; 2], [f64; 2]); 9] = [
     (100, [17_918.72, 28_417.97], [7_582.14, 7_257.48]),
     (200, [16_529.39, 26_807.92], [6_962.44, 7_109.15]),
@@ -25,19 +25,19 @@ pub const JOBS: [(usize, [f64; 2], [f64; 2]); 9] = [
     (2000, [16_007.26, 25_513.07], [4_668.36, 5_834.93]),
 ];
 
-/// Step 3, 48 processes: by the lock of the file, by one of each VMA.
+/// Step 3, 48 processes: with the lock of the file, and with a lock per VMA.
 pub struct Hugetlb {
-    /// A second, over the whole run.
+    /// Faults a second over the whole run.
     pub faults: [f64; 2],
-    /// In ten seconds.
+    /// Number of waits in ten seconds.
     pub waits: [f64; 2],
-    /// In ten seconds, all together, in nanoseconds.
+    /// Total waiting time in ten seconds, in nanoseconds.
     pub waited: [f64; 2],
-    /// In two hours, in nanoseconds.
+    /// Longest wait in two hours, in nanoseconds.
     pub longest: [f64; 2],
 }
 
-/// Step 3.
+/// Published figures of step 3.
 pub const HUGETLB: Hugetlb = Hugetlb {
     faults: [1_161_818.0, 1_476_668.0],
     waits: [28_129.0, 14_078.0],
@@ -45,10 +45,10 @@ pub const HUGETLB: Hugetlb = Hugetlb {
     longest: [2_010_000e3, 115_000e3],
 };
 
-/// Threads, faults a second of a processor before and after, of the machine before and after.
+/// Number of threads, faults a second of one processor before and after, and of the machine before and after.
 pub type PageFault = (usize, [f64; 2], [f64; 2]);
 
-/// Step 4, 56 processors.
+/// Published figures of step 4, with 56 processors.
 pub const PAGE_FAULT: [PageFault; 8] = [
     (1, [507_926.55, 506_519.37], [507_566.15, 506_139.08]),
     (4, [479_119.71, 481_333.68], [1_880_478.24, 1_886_795.63]),

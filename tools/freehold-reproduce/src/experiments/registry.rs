@@ -4,7 +4,7 @@ use super::{
     Experiment, fault_throughput, hugetlb, i_mmap, mmap_churn, munmap_hold, munmap_stall, page_fault, writers,
 };
 
-/// All there are, in the order of the steps.
+/// All experiments, in the order of the steps.
 pub const ALL: [&dyn Experiment; 8] = [
     &munmap_hold::MunmapHold,
     &munmap_stall::MunmapStall,

@@ -1,4 +1,4 @@
-//! One operation again and again by one thread: the engine's, and the host's.
+//! One operation repeated by one thread, on the engine and on the host.
 
 use crate::executor::Instant;
 use crate::host::{self, Area};
@@ -8,30 +8,30 @@ use freehold::fault::Access;
 use freehold::space::Prot;
 use freehold_machine::Process;
 
-/// What is done.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Single {
-    /// mmap and munmap of a page that nobody touches.
+    /// mmap and munmap of a page that is not touched.
     MapUnmap,
-    /// The same, and a write in between.
+    /// mmap of a page, a write, and munmap.
     MapTouchUnmap,
     /// mprotect of a page in the middle of a VMA, and back.
     SplitMerge,
     /// A write fault, per page.
     Fault,
-    /// munmap of pages that are there, per page.
+    /// munmap of present pages, per page.
     Unmap,
-    /// fork of a process, per page that is there.
+    /// fork of a process, per present page.
     Fork,
 }
 
-/// How often an operation is done in a turn.
+/// Number of repetitions in a turn.
 const TIMES: u64 = 10_000;
-/// Pages of the large areas.
+/// Number of pages in the large areas.
 const PAGES: u64 = 1 << 15;
 
 impl Single {
-    /// All.
+    /// All operations.
     pub const ALL: [Single; 6] = [
         Single::MapUnmap,
         Single::MapTouchUnmap,
@@ -41,7 +41,7 @@ impl Single {
         Single::Fork,
     ];
 
-    /// As its row is called.
+    /// Returns the name of the row.
     pub fn name(self) -> &'static str {
         match self {
             Single::MapUnmap => "mmap + munmap of a page",
@@ -53,7 +53,7 @@ impl Single {
         }
     }
 
-    /// Nanoseconds of one, in the engine.
+    /// Returns the nanoseconds of one operation on the engine.
     pub fn of_engine(self, process: &Process) -> anyhow::Result<f64> {
         match self {
             Single::MapUnmap | Single::MapTouchUnmap => each(TIMES, || {
@@ -101,7 +101,7 @@ impl Single {
         }
     }
 
-    /// Nanoseconds of one, on the host.
+    /// Returns the nanoseconds of one operation on the host.
     pub fn of_host(self) -> anyhow::Result<f64> {
         match self {
             Single::MapUnmap | Single::MapTouchUnmap => each(TIMES, || {
@@ -129,7 +129,7 @@ impl Single {
             }
             Single::Unmap => Ok(Area::populated(PAGES * PAGE)?.unmap().as_nanos() as f64 / PAGES as f64),
             Single::Fork => {
-                // What the process has besides costs, too, and is taken off.
+                // Subtracts the cost of the rest of the process.
                 let without = forks()?;
                 let _area = Area::populated(PAGES * PAGE)?;
                 Ok((forks()? - without).max(0.0) / PAGES as f64)
@@ -138,7 +138,7 @@ impl Single {
     }
 }
 
-/// The mean of so many, in nanoseconds.
+/// Returns the mean time of an operation in nanoseconds.
 fn each(times: u64, mut operation: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     let started = Instant::now();
     for _ in 0..times {
@@ -147,7 +147,7 @@ fn each(times: u64, mut operation: impl FnMut() -> anyhow::Result<()>) -> anyhow
     Ok(since(started) / times as f64)
 }
 
-/// The host's fork, in nanoseconds: the median of a few.
+/// Returns the median time of some forks on the host, in nanoseconds.
 fn forks() -> anyhow::Result<f64> {
     let times: Vec<f64> =
         (0..7).map(|_| Ok(host::fork()?.as_nanos() as f64)).collect::<anyhow::Result<_>>()?;

@@ -1,4 +1,4 @@
-//! Tasks that share files, and what they do with them.
+//! Tasks that share files, and their jobs.
 
 use crate::executor::{Instant, Stop};
 use crate::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};
@@ -11,40 +11,40 @@ use freehold::space::{MapFlags, Prot};
 use freehold_machine::Process;
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
-/// Libraries of a program, and pages of each.
+/// Number of libraries of a program, and number of pages in each.
 const LIBRARIES: u64 = 4;
 const LIBRARY: u64 = 64;
-/// Pages of the data file that all map.
+/// Number of pages of the data file that all tasks map.
 const DATA: u64 = 256;
-/// The first ones, which all have, and which move.
+/// Number of pages at the start of the data file that all tasks have present, and that are moved.
 const MOVED: u64 = 16;
-/// Pages of a file that one thread has for itself.
+/// Number of pages of a thread's own file.
 const SCRATCH: u64 = 16;
-/// Every so many jobs one writes a page of the data back: a walk over all mappings of it.
+/// One in this many jobs writes a page of the data back, which walks all mappings of the page.
 const WALK: u64 = 16;
-/// Every so many jobs one moves a page of the data, as a kernel does for tasks that find pages on another
-/// node: a walk as well.
+/// One in this many jobs moves a page of the data, as a kernel does for tasks with pages on another node.
+/// This is a walk too.
 const MOVE: u64 = 16;
-/// Every so many jobs one cuts its file off.
+/// One in this many jobs truncates its file.
 const CUT: u64 = 64;
-/// Every so many jobs one cuts a page out of the data.
+/// One in this many jobs punches a page out of the data.
 const PUNCH: u64 = 16;
 
-/// What the threads do.
+/// The load of the threads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     /// Jobs that fork a task, map, fault, write files back, unmap and exit.
     AllTests,
     /// Jobs of a task that map, write and write back files.
     Disk,
-    /// The first's jobs, which move pages now and then that all tasks map; those are what counts.
+    /// The jobs of `AllTests`, some of which move pages that all tasks map. The moved pages are counted.
     Migration,
-    /// The first's jobs, which now and then cut a page out of the data that all tasks map.
+    /// The jobs of `AllTests`, some of which punch a page out of the data that all tasks map.
     Punch,
 }
 
 impl Load {
-    /// As the rows are called.
+    /// Returns the name of the rows.
     pub fn name(self) -> &'static str {
         match self {
             Load::AllTests => "alltests",
@@ -58,31 +58,31 @@ impl Load {
 /// All tasks on an engine of one design.
 pub struct Tasks {
     world: World,
-    /// Each with the address at which it maps the data.
+    /// The tasks, each with the address at which it maps the data.
     tasks: Vec<(Process, u64)>,
     data: Open,
     scratch: Vec<Open>,
 }
 
-/// A job of this number, with a file of its thread's own; returns how much it did of what counts.
+/// A job with its number and its thread's file. Returns the amount of counted work.
 type Job = fn(&Tasks, u64, &Open) -> anyhow::Result<u64>;
 
-/// What a turn found.
+/// Results of a turn.
 pub struct Turn {
-    /// Jobs a minute; or pages moved a second.
+    /// Jobs a minute, or pages moved a second.
     pub rate: f64,
-    /// Waits for the locks of files, in a second.
+    /// Number of waits for the locks of files in a second.
     pub waits: f64,
-    /// All of these together, in nanoseconds.
+    /// Total waiting time in a second, in nanoseconds.
     pub waited: f64,
 }
 
 impl Tasks {
-    /// So many, each with libraries, a heap, and the data.
+    /// Creates this number of tasks, each with libraries, a heap and the data.
     pub fn new(file_rmap: FileRmap, tasks: usize, scale: &Scale) -> anyhow::Result<Tasks> {
         let threads = scale.cpus;
         let config = Config { file_rmap, lock_stats: true, ..scale.config() };
-        // What was given back stays until a grace period is over, which many threads fill.
+        // Freed memory is reusable only after a grace period, in which many threads free more.
         let world = World::new(4 * GIB + threads as u64 * (GIB / 8), threads.max(2), config)?;
         let libraries: Vec<Open> =
             (0..LIBRARIES).map(|_| world.file(LIBRARY)).collect::<anyhow::Result<_>>()?;
@@ -97,7 +97,7 @@ impl Tasks {
             let heap = process.mmap(0, 64 * PAGE, RW, ANON, None, 0)?;
             fault_in(&process, heap, 16, Access::WRITE)?;
             let at = map(&process, &data, DATA, RW, MapFlags::SHARED)?;
-            // All of them map the pages that will be moved.
+            // All tasks map the pages that will be moved.
             fault_in(&process, at, MOVED, Access::READ)?;
             Ok((process, at))
         };
@@ -106,7 +106,7 @@ impl Tasks {
         Ok(Tasks { world, tasks, data, scratch })
     }
 
-    /// All threads for a while.
+    /// Runs all threads for one turn.
     pub fn turn(&mut self, load: Load, scale: &Scale) -> anyhow::Result<Turn> {
         let before = self.world.engine.file_lock_stats().unwrap_or_default();
         let job = match load {
@@ -131,12 +131,13 @@ impl Tasks {
         })
     }
 
-    /// Jobs of one thread until it is told to stop; how much that counts they did in a second. By its own
-    /// time: the last job of another may have to wait for long.
+    /// Runs the jobs of one thread until the end of the turn. Returns the counted work a second, by the
+    /// thread's own time, because the last job of another thread may wait for long.
     fn jobs(&self, thread: usize, stop: &Stop, job: Job) -> anyhow::Result<f64> {
         let (started, mut jobs, mut done) = (Instant::now(), 0u64, 0u64);
         while !stop.is_told() {
-            // Numbers of its own: a shared one would be passed around for every job.
+            // Each thread counts its own jobs. A shared counter would move between the processors for every
+            // job.
             done += job(self, jobs * self.scratch.len() as u64 + thread as u64, &self.scratch[thread])?;
             jobs += 1;
         }
@@ -170,7 +171,7 @@ impl Tasks {
         Ok(1)
     }
 
-    /// A child that maps the data, of which it has its first pages as it does `then`.
+    /// Creates a child that maps the data and has the first pages present. Then runs `then` on it.
     fn fork_map_and(
         &self,
         number: u64,
@@ -201,8 +202,8 @@ impl Tasks {
         &self.tasks[number as usize % self.tasks.len()].0
     }
 
-    /// Writes half of a file by stores, and then back; now and then cuts it off, and makes it as long as
-    /// before.
+    /// Writes half of a file by stores and then writes it back. Sometimes truncates the file and restores its
+    /// length.
     fn rewrite(&self, process: &Process, scratch: &Open, number: u64) -> anyhow::Result<()> {
         let at = map(process, scratch, SCRATCH, RW, MapFlags::SHARED)?;
         fault_in(process, at, SCRATCH / 2, Access::WRITE)?;
@@ -214,7 +215,7 @@ impl Tasks {
         Ok(process.munmap(at, SCRATCH * PAGE)?)
     }
 
-    /// Now and then: a walk over all who map the data, for one of the pages that jobs write.
+    /// Sometimes walks all mappings of one of the data pages that jobs write.
     fn walk(&self, number: u64) -> anyhow::Result<()> {
         let turn = self.turn_of(number);
         if turn.is_multiple_of(WALK) {
@@ -229,12 +230,12 @@ impl Tasks {
         turn(number, self.scratch.len() as u64)
     }
 
-    /// Moves a page to another frame, if it is there; returns how many moved.
+    /// Moves a page to another frame if the page is present. Returns the number of pages moved.
     fn move_page(&self, process: &Process, at: u64) -> anyhow::Result<u64> {
         let Some(frame) = process.frame_at(at) else { return Ok(0) };
         match self.world.engine.migrate(frame) {
             Ok(_) => Ok(1),
-            // A fault has it in hand, or has brought another.
+            // A fault is using the page, or has replaced it.
             Err(MigrateError::Busy | MigrateError::NoPage) => Ok(0),
             Err(error) => Err(error.into()),
         }
@@ -245,8 +246,9 @@ fn map(process: &Process, file: &Open, pages: u64, prot: Prot, flags: MapFlags) 
     Ok(process.mmap(0, pages * PAGE, prot, flags, Some(file), 0)?)
 }
 
-/// What decides whether a job does what only one of some jobs does: which of its thread's jobs it is, from 1
-/// on, and the thread, so that each thread does it equally often, and not all at once.
+/// Returns the number that decides if a job does what only one job in several does. Derived from the job's
+/// index on its thread, starting at 1, and the thread's number, so that all threads do it equally often but
+/// not at the same time.
 fn turn(number: u64, threads: u64) -> u64 {
     number / threads + number % threads + 1
 }
@@ -256,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thread_has_its_turn() {
+    fn rare_jobs_are_spread_evenly_over_threads() {
         for threads in [2, 48, 120] {
             let due = |round, thread| turn(round * threads + thread, threads).is_multiple_of(WALK);
             for thread in 0..threads {

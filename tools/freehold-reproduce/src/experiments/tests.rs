@@ -3,7 +3,7 @@ use crate::findings::{Cell, Table};
 use crate::text;
 use std::time::Duration;
 
-/// Small enough for a test, the host's calls included.
+/// A scale that is small enough for a test, including the host's calls.
 fn tiny() -> Scale {
     Scale { turns: Some(2), turn: Duration::from_millis(3), at_most: 8 << 20, ..Scale::quick(2) }
 }
@@ -12,15 +12,15 @@ fn find(name: &str) -> Option<&'static dyn Experiment> {
     ALL.into_iter().find(|experiment| experiment.name() == name)
 }
 
-/// Runs an experiment, and checks what all have in common.
+/// Runs an experiment, and checks the properties that all experiments share.
 fn run(name: &str) -> Findings {
     run_at(name, &tiny())
 }
 
 fn run_at(name: &str, scale: &Scale) -> Findings {
-    let experiment = find(name).expect("it exists");
+    let experiment = find(name).expect("a known experiment");
     let steps = Steps::new(&[(experiment, scale.clone())], true);
-    let found = experiment.run(scale, &steps).expect("it runs");
+    let found = experiment.run(scale, &steps).expect("the experiment runs");
     assert_eq!(found.experiment, name);
     let promised = experiment.seconds(scale);
     assert!((steps.done() - promised).abs() < promised / 20.0, "{name}: {} of {promised} s", steps.done());
@@ -44,7 +44,7 @@ fn run_at(name: &str, scale: &Scale) -> Findings {
     for sentence in &found.found {
         assert!(sentence.ends_with('.') && sentence.contains(": "), "{sentence}");
     }
-    assert!(!found.found.is_empty(), "{name} says what it found");
+    assert!(!found.found.is_empty(), "{name} has no sentence of findings");
     for line in text::of(&found).lines() {
         assert!(line.chars().count() <= 100, "{line}");
     }
@@ -59,7 +59,7 @@ fn table<'f>(found: &'f Findings, title: &str) -> &'f Table {
         .unwrap_or_else(|| panic!("no table of {title}"))
 }
 
-/// The median in a place of a table.
+/// Returns the median in a cell of a table.
 fn median(table: &Table, row: &str, column: &str) -> f64 {
     let index = table.columns.iter().position(|name| name == column).expect("a column");
     let row = table.rows.iter().find(|found| found.name == row).expect("a row");
@@ -73,29 +73,29 @@ fn median(table: &Table, row: &str, column: &str) -> f64 {
 fn munmap_hold() {
     let found = run("munmap-hold");
     assert_eq!((found.tables.len(), found.plots.len()), (7, 3));
-    let (holds, read) = (table(&found, "all holds of a call"), table(&found, "for reading"));
+    let (holds, read) = (table(&found, "sum of all holds"), table(&found, "for reading"));
     for size in ["4 KiB", "1 MiB", "8 MiB"] {
         for design in ["Exclusive", "Sectioned", "Released"] {
-            assert!(median(holds, size, design) > 0.0, "every munmap takes the lock");
-            assert_eq!(median(read, size, design), 0.0, "{design} does not downgrade");
+            assert!(median(holds, size, design) > 0.0, "munmap does not take the lock");
+            assert_eq!(median(read, size, design), 0.0, "{design} holds the lock for reading");
         }
         assert!(median(read, size, "Downgraded") > 0.0);
     }
     let sections = table(&found, "by sections");
-    assert_eq!(sections.rows.len(), 1, "none is larger than what is unmapped");
-    assert!(median(sections, "4 MiB", "holds") >= 2.0, "a hold for each section of 8 MiB");
+    assert_eq!(sections.rows.len(), 1, "sections are larger than the unmapped memory");
+    assert!(median(sections, "4 MiB", "holds") >= 2.0, "fewer holds than sections");
 }
 
 #[test]
 fn munmap_stall() {
     let found = run("munmap-stall");
-    assert_eq!((found.tables.len(), found.plots.len()), (6, 3), "one a victim");
+    assert_eq!((found.tables.len(), found.plots.len()), (6, 3), "expected tables for each victim");
     for tables in found.tables.chunks(2) {
-        assert!(median(&tables[0], "Released", "the munmap") > 0.0);
+        assert!(median(&tables[0], "Released", "munmap time") > 0.0);
         assert!(median(&tables[0], "Linux (host), 8 MiB", "99 %") > 0.0);
         let counts = &tables[1].columns[1..];
         let operations: f64 = counts.iter().map(|column| median(&tables[1], "Released", column)).sum();
-        assert!(operations >= 1.0, "a victim does something");
+        assert!(operations >= 1.0, "no victim did an operation");
     }
 }
 
@@ -112,27 +112,23 @@ fn i_mmap() {
     let found = run("i-mmap");
     assert!(median(table(&found, "alltests-like"), "alltests-100", "Shared") > 0.0);
     assert!(median(table(&found, "disk-like"), "disk-300", "Exclusive") > 0.0);
-    assert!(median(table(&found, "pages migrated"), "migration-100", "Shared") > 0.0, "pages do move");
+    assert!(median(table(&found, "pages migrated"), "migration-100", "Shared") > 0.0, "no page moved");
 }
 
 #[test]
 fn hugetlb() {
-    // Tables are shared by whole GiB.
+    // Page tables are shared by whole GiB.
     let found = run_at("hugetlb", &Scale { at_most: 1 << 30, ..tiny() });
     let apart = table(&found, "16 processes, apart");
     assert!(median(apart, "faults a second", "VmaLock") > 0.0);
     let shared = table(&found, "16 processes");
     assert!(
         median(shared, "page tables", "VmaLock") < median(apart, "page tables", "VmaLock"),
-        "tables are shared"
+        "no table is shared"
     );
     let taken = |title| median(table(&found, title), "fault mutexes taken a second", "VmaLock");
-    assert_eq!(
-        (taken("16 processes"), taken("16 processes, apart")),
-        (0.0, 0.0),
-        "all pages are in the file"
-    );
-    assert!(taken("16 processes, punched") > 0.0, "pages are made again");
+    assert_eq!((taken("16 processes"), taken("16 processes, apart")), (0.0, 0.0), "a fault created a page");
+    assert!(taken("16 processes, punched") > 0.0, "no page was created again");
 }
 
 #[test]
@@ -157,10 +153,10 @@ fn mmap_churn() {
 #[test]
 fn writers() {
     let found = run("writers");
-    assert_eq!((found.tables.len(), found.plots.len()), (1, 1), "a host's scheduler is not watched");
+    assert_eq!((found.tables.len(), found.plots.len()), (1, 1), "there is more than the table of rates");
     for side in ["Whole", "Ranges", "RangesOnly"] {
         for load in ["map + unmap", "map + touch + unmap", "mprotect", "grow in place", "thread stack"] {
-            // A busy host may end none in so short a time.
+            // A busy host may finish no operation in such a short time.
             assert!(median(&found.tables[0], &format!("{load}, 1"), side) >= 0.0);
         }
     }

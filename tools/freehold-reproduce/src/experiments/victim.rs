@@ -1,4 +1,4 @@
-//! Tasks that do something else while a munmap runs.
+//! Tasks that run another operation while a munmap runs.
 
 use crate::executor::Instant;
 use crate::host::Area;
@@ -10,16 +10,16 @@ use std::fs;
 use std::hint::black_box;
 use std::time::Duration;
 
-/// An operation, and how long it took.
+/// An operation that returns its time.
 pub type Operation = Box<dyn FnMut() -> anyhow::Result<Duration> + Send>;
 
-/// Pages that are faulted in, one a time, before they are given back.
+/// Number of pages that are faulted in one at a time before all are freed.
 const PAGES: u64 = 1 << 14;
 
-/// Which task is watched.
+/// The operation that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
-    /// What ps does: read cmdline and maps.
+    /// Reads cmdline and maps, as ps does.
     Reader,
     /// A fault in another VMA.
     Fault,
@@ -28,10 +28,10 @@ pub enum Victim {
 }
 
 impl Victim {
-    /// All.
+    /// All victims.
     pub const ALL: [Victim; 3] = [Victim::Reader, Victim::Fault, Victim::Churn];
 
-    /// In a word.
+    /// Returns a short name.
     pub fn name(self) -> &'static str {
         match self {
             Victim::Reader => "reader",
@@ -40,7 +40,7 @@ impl Victim {
         }
     }
 
-    /// In a line.
+    /// Returns the name in one line.
     pub fn title(self) -> &'static str {
         match self {
             Victim::Reader => "A reader of cmdline and maps",
@@ -49,7 +49,7 @@ impl Victim {
         }
     }
 
-    /// Its operation in a process of the engine.
+    /// Returns the operation in a process of the engine.
     pub fn on(self, process: &Process) -> anyhow::Result<Operation> {
         let process = process.clone();
         Ok(match self {
@@ -89,7 +89,7 @@ impl Victim {
         })
     }
 
-    /// Its operation on the host, in this process.
+    /// Returns the operation on the host, in this process.
     pub fn on_host(self) -> anyhow::Result<Operation> {
         Ok(match self {
             Victim::Reader => Box::new(|| {

@@ -1,4 +1,4 @@
-//! An address space that many CPUs change side by side, and what each of them does in it.
+//! An address space that many CPUs change concurrently, and the operations of each CPU.
 
 use crate::executor::{Barrier, Instant, sleep, together, unnoted};
 use crate::load::{ANON, PAGE, RW, World, fault_in};
@@ -11,26 +11,26 @@ use freehold_machine::{Machine, Process};
 use freehold_sync::Host;
 use std::time::Duration;
 
-/// What a CPU does, over and over, in its own part of the space.
+/// The operation that a CPU repeats in its own part of the space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Maps a page, and unmaps it.
+    /// Maps a page and unmaps it.
     Map,
     /// Maps a page, writes to it, and unmaps it.
     Touch,
-    /// Changes the protection of a page that is not in memory, and changes it back.
+    /// Changes the protection of a page that is not present, and changes it back.
     Protect,
-    /// Lets its area grow in place, and cuts it off again.
+    /// Grows an area in place, and shrinks it again.
     Grow,
-    /// Makes the stack of a thread, with a guard, writes to it, and unmaps it.
+    /// Creates the stack of a thread with a guard, writes to it, and unmaps it.
     Stack,
 }
 
 impl Load {
-    /// All.
+    /// All loads.
     pub const ALL: [Load; 5] = [Load::Map, Load::Touch, Load::Protect, Load::Grow, Load::Stack];
 
-    /// In a few words.
+    /// Returns a short name.
     pub fn name(self) -> &'static str {
         match self {
             Load::Map => "map + unmap",
@@ -41,7 +41,7 @@ impl Load {
         }
     }
 
-    /// Once.
+    /// Performs the operation once.
     pub fn once(self, process: &Process, cpu: usize) -> anyhow::Result<()> {
         let own = own(cpu);
         match self {
@@ -75,34 +75,34 @@ impl Load {
     }
 }
 
-/// What is timed on one CPU while others change what is theirs.
+/// The operation that is timed on one CPU while other CPUs change their own parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// [`Load::Protect`].
     Protect,
-    /// The look-up of an area.
+    /// Looks up an area.
     Lookup,
-    /// A fault at a page that is there.
+    /// Faults on a page that is present.
     Present,
-    /// A fault at a page that is not.
+    /// Faults on a page that is absent.
     Absent,
 }
 
 impl Watched {
-    /// All.
+    /// All operations.
     pub const ALL: [Watched; 4] = [Watched::Protect, Watched::Lookup, Watched::Present, Watched::Absent];
 
-    /// In a few words.
+    /// Returns a short name.
     pub fn name(self) -> &'static str {
         match self {
             Watched::Protect => "mprotect",
             Watched::Lookup => "look-up",
-            Watched::Present => "fault, page there",
+            Watched::Present => "fault, page present",
             Watched::Absent => "fault, page absent",
         }
     }
 
-    /// Once, for the `nth` time; how long it took.
+    /// Performs the operation for the `nth` time. Returns its time.
     fn once(self, process: &Process, cpu: usize, nth: u64) -> anyhow::Result<Duration> {
         let memory = watched(cpu);
         let page = memory + (1 + nth % (WATCHED_PAGES - 1)) * PAGE;
@@ -120,20 +120,20 @@ impl Watched {
     }
 }
 
-/// How the areas of the CPUs lie in the tree.
+/// The layout of the CPUs' areas in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Areas {
-    /// Each CPU has some leaves' worth of its own around every place that it changes.
+    /// Each CPU has enough areas of its own to fill some leaves around every place that it changes.
     Many,
-    /// Each has two, so that several CPUs share a leaf.
+    /// Each CPU has two areas, so several CPUs share a leaf.
     Few,
 }
 
 impl Areas {
-    /// Both.
+    /// Both layouts.
     pub const ALL: [Areas; 2] = [Areas::Many, Areas::Few];
 
-    /// In a few words.
+    /// Returns a short name.
     pub fn name(self) -> &'static str {
         match self {
             Areas::Many => "many areas of each CPU's own",
@@ -142,22 +142,22 @@ impl Areas {
     }
 }
 
-/// Where the first CPU's part begins, and how far it is from there to the next: upper-level tables of their
-/// own each.
+/// Start of the first CPU's part, and distance to the next part. Each part has its own upper-level tables.
 const BASE: u64 = 1 << 36;
 const PART: u64 = 1 << 37;
-/// Where in a part the area lies that is changed, and the one that is only looked at, each between others.
+/// Offsets in a part of the area that is changed, and of the area that is only read. Each lies between other
+/// areas.
 const OWN: u64 = 1 << 32;
 const WATCHED: u64 = 1 << 34;
 const OWN_PAGES: u64 = 8;
 const WATCHED_PAGES: u64 = 512;
-/// More areas before each of them, and in the stretch where what lies anywhere goes, if there are many: a few
-/// leaves' worth.
+/// With many areas, the number of additional areas before each of the two, and in the stretch where the
+/// engine places mappings. They fill some leaves.
 const BETWEEN: u64 = 48;
-/// From one of those to the next.
+/// Distance between two additional areas.
 const STRIDE: u64 = 16 * PAGE;
 
-/// When the next CPU begins to map these: so that two or three do at a time.
+/// Delay between the starts of two CPUs that map these areas, so that two or three CPUs map at a time.
 const LATER: Duration = Duration::from_micros(100);
 
 fn own(cpu: usize) -> u64 {
@@ -168,7 +168,7 @@ fn watched(cpu: usize) -> u64 {
     BASE + cpu as u64 * PART + WATCHED
 }
 
-/// When operations ended.
+/// Times at which operations ended.
 #[derive(Default)]
 struct Ends {
     first: Duration,
@@ -185,7 +185,8 @@ impl Ends {
         self.count += 1;
     }
 
-    /// Operations a second: from end to end where there are some, else in all of the time.
+    /// Returns the operations a second: between the first and the last end if there are enough, otherwise
+    /// over the whole time.
     fn rate(&self, time: Duration) -> f64 {
         match self.count {
             8.. => (self.count - 1) as f64 / (self.last - self.first).as_secs_f64(),
@@ -194,14 +195,14 @@ impl Ends {
     }
 }
 
-/// A space in which each of so many CPUs has its areas.
+/// An address space in which each CPU has its areas.
 pub struct Shared {
     process: Process,
     write: Write,
 }
 
 impl Shared {
-    /// With its areas mapped.
+    /// Creates the space with its areas mapped.
     pub fn new(world: &World, locking: Locking, areas: Areas, cpus: usize) -> anyhow::Result<Shared> {
         let config = SpaceConfig { locking, placement: Placement::PerCpu, ..SpaceConfig::default() };
         let process = Process::new(&world.engine, &config)?;
@@ -224,9 +225,10 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Maps areas where each CPU maps what may lie anywhere, if there are to be many, or one for a moment.
-    /// One CPU begins after the other: many that map into one hole at a time meet, and would take turns for a
-    /// while. The last area is one that nothing joins. Each has a page, so that the tables there stay.
+    /// Maps additional areas, or briefly one area, in the stretch where the engine places mappings of each
+    /// CPU. The CPUs begin one after the other, because CPUs that map into the same hole would conflict for a
+    /// while. The last area does not merge with any other. Each area has a present page, so that its page
+    /// tables stay.
     fn fill_stretches(&self, world: &World, areas: Areas, cpus: usize) -> anyhow::Result<()> {
         self.settle(world, cpus)?;
         let map = |prot| self.process.mmap(0, OWN_PAGES * PAGE, prot, ANON, None, 0);
@@ -247,8 +249,8 @@ impl Shared {
         unnoted(|| together(cpus, fill)).into_iter().collect()
     }
 
-    /// Lets so many CPUs change something at once, so that changes run side by side from here on, where the
-    /// design has that.
+    /// Lets several CPUs change the space at once. From then on, changes run concurrently if the design
+    /// supports this.
     fn meet(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
         if self.write == Write::Whole {
             return Ok(());
@@ -261,17 +263,17 @@ impl Shared {
         unnoted(|| together(cpus, change)).into_iter().collect()
     }
 
-    /// Makes the space as one is that one CPU has changed, or several.
+    /// Brings the space into the state of a space that one CPU has changed, or several.
     fn settle(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
-        // A reader of the whole ends the changes side by side.
+        // A reader of the whole space ends the concurrent mode.
         drop(self.process.space().read());
         let met = if cpus > 1 { self.meet(world, cpus) } else { Ok(()) };
-        // What earlier work has left to be freed takes nobody's time later on.
+        // Frees what earlier work has queued, so that it costs no time later.
         <Machine>::rcu_barrier();
         met
     }
 
-    /// Operations a second of so many CPUs together, after a while for which nothing is counted.
+    /// Returns the operations a second of all CPUs together. Counts nothing during `warm`.
     pub fn rate(
         &self,
         world: &World,
@@ -302,8 +304,8 @@ impl Shared {
         together(cpus, run).into_iter().sum()
     }
 
-    /// How long one CPU's operations take, in nanoseconds, ascending, while so many others do `load`, if any;
-    /// after a while for which none is timed.
+    /// Returns the times of one CPU's operations in nanoseconds, ascending, while other CPUs run a load, if
+    /// any. Times nothing during `warm`.
     pub fn times(
         &self,
         world: &World,

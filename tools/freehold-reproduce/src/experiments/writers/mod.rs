@@ -1,5 +1,5 @@
-//! CPUs that change one address space at the same time, each a part of its own: all changes one after the
-//! other, and changes of disjoint ranges side by side.
+//! CPUs that change one address space at the same time, each its own part. Compares changes that run one
+//! after the other with concurrent changes of disjoint ranges.
 
 mod loads;
 mod tables;
@@ -16,26 +16,28 @@ use std::time::Duration;
 /// See the [module](self).
 pub struct Writers;
 
-/// What is compared.
+/// The sides of the comparison.
 const SIDES: [(&str, Write); 3] =
     [("Whole", Write::Whole), ("Ranges", Write::Ranges), ("RangesOnly", Write::RangesOnly)];
-/// Of these: side by side, as is the default.
+/// Index of the side with range writers, the default.
 const RANGES: usize = 1;
-/// Of these, from the first on: those for which one CPU is watched.
+/// Number of sides, from the first, for which one CPU is watched.
 const WATCHED_SIDES: usize = 2;
 
 /// Numbers of CPUs on a simulated machine.
 const CPUS: [usize; 4] = [1, 14, 56, 384];
-/// The most of those that share leaves, which takes long to simulate; and of those of which one is watched.
+/// Largest number of CPUs that share leaves, which takes long to simulate, and largest number with a watched
+/// CPU.
 const MOST: usize = 56;
-/// For each CPU that works: time for the words that all look at, and for leaves to be split where CPUs meet.
+/// Warm-up time for each CPU: all CPUs read the shared words once, and leaves in which CPUs conflict are
+/// split.
 const FIRST: Duration = Duration::from_micros(4);
-/// Turns that one is watched for.
+/// Number of turns for which one CPU is watched.
 const WATCHED_TURNS: u32 = 3;
-/// What others do meanwhile; nothing at first.
+/// Loads of the other CPUs while one is watched. `None` means no other CPU works.
 const BESIDE: [Option<Load>; 3] = [None, Some(Load::Touch), Some(Load::Protect)];
 
-/// Operations a second: of each side.
+/// Operations a second of each side.
 struct Rate {
     areas: Areas,
     load: Load,
@@ -43,13 +45,13 @@ struct Rate {
     rates: Vec<Figure>,
 }
 
-/// What one CPU's operations took, without others or beside them: of each side.
+/// Times of one CPU's operations on each side, with or without other CPUs at work.
 struct Times {
     areas: Areas,
     watched: Watched,
     beside: Option<Load>,
     median: Vec<Figure>,
-    /// What 99 % take at most.
+    /// The 99th percentile.
     most: Vec<Figure>,
     mean: Vec<Figure>,
 }
@@ -58,7 +60,8 @@ fn is_simulated(scale: &Scale) -> bool {
     scale.place.simulated().is_some()
 }
 
-/// On a host all CPUs have areas enough, and none is watched: its scheduler would be.
+/// Returns the layouts. On a host there are always many areas, and no CPU is watched, because that would
+/// measure the host's scheduler.
 fn areas(scale: &Scale) -> &'static [Areas] {
     if is_simulated(scale) { &Areas::ALL } else { &Areas::ALL[..1] }
 }
@@ -67,7 +70,7 @@ fn watched(scale: &Scale) -> &'static [Watched] {
     if is_simulated(scale) { &Watched::ALL } else { &[] }
 }
 
-/// Numbers of CPUs: as the user says, or those that the machine has.
+/// Returns the numbers of CPUs: the user's choice, or those that the machine has.
 fn cpus(scale: &Scale, areas: Areas) -> Vec<usize> {
     if !is_simulated(scale) || scale.threads.is_some() {
         return scale.threads();
@@ -76,18 +79,20 @@ fn cpus(scale: &Scale, areas: Areas) -> Vec<usize> {
     CPUS.into_iter().filter(|cpus| *cpus <= most).collect()
 }
 
-/// How long so many CPUs work, and nothing is counted: a word that all look at comes to one after the other.
+/// Returns the warm-up time. A shared word reaches one CPU after the other, so the time grows with the number
+/// of CPUs.
 fn warm(scale: &Scale, cpus: usize) -> Duration {
     scale.turn / 4 + FIRST * cpus as u32
 }
 
-/// How long they work and are counted. A few do less than many in the same time, and are simulated sooner.
+/// Returns the measured time. A few CPUs do less in the same time and are simulated faster, so their time is
+/// longer.
 fn turn(scale: &Scale, cpus: usize) -> Duration {
     let times = if is_simulated(scale) { 16 / cpus.clamp(1, 16) } else { 1 };
     scale.turn * times as u32
 }
 
-/// How many are beside the one that is watched.
+/// Returns the number of CPUs that work while one is watched.
 fn others(scale: &Scale) -> usize {
     (scale.cpus.min(MOST) - 1).max(1)
 }
@@ -98,7 +103,7 @@ impl Experiment for Writers {
     }
 
     fn title(&self) -> &'static str {
-        "CPUs that change one address space side by side, each a part of its own"
+        "CPUs that change one address space concurrently, each its own part"
     }
 
     fn sides(&self) -> Vec<String> {
@@ -145,7 +150,7 @@ impl Experiment for Writers {
     }
 }
 
-/// What a step of so many CPUs is of.
+/// Returns the name of a step with this number of CPUs.
 fn of_cpus(areas: Areas, cpus: usize) -> String {
     format!("{}, {cpus} CPUs", areas.name())
 }
@@ -173,10 +178,10 @@ fn watch(
     steps: &Steps,
 ) -> anyhow::Result<Times> {
     let (warm, time) = (warm(scale, 1 + others(scale)), scale.turn * WATCHED_TURNS);
-    let name = beside.map_or("nothing", Load::name);
+    let name = beside.map_or("no other load", Load::name);
     let beside_it = beside.map(|load| (load, others(scale)));
     let found = in_turns(scale.turns(), sides, |side, turn| {
-        let what = format!("{} beside {name}, {}, turn {}", watched.name(), areas.name(), turn + 1);
+        let what = format!("{} with {name}, {}, turn {}", watched.name(), areas.name(), turn + 1);
         let times = || side.times(world, watched, beside_it, (warm, time));
         steps.step(what, (warm + time).as_secs_f64(), times)
     })?;

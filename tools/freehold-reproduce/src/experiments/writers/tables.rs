@@ -1,4 +1,4 @@
-//! What was found, as tables and plots.
+//! The findings as tables and plots.
 
 use super::loads::{Areas, Load};
 use super::{RANGES, Rate, SIDES, Times, WATCHED_SIDES, Writers, areas, cpus, of_cpus, others};
@@ -21,47 +21,47 @@ pub fn findings(rates: &[Rate], times: &[Times], scale: &Scale) -> Findings {
     let columns = columns.each_ref().map(String::as_str);
     let most = most(Areas::Many);
     let found = Load::ALL.iter().filter_map(|load| {
-        let what = format!("{} by {most} CPUs, as a part of {most} times one", load.name());
+        let what = format!("{} by {most} CPUs, as a share of linear scaling", load.name());
         tables[0].row_says(&what, &row_name(*load, most), &columns)
     });
     Findings {
         experiment: Writers.name(),
         title: Writers.title(),
         found: found.collect(),
-        work: "CPUs of one process change its address space, each a part of its own, again and again; linear is as many times what one CPU does without others. Then one of \
-               them is timed, without others and beside others, each of which changes its own part. With many areas each CPU has 48 before each place that it works at, so \
-               it shares no leaf of the tree with others; with two it does."
+        work: "CPUs of one process repeatedly change its address space, each its own part; linear means this number of times the rate of one CPU. Then one CPU \
+               is timed, first without others and then while the others change their own parts. With many areas each CPU has 48 areas before each place that it changes, so \
+               it shares no leaf of the tree with other CPUs; with two areas it does."
             .to_owned(),
         tables,
         plots: areas(scale).iter().map(|areas| plot(rates, *areas)).collect(),
         notes: vec![
-            "Places are chosen per CPU (Placement::PerCpu). With Ranges one CPU without others works on the whole space, several on parts of it: linear compares the two. \
-             With RangesOnly one CPU, too, works on parts, so that column says what CPUs cost each other."
+            "Addresses are chosen per CPU (Placement::PerCpu). With Ranges a single CPU is an exclusive writer, and several CPUs are range writers: linear compares the two. \
+             With RangesOnly a single CPU is a range writer too, so that column shows what CPUs cost each other."
                 .to_owned(),
-            "Simulated processors have a core each here, flush each other's TLBs by broadcast, and have frames and bandwidth of memory enough. With interrupts, each \
-             unmapping of a page that was touched interrupts all CPUs of the process, which costs more than the rest of the call."
+            "Simulated processors here have a core each, flush each other's TLBs by broadcast, and have enough frames and memory bandwidth. With interrupts, each \
+             unmapping of a touched page interrupts all CPUs of the process, which costs more than the rest of the call."
                 .to_owned(),
-            "One CPU without others flushes no TLB but its own. Beside others it waits until theirs are flushed, where a page was touched: that is most of what is missing from \
+            "A single CPU flushes only its own TLB. With several CPUs, unmapping a touched page waits until the other TLBs are flushed, which is most of the loss against \
              linear there (RangesOnly)."
                 .to_owned(),
-            "Nothing is counted before each CPU has worked for a while, longer the more there are: 4 us for each. So what it takes until all have seen what is shared, and until \
-             leaves in which CPUs meet are split, is not in these figures."
+            "Each run begins with a warm-up of 4 us per CPU that is not counted. The figures therefore exclude the time until all CPUs have read the shared words, and until \
+             leaves in which CPUs conflict are split."
                 .to_owned(),
-            "Pages that mprotect changes are not in memory.".to_owned(),
+            "The pages that mprotect changes are not present.".to_owned(),
         ],
         seconds: 0.0,
     }
 }
 
 fn of_linear(side: &str) -> String {
-    format!("{side}: of linear")
+    format!("{side}: share of linear")
 }
 
 fn row_name(load: Load, cpus: usize) -> String {
     format!("{}, {cpus}", load.name())
 }
 
-/// What each side of `rate` did, as a part of linear.
+/// Returns the rates of each side as a share of linear scaling.
 fn linear(rates: &[Rate], rate: &Rate) -> Vec<Option<Figure>> {
     let one = rates.iter().find(|one| one.areas == rate.areas && one.load == rate.load && one.cpus == 1);
     let side = |side: usize| {
@@ -87,7 +87,7 @@ fn rate_table(rates: &[Rate], areas: Areas) -> Table {
 }
 
 fn time_table(times: &[Times], areas: Areas, others: usize) -> Option<Table> {
-    let figures = ["median", "99 %", "99 %, times alone", "mean, times alone"];
+    let figures = ["median", "99 %", "99 %, ratio to alone", "mean, ratio to alone"];
     let columns =
         SIDES[..WATCHED_SIDES].iter().flat_map(|(side, _)| figures.map(|figure| format!("{side}: {figure}")));
     let columns = std::iter::once("operation".to_owned()).chain(columns).collect();
@@ -107,11 +107,11 @@ fn time_table(times: &[Times], areas: Areas, others: usize) -> Option<Table> {
                 times_alone(|of| &of.mean),
             ]
         });
-        let beside = of.beside.map_or_else(|| "alone".to_owned(), |load| format!("beside {}", load.name()));
+        let beside = of.beside.map_or_else(|| "alone".to_owned(), |load| format!("during {}", load.name()));
         Row { name: format!("{}, {beside}", of.watched.name()), cells: cells.collect() }
     });
     let rows: Vec<Row> = rows.collect();
-    let title = format!("one CPU's operations beside {others} CPUs that change others, {}", areas.name());
+    let title = format!("one CPU's operations while {others} CPUs change their own parts, {}", areas.name());
     (!rows.is_empty()).then_some(Table { title, columns, rows })
 }
 
@@ -124,9 +124,9 @@ fn plot(rates: &[Rate], areas: Areas) -> Plot {
         Line { name: load.name().to_owned(), points: points.collect() }
     });
     Plot {
-        title: format!("Ranges: operations as a part of linear, {}", areas.name()),
+        title: format!("Ranges: operations as a share of linear, {}", areas.name()),
         x: Axis::logarithmic("CPUs", Unit::Count),
-        y: Axis::linear("of linear", Unit::Share),
+        y: Axis::linear("share of linear", Unit::Share),
         lines: lines.collect(),
     }
 }
