@@ -1,10 +1,10 @@
-//! The experiments of `freehold reproduce` on simulated machines, in virtual time.
+//! Runs the experiments of `freehold reproduce` on simulated machines, in virtual time.
 //!
 //! ```sh
 //! cargo xtask simulate page-fault --cpus 1,7,21,56 --report page-fault.html
 //! ```
 
-/// Without the simulation's atomics nothing takes virtual time.
+/// Without the simulation's atomics no step takes virtual time.
 #[cfg(not(sim))]
 fn main() {
     eprintln!("built without --cfg sim: run `cargo xtask simulate`");
@@ -37,8 +37,8 @@ mod simulate {
            [--locking CHOICES] [--seed N] [--at-most MIB] [--turn MICROSECONDS] [--report FILE] [--markdown FILE] [--json FILE]
        cargo xtask simulate replay FILE ...";
 
-    /// Where an experiment is done if nobody says, and how large it is: its step's machine, sizes at most of so
-    /// many MiB, turns of so many microseconds; with changes of the machine, where it is not as it was.
+    /// Default setting of an experiment: the machine of the published step, changes to that machine, the
+    /// largest size in MiB, and the length of a turn in microseconds.
     struct Usual {
         experiment: &'static str,
         machine: &'static str,
@@ -58,8 +58,8 @@ mod simulate {
         Usual { experiment: "writers", machine: "epyc-9654", changes: APART, mib: 1024, turn: 160 },
     ];
 
-    /// Processors that slow each other down by nothing but what the engine lets them share: cores of their
-    /// own, TLBs that are flushed by broadcast, and frames and memory enough for all at once.
+    /// Processors that slow each other down only by what the engine lets them share. Each has its own core,
+    /// TLBs are flushed by broadcast, and there are enough frames and memory for all.
     const APART: &[&str] = &[
         "cost.smt=1",
         "cost.interrupt_each=0",
@@ -68,7 +68,7 @@ mod simulate {
         "memory.socket=5000",
     ];
 
-    /// What was asked for.
+    /// The parsed command line.
     #[derive(Default)]
     struct Wanted {
         names: Vec<String>,
@@ -95,7 +95,7 @@ mod simulate {
         let scales: Vec<(&str, Scale)> = scales.collect::<anyhow::Result<_>>()?;
         let plan = Plan::each(&wanted.names, |name| {
             let known = scales.iter().find(|(known, _)| *known == name);
-            known.expect("every experiment has its machine").1.clone()
+            known.expect("every experiment has a default machine").1.clone()
         });
         plan.check().map_err(anyhow::Error::msg)?;
         let report = plan.run(false, command, |found| match found {
@@ -103,13 +103,16 @@ mod simulate {
             Err(why) => eprintln!("{why}"),
         })?;
         let write = |path: &Option<String>, text: String| match path {
-            Some(path) => fs::write(path, text).with_context(|| format!("{path} cannot be written")),
+            Some(path) => fs::write(path, text).with_context(|| format!("cannot write {path}")),
             None => Ok(()),
         };
         write(&wanted.report, report.html()?)?;
         write(&wanted.markdown, report.markdown())?;
         write(&wanted.json, serde_json::to_string_pretty(&report)? + "\n")?;
-        ensure!(report.failed.is_empty() && report.interrupted.is_none(), "not all was done");
+        ensure!(
+            report.failed.is_empty() && report.interrupted.is_none(),
+            "some experiments were not finished"
+        );
         Ok(())
     }
 
@@ -121,15 +124,15 @@ mod simulate {
                     let known = experiments().map(|(name, _)| name);
                     ensure!(
                         known.contains(&word.as_str()),
-                        "no experiment {word}: there are {}",
+                        "unknown experiment {word}: expected {}",
                         known.join(", ")
                     );
                     wanted.names.push(word);
                     continue;
                 }
-                let value = args.next().with_context(|| format!("{word} takes a value\n{USAGE}"))?;
+                let value = args.next().with_context(|| format!("{word} needs a value\n{USAGE}"))?;
                 let number =
-                    |text: &str| text.parse::<u64>().with_context(|| format!("{text:?} is no number"));
+                    |text: &str| text.parse::<u64>().with_context(|| format!("{text:?} is not a number"));
                 match word.as_str() {
                     "--machine" => wanted.machine = Some(value),
                     "--set" => wanted.changes.push(value),
@@ -143,7 +146,7 @@ mod simulate {
                     "--report" => wanted.report = Some(value),
                     "--markdown" => wanted.markdown = Some(value),
                     "--json" => wanted.json = Some(value),
-                    _ => bail!("there is no option {word}\n{USAGE}"),
+                    _ => bail!("unknown option {word}\n{USAGE}"),
                 }
             }
             Ok(wanted)

@@ -1,5 +1,5 @@
-//! Plots as drawings (SVG). Lines differ in dashes and marks, not only in colour; the shade around one is
-//! from the smallest to the largest of its turns.
+//! Draws plots as SVG. Lines differ in dashes and marks, not only in colour. The shade around a line spans
+//! the smallest to the largest of its turns.
 
 use super::findings::{Axis, Line, Plot, Point};
 use super::span::Span;
@@ -8,25 +8,25 @@ use plotters::coord::cartesian::Cartesian2d;
 use plotters::element::{DashedPathElement, DynElement};
 use plotters::prelude::*;
 
-/// For which window a plot is drawn. Letters are of a size in each, so that one is not the other made
-/// smaller.
+/// The window for which a plot is drawn. The letters have a suitable size in each, so one drawing is not a
+/// scaled copy of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// A large one: the legend stands beside the plot.
+    /// A large window. The legend is beside the plot.
     Wide,
-    /// A telephone's: the legend stands below.
+    /// The window of a phone. The legend is below the plot.
     Narrow,
 }
 
-/// What a shape comes to, in pixels.
+/// Dimensions of a shape in pixels.
 struct Measures {
     width: u32,
     height: u32,
-    /// Left of the plot, below it: room for the marks of the axes.
+    /// Space to the left of the plot and below it, for the marks of the axes.
     marks: (u32, u32),
-    /// Letters.
+    /// Size of letters.
     words: u32,
-    /// Marks on an axis of numbers, about.
+    /// Approximate number of marks on a numeric axis.
     labels: usize,
 }
 
@@ -40,7 +40,7 @@ impl Shape {
         }
     }
 
-    /// All of the drawing, with a legend of so many lines.
+    /// Returns the size of the whole drawing, with a legend of this number of lines.
     fn size(self, lines: usize) -> (u32, u32) {
         let Measures { width, height, .. } = self.measures();
         match self {
@@ -50,16 +50,16 @@ impl Shape {
     }
 }
 
-/// Pixels: beside a wide plot, and of a line.
+/// Width of the legend of a wide plot, and height of a line of the legend, in pixels.
 const LEGEND: u32 = 190;
 const LINE: u32 = 24;
-/// Of markers, half.
+/// Half the size of a marker.
 const MARK: i32 = 4;
 const GREY: RGBColor = RGBColor(90, 90, 90);
 const FAINT: RGBColor = RGBColor(225, 225, 225);
 
-/// How lines look, in order: colours that differ for everyone, also in brightness; dash and gap, none for a
-/// whole line; marks.
+/// Styles of lines, in order: a colour, the dash and gap, and a mark. The colours also differ in brightness,
+/// and are distinct with colour blindness. A solid line has no dash.
 const LOOKS: [Look; 7] = [
     Look { colour: RGBColor(0, 0, 0), dash: None, mark: Mark::Disc },
     Look { colour: RGBColor(213, 94, 0), dash: Some((10, 5)), mark: Mark::Square },
@@ -91,7 +91,7 @@ type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
 type Chart<'c, 's> = ChartContext<'c, SVGBackend<'s>, Cartesian2d<Span, Span>>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// A plot as an SVG element, without its title.
+/// Returns a plot as an SVG element without its title.
 pub fn svg(plot: &Plot, shape: Shape) -> String {
     let mut text = String::new();
     {
@@ -101,10 +101,10 @@ pub fn svg(plot: &Plot, shape: Shape) -> String {
             Shape::Wide => root.split_horizontally(width),
             Shape::Narrow => root.split_vertically(height),
         };
-        // Nothing of this can fail on a string: no fonts are read, no files are written.
-        draw(plot, shape, &chart).expect("a string takes all");
-        legend(plot, shape, &rest).expect("a string takes all");
-        root.present().expect("a string takes all");
+        // Drawing to a string cannot fail: no font is read and no file is written.
+        draw(plot, shape, &chart).expect("writing to a String cannot fail");
+        legend(plot, shape, &rest).expect("writing to a String cannot fail");
+        root.present().expect("writing to a String cannot fail");
     }
     text
 }
@@ -135,25 +135,25 @@ fn draw(plot: &Plot, shape: Shape, area: &Area) -> Drawn {
         .x_label_formatter(&|x| plot.x.tick(*x))
         .y_label_formatter(&|y| plot.y.tick(*y))
         .draw()?;
-    // Of many lines the shades would hide each other.
+    // With many lines, darker shades would hide each other.
     let shade = if plot.lines.len() > 5 { 0.05 } else { 0.14 };
     for (number, (line, look)) in plot.lines.iter().zip(LOOKS.iter().cycle()).enumerate() {
         let shown = shown(plot, line);
         match plot.x.names.is_empty() {
             true => draw_line(&mut chart, &shown, *look, shade)?,
-            // Beside each other, so that none hides another.
+            // The marks are next to each other, so that none hides another.
             false => draw_places(&mut chart, &shown, *look, offset(number, plot.lines.len()))?,
         }
     }
     Ok(())
 }
 
-/// How far from the place that it belongs to.
+/// Returns the horizontal offset of a line's marks from their place.
 fn offset(number: usize, lines: usize) -> f64 {
     (number as f64 - (lines as f64 - 1.0) / 2.0) * 0.5 / lines as f64
 }
 
-/// What can be drawn: on a logarithmic axis, what is more than nothing.
+/// Returns the points that can be drawn. A logarithmic axis shows only positive values.
 fn shown(plot: &Plot, line: &Line) -> Vec<Point> {
     let some = |point: &&Point| {
         (!plot.y.logarithmic || point.y.median > 0.0) && (!plot.x.logarithmic || point.x > 0.0)
@@ -161,7 +161,7 @@ fn shown(plot: &Plot, line: &Line) -> Vec<Point> {
     line.points.iter().filter(some).cloned().collect()
 }
 
-/// The axes, wide enough for all turns.
+/// Returns the axes, wide enough for all turns.
 fn spans(plot: &Plot) -> (Span, Span) {
     let points: Vec<Point> = plot.lines.iter().flat_map(|line| shown(plot, line)).collect();
     let x = Span::over(&plot.x, points.iter().map(|point| point.x));
@@ -185,7 +185,7 @@ fn draw_line(chart: &mut Chart, points: &[Point], look: Look, shade: f64) -> Dra
             chart.draw_series([DashedPathElement::new(middle.clone(), dash, gap, style)])?;
         }
     }
-    // Where a curve is dense, marks would hide it.
+    // On a dense curve, a mark at every point would hide the curve.
     let every = middle.len().div_ceil(12).max(1);
     middle
         .into_iter()
@@ -203,7 +203,7 @@ fn draw_places(chart: &mut Chart, points: &[Point], look: Look, offset: f64) -> 
     Ok(())
 }
 
-/// A mark at a place of a chart, or of the drawing itself.
+/// Returns a mark at a position of a chart or of the drawing.
 fn mark<'s, C: Clone + 's>(at: C, look: Look) -> DynElement<'s, SVGBackend<'s>, C> {
     let at = EmptyElement::at(at);
     let (filled, line) = (look.colour.filled(), look.colour.stroke_width(2));

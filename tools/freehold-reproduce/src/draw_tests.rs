@@ -17,15 +17,15 @@ fn plot(names: usize) -> Plot {
 }
 
 #[test]
-fn a_plot_says_what_it_shows() {
+fn plot_contains_its_labels_and_bands() {
     for (shape, size) in [(Shape::Wide, "960\" height=\"380"), (Shape::Narrow, "390\" height=\"372")] {
         let svg = svg(&plot(0), shape);
         assert!(svg.contains(size), "{svg}");
-        says_what_it_shows(&svg);
+        assert_labels_and_bands(&svg);
     }
 }
 
-fn says_what_it_shows(svg: &str) {
+fn assert_labels_and_bands(svg: &str) {
     for words in ["tasks &amp; threads", "faults (1/s)", "Exclusive", "Released", "1 k", "100 k"] {
         assert!(svg.contains(words), "{words} is missing in {svg}");
     }
@@ -33,12 +33,12 @@ fn says_what_it_shows(svg: &str) {
     assert_eq!(
         svg.matches("<polygon").count(),
         3,
-        "a band each, and in the legend the mark of the third, which has no points: {svg}"
+        "a band for each line with points, and a mark in the legend: {svg}"
     );
 }
 
 #[test]
-fn things_have_their_names() {
+fn named_axis_shows_its_names() {
     for shape in [Shape::Wide, Shape::Narrow] {
         let svg = svg(&plot(3), shape);
         for words in ["load 0", "load 2"] {
@@ -48,7 +48,7 @@ fn things_have_their_names() {
 }
 
 #[test]
-fn what_is_empty_can_be_drawn() {
+fn empty_plot_can_be_drawn() {
     let empty = Plot { lines: Vec::new(), ..plot(0) };
     assert!(svg(&empty, Shape::Wide).contains("</svg>"));
 }

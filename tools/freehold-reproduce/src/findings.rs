@@ -1,45 +1,45 @@
-//! What an experiment has found: tables and plots, as data. How they look is for [`text`](super::text),
-//! [`page`](super::page) and [`draw`](super::draw) to say.
+//! The findings of an experiment, as data: tables and plots. [`text`](super::text), [`page`](super::page) and
+//! [`draw`](super::draw) determine their appearance.
 
 use super::measure::Figure;
 use super::unit::Unit;
 use serde::Serialize;
 
-/// All of one experiment.
+/// Findings of one experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Findings {
-    /// As it is named on the command line.
+    /// Name on the command line.
     pub(crate) experiment: &'static str,
-    /// What it is about, in a line.
+    /// Subject in one line.
     pub(crate) title: &'static str,
-    /// What was found, in a sentence each; the figures are medians.
+    /// The main results, one sentence each. The figures are medians.
     pub(crate) found: Vec<String>,
-    /// What was done, and at which size.
+    /// The work that was measured, with its size.
     pub(crate) work: String,
-    /// Figures, in the shape of what was published.
+    /// Figures, in the form of the published tables.
     pub(crate) tables: Vec<Table>,
-    /// The same, drawn.
+    /// Plots of the figures.
     pub(crate) plots: Vec<Plot>,
-    /// What to keep in mind: where it differs from what was published, and from the host.
+    /// Remarks: differences from the published experiment, and from the host.
     pub(crate) notes: Vec<String>,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub(crate) seconds: f64,
 }
 
-/// Rows of cells under a heading each.
+/// Rows of cells with column headings.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
-    /// What the rows are.
+    /// Title that says what the rows show.
     pub title: String,
-    /// Headings, that of the rows' names included.
+    /// Headings, including that of the row names.
     pub columns: Vec<String>,
-    /// In order.
+    /// Rows in order.
     pub rows: Vec<Row>,
 }
 
 impl Table {
-    /// Without the columns that have nothing in any row: what the host was not asked for, or a publication
-    /// does not say.
+    /// Returns the table without the columns that are empty in all rows. Such a column was not measured or
+    /// not published.
     pub fn shown(&self) -> Table {
         let some = |column: usize| {
             column == 0 || self.rows.iter().any(|row| !matches!(row.cells[column - 1], Cell::Nothing))
@@ -58,8 +58,8 @@ impl Table {
 }
 
 impl Table {
-    /// What stands in a row under these headings: `WHAT: Exclusive 861 ms, Released 6.1 us.` Nothing where
-    /// there is no such row, or nothing in it.
+    /// Returns a sentence with the cells of a row under these headings: `WHAT: Exclusive 861 ms, Released 6.1
+    /// us.` Returns `None` if there is no such row, or if all these cells are empty.
     pub fn row_says(&self, what: &str, row: &str, columns: &[&str]) -> Option<String> {
         let row = self.rows.iter().find(|found| found.name == row)?;
         let place = |name: &str| self.columns[1..].iter().position(|column| column == name);
@@ -67,12 +67,12 @@ impl Table {
         said(what, cells)
     }
 
-    /// What stands in a column, row by row, in the same form.
+    /// Returns a sentence with the cells of a column, row by row, in the same form.
     pub fn column_says(&self, what: &str, column: usize) -> Option<String> {
         said(what, self.rows.iter().map(|row| (row.name.as_str(), &row.cells[column])))
     }
 
-    /// The name of the last row.
+    /// Returns the name of the last row.
     pub fn last_row(&self) -> &str {
         self.rows.last().map_or("", |row| &row.name)
     }
@@ -85,31 +85,31 @@ fn said<'c>(what: &str, cells: impl Iterator<Item = (&'c str, &'c Cell)>) -> Opt
     (!figures.is_empty()).then(|| format!("{what}: {}.", figures.join(between)))
 }
 
-/// A name and its cells.
+/// A row name with its cells.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What the row is of.
+    /// Subject of the row.
     pub name: String,
-    /// As many as there are columns after the first.
+    /// One cell for each column after the first.
     pub cells: Vec<Cell>,
 }
 
-/// What stands in a place of a table.
+/// Content of a table cell.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cell {
-    /// Nothing: not measured, or not published.
+    /// Empty: not measured, or not published.
     Nothing,
-    /// Measured here.
+    /// A measured value.
     Measured {
-        /// What it counts.
+        /// Unit of the figure.
         unit: Unit,
         /// The figure.
         figure: Figure,
     },
-    /// As published.
+    /// A published value.
     Published {
-        /// What it counts.
+        /// Unit of the value.
         unit: Unit,
         /// The value.
         value: f64,
@@ -117,7 +117,7 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// What was measured, without its spread.
+    /// Returns the measured value without its spread.
     fn figure(&self) -> Option<String> {
         match self {
             Cell::Measured { unit, figure } => Some(unit.text(figure.median)),
@@ -125,12 +125,12 @@ impl Cell {
         }
     }
 
-    /// A figure, where there is one.
+    /// Returns a measured cell, or an empty cell without a figure.
     pub fn measured(unit: Unit, figure: impl Into<Option<Figure>>) -> Cell {
         figure.into().map_or(Cell::Nothing, |figure| Cell::Measured { unit, figure })
     }
 
-    /// What was published, where something was something.
+    /// Returns a published cell, or an empty cell without a value.
     pub fn published(unit: Unit, value: impl Into<Option<f64>>) -> Cell {
         value.into().map_or(Cell::Nothing, |value| Cell::Published { unit, value })
     }
@@ -139,67 +139,67 @@ impl Cell {
 /// Lines over an axis.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plot {
-    /// What is drawn.
+    /// Title of the plot.
     pub title: String,
-    /// The axis to the right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// The axis upwards.
+    /// The vertical axis.
     pub y: Axis,
-    /// Each with a line of its own.
+    /// The lines.
     pub lines: Vec<Line>,
 }
 
-/// A direction of a plot.
+/// An axis of a plot.
 #[derive(Clone, Debug, Serialize)]
 pub struct Axis {
-    /// What it means.
+    /// Meaning of the values.
     pub name: String,
-    /// What it counts.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Whether equal ratios are equal lengths.
+    /// The axis is logarithmic.
     pub logarithmic: bool,
-    /// Of an axis of things rather than of numbers: what stands at 1, 2, ...
+    /// Names at positions 1, 2, ... for an axis of names instead of numbers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
 }
 
 impl Axis {
-    /// Equal differences are equal lengths.
+    /// Creates a linear axis.
     pub fn linear(name: &str, unit: Unit) -> Axis {
         Axis { name: name.to_owned(), unit, logarithmic: false, names: Vec::new() }
     }
 
-    /// Equal ratios are equal lengths.
+    /// Creates a logarithmic axis.
     pub fn logarithmic(name: &str, unit: Unit) -> Axis {
         Axis { name: name.to_owned(), unit, logarithmic: true, names: Vec::new() }
     }
 
-    /// Things, at 1, 2, ...
+    /// Creates an axis of names at positions 1, 2, ...
     pub fn of<'n>(names: impl Iterator<Item = &'n str>) -> Axis {
         Axis { names: names.map(str::to_owned).collect(), ..Axis::linear("", Unit::Count) }
     }
 
-    /// What stands at a mark.
+    /// Returns the label of a mark.
     pub fn tick(&self, value: f64) -> String {
         let named = self.names.get((value.round() as usize).wrapping_sub(1));
         named.cloned().unwrap_or_else(|| self.unit.tick(value))
     }
 }
 
-/// Points in order, with what the turns spread around each.
+/// Points in order, each with the spread of its turns.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
     /// A design, or the host.
     pub name: String,
-    /// Where and how much.
+    /// The points.
     pub points: Vec<Point>,
 }
 
-/// A place of a line.
+/// A point of a line.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// To the right.
+    /// Horizontal position.
     pub x: f64,
-    /// Upwards.
+    /// Vertical position.
     pub y: Figure,
 }

@@ -1,22 +1,22 @@
-//! Signals that are to end a run, as messages to the thread that has to end it.
-#![expect(unsafe_code, reason = "sigwait and masks of signals, for which no library is here")]
+//! Converts signals that end a run to messages to the thread that must end it.
+#![expect(unsafe_code, reason = "sigwait and signal masks have no safe wrapper among the dependencies")]
 
 use std::mem;
 use std::ptr;
 use std::thread;
 
-/// What ends a run in order. A parent that started us ignoring one of them wants it ignored.
+/// Signals that end a run. A signal that the parent process set to be ignored stays ignored.
 const ENDING: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
 
-/// From now on has `tell` called, by a thread of its own, with the first signal that is to end the process.
-/// Threads that are started later are not interrupted by it; until [`stop`], neither is the process.
+/// Calls `tell` from a separate thread with the first signal that is to end the process. Threads that start
+/// later are not interrupted by the signal. The process is not ended by it until [`stop`] is called.
 pub fn watch(tell: impl FnOnce(i32) + Send + 'static) {
     let awaited = awaited();
-    // SAFETY: changes the mask of the calling thread; the set lives as long as the call.
+    // SAFETY: changes the signal mask of the calling thread. The set outlives the call.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &awaited, ptr::null_mut()) };
     thread::spawn(move || {
         let mut signal = 0;
-        // SAFETY: reads a set that is ours, and writes a number that is ours.
+        // SAFETY: reads a set and writes a number that this closure owns.
         let failed = unsafe { libc::sigwait(&awaited, &mut signal) };
         if failed == 0 {
             tell(signal);
@@ -24,30 +24,30 @@ pub fn watch(tell: impl FnOnce(i32) + Send + 'static) {
     });
 }
 
-/// Lets signals end the process again, as they do.
+/// Lets signals end the process again.
 pub fn stop() {
-    // SAFETY: as in `watch`.
+    // SAFETY: changes the signal mask of the calling thread. The set outlives the call.
     unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &awaited(), ptr::null_mut()) };
 }
 
-/// Those of [`ENDING`] that are not ignored.
+/// Returns the signals in [`ENDING`] that are not ignored.
 fn awaited() -> libc::sigset_t {
-    // SAFETY: a set that is made empty before it is used.
+    // SAFETY: `sigemptyset` initialises the set before it is used.
     let mut set = unsafe {
         let mut set = mem::zeroed();
         libc::sigemptyset(&mut set);
         set
     };
     for signal in ENDING.into_iter().filter(|signal| !is_ignored(*signal)) {
-        // SAFETY: a set that is ours, and a number that is a signal's.
+        // SAFETY: the set belongs to this function, and `signal` is a valid signal number.
         unsafe { libc::sigaddset(&mut set, signal) };
     }
     set
 }
 
 fn is_ignored(signal: i32) -> bool {
-    // SAFETY: changes nothing, and writes how the signal is treated to what is ours; all zeroes is a value of
-    // it.
+    // SAFETY: changes no signal action. `action` is a valid destination for the current one, and all zeroes
+    // is a valid value of the type.
     let action = unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         libc::sigaction(signal, ptr::null(), &mut action);

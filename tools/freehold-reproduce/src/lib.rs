@@ -1,8 +1,8 @@
-//! What was published with Linux's steps, measured here, every design of a step side by side in one run.
+//! Repeats the experiments published with Linux's locking steps, with all designs of a step in one run.
 //!
-//! A [`Plan`] has some of the [`experiments()`]; running it gives a [`Report`]. An experiment does its work
-//! in turns (`measure`): each turn every side once, so that whatever mood the machine is in meets all of
-//! them. What it has found is data ([`Findings`]), which `text` writes for terminals and documents, `page`
+//! A [`Plan`] contains some of the [`experiments()`]. Running it returns a [`Report`]. An experiment works in
+//! turns (`measure`): in each turn every side runs once, so that changes in the speed of the host affect all
+//! sides. The findings are data ([`Findings`]), which `text` writes for terminals and documents, and `page`
 //! for browsers.
 #![deny(unsafe_code)]
 
@@ -35,65 +35,65 @@ use serde::Serialize;
 use std::time::Instant;
 use work::{End, Work};
 
-/// All that a run has found.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Of the program.
+    /// Version of the program.
     pub(crate) version: &'static str,
-    /// Where it ran.
+    /// The machine of the run.
     pub(crate) machine: Facts,
-    /// How it was called, for a reader that wants to do the same.
+    /// The command line, so that a reader can repeat the run.
     pub(crate) command: String,
-    /// On simulated machines.
+    /// The run was on simulated machines.
     pub(crate) virtual_time: bool,
-    /// At the small sizes.
+    /// The run used the small sizes.
     pub(crate) quick: bool,
-    /// No mapping was larger, in bytes; as large as those published without.
+    /// Largest mapping in bytes. `None` means the published sizes.
     pub(crate) at_most: Option<u64>,
-    /// Processors that were used, if there were as many.
+    /// Number of processors that were used.
     pub(crate) cpus: usize,
-    /// What each experiment has found.
+    /// Findings of each experiment.
     pub(crate) experiments: Vec<Findings>,
-    /// What could not be done, and why.
+    /// Experiments that failed, with the reason.
     pub failed: Vec<String>,
-    /// What ended it before all was done; none where nothing did.
+    /// The interruption of the run, if it was interrupted.
     pub interrupted: Option<Interrupted>,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub(crate) seconds: f64,
 }
 
-/// An end before all was done.
+/// The end of a run before all experiments were done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Interrupted {
-    /// By this signal.
+    /// The signal that ended the run.
     pub signal: i32,
-    /// Experiments that were begun and not finished, or not begun.
+    /// Experiments that were not finished or not started.
     pub(crate) unfinished: Vec<&'static str>,
 }
 
 impl Report {
-    /// Where it was, in a line.
+    /// Describes the machine of the run in one line.
     pub(crate) fn place(&self) -> String {
         if self.virtual_time { "on simulated machines".to_owned() } else { self.machine.text() }
     }
 
-    /// As a page for a browser, which needs no other file.
+    /// Returns the report as a self-contained page for a browser.
     ///
     /// # Errors
     ///
-    /// None that a report can cause.
+    /// Fails if the template cannot be rendered, which no report causes.
     pub fn html(&self) -> anyhow::Result<String> {
         page::html(self)
     }
 
-    /// The tables as a document.
+    /// Returns the tables as a Markdown document.
     pub fn markdown(&self) -> String {
         text::markdown(self)
     }
 
-    /// What became of the experiments that are not in it, a line each; none where all are.
+    /// Returns one line for each reason why experiments are missing from the report.
     pub fn missing(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.failed.iter().map(|why| format!("Not done: {why}")).collect();
+        let mut lines: Vec<String> = self.failed.iter().map(|why| format!("Failed: {why}")).collect();
         let Some(Interrupted { signal, unfinished }) = &self.interrupted else { return lines };
         let signal = match *signal {
             libc::SIGINT => "SIGINT".to_owned(),
@@ -108,30 +108,30 @@ impl Report {
     }
 }
 
-/// The name and the title of each experiment, in the order of the steps.
+/// Returns the name and the title of each experiment, in the order of the steps.
 pub fn experiments() -> [(&'static str, &'static str); ALL.len()] {
     ALL.map(|experiment| (experiment.name(), experiment.title()))
 }
 
-/// Experiments that were chosen, in the order of the steps, and their sizes.
+/// The chosen experiments, in the order of the steps, with their sizes.
 pub struct Plan {
     chosen: Vec<(&'static dyn Experiment, Scale)>,
 }
 
 impl Findings {
-    /// For a terminal.
+    /// Returns the findings as text for a terminal.
     pub fn text(&self) -> String {
         text::of(self)
     }
 }
 
 impl Plan {
-    /// The experiments of these names, or all where none is named.
+    /// Creates a plan of the experiments with these names, or of all experiments if `names` is empty.
     pub fn new(names: &[String], scale: Scale) -> Plan {
         Plan::each(names, |_| scale.clone())
     }
 
-    /// The same, each by its name at a scale of its own.
+    /// Creates a plan like [`new`](Self::new), with a scale for each experiment.
     pub fn each(names: &[String], scale: impl Fn(&str) -> Scale) -> Plan {
         let wanted = |experiment: &&dyn Experiment| {
             names.is_empty() || names.iter().any(|name| name == experiment.name())
@@ -140,11 +140,11 @@ impl Plan {
         Plan { chosen: chosen.map(|experiment| (experiment, scale(experiment.name()))).collect() }
     }
 
-    /// Why an experiment cannot be done here.
+    /// Checks that the host has enough memory for each experiment.
     ///
     /// # Errors
     ///
-    /// For the user, with what to change.
+    /// Fails with a message for the user that says what to change.
     pub fn check(&self) -> Result<(), String> {
         let available = memory::available();
         self.chosen.iter().try_for_each(|(experiment, scale)| {
@@ -152,14 +152,14 @@ impl Plan {
         })
     }
 
-    /// Does the experiments one after the other, and shows `each` what one has found as soon as it is done.
-    /// One that cannot be done does not keep the others from it. A signal that is to end the process ends the
-    /// run: the report is of what was done until then. `command`: how it was called. `quiet`: shows no
-    /// progress.
+    /// Runs the experiments one after the other, and calls `each` with the findings of each experiment as
+    /// soon as it is done. An experiment that fails does not stop the others. A signal that ends the process
+    /// ends the run, and the report contains the experiments done until then. `command` is the command line.
+    /// `quiet` suppresses the progress display.
     ///
     /// # Errors
     ///
-    /// There is no thread for it.
+    /// Fails if the thread of the experiments cannot be started.
     pub fn run(
         self,
         quiet: bool,
@@ -170,11 +170,11 @@ impl Plan {
         let begun = Instant::now();
         let mut unfinished: Vec<&str> = chosen.iter().map(|(experiment, _)| experiment.name()).collect();
         let Some(scale) = chosen.iter().map(|(_, scale)| scale.clone()).max_by_key(|scale| scale.cpus) else {
-            anyhow::bail!("no experiment");
+            anyhow::bail!("no experiment chosen");
         };
         let (mut all, mut failed) = (Vec::new(), Vec::new());
         let end = Work::begin(chosen, quiet)?.each(|found| {
-            // They are done in order.
+            // Experiments are done in order.
             unfinished.remove(0);
             each(found.as_ref().map_err(String::as_str));
             match found {

@@ -1,4 +1,4 @@
-//! What the experiments' loads are made of.
+//! Building blocks of the experiments' loads.
 
 pub use crate::executor::for_a_while;
 
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// Bytes.
+/// Bytes of a GiB.
 pub const GIB: u64 = 1 << 30;
-/// To read and write.
+/// Read and write access.
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
-/// Memory of a process's own.
+/// Flags of private anonymous memory.
 pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
 
-/// The format of page tables that machines have here.
+/// The format of page tables of the machines here.
 pub type Format = freehold_pagetable::X86_4;
 /// An open file.
 pub type Open = Counted<File<Machine>>;
@@ -38,30 +38,30 @@ pub struct World {
 }
 
 impl World {
-    /// With so many bytes of phantom memory and virtual CPUs.
+    /// Creates a machine with this amount of phantom memory and this number of virtual CPUs.
     pub fn new(bytes: u64, cpus: usize, config: Config) -> anyhow::Result<World> {
         let of_machine = MachineConfig::phantom(bytes).cpus(cpus).fast();
-        // Every CPU of many has some free tables in its list.
+        // Each CPU keeps some free tables in its list.
         let tables = of_machine.table_bytes + cpus as u64 * (1 << 20);
         let machine = Machine::new(of_machine.tables(tables))
-            .context("no memory for a machine: use --at-most or --quick")?;
+            .context("cannot create the machine: use --at-most or --quick")?;
         let engine = Engine::new(machine.clone(), config)?;
         Ok(World { machine, engine })
     }
 
-    /// An empty address space.
+    /// Creates an empty address space.
     pub fn process(&self, locking: Locking) -> anyhow::Result<Process> {
         Ok(Process::new(&self.engine, &SpaceConfig { locking, ..SpaceConfig::default() })?)
     }
 
-    /// The same with statistics of its mmap lock: two looks at the clock for each hold, which is much for a
-    /// short one.
+    /// Creates an empty address space with statistics of its mmap lock. The statistics read the clock twice
+    /// for each hold, which is expensive for a short hold.
     pub fn watched(&self, locking: Locking) -> anyhow::Result<Process> {
         let config = SpaceConfig { locking, lock_stats: true, ..SpaceConfig::default() };
         Ok(Process::new(&self.engine, &config)?)
     }
 
-    /// A file, all in the page cache.
+    /// Creates a file with all pages in the page cache.
     pub fn file(&self, pages: u64) -> anyhow::Result<Open> {
         let mapping = Mapping::new(&self.engine, Zeroes, pages * PAGE, false)?;
         for page in 0..pages {
@@ -70,7 +70,7 @@ impl World {
         Ok(File::new(&mapping, FileAccess::READ_WRITE, "file")?)
     }
 
-    /// As [`for_a_while`], each thread a CPU.
+    /// Runs `work` like [`for_a_while`], with a CPU for each thread.
     pub fn for_a_while<R: Send>(
         &self,
         threads: usize,
@@ -83,21 +83,21 @@ impl World {
 
 /// A side of a comparison.
 pub enum Side {
-    /// A process of some design.
+    /// A process with some design.
     Design(Process),
-    /// The host's kernel. Always the last one.
+    /// The kernel of the host. Always the last side.
     Host,
 }
 
-/// What the host is called in tables.
+/// Name of the host in tables.
 pub const HOST: &str = "Linux (host)";
 
-/// Maps memory of the process's own, somewhere.
+/// Maps private anonymous memory at any address.
 pub fn map(process: &Process, bytes: u64) -> anyhow::Result<u64> {
     Ok(process.mmap(0, bytes, RW, ANON, None, 0)?)
 }
 
-/// Faults in so many pages from `at` on, one by one.
+/// Faults in pages from `at`, one by one.
 pub fn fault_in(process: &Process, at: u64, pages: u64, access: Access) -> anyhow::Result<()> {
     let space = process.space();
     for page in 0..pages {
@@ -106,14 +106,14 @@ pub fn fault_in(process: &Process, at: u64, pages: u64, access: Access) -> anyho
     Ok(())
 }
 
-/// Memory that is mapped and all there.
+/// Maps memory and makes all its pages present.
 pub fn populated(process: &Process, bytes: u64) -> anyhow::Result<u64> {
     let at = map(process, bytes)?;
     fault_in(process, at, bytes / PAGE, Access::WRITE)?;
     Ok(at)
 }
 
-/// What a design is called in tables.
+/// Returns the name of a design in tables.
 pub fn unmap_name(unmap: Unmap) -> &'static str {
     match unmap {
         Unmap::Exclusive => "Exclusive",
@@ -123,18 +123,18 @@ pub fn unmap_name(unmap: Unmap) -> &'static str {
     }
 }
 
-/// The names of [`unmaps`].
+/// Returns the names of [`unmaps`].
 pub fn unmap_names() -> Vec<String> {
     unmaps(Locking::default()).map(|design| unmap_name(design.unmap).to_owned()).into()
 }
 
-/// All designs of munmap, with the others as given.
+/// Returns all designs of munmap, with the other choices as given.
 pub fn unmaps(others: Locking) -> [Locking; 4] {
     [Unmap::Exclusive, Unmap::SECTIONED, Unmap::Downgraded, Unmap::Released]
         .map(|unmap| Locking { unmap, ..others })
 }
 
-/// Nanoseconds since.
+/// Returns the nanoseconds since `started`.
 pub fn since(started: Instant) -> f64 {
     started.elapsed().as_nanos() as f64
 }

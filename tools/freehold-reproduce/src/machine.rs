@@ -1,24 +1,24 @@
-//! On which machine it was.
+//! The machine of a run.
 
 use freehold_replay::units;
 use serde::Serialize;
 use std::fs;
 
-/// What a reader of figures has to know of the machine.
+/// Facts about the machine that a reader of the figures needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Facts {
-    /// As the processor calls itself.
+    /// Name of the processor.
     pub processor: String,
-    /// Processors that the program may use.
+    /// Number of processors that the program may use.
     pub cpus: usize,
-    /// In bytes.
+    /// Memory in bytes.
     pub memory: u64,
-    /// The kernel's name and version.
+    /// Name and version of the kernel.
     pub kernel: String,
 }
 
 impl Facts {
-    /// Of the machine that this runs on; what cannot be read is `unknown`, or 0.
+    /// Returns the facts of this machine. A fact that cannot be read is `unknown`, or 0.
     pub fn here() -> Facts {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let unknown = || "unknown".to_owned();
@@ -39,7 +39,7 @@ impl Facts {
         }
     }
 
-    /// In a line.
+    /// Returns the facts in one line.
     pub fn text(&self) -> String {
         let cpus = units::counted(self.cpus as u64, "processor");
         format!("{cpus} ({}), {} of memory, {}", self.processor, units::bytes(self.memory), self.kernel)
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_says_what_it_is() {
+    fn facts_are_read_and_written_in_one_line() {
         let here = Facts::here();
         assert!(here.cpus >= 1 && here.memory > 0 && here.kernel.starts_with("Linux "), "{here:?}");
         let facts =

@@ -1,28 +1,28 @@
-//! From turns to figures: every side of a comparison does its work once in each turn, and a figure says what
-//! its turns have in common.
+//! Computes figures from turns. Every side of a comparison works once in each turn, and a figure summarises
+//! the values of the turns.
 
 use super::executor;
 use serde::Serialize;
 
-/// A quantity, from one value of each turn.
+/// A quantity with one value from each turn.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// The value in the middle; between the two in the middle, when the turns are even in number.
+    /// The median. With an even number of turns, the mean of the two middle values.
     pub median: f64,
-    /// The smallest.
+    /// The smallest value.
     pub low: f64,
-    /// The largest.
+    /// The largest value.
     pub high: f64,
-    /// One value a turn, in order.
+    /// The values of the turns, in order.
     pub turns: Vec<f64>,
 }
 
 impl Figure {
-    /// Of at least one turn.
+    /// Computes the figure of at least one turn.
     ///
     /// # Panics
     ///
-    /// Without turns.
+    /// Panics if there are no turns.
     pub fn of(turns: impl IntoIterator<Item = f64>) -> Figure {
         let turns: Vec<f64> = turns.into_iter().collect();
         let mut sorted = turns.clone();
@@ -37,13 +37,13 @@ impl Figure {
         Figure { median, low, high, turns }
     }
 
-    /// By how much `self` is more than `before`, as a part of it, turn by turn: what both have in common, the
-    /// machine's mood above all, drops out. Nothing where `before` is nothing.
+    /// Returns the relative change from `before` to `self`, turn by turn. Effects that both have in common,
+    /// such as the speed of the host in a turn, cancel out. Returns `None` if a value of `before` is zero.
     pub fn change(&self, before: &Figure) -> Option<Figure> {
         self.by_turn(before, |after, before| after / before - 1.0)
     }
 
-    /// How many times as much `self` is as `other`, turn by turn. Nothing where `other` is nothing.
+    /// Returns the ratio of `self` to `other`, turn by turn. Returns `None` if a value of `other` is zero.
     pub fn ratio(&self, other: &Figure) -> Option<Figure> {
         self.by_turn(other, |one, other| one / other)
     }
@@ -53,19 +53,20 @@ impl Figure {
         (!turns.is_empty() && turns.iter().all(|turn| turn.is_finite())).then(|| Figure::of(turns))
     }
 
-    /// Half of the way from the smallest to the largest, as a part of the median: the ± of a table.
+    /// Returns half the distance from the smallest to the largest value, relative to the median: the ± of a
+    /// table.
     pub fn spread(&self) -> Option<f64> {
         let spread = (self.high - self.low) / 2.0 / self.median.abs();
         (self.turns.len() > 1 && spread.is_finite()).then_some(spread)
     }
 }
 
-/// Lets every side work once in each of `turns`; what they found, by side. Each turn begins with another side
-/// and every other one goes backwards, so that none is always first, or always after the same one.
+/// Runs every side once in each of `turns` turns. Returns the results by side. Each turn begins with another
+/// side, and every second turn runs backwards, so that no side is always first or always after the same side.
 ///
 /// # Errors
 ///
-/// The first of a side's.
+/// Fails with the first error of a side.
 pub fn in_turns<S, R>(
     turns: usize,
     sides: &mut [S],
@@ -84,7 +85,7 @@ pub fn in_turns<S, R>(
     Ok(found)
 }
 
-/// A figure of each side: what `value` sees in each turn.
+/// Returns a figure for each side, from the `value` of each turn.
 pub fn figures<R>(found: &[Vec<R>], value: impl Fn(&R) -> f64) -> Vec<Figure> {
     found.iter().map(|turns| Figure::of(turns.iter().map(&value))).collect()
 }

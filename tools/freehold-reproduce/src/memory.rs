@@ -1,17 +1,17 @@
-//! How much memory the host has.
+//! The memory of the host.
 
 use freehold_replay::units;
 use std::fs;
 
-/// Bytes that can be had without taking anybody else's: what the kernel says, and what the control group that
-/// this process is in may have. Nothing where neither can be read.
+/// Returns the number of bytes that are available without taking memory from other processes. Respects the
+/// limit of the process's control group. Returns `None` if neither value can be read.
 pub fn available() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_meminfo(&text));
     [info, of_group()].into_iter().flatten().min()
 }
 
-/// What the control group leaves, if it has a limit. What files have in the page cache goes when it is
-/// needed.
+/// Returns the number of bytes that the control group leaves, if it has a limit. File pages in the page cache
+/// count as available, because the kernel drops them when needed.
 fn of_group() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
@@ -29,23 +29,22 @@ fn of_meminfo(text: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What phantom memory of so many bytes takes of the host when all of it is mapped by pages of 4 KiB: records
-/// of frames, page tables, and the lists of free ones.
+/// Returns the number of host bytes that fully mapped phantom memory takes with pages of 4 KiB: records of
+/// frames, page tables, and lists of free frames.
 pub fn of_phantom(bytes: u64) -> u64 {
-    // 32 bytes of a record and 8 of an entry for each page of 4096 bytes; the rest is for what is around
-    // them.
+    // A record of 32 bytes and an entry of 8 bytes for each page, and some overhead.
     bytes / 4096 * 48 + (64 << 20)
 }
 
-/// Makes sure that there is enough.
+/// Checks that there is enough memory.
 ///
 /// # Errors
 ///
-/// For the user: how much there is too little, and what to do.
+/// Fails with a message for the user that states the needed and the available memory, and what to change.
 pub fn check(experiment: &str, need: u64, available: Option<u64>) -> Result<(), String> {
     match available {
         Some(available) if need > available => Err(format!(
-            "{experiment} needs {} of memory at this size, and {} are free: give it more, name other experiments, or \
+            "{experiment} needs {} of memory at this size, but only {} are free: free some memory, choose other experiments, or \
              choose smaller sizes (--quick, or --at-most 16GiB)",
             units::bytes(need),
             units::bytes(available)

@@ -1,4 +1,4 @@
-//! The report for a browser: one file that needs no other.
+//! The report for a browser: one self-contained file.
 
 use super::draw::{self, Shape};
 use super::findings::{Cell, Findings, Plot, Table};
@@ -16,11 +16,12 @@ impl Page<'_> {
         text::how(self.report)
     }
 
-    /// The first table of an experiment, and the others.
+    /// Returns the first table of an experiment.
     fn first(&self, found: &Findings) -> Vec<Table> {
         found.tables.iter().take(1).map(Table::shown).collect()
     }
 
+    /// Returns the other tables.
     fn others(&self, found: &Findings) -> Vec<Table> {
         found.tables.iter().skip(1).map(Table::shown).collect()
     }
@@ -33,7 +34,7 @@ impl Page<'_> {
         text::parts(cell).1.unwrap_or_default()
     }
 
-    /// `published` for what is not ours.
+    /// Returns the CSS class of a cell.
     fn class(&self, cell: &Cell) -> &'static str {
         match cell {
             Cell::Nothing => "nothing",
@@ -42,7 +43,7 @@ impl Page<'_> {
         }
     }
 
-    /// For large windows, and for small ones; the style shows one of them.
+    /// Draws a plot for large windows and for small ones. The style sheet shows one of them.
     fn drawn(&self, plot: &Plot) -> String {
         let shapes = [(Shape::Wide, "large"), (Shape::Narrow, "small")];
         shapes
@@ -55,7 +56,7 @@ impl Page<'_> {
     }
 }
 
-/// The page.
+/// Returns the page.
 pub fn html(report: &Report) -> anyhow::Result<String> {
     Ok(Page { report }.render()?)
 }

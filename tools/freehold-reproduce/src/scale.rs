@@ -1,4 +1,4 @@
-//! How large an experiment is.
+//! The scale of an experiment.
 
 use super::executor::Place;
 use super::memory;
@@ -10,28 +10,28 @@ use std::time::Duration;
 /// Sizes and times of a run.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// Everything small, to be done in two minutes.
+    /// Use small sizes, for a run of two minutes.
     pub quick: bool,
-    /// How often each side of a comparison does its work, if the user says.
+    /// Number of turns of each side, if the user sets it.
     pub turns: Option<usize>,
-    /// How long a turn is, for work that goes on for a time.
+    /// Length of a turn for work that runs for a time.
     pub turn: Duration,
-    /// Processors to be used.
+    /// Number of processors to use.
     pub cpus: usize,
-    /// No mapping is larger, in bytes.
+    /// Size of the largest mapping, in bytes.
     pub at_most: u64,
-    /// Do the same work with the host's own calls, where it can.
+    /// Also measure the host's system calls where possible.
     pub host: bool,
-    /// Numbers of threads, where an experiment tries several and the user says which.
+    /// Numbers of threads for experiments that try several, if the user sets them.
     pub threads: Option<Vec<usize>>,
-    /// The designs that an experiment does not compare, if the user says.
+    /// The designs that an experiment does not compare, if the user sets them.
     pub design: Option<Design>,
-    /// Where loads run.
+    /// Place where loads run.
     pub place: Place,
 }
 
 impl Scale {
-    /// The published sizes.
+    /// Creates the scale with the published sizes.
     pub fn full(cpus: usize) -> Scale {
         Scale {
             quick: false,
@@ -46,43 +46,44 @@ impl Scale {
         }
     }
 
-    /// Small ones.
+    /// Creates the scale with small sizes.
     pub fn quick(cpus: usize) -> Scale {
         Scale { quick: true, turn: Duration::from_millis(200), ..Scale::full(cpus) }
     }
 
-    /// How an experiment's spaces are locked, but for what it compares: as `usual`, unless the user says.
+    /// Returns the locking of an experiment's spaces, except for what it compares: the user's choice, or
+    /// `usual`.
     pub fn locking(&self, usual: Locking) -> Locking {
         self.design.map_or(usual, |design| design.space)
     }
 
-    /// The same where the steps have nothing to say: one change of a space at a time, as they all have it,
-    /// and the default.
+    /// Returns the locking for experiments in which the steps leave no choice: the default, with one change
+    /// of a space at a time, as in all steps.
     pub fn usual_locking(&self) -> Locking {
         self.locking(Locking { write: Write::Whole, ..Locking::default() })
     }
 
-    /// The same for an engine.
+    /// Returns the configuration of an engine.
     pub fn config(&self) -> Config {
         Config { file_rmap: self.design.unwrap_or_default().file_rmap, ..Config::default() }
     }
 
-    /// How often each side of a comparison does its work.
+    /// Returns the number of turns.
     pub fn turns(&self) -> usize {
         self.turns.unwrap_or(self.choose(5, 3))
     }
 
-    /// The same where a turn takes seconds.
+    /// Returns the number of turns if a turn takes seconds.
     pub fn long_turns(&self) -> usize {
         self.turns.unwrap_or(3)
     }
 
-    /// One of two, by how large everything is.
+    /// Returns one of two values, by the scale.
     pub fn choose<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// Sizes of mappings, in bytes, none larger than allowed; the smallest that there is, if all are.
+    /// Returns the sizes of mappings in bytes, each limited to the largest size, without repetitions.
     pub fn sizes(&self, full: &[u64], quick: &[u64]) -> Vec<u64> {
         let mut sizes: Vec<u64> =
             self.choose(full, quick).iter().map(|size| *size.min(&self.at_most)).collect();
@@ -90,12 +91,12 @@ impl Scale {
         sizes
     }
 
-    /// A size of mappings, in bytes.
+    /// Returns a size of mappings in bytes, limited to the largest size.
     pub fn size(&self, full: u64, quick: u64) -> u64 {
         self.choose(full, quick).min(self.at_most)
     }
 
-    /// Numbers of threads: those that the user says, or from one to the processors there are, doubling.
+    /// Returns the numbers of threads: the user's choice, or powers of two up to the number of processors.
     pub fn threads(&self) -> Vec<usize> {
         if let Some(threads) = &self.threads {
             return threads.clone();
@@ -106,13 +107,12 @@ impl Scale {
         threads
     }
 
-    /// Whether the host is to be asked for a mapping of so many bytes: not for more than half of what it has
-    /// free.
+    /// Returns true if the host can be measured with a mapping of this size: at most half of its free memory.
     pub fn fits_host(&self, bytes: u64) -> bool {
         self.host && memory::available().is_none_or(|available| bytes <= available / 2)
     }
 
-    /// What all sides of a comparison take in all turns, in seconds.
+    /// Returns the time of all sides in all turns, in seconds.
     pub fn seconds(&self, sides: usize) -> f64 {
         (sides * self.turns()) as f64 * self.turn.as_secs_f64()
     }

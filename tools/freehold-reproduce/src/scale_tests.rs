@@ -10,7 +10,7 @@ fn threads_double_up_to_the_processors() {
 }
 
 #[test]
-fn sizes_end_where_the_user_says() {
+fn sizes_are_limited_to_the_largest_size() {
     let all = Scale::full(2);
     assert_eq!(all.sizes(&[1, 8, 80], &[1]), [1, 8, 80]);
     let few = Scale { at_most: 10, ..all };

@@ -1,14 +1,14 @@
-//! The length of an axis, and where it has marks.
+//! The range of an axis, and the positions of its marks.
 
 use super::findings::Axis;
 use super::unit::Unit;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
-/// Marks of an axis, at most about so many.
+/// Approximate largest number of marks on an axis.
 const MOST: f64 = 8.0;
 
-/// From the lowest to the highest value of an axis, and the values that are marked.
+/// The range of values of an axis, and the marked values.
 #[derive(Clone, Debug)]
 pub struct Span {
     range: Range<f64>,
@@ -17,7 +17,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Wide enough for all values; some length of its own where there are none.
+    /// Creates a range that is wide enough for all values, or a default range without values.
     pub fn over(axis: &Axis, values: impl Iterator<Item = f64>) -> Span {
         let usable = values.filter(|value| value.is_finite() && (!axis.logarithmic || *value > 0.0));
         let (low, high) =
@@ -34,7 +34,8 @@ impl Span {
         }
     }
 
-    /// From zero; marks at 1, 2 or 5 of some power of ten, `least` apart.
+    /// Creates a range that includes zero, with marks at multiples of 1, 2 or 5 times a power of ten, at
+    /// least `least` apart.
     fn linear(low: f64, high: f64, least: f64) -> Span {
         let (low, high) = (low.min(0.0), if high > 0.0 { high } else { 1.0 });
         let rough = (high - low) / MOST;
@@ -46,10 +47,10 @@ impl Span {
         Span { range: (low / step).floor() * step..end * step, logarithmic: false, marks }
     }
 
-    /// Marks at powers of `base`, as many of them as can be read.
+    /// Creates a range with marks at powers of `base`, limited to a readable number.
     fn logarithmic(low: f64, high: f64, base: f64) -> Span {
         let power = |value: f64| value.ln() / base.ln();
-        // What lies on a power stays on it in spite of rounding.
+        // The tolerance keeps a value on a power in spite of rounding.
         let (first, last) = ((power(low) + 1e-9).floor(), (power(high) - 1e-9).ceil());
         let last = last.max(first + 1.0);
         let step = ((last - first) / MOST).ceil().max(1.0);
@@ -58,7 +59,7 @@ impl Span {
         Span { range: base.powf(first)..base.powf(last), logarithmic: true, marks }
     }
 
-    /// Where a value lies, from 0 at the lowest to 1 at the highest.
+    /// Returns the position of a value, from 0 at the lowest to 1 at the highest.
     fn part(&self, value: f64) -> f64 {
         let Range { start, end } = self.range;
         let part = match self.logarithmic {

@@ -7,7 +7,7 @@ fn marks(axis: &Axis, values: &[f64]) -> Vec<f64> {
 #[test]
 fn marks_are_round_numbers() {
     let linear = Axis::linear("x", Unit::Count);
-    assert_eq!(marks(&linear, &[1.0, 2.0]), [0.0, 1.0, 2.0], "there are no halves of threads");
+    assert_eq!(marks(&linear, &[1.0, 2.0]), [0.0, 1.0, 2.0], "counts have fractional marks");
     assert_eq!(marks(&Axis::linear("x", Unit::Share), &[1.0]), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
     assert_eq!(marks(&linear, &[100.0, 2000.0]), [0.0, 500.0, 1000.0, 1500.0, 2000.0]);
     let times = Axis::logarithmic("x", Unit::Nanoseconds);
@@ -22,16 +22,16 @@ fn marks_are_round_numbers() {
 }
 
 #[test]
-fn values_lie_in_proportion() {
+fn values_are_placed_in_proportion() {
     let span = Span::over(&Axis::logarithmic("x", Unit::Count), [1.0, 100.0].into_iter());
     assert_eq!([1.0, 10.0, 100.0].map(|value| span.map(&value, (0, 200))), [0, 100, 200]);
-    assert_eq!(span.map(&0.0, (0, 200)), 0, "what is nothing lies at the end");
+    assert_eq!(span.map(&0.0, (0, 200)), 0, "zero is not at the start");
     let span = Span::over(&Axis::linear("x", Unit::Count), [4.0].into_iter());
     assert_eq!([0.0, 2.0, 4.0].map(|value| span.map(&value, (100, 0))), [100, 50, 0]);
 }
 
 #[test]
-fn an_axis_without_values_has_a_length() {
+fn axis_without_values_has_a_range() {
     for axis in [Axis::linear("x", Unit::Count), Axis::logarithmic("x", Unit::Share)] {
         let span = Span::over(&axis, [f64::NAN].into_iter());
         assert!(span.range.start < span.range.end && !span.marks.is_empty());

@@ -1,5 +1,5 @@
-//! How far the experiments have come: a line that is drawn again and again on a terminal, elsewhere a line
-//! for each beginning and end.
+//! Progress of the experiments: one line that is redrawn on a terminal, otherwise a line for each start and
+//! end of an experiment.
 
 use super::executor;
 use super::experiments::Experiment;
@@ -10,28 +10,28 @@ use std::cell::Cell;
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-/// Thousandths of a second: what the bar counts in.
+/// Units of the progress bar in a second.
 const SCALE: f64 = 1000.0;
 
-/// On standard error. All is written by the thread that coordinates the experiments, between two steps, while
+/// Progress on standard error. The thread that coordinates the experiments writes it between two steps, while
 /// nothing is measured.
 pub struct Steps {
-    /// Goes away at the end; hidden where there is no terminal.
+    /// The progress bar. Removed at the end, and hidden without a terminal.
     bar: ProgressBar,
-    /// Beginnings and ends are said in lines of their own.
+    /// Starts and ends are written as separate lines.
     lines: bool,
-    /// Experiments in all, and those that have begun.
+    /// Number of experiments, and number of experiments that have started.
     all: usize,
     begun_of_all: Cell<usize>,
     begun: Instant,
-    /// As expected: in all, and of the steps that are done.
+    /// Expected seconds in total, and expected seconds of the finished steps.
     seconds: f64,
     done: Cell<f64>,
 }
 
 impl Steps {
-    /// For these experiments, which take about as many seconds as they say; shows nothing when it is to be
-    /// `quiet`.
+    /// Creates the progress of these experiments, with the times that they estimate. Shows nothing if `quiet`
+    /// is set.
     pub fn new(chosen: &[(&dyn Experiment, Scale)], quiet: bool) -> Steps {
         let seconds: f64 = chosen.iter().map(|(experiment, scale)| experiment.seconds(scale)).sum();
         let terminal = stderr().is_terminal();
@@ -55,12 +55,12 @@ impl Steps {
         }
     }
 
-    /// What other threads may do to the line.
+    /// Returns the handle of the progress line for other threads.
     pub fn line(&self) -> Line {
         Line(self.bar.clone())
     }
 
-    /// The next experiment, and how many seconds it takes, as far as one can tell.
+    /// Begins the next experiment, which takes about `seconds` seconds.
     pub fn begin(&self, experiment: &'static str, seconds: f64) {
         self.bar.set_prefix(experiment);
         self.begun_of_all.set(self.begun_of_all.get() + 1);
@@ -71,7 +71,7 @@ impl Steps {
         self.say(experiment, &format!("begins, about {about}"));
     }
 
-    /// It is over.
+    /// Ends the experiment.
     pub fn end(&self, experiment: &'static str, took: Duration) {
         self.say(experiment, &format!("took {}", units::duration(took)));
     }
@@ -82,7 +82,7 @@ impl Steps {
         }
     }
 
-    /// Does a step that is expected to take so many seconds.
+    /// Runs a step that is expected to take this number of seconds.
     pub fn step<R>(&self, what: impl Into<String>, seconds: f64, work: impl FnOnce() -> R) -> R {
         let left = units::duration(Duration::from_secs(self.left().as_secs()));
         let what = what.into();
@@ -95,34 +95,34 @@ impl Steps {
         result
     }
 
-    /// The time that the rest takes if it is as much slower or faster than expected as what is done was;
-    /// before much is done, that counts for little.
+    /// Returns the remaining time, scaled by the speed of the finished steps. The scaling has little weight
+    /// until enough is done.
     fn left(&self) -> Duration {
         const TRUST: f64 = 10.0;
         let pace = (self.begun.elapsed().as_secs_f64() + TRUST) / (self.done.get() + TRUST);
         Duration::from_secs_f64((self.seconds - self.done.get()).max(0.0) * pace)
     }
 
-    /// Seconds of the steps that are done, as they were expected.
+    /// Returns the expected seconds of the finished steps.
     #[cfg(test)]
     pub fn done(&self) -> f64 {
         self.done.get()
     }
 }
 
-/// The line of progress, in the hands of a thread that does not measure.
+/// Handle of the progress line for a thread that does not measure.
 pub struct Line(ProgressBar);
 
 impl Line {
-    /// Does something that writes to the terminal, with the line out of its way.
+    /// Runs code that writes to the terminal while the line is hidden.
     pub fn aside<R>(&self, work: impl FnOnce() -> R) -> R {
         self.0.suspend(work)
     }
 
-    /// Takes it away for good.
+    /// Removes the line permanently.
     pub fn clear(&self) {
         self.0.finish_and_clear();
-        // The thread that draws it may be about to.
+        // The drawing thread may be about to draw the line.
         self.0.set_draw_target(ProgressDrawTarget::hidden());
     }
 }

@@ -1,4 +1,4 @@
-//! Findings as text: for a terminal, and as Markdown for documents.
+//! Writes findings as text for a terminal, and as Markdown for documents.
 
 use super::Report;
 use super::findings::{Cell, Findings, Table};
@@ -7,8 +7,8 @@ use super::unit::Unit;
 use freehold_replay::table::{Layout, wrapped};
 use freehold_replay::units;
 
-/// What a cell says: the median, and half of what lies between the turns' extremes; of a change, and where
-/// they lie far apart, both extremes.
+/// Returns the text of a cell: the median, and half the distance between the extremes of the turns. Gives
+/// both extremes for a change, and if they are far apart.
 pub fn cell(cell: &Cell) -> String {
     match parts(cell) {
         (value, None) => value,
@@ -16,7 +16,7 @@ pub fn cell(cell: &Cell) -> String {
     }
 }
 
-/// The value of a cell, and its spread.
+/// Returns the value of a cell, and its spread.
 pub fn parts(cell: &Cell) -> (String, Option<String>) {
     match cell {
         Cell::Nothing => ("-".to_owned(), None),
@@ -29,16 +29,16 @@ fn spread(unit: Unit, figure: &Figure) -> Option<String> {
     let part = figure.spread()?;
     Some(match unit {
         Unit::Change => format!("[{:+.1}, {:+.1}]", figure.low * 100.0, figure.high * 100.0),
-        // What varies so much has no width around its middle.
+        // A large spread is not symmetric around the median.
         _ if part > 1.0 => format!("[{}, {}]", unit.text(figure.low), unit.text(figure.high)),
         _ => format!("±{:.0} %", part * 100.0),
     })
 }
 
-/// Headings that say something only behind the one before.
-const BELONGS: [&str; 6] = ["change", "after", "99 %", "longest", "all together", "VMA lock"];
+/// Headings that have a meaning only together with the previous column.
+const BELONGS: [&str; 6] = ["change", "after", "99 %", "longest", "total", "VMA lock"];
 
-/// An experiment's findings for a terminal.
+/// Returns the findings of an experiment as text for a terminal.
 pub fn of(found: &Findings) -> String {
     let mut text = wrapped("", &format!("{}: {}", found.experiment, found.title));
     text.push('\n');
@@ -70,10 +70,10 @@ pub fn of(found: &Findings) -> String {
     text
 }
 
-/// All of a run as a Markdown document.
+/// Returns all results of a run as a Markdown document.
 pub fn markdown(report: &Report) -> String {
     let mut text = format!(
-        "# Results{}\n\nWritten by `{}`; not edited by hand. Freehold {}, {}.\n\n{}\n",
+        "# Results{}\n\nWritten by `{}`; do not edit. Freehold {}, {}.\n\n{}\n",
         if report.virtual_time { " in virtual time" } else { "" },
         report.command,
         report.version,
@@ -111,11 +111,11 @@ fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// What the figures are.
+/// Explains the figures.
 pub fn how(report: &Report) -> String {
     if report.virtual_time {
-        return "The same seed gives the same figures, so each is of one run and has no spread. Sizes and times are small: a processor of a simulated machine takes \
-                some hundred times as long as one of the host. Columns that begin with a step's number are what was published with it, on its machine."
+        return "The same seed gives the same figures, so each figure comes from one run and has no spread. Sizes and times are small, because a simulated processor is \
+                several hundred times slower than a processor of the host. Columns that begin with a step's number contain figures published with that step, measured on its machine."
             .to_owned();
     }
     let sizes = match (report.quick, report.at_most) {
@@ -124,9 +124,9 @@ pub fn how(report: &Report) -> String {
         (false, Some(bytes)) => format!("The published sizes up to {}", units::bytes(bytes)),
     };
     format!(
-        "{sizes}, on {}; {} in all. Each figure is the median of some turns, in each of which every design did its work once; what follows it (\u{b1}) is half the distance between \
-         the smallest and the largest turn, or both of these in brackets. A change is computed within each turn, and its median given, so it need not be that of the medians beside it. \
-         Columns that begin with a step's number are what was published with it, on its machine.",
+        "{sizes}, on {}; {} in total. Each figure is the median of several turns; in each turn every design works once. The value after \u{b1} is half the distance between \
+         the smallest and the largest turn; a large spread is given as both values in brackets. A change is computed within each turn, and the median of the changes is given, so it can differ from the change of the medians. \
+         Columns that begin with a step's number contain figures published with that step, measured on its machine.",
         units::counted(report.cpus as u64, "processor"),
         units::duration(std::time::Duration::from_secs_f64(report.seconds)),
     )

@@ -28,12 +28,12 @@ fn found() -> Findings {
 }
 
 #[test]
-fn text_has_the_tables_and_what_to_keep_in_mind() {
+fn text_contains_tables_and_notes() {
     insta::assert_snapshot!("terminal", of(&found()));
 }
 
 #[test]
-fn a_document_says_how_it_was_made() {
+fn document_states_command_and_machine() {
     let report = Report {
         version: "0.1.0",
         machine: Facts {
@@ -62,5 +62,5 @@ fn a_document_says_how_it_was_made() {
     ] {
         assert!(page.contains(words), "{words} is missing in {page}");
     }
-    assert!(!page.contains("http"), "a page that needs no other");
+    assert!(!page.contains("http"), "the page refers to another");
 }

@@ -1,4 +1,4 @@
-//! What figures count, and how that is written.
+//! Units of figures, and their text form.
 
 use freehold_replay::units;
 use serde::Serialize;
@@ -9,24 +9,24 @@ use serde::Serialize;
 pub enum Unit {
     /// A time, in nanoseconds.
     Nanoseconds,
-    /// So many.
+    /// A number.
     Count,
-    /// So many in a second.
+    /// A number per second.
     PerSecond,
-    /// So many in a minute.
+    /// A number per minute.
     PerMinute,
     /// A size, in bytes.
     Bytes,
-    /// A part of one, written in percent with its sign.
+    /// A fraction, written as a signed percentage.
     Change,
-    /// A part of one, written in percent.
+    /// A fraction, written as a percentage.
     Share,
-    /// How many times as much.
+    /// A ratio.
     Times,
 }
 
 impl Unit {
-    /// A value with its unit, three digits where they are enough.
+    /// Returns a value with its unit, in three digits where that is enough.
     pub fn text(self, value: f64) -> String {
         match self {
             Unit::Nanoseconds => time(value),
@@ -38,7 +38,8 @@ impl Unit {
         }
     }
 
-    /// A value at the mark of an axis: short, and without what [`of_axis`](Self::of_axis) says.
+    /// Returns a short form of a value for the mark of an axis. Omits the unit that
+    /// [`of_axis`](Self::of_axis) states.
     pub fn tick(self, value: f64) -> String {
         match self {
             Unit::Count | Unit::PerSecond | Unit::PerMinute => {
@@ -48,7 +49,7 @@ impl Unit {
                     1e3.. => (value / 1e3, " k"),
                     _ => (value, ""),
                 };
-                // At most three digits, and none that say nothing.
+                // At most three digits, without trailing zeroes.
                 format!("{}{suffix}", (value * 100.0).round() / 100.0)
             }
             Unit::Nanoseconds if value < 1e3 => format!("{value:.0} ns"),
@@ -58,7 +59,7 @@ impl Unit {
         }
     }
 
-    /// What stands beside an axis' name.
+    /// Returns the unit to write after the name of an axis.
     pub fn of_axis(self) -> &'static str {
         match self {
             Unit::Nanoseconds | Unit::Bytes | Unit::Times | Unit::Count => "",
@@ -71,7 +72,7 @@ impl Unit {
 
 fn time(nanoseconds: f64) -> String {
     match nanoseconds {
-        // Where a tenth of a nanosecond means something.
+        // A tenth of a nanosecond matters only for short times.
         0.05..99.95 => format!("{nanoseconds:.1} ns"),
         value => units::nanoseconds(value.round() as u64),
     }

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn values_are_written_as_a_reader_wants_them() {
+fn values_are_written_with_a_fitting_unit() {
     let written = [
         (Unit::Nanoseconds, 9.44, "9.4 ns"),
         (Unit::Nanoseconds, 0.0, "0"),
@@ -26,7 +26,7 @@ fn values_are_written_as_a_reader_wants_them() {
 }
 
 #[test]
-fn marks_are_short() {
+fn axis_marks_are_short() {
     let written = [
         (Unit::PerSecond, 5_000_000.0, "5 M"),
         (Unit::PerMinute, 2_500.0, "2.5 k"),

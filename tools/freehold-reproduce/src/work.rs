@@ -1,5 +1,5 @@
-//! The thread that does the experiments, and what it says to the one that has begun it. That one has nothing
-//! else to do than to listen, so that it can end the run at any moment: what was found lies with it.
+//! The thread that runs the experiments, and its messages to the thread that started it. The starting thread
+//! only waits for messages and keeps the findings, so it can end the run at any time.
 
 use super::executor;
 use super::experiments::Experiment;
@@ -14,46 +14,46 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Of the thread that works: as much as the first one has.
+/// Stack size of the working thread. The main thread has the same size.
 const STACK: usize = 8 << 20;
 
-/// What there is to be said.
+/// A message to the starting thread.
 enum News {
-    /// What an experiment found, or why it could not be done. The work goes on when somebody has sent an
-    /// answer.
+    /// Findings of an experiment, or the reason why it failed. The work continues when the receiver has
+    /// answered.
     Done(Result<Findings, String>, Sender<()>),
-    /// There is nothing more to do, or the thread has panicked.
+    /// All work is done, or the thread has panicked.
     End,
-    /// A signal is to end it all.
+    /// A signal that ends the run.
     Signal(i32),
 }
 
-/// Experiments under way.
+/// Experiments in progress.
 pub struct Work {
     news: Receiver<News>,
     worker: JoinHandle<()>,
     line: Line,
 }
 
-/// How experiments came to their end.
+/// The way in which the experiments ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All were done, or tried.
+    /// All experiments were done, or failed.
     Whole,
-    /// By this signal.
+    /// A signal ended them.
     Interrupted(i32),
 }
 
 impl Work {
-    /// Begins.
+    /// Starts the experiments.
     ///
     /// # Errors
     ///
-    /// There is no thread to be had.
+    /// Fails if the thread cannot be started.
     pub fn begin(chosen: Vec<(&'static dyn Experiment, Scale)>, quiet: bool) -> anyhow::Result<Work> {
         let (tell, news) = mpsc::channel();
         let signals = tell.clone();
-        // A receiver that does not listen any more is about to end.
+        // If the receiver is gone, the run is about to end.
         interrupt::watch(move |signal| _ = signals.send(News::Signal(signal)));
         let steps = Steps::new(&chosen, quiet);
         let line = steps.line();
@@ -62,21 +62,20 @@ impl Work {
             chosen.iter().for_each(|(experiment, scale)| tell.done(done(*experiment, scale, &steps)));
         };
         let worker = thread::Builder::new().name("experiments".to_owned()).stack_size(STACK).spawn(work);
-        Ok(Work { news, worker: worker.context("no thread for the experiments")?, line })
+        Ok(Work { news, worker: worker.context("cannot start the thread of the experiments")?, line })
     }
 
-    /// Waits for the end, and hands out what is found as it is found, with the line of progress out of the
-    /// way.
+    /// Waits for the end. Calls `each` with each result as it arrives, while the progress line is hidden.
     ///
     /// # Panics
     ///
-    /// As the experiments do.
+    /// Panics if an experiment panics.
     pub fn each(self, mut each: impl FnMut(Result<Findings, String>)) -> End {
         loop {
             match self.news.recv() {
                 Ok(News::Done(found, go)) => {
                     self.line.aside(|| each(found));
-                    // It waits for this.
+                    // The worker waits for this answer.
                     let _ = go.send(());
                 }
                 Ok(News::Signal(signal)) => {
@@ -94,11 +93,11 @@ impl Work {
     }
 }
 
-/// Says that it is over when it goes, in whatever way.
+/// Sends the end message when dropped, also after a panic.
 struct Last(Sender<News>);
 
 impl Last {
-    /// Nothing is measured while somebody prints.
+    /// Waits until the receiver has printed the findings, so that nothing is measured at that time.
     fn done(&self, found: Result<Findings, String>) {
         let (go, wait) = mpsc::channel();
         if self.0.send(News::Done(found, go)).is_ok() {

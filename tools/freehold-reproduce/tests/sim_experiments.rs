@@ -1,4 +1,4 @@
-//! The experiments in virtual time.
+//! Runs the experiments in virtual time.
 #![cfg(sim)]
 
 use freehold_reproduce::{Place, Plan, Scale};
@@ -10,10 +10,10 @@ use std::time::Duration;
 #[global_allocator]
 static ALLOCATOR: freehold_sim::Apart = freehold_sim::Apart;
 
-/// Says in a process of its own that it is to print its figures.
+/// Environment variable that tells a child process to print its figures.
 const PRINT: &str = "PRINT_FIGURES";
 
-/// What an experiment finds on so many processors.
+/// Returns the findings of an experiment on these numbers of processors.
 fn figures(name: &str, cpus: &[usize]) -> String {
     let place = Place { machine: Machine::named("e5-2690v4").expect("a machine"), seed: 1 };
     let scale = Scale {
@@ -31,20 +31,22 @@ fn figures(name: &str, cpus: &[usize]) -> String {
 }
 
 #[test]
-fn every_experiment_takes_virtual_time_alone() {
-    // Those with numbers of tasks of their own are for full runs.
+fn every_experiment_takes_only_virtual_time() {
+    // The excluded experiments have large numbers of tasks and run only in full runs.
     let experiments = freehold_reproduce::experiments();
     let names =
         experiments.iter().map(|(name, _)| *name).filter(|name| !["i-mmap", "hugetlb"].contains(name));
     let names = Mutex::new(names);
-    // Each thread runs a simulation of its own.
+    // Each thread runs a separate simulation.
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some(name) = { names.lock().expect("no thread panics with it").next() } {
+                while let Some(name) =
+                    { names.lock().expect("no thread panics while it holds the lock").next() }
+                {
                     let text = figures(name, &[1, 4]);
                     assert!(text.contains("In virtual time, on 4 processors"), "{text}");
-                    // One task passes nothing on.
+                    // A single task transfers no cache lines.
                     let passes = name != "munmap-hold";
                     assert_eq!(text.contains("**fields on which most time was lost"), passes, "{text}");
                 }
@@ -61,10 +63,10 @@ fn the_same_seed_gives_the_same_figures_in_every_process() {
         return;
     }
     let run = || {
-        let this = std::env::current_exe().expect("this program");
+        let this = std::env::current_exe().expect("the path of this program");
         let only = "the_same_seed_gives_the_same_figures_in_every_process";
         let args = ["--exact", only, "--nocapture", "--test-threads=1"];
-        let output = Command::new(this).args(args).env(PRINT, "").output().expect("it runs");
+        let output = Command::new(this).args(args).env(PRINT, "").output().expect("the child process runs");
         let text = String::from_utf8(output.stdout).expect("text");
         let rows = text.lines().filter(|line| line.starts_with('|'));
         rows.map(str::to_owned).collect::<Vec<_>>()

@@ -1,5 +1,5 @@
-//! Tasks on the processors of a simulated machine, in virtual time. Every load is a run of its own, which
-//! begins at the time at which the one before ended: between two runs no time passes.
+//! Tasks on the processors of a simulated machine, in virtual time. Each load is a separate run that begins
+//! at the time at which the previous run ended. No time passes between runs.
 
 use super::Stop;
 use crate::findings::{Cell, Row, Table};
@@ -12,27 +12,27 @@ use std::ops::Sub;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Fields that are shown of each side.
+/// Number of fields shown for each side.
 const SHOWN: usize = 4;
 
-/// Where loads run.
+/// The place where loads run.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The machine.
     pub machine: Machine,
-    /// What decides between equals.
+    /// Seed that orders simultaneous events.
     pub seed: u64,
 }
 
 impl Default for Place {
     fn default() -> Place {
-        Place { machine: Machine::named("zen5-vm-2").expect("a machine that is here"), seed: 1 }
+        Place { machine: Machine::named("zen5-vm-2").expect("a known machine"), seed: 1 }
     }
 }
 
 impl Place {
-    /// Loads of the calling thread run here from here on, and their clock begins. Records of loads before are
-    /// gone.
+    /// Makes loads of the calling thread run in this place, and starts their clock. Drops the records of
+    /// earlier loads.
     pub fn enter(&self) {
         names::clear();
         PLACE.set(Some(self.clone()));
@@ -40,13 +40,13 @@ impl Place {
         LOST.take();
     }
 
-    /// What is simulated.
+    /// Returns the title of the simulated machine.
     pub fn simulated(&self) -> Option<&str> {
         Some(&self.machine.title)
     }
 }
 
-/// What a side of a comparison lost, and at what.
+/// Time that the sides of a comparison lost, by step.
 #[derive(Default)]
 struct Lost {
     what: String,
@@ -54,24 +54,24 @@ struct Lost {
 }
 
 thread_local! {
-    /// Where loads of this thread run.
+    /// Place of this thread's loads.
     static PLACE: RefCell<Option<Place>> = const { RefCell::new(None) };
-    /// What the runs so far took together, in nanoseconds.
+    /// Total time of the runs so far, in nanoseconds.
     static PASSED: StdCell<u64> = const { StdCell::new(0) };
-    /// What the comparisons so far lost; the last one is under way.
+    /// Time lost in the comparisons so far. The last entry is in progress.
     static LOST: RefCell<Vec<Lost>> = const { RefCell::new(Vec::new()) };
-    /// The side that works.
+    /// The side that is running.
     static SIDE: StdCell<usize> = const { StdCell::new(0) };
-    /// Whether what runs lose is not to be noted.
+    /// Runs do not record the time that they lose.
     static UNNOTED: StdCell<bool> = const { StdCell::new(false) };
 }
 
-/// From here on that side of a comparison works.
+/// Sets the side of a comparison that runs from now on.
 pub fn side(number: usize) {
     SIDE.set(number);
 }
 
-/// From here on this is done. What belongs to the same comparison is called the same, but for its turn.
+/// Begins a step. Steps whose names differ only in the turn belong to the same comparison.
 pub fn step(what: &str) {
     let what = what.rsplit_once(", turn").map_or(what, |(what, _)| what);
     LOST.with_borrow_mut(|lost| {
@@ -81,7 +81,7 @@ pub fn step(what: &str) {
     });
 }
 
-/// Does something that is no part of any step.
+/// Runs work that is not part of any step.
 pub fn unnoted<R>(work: impl FnOnce() -> R) -> R {
     let before = UNNOTED.replace(true);
     let result = work();
@@ -89,7 +89,7 @@ pub fn unnoted<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The fields on which one side lost most, for each step of the experiment so far that ends in `of`.
+/// Returns the fields on which one side lost most time, for each step so far whose name ends in `of`.
 pub fn hottest_of_each(side: usize, of: &str) -> Option<Table> {
     const SHOWN: usize = 2;
     let rows: Vec<Row> = LOST.with_borrow(|all| {
@@ -98,12 +98,12 @@ pub fn hottest_of_each(side: usize, of: &str) -> Option<Table> {
         });
         of_side.flat_map(|(what, report)| rows(what, report, SHOWN)).collect()
     });
-    let title = format!("fields on which most time was lost, each load: {of}");
+    let title = format!("fields on which most time was lost, by load: {of}");
     (!rows.is_empty()).then_some(Table { title, columns: COLUMNS.map(str::to_owned).into(), rows })
 }
 
-/// The fields on which most time was lost, where it was most: of what an experiment has done since
-/// [`Place::enter`]. The sides' names are in order.
+/// Returns the fields on which most time was lost since [`Place::enter`], for the step with the largest loss.
+/// `sides` are the names of the sides, in order.
 pub fn hottest(sides: &[String]) -> Option<Table> {
     let all = LOST.take();
     let engines = |report: &Report| -> u64 { fields(report).map(|field| field.lost_ns).sum() };
@@ -120,15 +120,15 @@ pub fn hottest(sides: &[String]) -> Option<Table> {
 const COLUMNS: [&str; 8] = [
     "field",
     "lines",
-    "passed on",
-    "of accesses",
+    "transfers",
+    "share of accesses",
     "between sockets",
     "time lost",
-    "of the processors' time",
-    "for each passing",
+    "share of processor time",
+    "per transfer",
 ];
 
-/// The first fields of a report.
+/// Returns the rows for the first fields of a report.
 fn rows(of: &str, report: &Report, shown: usize) -> Vec<Row> {
     let busy: u64 = report.busy_ns.iter().sum();
     let row = |field: &HotField| {
@@ -152,7 +152,7 @@ fn rows(of: &str, report: &Report, shown: usize) -> Vec<Row> {
     fields(report).take(shown).map(row).collect()
 }
 
-/// Without those of the load itself.
+/// Returns the fields of a report without those of the load itself.
 fn fields(report: &Report) -> impl Iterator<Item = &HotField> {
     let own = |field: &&HotField| {
         field.pairs.first().is_some_and(|(place, ..)| place.file().contains("freehold-reproduce"))
@@ -160,17 +160,17 @@ fn fields(report: &Report) -> impl Iterator<Item = &HotField> {
     report.fields.iter().filter(move |field| !own(field))
 }
 
-/// A point of virtual time.
+/// A point in virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// On the clock of the calling task's processor.
+    /// Returns the time on the clock of the calling task's processor.
     pub fn now() -> Instant {
         Instant(PASSED.get() + task::now_ns().unwrap_or(0))
     }
 
-    /// Virtual time since.
+    /// Returns the virtual time since this point.
     pub fn elapsed(self) -> Duration {
         Instant::now() - self
     }
@@ -184,45 +184,46 @@ impl Sub for Instant {
     }
 }
 
-/// Virtual time passes.
+/// Lets virtual time pass.
 pub fn sleep(time: Duration) {
     if let Some(now) = task::now_ns() {
         task::sleep_until(now + time.as_nanos() as u64);
     }
 }
 
-/// The calling task's processor time: its processor has nothing else to do in a load with a task for each.
+/// Returns the processor time of the calling task. A load with a task for each processor never shares a
+/// processor.
 pub fn thread_time() -> Duration {
     Duration::from_nanos(Instant::now().0)
 }
 
-/// Nothing to wait for: all tasks of a run begin at one time.
+/// A barrier that does nothing: all tasks of a run begin at the same time.
 pub struct Barrier;
 
 impl Barrier {
-    /// For so many tasks.
+    /// Creates a barrier for any number of tasks.
     pub fn new(_: usize) -> Barrier {
         Barrier
     }
 
-    /// Goes on at once.
+    /// Returns immediately.
     pub fn wait(&self) {}
 }
 
-/// Lets `work` run as so many tasks side by side; what each returned, in order.
+/// Runs `work` as this number of concurrent tasks. Returns their results in order.
 pub fn together<R>(tasks: usize, work: impl Fn(usize) -> R) -> Vec<R> {
     run(tasks, None, |task, _| work(task)).0
 }
 
-/// Lets `work` take time, as the only task of a run.
+/// Runs `work` as the only task of a run, so that it takes virtual time.
 pub fn alone<R>(work: impl FnOnce() -> R) -> R {
     let work = RefCell::new(Some(work));
     let take = || work.take().expect("one task");
-    together(1, |_| take()()).pop().expect("what one task returned")
+    together(1, |_| take()()).pop().expect("the result of one task")
 }
 
-/// Lets `work` run as so many tasks, all starting at once, until it is told to stop after `turn`. What each
-/// returned, and the time until the last was done.
+/// Runs `work` as this number of tasks that all start at once. Requests them to stop after `turn`. Returns
+/// their results, and the time until the last task was done.
 pub fn for_a_while<R>(
     tasks: usize,
     turn: Duration,
@@ -233,7 +234,8 @@ pub fn for_a_while<R>(
 }
 
 fn run<R>(tasks: usize, turn: Option<Duration>, work: impl Fn(usize, &Stop) -> R) -> (Vec<R>, Duration) {
-    let Place { machine, seed } = PLACE.with_borrow(|place| place.clone().expect("a place for loads"));
+    let Place { machine, seed } =
+        PLACE.with_borrow(|place| place.clone().expect("no place for loads was entered"));
     let (stop, results) = (AtomicBool::new(false), RefCell::new(Vec::new()));
     let load = (0..tasks).map(|task| {
         let (stop, results, work) = (&stop, &results, &work);

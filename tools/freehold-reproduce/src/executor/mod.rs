@@ -1,5 +1,5 @@
-//! What does the work of a load, and by which clock: threads of the host, or, built with `cfg(sim)`, tasks on
-//! the processors of a simulated machine, in virtual time. Both have the same calls.
+//! Executors of a load, each with a clock: threads of the host, or, with `cfg(sim)`, tasks on the processors
+//! of a simulated machine in virtual time. Both define the same functions.
 
 #[cfg(sim)]
 mod fibers;

@@ -1,27 +1,27 @@
-//! The end of a turn, as a thread of a load sees it.
+//! The end of a turn, as seen by a thread of a load.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Looks that each thread of a load has before it is told to stop.
+/// Number of checks for which a thread of a load always continues.
 const AT_LEAST: u32 = 32;
 
-/// Tells one thread of a load when it has to stop.
+/// Stop condition of one thread of a load.
 ///
-/// On a busy host a thread may get no processor for as long as a turn lasts, and a rate of zero cannot be
-/// compared. So a thread looks several times, and works in between, before it is told to stop.
+/// On a busy host a thread may get no processor for a whole turn, and a rate of zero cannot be compared. A
+/// thread therefore checks several times, and works between the checks, before it stops.
 pub struct Stop<'t> {
     is_over: &'t AtomicBool,
     looks: Cell<u32>,
 }
 
 impl<'t> Stop<'t> {
-    /// For one thread of a turn that is over when `is_over` says so.
+    /// Creates the condition for one thread of a turn, which ends when `is_over` becomes true.
     pub(super) fn new(is_over: &'t AtomicBool) -> Stop<'t> {
         Stop { is_over, looks: Cell::new(0) }
     }
 
-    /// Returns whether the thread has to stop.
+    /// Returns true if the thread must stop.
     pub fn is_told(&self) -> bool {
         let looks = self.looks.get();
         if looks < AT_LEAST {

@@ -1,4 +1,4 @@
-//! Threads of the host, and its clocks.
+//! Threads of the host, and the host's clocks.
 
 pub use crate::host::thread_time;
 pub use std::sync::Barrier;
@@ -10,21 +10,21 @@ use crate::findings::Table;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Where loads run: on this host.
+/// The place where loads run: this host.
 #[derive(Clone, Debug, Default)]
 pub struct Place(());
 
 impl Place {
-    /// Loads of the calling thread run here from here on.
+    /// Makes loads of the calling thread run on this host.
     pub fn enter(&self) {}
 
-    /// What is simulated; nothing.
+    /// Returns `None`: nothing is simulated.
     pub fn simulated(&self) -> Option<&str> {
         None
     }
 }
 
-/// Where time was lost is not known here: what is asked of [`hottest`] need not be said.
+/// Does nothing. Lost time is known only in a simulation, so [`hottest`] returns nothing.
 pub fn side(_number: usize) {}
 
 /// See [`side`].
@@ -45,24 +45,27 @@ pub fn hottest_of_each(_side: usize, _of: &str) -> Option<Table> {
     None
 }
 
-/// Lets `work` run on so many threads side by side; what each returned, in order. The calling thread does the
-/// first one's part.
+/// Runs `work` on this number of concurrent threads. Returns their results in order. The calling thread runs
+/// the first part.
 pub fn together<R: Send>(threads: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let work = &work;
         let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || work(thread))).collect();
         let mine = work(0);
-        [mine].into_iter().chain(others.into_iter().map(|other| other.join().expect("a thread"))).collect()
+        [mine]
+            .into_iter()
+            .chain(others.into_iter().map(|other| other.join().expect("a thread panicked")))
+            .collect()
     })
 }
 
-/// Lets `work` take time.
+/// Runs `work`.
 pub fn alone<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Lets `work` run on so many threads, all starting at once, until it is told to stop after `turn`. What each
-/// returned, and the time until the last was done.
+/// Runs `work` on this number of threads that all start at once. Requests them to stop after `turn`. Returns
+/// their results, and the time until the last thread was done.
 pub fn for_a_while<R: Send>(
     threads: usize,
     turn: Duration,
@@ -82,7 +85,7 @@ pub fn for_a_while<R: Send>(
         let started = Instant::now();
         sleep(turn);
         stop.store(true, Relaxed);
-        let results = all.into_iter().map(|thread| thread.join().expect("a thread of the load"));
+        let results = all.into_iter().map(|thread| thread.join().expect("a thread of the load panicked"));
         let results: anyhow::Result<Vec<R>> = results.collect();
         Ok((results?, started.elapsed()))
     })
