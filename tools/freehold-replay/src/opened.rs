@@ -26,8 +26,9 @@ const MFD_NOEXEC_SEAL: u64 = 8;
 pub(super) struct Opened {
     pub(super) mapping: Counted<Mapping<Machine>>,
     pub(super) name: String,
-    /// The seals, if the file is a memfd. Seals of the length are kept here and not given to the engine: a
-    /// program makes its file longer by a write, which the replay repeats as a change of length.
+    /// The seals, if the file is a memfd. The seals of the length (SHRINK, GROW) are checked here and not
+    /// given to the engine, because the replay also sets lengths that no recorded call set: a program can
+    /// make its file longer by a write.
     seals: Option<Mutex<u64>>,
     /// The file as opened for reading and writing, for mappings whose way of opening is not recorded.
     guess: OnceLock<Counted<File<Machine>>>,

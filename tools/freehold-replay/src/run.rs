@@ -246,15 +246,16 @@ impl<'p> Run<'p> {
 
     fn is_done(&self, wait: &Stamp) -> bool {
         let slot = self.by_number.get(&wait.task);
-        // A task that is not in this segment has done the step in an earlier one. SeqCst: see the head of the
-        // module.
+        // A task that is not in this segment has done the step in an earlier one.
+        // SeqCst: pairs with the store of `done` in `step_done`.
         slot.is_none_or(|&slot| self.slots[slot].done.load(SeqCst) > wait.index)
     }
 
     fn park(&self, task: Task<'p>, wait: &Stamp) {
         let slot = &self.slots[self.by_number[&wait.task]];
         let mut parked = lock(&slot.parked);
-        // SeqCst: see the head of the module.
+        // SeqCst: this store of `wanted` and the load of `done` below pair with the store of `done` and the
+        // load of `wanted` in `step_done`. At least one of the two workers sees the store of the other.
         slot.wanted.fetch_min(wait.index + 1, SeqCst);
         if slot.done.load(SeqCst) > wait.index {
             drop(parked);
@@ -267,7 +268,7 @@ impl<'p> Run<'p> {
     /// Records that the task of `slot` has done `done` steps. Makes the tasks ready that waited for this.
     fn step_done(&self, slot: usize, done: u32) {
         let slot = &self.slots[slot];
-        // SeqCst: see the head of the module.
+        // SeqCst: pairs with `park` and `is_done`; see `park`.
         slot.done.store(done, SeqCst);
         if slot.wanted.load(SeqCst) > done {
             return;
