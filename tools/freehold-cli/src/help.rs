@@ -61,7 +61,7 @@ Locking design, as comma-separated KNOB=VALUE
     exclusive          - a rwsem for writing
     shared *           - a rwsem for reading
 
-  * is the default. docs/guide/designs.md describes the designs.";
+  * is the default. docs/guide/five-steps.md describes the designs.";
 
 pub(crate) const REPLAY_MORE: &str = "Run 'freehold replay --help' for details and examples.";
 
@@ -125,7 +125,7 @@ Examples:
 
 pub(crate) const REPRODUCE: &str = "\
 Repeats on Freehold the experiments by which Linux's changes of locking were judged
-(docs/guide/designs.md). Each experiment measures the locking designs that it compares in alternation in
+(docs/guide/five-steps.md). Each experiment measures the locking designs that it compares in alternation in
 one run, and also the host's kernel if that supports the experiment. The output is tables in the
 layout of the published ones, with the published figures next to the measured ones.
 

@@ -1,5 +1,5 @@
 //! The locking designs that an address space can use: one value for Linux before and after each step of its
-//! development (`docs/guide/designs.md`).
+//! development (`docs/guide/five-steps.md`).
 
 use crate::PAGE_SIZE;
 use freehold_sync::FaultLock;
@@ -63,7 +63,7 @@ impl Unmap {
         }
     }
 
-    /// The section size of step 0 (`docs/guide/designs.md`): the range of one PUD entry.
+    /// The section size of step 0 (`docs/guide/five-steps.md`): the range of one PUD entry.
     pub const SECTIONED: Unmap = Unmap::Sectioned { bytes: 1 << 30 };
 }
 

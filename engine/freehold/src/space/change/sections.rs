@@ -1,4 +1,4 @@
-//! Unmapping a range section by section (step 0 of docs/guide/designs.md).
+//! Unmapping a range section by section (step 0 of docs/guide/five-steps.md).
 
 use super::unmap::UnmapRange;
 use crate::{

@@ -209,8 +209,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let mut gathered = self.gather_nothing(range.range());
         gathered.fill()?;
         if gathered.totals.special != 0 {
-            // Step 1 of the designs uses step 0 for special VMAs (docs/guide/designs.md). The gathered VMAs
-            // are still in place.
+            // Step 1 of the designs uses step 0 for special VMAs (docs/guide/five-steps.md). The gathered
+            // VMAs are still in place.
             drop(gathered);
             return space.unmap_sections(self, range, DEFAULT_SECTION_BYTES);
         }
