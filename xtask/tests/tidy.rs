@@ -592,10 +592,10 @@ fn mutation_table_matches_the_files() {
     assert!(document == written, "{}: run `cargo xtask mutants --table`", table::document().display());
 }
 
-/// Checks that CONTRIBUTING.md lists, by operation, exactly the modules that contain tests.
+/// Checks that docs/reference/testing.md lists, by operation, exactly the modules that contain tests.
 #[test]
 fn operation_table_matches_the_test_modules() {
-    let document = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the document");
+    let document = fs::read_to_string(root().join("docs/reference/testing.md")).expect("the document");
     let table = document.split("<!-- operations").nth(1).and_then(|rest| rest.split("<!-- end of").next());
     let rows = table.expect("the table").lines().filter(|line| line.starts_with('|')).skip(2);
     let cells: Vec<Vec<&str>> = rows.map(|row| row.split('|').collect()).collect();
@@ -612,16 +612,16 @@ fn operation_table_matches_the_test_modules() {
             modules.iter().filter(|name| !named.contains(name)).map(|name| format!("missing: {name}"));
         let gone =
             named.iter().filter(|name| !modules.contains(name)).map(|name| format!("no module: {name}"));
-        assert_none(&format!("CONTRIBUTING.md, {program}"), missing.chain(gone).collect());
+        assert_none(&format!("docs/reference/testing.md, {program}"), missing.chain(gone).collect());
     }
 }
 
-/// Checks that CONTRIBUTING.md lists the budgets of the suites, and that the README gives their total
+/// Checks that docs/reference/testing.md lists the budgets of the suites, and that the README gives their total
 /// duration.
 #[test]
 fn documented_budgets_match_the_suites() {
     let read = |name: &str| fs::read_to_string(root().join(name)).expect("the document");
-    let document = read("CONTRIBUTING.md");
+    let document = read("docs/reference/testing.md");
     let table = document.split("| suite | quick | full |").nth(1).expect("the table");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let written: Vec<[u32; 2]> = rows
@@ -631,7 +631,7 @@ fn documented_budgets_match_the_suites() {
         })
         .collect();
     let budgets: Vec<[u32; 2]> = every().iter().map(|suite| suite.budget).collect();
-    assert_eq!(written, budgets, "CONTRIBUTING.md, seconds of each suite");
+    assert_eq!(written, budgets, "docs/reference/testing.md, seconds of each suite");
     let [quick, full] = suite::WHOLE.map(|seconds| (seconds + 30) / 60);
     let readme = read("README.md").split_whitespace().collect::<Vec<_>>().join(" ");
     for said in [format!("two idle processors is {quick} minutes"), format!("with many more cases, {full}.")]

@@ -1,5 +1,5 @@
 //! Tests of the engine. All tests are modules of one program, because each further program would link the
-//! whole engine once more. Each module covers an operation; a table in `CONTRIBUTING.md` lists them.
+//! whole engine once more. Each module covers an operation; a table in `docs/reference/testing.md` lists them.
 
 mod access;
 mod cpu_arena;
