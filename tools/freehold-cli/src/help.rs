@@ -97,7 +97,8 @@ the calls are recorded, by
 The recording is NAME.trace.zst and NAME.snap.zst, or NAME.strace.zst if strace writes it. Replay it
 with
   freehold replay NAME.trace.zst
-docs/reference/trace-format.md describes both formats. Existing files are not overwritten without --force.
+docs/reference/trace-format.md describes both formats. Existing files are not overwritten without
+--force.
 
 SIGTERM, and SIGINT if sent only to the recorder, are forwarded to the command, and recording
 continues until it exits. A second signal kills it.
@@ -125,9 +126,9 @@ Examples:
 
 pub(crate) const REPRODUCE: &str = "\
 Repeats on Freehold the experiments by which Linux's changes of locking were judged
-(docs/guide/five-steps.md). Each experiment measures the locking designs that it compares in alternation in
-one run, and also the host's kernel if that supports the experiment. The output is tables in the
-layout of the published ones, with the published figures next to the measured ones.
+(docs/guide/five-steps.md). Each experiment measures the locking designs that it compares in
+alternation in one run, and also the host's kernel if that supports the experiment. The output is
+tables in the layout of the published ones, with the published figures next to the measured ones.
 
 Without --quick the sizes are the published ones, on phantom memory (page tables and page records
 are real, page contents are not). All experiments then take about twenty minutes and 6 GiB of

@@ -74,10 +74,11 @@ fn all_documents_quote_the_same_strace_command() {
     assert!(places >= 2, "docs/reference/trace-format.md and docs/guide/replay.md must quote the command");
 }
 
-/// Returns the paths of README.md and of all documents in `docs`.
+/// Returns the paths of README.md and of all documents in `docs/guide` and `docs/reference`.
 fn documents(root: &Path) -> Vec<PathBuf> {
-    let docs =
-        fs::read_dir(root.join("docs")).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let folders = ["docs/guide", "docs/reference"];
+    let entries = folders.map(|folder| fs::read_dir(root.join(folder)).expect("a folder"));
+    let docs = entries.into_iter().flatten().map(|entry| entry.expect("an entry").path());
     let texts = docs.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
     texts.chain([root.join("README.md")]).collect()
 }
