@@ -1,7 +1,7 @@
 //! State that a munmap may leave behind. Earlier versions of the engine had these bugs:
 //!
 //! - A VMA was still in the tree of its file when its range was handed out again. A truncation then unmapped
-//! a page of the new owner.
+//!   a page of the new owner.
 //!
 //! - Upper page tables above a mapping that was never touched were not freed with the last VMA.
 //!
