@@ -13,39 +13,25 @@
 //! signals:
 //!
 //! ```
-//! use freehold::counted::Counted;
 //! use freehold::engine::{Config, Engine};
-//! use freehold::fault::{Access, FaultError, Resolved};
+//! use freehold::fault::Access;
 //! use freehold::platform::Platform;
 //! use freehold::space::{AddressSpace, MapFlags, Prot, SpaceConfig};
 //!
-//! type Space<P> = Counted<AddressSpace<P>>;
-//!
-//! fn sys_mmap<P: Platform>(space: &Space<P>, at: u64, len: u64, prot: u64, flags: u64) -> i64 {
-//!     let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
-//!     match space.mmap(at, len, prot, flags, None, 0) {
-//!         Ok(at) => at as i64,
-//!         Err(error) => -i64::from(error.errno().0),
-//!     }
-//! }
-//!
-//! fn page_fault<P: Platform>(space: &Space<P>, at: u64, access: Access) -> Result<Resolved, &'static str> {
-//!     space.handle_fault(at, access).map_err(|error| match error {
-//!         FaultError::Segv { .. } => "SIGSEGV",
-//!         FaultError::Bus { .. } => "SIGBUS",
-//!         _ => "SIGKILL",
-//!     })
-//! }
-//!
 //! fn boot<P: Platform>(platform: P) -> Result<(), Box<dyn std::error::Error>> {
 //!     let engine = Engine::new(platform, Config::default())?;
-//!     let init: Space<P> = AddressSpace::new(&engine, &SpaceConfig::default())?;
-//!     let at = sys_mmap(&init, 0, 1 << 20, 3, 0x22) as u64; // readable, writable; private, anonymous
-//!     page_fault(&init, at, Access::WRITE)?;
+//!     let init = AddressSpace::new(&engine, &SpaceConfig::default())?;
+//!
+//!     // System calls. An error has the number that Linux returns: `error.errno()`.
+//!     let (prot, flags) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+//!     let at = init.mmap(0, 1 << 20, prot, flags, None, 0)?;
 //!     let child = init.fork()?;
-//!     init.munmap(at, 1 << 20)?;
-//!     assert_eq!(page_fault(&init, at, Access::READ), Err("SIGSEGV"));
-//!     assert_eq!((init.rss().anon, child.rss().anon), (0, 1));
+//!
+//!     // A page fault of user code. An error is a signal: SIGSEGV, SIGBUS or SIGKILL.
+//!     child.handle_fault(at, Access::WRITE)?;
+//!     child.munmap(at, 1 << 20)?;
+//!     assert!(child.handle_fault(at, Access::READ).is_err());
+//!     assert!(init.handle_fault(at, Access::READ).is_ok());
 //!     Ok(())
 //! }
 //!
