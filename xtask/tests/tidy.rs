@@ -442,17 +442,43 @@ fn comments_have_at_most_110_columns() {
     assert_none("comments wider than 110 columns", wide);
 }
 
-/// Words that a sentence about tasks, calls and objects must not contain. It names the task, call or object
-/// instead.
-const RIDDLES: &[&str] = &["whoever", "whom", "whomever", "likewise", "he", "him", "his"];
+/// Words that a sentence must not contain: it names the task, thread, caller or CPU, or uses an ordinary word.
+const AVOIDED: &[&str] = &[
+    "nobody",
+    "somebody",
+    "anybody",
+    "whoever",
+    "whom",
+    "whomever",
+    "he",
+    "him",
+    "his",
+    "anew",
+    "likewise",
+    "hitherto",
+    "therein",
+    "whereupon",
+];
 
-/// Words before which a following "who" has no noun.
-const BEFORE_A_RIDDLE: &[&str] =
-    &["for", "by", "of", "with", "from", "to", "than", "tells", "lets", "and", "or"];
+/// How a paragraph of a doc comment must not begin: it begins with a verb or with the noun that it describes.
+const AVOIDED_STARTS: &[&str] = &[
+    "What ",
+    "Who ",
+    "Whoever ",
+    "As ",
+    "The same ",
+    "Same ",
+    "Of ",
+    "Whether ",
+    "So ",
+    "Likewise ",
+    "Else ",
+    "Where ",
+];
 
 /// Returns the comments of a Rust source, or the text of a document: lines with their numbers from 1. An
 /// empty line is between two paragraphs.
-fn said(source: &Source) -> Vec<(usize, &str)> {
+fn written(source: &Source) -> Vec<(usize, &str)> {
     if source.path.ends_with(".md") {
         return prose(&source.text).collect();
     }
@@ -464,37 +490,71 @@ fn said(source: &Source) -> Vec<(usize, &str)> {
     (1..).zip(source.text.lines().map(comment)).collect()
 }
 
-/// Returns the places where a sentence does not name its subject: line numbers, and the word with the word
-/// before.
-fn riddles(source: &Source) -> Vec<(usize, String)> {
-    let (mut found, mut before) = (Vec::new(), "");
-    for (number, line) in said(source) {
-        if line.trim().is_empty() {
-            before = "";
-        }
-        for raw in line.split_whitespace().filter(|raw| !raw.contains('`')) {
-            let word = raw.trim_matches(|letter: char| !letter.is_alphanumeric());
-            let headless = word == "Who"
-                || word == "who" && (BEFORE_A_RIDDLE.contains(&before) || before.ends_with([':', ';']));
-            if headless || RIDDLES.contains(&&*word.to_lowercase()) {
-                found.push((number, format!("{before} {raw}")));
-            }
-            before = raw;
-        }
-    }
-    found
+/// Returns the sources with prose: all Rust sources, and the documents that people write.
+fn prose_sources() -> impl Iterator<Item = Source> {
+    let by_people =
+        |source: &Source| source.path.ends_with(".md") && !source.path.starts_with("docs/results/");
+    sources(".").into_iter().filter(move |source| source.path.ends_with(".rs") || by_people(source))
 }
 
-/// Checks that sentences name the actor: "a fault that finds", not "who finds".
+/// Checks that sentences name the actor, and use ordinary words.
 #[test]
-fn sentences_name_the_actor() {
-    let is_prose = |source: &Source| source.path.ends_with(".rs") || source.path.ends_with(".md");
+fn sentences_contain_no_avoided_word() {
     let mut found = Vec::new();
-    for source in sources(".").into_iter().filter(is_prose) {
-        let riddles = riddles(&source).into_iter();
-        found.extend(riddles.map(|(number, words)| format!("{}:{number}: {}", source.path, words.trim())));
+    for source in prose_sources() {
+        for (number, line) in written(&source) {
+            for raw in line.split_whitespace().filter(|raw| !raw.contains('`')) {
+                let word = raw.trim_matches(|letter: char| !letter.is_alphanumeric()).to_lowercase();
+                if AVOIDED.contains(&&*word) {
+                    found.push(format!("{}:{number}: {word}", source.path));
+                }
+            }
+        }
     }
-    assert_none("does not name the actor", found);
+    assert_none("words to avoid", found);
+}
+
+/// Checks that each paragraph of a doc comment begins with a verb or with the noun that it describes.
+#[test]
+fn doc_comments_begin_with_a_verb_or_noun() {
+    let mut found = Vec::new();
+    for source in prose_sources().filter(|source| source.path.ends_with(".rs")) {
+        let (mut first, mut fenced) = (true, false);
+        for (number, line) in (1..).zip(source.text.lines()) {
+            let line = line.trim_start();
+            let Some(text) = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")) else {
+                (first, fenced) = (true, false);
+                continue;
+            };
+            let text = text.trim_start();
+            fenced ^= text.starts_with("```");
+            if first && !fenced && AVOIDED_STARTS.iter().any(|start| text.starts_with(start)) {
+                found.push(format!("{}:{number}: {text}", source.path));
+            }
+            first = text.is_empty() || text.starts_with(['#', '|', '`']);
+        }
+    }
+    assert_none("doc comments that begin otherwise", found);
+}
+
+/// Checks that the tests state facts: no name of a test contains a pronoun without a noun.
+#[test]
+fn test_names_state_facts() {
+    const AVOIDED_PARTS: &[&str] = &["what", "who", "nobody", "somebody", "anybody", "anew", "likewise"];
+    let mut found = Vec::new();
+    for source in prose_sources().filter(|source| source.path.ends_with(".rs")) {
+        let mut lines = (1..).zip(source.text.lines());
+        while lines.by_ref().any(|(_, line)| line.trim() == "#[test]") {
+            let name =
+                lines.by_ref().find_map(|(number, line)| Some((number, line.trim().strip_prefix("fn ")?)));
+            let Some((number, rest)) = name else { break };
+            let name = rest.split('(').next().unwrap_or_default();
+            if name.split('_').any(|part| AVOIDED_PARTS.contains(&part)) {
+                found.push(format!("{}:{number}: {name}", source.path));
+            }
+        }
+    }
+    assert_none("names of tests that state no fact", found);
 }
 
 /// Checks that docs/reference/soundness.md names every public module, every unsafe trait, and every unsafe
