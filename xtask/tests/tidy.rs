@@ -537,6 +537,65 @@ fn doc_comments_begin_with_a_verb_or_noun() {
     assert_none("doc comments that begin otherwise", found);
 }
 
+/// Names in comments that belong to Linux or to its interfaces, and to no code here.
+const NAMES_OF_LINUX: &[&str] = &[
+    "MAY",
+    "PIDFD_SELF",
+    "PIDFD_SELF_THREAD",
+    "PR_THP_DISABLE_EXCEPT_ADVISED",
+    "TASK_SIZE_MAX",
+    "VM_MAYSHARE",
+    "_WRITE",
+    "c_iflag",
+    "c_lflag",
+    "d_type",
+    "kstrtoint",
+    "newc",
+    "pfn_mkwrite",
+    "remap_pfn_range",
+    "rt_sigaction",
+    "rt_sigreturn",
+    "sigcontext",
+    "st_rdev",
+    "tlb_gen",
+    "uc_flags",
+    "unmap_mapping_range",
+    "vm_operations_struct",
+    "vm_private_data",
+];
+
+/// Checks that names in backticks in comments are words of the code.
+#[test]
+fn names_in_comments_exist_in_the_code() {
+    // This file names what the code does not contain.
+    let sources: Vec<Source> =
+        sources(".").into_iter().filter(|source| source.path != "xtask/tests/tidy.rs").collect();
+    let of_code = |path: &str| [".rs", ".c", ".s", ".toml"].iter().any(|end| path.ends_with(end));
+    let known: std::collections::HashSet<&str> = sources
+        .iter()
+        .filter(|source| of_code(&source.path))
+        .flat_map(|source| source.text.lines().map(code).flat_map(words))
+        .collect();
+    let is_name = |name: &str| {
+        name.starts_with(|first: char| first.is_alphabetic() || first == '_')
+            && name
+                .trim_end_matches("()")
+                .chars()
+                .all(|letter| letter.is_alphanumeric() || "_:".contains(letter))
+    };
+    let mut found = Vec::new();
+    for source in sources.iter().filter(|source| source.path.ends_with(".rs")) {
+        for (number, line) in written(source) {
+            for name in line.split('`').skip(1).step_by(2).filter(|name| is_name(name)) {
+                if !NAMES_OF_LINUX.contains(&name) && !words(name).all(|word| known.contains(word)) {
+                    found.push(format!("{}:{number}: `{name}`", source.path));
+                }
+            }
+        }
+    }
+    assert_none("names in comments that are not in the code", found);
+}
+
 /// Checks that the tests state facts: no name of a test contains a pronoun without a noun.
 #[test]
 fn test_names_state_facts() {

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// Returns `Type::call` of every public method in the sources, with its file. Methods that are hidden from
+/// Returns every public method in the sources as "Type::method", with its file. Methods that are hidden from
 /// the documentation are calls between crates of the project, and are left out.
 pub fn public_calls(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();

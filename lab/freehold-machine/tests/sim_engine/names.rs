@@ -82,5 +82,5 @@ fn machine_refuses_use_on_another_thread() {
         why.downcast_ref::<String>().cloned()
     };
     let why = thread::scope(|scope| scope.spawn(elsewhere).join().expect("caught"));
-    assert!(why.is_some_and(|why| why.contains("stays on the thread that made it")));
+    assert!(why.is_some_and(|why| why.contains("must stay on the thread that built it")));
 }
