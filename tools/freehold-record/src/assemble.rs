@@ -101,7 +101,7 @@ impl<'a> Assembler<'a> {
     pub fn report(&mut self, raw: Raw) {
         let Raw { time, cpu, thread, what } = raw;
         if let RawKind::Lost(events) = what {
-            self.give_up_what_is_open();
+            self.mark_open_operations_lost();
             self.made.ops.push(Op::new(time, None, 0, Some(Kind::Lost { events })));
             return;
         }
@@ -200,7 +200,7 @@ impl<'a> Assembler<'a> {
     /// Marks the calls and faults in progress as lost, because reports may be lost from now on or were lost
     /// until now. The next reported end may belong to a later call or fault, so its task is lost from the
     /// start of the call or fault.
-    fn give_up_what_is_open(&mut self) {
+    fn mark_open_operations_lost(&mut self) {
         for task in self.tasks.values_mut() {
             task.ranges = None;
             let fault = task.fault.take().filter(|_| std::mem::take(&mut task.in_fault));

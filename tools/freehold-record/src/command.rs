@@ -54,6 +54,6 @@ pub fn gains_privileges(command: &OsStr) -> bool {
 pub fn cannot_run(command: &OsStr, error: &io::Error, tell: &dyn Fn(Notice)) -> u8 {
     let missing = error.kind() == io::ErrorKind::NotFound;
     let why = if missing { "command not found".to_owned() } else { error.to_string() };
-    tell(Notice::Said(format!("cannot run '{}': {why}", Path::new(command).display())));
+    tell(Notice::Failed(format!("cannot run '{}': {why}", Path::new(command).display())));
     if missing { NOT_FOUND } else { CANNOT_RUN }
 }

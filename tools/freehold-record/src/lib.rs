@@ -74,6 +74,8 @@ pub struct Options {
 pub enum Notice<'n> {
     /// A message in words.
     Said(String),
+    /// The reason why the command could not be started.
+    Failed(String),
     /// The files of the kernel's tracing are written.
     Written(&'n Written),
     /// This file can be replayed.

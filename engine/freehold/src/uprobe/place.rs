@@ -181,7 +181,7 @@ impl<P: Platform> Page<'_, P> {
         // One reference belongs to this entry. Another reference can be obtained only through this table,
         // which is locked.
         let (alone, own) = (frame.refs() == 1, frame.is_exclusive());
-        if !frame.is_anon() || self.is_made_anew(pfn) && (alone || !own) {
+        if !frame.is_anon() || self.can_be_recreated(pfn) && (alone || !own) {
             self.vm.count_page(frame.kind(), -1);
             frame.sub_map();
             gather.add_frame(pfn, Level::Pte);
@@ -237,7 +237,7 @@ impl<P: Platform> Page<'_, P> {
 
     /// Returns true if a fault would create an equal copy, because the copy differs from the file's page only
     /// by breakpoints. A copy without any difference may result from a store, and is kept.
-    fn is_made_anew(&self, copy: Pfn) -> bool {
+    fn can_be_recreated(&self, copy: Pfn) -> bool {
         let Some(original) = self.original.filter(|_| self.put) else { return false };
         let platform = self.vm.platform();
         let (mut ours, mut theirs) = ([0; CHUNK], [0; CHUNK]);

@@ -15,7 +15,7 @@ const WINDOW: u64 = 4 * PAGES;
 /// Number of calls in one run.
 const STEPS: u64 = 150;
 /// Number of runs of each design.
-const RUNS: u64 = 12;
+const RUNS: u64 = 8;
 /// Largest number of processes at a time.
 const MOST: usize = 3;
 

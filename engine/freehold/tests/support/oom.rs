@@ -268,8 +268,8 @@ pub fn every_failure<S: Scene>(
     })
 }
 
-/// Makes each call with every failure, on each of five designs, and with each number of frames and VMAs in
-/// store. A quick run uses one design for each call, in rotation.
+/// Makes each call with every failure, on some of five designs in rotation, and with each number of frames
+/// and VMAs in store. A quick run uses one design for each call, a full run two, and a long run all.
 pub fn every_failure_of_each<S: Scene>(
     calls: &[Call<S>],
     designs: [Locking; 5],
@@ -278,7 +278,7 @@ pub fn every_failure_of_each<S: Scene>(
     end: impl Fn(S::Stage),
 ) {
     let mut wrong = Vec::new();
-    let turns = Effort::of(1, designs.len(), designs.len());
+    let turns = Effort::of(1, 2, designs.len());
     let mut met = vec![0; calls.len() * turns];
     for &spare in spares {
         let mut stage = Some(new(spare));

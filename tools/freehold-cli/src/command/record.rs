@@ -17,6 +17,7 @@ pub fn run(args: RecordArgs) -> anyhow::Result<u8> {
         Options { output, snapshot_every, snapshots, buffer_kb, rename, force, calls_only, command };
     record(&options, &|notice| match notice {
         Notice::Said(words) => eprintln!("freehold: {words}"),
+        Notice::Failed(words) => eprintln!("error: {words}"),
         Notice::Written(written) => show(written),
         Notice::Replayable(file) => eprintln!("freehold: replay with: freehold replay {}", file.display()),
     })

@@ -91,7 +91,7 @@ impl Planner {
 
     /// Notes that shmget returned, or shmat accepted, the identifier of a removed segment: the identifier
     /// belongs to a new segment now, or an unrecorded process has kept the old one attached.
-    pub(super) fn made_anew(&mut self, task: u32, call: &Call, when: When) {
+    pub(super) fn note_new_segment(&mut self, task: u32, call: &Call, when: When) {
         let (made, id) = match (call.name, call.returned) {
             (CallName::Shmget, Returned::Value(id)) => (true, id),
             (CallName::Shmat, Returned::Value(_)) => (false, call.args[0]),

@@ -269,7 +269,7 @@ impl Planner {
             return;
         }
         let removed = removed_by(&call);
-        self.made_anew(task, &call, when);
+        self.note_new_segment(task, &call, when);
         self.place_removals(task, Some(&call), when);
         self.call(line, task, call);
         if let Some(segment) = removed {
