@@ -1,4 +1,4 @@
-//! Error numbers that the engine does not use.
+//! Error numbers that the engine does not use, in addition to `freehold::error::Errno`.
 
 use freehold::error::Errno;
 

@@ -1,4 +1,8 @@
-//! Turns what is typed or sent into what programs read. `PROTOCOL.md` describes the two kinds of console.
+//! The input of the console: turns bytes from a keyboard or a stream into the bytes that programs read. A
+//! terminal edits a line before programs may read it; a stream only removes escapes.
+//!
+//! This file has no lock and touches no device, so its tests run on any machine. `files/console.rs` polls the
+//! serial port and guards the [`Input`] by a lock. `PROTOCOL.md` describes the two kinds of console.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -24,7 +24,8 @@ pub fn records() -> bool {
     RECORDS.load(Relaxed)
 }
 
-/// True if an option needs a look at every call, or a tracer wants its tracee to stop there.
+/// True if every system call must be observed: because of an option, or because a tracer wants its tracee to
+/// stop at system calls.
 static WATCHES: AtomicBool = AtomicBool::new(false);
 
 #[inline(always)]
@@ -119,7 +120,7 @@ pub fn init(line: &str, report_unknown: impl Fn(&str)) {
     WATCHES.store(is_tracing() || measures_irq_off() || records() || crashes, Relaxed);
 }
 
-/// Makes every system call be looked at, because a tracer wants its tracee to stop there.
+/// Makes the kernel observe every system call, because a tracer wants its tracee to stop at system calls.
 pub fn watch_calls() {
     WATCHES.store(true, Relaxed);
 }

@@ -34,10 +34,11 @@ pub struct Cpu {
     pub resched: Cell<bool>,
     /// Time at which the timer fires, in nanoseconds; `u64::MAX` if it is disarmed.
     pub timer: Cell<u64>,
-    /// The state of `preempt`: the count of reasons that forbid preemption, the counter's value when
-    /// interrupts were last let in, and the ticks after which they are let in again.
+    /// Number of reasons that forbid preemption: see `preempt`.
     pub held: Cell<u32>,
+    /// Value of the time-stamp counter when interrupts were last let in, low half.
     pub let_in: Cell<u32>,
+    /// Number of ticks after which a preemption point lets interrupts in again.
     pub let_in_after: Cell<u32>,
     /// Time since when interrupts are off: see `irq_off`.
     pub off_since: Cell<u64>,

@@ -30,7 +30,7 @@ struct Segments {
 #[repr(transparent)]
 struct Own(UnsafeCell<Segments>);
 
-// SAFETY: only its own CPU writes each of them, before that CPU uses it.
+// SAFETY: each CPU writes only its own `Segments`, and writes them before it uses them.
 unsafe impl Sync for Own {}
 
 #[repr(C, align(4096))]

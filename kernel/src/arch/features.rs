@@ -196,9 +196,9 @@ impl VectorState {
     }
 }
 
-/// The image that a signal frame has of these registers, and from which `rt_sigreturn` restores them. The
-/// image is FXSAVE's. With XSAVE, a header, the upper halves of AVX and PKRU follow, between Linux's marks
-/// (`struct _fpx_sw_bytes`).
+/// The image of these registers in a signal frame, from which `rt_sigreturn` restores the registers. Its
+/// first part has the layout of FXSAVE. With XSAVE, a header, the upper halves of AVX and PKRU follow,
+/// between Linux's marks (`struct _fpx_sw_bytes`).
 impl VectorState {
     const LEGACY: usize = 512;
     const HEADER: usize = 64;

@@ -7,7 +7,8 @@ use crate::arch::serial;
 use core::panic::PanicInfo;
 use x86_64::instructions::{hlt, interrupts, port::Port};
 
-/// Value written to QEMU's debug-exit device. It is not 0, because 0 would look like a refusal by QEMU.
+/// Value written to QEMU's debug-exit device. QEMU exits with status 2 n + 1 for the value n. The value is
+/// not 0, because QEMU exits with status 1 when it refuses its arguments.
 const END: u8 = 1;
 
 /// Sends all pending output, then ends the machine with the first program's status.
@@ -61,12 +62,13 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     exit_after_panic()
 }
 
-/// Named by landing pads of the precompiled libraries, which never run.
+/// A symbol that the landing pads of the precompiled libraries need for linking. Never called, because no
+/// panic unwinds.
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {
     panic!("unwinding")
 }
 
-/// Named by exception tables of the precompiled libraries, which are never read.
+/// A symbol that the exception tables of the precompiled libraries need for linking. Never called.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}

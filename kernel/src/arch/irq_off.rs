@@ -9,8 +9,8 @@ use crate::arch::{clock, cpu::cpu};
 use crate::options;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The longest interval: its nanoseconds in the upper bits, and below what ended it: a call's number, or
-/// `VECTOR` and a vector.
+/// The longest interval. The upper bits are its nanoseconds. The lower bits say what ended it: the number of
+/// a call, or `VECTOR` and a vector.
 static LONGEST: AtomicU64 = AtomicU64::new(0);
 /// Flag that marks a vector's number, to distinguish it from a call's.
 pub const VECTOR: u64 = 0x1000;

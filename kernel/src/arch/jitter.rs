@@ -20,8 +20,8 @@ pub fn stall() {
     }
 }
 
-/// Delays the CPU by a random number of loop iterations. 11 times of 16 there is no delay; otherwise fewer
-/// than 100 or 3,000 iterations, or, once in 4,096, fewer than 300,000.
+/// Delays the CPU by a random number of loop iterations. In 11 of 16 cases there is no delay. In the other
+/// cases the number of iterations is below 100 or below 3,000; once in 4,096 calls it is below 300,000.
 #[cold]
 fn stall_now(seed: u64) {
     let own = cpu();

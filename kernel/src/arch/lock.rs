@@ -29,7 +29,7 @@ impl<T> SpinLock<T> {
     ///
     /// # Safety
     ///
-    /// Nothing else runs any more.
+    /// No other code runs any more, on any CPU.
     pub unsafe fn at_standstill(&self) -> &T {
         // SAFETY: by the caller's promise, no other CPU uses the value.
         unsafe { &*self.value.get() }

@@ -1,4 +1,5 @@
-//! The processor and the devices next to it. Nothing here knows the life of threads, processes or files.
+//! The processor, its timers and interrupt controllers, and the serial port. No file of this folder depends
+//! on how threads, processes or files work; traps call those layers through [`handlers`].
 //!
 //! | file | what |
 //! | --- | --- |

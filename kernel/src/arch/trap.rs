@@ -1,4 +1,5 @@
-//! Exceptions and interrupts, after `entry.s` has saved all registers.
+//! Exceptions and interrupts, after `entry.s` has saved all registers. This file finds the reason of a trap
+//! and calls the layer above through the table of [`handlers`]. It runs with interrupts off.
 
 use super::frame::{Frame, Vectors};
 use super::handlers::{Handlers, handlers};
@@ -74,7 +75,8 @@ fn handle(frame: &mut Frame, handlers: &Handlers, serve: Serve) -> u64 {
             preempt::release();
         }
         SPURIOUS => {}
-        // These vectors run on their own stacks, from which no thread continues.
+        // These vectors run on stacks of their own. No thread can continue after them, because they end the
+        // machine.
         2 => (handlers.nonmaskable)(frame),
         vector @ (8 | 18) => fatal(frame, vector),
         _ if frame.is_user() => (handlers.exception)(frame),

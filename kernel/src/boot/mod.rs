@@ -1,4 +1,5 @@
-//! From the first instruction until all CPUs run.
+//! From the first instruction until all CPUs run: `boot.s` (entry of the first CPU), the list of CPUs from
+//! the firmware, and the start of the other CPUs.
 
 pub mod madt;
 pub mod smp;

@@ -1,5 +1,9 @@
-//! Contents of files: positions, sizes, holes, copies within the kernel, and calls that write data to
-//! storage. There is no storage, so the last kind has no effect.
+//! Calls on the contents of files: positions, sizes, holes, copies within the kernel, and calls that write
+//! data to storage. The kernel has no storage, so calls that write data to storage have no effect.
+//!
+//! A call that uses the position of a file holds it ([`Open::hold_position`]). A call that changes contents
+//! or size holds the lock of the contents, which it takes second ([`Open::hold_contents`]).
+//! `calls/descriptors.rs` has read and write.
 
 use super::descriptors::put;
 use crate::arch::frame::Frame;

@@ -1,4 +1,9 @@
-//! Files by descriptor.
+//! Calls on open files that a descriptor names: reading, writing, closing, copying, pipes, sockets, fcntl.
+//! The functions that decode a descriptor or an array of `struct iovec` also serve the other files of this
+//! folder.
+//!
+//! A write holds the position and then the contents of the file (`files/open.rs`). The table of descriptors
+//! is locked only while a descriptor is looked up or changed.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -199,7 +204,8 @@ fn fcntl(frame: &mut Frame) -> Answer {
             let _ = open.flags.fetch_update(Relaxed, Relaxed, step);
             Ok(0)
         }
-        // Locks are always granted: one process never conflicts with itself, and no other is checked.
+        // File locks are always granted, because the kernel does not record them. Two processes can therefore
+        // hold conflicting locks.
         F_GETLK | OFD_GETLK => UserPtr::<u16>::new(argument).write(&UNLOCKED).map(|()| 0),
         F_SETLK | F_SETLKW | OFD_SETLK | OFD_SETLKW => UserPtr::<u16>::new(argument).read().map(|_| 0),
         F_GETOWN | F_SETOWN | F_GETSIG | F_SETSIG => Ok(0),

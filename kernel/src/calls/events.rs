@@ -1,4 +1,5 @@
-//! Descriptors without a path: eventfd, timers, memory files, userfaultfd.
+//! Calls that make files without a path: eventfd, timerfd, memory files, userfaultfd. The files themselves
+//! are in `files/event.rs`, `files/timer.rs`, `files/tree.rs` and `process/userfault.rs`.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

@@ -1,4 +1,6 @@
-//! Files by path.
+//! Calls on files that a path names: opening, links, working directories, lists of directories. The other
+//! files of this folder use the functions here to read a path and find its node; `files/tree.rs` walks the
+//! path.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};

@@ -1,4 +1,5 @@
-//! Futexes.
+//! The futex calls: they decode the arguments. `process/futex.rs` has the operations, and `sched/wait.rs` the
+//! lists of sleepers.
 
 use crate::arch::{frame::Frame, lock::relax};
 use crate::calls::answer::{Answer, Calls, nothing};

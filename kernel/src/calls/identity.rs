@@ -1,4 +1,6 @@
-//! Identity of a process: users, groups, capabilities, process groups, sessions, and the options of prctl.
+//! The calls for the identity of a process: users, groups, capabilities, process groups, sessions, and the
+//! options of prctl. The values are stored in [`Process`](crate::process::Process); only "the effective user
+//! is 0" has an effect (`process/ids.rs`).
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls, nothing};

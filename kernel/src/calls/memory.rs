@@ -1,4 +1,9 @@
-//! Memory calls. The engine implements nearly all of them.
+//! The memory calls. The engine implements nearly all of them: a call decodes its arguments, calls the
+//! address space of the thread, and returns the error number.
+//!
+//! The kernel adds only rules that depend on a process or on the machine: READ_IMPLIES_EXEC, access to other
+//! processes, the peak of resident memory, and membarrier. `calls/memory_options.rs` has prctl,
+//! `calls/policies.rs` NUMA, `calls/shm.rs` segments.
 
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
@@ -285,8 +290,8 @@ fn pkey_mprotect(frame: &mut Frame) -> Answer {
     done.map(|()| 0).map_err(|error| error.errno())
 }
 
-/// The supported commands of membarrier, one bit each; and the commands that need registration by the next
-/// higher bit.
+/// The commands of membarrier that the kernel supports, one bit each. Each command in `PRIVATE` needs a
+/// registration, which is the command of the next higher bit.
 const BARRIERS: u64 = 0x7f;
 const PRIVATE: [u64; 2] = [1 << 3, 1 << 5];
 /// Commands for which processes have registered, by PID.

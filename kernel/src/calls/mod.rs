@@ -114,7 +114,7 @@ fn perform(frame: &mut Frame, call: Call) {
     }
 }
 
-/// Performs a call while an option looks at calls.
+/// Performs a call while an option or a tracer observes calls.
 #[cold]
 fn watched(frame: &mut Frame, call: Call) -> UserAddr {
     let number = frame.rax;

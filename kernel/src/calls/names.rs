@@ -1,4 +1,5 @@
-//! Calls that make, remove and rename nodes of the tree.
+//! Calls that make, remove and rename nodes of the tree, and mounts. They find the directory and the last
+//! name of a path; `files/names.rs` makes the change and orders concurrent changes.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};

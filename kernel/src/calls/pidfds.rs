@@ -1,4 +1,5 @@
-//! Processes by descriptor.
+//! The calls on descriptors of processes, and the lookup of the process that a descriptor names.
+//! `process/pidfd.rs` has the file.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};

@@ -1,4 +1,6 @@
-//! Memory policies, on a machine with one node.
+//! The calls for memory policies, on a machine with one NUMA node. The calls check their arguments as Linux
+//! does, and store the policy of a VMA in the engine and the policy of a thread in `THREADS`. A policy never
+//! changes where a page is allocated.
 
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};

@@ -1,4 +1,8 @@
 //! Calls that wait for files: poll, select, epoll. A caller sleeps on the keys of all its files at once.
+//!
+//! A call collects the keys and the readiness of its files (`Look`), queues itself on every key, and looks
+//! again before it sleeps. No lock is held while a file computes its readiness. `files/epoll.rs` has the sets
+//! of epoll.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -48,7 +52,8 @@ impl<R> Look<R> {
     }
 }
 
-/// Looks repeatedly until something is found. Returns `None` when the deadline has passed.
+/// Calls `look` until it finds something, and sleeps on its keys in between. Returns `None` when the deadline
+/// has passed.
 fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) -> Result<Option<R>, Errno> {
     loop {
         let first = look()?;
@@ -59,7 +64,7 @@ fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) 
         if waiting.is_empty() {
             waiting.push(wait::enqueue(Key::kernel(&raw const deadline as u64), u32::MAX));
         }
-        // Looks again, for events from before the thread was queued.
+        // Looks again, because an event may have arrived before the thread was queued.
         let second = look();
         if !matches!(&second, Ok(Look { found: None, .. })) {
             for waiting in &waiting {
@@ -74,7 +79,7 @@ fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) 
     }
 }
 
-/// Returns the end of a timeout in milliseconds; never, if the timeout is negative.
+/// Returns the end of a timeout in milliseconds; `u64::MAX`, which means never, if the timeout is negative.
 fn by_ms(timeout: u64) -> u64 {
     match timeout as i32 {
         ms @ 0.. => deadline_after(ms as u64 * 1_000_000),
@@ -82,7 +87,8 @@ fn by_ms(timeout: u64) -> u64 {
     }
 }
 
-/// Returns the end of the timeout in a `struct timespec`; never, if the pointer is null.
+/// Returns the end of the timeout in a `struct timespec`; `u64::MAX`, which means never, if the pointer is
+/// null.
 fn by_timespec(at: u64) -> Result<u64, Errno> {
     match at {
         0 => Ok(u64::MAX),

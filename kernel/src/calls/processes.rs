@@ -1,4 +1,6 @@
-//! Threads and processes.
+//! The calls that make, end and wait for threads and processes, and those that return their numbers. They
+//! check the arguments; `process/clone.rs`, `process/exec.rs`, `process/exit.rs` and `process/reap.rs` do the
+//! work.
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{clock, features::VectorState, lock::SpinLock};

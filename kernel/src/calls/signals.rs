@@ -1,4 +1,5 @@
-//! Signals: masks, handlers, sending, waiting.
+//! The signal calls: masks, handlers, sending, waiting. They check the arguments and call `process/signal`,
+//! which keeps all state of signals and describes its locks.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

@@ -1,4 +1,4 @@
-//! Calls about the system as a whole.
+//! The calls about the system as a whole: uname and getrandom.
 
 use crate::arch::{frame::Frame, random};
 use crate::calls::answer::{Answer, Calls};

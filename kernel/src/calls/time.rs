@@ -1,4 +1,5 @@
-//! Clocks and sleeping.
+//! The calls for clocks and sleeping, and the conversions of times that the other files of this folder use.
+//! `arch/clock.rs` measures the time.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

@@ -1,4 +1,5 @@
-//! Timers that send signals.
+//! The calls for timers that send signals. `process/itimers.rs` has the timers; this file converts times and
+//! structures.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

@@ -1,4 +1,5 @@
-//! Resource use and resource limits of processes.
+//! Calls for the resource use and the resource limits of processes. The counters are in `process::Usage`, the
+//! limits in `process/limits.rs`.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

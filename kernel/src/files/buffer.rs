@@ -1,4 +1,7 @@
 //! The memory of a program from which a call reads or to which it writes: one range, or several in order.
+//!
+//! Files copy data only through this type, which uses `platform/user.rs`. A copy may fault and sleep, so the
+//! caller holds no spin lock.
 
 use crate::arch::preempt;
 use crate::platform::user;

@@ -1,4 +1,4 @@
-//! The memory devices: null, zero, full, random.
+//! The memory devices of /dev: null, zero, full, random. Their files have no state.
 
 use crate::arch::random;
 use crate::files::{CHARACTER, File, Stat, buffer::UserBuffer, console::Console, tree::Node};

@@ -1,4 +1,4 @@
-//! Named pipes. Each open makes a new end.
+//! Opens named pipes. Each open makes a new end of the pipe that the node has; `files/pipe.rs` has the pipe.
 
 use crate::errno;
 use crate::files::pipe::{Pipe, READ, Reader, WRITE, Writer};

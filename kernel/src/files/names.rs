@@ -73,7 +73,7 @@ pub fn link(node: &Arc<Node>, directory: &Arc<Node>, name: &[u8]) -> Result<(), 
     directory.insert(name, node.clone())
 }
 
-/// The treatment of an existing node with the new name by [`rename`].
+/// The effect of [`rename`] if a node with the new name exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Existing {
     /// The existing node is removed.
@@ -136,7 +136,8 @@ static MOUNTS: SpinLock<Vec<(Weak<Node>, &str)>> = SpinLock::new(Vec::new());
 pub fn mounts() -> Vec<(Vec<u8>, &'static str)> {
     let all = MOUNTS.lock().clone();
     let path = |node: Arc<Node>| {
-        // Built from the parent's path, because a directory that another mount covers also has a path.
+        // The path is made of the parent's path and the node's name, which also works for a directory that
+        // another mount covers.
         let up = node.parent.lock().upgrade()?;
         let mut path = tree::path_of(&up);
         if path != b"/" {
@@ -164,7 +165,7 @@ pub fn mount(directory: &Arc<Node>, kind: &'static str, huge: Option<HugePageSiz
     new.links.store(1, Relaxed);
     set_name(entries(&up)?, (&up, &name), &new);
     let mut mounts = MOUNTS.lock();
-    // Drops mounts that were freed together with the directory around them.
+    // Removes from the list the mounts that were freed together with a directory that contained them.
     mounts.retain(|(node, _)| node.strong_count() > 0);
     mounts.push((Arc::downgrade(&new), kind));
     Ok(())

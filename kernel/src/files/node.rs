@@ -1,4 +1,5 @@
-//! Open files of the tree. Freehold holds their contents: read, write and mmap use the same pages.
+//! The file that an open of a tree node returns, if the node is a regular file or a directory. Freehold holds
+//! the contents: read, write and mmap use the same pages. `files/tree.rs` has the nodes.
 
 use crate::errno;
 use crate::files::tree::{Kind, Node};

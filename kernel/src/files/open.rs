@@ -1,4 +1,8 @@
-//! An open file, which the descriptors made by dup or fork share.
+//! An open file: its node or device, its flags and its position, which the descriptors made by dup or fork
+//! share.
+//!
+//! The position has a sleeping lock, which a call takes before the lock of the file's contents.
+//! `files/table.rs` has the descriptors, and [`File`] is the interface of the file behind them.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;

@@ -1,4 +1,9 @@
-//! Pipes.
+//! Pipes: a queue of bytes with ends for reading and for writing. Named pipes (`files/fifo.rs`) and sockets
+//! (`files/socket.rs`) are made of them.
+//!
+//! The spin lock of the state guards the bytes and the counts of ends. It is never held while bytes are
+//! copied from or to a program. A sleeping lock keeps the order of readers during such a copy. All threads
+//! that wait for the pipe sleep on one key.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;

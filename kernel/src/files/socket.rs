@@ -46,8 +46,8 @@ impl File for Socket {
         Stat { mode: SOCKET | 0o777, ..self.reader.stat() }
     }
 
-    /// Returns the events that hold. A direction that the other side has ended is readable; HUP means that
-    /// both directions have ended.
+    /// Returns the events for which the socket is ready. If the other side has ended its direction, the
+    /// socket is readable. HUP means that both directions have ended.
     fn ready(&self) -> u32 {
         let (read, write) = (self.reader.ready(), self.writer.ready());
         let end = if read & HUNG_UP != 0 { READABLE } else { 0 };

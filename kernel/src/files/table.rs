@@ -1,4 +1,7 @@
-//! The descriptors of a process.
+//! The table of descriptors of a process: open files by number, the flag FD_CLOEXEC, and the limit.
+//!
+//! A spin lock guards the table. A file is closed after the lock is released, because closing may free memory
+//! and wake threads.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;

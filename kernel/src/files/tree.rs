@@ -1,5 +1,9 @@
-//! The root file system: a tree in memory, unpacked from the archive at the start. Freehold holds the files'
-//! contents: read, write and mmap use the same pages.
+//! The root file system: a tree of nodes in memory, unpacked from the archive at the start. Freehold holds
+//! the files' contents: read, write and mmap use the same pages.
+//!
+//! A spin lock per directory guards its entries, so lookups lock one directory at a time. `files/names.rs`
+//! orders changes of several names. `files/node.rs` has the open file of a node, `proc` the nodes whose text
+//! is generated.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::errno;
@@ -58,7 +62,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Takes out the references that may be the last ones to other nodes.
+    /// Removes and returns the references of this node that may be the last ones to other nodes.
     fn take_below(&mut self) -> Vec<Arc<Node>> {
         let mut below: Vec<_> = self.keeps.lock().take().into_iter().collect();
         if let Kind::Directory(entries) = &self.kind {
@@ -136,7 +140,7 @@ impl Node {
         Self::new(DIRECTORY | mode & 0o7777, Kind::Directory(SpinLock::new(BTreeMap::new())))
     }
 
-    /// Makes a file whose text is made when it is opened.
+    /// Makes a file whose text is generated each time the file is opened.
     pub fn made(mode: u32, maker: Maker) -> Arc<Node> {
         Self::new(REGULAR | mode, Kind::Made(maker))
     }

@@ -1,4 +1,5 @@
-//! Grace periods.
+//! Grace periods: the state of `freehold-kit`'s quiescent-state RCU. The scheduler reports quiescent states,
+//! and `platform/mod.rs` implements read sections and deferred functions with it.
 
 use crate::arch::cpu::MAX_CPUS;
 use freehold_kit::{Qsbr, QsbrCpu};

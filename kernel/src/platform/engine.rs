@@ -1,4 +1,5 @@
-//! The engine, which all address spaces share.
+//! The engine, which all address spaces of this kernel share. It is made once at boot, with the settings of
+//! this kernel, and lives for ever.
 
 use super::Machine;
 use alloc::boxed::Box;

@@ -196,7 +196,8 @@ unsafe impl Platform for Machine {
     unsafe fn free_frames(&self, frames: &[Pfn]) {
         // SAFETY: each frame came from `alloc_frames`.
         frames.iter().rev().for_each(|frame| unsafe { frames::free(frame.get(), 0) });
-        // The engine holds no spin lock here, and the end of a file takes none.
+        // No spin lock is held here: the engine calls this function without one, and the end of a file takes
+        // none.
         preempt::preempt_point();
     }
 

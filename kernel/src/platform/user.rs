@@ -81,8 +81,9 @@ pub fn copy_out_some(at: u64, data: &[u8]) -> usize {
     some(data.len(), |from, to| copy_out(at.wrapping_add(from as u64), &data[from..to]))
 }
 
-/// Returns how many of `bytes` bytes `copy` can copy. Tries all of them first, then ever smaller parts up to
-/// the first byte that fails. `copy` gets the start and the end of a part.
+/// Returns how many of `bytes` bytes `copy` can copy. The first attempt copies all bytes. If it fails, the
+/// next attempts copy smaller and smaller parts, up to the first byte that cannot be copied. `copy` gets the
+/// start and the end of a part.
 fn some(bytes: usize, mut copy: impl FnMut(usize, usize) -> Result<(), Errno>) -> usize {
     if copy(0, bytes).is_ok() {
         return bytes;
@@ -127,7 +128,7 @@ fn aligned(at: u64) -> Result<(), Errno> {
     if at.is_multiple_of(4) { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-/// An address in a program at which the program says that there is a `T`.
+/// An address, passed by a program, that should point to a `T` in the program's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct UserPtr<T> {
     at: u64,

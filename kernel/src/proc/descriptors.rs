@@ -1,4 +1,5 @@
-//! The open files of processes: the folders fd and fdinfo.
+//! The open files of a process: the folders /proc/PID/fd and /proc/PID/fdinfo. A lookup reads the table of
+//! descriptors (`files/table.rs`); the link that it returns keeps a reference to the open file.
 
 use crate::files::tree::{self, Jump, Listing, Node};
 use crate::files::{node::node_of, open::Open};

@@ -1,4 +1,5 @@
-//! Reports of what is mapped: the engine's reports, with the inodes and paths of the kernel's files.
+//! The files of /proc/PID about mapped memory: maps, smaps, smaps_rollup, mem and pagemap. The text comes
+//! from the reports of the engine; this file adds the inodes and paths of the kernel's files.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};
@@ -89,7 +90,7 @@ struct Made {
     over: bool,
 }
 
-/// Minimum bytes of a part.
+/// Minimum size of a part of the text, in bytes.
 const PART: usize = 4096;
 
 impl Lines {
@@ -221,7 +222,7 @@ pub struct Pages(pub Arc<Process>);
 
 const PRESENT: u64 = 1 << 63;
 const OF_FILE: u64 = 1 << 61;
-/// Words that one step makes.
+/// Number of words that one step of a read generates.
 const WORDS: usize = 256;
 
 impl File for Pages {

@@ -1,4 +1,6 @@
-//! The folders of processes.
+//! The folders of processes and threads: /proc/PID and /proc/PID/task. Each text is generated when it is
+//! read, from the state of the process at that time. Files about memory are in `proc/maps.rs`, open files in
+//! `proc/descriptors.rs`.
 
 use crate::arch::{clock, cpu};
 use crate::files::tree::{self, Jump, Listing, Node};
@@ -53,7 +55,7 @@ pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
 
 struct Of {
     process: Arc<Process>,
-    /// The thread's number in the folder of a thread, which has no folder `task`.
+    /// The number of the thread, if this is the folder of a thread. Such a folder has no folder `task`.
     thread: Option<u32>,
 }
 

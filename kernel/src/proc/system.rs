@@ -1,4 +1,5 @@
-//! Files about the system as a whole.
+//! The files of /proc about the system as a whole: meminfo, cpuinfo, stat and similar. Texts have the form of
+//! Linux, because programs parse them. Figures that the kernel does not count are shown as 0.
 
 use crate::arch::{clock, cpu, layout::Tables};
 use crate::memory::{self, frames};

@@ -1,4 +1,5 @@
-//! Text files whose text is made when they are read.
+//! Text files: the text is generated when the beginning of an open file is read, and kept until it is read
+//! again from the beginning. The other files of this folder supply the functions that generate texts.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{DIRECTORY, File, LINK, REGULAR, Stat, buffer::UserBuffer, tree::Node};

@@ -1,4 +1,6 @@
-//! Making threads and processes.
+//! Makes threads and processes, for fork, vfork, clone and clone3. The new thread runs only after it is
+//! complete: it is linked to its parent under [`FAMILY`](process::FAMILY), added to its process, and then
+//! queued.
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};

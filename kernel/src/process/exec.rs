@@ -1,4 +1,6 @@
-//! Loading a program: its image, mapped as its ELF file says, and its first stack.
+//! Loads a program: makes a new address space, maps the image as its ELF file says, and writes the first
+//! stack. Nothing here changes the calling process; `calls/processes.rs` replaces the old space once the new
+//! one is complete.
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};

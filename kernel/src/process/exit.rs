@@ -1,4 +1,8 @@
-//! The end of threads and processes.
+//! The end of threads and processes: the order in which an ending thread releases what it has, and the
+//! notification of the parent.
+//!
+//! [`FAMILY`](process::FAMILY) is held while children get another parent and while a status is published.
+//! Files and memory are freed without a lock. `process/reap.rs` has the parent's side.
 
 use crate::arch::halt;
 use crate::platform::user::UserPtr;
@@ -149,7 +153,8 @@ fn give_children_away(process: &Process) {
 /// Publishes the status of a process, and notifies its parent. If the parent ignores its children, forgets
 /// the process.
 fn tell(process: &Arc<Process>, status: Status) {
-    // Held until the status is set. An heir that gets the process later sees the status and is notified.
+    // The lock is held until the status is set. An heir that gets the process later sees the status and is
+    // notified.
     let family = process::FAMILY.lock();
     let Some(parent) = process.parent() else {
         *process.status.lock() = Some(status);

@@ -1,4 +1,7 @@
-//! Page faults and exceptions of programs.
+//! Page faults and exceptions of programs. The engine serves the faults (`AddressSpace::handle_fault`); this
+//! file raises the signal if the engine refuses one, or if the processor reports another exception.
+//!
+//! The functions run with interrupts off and without a spin lock, because serving a fault may sleep.
 
 use crate::arch::frame::{Frame, UserAddr, is_canonical};
 use crate::arch::report::say;

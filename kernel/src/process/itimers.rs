@@ -40,7 +40,8 @@ struct State {
     next: u64,
     /// The interval between expirations; 0 if the timer expires once.
     interval: u64,
-    /// Number of expirations while the signal was pending, now and when the signal was last taken.
+    /// Number of expirations since the pending signal was sent, and the same number for the signal that was
+    /// taken last.
     overrun: u32,
     told_overrun: u32,
 }

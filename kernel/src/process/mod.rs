@@ -273,8 +273,8 @@ impl Process {
         }
     }
 
-    /// Ends every thread of the process as soon as it looks at its work. Also called by `kill`. During a core
-    /// dump all other threads already end, and only SIGKILL applies to the thread that dumps.
+    /// Makes every thread of the process end when it next checks its pending work. Also called by `kill`.
+    /// During a core dump all other threads already end, and only SIGKILL applies to the thread that dumps.
     pub fn end(&self, status: Status) {
         if self.dumping.lock().is_some() && status != Status::by_signal(SIGKILL as u8) {
             return;

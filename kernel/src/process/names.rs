@@ -1,4 +1,4 @@
-//! Names of processes, and the auxiliary vectors of their programs.
+//! Names of processes, and the auxiliary vectors of their programs, as /proc and core files show them.
 
 use crate::process::Process;
 use alloc::vec::Vec;

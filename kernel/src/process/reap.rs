@@ -1,4 +1,5 @@
-//! Waiting for children. Each event of a child is reported once.
+//! Waiting for children and tracees. Each event of a child is reported once: the wait that takes the event
+//! removes it. `process/exit.rs`, `process/signal/job.rs` and `process/trace.rs` publish the events.
 
 use crate::errno;
 use crate::process::{self, Process, signal::types::Report, status::Status};
@@ -23,7 +24,8 @@ pub enum Event {
     Ended(Status),
     Stopped(u32),
     Continued,
-    /// A tracee has stopped. The value is the signal, with an event above it.
+    /// A tracee has stopped. The value is the signal in the low byte, and the event of ptrace in the byte
+    /// above, or 0.
     Trapped(u32),
 }
 

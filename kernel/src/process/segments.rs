@@ -1,4 +1,6 @@
-//! Segments of System V shared memory, by identifier.
+//! The System V segments of shared memory, by identifier: the data that shmctl shows. The engine has the
+//! memory and counts how often a segment is attached; `calls/shm.rs` has the calls. The spin lock of `ALL`
+//! guards the table and the data of every segment.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::files::pages::allocated;

@@ -1,4 +1,5 @@
-//! Settings that programs read and write through /proc/sys.
+//! Settings that programs read and write through /proc/sys and that belong to no other module: limits of
+//! segments, the pattern of core files, and numbers without an effect. `proc/settings.rs` shows them.
 
 use crate::arch::lock::SpinLock;
 use alloc::string::String;

@@ -16,7 +16,7 @@ const PATIENCE_NS: u64 = 500_000_000;
 /// Maximum number of return addresses that are reported of a stack.
 const DEPTH: usize = 24;
 
-/// True while a CPU reports. A lock: acquire and release order the reports.
+/// True while a CPU reports. This flag is a lock: its acquire and release accesses order the reports.
 static TELLS: AtomicBool = AtomicBool::new(false);
 /// Number of CPUs that have reported. Relaxed: read and written under `TELLS`, or polled.
 static TOLD: AtomicUsize = AtomicUsize::new(0);
@@ -53,8 +53,8 @@ pub fn tell(frame: &Frame) -> ! {
     while TELLS.swap(true, Acquire) {
         core::hint::spin_loop();
     }
-    // SAFETY: the other CPUs have stopped. One of them may have been in the middle of a change; then this
-    // report fails.
+    // SAFETY: the other CPUs have stopped, so nothing changes the list. If a CPU was stopped in the middle of
+    // a change of the list, the walk may fault; the machine ends anyway.
     for process in unsafe { process::all_at_standstill() }.values() {
         // SAFETY: as above.
         unsafe { process.threads.at_standstill() }.iter().for_each(|thread| tell_thread(thread));

@@ -18,7 +18,8 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
-/// The data of a program's thread. As with [`Thread`], only the thread itself uses the fields in cells.
+/// The data of a program's thread. Only the thread itself uses the fields of type `Cell` and `UnsafeCell`, as
+/// in [`Thread`].
 pub struct PosixThread {
     process: Arc<Process>,
     space: UnsafeCell<Option<Space>>,

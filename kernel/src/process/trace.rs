@@ -46,8 +46,7 @@ pub enum Mode {
 /// The tracing state of a thread: its tracer and its stop.
 #[derive(Default)]
 pub struct Trace {
-    /// True if there is a tracer. Read without the lock, as a hint: a reader may act on the value of a moment
-    /// before.
+    /// True if there is a tracer. Read without the lock, as a hint: a reader may see an outdated value.
     is_traced: AtomicBool,
     state: SpinLock<State>,
 }
@@ -70,7 +69,7 @@ pub struct State {
 
 /// The state of a stopped thread.
 pub struct Stop {
-    /// The signal, with an event above it.
+    /// The signal in the low byte, and the event in the byte above, or 0.
     pub word: u32,
     pub info: Info,
     /// The registers at the stop. The thread continues with them.

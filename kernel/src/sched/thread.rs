@@ -41,8 +41,8 @@ pub struct Thread {
     pub(super) vectors: UnsafeCell<Box<VectorState>>,
     pub fs_base: Cell<UserAddr>,
     pub gs_base: Cell<UserAddr>,
-    /// The part of the program's space with which CPUs load and flush it; null if there is no space. The task
-    /// that sets the pointer keeps the space alive until it sets another.
+    /// The part of the program's space that a CPU needs to load the space and to flush its translations; null
+    /// if there is no space. The task that sets the pointer keeps the space alive until it sets another.
     pub mmu: Cell<*const SpaceCpus>,
     /// The run time in nanoseconds. Written by the thread's CPU at switches.
     pub ran_ns: AtomicU64,

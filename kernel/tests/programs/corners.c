@@ -189,7 +189,8 @@ static void prctl_stores_its_settings(void) {
     CHECK(write(file, "another", 7) == 7 && !close(file));
     CHECK(!prctl(PR_GET_NAME, name) && !strcmp(name, "another"));
     CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1) && !prctl(PR_GET_CHILD_SUBREAPER, &is_reaper) && is_reaper == 1);
-    // The setting is not inherited: a process below the first adopts orphans, and its own children do not.
+    // A child does not inherit the setting: the process below the first one adopts orphans, but the children
+    // of that process do not.
     pid_t above = fork();
     if (above == 0) {
         CHECK(!prctl(PR_GET_CHILD_SUBREAPER, &is_reaper) && is_reaper == 0 && !prctl(PR_SET_CHILD_SUBREAPER, 1));

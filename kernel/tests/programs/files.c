@@ -321,7 +321,7 @@ static void epolls_cannot_form_cycles(void) {
     CHECK(watch(all[0], all[1]) == 0 && watch(all[1], all[0]) == ELOOP);
     CHECK(watch(all[1], all[2]) == 0 && watch(all[2], all[0]) == ELOOP);
     CHECK(watch(all[2], bell) == 0 && epoll_wait(all[0], &got, 1, 0) == 1);
-    // A chain may have five epolls, wherever it grows.
+    // A chain may have at most five epolls, and may be extended at either end.
     CHECK(watch(all[4], all[5]) == 0 && watch(all[3], all[4]) == 0 && watch(all[2], all[3]) == ELOOP);
     CHECK(epoll_ctl(all[4], EPOLL_CTL_DEL, all[5], 0) == 0 && watch(all[2], all[3]) == 0);
     CHECK(watch(all[4], all[5]) == ELOOP && watch(all[5], all[0]) == ELOOP);

@@ -30,7 +30,7 @@ static void addresses_are_low_without_a_hint(void) {
     char *at = pages(0, 1 << 20, 0), *below = pages(HIGH >> 10, PAGE, 0);
     CHECK((unsigned long)at < WINDOW && (unsigned long)below == HIGH >> 10 && (unsigned long)&at < WINDOW);
     munmap(at, 1 << 20), munmap(below, PAGE);
-    // More than the lower addresses have room for.
+    // The mapping is too large for the addresses below 2^47, and without a hint no higher address is used.
     CHECK(pages(0, WINDOW, MAP_NORESERVE) == MAP_FAILED && errno == ENOMEM);
 }
 

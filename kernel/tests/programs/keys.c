@@ -79,7 +79,8 @@ static volatile siginfo_t said;
 static volatile unsigned in_handler, code;
 static volatile int came;
 
-// Opens all keys in the frame. Also opens keys for the handler itself, which does not outlast it.
+// Opens all keys in the frame. Also opens keys for the handler itself; those rights end when the handler
+// returns.
 static void open_all(int number, siginfo_t *info, void *context) {
     (void)number;
     ucontext_t *frame = context;
@@ -144,11 +145,11 @@ static void key_denies_accesses_by_calls(void) {
     CHECK(pwrite(file, at, 1, 0) == -1 && errno == EFAULT);
     CHECK(pwrite(file, at + PAGE, 1, 0) == -1 && errno == EFAULT);
     CHECK(access(at, F_OK) == -1 && errno == EFAULT);
-    // Access through another process's number ignores its keys.
+    // Access to remote memory, which process_vm_readv names by a PID, ignores protection keys.
     char byte = 0;
     struct iovec here = {&byte, 1}, there = {at, 1};
     CHECK(process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 && byte == 7);
-    // Access to the caller's own side respects them.
+    // Access to the local memory of the call respects protection keys.
     CHECK(process_vm_readv(getpid(), &there, 1, &here, 1, 0) == -1 && errno == EFAULT);
     CHECK(process_vm_writev(getpid(), &there, 1, &here, 1, 0) == -1 && errno == EFAULT);
     CHECK(!pkey_set(key, PKEY_DISABLE_WRITE));

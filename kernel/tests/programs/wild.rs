@@ -41,7 +41,8 @@ const SIGALRM: i32 = 14;
 const WNOHANG: i32 = 1;
 /// Time after which a child is killed.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Numbers of calls on this architecture, and some more.
+/// Upper limit of the call numbers that are tried: all calls of this architecture, and some numbers without a
+/// call.
 const NUMBERS: u64 = 480;
 
 /// Calls that make processes (whose children would continue this program), that signal or stop others, that
@@ -408,7 +409,7 @@ fn main() {
                 None => slow += 1,
             },
         }
-        // SAFETY: the child has ended. It changed the counts only while the parent waited.
+        // SAFETY: the child has ended, and only the child used the counts while it ran.
         let batch = unsafe { counts.replace(nothing.clone()) };
         lost += u64::from(!all.add(&batch, options.batch));
     }

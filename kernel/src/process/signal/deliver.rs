@@ -1,4 +1,6 @@
-//! Delivery of a thread's signals on the way back to its program.
+//! Delivery of a thread's signals on the way back to its program: takes the next signal, asks the tracer, and
+//! stops or ends the thread, or makes its frame begin in a handler. Runs only on the thread itself.
+//! `frame.rs` writes the handler's frame, `restart.rs` decides about the interrupted call.
 
 use crate::arch::{frame::Frame, report::say};
 use crate::options;

@@ -10,11 +10,11 @@ use linux_raw_sys::general::*;
 /// The condition under which a call restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
-    /// After no handler, or after one with SA_RESTART.
+    /// Restarts if no handler ran, or if the handler has SA_RESTART.
     Restarts,
-    /// After no handler.
+    /// Restarts if no handler ran.
     WithoutHandler,
-    /// After no handler, with the rest of its timeout.
+    /// Restarts if no handler ran, with the rest of its timeout.
     KeepsTime,
     Never,
 }

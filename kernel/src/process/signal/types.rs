@@ -1,4 +1,5 @@
-//! Types of signals: numbers, sets, actions, contents, and queues of pending signals.
+//! Types of signals: numbers, sets, actions, contents, and queues of pending signals. They have no locks of
+//! their own: the module [`signal`](super) says which lock guards each.
 
 use crate::platform::user::{Plain, UserPtr};
 use alloc::collections::VecDeque;

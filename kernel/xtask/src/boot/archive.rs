@@ -67,7 +67,8 @@ fn entry(to: &mut impl Write, header: &Header, name: &[u8], bytes: &[u8]) -> io:
     let Header { inode, mode, links, time, size, device } = header;
     let name_size = name.len() as u32 + 1;
     write!(to, "070701")?;
-    // Owner and group are 0, as are the archive's device and the checksum, which this format lacks.
+    // The owner, the group and the device of the archive are 0. So is the checksum, because this format has
+    // none.
     let fields = [*inode, *mode, 0, 0, *links, *time, *size, 0, 0, device.0, device.1, name_size, 0];
     for field in fields {
         write!(to, "{field:08x}")?;

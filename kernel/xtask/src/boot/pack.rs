@@ -115,7 +115,8 @@ impl Program {
         Ok(())
     }
 
-    /// Makes busybox's shell the first program, with a script, and each tool of busybox a command.
+    /// Makes the shell of busybox the first program, which runs a script. The script can use each tool of
+    /// busybox as a command.
     ///
     /// # Errors
     ///

@@ -222,8 +222,8 @@ impl Machine {
             }
             let silent = self.silence.is_some_and(|most| lock(printed).last.elapsed() > most);
             if silent || self.limit.is_some_and(|limit| started.elapsed() > limit) {
-                // A kernel of this project reports its state. QEMU is ended if the kernel does not, or is
-                // another one.
+                // A kernel of this project reports its state and then ends the machine. If the kernel does
+                // not, or is another kernel, this function ends QEMU.
                 let asked =
                     UnixStream::connect(monitor).and_then(|mut to| to.write_all(b"nmi\n").map(|()| to));
                 if asked.is_err() || !has_ended(qemu)? {

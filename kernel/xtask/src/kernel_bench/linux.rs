@@ -1,4 +1,5 @@
-//! Debian's cloud kernel, on which the same program runs: its package and its image.
+//! Debian's cloud kernel, with which `--linux` compares: downloads its package once, unpacks the image, and
+//! composes its command line. `kernel_bench/mod.rs` runs the same program on both kernels.
 
 use std::{
     fs,

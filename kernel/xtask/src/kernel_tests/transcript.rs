@@ -1,5 +1,5 @@
-//! Finds where two transcripts differ. A line of hashes shows only whether it is right, so the part before
-//! the first wrong line is run again with all its lines shown.
+//! Finds where two transcripts differ. A line with hashes shows only whether the calls before it are right.
+//! The part that ends with the first wrong line is therefore run again, with every call shown.
 
 use std::time::Duration;
 
