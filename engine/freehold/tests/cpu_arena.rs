@@ -112,7 +112,7 @@ fn tables_of_an_arena_are_freed() {
     });
 }
 
-/// A CPU places mappings around one that lies where its boundary would be.
+/// A mapping that lies at the boundary of a CPU's arena does not prevent the CPU from placing mappings there.
 #[test]
 fn an_occupied_boundary_is_avoided() {
     placing(|_, process, cpu| {

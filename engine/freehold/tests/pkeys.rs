@@ -263,8 +263,8 @@ fn huge_pages_keep_their_key_after_a_split() {
     });
 }
 
-/// The local side of a transfer is an access by the calling thread, to which its keys apply. The remote side
-/// is not.
+/// The keys of the calling thread apply to the local side of a transfer, because the thread itself makes this
+/// access. They do not apply to the remote side.
 #[test]
 fn keys_apply_to_the_local_side_of_transfers() {
     keyed(|_, process, cpu| {

@@ -155,7 +155,7 @@ fn c71_segment_is_destroyed_with_its_last_attach() {
         segment.remove();
         assert!(segment.is_removed() && !segment.is_destroyed());
         segment.remove();
-        // A process that holds a marked segment can attach it as long as any process has it attached.
+        // A marked segment can be attached by its identifier as long as any process has it attached.
         let again = process.shmat(segment, 0, NONE).unwrap();
         process.shmdt(again).unwrap();
         let child = process.fork().unwrap();
@@ -164,7 +164,8 @@ fn c71_segment_is_destroyed_with_its_last_attach() {
         assert_eq!(segment.mapping().size(), PAGES * PAGE - 8);
         assert!((0..PAGES).all(|page| segment.mapping().has_page(PageIndex::new(page))));
         let child = Process::of(child);
-        // The attach is split into fragments, and the last fragment ends it.
+        // munmap splits the attachment into fragments. The attachment ends when the last fragment is
+        // unmapped.
         child.munmap(at + PAGE, PAGE).unwrap();
         child.munmap(at, PAGE).unwrap();
         assert_eq!((segment.attached(), child.load(cpu, at + 2 * PAGE)), (1, Ok(1u64)));
@@ -179,7 +180,7 @@ fn c71_segment_is_destroyed_with_its_last_attach() {
 }
 
 /// C-71: every allocation of an attach fails once, while the segment is marked for removal. The failed attach
-/// is then the last one to count.
+/// then removes the last attachment.
 #[test]
 fn c71_failed_attach_destroys_a_marked_segment() {
     let mut failures = 0;

@@ -135,9 +135,9 @@ impl<P: Platform> AddressSpace<P> {
         Ok(guard.map_and_populate(&mut request, None, None)?)
     }
 
-    /// Detaches the segment that was attached at `addr`. Selects the first VMA at or above `addr` that lies
-    /// where an attachment of its segment at `addr` would be. Unmaps this VMA and all other VMAs that remain
-    /// of the attachment. A sealed VMA stays mapped, which is not reported.
+    /// Detaches the segment that was attached at `addr`. Searches for the first VMA at or above `addr` that
+    /// maps a segment and whose page offset matches an attachment at `addr`. Unmaps this VMA and all other
+    /// VMAs that remain of the attachment. A sealed VMA stays mapped, and no error is returned.
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ fn refused_request_does_not_block_a_fitting_one() {
             let commit = commit.clone();
             thread::spawn(move || commits(&commit, 4, || ()))
         };
-        assert!(commits(&commit, 3, || ()), "a refused request made a fitting request fail");
+        assert!(commits(&commit, 3, || ()), "a refused request made another request fail");
         assert!(!other.join().unwrap());
     });
 }

@@ -1,5 +1,9 @@
 //! State that all address spaces of one kernel share: the platform, the slab of VMAs, the frame caches, and
 //! the settings that Linux keeps under `/proc/sys/vm`.
+//!
+//! Each setting is a word that is read and written on its own, without a lock. A change applies at once to
+//! all address spaces, and does not affect what is already mapped. Objects of two engines must never be
+//! combined: a mapping of another engine's file fails.
 
 mod trim;
 
@@ -105,8 +109,8 @@ pub struct Config {
     /// Number of entries per node of the VMA tree. Range writers that change entries of one node share its
     /// latch.
     pub vma_nodes: NodeWidth,
-    /// Collects statistics of four kinds of locks, each kind together: mmap locks, i_mmap locks of files,
-    /// hugetlb VMA locks, and mutexes of faults on huge pages.
+    /// Collects statistics of four kinds of locks. All locks of one kind share one record: mmap locks, i_mmap
+    /// locks of files, hugetlb VMA locks, and mutexes of faults on huge pages.
     pub lock_stats: bool,
 }
 

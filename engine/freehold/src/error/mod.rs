@@ -1,4 +1,8 @@
 //! One small error enum per verb, and the only table that maps errors to errno numbers.
+//!
+//! A call that can fail returns the enum of its verb, with one variant for each cause that a caller can
+//! distinguish. `errno` returns the number for a system call. The message of a variant is the first sentence
+//! of its documentation.
 
 use core::fmt;
 use freehold_sync::{Killed, error::write_message};
@@ -143,8 +147,8 @@ verb_error! {
         OutOfMemory => ENOMEM,
         /// Another mapping lies in the range of MAP_FIXED_NOREPLACE.
         Occupied => EEXIST,
-        /// The caller may not lock memory or map so low an address, a VMA in the range is sealed, or the file
-        /// is sealed against writing.
+        /// The caller lacks the privilege to lock memory or to map such a low address, a VMA in the range is
+        /// sealed, or the file is sealed against writing.
         NotPermitted => EPERM,
         /// More memory would be locked than RLIMIT_MEMLOCK allows.
         LockLimit => EAGAIN,
@@ -203,7 +207,7 @@ verb_error! {
         OutOfMemory => ENOMEM,
         /// More memory would be locked than RLIMIT_MEMLOCK allows.
         LockLimit => EAGAIN,
-        /// A VMA is sealed, or the caller may not map so low an address.
+        /// A VMA is sealed, or the caller lacks the privilege to map such a low address.
         NotPermitted => EPERM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
@@ -435,7 +439,7 @@ verb_error! {
         Removed => EIDRM,
         /// The segment belongs to another engine than the address space.
         OtherEngine => EXDEV,
-        /// The caller may not map so low an address, or a VMA in the range is sealed.
+        /// The caller lacks the privilege to map such a low address, or a VMA in the range is sealed.
         NotPermitted => EPERM,
         /// No gap is large enough, or the range does not fit the address space.
         NoSpace => ENOMEM,

@@ -44,7 +44,8 @@ unkillable_error! {
 plain_error! {
     /// Reason why memory that is both writable and executable was not forbidden.
     MdweError {
-        /// The bits are unknown, or say only that children do not inherit the setting.
+        /// A bit is unknown, or the bits request that children do not inherit the restriction, but not the
+        /// restriction itself.
         Invalid => EINVAL,
         /// The setting differs from an earlier one, which is final.
         NotPermitted => EPERM,

@@ -27,8 +27,8 @@ verb_error! {
 }
 
 verb_error! {
-    /// Reason why pages were not supplied, protected or moved through a userfaultfd. Either nothing was done,
-    /// or the pages below the cause of the error were.
+    /// Reason why pages were not supplied, protected or moved through a userfaultfd. The pages below the
+    /// cause of the error may already have been processed.
     UffdError {
         /// The range is not page-aligned or leaves user space, the mode is unknown, or the VMAs do not allow
         /// this.

@@ -1,4 +1,8 @@
 //! Faults on private anonymous memory at an empty entry.
+//!
+//! The caller keeps the VMA unchanged. `map_zero` and `map_anon` check under the lock of the page table that
+//! the entry is still empty. A store first needs an anon_vma (`space/change/anon.rs`). `mthp.rs` maps several
+//! small pages at once, and `huge.rs` maps 2 MiB where no table is linked yet.
 
 use super::{Access, FaultOutcome, vma_pte_flags, written};
 use crate::{

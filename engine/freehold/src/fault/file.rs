@@ -214,7 +214,8 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
-        // Declared before the guard, so that it is dropped after it: this may be the last reference.
+        // Declared before the guard, so that `original` is dropped after the guard. It may be the last
+        // reference.
         let Some(original) = mapping.get_page(index) else { return FaultOutcome::Retry };
         let rcu = P::rcu_read();
         let found = mapping.find(&rcu, index).filter(|found| found.pfn() == *original);

@@ -287,7 +287,7 @@ impl<P: Platform> AddressSpace<P> {
                 let closed = flags.contains(PteFlags::NO_ACCESS) && permits(vma.flags(), access);
                 debug_assert!(
                     !closed || table.lock_linked().is_none_or(|table| table.get(address) != found),
-                    "an entry is closed although its VMA permits access"
+                    "an entry denies an access that its VMA permits"
                 );
                 self.present_fault(address, Level::Pte, flags, access)
             }

@@ -1,4 +1,8 @@
-//! The result of a fault, and the result of one attempt at it.
+//! The result of a fault ([`Resolved`], [`FaultError`]), and the result of one attempt ([`FaultOutcome`]).
+//!
+//! One attempt runs under one lock, and does not wait for a page, a frame or a pager. If the fault must wait,
+//! the attempt returns an outcome that names the event. `fault/mod.rs` then drops all locks, waits, and makes
+//! the next attempt. This file also has the check of access rights that all faults share ([`check_access`]).
 
 use crate::{
     Pfn,
@@ -152,7 +156,7 @@ impl<P: Platform> From<AnonVmaError> for FaultOutcome<P> {
 }
 
 impl<P: Platform> FaultOutcome<P> {
-    /// Failure without memory.
+    /// Failure because there is no memory.
     pub const OUT_OF_MEMORY: Self = FaultOutcome::Failed(FaultError::OutOfMemory);
 }
 

@@ -69,7 +69,8 @@ impl<P: Platform> AddressSpace<P> {
         let (rcu, address) = (P::rcu_read(), VirtAddr::new(page));
         let Some(mut guard) = table.lock_linked() else { return FaultOutcome::Retry };
         match guard.get(address).kind(Level::Pte) {
-            // The frame is unchanged: a different frame would imply a revocation, which `asked` excludes.
+            // The frame is unchanged. Only a revocation could have replaced the frame, and `asked.holds`
+            // returns true only if there was none.
             Kind::Leaf { flags, .. } if flags.contains(PteFlags::SPECIAL) && asked.holds(&rcu) => {
                 guard.grant(address, WRITTEN);
                 FaultOutcome::Done

@@ -1,4 +1,8 @@
 //! Stacks: VMAs that grow downwards on an access below them.
+//!
+//! Growth changes the bounds of a VMA, so it needs the third rung of a fault (`fault/mod.rs`): the mmap lock
+//! for writing, or a claim of the hole below the stack. The stack gap below a stack must stay free.
+//! `space/placement.rs` keeps new mappings out of this gap.
 
 use super::{FaultError, SegvCode};
 use crate::{
@@ -69,8 +73,8 @@ impl<P: Platform> AddressSpace<P> {
             if vma.start() <= addr {
                 return Ok(());
             }
-            // A different VMA, or the VMA was cut in between: the range that this task waited for is not the
-            // one to grow into.
+            // Another VMA is the next one now, or the VMA was cut. The stack would then grow into a larger
+            // range than the range for which this task has waited.
             if vma.start() > start {
                 continue;
             }

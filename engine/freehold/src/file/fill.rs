@@ -1,4 +1,12 @@
 //! Adding pages to the cache: read from the pager, filled by a program, or zeroed when a file grows.
+//!
+//! A page is added with the invalidate lock held for reading, so several tasks can add pages, but no task
+//! removes pages at the same time. The pager may sleep and is called under this lock. The caller must
+//! therefore hold no lock of an address space. If two tasks add the same page, the compare-and-swap of the
+//! word decides, and the page of the second task is freed.
+//!
+//! `cache/new_page.rs` describes a page that is not published yet. `remove.rs` removes pages. `kinds/huge.rs`
+//! adds pages to files of huge pages, and `kinds/direct.rs` adds frames of storage.
 
 use crate::{
     PAGE_SIZE, Pfn,

@@ -23,9 +23,10 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Brings all pages of shared memory into the cache in contiguous frames, if none of its pages is there
-    /// yet. Does nothing otherwise, nor for any other kind of file. Without an MMU only such a file can be
-    /// mapped shared. The first mapping calls this itself. A file system calls it earlier, when it gives an
-    /// empty file its size, so that the file can be written first and mapped later.
+    /// yet. Does nothing if a page is already there, or for any other kind of file. Without an MMU only a
+    /// file in contiguous frames can be mapped shared. mmap calls this function for the first mapping. A file
+    /// system calls it when it gives an empty file its size, so that the file can be written before it is
+    /// mapped.
     ///
     /// # Errors
     ///

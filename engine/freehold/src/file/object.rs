@@ -83,8 +83,8 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// Records the end of a VMA. `flags` agree with the flags it was opened with, as far as sharing is
-    /// concerned.
+    /// Records the end of a VMA. `flags` has the same value of `SHARED` as in the call of `opened` for this
+    /// VMA.
     pub(crate) fn closed(&self, flags: VmFlags) {
         if let Some(file) = self.file() {
             file.mapping().closed(flags);

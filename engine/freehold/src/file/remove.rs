@@ -1,4 +1,9 @@
 //! Removing pages from the cache: hidden from lookups first, dropped when no entry maps them.
+//!
+//! The steps of `Mapping::cut` are: mark the words of the pages, zap the entries that map the pages, check
+//! the reference counts, and drop the pages. The caller holds the content and invalidate locks for writing,
+//! so that no page is added in between. `mapping.rs` describes the states of a word, and `change/truncate.rs`
+//! explains why no fault can map a page that was removed.
 
 use crate::{
     file::{

@@ -96,8 +96,9 @@ impl<P: Platform> Mapping<P> {
         })
     }
 
-    /// Reduces the flags of a new mapping to what the seals permit, and removes rights that the seals forbid
-    /// for good. The file cannot be sealed against writing while the returned value lives.
+    /// Reduces the flags of a new mapping to what the seals permit. Also removes the flags that would let
+    /// mprotect grant forbidden rights later. The file cannot be sealed against writing while the returned
+    /// value lives.
     ///
     /// # Errors
     ///

@@ -71,10 +71,10 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Copies entries of `vma` to `child`, at the same addresses. Of a private VMA, copies all entries;
-    /// afterwards both spaces copy a page before they write to it. Of a shared VMA, copies only the entries
-    /// that a userfaultfd has write-protected, because the userfaultfd must be notified of stores in the
-    /// child, too. Faults of the child find the other pages.
+    /// Copies entries of `vma` to `child`, at the same addresses. If the VMA is private, copies all entries;
+    /// afterwards both spaces copy a page before they write to it. If the VMA is shared, copies only the
+    /// entries that a userfaultfd has write-protected, because the userfaultfd must be notified of stores in
+    /// the child, too. Faults of the child map the other pages.
     ///
     /// The caller has write-locked the VMA. No other task can find the child's VMA.
     ///

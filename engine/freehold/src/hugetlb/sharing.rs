@@ -39,7 +39,7 @@
 //! | prepared | unchanged | has empty tables for the entries of the source |
 //! | linked | unchanged | found and skipped by faults of other VMAs |
 //! | moved | empty | has the entries of the source; entries made by a userfaultfd are visible only here |
-//! | after | open again, but unmapped next, which closes it for good | open: a fault that shares sees all moved entries |
+//! | after | open for a short time, until munmap closes it finally | open: a fault that shares a table sees all moved entries |
 //!
 //! If the source were open while the target is prepared, a task could share one of its tables, fill it and
 //! unshare it, and the target would have no table for the new entries. If the target were open before the
@@ -207,10 +207,10 @@ impl<P: Platform> Mapping<P> {
     /// every entry that it removes before it returns.
     ///
     /// A fault takes the VMA's lock before i_mmap, and this function takes them in the opposite order. This
-    /// function therefore only tries for a VMA's lock. If a try fails, the function releases i_mmap, waits
-    /// for the one VMA lock, and repeats this part of the file with the lock held. From then on no VMA of the
-    /// file starts to share a table until the function ends. The function therefore waits at most once for
-    /// each VMA.
+    /// function therefore takes a VMA's lock only if the lock is free. If it is not free, the function
+    /// releases i_mmap, waits for the one VMA lock, and repeats this part of the file with the lock held.
+    /// From then on no VMA of the file starts to share a table until the function ends. The function
+    /// therefore waits at most once for each VMA.
     ///
     /// # Locks
     ///

@@ -16,7 +16,7 @@ use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns the file whose i_mmap lock keeps the tables of `vma` in place. Returns `None` if a lock of the
-    /// VMA does so. Only this function reads the setting that decides this.
+    /// VMA keeps the tables in place. Only this function reads the setting that chooses the lock.
     pub(super) fn kept_by_file<'v>(&self, vma: &'v Vma<P>) -> Option<&'v File<P>> {
         let file = vma.object().file().map(|file| &**file);
         file.filter(|_| self.locking().hugetlb == HugetlbLock::FileLock)
@@ -36,7 +36,7 @@ impl<P: Platform> AddressSpace<P> {
             Some(file) if vma.flags().contains(VmFlags::MAYSHARE) => {
                 SharedTablesGuard::File(file.mapping().mappers())
             }
-            // A VMA without a lock shares no tables, so none can be unshared.
+            // A VMA without a hugetlb VMA lock shares no tables, so no other task can unshare its tables.
             _ => vma.hugetlb().map_or(SharedTablesGuard::Own, |own| SharedTablesGuard::Vma(own.lock.read())),
         }
     }
@@ -58,8 +58,8 @@ impl<P: Platform> AddressSpace<P> {
         if whole && vma.shares(UserRange::at(span, SPAN)) {
             match kept {
                 SharedTablesGuard::File(lookups) => self.share_table(vma, file, span, lookups)?,
-                // The table is linked before this lock is released. Or the space has its own table, which
-                // others can find.
+                // Before this lock is released, a shared table is linked, or the space keeps a table of its
+                // own that other spaces can find.
                 SharedTablesGuard::Vma(_) | SharedTablesGuard::Own => {
                     self.share_table(vma, file, span, &file.mapping().mappers())?
                 }

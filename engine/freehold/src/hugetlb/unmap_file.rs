@@ -31,8 +31,9 @@ pub(crate) fn zap_own<P: Platform>(
     debug_assert!(walked.is_ok(), "a zap needs no memory");
 }
 
-/// Locks and unlocks each table over `range`. A fault that checked the file before this, and was about to
-/// fill an entry, has then filled it. The walk itself takes no lock for an empty entry.
+/// Locks and unlocks each table over `range`, to wait for faults that have already checked the file and are
+/// about to fill an entry. The walk alone does not wait for such faults, because it takes no lock for an
+/// empty entry.
 fn wait_for_tables<P: Platform>(vm: &VmSpace<P>, range: UserRange, size: HugePageSize) {
     let (level, mut at) = (size.level(), range.start());
     while at < range.end() {
@@ -65,8 +66,8 @@ impl<P: Platform> Zapper<'_, '_, P> {
     fn renew(&self, pfn: Pfn, range: VaRange) {
         let Some((reserves, vma, size)) = self.renew else { return };
         let index = vma.pgoff_of(range.start().get()).block(size.level().shift() - PAGE_SHIFT);
-        // Without memory for the record, the reservation is lost, but the page returns to the pool
-        // unreserved.
+        // If there is no memory for the record, the reservation is lost and the page returns to the pool
+        // without it.
         if reserves.renew::<P>(index).is_ok() {
             self.memory.restore_reservation(pfn, size);
         }

@@ -81,9 +81,10 @@ impl<P: Platform> NoMmuSpace<P> {
     ///
     /// # Locks
     ///
-    /// For a file, its invalidate lock for reading, or once for writing to fill shared memory. Under it the
-    /// lock of all regions for writing, and under that the file's i_mmap lock: for reading to find a region,
-    /// for writing to link one. After these locks are released, the space's lock for writing, killably.
+    /// For a file, its invalidate lock for reading, or once for writing to fill shared memory. Under this
+    /// lock, the lock of all regions for writing. Under both, the file's i_mmap lock: for reading to find a
+    /// region, for writing to link one. After these locks are released, the space's lock for writing,
+    /// killably.
     pub fn mmap(
         &self,
         addr: u64,

@@ -182,8 +182,8 @@ impl<P: Platform> Regions<P> {
             }
             mismatch = true;
         }
-        // Shared memory is usually mapped in place. Copies of it exist only where that was impossible, and
-        // may overlap.
+        // Shared memory is usually mapped in place. Copies of shared memory exist only where mapping in place
+        // was impossible, and such copies may overlap.
         if mismatch && !mapping.is_shmem() { Err(MmapError::Invalid) } else { Ok(None) }
     }
 }

@@ -1,9 +1,9 @@
 //! Lookup of one page of another address space: finds the page, faults it in if necessary, and takes a
 //! reference.
 //!
-//! The entry that is found determines the permitted access, each time under its table's lock. A write that
-//! finds no writable page triggers a fault and looks again. The write never uses a read-only page instead
-//! (hazard C-2).
+//! Every lookup checks under the lock of the page table that the entry permits the access. If the entry is
+//! not writable, a write triggers a fault and repeats the lookup. A write never uses a read-only page (hazard
+//! C-2).
 //!
 //! A forced write to a VMA that is not writable uses a private copy. The entry of that copy does not become
 //! writable. The copy is recognized by its frame, which is anonymous and exclusive, and not by a dirty entry

@@ -21,7 +21,7 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Fails with [`MigrateError::NoPage`] if the page is no longer in the cache, and with
-    /// [`MigrateError::Busy`] if a mapping without an MMU uses it. Nothing was changed then.
+    /// [`MigrateError::Busy`] if a mapping without an MMU uses it. Nothing is changed after an error.
     ///
     /// # Locks
     ///
@@ -35,7 +35,7 @@ impl<P: Platform> Mapping<P> {
         self.split_block(&pages_go, index, PageRange::one(index));
         self.mark_leaving(&pages_go, PageRange::one(index));
         let take_entries = || match self.huge {
-            // The tables may be shared by several spaces, and do not record which of them had the page. All
+            // Several spaces may share the tables, which do not record the space that used the page. All
             // spaces find the page lost in the file.
             Some(_) => self.unmap(PageRange::one(index), Copies::Stay),
             None => page.poison_entries(),

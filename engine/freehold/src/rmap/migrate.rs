@@ -85,8 +85,8 @@ impl<P: Platform> Page<'_, P> {
         }
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start());
-            // Called under the table's lock. A change of rights that stored new flags has either updated this
-            // entry before, or will still do so.
+            // Called under the table's lock. If a change of rights has stored new flags in the VMA, it has
+            // already updated this entry, or it updates the entry after this call.
             let rights = || (vma_pte_flags(place.vma.flags()), place.vma.flags().contains(VmFlags::WRITE));
             place.vm.end_migration_entry(rights, address, self.level, self.pfn, to);
         });

@@ -1,4 +1,12 @@
 //! Walks from the number of a frame to its page, and from the page to its entries.
+//!
+//! `Engine::page` reads the record of a frame without a lock, finds the home that the record names, and takes
+//! a reference to the frame. The result, a `Page`, keeps the page in this frame. `Page::each_place` then
+//! visits the places that may map the page, with the lock of the home held for reading. The entries at these
+//! places may change during the walk; each operation checks an entry under the lock of its page table.
+//!
+//! `entries.rs`, `migrate.rs`, `failure.rs` and `lose.rs` use these walks. `tree/` contains the trees of
+//! VMAs.
 #![expect(unsafe_code, reason = "finds the home that a frame's record names by its address")]
 
 use super::tree::{

@@ -1,4 +1,9 @@
 //! Counting of mapped pages and VMAs by the changes that add and remove them.
+//!
+//! Every function takes the guard of the writer. An exclusive writer changes the totals, and a range writer
+//! uses its reservation and the credit of its CPU (`state/counters.rs`). These functions check no limits
+//! (`limits.rs`). They do not charge committed memory either: a change charges it earlier, while the change
+//! can still fail ([`committed`](crate::committed)).
 
 use crate::{
     platform::Platform,
@@ -48,7 +53,7 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Counts pages with these flags that were unmapped. The caller releases the committed ones.
+    /// Counts pages with these flags that were unmapped. The caller uncommits those that count as committed.
     #[inline(always)]
     pub fn count_unmapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         self.remove(guard, Size::Total, pages.get());

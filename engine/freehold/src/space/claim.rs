@@ -1,4 +1,12 @@
 //! Becoming a range writer: a task claims what it needs, or becomes the exclusive writer instead.
+//!
+//! A call that changes VMAs gets its [`WriteGuard`] here. A range writer enters the gate of the mmap lock,
+//! reserves what it may add to sizes that have a limit, and claims entries of the VMA tree. A task that meets
+//! the claim of another task releases everything, waits, and tries again a few times. If a claim is not
+//! possible, the task becomes the exclusive writer, which waits for closing ranges (`closing.rs`).
+//!
+//! `range_writer.rs` implements the end of a range writer, and `write_mode.rs` chooses between the two kinds
+//! of writer. `docs/guide/ranges.md` describes the protocol.
 #![expect(unsafe_code, reason = "claims in the tree of VMAs")]
 
 use crate::{
@@ -38,7 +46,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails with [`Killed`] if a fatal signal arrives first. Nothing is held then.
+    /// Fails with [`Killed`] if a fatal signal arrives first. The caller then holds no lock and no claim.
     #[inline]
     pub(crate) fn write_range<'s>(
         &'s self,
@@ -104,13 +112,13 @@ impl<P: Platform> AddressSpace<P> {
         Ok(guard)
     }
 
-    /// Takes the right to change what `claim` claims. Otherwise becomes the exclusive writer at a moment when
-    /// `ready` returns a value; `ready` returns `None` while a range that the change needs is closing. Also
-    /// returns the value of `claim` or `ready`.
+    /// Becomes a range writer with the claims that `claim` makes. If that fails, becomes the exclusive writer
+    /// at a moment when `ready` returns a value. `ready` returns `None` while a range that the change needs
+    /// is closing. Also returns the value of `claim` or `ready`.
     ///
     /// # Errors
     ///
-    /// Fails with [`Killed`] if a fatal signal arrives first. Nothing is held then.
+    /// Fails with [`Killed`] if a fatal signal arrives first. The caller then holds no lock and no claim.
     pub(crate) fn claim_or_exclusive_when<'s, T>(
         &'s self,
         state: &'s RangeWriterState,
@@ -138,7 +146,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails with [`Killed`] if a fatal signal arrives first. Nothing is held then.
+    /// Fails with [`Killed`] if a fatal signal arrives first. The caller then holds no lock and no claim.
     pub(crate) fn write_exclusive_when<'s, T>(
         &'s self,
         ready: impl Fn(&WriteGuard<'s, P>) -> Option<T>,
@@ -265,8 +273,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Claims the hole `range` and the entries that touch it, for a change that cannot use another hole.
-    /// Fails with `NeedsExclusive` if `range` is not a hole, because only the exclusive writer can report
-    /// that. `kept(entry)` is the number of bytes that the entry above keeps free.
+    /// Fails with `NeedsExclusive` if `range` is not a hole, because only the exclusive writer may return the
+    /// error for an occupied range. `kept(entry)` is the number of bytes that the entry above keeps free.
     pub(crate) fn claim_hole(
         &self,
         range: UserRange,
@@ -278,8 +286,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Reserves `pages` more locked pages if `flags` are those of locked memory. For a VMA whose flags were
-    /// not known before the claim. Releases the claims if the reservation fails.
+    /// Reserves `pages` more locked pages if `flags` are those of locked memory. Used if the flags of the VMA
+    /// were not known before the claim. Releases the claims if the reservation fails.
     pub(crate) fn reserve_locked_limit(&self, flags: VmFlags, pages: PageCount) -> Result<(), ClaimError> {
         let reserved = self.limit_reservation().filter(|_| flags.contains(VmFlags::LOCKED));
         let limit = self.space.limit_of(Size::Locked);

@@ -6,10 +6,10 @@
 //! mappings, and its own leaves. Without boundaries all arenas with few mappings would share one gap, one
 //! leaf and its latch.
 //!
-//! A boundary takes no addresses away from programs. A mapping at a fixed address removes the boundary first,
-//! as the exclusive writer (`WriteGuard::clear_for_write`). A mapping that finds no room otherwise removes
-//! all boundaries (`WriteGuard::remove_boundaries`). The next search that reaches the place of a missing
-//! boundary inserts it again, unless something is mapped there.
+//! Programs can use the addresses of a boundary. A mapping at a fixed address removes the boundary first, as
+//! the exclusive writer (`WriteGuard::clear_for_write`). A mapping that finds no room otherwise removes all
+//! boundaries (`WriteGuard::remove_boundaries`). The next search that reaches the place of a missing boundary
+//! inserts it again, unless something is mapped there.
 
 use super::{
     AddressSpace,
@@ -51,8 +51,9 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Returns an address in the CPU's arena, if it has one. A writer that has claimed nothing yet inserts a
-    /// missing boundary. A writer that has claimed something places the mapping elsewhere.
+    /// Returns an address in the CPU's arena, if it has one. A range writer without claims inserts a missing
+    /// boundary. Otherwise, if the boundary is missing, the result is `None` and the mapping is placed
+    /// outside the arena.
     #[inline(never)]
     pub(super) fn place_in_arena(&self, request: &PlacementRequest, above: &Range<u64>) -> Option<u64> {
         let arena = self.space.cpu_arena(request, above)?;

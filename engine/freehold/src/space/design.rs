@@ -83,9 +83,9 @@ pub enum HugetlbLock {
 pub enum Write {
     /// One change at a time (Linux).
     Whole,
-    /// Concurrent range writers, for changes that need different VMAs and different holes. Range writers
-    /// begin when a change finds another change under way, and end when a change takes the mmap lock for
-    /// writing.
+    /// Concurrent range writers, for changes that need different VMAs and different holes. Changes become
+    /// range writers once a change finds another change in progress, and become exclusive writers again once
+    /// a change takes the mmap lock for writing.
     #[default]
     Ranges,
     /// Range writers from the first change on, even if no other change is under way. For tests and
@@ -108,9 +108,9 @@ pub struct Locking {
 }
 
 impl Locking {
-    /// Pairs of the first two designs, for tests and comparisons. With [`Write::Whole`] every value of each
-    /// design is combined with several values of the other. The range writers at the end use every value at
-    /// least once.
+    /// Pairs of the designs of munmap and faults, for tests and comparisons. The pairs with [`Write::Whole`]
+    /// contain every value of a design together with at least two values of the other design. The pairs with
+    /// range writers, at the end, contain every value at least once.
     pub const ALL: [Locking; 13] = {
         const fn with(unmap: Unmap, fault: FaultLock, write: Write) -> Locking {
             Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write }

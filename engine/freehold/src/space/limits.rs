@@ -1,4 +1,7 @@
 //! Resource limits and privileges of an address space, in bytes as setrlimit takes them.
+//!
+//! This file checks the limits, and charges pages that count as committed. `accounting.rs` counts mapped
+//! pages, `state/limits.rs` stores the limits, and `state/counters.rs` reserves what a range writer may add.
 
 pub use super::state::limits::{Limits, LiveLimits, UNLIMITED};
 use super::{AddressSpace, locking::WriteGuard, state::limits::pages};

@@ -521,8 +521,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Locks a VMA for reading that a range writer has claimed and not write-locked, so that the claim may
-    /// end. Fails only if the VMA has the maximum number of readers.
+    /// Locks for reading a VMA that this range writer has claimed and has not write-locked. Afterwards the
+    /// range writer may release the claim. Fails only if the VMA has the maximum number of readers.
     pub(crate) fn read_lock_claimed(&self, vma: &Vma<P>) -> Result<VmaRead<'s, P>, NeedMmapLock> {
         let WriteRight::Range(writer) = &self.right else {
             unreachable!("the exclusive writer has no claims")

@@ -17,7 +17,7 @@ impl<P: Platform> AddressSpace<P> {
         Mdwe::from_bits_retain(self.mdwe.load(Relaxed))
     }
 
-    /// Sets restrictions for good. Existing mappings keep their rights.
+    /// Sets restrictions permanently. Existing mappings keep their rights.
     ///
     /// # Errors
     ///

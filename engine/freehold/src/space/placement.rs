@@ -103,8 +103,9 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Returns a free place whose offset within a huge page is `offset`, or the hint. Searches for a place
-    /// that is one huge page longer than requested, so that the address can be moved up. A top-down search
-    /// moves up by a whole huge page if the place has the right offset already, as on Linux.
+    /// that is one huge page longer than requested, so that the address can be moved up. If a top-down search
+    /// finds a place that already has the right offset, the address is moved up by a whole huge page, as on
+    /// Linux.
     #[inline(never)]
     fn find_aligned_placement(&self, request: &PlacementRequest, offset: u64) -> Option<u64> {
         let at = self.find_any_placement(&PlacementRequest { len: request.len + HUGE, ..*request })?;
@@ -130,10 +131,10 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Returns the highest free place in `range` that respects the gaps of stacks.
     ///
-    /// The search first finds a gap as if stacks kept no addresses free. If the found place overlaps the gap
-    /// of the stack above it, the search continues below the stack's gap. A stack directly above another
-    /// mapping therefore keeps nothing free below that mapping. The bytes added for alignment must also be
-    /// outside the stack's gap, as on Linux.
+    /// The search first ignores the gaps of stacks. If the place that it finds overlaps the gap of the stack
+    /// above the place, the search continues below the stack's gap. A stack directly above another mapping
+    /// therefore keeps nothing free below that mapping. The bytes added for alignment must also be outside
+    /// the stack's gap, as on Linux.
     #[inline(always)]
     pub(super) fn highest_placement(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let low = range.start.max(self.space.engine.config().mmap_min_addr);
@@ -148,8 +149,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
             high = kept;
         }
-        // Requests room for the largest stack gap in addition. The found gap then suffices whatever lies
-        // above it, even if there was a smaller suitable gap at a higher address.
+        // Searches for a gap that also has room for the largest stack gap. Such a gap suffices for every kind
+        // of VMA above it. The search may miss a smaller suitable gap at a higher address.
         let roomy = self.clear_of_stacks(wanted)?;
         let (gap, kept) = self.highest_gap(roomy, low..high)?;
         Some((kept.min(gap + roomy) - len) & !(align - 1))

@@ -30,7 +30,7 @@ impl PlacementRequest {
 
     /// Returns a request for a mapping of `object` from page `pgoff` on, placed so that huge pages can map
     /// it. A file gets such a place if the mapping contains at least one whole huge page. Private anonymous
-    /// memory gets one if its length is a multiple of huge pages and there is no hint.
+    /// memory gets such a place if its length is a multiple of the huge page size and there is no hint.
     #[inline]
     pub(crate) fn for_object<P: Platform>(
         object: &Object<P>,

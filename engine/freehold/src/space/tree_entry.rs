@@ -1,4 +1,8 @@
 //! Encoding of the words that an address space keeps in its tree.
+//!
+//! An entry of the VMA tree is a VMA, a closing reservation or a boundary. Only this file converts between
+//! these and the words of the tree. The caller of `decode` must keep the VMA of the entry from being freed,
+//! by a lock or by an RCU read section.
 #![expect(unsafe_code, reason = "turns words of the tree into references")]
 
 use crate::{UserRange, platform::Platform, vma::Vma};
@@ -70,7 +74,7 @@ pub(crate) fn entry<P: Platform>(vma: &Vma<P>) -> Entry {
     Entry { start: vma.start(), end: vma.end(), value: word(vma) }
 }
 
-/// Returns a tree entry for a VMA at bounds that it is about to get.
+/// Returns a tree entry for a VMA whose bounds will change to `range`.
 pub(crate) fn entry_at<P: Platform>(vma: &Vma<P>, range: UserRange) -> Entry {
     Entry { start: range.start(), end: range.end(), value: word(vma) }
 }

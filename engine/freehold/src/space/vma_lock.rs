@@ -62,7 +62,7 @@ impl<'s, P: Platform> VmaRead<'s, P> {
     ///
     /// # Safety
     ///
-    /// The calling task has locked the VMA for reading, at `place`, and does not unlock it otherwise.
+    /// The calling task has locked the VMA for reading, at `place`. Only the returned value unlocks the VMA.
     pub(super) unsafe fn locked(vma: &Vma<P>, place: ReaderPlace<'s>) -> Self {
         // SAFETY: the lock keeps the VMA attached as long as this value lives, so its memory stays a `Vma`.
         VmaRead { vma: unsafe { &*core::ptr::from_ref(vma) }, place, task: PhantomData }

@@ -24,8 +24,8 @@ const EXCLUSIVE_CHANGES: u32 = 4096;
 /// The number of conflicts, after decay, that makes changes exclusive writers.
 const MAX_CONFLICTS: u32 = 16;
 
-/// The number of changes on one CPU after which some conflicts are removed from the count. Conflicts
-/// accumulate if more than an eighth of all changes has one.
+/// The number of changes on one CPU after which some conflicts are removed from the count. The count grows if
+/// more than an eighth of all changes conflict.
 const DECAY_PERIOD: u64 = 16;
 
 /// The number of changes, times the number of CPUs, after which a CPU checks whether it is the only one that

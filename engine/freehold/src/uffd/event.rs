@@ -1,4 +1,13 @@
-//! Messages about changes: prepared with the locks held, sent after they are released.
+//! Messages of a userfaultfd about changes of registered memory: fork, mremap, munmap, MADV_DONTNEED and
+//! MADV_REMOVE.
+//!
+//! A change creates its message while it holds the lock of the VMA. From then on the pager cannot fill pages
+//! of the context. The change sends the message after it has released all its locks, because the sender waits
+//! for the pager. A message of a fork contains a handle of the child's context. Dropping such a message
+//! unregisters the child's memory, and is therefore not allowed with locks held.
+//!
+//! `uffd/mod.rs` describes the protocol, and `state/queue.rs` describes how the sender waits. A munmap
+//! collects its messages in the gathered set (`space/change/unmap.rs`).
 
 use super::state::{Change, Context, Features, Message, Userfaultfd, queue::Waiter};
 use crate::{

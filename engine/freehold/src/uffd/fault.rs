@@ -33,9 +33,9 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Returns the reason for which the pager must serve an access to a page of a registered VMA, or `None`.
-    /// The caller keeps the VMA unchanged. The table's lock is released before this returns, so the entry may
-    /// change then. A task that changes the entry wakes every fault that is queued by that time. A fault that
-    /// queues first and checks then therefore misses no change.
+    /// The caller keeps the VMA unchanged. The table's lock is released before this function returns, so the
+    /// result may be out of date. A task that changes the entry afterwards wakes every fault that is already
+    /// queued. A fault must therefore queue before it calls this function, and then misses no change.
     fn fault_reason(&self, vma: &Vma<P>, page: u64, write: bool) -> Option<FaultReason> {
         let flags = vma.flags();
         let (pte, level) = self.vm.read_entry(VirtAddr::new(page));

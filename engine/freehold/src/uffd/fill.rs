@@ -306,10 +306,10 @@ impl<P: Platform> Filler<'_, P> {
         if self.wp { (rights - PteFlags::WRITE) | PteFlags::UFFD_WP } else { rights }
     }
 
-    /// Returns true if a page may be put where the entry `found` is. A page with contents may replace a
+    /// Returns true if a page may be put in place of the entry `found`. A page with contents may replace a
     /// marker: of a write-protected page, a guard, or a page that was declared lost. The zero page and a
-    /// declaration of loss may not replace one. A page that is moving, or whose memory failed, counts as
-    /// present.
+    /// declaration of loss must not replace a marker. A page that is moving, or whose memory failed, counts
+    /// as present.
     pub(super) fn is_vacant(&self, vma: &Vma<P>, found: Pte<P::Format>, level: Level) -> bool {
         let has_contents = match self.source {
             Source::Bytes(_) | Source::Cached => true,

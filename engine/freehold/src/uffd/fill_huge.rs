@@ -113,7 +113,7 @@ impl<P: Platform> Filler<'_, P> {
     fn put_shared_huge(&self, place: &HugePlace<'_, P>, bytes: &[u8]) -> Result<(), Obstacle> {
         self.find_vacant(place, &self.space.keep_tables(place.vma))?;
         let contents = |platform: &P, pfn| write_frames(platform, pfn, bytes);
-        // Stays the result if the file already has a page.
+        // The result if the file already has a page. `publish` is not called in this case.
         let mut put = Err(UffdError::Present);
         let publish = |new: &mut NewPage<'_>| put = self.publish_huge(place, new);
         match place.mapping().insert_huge_page(place.index, contents, publish) {

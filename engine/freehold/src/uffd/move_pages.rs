@@ -1,10 +1,10 @@
 //! UFFDIO_MOVE: pages move from one place of an address space to another without being copied.
 //!
-//! Both VMAs are read-locked. The second lock is only tried for; if that fails, both are taken under the mmap
-//! lock, which is released afterwards (hazard C-50). For each pair of tables both locks are taken, in address
-//! order. Under them, for each page:
+//! Both VMAs are read-locked. The move takes the second lock only if it is free. Otherwise the move takes
+//! both under the mmap lock, and then releases the mmap lock (hazard C-50). For each pair of tables both
+//! locks are taken, in address order. Under them, for each page:
 //!
-//! 1. lock the page's frame, by trying;
+//! 1. lock the page's frame, if its lock is free;
 //! 2. take the entry;
 //! 3. check that there is no other reference to the page (hazard C-48);
 //! 4. give the page its new home and its new entry.

@@ -71,7 +71,7 @@ pub(super) fn settle_probes<P: Platform>(
     let address = VirtAddr::new(vma.start() + (index - vma.pgoff()).bytes());
     let mut spare = Spare { memory: vm.memory(), frame: None };
     loop {
-        // Not an exclusive gather, because the task that cleared the entry earlier may still owe its flush
+        // Not an exclusive gather, because another task may have cleared the entry and not flushed it yet
         // (hazard C-4). `settle` flushes before it releases the table's lock. Frames taken out of the entry
         // are freed after the guard is dropped.
         let mut gather = vm.gather();
@@ -166,7 +166,8 @@ impl<P: Platform> Page<'_, P> {
         }
     }
 
-    /// Replaces or patches the page in `pfn`, which the entry maps and whose contents are wrong.
+    /// Replaces or patches the page in `pfn`. The entry maps this page, and a breakpoint is missing or
+    /// obsolete in the page.
     fn change(
         &self,
         pfn: Pfn,

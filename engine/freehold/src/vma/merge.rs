@@ -21,7 +21,7 @@ pub(crate) struct Attrs<'a, P: Platform> {
     pub pgoff: PageIndex,
     pub anon: AnonVma<'a, P>,
     pub policy: u64,
-    /// The reservations of huge pages that the range shares in. Irrelevant for merges, because VMAs of huge
+    /// The reservations of huge pages that the range can use. Irrelevant for merges, because VMAs of huge
     /// pages do not merge.
     pub reserves: Option<&'a Counted<Reserves>>,
     /// The userfaultfd with which the range is registered.

@@ -115,8 +115,8 @@ struct LastLine<P: Platform> {
     count: VmaCount,
     /// The userfaultfd that the VMA is registered with, if a flag says so. Read by faults that wait.
     uffd: UnsafeCell<Option<Counted<Context<P>>>>,
-    /// The link in the list of gathered or of free VMAs, and the slab's own word. The link belongs to the
-    /// owner of the detached VMA.
+    /// The link in the list of gathered VMAs or of free VMAs, and a word that only the slab uses. The link
+    /// belongs to the owner of the detached VMA.
     links: slab::Links<Vma<P>>,
     /// Place in the list of VMAs that a task has write-locked. Only that task uses the links.
     locked: LockedLinks<Vma<P>>,
@@ -338,7 +338,7 @@ impl<P: Platform> Vma<P> {
         }
     }
 
-    // The setters are for the write token (`VmaWrite`) and for the owner of a detached VMA.
+    // Only the write token (`VmaWrite`) and the owner of a detached VMA may call the setters.
 
     pub(crate) fn set_bounds(&self, range: UserRange, pgoff: PageIndex) {
         self.start.store(range.start(), Relaxed);

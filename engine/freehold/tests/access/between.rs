@@ -29,7 +29,8 @@ fn bytes_are_copied_in_both_directions() {
         let data = numbered(&other);
         let there = BASE + (64 << 20);
         anon(process, there, 24);
-        // The parts of the two lists have different borders, and more pages than one step copies.
+        // The borders of the parts differ between the two lists. The parts contain more pages than one step
+        // copies.
         let local = [part(there + 100, 3), part(there + 7, 0), part(there + 5000, 70_000)];
         let remote = [part(BASE + 9, 10_000), part(BASE + 17, 60_003)];
         assert_eq!(process.process_vm_readv(&local, &other, &remote), Ok(70_003));

@@ -59,7 +59,7 @@ fn hugetlb_file_of_another_engine_is_refused() {
     });
 }
 
-/// Hooks that name no frames.
+/// Hooks of a mapping whose pages have no frames: each hook has its default.
 struct Nothing;
 impl VmOps<Machine> for Nothing {}
 

@@ -11,8 +11,7 @@ use freehold::{
     uffd::{FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 
-/// Hash that the tree of a file's VMAs could use for its balance without a secret, and used in an earlier
-/// version.
+/// Hash that an earlier version of the tree of a file's VMAs used for its balance. The hash has no secret.
 fn hash(addr: usize) -> u64 {
     let product = (addr as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)

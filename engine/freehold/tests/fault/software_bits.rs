@@ -1,5 +1,5 @@
-//! Hardware that leaves accessed and dirty bits to software: an access takes at most one fault, whatever
-//! cleared the bits. Hardware that sets the bits takes no fault for them.
+//! Hardware that does not set accessed and dirty bits: after any event that clears these bits, an access
+//! takes at most one fault. Hardware that sets the bits itself takes no fault to set them.
 
 use super::*;
 use freehold::{
@@ -284,7 +284,8 @@ fn on_each_hardware(kind: Kind, what: Between, first: Option<u64>, second: Optio
     ]
 }
 
-/// The events clear bits, and only hardware that leaves bits to software takes a fault for them.
+/// Aging and fork clear accessed bits and write permissions. Only hardware that does not set accessed bits
+/// itself takes a fault afterwards.
 #[test]
 fn only_software_bits_cost_a_fault() {
     for kind in KINDS.into_iter().filter(|kind| *kind != Kind::Device) {

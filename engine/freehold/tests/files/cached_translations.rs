@@ -204,8 +204,8 @@ fn completed_truncation_leaves_no_cached_translation() {
     });
 }
 
-/// Operations that take away rights to the anonymous page at `BASE`. The flag says whether loads are
-/// forbidden afterwards, too.
+/// Operations that remove access rights to the anonymous page at `BASE`. The flag is true if loads are also
+/// forbidden afterwards.
 type Ending = (&'static str, bool, fn(&Space));
 
 const ENDING: &[Ending] = &[

@@ -94,7 +94,7 @@ fn huge_page_needs_a_whole_aligned_block_in_the_vma() {
         process.mmap(BASE + 8 * HUGE, HUGE, RW, shared, None, 0).unwrap();
         process.store(cpu, BASE + 8 * HUGE, 1u64).unwrap();
         assert_eq!(present(process, BASE + 8 * HUGE, 1), [(0, 1, PageKind::File, false)]);
-        // Memory that is mapped with MAP_STACK gets no huge pages. A VMA that grows down does.
+        // Memory that is mapped with MAP_STACK gets no huge pages. A VMA that grows down gets huge pages.
         for (at, flag, found) in [
             (BASE + 12 * HUGE, MapFlags::STACK, vec![(0, 1, PageKind::Anon, false)]),
             (BASE + 16 * HUGE, MapFlags::GROWSDOWN, ONE.to_vec()),
@@ -246,8 +246,8 @@ fn mincore_and_smaps_report_huge_pages() {
         process.munmap(BASE, HUGE / 2).unwrap();
         let usage = process.smaps(0).next().unwrap().usage;
         assert_eq!((usage.rss, usage.anonymous_huge), (HUGE / 2, 0));
-        // A VMA is eligible if one huge page fits. It is not if it is shorter, or if the only room crosses a
-        // block border.
+        // A VMA is eligible if it contains one whole aligned block. A VMA that is as long as a block but
+        // crosses the border between two blocks is not eligible.
         let eligible = |process: &Process| process.smaps(0).next().unwrap().huge_eligible;
         assert!(eligible(process));
         process.munmap(BASE + HUGE + 100 * PAGE, HUGE).unwrap();

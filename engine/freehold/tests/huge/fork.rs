@@ -77,7 +77,7 @@ fn last_owner_keeps_the_huge_page_whole() {
         // The parent is the only owner of all frames again: a store neither copies nor splits.
         write_sample(process, cpu, BASE, 2);
         assert_eq!(present(process, BASE, 1), ONE);
-        // The same with the child as the last owner.
+        // If the child is the last owner, a store neither copies nor splits either.
         let child = Process::of(process.fork().unwrap());
         process.munmap(BASE, 3 * HUGE).unwrap();
         let frames = world.machine.accounting().frames;

@@ -102,7 +102,7 @@ fn migrate(process: &Process, dice: &mut Dice) {
     }
 }
 
-/// Makes a change that keeps contents.
+/// Makes a change that does not change the contents of pages.
 fn reshape(process: &Process, cpu: &mut Vcpu, dice: &mut Dice) {
     let (at, len) = part(dice);
     match dice.roll(12) {

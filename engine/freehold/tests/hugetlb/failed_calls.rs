@@ -11,7 +11,7 @@ const POOL: u64 = 4;
 const RESERVED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
 const COPIED: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
 
-/// An mmap of two pages, more than the file has, that is refused.
+/// An mmap that is refused. It maps two pages, which is more than the file has.
 struct Refused {
     why: &'static str,
     access: FileAccess,

@@ -131,8 +131,8 @@ fn dontneed_keeps_the_reservation_during_a_migration() {
     }
 }
 
-/// A pin may last for any time. The page returns to the pool with its reservation, if the reservation is
-/// still owed.
+/// A pin may last for any time. When the pin is dropped, the page returns to the pool. The reservation is
+/// restored if the mapping still has a right to one.
 #[test]
 fn dontneed_keeps_the_reservation_of_a_pinned_page() {
     everywhere(2, |world, process, cpu| {
@@ -147,8 +147,8 @@ fn dontneed_keeps_the_reservation_of_a_pinned_page() {
         // The pin is dropped before the next fault.
         drop(pinned(process, cpu, at));
         assert_eq!(both(), (2, 1));
-        // The next fault uses another page. The first page then returns without a reservation, because none
-        // is owed.
+        // The next fault uses another page and the reservation. The first page then returns without a
+        // reservation.
         let pins = pinned(process, cpu, at);
         process.store(cpu, at, 2u64).unwrap();
         assert_eq!(both(), (0, 0));
@@ -179,7 +179,7 @@ fn dontneed_keeps_the_reservation_of_a_pinned_page() {
 }
 
 /// The file is truncated while a fault prepares a private copy of a page. The fault has checked the size
-/// before, and checks it again.
+/// before the copy, and checks it again afterwards.
 #[test]
 fn fault_does_not_map_a_page_truncated_during_the_fault() {
     for locking in designs() {

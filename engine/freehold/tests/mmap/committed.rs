@@ -122,7 +122,7 @@ fn shared_memory_is_committed_once_until_it_is_freed() {
         segment.remove();
         assert_eq!(committed(world), 8);
         process.shmdt(at).unwrap();
-        assert_eq!(committed(world), 0, "a removed segment ends with its last attach");
+        assert_eq!(committed(world), 0, "a removed segment is destroyed when its last mapping is unmapped");
         let segment = Segment::new(world.engine(), 1, 4 * PAGE).unwrap();
         segment.mapping().truncate(7 * PAGE + 1).unwrap();
         segment.mapping().write_at(8 * PAGE, &[1]).unwrap();

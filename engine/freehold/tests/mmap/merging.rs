@@ -48,7 +48,7 @@ fn memory_merge_marks_all_mergeable_vmas() {
         assert!(!kinds.iter().any(|(at, _)| is_marked(process, *at)) && !is_marked(process, heap));
         process.madvise(heap, PAGE, Advice::Mergeable).unwrap();
         process.set_memory_merge(false).unwrap();
-        assert!(is_marked(process, heap), "a mark set by madvise stays if the setting was off");
+        assert!(is_marked(process, heap), "clearing the setting twice keeps the marks of madvise");
     });
 }
 

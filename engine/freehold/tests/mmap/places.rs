@@ -2,9 +2,9 @@
 //! (C-43).
 //!
 //! The bugs in Linux: mmap returned the start of the VMA that the new mapping had merged into, and rounded
-//! hints for the sake of huge pages. A large stack frame jumped over the gap of one page below a stack. A
-//! write through a descriptor of another task made a stack grow down to address zero. A move counted its
-//! progress by a subtraction that wrapped for a source at address zero.
+//! hints to align huge pages. A large stack frame jumped over the gap of one page below a stack. A write
+//! through a descriptor of another task made a stack grow down to address zero. A move counted its progress
+//! by a subtraction that wrapped for a source at address zero.
 
 use super::*;
 use freehold::{
@@ -26,8 +26,8 @@ fn place(process: &Process, addr: u64, len: u64, flags: MapFlags) -> u64 {
 #[test]
 fn c38_mmap_returns_the_requested_address() {
     everywhere(|_, process, _| {
-        // Between two VMAs that the new one merges with, before one and after one; with a fixed address and
-        // with a hint.
+        // The new VMA merges with VMAs on both sides, with the VMA above, or with the VMA below. The address
+        // is fixed or a hint.
         for flags in [ANON, ANON | MapFlags::FIXED, ANON | MapFlags::FIXED_NOREPLACE] {
             for page in [0, 4, 2, 1, 3, 5, 100] {
                 assert_eq!(place(process, BASE + page * PAGE, PAGE, flags), BASE + page * PAGE);

@@ -74,8 +74,8 @@ fn invalid_arguments_and_mappings_are_refused() {
         assert_eq!(remap(BASE, (PAGES + 1) * PAGE, 0), Err(E::Invalid));
         process.mprotect(BASE + PAGE, PAGE, R).unwrap();
         assert_eq!(remap(BASE, 2 * PAGE, 0), Err(E::Invalid));
-        // A private mapping, and a shared mapping of a read-only descriptor, which Linux does not treat as
-        // shared.
+        // The call refuses a private mapping. It also refuses a shared mapping of a read-only descriptor,
+        // because Linux does not treat such a mapping as shared.
         let read_only = File::new(file.mapping(), FileAccess::READ, "/a/file").unwrap();
         for (flags, file) in [(MapFlags::PRIVATE, file), (MapFlags::SHARED, &read_only)] {
             let at = process.mmap(0, PAGE, R, flags, Some(file), 0).unwrap();

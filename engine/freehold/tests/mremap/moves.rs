@@ -159,8 +159,8 @@ fn c45_dontunmap_leaves_an_empty_unlocked_source() {
 #[test]
 fn dontunmap_source_keeps_its_offsets() {
     everywhere(|_, process, cpu| {
-        // The mapping moved once with pages, so its offsets differ from those of its address. It is then
-        // emptied. As on Linux, it does not merge with new adjacent memory.
+        // The mapping moves once with pages, so its offsets do not correspond to its address. The second move
+        // leaves the mapping empty. As on Linux, the empty mapping does not merge with new adjacent memory.
         anon(process, BASE, 2);
         fill(process, cpu, BASE, 2, 1);
         remap(process, 0, 2, 2, FIXED, 100).unwrap();

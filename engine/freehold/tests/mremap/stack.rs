@@ -1,4 +1,5 @@
-//! exec's stack move: downwards, over a part of itself, and with all or no effect.
+//! exec's stack move. The stack moves downwards, and the new range may overlap the old one. A call that fails
+//! has no effect.
 
 use super::*;
 use freehold::{call::Advice, error::StackMoveError, space::Limits};

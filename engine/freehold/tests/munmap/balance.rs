@@ -5,7 +5,8 @@
 //!
 //! In these tests, the reference of a VMA to its file is the opened object. Three adjacent VMAs map one file
 //! or two files, with equal or different rights. Every call runs over every range. Each file must be closed
-//! exactly with the last VMA that maps it, and each page must show its own place in its own file throughout.
+//! when its last VMA is removed, and not before. Each page must show the right offset of the right file at
+//! all times.
 
 use super::*;
 use freehold::{

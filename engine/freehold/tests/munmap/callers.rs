@@ -47,7 +47,7 @@ const ATOMIC: [Seen; 4] = [(Writing, 1); 4];
 const FREE: [Seen; 4] = [(Writing, 1), (Writing, 1), (Reading, 1), (Not, 2)];
 /// Expectation for a caller that may release the lock and whose removal may be sectioned.
 const SECTIONS: [Seen; 4] = [(Writing, 1), (Writing, 4), (Reading, 1), (Not, 2)];
-/// Expectation for mappings that make step 1 fall back, in one section.
+/// Expectation for mappings that step 1 (`Downgraded`) zaps under the write lock, in one section.
 const SPECIAL: [Seen; 4] = [(Writing, 1), (Writing, 1), (Writing, 1), (Not, 2)];
 
 /// Bytes of a section.
@@ -336,7 +336,8 @@ fn removal_across_two_tables_flushes_once() {
     }
 }
 
-/// A flush that interrupts other CPUs covers up to 32 MiB. A flush of the own CPU only covers up to 2 MiB.
+/// A flush that interrupts other CPUs covers up to 32 MiB. A flush that interrupts no other CPU covers up to
+/// 2 MiB.
 #[test]
 fn remote_flushes_cover_more_pages_than_local_ones() {
     const PAGES: u64 = 5 * 512;

@@ -6,10 +6,10 @@
 //! address with the VMA at that address.
 //!
 //! In the engine, no hook gets a guard or a VMA, and no hook runs while a lock of an address space is held. A
-//! destructor that runs with the last VMA may make any call. A disk that is asked for a page may not, because
-//! the locks of its file are held, which come after the locks of an address space. The lock order checker
-//! reports such a call at once, and not only when two threads collide. The compiler ensures that no VMA
-//! outlives its guard; `space/locking.rs` has examples that must not compile.
+//! destructor that runs with the last VMA may make any call. A disk that reads or writes a page must not make
+//! such a call, because the locks of its file are held, and these come after the locks of an address space.
+//! The lock order checker reports such a call at once, and not only when two threads collide. The compiler
+//! ensures that no VMA outlives its guard; `space/locking.rs` has examples that must not compile.
 
 use super::*;
 use freehold::{
@@ -71,7 +71,8 @@ impl Drop for Meddler {
     }
 }
 
-/// Runs `scene` on a process that maps four pages of a file at `BASE`. The disk of the file reacts once.
+/// Runs `scene` on a process that maps four pages of a file at `BASE`. The disk of the file calls `reaction`
+/// at the event `when`, once.
 fn meddled(
     when: When,
     reaction: impl Fn(&Process) + Send + Sync + Clone + 'static,

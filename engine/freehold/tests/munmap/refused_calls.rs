@@ -1,7 +1,7 @@
 //! A munmap that fails half-way unmaps nothing (C-10, C-30).
 //!
 //! The reason for the error is at the far end of the range: a VMA that must not be split there, a sealed VMA,
-//! or one VMA above the limit. In a sectioned munmap, the first sections must not have been unmapped by then.
+//! or one VMA above the limit. A sectioned munmap must detect the error before it unmaps the first section.
 
 use super::*;
 use freehold::{
@@ -65,7 +65,8 @@ fn munmap_of_a_sealed_vma_unmaps_nothing() {
     }
 }
 
-/// Sections full of VMAs, so that each section needs tree nodes. The heap fails from some allocation on.
+/// Sections full of VMAs, so that each section needs tree nodes. From one allocation on, all allocations of
+/// the heap fail.
 #[test]
 fn c10_munmap_without_memory_unmaps_nothing() {
     const SECTIONS: u64 = 6;

@@ -188,7 +188,8 @@ fn random_calls_match_a_list_of_pages() {
     let space = flat.space();
     let mut dice = Dice::new(42);
     let mut random = |below| dice.roll(below);
-    // Address, number of pages, and the value in the first page. Each further page holds one more.
+    // Address, number of pages, and the value in the first page. The value in each further page is greater by
+    // one.
     let mut model: Vec<(u64, u64, u64)> = Vec::new();
     for step in 0..4000 {
         if model.is_empty() || random(3) == 0 && model.len() < 60 {

@@ -198,8 +198,8 @@ fn shared_mapping_needs_contiguous_frames() {
     assert_eq!(try_map_file(&space, &shm, 0..2, RW, SHARED), Err(MmapError::NotMappable));
     let own = map_file(&space, &shm, 1..2, RW, SHARED);
     assert_eq!(flat.load(own), 9);
-    // Private copies are always possible. In this case even overlapping copies are, because the file cannot
-    // be mapped in place.
+    // Private copies are always possible. The copies may even overlap here, because the file cannot be mapped
+    // in place.
     let copy = map_file(&space, &shm, 0..2, R, PRIVATE);
     assert_eq!((flat.load(copy), flat.load(copy + PAGE)), (0, 9));
     assert_ne!(copy + PAGE, own);

@@ -1,10 +1,10 @@
-//! Frames whose reference count is almost at its maximum. References that a program can create in any number
-//! and keep are refused, and the count does not wrap.
+//! Frames whose reference count is almost at its maximum. The engine refuses those references of which a
+//! program can create and keep any number, so that the count does not overflow.
 
 use super::*;
 use freehold::{engine::HugePages, error::ForkError, fault::FaultError, platform::Frame};
 
-/// Number of references that leaves no room for another one next to those that a page has in these tests.
+/// Number of additional references with which a page of these tests reaches the limit.
 const MORE: i32 = 1 << 30;
 
 /// Runs `f` while a frame has [`MORE`] additional references.
@@ -65,7 +65,7 @@ fn fault_fails_at_the_maximum_reference_count() {
         crowded(frame, || {
             assert_eq!(process.load::<u64>(cpu, again + PAGE), Err(FaultError::OutOfMemory));
             assert_eq!(process.store(cpu, again + PAGE, 8u64), Err(FaultError::OutOfMemory));
-            // Adjacent pages are mapped without it.
+            // Adjacent pages are mapped; only this page is not.
             assert_eq!(process.load(cpu, again), Ok(Disk::number(0)));
             assert_eq!(process.pin_user_pages(BASE + PAGE, 1, WRITE).err(), Some(PinError::TooMany));
         });

@@ -385,8 +385,8 @@ impl Run {
     fn write(&mut self, value: u64) {
         let (which, index) = (self.pick(4) as usize, self.pick(PAGES));
         let known = &mut self.files[which];
-        // A page with a breakpoint has private copies that were made before, which the write would not
-        // change.
+        // The write would not change the private copies of a page with a breakpoint, so such a page is not
+        // written.
         if index < known.size && !known.probes.contains(&index) {
             let done = known.file.mapping().write_at(index * PAGE, &value.to_le_bytes());
             if known.lost.contains(&index) {

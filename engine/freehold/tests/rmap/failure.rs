@@ -268,7 +268,7 @@ fn failed_page_of_shared_memory_is_lost() {
         assert_eq!((load(process, cpu, at), load(process, cpu, again)), (failed(at), Ok(0)));
         process.madvise(at, PAGE, Advice::DontNeed).unwrap();
         assert_eq!((load(process, cpu, at), load(process, cpu, at + PAGE)), (Ok(0), Ok(2)));
-        // A page that is removed with the end of the file loses its marker.
+        // A truncation that removes a lost page also removes the marker of the page.
         world.fail(process, at + PAGE);
         mapping.truncate(PAGE).unwrap();
         mapping.truncate(4 * PAGE).unwrap();
@@ -329,7 +329,8 @@ fn failed_frames_are_never_used_again() {
         let before = all_memory(process, cpu, at);
         let child = Process::of(process.fork().unwrap());
         let gone = [0, 1, 500, 4000].map(|page| before[page]);
-        // The frames are mapped and shared; or free, in the platform or in the cache of this CPU.
+        // The first frame is mapped and shared, and the second is mapped. The other two are free, in the
+        // platform or in the cache of this CPU.
         world.engine().memory_failure(gone[0]).unwrap();
         drop(child);
         world.engine().memory_failure(gone[1]).unwrap();

@@ -78,7 +78,8 @@ fn close_hook_may_unmap() {
     });
 }
 
-/// An open hook runs for a complete VMA that is not published yet. The VMA is closed however the call ends.
+/// An open hook runs for a complete VMA that is not published yet. The VMA is closed later, whether the call
+/// succeeds or fails.
 #[test]
 fn every_opened_vma_is_closed() {
     everywhere(|world, process, cpu| {

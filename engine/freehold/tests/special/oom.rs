@@ -2,7 +2,8 @@
 //! allocation of every call fails once, alone or together with all later allocations.
 //!
 //! A failed call has no effect, with two exceptions: VMAs may stay split, and a mapping that was to be
-//! replaced may be unmapped. Exactly the existing VMAs are open, and the same call then succeeds.
+//! replaced may be unmapped. Afterwards the number of opened and not yet closed VMAs equals the number of
+//! existing VMAs, and the same call succeeds.
 
 use super::{
     support::{
@@ -73,7 +74,7 @@ struct Call {
 const CALLS: [Call; 9] = [
     Call { name: "mapped as a whole", run: |s| map(s, true, TARGET) },
     Call { name: "mapped by faults", run: |s| map(s, false, TARGET) },
-    Call { name: "mapped as a whole over something", run: |s| map(s, true, BASE + PAGE) },
+    Call { name: "mapped as a whole in place of an older mapping", run: |s| map(s, true, BASE + PAGE) },
     Call { name: "cut", run: |s| s.process.munmap(BASE + PAGE, PAGE).map_err(|error| error.errno()) },
     Call {
         name: "protected",

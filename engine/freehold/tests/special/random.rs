@@ -1,5 +1,6 @@
-//! Random calls on mappings of a device by a process and its children. Exactly the existing VMAs are open
-//! (C-31, C-33), and mapped pages have the expected contents (C-30).
+//! Random calls on mappings of a device by a process and its children. At any time the number of opened and
+//! not yet closed VMAs equals the number of existing VMAs (C-31, C-33), and mapped pages have the expected
+//! contents (C-30).
 
 use super::*;
 use freehold::call::{Advice, LockFlags, RemapFlags};

@@ -73,7 +73,8 @@ fn outdated_hook_answer_is_never_mapped() {
             let whole = ["mmap", "mapped"].contains(&hook).then_some(u64::MAX);
             *board.manner() = AccessMode { whole, splits: true, notified: true, ..AccessMode::default() };
             let file = board.open(world);
-            // The replaced mapping must not reappear, and must not keep the second attempt from the address.
+            // The replaced mapping must not reappear, and must not prevent the second attempt from mapping
+            // the address.
             anon(process, BASE, 4);
             let (mapping, weak) = (file.mapping().clone(), Arc::downgrade(&board));
             board.inside(hook, move || {
@@ -114,7 +115,7 @@ fn fatal_signal_ends_retries_of_outdated_answers() {
                 }
             }
             board.inside("nothing", || ());
-            // Without a signal, and with an answer that stays valid, the call succeeds.
+            // The call succeeds if no signal is pending and the frames are not revoked during the hook.
             map().unwrap();
             process.store(cpu, BASE + PAGE, 9u64).unwrap();
             process.check();

@@ -1,5 +1,5 @@
-//! The memory of a crash dump as /proc/vmcore maps it: first headers that the kernel has created, then piece
-//! by piece the memory of the crashed machine. Some pieces cannot be mapped.
+//! The memory of a crash dump as /proc/vmcore maps it: first the headers that the kernel has created, then
+//! the pieces of the crashed machine's memory. Some pieces cannot be mapped.
 //!
 //! On Linux, this hook calls munmap: if a piece cannot be mapped, the hook unmaps the pieces before it, under
 //! the lock that mmap holds. In the engine the hook fails instead, and nothing was mapped (C-31 a, c). No

@@ -21,7 +21,7 @@ use std::{
 /// Behaviour of the driver.
 #[derive(Clone, Default)]
 pub struct AccessMode {
-    /// Maps every page in mmap, but fails before this page.
+    /// If set, mmap maps all pages at once, and fails when it reaches this page.
     pub whole: Option<u64>,
     /// Flags to set.
     pub add: VmFlags,

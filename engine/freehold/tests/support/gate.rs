@@ -191,7 +191,7 @@ unsafe impl Host for Gated {
     fn rcu_barrier() {
         TOLD.with_borrow(|told| {
             if let Some(told) = told {
-                // A receiver that got a message may be gone.
+                // The send fails if the receiver has got a message and was dropped.
                 let _ = told.send(());
             }
         });

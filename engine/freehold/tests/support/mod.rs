@@ -133,8 +133,8 @@ pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &P
     }
 }
 
-/// Makes a call on a thread of its own that gets a fatal signal when it first checks for one. The call must
-/// check.
+/// Makes a call on a thread of its own, which gets a fatal signal when it first checks for signals. Panics if
+/// the call does not check for signals.
 pub fn killed<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     let thread = || {
         Task::current().interrupt_wait(1);
@@ -183,7 +183,7 @@ pub fn while_repeating<R>(again: impl Fn() + Sync, call: impl FnOnce() -> R) -> 
                 std::thread::yield_now();
             }
         });
-        // Dropped however the call ends.
+        // Dropped even if the call panics.
         let _over = Over(&over);
         call()
     })

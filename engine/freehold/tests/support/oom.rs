@@ -69,9 +69,9 @@ pub struct Call<S> {
     pub left: Left,
     /// Changes that the call may leave after a success without some memory.
     pub left_by_success: Left,
-    /// True if the call may do a part of its work and report the part.
+    /// True if a failed call may complete a part of its work and report that part.
     pub partial: bool,
-    /// True if a second call after a failure finds a part done, and therefore ends differently.
+    /// True if a failed call may complete a part of its work, so that the result of a second call differs.
     pub once: bool,
     /// True if a child shares the pages.
     pub forked: bool,
@@ -268,8 +268,9 @@ pub fn every_failure<S: Scene>(
     })
 }
 
-/// Makes each call with every failure, on some of five designs in rotation, and with each number of frames
-/// and VMAs in store. A quick run uses one design for each call, a full run two, and a long run all.
+/// Repeats each call with every possible failure, on some of five designs in rotation. `spares` lists the
+/// numbers of frames and VMAs that the caches contain before a call; each number is tested. A quick run uses
+/// one design for each call, a full run two, and a long run all.
 pub fn every_failure_of_each<S: Scene>(
     calls: &[Call<S>],
     designs: [Locking; 5],

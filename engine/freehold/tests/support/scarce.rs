@@ -23,7 +23,7 @@ const VMAS: u64 = BASE + (6 << 30);
 
 pub struct ScarceWorld {
     pub world: World,
-    /// Process that takes everything from the engine's store.
+    /// Process that takes all free frames and VMAs from the caches of the engine.
     pub hog: Process,
     /// CPU that runs the hog.
     pub cpu: Vcpu,
@@ -62,7 +62,8 @@ impl ScarceWorld {
         self.hog.counts().map_count > MOST || self.world.engine().failed_frames() > 0
     }
 
-    /// Leaves `spare` VMAs and `spare` frames in the caches, the frames in that of this thread's CPU.
+    /// Leaves `spare` VMAs and `spare` frames in the caches. The frames are in the cache of this thread's
+    /// CPU.
     pub fn use_up(&mut self, spare: u64) {
         loop {
             Failure::Heap.arm(1);

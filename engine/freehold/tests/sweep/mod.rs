@@ -1,6 +1,6 @@
 //! Memory runs out in the middle of every call, on every kind of memory (C-10, C-47, C-55, C-64).
 //!
-//! Every operation of [`each_op`] is made on memory of every kind of [`STATES`], with the harness of
+//! The tests run every operation of [`each_op`] on memory of every kind of [`STATES`], with the harness of
 //! `support/oom.rs`. `complete.rs` compares the list of operations with the public methods in the sources, so
 //! that no new method is left out.
 
@@ -28,7 +28,7 @@ fn design(nth: u64, write: Write) -> Locking {
     Locking { write, ..if nth % 4 == 2 { mmap_lock } else { vma_lock } }
 }
 
-/// Makes a quarter of the operations on all states.
+/// Runs a quarter of the operations on all states.
 fn sweep(share: usize) {
     let only = |name: &str| std::env::var(name).ok();
     let (only_op, only_state) = (only("SWEEP_OP"), only("SWEEP_STATE"));
@@ -42,7 +42,8 @@ fn sweep(share: usize) {
             continue;
         }
         let mut stage = Some(Stage::new(state));
-        // In a quick run, too, each operation runs with both values of `write`.
+        // `number / STEP` alternates, so that each operation runs with both values of `write` also in a quick
+        // run.
         let write = if (number / STEP).is_multiple_of(2) { Write::RangesOnly } else { Write::Whole };
         for (nth, (op, met)) in ops.iter_mut().enumerate() {
             if some && (nth + number) % STEP != 0 {
@@ -59,7 +60,8 @@ fn sweep(share: usize) {
         stage.expect("a stage").end();
     }
     for (op, met) in ops.iter().filter(|_| only_state.is_none()) {
-        // In a quick run, an operation that fails only in few states may not have run on one of them.
+        // A quick run omits most states of each operation. It may omit all states in which the operation
+        // allocates.
         if (*met > 0) == (op.needs == Needs::Nothing) && (*met > 0 || !some) {
             wrong.push(format!("{}: {met} allocations failed", op.name));
         }
@@ -67,7 +69,7 @@ fn sweep(share: usize) {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// In a quick run, each operation is made only on every fourth state, starting at different states.
+/// A quick run makes each operation only on every fourth state. The first state differs between operations.
 const STEP: usize = 4;
 /// Number of tests that run in parallel.
 const SHARES: usize = 4;

@@ -38,7 +38,8 @@ const fn watched(name: &'static str, features: Features, build: fn(&mut Scene)) 
     State { features: Some(features), ..state(name, build) }
 }
 
-/// Without the oracles, which are on in other tests: there are a hundred thousand scenes.
+/// Creates a machine without the oracles, because the sweep has a hundred thousand scenes. Other tests run
+/// with the oracles.
 fn world(config: MachineConfig) -> World {
     let machine = Machine::new(config.fast()).unwrap();
     let engine = Engine::new(machine.clone(), Config::default()).unwrap();
@@ -122,7 +123,7 @@ pub const STATES: &[State] = &[
     state("a direct file", |s| {
         let storage = Storage::new(&s.world.machine);
         s.file = storage.file(&s.world, 12);
-        // Frames of the storage itself do not run out.
+        // The storage gets all its frames now, so that only the engine's own allocations can fail later.
         let mut frames = [Pfn::new(0); 40];
         assert_eq!(
             s.world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames),

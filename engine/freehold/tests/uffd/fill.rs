@@ -60,7 +60,8 @@ fn fills_check_errors_in_the_order_of_linux() {
         );
         assert_eq!(uffd.continue_with(BASE, PAGE, WAKE), Err(Invalid), "anonymous memory has no cache");
         assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
-        // A page is present: at once, and after some pages were filled.
+        // A fill fails at a page that is present. If pages were filled before that page, the fill returns the
+        // number of their bytes.
         for fill in [Uffd::zeropage, Uffd::poison] {
             assert_eq!(fill(&uffd, page(1), PAGE, WAKE), Err(Present));
         }

@@ -53,7 +53,7 @@ const CALLS: &[Call] = &[
         run: |_, uffd| uffd.unregister(page(1), PAGE).map_err(|error| error.errno()),
         allocates: true,
     },
-    // Merging may be skipped, because the call cannot report an error.
+    // If there is no memory, the call may skip the merge, because it cannot report an error.
     Call { name: "close", run: |_, uffd| (uffd.close(), Ok(())).1, allocates: false },
     Call { name: "copy", run: |_, uffd| all(uffd.copy(page(2), &CONTENTS, WAKE), 2 * PAGE), allocates: true },
     Call {

@@ -99,8 +99,8 @@ fn signal_interrupts_a_fault_that_waits_for_the_pager() {
     });
 }
 
-/// A wait on behalf of a program that cannot be restarted by itself continues after a signal. Only a fatal
-/// signal ends it.
+/// A call that waits for the pager in the middle of its work cannot be restarted, so the wait continues after
+/// a signal. Only a fatal signal ends the wait.
 #[test]
 fn only_fatal_signals_end_waits_inside_calls() {
     everywhere(|world, process, _| {

@@ -1,4 +1,11 @@
-//! Advice that unmaps pages or changes their entries.
+//! Advice that unmaps pages or changes their entries: DONTNEED, FREE, COLD, and guards.
+//!
+//! Such advice changes no VMA, so it needs only the lock of the VMA or the mmap lock for reading. The only
+//! change of a VMA is its first anon_vma, which the first guard needs. A userfaultfd that requested messages
+//! about removed pages is notified first, with no lock held; the range is then looked up again.
+//!
+//! `guard.rs` installs and removes the guards. `call/madvise/mod.rs` lists the other kinds of advice and
+//! their locks.
 
 use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
@@ -19,8 +26,8 @@ use freehold_vmspace::{Aging, HugePageSize, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Follows an advice about pages. If the range lies in one VMA, takes only the VMA's lock, like a fault,
-    /// because no VMA changes. Otherwise takes the mmap lock. Each lock is released before another is taken,
-    /// and results found under one lock are not reused under the next.
+    /// because no VMA changes. Otherwise takes the mmap lock for reading. Each lock is released before
+    /// another is taken, and results found under one lock are not reused under the next.
     pub(super) fn advise_pages(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         if let Ok(vma) = self.lock_vma(range.start())
             && range.end() <= vma.end()
@@ -99,8 +106,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Unmaps the pages of `part`. Of huge pages, only pages that lie entirely in the part are unmapped; the
-    /// part must not begin inside a huge page (hazard C-29).
+    /// Unmaps the pages of `part`. In a VMA of huge pages, unmaps only pages that lie entirely in the part,
+    /// and fails if the part begins inside a huge page (hazard C-29).
     fn discard_part(&self, vma: &Vma<P>, part: UserRange) -> Result<(), MadviseError> {
         let Some(bytes) = vma.huge_page_size().map(HugePageSize::bytes) else {
             let zap = vma.zap().keep_guards().keep_wp(vma.keeps_wp());

@@ -1,4 +1,11 @@
 //! mmap: creates mappings of memory or of files.
+//!
+//! The call follows the five steps of a change (`space/change/unmap.rs`). It decodes its arguments
+//! (`decode_mmap`, `request.rs`), makes all checks and chooses the address (this file, `place.rs`,
+//! `secret.rs`), and then stores the mapping in place of older mappings (`store.rs`). `claim.rs` acquires the
+//! right to do so. Replaced VMAs are retired, and pages populated, after the locks are released.
+//!
+//! `driver.rs` maps files of drivers, whose hooks run with the mmap lock held for writing.
 
 mod claim;
 mod driver;
@@ -357,7 +364,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             Some(file) => {
                 self.resolve_file(request, &file)?;
                 if file.is_zeroes() && request.vm_flags.contains(VmFlags::SHARED) {
-                    // The offset stays, although the new file has no contents at any offset.
+                    // The VMA keeps the requested offset, although the new file has no contents.
                     request.object = Object::File(self.shared_memory(request)?);
                 }
                 request.vm_flags = with_mergeable(request.vm_flags, &request.object);

@@ -1,4 +1,9 @@
 //! The last steps of mmap: removes the old mappings and inserts the new one.
+//!
+//! The caller (`call/mmap/mod.rs`) holds the right to change the range, and has chosen the address and the
+//! flags. Every step that can fail comes before the first change. The only exception is a mapping over the
+//! last VMAs of the removed segment that is to be mapped: the VMAs are unmapped, and the call fails. The old
+//! VMAs are passed to the caller, which retires them after it has released its locks.
 
 use super::request::MmapRequest;
 use crate::{
@@ -99,8 +104,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ) -> Result<bool, MmapError> {
         let (mut gathered, charge) = self.gather_replaced(request, range)?;
         if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
-            // A removed segment ends with its last VMA. The old VMA is unmapped first, and then no segment is
-            // left to map.
+            // A removed segment is destroyed when its last VMA is unmapped. The old VMAs are unmapped first,
+            // so there is then no segment that could be mapped.
             replaced.add(ending.unmap());
             return Err(MmapError::Invalid);
         }
@@ -179,8 +184,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let unlockable = VmFlags::DROPPABLE | VmFlags::SPECIAL | VmFlags::HUGETLB;
         if locked && (request.vm_flags.intersects(unlockable) || request.object.is_direct()) {
             // These VMAs cannot have the lock flags that mlockall requests for new mappings. As on Linux, the
-            // flags prevented merges with existing VMAs until here, and the mapping is populated
-            // nevertheless.
+            // new VMA had these flags until here, so it did not merge with VMAs without them. The mapping is
+            // populated even though it loses the flags.
             let vma = vma.expect("memory that is stored without a claim can be locked");
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
         } else if locked {

@@ -2,9 +2,9 @@
 //!
 //! To resize a mapping in place, a range writer claims its VMA, and the part to be unmapped or the hole
 //! behind it. To move a mapping that has no room to grow, a range writer claims its VMA and a hole elsewhere.
-//! Moves to an address that the caller names need the exclusive writer. Mappings whose move changes more than
-//! entries also need the exclusive writer: huge pages of a pool, segments, special mappings, and memory
-//! registered with a userfaultfd.
+//! Moves to an address that the caller names need the exclusive writer. The following mappings also need the
+//! exclusive writer, because their move changes more than page-table entries: huge pages of a pool, segments,
+//! special mappings, and memory registered with a userfaultfd.
 
 use crate::{
     call::mremap::Remap,
@@ -144,8 +144,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(target.start())
     }
 
-    /// Succeeds if a VMA lies in the range or the range leaves user space. Fails with `NeedsExclusive` if a
-    /// reservation lies in the range, because the exclusive writer waits for the end of the reservation.
+    /// Succeeds if a VMA lies in the range, or if the range extends beyond user space. Fails with
+    /// `NeedsExclusive` if a reservation lies in the range, because the exclusive writer waits for the end of
+    /// the reservation.
     fn expect_blocked(&self, range: UserRange) -> Result<(), ClaimError> {
         let rcu = P::rcu_read();
         match self.right.next_of_any_writer(&rcu, range.start()).filter(|found| found.start < range.end()) {

@@ -432,8 +432,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// Charges `pages` with these flags if they count as committed. Of these pages, `kept` are already
-    /// committed, and this call will release that older charge.
+    /// Charges `pages` with these flags if they count as committed. `kept` of these pages are already
+    /// committed. The call that moves the mapping releases their old charge later.
     fn charge_moved(
         &self,
         flags: VmFlags,
@@ -458,7 +458,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let joined = self.joins_source(request, target);
         let (source, charge) = self.prepare_source(request)?;
         let attrs = moved_attrs(source, request);
-        // One change for the target, one for the source.
+        // One change of the tree for the target, and one for the source.
         self.reserve(2)?;
         // The source will be unmapped. All resources for that are allocated before any entry moves. The
         // source is a separate VMA by now, and the target does not merge with it, so that the gathered set
@@ -545,9 +545,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Gives the rest of the source's VMA the attributes that it gets on Linux. Linux merges the target with
-    /// the whole VMA `whole` before it splits the source off. The attributes of the target's other neighbour
-    /// therefore reach all of `whole`. Here the split comes first, because it can fail, and the rest gets the
-    /// attributes afterwards.
+    /// the whole VMA `whole`, and perhaps with the neighbour on the other side, before it splits the source
+    /// off. All of `whole` therefore gets attributes of that neighbour. Here the split comes first, because
+    /// it can fail, and the rest of `whole` gets the attributes afterwards.
     fn share_with_rest(&self, landing: &Vma<P>, whole: UserRange, from: UserRange) {
         let sides =
             [(whole.start() < from.start(), from.start() - 1), (from.end() < whole.end(), from.end())];
@@ -571,7 +571,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
         right.set_flags(flags - VmFlags::LOCK_MASK);
         if !core::ptr::eq(source, landing) && source.range() == from {
-            // The offsets stay, as on Linux, although no page is found by them any more.
+            // As on Linux, the VMA keeps its offsets, although the reverse map no longer finds pages by these
+            // offsets.
             right.leave_anon_vma();
         }
     }
@@ -589,8 +590,8 @@ fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v
     }
 }
 
-/// Returns true if the VMA can move only by itself. Segments and devices of zeroes determine their own
-/// addresses.
+/// Returns true if a call that moves the VMA can move no other VMA. This is the case for segments and devices
+/// of zeroes, because their files choose the address of a mapping.
 fn must_move_alone<P: Platform>(vma: &Vma<P>) -> bool {
     match vma.object() {
         Object::Zeroes(_) => true,

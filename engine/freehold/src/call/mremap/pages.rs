@@ -70,7 +70,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 }
 
-/// Returns whether whole page tables may move with this VMA.
+/// Returns `Allowed` if whole page tables may move with this VMA.
 fn movable<P: Platform>(source: &Vma<P>) -> TableMoves {
     if source.is_anonymous() { TableMoves::Allowed } else { TableMoves::Never }
 }

@@ -1,4 +1,12 @@
 //! Looking up pages in a file's cache, and keeping the pages that were found.
+//!
+//! A lookup under RCU (`Mapping::find`) takes no lock and keeps nothing. The caller must raise the reference
+//! count of the frame, or lock the page table that it changes, and then call `Found::is_still`. Functions
+//! that return a `CachedPage` have already taken a reference. The functions that return the word of a page
+//! require the invalidate lock, as their arguments show.
+//!
+//! `file/mapping.rs` describes the states of a word, and `radix.rs` implements the tree of words.
+//! `file/fill.rs` adds pages to the cache, and `file/remove.rs` removes them.
 
 use super::{entry::Word, radix::Stay};
 use crate::{
@@ -112,8 +120,8 @@ impl<P: Platform> Mapping<P> {
             if let Some(page) = self.get_any(index) {
                 return Some(page);
             }
-            // Relaxed: as in `moving`. A move is the only way for a page to leave the cache under the lock.
-            // The next iteration finds a page that has moved since the first look.
+            // Relaxed: as in `moving`. While the invalidate lock is held, a page can leave the cache only by
+            // a move. The next iteration finds a page that has moved since the first look.
             let word = Word(self.word(pages_stay, index)?.load(Relaxed));
             word.held()?;
             word.hidden().into_iter().for_each(|pfn| self.files().memory().wait_out_frame(pfn));

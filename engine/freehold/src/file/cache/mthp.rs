@@ -67,7 +67,7 @@ pub(crate) fn block_around(index: PageIndex, pages: PageCount) -> PageRange {
 
 impl<P: Platform> Mapping<P> {
     /// Brings a page inside the file into the cache, unless the page is already there. Adds the largest
-    /// allowed block around the page of which no page is in the cache.
+    /// allowed block that contains the page and of which no page is in the cache yet.
     ///
     /// # Errors
     ///

@@ -14,11 +14,12 @@
 //! | shrink ([`prune`](Radix::prune)) | the lock, for writing | a child all of whose words are zero to null; the root to its first child, if the root has no other |
 //!
 //! Several makers can run at once. A maker that loses the race for a slot frees the node that it made. A
-//! pruner runs concurrently only with readers under RCU, because makers and tasks that change words hold the
-//! lock. The pruner unlinks a node and frees it after a grace period. A reader that found the node before
-//! keeps the node alive by its RCU guard. Such a reader sees zeroes, or a tree that is as short as the new
-//! one and has the same children. The grace period does not wait for a reader whose guard was created after
-//! its start; such a reader finds the slot null (contract of [`Host::rcu_defer`]).
+//! pruner holds the lock for writing, so it runs concurrently only with readers under RCU. Makers and tasks
+//! that change words hold the lock too. The pruner unlinks a node and frees it after a grace period. A reader
+//! that found the node before keeps the node alive by its RCU guard. Such a reader sees zeroes, or a tree
+//! that is as short as the new one and has the same children. The grace period does not wait for a reader
+//! whose guard was created after the start of the grace period. Such a reader finds the slot null (contract
+//! of [`Host::rcu_defer`]).
 //!
 //! A word therefore stays valid exactly as long as the guard that it was found under; [`Stay`] expresses
 //! this. An unlinked node is never linked again, and only zero words are read from it.
@@ -61,7 +62,8 @@ pub(crate) trait Locked {}
 impl<H: Host> Locked for RwSemReadGuard<'_, H> {}
 impl<H: Host> Locked for RwSemWriteGuard<'_, H> {}
 
-/// Proof that a word stays in place: borrows a guard that lives as long.
+/// Proof that the memory of a word stays allocated, because a guard that ensures this is borrowed for the
+/// lifetime `'g`.
 #[derive(Clone, Copy)]
 pub(crate) struct Stay<'g>(PhantomData<&'g ()>);
 

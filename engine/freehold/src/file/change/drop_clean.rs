@@ -12,9 +12,9 @@
 //! The frame's dirty flag is reliable once no other reference is left: every store holds a reference until
 //! the frame is marked as dirty.
 //!
-//! All of this happens under the invalidate lock held for writing. The lock is only tried for, because pagers
-//! run with it held for reading. A fault that reaches a page in between waits for the lock, and then finds
-//! the page or reads it again.
+//! All of this happens under the invalidate lock held for writing. The call takes the lock only if it is
+//! free, because pagers run with the lock held for reading. A fault that reaches a page in between waits for
+//! the lock, and then finds the page or reads it again.
 
 use crate::{
     Pfn,
@@ -55,8 +55,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The invalidate lock for writing. The lock is only tried for, and is released after a few thousand
-    /// pages. The caller holds no lock of the engine and is in no read section.
+    /// The invalidate lock for writing. The call never waits for the lock, and releases it after a few
+    /// thousand pages. The caller holds no lock of the engine and is in no read section.
     ///
     /// # Examples
     ///
@@ -142,8 +142,8 @@ impl<P: Platform> Mapping<P> {
         if !frame.try_leave_cache() {
             return false;
         }
-        // Earlier holders of a reference marked the page as dirty if they wrote to it. There can be no later
-        // holders.
+        // Earlier holders of a reference marked the page as dirty if they wrote to it. No task can get a new
+        // reference any more.
         if frame.is_dirty() {
             frame.enter_cache();
             return false;

@@ -1,9 +1,9 @@
 //! Files whose pages are frames of the storage itself (DAX, once called xip). Nothing is copied, and there is
 //! no cache.
 //!
-//! The storage's frames are in the file's index like frames of a cache. While they are, their records count
-//! references as for any other frame, and the same code maps them, zaps them and handles memory failures. The
-//! differences:
+//! The index of the file contains frames of the storage, as the index of another file contains frames of the
+//! cache. While a frame is in the index, the frame's record counts references as for any other frame. The
+//! same code maps these frames, zaps them and handles their memory failures. The differences:
 //!
 //! ```text
 //! fill        the pager names the frame; its record belongs to the file from then on, with one reference

@@ -51,9 +51,10 @@ impl<P: Platform> Reserving<'_, P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Creates a file of huge pages of `size` bytes. A sealable file is one of memfd_create(MFD_HUGETLB), any
-    /// other belongs to hugetlbfs. Pages come from the [pool](crate::engine::Engine::huge_pool). The new file
-    /// has no pages, and no reservations until it is mapped.
+    /// Creates a file of huge pages of `size` bytes. With `sealable`, the file is one of
+    /// memfd_create(MFD_HUGETLB), otherwise one of hugetlbfs. Pages come from the
+    /// [pool](crate::engine::Engine::huge_pool). The new file has no pages, and no reservations until it is
+    /// mapped.
     ///
     /// # Errors
     ///
@@ -90,8 +91,8 @@ impl<P: Platform> Mapping<P> {
         })
     }
 
-    /// Like [`fill_huge`](Self::fill_huge), but fills the page by `contents` and publishes it by `put`. The
-    /// counterpart of [`insert_page`](Self::insert_page) for small pages.
+    /// Like [`fill_huge`](Self::fill_huge), but calls `contents` to fill the page and `put` to publish the
+    /// page. The counterpart of [`insert_page`](Self::insert_page) for small pages.
     ///
     /// # Locks
     ///
@@ -154,7 +155,8 @@ impl<P: Platform> Mapping<P> {
         if NewPage::put(platform, word, first, put) {
             self.invalidate.came(1);
         } else {
-            // If there is no memory to forget the page, its index counts as reserved from now on.
+            // `forget` may need memory. If there is none, the index of the page counts as reserved from now
+            // on.
             if reserved || huge.reserves.forget::<P>(index).is_err() {
                 memory.restore_reservation(first, huge.size);
             }

@@ -82,8 +82,8 @@ impl<P: Platform> Mapping<P> {
             word.store(0, Relaxed);
             if let Some(pfn) = old.held() {
                 self.invalidate.went(1);
-                // If there is no memory to forget the page, its index stays reserved. The pool then keeps the
-                // reservation as well.
+                // If there was no memory for `forget`, the index of the page stays reserved. The pool then
+                // keeps the reservation as well.
                 if !forgotten {
                     self.files().memory().restore_reservation(pfn, huge.size);
                 }

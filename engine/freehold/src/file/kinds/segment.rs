@@ -52,7 +52,7 @@ impl<P: Platform> Drop for Attaching<'_, P> {
 
 impl<P: Platform> Segment<P> {
     /// Creates a zeroed segment of `bytes` bytes. Reports name the segment by `key`. The whole size counts as
-    /// committed memory until the segment ends.
+    /// committed memory until the segment is destroyed.
     ///
     /// # Errors
     ///
@@ -74,8 +74,8 @@ impl<P: Platform> Segment<P> {
 
     /// Creates a segment like [`new`](Self::new), made of huge pages of the size `page` (SHM_HUGETLB). Pages
     /// come from the [pool](crate::engine::Engine::huge_pool) when they are first touched. With `reserved`,
-    /// the whole segment is reserved in the pool until it ends. Without it (SHM_NORESERVE), no page is
-    /// reserved.
+    /// the whole segment is reserved in the pool until it is destroyed. Without it (SHM_NORESERVE), no page
+    /// is reserved.
     ///
     /// # Errors
     ///
@@ -178,8 +178,8 @@ impl<P: Platform> Segment<P> {
         self.state.fetch_add(ATTACH, Relaxed);
     }
 
-    /// Uncounts a VMA or an attempt. The caller that removes the last attachment holds no lock: code that
-    /// ends a VMA under a lock leaves another VMA of the same attach behind.
+    /// Uncounts a VMA or an attempt. The caller that removes the last attachment holds no lock. Code that
+    /// removes a VMA under a lock always keeps another VMA of the same attachment.
     pub(in crate::file) fn closed(&self) {
         // AcqRel: as in `remove`.
         if self.state.fetch_sub(ATTACH, AcqRel) & !ENDING == ATTACH | MARKED {

@@ -67,7 +67,7 @@ pub enum Caching {
 /// | --- | --- | --- | --- |
 /// | [`Driver::mmap`](crate::file::Driver::mmap) | before anything is published | mmap W | yes: nothing is mapped |
 /// | [`open`](Self::open) | a new VMA maps the object: mmap, split, fork, mremap | mmap W, in fork of both spaces | no |
-/// | [`close`](Self::close) | a VMA ends; once for each `open` | no lock of an address space | no |
+/// | [`close`](Self::close) | a VMA is unmapped or merged into another VMA; once for each `open` | no lock of an address space | no |
 /// | [`may_split`](Self::may_split) | before a split | mmap W | returns whether the split is allowed |
 /// | [`mremap`](Self::mremap) | as the last step before a move that cannot fail any more | mmap W, the VMA's W | yes: nothing is moved |
 /// | [`fault`](Self::fault), [`mkwrite`](Self::mkwrite) | an access finds no entry, or a read-only one | the VMA's R or mmap R | yes: no entry is made |
@@ -95,8 +95,9 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         false
     }
 
-    /// Permits a move of `vma`, a VMA or a part of one, to `to`, which is longer if the VMA grows. After `Ok`
-    /// the move takes place. If the pages are only mapped a second time, the range of `vma` is empty.
+    /// Permits a move of `vma` to `to`. `vma` describes a VMA or a part of one. `to` is longer than `vma` if
+    /// the mapping grows. After `Ok` the move takes place. If the pages are only mapped a second time, the
+    /// range of `vma` is empty.
     ///
     /// # Errors
     ///
@@ -112,7 +113,7 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The fault that the access ends with.
+    /// The fault with which the access ends.
     fn fault(
         &self,
         mmu: &P::Mmu,
@@ -135,7 +136,7 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The fault that the access ends with.
+    /// The fault with which the access ends.
     fn mkwrite(&self, mmu: &P::Mmu, vma: &VmaInfo, pgoff: PageIndex) -> Result<(), HookFault> {
         let _ = (mmu, vma, pgoff);
         Ok(())

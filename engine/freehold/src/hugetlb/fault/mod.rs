@@ -121,7 +121,8 @@ impl<P: Platform> AddressSpace<P> {
         let flags = place.vma.flags();
         let mut rights = vma_pte_flags(flags);
         if flags.contains(VmFlags::SHARED | VmFlags::WRITE) {
-            // At once: pages are never written back, so the first store need not be detected.
+            // The entry is writable and dirty at once. These pages are never written back, so the first store
+            // need not be detected.
             rights |= WRITTEN;
         }
         let rcu = P::rcu_read();
@@ -307,8 +308,9 @@ impl<P: Platform> AddressSpace<P> {
             return FaultOutcome::Wait(WaitFor::Frame(old));
         }
         if frame.maps() > 1 || frame.refs() > 2 {
-            // A concurrent fork has given the page to another process. Or a task that found the page in a
-            // child is copying from it. The two expected references are those of the entry and of the caller.
+            // A concurrent fork has mapped the page in another process, or a task that found the page in a
+            // child is copying the page. The two expected references are those of the entry and of the
+            // caller.
             P::relax();
             return FaultOutcome::Retry;
         }

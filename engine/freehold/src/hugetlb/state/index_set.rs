@@ -1,5 +1,5 @@
-//! A set of page offsets, stored as runs. Suits reserve maps, in which nearly always all pages of a mapping
-//! or none are members.
+//! A set of page offsets, stored as runs. Runs suit reserve maps, because such a map usually contains all
+//! pages of a mapping or none.
 
 use crate::{error::NoMemory, platform::Platform};
 use allocator_api2::vec::Vec;
@@ -17,8 +17,8 @@ type Runs<'s, P> = SpinGuard<'s, Vec<PageRange>, P>;
 /// The runs, locked, with capacity for one more.
 struct Roomy<'s, P: Platform> {
     runs: Runs<'s, P>,
-    /// The replaced buffer of the runs, or an unused one. Freed after the lock is released, because fields
-    /// are dropped in this order.
+    /// A buffer to be freed: the previous buffer of the runs, or a new buffer that was not needed. Freed
+    /// after the lock is released, because fields are dropped in the order of their declaration.
     _spent: Vec<PageRange>,
 }
 

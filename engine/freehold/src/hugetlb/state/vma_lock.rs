@@ -17,11 +17,11 @@ use freehold_sync::{
 pub(crate) struct HugetlbVma<P: Platform> {
     /// The hugetlb VMA lock; [`hugetlb`](crate::hugetlb) describes its use.
     pub(crate) lock: RwSem<P>,
-    /// True if tables may be shared with this VMA. Cleared under i_mmap held exclusively. The holder of
-    /// `lock` for writing, or of the VMA's own lock for writing, clears the flag for a time and sets it
-    /// again. The call that detached the VMA clears the flag for good.
+    /// True if tables may be shared with this VMA. Cleared under i_mmap held exclusively. A task that holds
+    /// `lock` or the VMA's own lock for writing may clear the flag and set the flag again later. The call
+    /// that detaches the VMA clears the flag permanently.
     pub(crate) sharing_allowed: AtomicBool,
-    /// Reservations of a private VMA that mmap made and not fork. Never changes.
+    /// Reservations of a private VMA, if mmap created the VMA and not fork. Never changes.
     reserves: Option<Counted<Reserves>>,
     /// True if mremap has passed the reservations on to another VMA. Written with the mmap lock held for
     /// writing.
@@ -65,8 +65,8 @@ impl<P: Platform> HugetlbVma<P> {
         self.moved.store(true, Relaxed);
     }
 
-    /// Ends sharing of tables with this VMA for good. The VMA is detached: no fault is running in it, and no
-    /// task holds [`ClosedTables`](crate::hugetlb::sharing::ClosedTables) of it.
+    /// Ends sharing of tables with this VMA permanently. The VMA is detached: no fault is running in it, and
+    /// no task holds [`ClosedTables`](crate::hugetlb::sharing::ClosedTables) of it.
     pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
         // Relaxed: readers hold the i_mmap lock, which this task holds for writing.
         self.sharing_allowed.store(false, Relaxed);

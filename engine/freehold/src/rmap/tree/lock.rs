@@ -96,8 +96,8 @@ impl<P: Platform> FileLock<P> {
     }
 }
 
-// SAFETY: `write` takes the mutex, or the lock for writing. `read` takes the same lock in some mode, because
-// the design is fixed. That lock admits no other guard while `write` holds it.
+// SAFETY: `write` takes the mutex, or the lock for writing. The design never changes, so `read` takes the
+// same lock, for reading or exclusively. That lock admits no other guard while `write` holds it.
 unsafe impl<P: Platform> TreeLock for FileLock<P> {
     type Read<'l> = HeldFileLock<'l, P>;
     type Write<'l> = HeldFileLock<'l, P>;

@@ -35,8 +35,8 @@ pub(crate) unsafe trait RmapNode: Send + Sync {
     fn owner_addr(&self) -> usize;
 }
 
-/// A kind of tree: its nodes and the link that it uses in them, its lock, and the owner of the pages. The VMA
-/// implements this for both kinds.
+/// A kind of tree: its nodes and the link that it uses in them, its lock, and the owner of the pages.
+/// `vma/rmap_node.rs` implements this trait for both kinds.
 ///
 /// # Safety
 ///
@@ -46,7 +46,7 @@ pub(crate) unsafe trait RmapKind: 'static {
     type Lock<P: Platform>: TreeLock;
     /// The type of the nodes: the VMA.
     type Node<P: Platform>: RmapNode;
-    /// The owner of the pages besides VMAs: the file.
+    /// The object other than a VMA that can own the pages: the file.
     type Owner<P: Platform>: Shared + Send + Sync;
     /// Returns the offset of the link in a node, in bytes.
     fn offset<P: Platform>() -> usize;
@@ -178,8 +178,8 @@ impl<P: Platform, W: RmapKind> RmapReadGuard<'_, P, W> {
         mappers(self.tree, pages)
     }
 
-    /// Returns the end of the part of `pages` to process in one hold: at most [`ENTRIES`] entries map the
-    /// part, but it has at least one page.
+    /// Returns the end of the part of `pages` to process in one hold of the lock. At most [`ENTRIES`] entries
+    /// map the part, except that the part always contains at least one page.
     fn part_end(&self, pages: PageRange) -> PageIndex {
         part_end(self.tree, pages, 1)
     }
@@ -247,8 +247,9 @@ impl<P: Platform, W: RmapKind> RmapWriteGuard<'_, P, W> {
         mappers(self.tree, pages)
     }
 
-    /// Returns the end of the part of `pages` to process in one hold, if each entry maps `unit` pages: at
-    /// most [`ENTRIES`] entries map the part, but it has at least one entry.
+    /// Returns the end of the part of `pages` to process in one hold of the lock. Each entry maps `unit`
+    /// pages. At most [`ENTRIES`] entries map the part, except that the part always contains at least one
+    /// unit.
     pub fn part_end(&self, pages: PageRange, unit: u64) -> PageIndex {
         part_end(self.tree, pages, unit)
     }
@@ -275,7 +276,8 @@ impl<P: Platform, W: RmapKind> RmapWriteGuard<'_, P, W> {
     /// Unlinks a VMA. Does nothing if the VMA is not linked.
     pub fn remove(&mut self, vma: &W::Node<P>) {
         if self.holds(vma) {
-            // SAFETY: the VMA is in this tree, because it is linked only where it belongs.
+            // SAFETY: the VMA is linked, and a VMA is linked only in the tree that it belongs to, which is
+            // this tree.
             unsafe { self.tree.remove(NonNull::from(vma)) };
         }
     }

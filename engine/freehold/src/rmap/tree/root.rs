@@ -4,8 +4,8 @@
 //! the VMA in which it was made. That VMA shares its home with all VMAs that come from it by split, mremap or
 //! fork. The page has an *index*, by which the VMAs of its home know it: the offset in the file, or for
 //! anonymous memory the page number at which the first VMA was made. Splits, merges and moves change bounds,
-//! but never the relation between addresses and offsets. A forked child's VMA joins its parent's home, and so
-//! do the pages that the child makes there.
+//! but never the relation between addresses and offsets. A forked child's VMA joins the home of the parent's
+//! VMA. Pages that the child makes in this VMA have the same home.
 //!
 //! A walk therefore finds every entry of a page. The walk also visits VMAs of other processes of the fork
 //! tree that have another page at this offset. For a page of a server with 1,000 children these are at most a

@@ -3,7 +3,7 @@
 use super::unmap::Unmapped;
 use crate::{platform::Platform, uffd::event::Notice};
 
-/// Work for after the lock is released.
+/// The work that a call does after it has released the lock.
 pub(crate) struct DeferredRetire<'s, P: Platform> {
     /// VMAs unmapped to make room.
     before: Option<Unmapped<'s, P>>,

@@ -98,8 +98,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
         let appends = |prev: &&Vma<P>| can_append(prev, attrs);
         let prepends = |next: &&Vma<P>| can_prepend(attrs, range.end() - range.start(), next);
-        // Neighbours that may merge keep their anon_vma from here on. If one has just got its first anon_vma,
-        // compare again.
+        // Neighbours that may merge keep their anon_vma from here on. If a neighbour has just got its first
+        // anon_vma, its attributes are compared again.
         let prev = prev.filter(|prev| appends(prev) && (self.pin_anon_vma(prev) || appends(prev)));
         let next = next.filter(|next| prepends(next) && (self.pin_anon_vma(next) || prepends(next)));
         match (prev, next) {
@@ -371,8 +371,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(result)
     }
 
-    /// Returns the VMAs that touch `range`, a part of `vma`, and that the range may merge with. An end of the
-    /// range has such a neighbour only if it is an end of `vma`.
+    /// Returns the VMAs before and after `range` with which the range may merge. `range` is a part of `vma`.
+    /// A neighbour exists only at an end of `range` that is also an end of `vma`.
     #[inline(always)]
     fn neighbours_of_part<'g>(
         &'g self,
@@ -473,7 +473,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         right
     }
 
-    /// Extends `vma` over free addresses, with all other attributes unchanged. Uses up one reserved replace.
+    /// Extends `vma` over free addresses, with all other attributes unchanged. Uses one of the reserved
+    /// changes of the tree.
     pub(crate) fn extend(&self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         self.lock_vma(vma).set_bounds(range, pgoff);
         self.replace(range, &[entry(vma)]);

@@ -340,8 +340,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         ReplacedPages { total: self.totals.pages, committed: self.totals.committed }
     }
 
-    /// Returns true if `object` is a removed segment whose last VMAs are these. The segment ends with them,
-    /// so the caller unmaps them and cannot map `object` again.
+    /// Returns true if `object` is a removed segment and no VMA maps it except the gathered ones. The segment
+    /// is then destroyed when these VMAs are unmapped, so the caller cannot map `object` again.
     pub fn ends_segment(&self, object: &Object<P>) -> bool {
         let segment = |object: &Object<P>| object.file().and_then(|file| file.segment()).cloned();
         let Some(ending) = segment(object) else { return false };
@@ -539,9 +539,9 @@ fn settle<P: Platform>(
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns true if a VMA must be zapped with the lock held for writing. Only step 1 (`Downgraded`) has
-    /// this restriction. Otherwise such a VMA needs no lock of the address space. The VMA must stay linked in
-    /// its file's tree until its entries are cleared, and its driver is notified afterwards
-    /// ([`VmOps::close`](crate::file::VmOps::close)).
+    /// this restriction. In the other designs, such a VMA can be zapped without a lock of the address space.
+    /// The VMA must stay linked in its file's tree until its entries are cleared, and its driver is notified
+    /// afterwards ([`VmOps::close`](crate::file::VmOps::close)).
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_special(&self, vma: &Vma<P>) -> bool {
         self.locking.unmap.policy().falls_back && self.needs_caution(vma)

@@ -141,7 +141,8 @@ impl LimitDemand {
     /// The VMAs for two cuts at the ends of a range.
     pub const CUTS: LimitDemand = LimitDemand { vmas: 2, pages: PageCount::ZERO, locked: PageCount::ZERO };
 
-    /// Returns the demand of two cuts, and of pages that will count in sizes where they did not count before.
+    /// Returns the demand of a change that cuts VMAs at both ends of its range, and because of which `pages`
+    /// begin to count in more sizes.
     pub fn cuts_and_pages(pages: PageCount) -> Self {
         LimitDemand { pages, ..LimitDemand::CUTS }
     }
@@ -170,7 +171,8 @@ impl LimitReservation {
         self.unlimited.set(self.unlimited.get() | 1 << size as usize);
     }
 
-    /// Uses up to `more` of the reserved amount. Returns the rest, which was not reserved.
+    /// Uses up to `more` of the reserved amount. Returns the part of `more` that the reservation does not
+    /// cover.
     #[inline]
     fn use_up(&self, size: Size, more: u64) -> u64 {
         if !self.pages.get() && size != Size::Vmas || size as usize >= LIMITED {
@@ -253,8 +255,8 @@ impl<P: Platform> Counters<P> {
         Ok(())
     }
 
-    /// Reserves locked pages in addition to a reservation that has none. Returns true if all taken pages stay
-    /// within the limit. Otherwise reserves nothing.
+    /// Adds locked pages to a reservation that contains no locked pages. Returns false and reserves nothing
+    /// if the sum of all taken pages would exceed the limit.
     pub(in crate::space) fn reserve_locked_limit(
         &self,
         reserved: &LimitReservation,
@@ -286,16 +288,16 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Takes `more` out of this CPU's credit, or out of the total. Returns true if all that is taken stays
-    /// within the limit. Otherwise takes nothing.
+    /// Takes `more` out of this CPU's credit, or out of the total. Returns false and takes nothing if the sum
+    /// of all taken amounts would exceed the limit.
     #[inline]
     fn use_credit(&self, size: Size, more: u64, limit: u64) -> bool {
         let taken = &self.taken[size as usize];
         self.per_cpu.with(|cpu| {
             let credit = &cpu.credit[size as usize];
             let has = credit.load(Relaxed);
-            // What other CPUs take concurrently stays within the limit as well. A limit that was lowered
-            // applies at once.
+            // Credit of a CPU is part of the total, so using credit cannot exceed the limit. A limit that was
+            // lowered applies at once.
             if has >= more && (limit == u64::MAX || taken.load(Relaxed) <= limit) {
                 credit.store(has - more, Relaxed);
                 return true;

@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// Restrictions that a program sets for itself for good, with Linux's numbers.
+    /// Restrictions that a program sets for itself permanently, with Linux's numbers.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Mdwe: u32 {
         /// PR_MDWE_REFUSE_EXEC_GAIN: memory that was writable never becomes executable.

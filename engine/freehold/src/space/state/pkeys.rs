@@ -1,4 +1,4 @@
-//! The protection keys in use.
+//! The record of the protection keys in use. The operations on keys are in `space/pkeys.rs`.
 
 use freehold_sync::atomic::AtomicU32;
 

@@ -1,16 +1,17 @@
 //! The setting that disables transparent huge pages.
 
-/// The memory of a program without transparent huge pages, with the numbers that `PR_GET_THP_DISABLE`
-/// returns. A forked child inherits the setting, and so does the address space that an exec creates.
+/// The part of a program's memory in which transparent huge pages are disabled. The numbers are those that
+/// `PR_GET_THP_DISABLE` returns. A forked child inherits the setting, and so does the address space that an
+/// exec creates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThpDisable {
-    /// Nowhere: the flags of each VMA decide.
+    /// No part: only the flags of each VMA apply.
     #[default]
     Nowhere = 0,
-    /// In all of the program's memory.
+    /// All memory of the program.
     Everywhere = 1,
-    /// Except where MADV_HUGEPAGE or MADV_COLLAPSE requested them (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux
-    /// 6.18).
+    /// All memory except where MADV_HUGEPAGE or MADV_COLLAPSE requested huge pages
+    /// (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18).
     UnlessAdvised = 3,
 }
 

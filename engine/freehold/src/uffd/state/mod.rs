@@ -64,8 +64,8 @@ bitflags! {
 pub struct UffdConfig {
     /// The features.
     pub features: Features,
-    /// True if only accesses by the program itself wait (UFFD_USER_MODE_ONLY). Accesses on its behalf then
-    /// fail as on a bus error.
+    /// True if only accesses by the program itself wait (UFFD_USER_MODE_ONLY). An access that the kernel
+    /// makes for the program then fails like a bus error.
     pub user_mode_only: bool,
 }
 
@@ -230,9 +230,9 @@ impl<P: Platform> Userfaultfd<P> {
         self.context.queue.read()
     }
 
-    /// Returns whether a message can be read, for poll(2). The message stays in the queue, so another task
-    /// may read it first. The [bell](Poll::bell) rings for the next message. The bell does not ring for later
-    /// messages unless this is called again.
+    /// Returns the state for poll(2), which says whether a message can be read. The message stays in the
+    /// queue, so another task may read it first. The [bell](Poll::bell) rings for the next message. The bell
+    /// does not ring for later messages unless this is called again.
     ///
     /// # Examples
     ///

@@ -86,13 +86,13 @@ bitflags! {
 const PKEY_SHIFT: u32 = 32;
 
 impl VmFlags {
-    /// Flags that no VMA may have that merges with another one.
+    /// Flags that prevent a VMA from merging with another VMA.
     pub const SPECIAL: Self = Self::IO.union(Self::DONTEXPAND).union(Self::PFNMAP).union(Self::MIXEDMAP);
     /// Flags that a merge combines and does not compare.
     pub const STICKY: Self = Self::SOFTDIRTY.union(Self::MAYBE_GUARD);
     /// Flags that mprotect changes.
     pub const ACCESS: Self = Self::READ.union(Self::WRITE).union(Self::EXEC);
-    /// Flags of which a VMA that is registered with a userfaultfd has at least one.
+    /// Flags of registration with a userfaultfd. A registered VMA has at least one of these flags.
     pub const UFFD: Self = Self::UFFD_MISSING.union(Self::UFFD_WP).union(Self::UFFD_MINOR);
     /// Flags that mlock changes.
     pub const LOCK_MASK: Self = Self::LOCKED.union(Self::LOCKONFAULT);
@@ -128,7 +128,7 @@ impl VmFlags {
         self.contains(Self::GROWSDOWN)
     }
 
-    /// Returns true if the VMA may have each access right that it has.
+    /// Returns true if the VMA has the `MAY` flag of each access right that it has.
     pub fn allows_its_rights(self) -> bool {
         // The bit of each `MAY` flag is four places above the bit of its access right.
         const _: () = assert!(VmFlags::READ.bits() << 4 == VmFlags::MAYREAD.bits());

@@ -49,7 +49,7 @@ const IDLE: usize = if CHECKED { 0 } else { 8 };
 pub(crate) trait Item: Send + Sync + Sized {
     /// Creates an object in the state of a free one.
     fn blank() -> Self;
-    /// Tells the simulation's report where objects are.
+    /// Passes the addresses of new objects to the report of the simulation.
     fn announce(_first: *const Self, _count: usize) {}
     /// Returns the slab's words in the object.
     fn links(&self) -> &Links<Self>;

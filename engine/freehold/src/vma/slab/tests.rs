@@ -7,7 +7,7 @@ use freehold_machine::Machine;
 use std::cell::RefCell;
 
 std::thread_local! {
-    /// Number of objects that exist, of this test's thread.
+    /// Number of existing objects that this test's thread has created.
     static THERE: RefCell<Arc<AtomicI64>> = RefCell::default();
 }
 
@@ -56,7 +56,7 @@ fn surplus_idle_chunks_are_freed_and_trim_frees_all() {
     let taken = take(&slab, 100 * CHUNK);
     assert_eq!(there(), 100 * CHUNK);
     give(&slab, taken);
-    // The objects in the CPU's cache may belong to as many chunks.
+    // Each object in the CPU's cache may keep a different chunk allocated.
     assert!(there() <= (IDLE + CACHE) * CHUNK, "{} objects still exist", there());
     slab.trim();
     assert_eq!(there(), 0);

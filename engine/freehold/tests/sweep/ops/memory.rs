@@ -216,7 +216,7 @@ pub const OPS: &[Op] = &[
         let at = s.at(4);
         signal(s.process.touch(&mut s.cpu, at, Access::EXEC))
     }),
-    // The stack grows, and then no frame is available. Linux behaves the same.
+    // If no frame is available, the stack has already grown. Linux behaves the same.
     op("AddressSpace::handle_fault", "a store below the memory", |s| {
         signal(s.process.store(&mut s.cpu, BASE - 3 * PAGE, 9u64))
     })

@@ -75,6 +75,6 @@ pub const OPS: &[Op] = &[
     .leaves(Left::Pages),
     op("Userfaultfd::wake", "wake", |s| told!(s.uffd.wake(s.at(0), s.unit))).needs_nothing(),
     op("Userfaultfd::try_read", "try_read", |s| Ok(u64::from(s.uffd.try_read().is_some()))).needs_nothing(),
-    // Merging is skipped without memory, because the call cannot report an error.
+    // If there is no memory, the call does not merge VMAs, because it cannot report an error.
     op("Userfaultfd::close", "close", |s| done(|| s.uffd.close())).needs_nothing(),
 ];
