@@ -13,23 +13,20 @@
 //! failure.
 
 mod claim;
+mod failure;
 mod pages;
 
 use self::claim::Destination;
 use crate::{
     PAGE_SHIFT, PAGE_SIZE,
     committed::Charge,
-    error::{MmapError, MremapError, MunmapError},
+    error::MremapError,
     file::Object,
     platform::Platform,
     rmap::edit::RmapEdit,
     space::{
         AddressSpace,
-        change::{
-            deferred_retire::DeferredRetire,
-            split_merge::{NewMapping, SplitMergeError},
-            unmap::UnmapRange,
-        },
+        change::{deferred_retire::DeferredRetire, split_merge::NewMapping, unmap::UnmapRange},
         limits::ReplacedPages,
         locking::WriteGuard,
         placement_request::PlacementRequest,
@@ -51,33 +48,6 @@ bitflags! {
         const FIXED = 2;
         /// MREMAP_DONTUNMAP: the mapping moves, and the old range stays mapped and empty.
         const DONTUNMAP = 4;
-    }
-}
-
-impl From<MunmapError> for MremapError {
-    fn from(error: MunmapError) -> Self {
-        match error {
-            MunmapError::Sealed => MremapError::NotPermitted,
-            MunmapError::Invalid | MunmapError::NotSplittable => MremapError::Invalid,
-            MunmapError::TooManyVmas => MremapError::TooManyVmas,
-            MunmapError::OutOfMemory => MremapError::OutOfMemory,
-            MunmapError::Killed => MremapError::Killed,
-        }
-    }
-}
-
-impl From<SplitMergeError> for MremapError {
-    fn from(error: SplitMergeError) -> Self {
-        MunmapError::from(error).into()
-    }
-}
-
-impl From<MmapError> for MremapError {
-    fn from(error: MmapError) -> Self {
-        match error {
-            MmapError::OutOfMemory => MremapError::OutOfMemory,
-            _ => MremapError::NoSpace,
-        }
     }
 }
 
