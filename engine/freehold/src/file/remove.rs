@@ -139,26 +139,21 @@ impl<P: Platform> Mapping<P> {
         Ok(self.huge.as_ref().map_or(Ok(()), |huge| huge.prepare_cut::<P>())?)
     }
 
-    /// Removes all pages of a file that no VMA maps any more, and sets the size to 0.
-    ///
-    /// # Errors
-    ///
-    /// Fails if there is no memory; the file is then unchanged.
+    /// Removes all pages of a file that no VMA maps any more, and sets the size to 0. Needs no memory, because
+    /// the cut covers all offsets: it splits no run of reservations.
     ///
     /// # Locks
     ///
     /// The file's content and invalidate locks for writing.
-    pub(in crate::file) fn clear(&self) -> Result<(), FillError> {
+    pub(in crate::file) fn clear(&self) {
         let _content = self.content.write();
         let pages_go = self.invalidate.write();
-        self.prepare_cut()?;
         let (old, pages) = (self.size(), PageRange::new(PageIndex::ZERO, self.end()));
         self.publish_size(0);
         self.uncharge_cut(old, 0);
         self.cut(&pages_go, pages, Copies::Go, |_| {
             debug_assert!(false, "a VMA maps memory that is being cleared")
         });
-        Ok(())
     }
 
     /// Verifies the tree of VMAs. If the invalidate lock is free, also verifies the count of cached pages.

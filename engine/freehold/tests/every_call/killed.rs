@@ -110,7 +110,7 @@ fn call_killed_waiting_for_the_mmap_lock_changes_nothing() {
     let mut stage = Stage::new(None);
     // In a quick run, each call on every third design. The next call begins with the next design.
     let step = Effort::of(3, 1, 1);
-    for (turn, call) in CALLS.into_iter().enumerate() {
+    for (turn, call) in CALLS.iter().enumerate() {
         let (good, same) = undisturbed(call, stage, Locking::default());
         stage = same;
         for locking in Locking::ALL.into_iter().skip(turn % step).step_by(step) {

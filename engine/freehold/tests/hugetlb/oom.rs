@@ -6,7 +6,11 @@ use super::{
     support::failure::{Failure, at_every_allocation},
     *,
 };
-use freehold::call::RemapFlags;
+use freehold::{
+    call::{RemapFlags, ShmFlags},
+    file::Segment,
+};
+use freehold_machine::{fail_heap_from, stop_failing_heap};
 
 /// A private mapping of three pages, of which the second is allocated; and a span of a file, of which the
 /// first page is allocated, with a page table that another process shares.
@@ -51,6 +55,27 @@ impl Scene {
 
 fn is_mapped(process: &Process, addr: u64) -> bool {
     process.space().read().find(addr).is_some()
+}
+
+/// Removes a segment whose reservations are in several runs, so that another run would need memory. The
+/// removal frees the memory of the segment, and needs none itself.
+#[test]
+fn segment_is_destroyed_without_memory() {
+    let world = world(4);
+    let process = world.process(Locking::default());
+    let mut cpu = world.machine.cpu(0);
+    let segment = Segment::of_huge_pages(world.engine(), 7, HugePageSize::Mib2, 8 * HUGE, false).unwrap();
+    process.shmat(&segment, BASE, ShmFlags::empty()).unwrap();
+    for page in [0, 2, 4, 6] {
+        process.store(&mut cpu, BASE + page * HUGE, page).unwrap();
+    }
+    process.shmdt(BASE).unwrap();
+    fail_heap_from(1);
+    segment.remove();
+    assert_eq!(stop_failing_heap(), 0, "the removal allocates memory");
+    assert_eq!(counts(&world), all_free(4));
+    drop((segment, process, cpu));
+    world.end();
 }
 
 /// Splits a mapping of two spans between them. Each span has a page table that another process shares. The
