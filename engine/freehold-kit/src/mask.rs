@@ -68,8 +68,8 @@ impl CpuMask {
     /// Removes all CPUs from the set and returns them. All must be below `cpus`.
     pub(crate) fn take(&self, cpus: usize) -> impl Iterator<Item = usize> {
         self.words(cpus).flat_map(|(first, word)| {
-            // Relaxed: an empty word carries no message; the swap decides. AcqRel: the acquire pairs with the
-            // release in `add`.
+            // Relaxed: the load only avoids a swap of an empty word, and the swap orders. AcqRel: the acquire
+            // pairs with the release in `add`.
             let taken = if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) };
             bits(first, taken)
         })

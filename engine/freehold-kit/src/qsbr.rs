@@ -20,20 +20,21 @@
 //! | `next` of a CPU | list | requests for which no grace period has begun | pushed by the requester, taken whole by the driver |
 //! | `waiting` of a CPU | list | requests that wait for `period` | the driver |
 //! | `pushed`, `done` of a CPU | counts | requests made on the CPU, and those that have run | the requester; the driver |
-//! | `driver` | 0, 1 | no task drives; a task drives | exchanged from 0 to 1 by a driver, stored to 0 by the same driver |
+//! | `driver` | 0, 1 | there is no driver; a task is the driver | exchanged from 0 to 1 by a driver, stored to 0 by the same driver |
 //!
 //! # Why a request waits for every reader
 //!
 //! The driver takes a request (acquire of `next`), so it sees everything done before the request. Then it
 //! stores `period` = n.
 //!
-//! - *A section that is open then* belongs to a CPU whose `seen` is below n and not 0, unless the CPU came
-//!   online unseen. The section ends before that CPU stores n or 0 with a release. The driver acquires that
-//!   value before it runs the request.
+//! - *A section that is open at this store* belongs to a CPU whose `seen` is below n and not 0, or to a CPU
+//!   that has just come online. In the first case, the section ends before that CPU stores n or 0 with a
+//!   release. The driver acquires that value before it runs the request.
 //! - *A section that begins later* begins after its CPU has read `period` = n (acquire). So the section sees
 //!   everything done before the request, and cannot find the object that was unlinked.
-//! - *A CPU that came online unseen*: `online` stores `seen`, the driver stores `period`, and each then reads
-//!   the other's word, with a fence in between. So either the driver waits for the CPU, or the CPU sees n.
+//! - *A CPU that has just come online*: `online` stores `seen`, the driver stores `period`, and each then
+//!   reads the other's word, with a fence in between. So either the driver waits for the CPU, or the CPU sees
+//!   n.
 #![expect(unsafe_code, reason = "owns and runs requests that are stored inside their objects")]
 
 use core::ptr::{self, NonNull};
@@ -150,8 +151,8 @@ impl<const CPUS: usize> Qsbr<CPUS> {
 
     /// Requests that `f(head)` runs after a grace period; implements
     /// [`Host::rcu_defer`](freehold_sync::Host::rcu_defer). `cpu` is the calling CPU, or any CPU if the
-    /// kernel cannot tell. May be called from an interrupt, inside a read section, and from a deferred
-    /// function.
+    /// kernel does not know which CPU calls. May be called from an interrupt, inside a read section, and from
+    /// a deferred function.
     ///
     /// # Safety
     ///
@@ -164,7 +165,7 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         // Relaxed: the list is only linked behind the head, not read.
         let mut first = own.next.load(Relaxed);
         loop {
-            // SAFETY: until the push, the head is ours by the caller's promise.
+            // SAFETY: until the push, this function owns the head, by the caller's promise.
             unsafe { RcuHead::set(head, NonNull::new(first), f) };
             // Release: pairs with the acquire in `begin`, which sees the request and everything done before
             // it.
@@ -208,9 +209,9 @@ impl<const CPUS: usize> Qsbr<CPUS> {
     /// read section or from a deferred function.
     pub fn barrier(&self, mut pass: impl FnMut()) {
         for cpu in &self.cpus {
-            // A request that is known to have been made was counted before it was pushed, and so was every
-            // request pushed before it. Lists are taken whole. So when `wanted` requests have run, that
-            // request is one of them.
+            // A request is counted before it is pushed. So `wanted` includes a request that is known to have
+            // been made, and every request that was pushed before it. Lists are taken whole. So when `wanted`
+            // requests have run, that request is one of them.
             let wanted = cpu.pushed.load(Relaxed);
             // Acquire: pairs with the release in `run`. The caller sees what the functions did.
             while cpu.done.load(Acquire) < wanted {
@@ -244,8 +245,8 @@ impl<const CPUS: usize> Qsbr<CPUS> {
             cpu.waiting.store(ptr::null_mut(), Relaxed);
             let mut count = 0;
             while let Some(head) = at {
-                // SAFETY: `defer` gave us the head, and the link is read before the function ends the head's
-                // life.
+                // SAFETY: `defer` passed the head to this list, and the link is read before the function ends
+                // the head's life.
                 at = unsafe { RcuHead::next(head) };
                 // SAFETY: as above. The grace period is over, and the head is in no list any more.
                 unsafe { RcuHead::run(head) };

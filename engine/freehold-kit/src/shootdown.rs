@@ -8,10 +8,10 @@
 //!
 //! A flush works in these steps. It writes the request into the single slot of its CPU. It adds its CPU
 //! number to the inbox of each other CPU of the set, and interrupts those whose inbox was empty; several
-//! flushes share an interrupt. It flushes its own CPU. Then it waits until each of the others has answered,
-//! and answers the requests of others during the wait. A CPU answers in the interrupt, and wherever it waits
-//! with interrupts off: [`answer`](Shootdown::answer) belongs in `Host::relax`. So a flush cannot deadlock
-//! even if its caller holds spin locks that the other CPUs spin for.
+//! flushes share an interrupt. It flushes its own CPU. Then it waits until each of these other CPUs has
+//! answered. During the wait, it answers the requests of other flushes. A CPU answers in the interrupt, and
+//! wherever it waits with interrupts off: [`answer`](Shootdown::answer) belongs in `Host::relax`. So a flush
+//! cannot deadlock even if its caller holds spin locks that the other CPUs spin for.
 //!
 //! CPUs that mark translations with a *context* (x86: PCID) keep those of a few spaces: a CPU that returns to
 //! a space finds its old translations. Such a CPU gets no flushes for spaces that it does not run. Instead,
@@ -43,10 +43,10 @@
 //! The translations in a context are correct because of the same fences. `enter` sets the bit and then reads
 //! the number of flushes; a flush increments the number and then reads the set. So either the flush finds the
 //! bit, or `enter` finds that the number has risen. In the second case `enter` drops all translations, and
-//! table walks see the change, because the number was released after the change. Flushes may be answered in
-//! another order than that of their numbers. A flush that is not the next one is done but not counted, so the
-//! context's number stays behind until all its translations are dropped. The number of a space is never
-//! reused.
+//! table walks see the change, because the number was released after the change. A CPU may answer flushes in
+//! an order that differs from the order of their numbers. A flush that is not the next one is done but not
+//! counted, so the context's number stays behind until all its translations are dropped. The number of a
+//! space is never reused.
 #![expect(unsafe_code, reason = "a request borrows its sender's space, which the sender keeps alive")]
 
 use crate::mask::{CpuMask, MAX_CPUS};
@@ -67,8 +67,8 @@ const TABLES: u32 = 1 << 1;
 /// Number of spaces of which a CPU keeps translations.
 pub const CONTEXTS: usize = 6;
 
-/// Operations that the flusher needs from the kernel. None may wait, or take a lock that is held around a
-/// flush.
+/// Operations that the flusher needs from the kernel. No operation may wait, or take a lock that is held
+/// around a flush.
 pub trait Processors {
     /// Makes `cpu` call [`Shootdown::answer`] soon, by an interrupt. The request is already posted.
     fn interrupt(&self, cpu: usize);
@@ -155,7 +155,7 @@ pub struct ShootCpu {
     flags: AtomicU32,
     number: AtomicU64,
     contexts: [Context; CONTEXTS],
-    /// The context that was loaded last. `next` is the context for the next space without one.
+    /// The context that was loaded last. `next` is the context for the next space that has none.
     context: AtomicUsize,
     next: AtomicUsize,
 }
@@ -180,8 +180,8 @@ impl ShootCpu {
         }
     }
 
-    /// Returns how to load the root of a space of which `flushes` flushes have begun. Uses the context of the
-    /// space, or takes the context that was assigned longest ago.
+    /// Returns how the CPU must load the root of a space. `flushes` is the number of flushes of the space
+    /// that have begun. Uses the context of the space, or takes the context that was assigned longest ago.
     fn load(&self, space: &SpaceCpus, flushes: u64) -> Load {
         let has = |context: &Context| context.space.load(Relaxed) == space.id;
         let found = self.contexts.iter().position(has);
@@ -308,8 +308,8 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         self.cpus[cpu].current.load(Relaxed) == space.id
     }
 
-    /// Returns true if a CPU other than the calling one may have translations of `space`, from before the
-    /// caller's last changes of entries.
+    /// Returns true if a CPU other than the calling one may have translations of `space` that are older than
+    /// the caller's last changes of entries.
     pub fn runs_elsewhere(&self, cpu: usize, space: &SpaceCpus) -> bool {
         // Pairs with the fence of `enter`, as in `flush`.
         fence(SeqCst);
@@ -321,7 +321,7 @@ impl<const CPUS: usize> Shootdown<CPUS> {
     pub fn flush(&self, cpu: usize, space: &SpaceCpus, what: &Flush, kernel: &impl Processors) {
         let own = &self.cpus[cpu];
         debug_assert_eq!(own.pending.load(Relaxed), 0, "a flush begins inside another flush");
-        // Release: pairs with the acquire in `enter`. The change of the tables came before.
+        // Release: pairs with the acquire in `enter`. The caller has changed the tables before this.
         let number = space.flushes.0.fetch_add(1, Release) + 1;
         // Pairs with the fence of `enter`.
         fence(SeqCst);

@@ -26,7 +26,8 @@ impl TableCount {
         self.tables
     }
 
-    /// Counts the table of `level` over `span`, unless it is already counted. Returns true if it was not.
+    /// Counts the table of `level` over `span`, unless it is already counted. Returns true if this call
+    /// counted the table.
     fn add(&mut self, level: Level, span: VaRange) -> bool {
         let Some(counted_to) = self.counted_to.get_mut(level as usize) else { return false };
         let is_new = span.start().get() >= *counted_to;

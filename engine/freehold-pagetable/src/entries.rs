@@ -26,7 +26,7 @@ impl<F: Format> ZapEntry<'_, F> {
     }
 
     /// Clears the entry by a plain store. For callers that do not need the accessed and dirty bits.
-    /// [`PteGuard::take_plain`] explains why this is right while the hardware writes the entry.
+    /// [`PteGuard::take_plain`] explains why this is correct while the hardware writes the entry.
     #[inline]
     pub fn clear(&mut self) {
         // Release: pairs with the acquire of `peek`. A lock-free reader that finds the entry empty also finds

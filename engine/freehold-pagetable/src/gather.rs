@@ -10,13 +10,13 @@
 //!
 //! A thread may find an entry already empty because another gather cleared it and has not flushed yet. The
 //! thread must not report its own operation as done before that flush. So every gather counts itself in the
-//! space's [`GatherState`] before its first change. A gather that finds another one counted when it finishes
+//! space's [`GatherState`] before its first change. If a gather finishes and finds another gather counted, it
 //! flushes everything, including the walk caches.
 //!
 //! | pending | state |
 //! | --- | --- |
 //! | 0 | every change is flushed |
-//! | n | n gathers have changed entries, or are about to change entries, that they have not flushed |
+//! | n | n gathers are about to change entries, or have changed entries and not flushed the changes yet |
 //!
 //! This is sufficient for the following reason. Let gather A clear an entry that gather B finds empty. A
 //! counted itself before A cleared the entry. B saw the cleared entry through the table's lock or an acquire
@@ -143,16 +143,16 @@ impl GatherState {
     }
 
     fn leave(&self) {
-        // Release: pairs with the acquire in `others`. A gather that no longer sees this one counted sees its
-        // flush done.
+        // Release: pairs with the acquire in `others`. Another gather that finds this gather no longer
+        // counted also sees the effect of its flush.
         let before = self.pending.fetch_sub(1, Ordering::Release);
         debug_assert!(before > 0, "a gather leaves without having entered");
     }
 
     fn others(&self, own: u32) -> bool {
         // Acquire: pairs with `leave`. If the count does not include another gather, that gather has left or
-        // has not entered. If it has left, its flush is visible here. If it has not entered, it has cleared
-        // no entry that this thread saw.
+        // has not entered. If the other gather has left, its flush is visible here. If the other gather has
+        // not entered, it has cleared no entry that this thread saw.
         self.pending.load(Ordering::Acquire) > own
     }
 }
@@ -191,8 +191,8 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
 }
 
 impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
-    /// Returns a gather that may overlap other gathers of the same space. Writes nothing shared until the
-    /// first change.
+    /// Returns a gather that may overlap other gathers of the same space. Does not write to shared memory
+    /// before the first change.
     #[inline]
     pub fn new(tlb: &'a T, state: &'a GatherState) -> Self {
         Self::with(tlb, Some(state))

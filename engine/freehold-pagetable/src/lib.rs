@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 //! The page tables that the hardware reads: entry formats, table locks, one walker, and the TLB gather.
 //!
-//! The crate knows nothing of processes or files. The crate keeps the tables well-formed while faults,
+//! The crate does not depend on processes or files. The crate keeps the tables well-formed while faults,
 //! unmapping, protection changes and the hardware work on them concurrently. The caller decides which
 //! addresses may be mapped, and which locks exclude which tasks.
 //!
@@ -56,9 +56,9 @@
 //! 2. Entries are cleared under the lock of one table at a time. The gather records the range and the frames.
 //!    A full gather flushes and releases between two tables.
 //! 3. Tables whose whole span is free are unlinked, from the leaves up.
-//! 4. [`Gather::finish`] flushes, leaves the count, releases the frames and frees the tables. If another
-//!    gather is still counted, it flushes everything: an entry found empty may be one that the other gather
-//!    has not flushed yet (hazard C-4).
+//! 4. [`Gather::finish`] flushes, removes itself from the count, releases the frames and frees the tables. If
+//!    another gather is still counted, it flushes everything: an entry found empty may be one that the other
+//!    gather has not flushed yet (hazard C-4).
 //!
 //! ## Lock order
 //!

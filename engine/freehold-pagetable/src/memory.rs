@@ -116,7 +116,7 @@ impl TableMeta {
 
     /// Resets the record to that of an empty table.
     ///
-    /// Called by the memory before it hands out a table again. No other task may know the table.
+    /// Called by the memory before it hands out a table again. No other task may access the table.
     pub fn reset(&self) {
         // Relaxed, pairs with nothing: the table is unreachable, and handing it out orders later accesses.
         self.filled.store(0, Ordering::Relaxed);
@@ -143,8 +143,9 @@ impl Default for TableMeta {
 ///   must not cause undefined behaviour.
 /// - The objects of a freed table stay valid for as long as the memory exists. A task that found the table
 ///   earlier may take the record's lock and release it at any later time. Such a task may also read an entry.
-///   The frame stays readable, whatever it is used for by then, and the value read does not matter.
-#[expect(unsafe_code, reason = "the contract on memory is for the implementation to keep")]
+///   The frame stays readable, even if it has another use by then, and the value that is read does not
+///   matter.
+#[expect(unsafe_code, reason = "an implementation must keep the contract on memory")]
 pub unsafe trait TableMemory: Host {
     /// Allocates a new, empty table.
     ///
@@ -172,6 +173,6 @@ pub unsafe trait TableMemory: Host {
 
 /// Returns true if the tables of `a` and `b` come from the same memory.
 pub(crate) fn same_memory<M>(a: &M, b: &M) -> bool {
-    // A memory type of size zero has only one memory, wherever references to it point.
+    // A memory type of size zero has only one memory, even if references to it point to different addresses.
     size_of::<M>() == 0 || core::ptr::eq(a, b)
 }

@@ -41,8 +41,8 @@ impl core::error::Error for TableError {}
 
 /// The page tables of one address space.
 ///
-/// The type does not own the memory of its tables. Every call gets the memory as an argument, and it must
-/// always be the same. [`destroy`](Self::destroy) frees the root.
+/// The type does not own the memory of its tables. Every call gets the memory as an argument, which must
+/// always be the same memory. [`destroy`](Self::destroy) frees the root.
 pub struct PageTable<F, M> {
     /// The root table. Never changes.
     root: Pfn,
@@ -246,14 +246,14 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         Ok(Self::entry_table(memory, table, address, parent))
     }
 
-    /// Links a new table into an empty slot of an upper level. Several tasks may try at once; one table is
-    /// kept.
+    /// Links a new table into an empty slot of an upper level. Several tasks may try at the same time; one
+    /// table is kept.
     #[cold]
     pub(crate) fn install_table(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
         let new = memory.alloc_table()?;
         // Release on success: pairs with the acquire of every walk, so the table is seen zeroed. Acquire on
-        // failure: pairs with the release of the faster task, because this task continues in that task's
-        // table.
+        // failure: pairs with the release of the task that linked its table first, because this task
+        // continues in that table.
         match slot.compare_exchange(0, F::table(new), Ordering::Release, Ordering::Acquire) {
             Ok(_) => Ok(new),
             Err(found) => {

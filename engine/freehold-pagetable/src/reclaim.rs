@@ -21,12 +21,12 @@
 //! things:
 //!
 //! - The task locks the table, then reads the slot again ([`EntryGuard::is_linked`]). While tasks can reach
-//!   the slot, it changes from this table to another value only under this table's lock. If the slot has
-//!   another value, the task releases the lock and walks again. If the slot has the table, the table is the
-//!   right one, even if it was free in between.
+//!   the slot, the slot changes from this table to another value only under this table's lock. If the slot
+//!   has another value, the task releases the lock and walks again. If the slot still points to the table,
+//!   the task may use the table, even if the table was free in between.
 //! - The task [reads an entry](EntryTable::peek) without the lock. The value is a hint: an entry of this
-//!   address, an empty entry, or any word at all. [`TableMemory`] promises that the memory stays readable.
-//!   The task uses a hint only to decide what to try next under the lock.
+//!   address, an empty entry, or any other word. [`TableMemory`] promises that the memory stays readable. The
+//!   task uses a hint only to decide what to try next under the lock.
 //!
 //! | store | load | effect |
 //! | --- | --- | --- |
@@ -52,15 +52,15 @@ use crate::table::{EntryGuard, EntryTable};
 impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
     /// Unlinks the table if every entry is empty, and hands it to `gather`, which frees it after the flush.
     /// Returns true if the table was unlinked. Otherwise the call costs one load. A table that was only
-    /// partly [zapped](Self::zap_each) may count as not empty even if all its entries are.
+    /// partly [zapped](Self::zap_each) may count as not empty, even if all its entries are empty.
     ///
     /// The caller holds the mmap lock or a VMA's lock, in any mode, and the whole span of the table lies in
     /// that VMA.
     ///
     /// # Safety
     ///
-    /// The table was linked when this guard locked it. Every task that has found the table does only what the
-    /// [module](self) allows a late task to do, before and after the table is freed. In particular, such a
+    /// The table was linked when this guard locked it. Every task that has found the table keeps the rules of
+    /// the [module](self) for late tasks, both before and after the table is freed. In particular, such a
     /// task does not use [`lock`](EntryTable::lock). No other call unlinks the table. `gather` belongs to
     /// this space, and its `Tlb` frees tables to this table's memory.
     ///

@@ -10,8 +10,8 @@
 //! | 0 | one space uses the table, and may unlink and free it | [`share`](PageTable::share): 1 |
 //! | n, at most 2^31 | n + 1 spaces use the table; each may leave, none may unlink it | `share`: n + 1; [`unshare`](PageTable::unshare): n - 1 |
 //!
-//! The count has no second meaning. A reference that a task takes to the memory of a table is not counted
-//! here (hazards C-15, C-16).
+//! The count has no other meaning. A reference that a task takes to the memory of a table is not counted here
+//! (hazards C-15, C-16).
 //!
 //! A space that leaves must flush the whole range that the table translates, not only the part that its
 //! caller works on (hazard C-17). The walk caches of the leaving space's processors must be flushed, and its
@@ -96,8 +96,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         gather: &mut Gather<'_, T, FRAMES>,
     ) -> bool {
         let Some(table) = self.pmd_table(memory, address) else { return false };
-        // A task that has found the table and waits for its lock notices by `is_linked` that the table was
-        // unlinked here.
+        // A task that has found the table and waits for its lock calls `is_linked`, and so detects that the
+        // table was unlinked here.
         let _entries_stay = table.lock();
         if !table.is_shared() {
             return false;

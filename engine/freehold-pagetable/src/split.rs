@@ -83,8 +83,8 @@ impl<'m, M: TableMemory> PreallocatedTable<'m, M> {
         PreallocatedTable { memory, table }
     }
 
-    /// Returns the number of the table and gives up the ownership. The caller keeps the invariants for the
-    /// table, or links it.
+    /// Returns the number of the table and passes the ownership to the caller. The caller keeps the
+    /// invariants for the table, or links the table.
     pub(crate) fn into_pfn(self) -> Pfn {
         let table = self.table;
         core::mem::forget(self);

@@ -87,8 +87,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         guard
     }
 
-    /// Takes the table's lock and checks that its parent still points to the table. Returns `None` if it does
-    /// not; the caller then walks again. For tables of the lowest level, which may be
+    /// Takes the table's lock and checks that its parent still points to the table. If the parent does not,
+    /// returns `None`; the caller then walks again. For tables of the lowest level, which may be
     /// [reclaimed](crate::reclaim) before they are locked.
     #[inline]
     pub fn lock_linked(self) -> Option<EntryGuard<'a, F, M, LEVEL>> {
@@ -300,8 +300,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         }
     }
 
-    /// Replaces the entry of `address`, whatever it is, by one exchange. Returns the old entry with all
-    /// accessed and dirty bits that the hardware has set.
+    /// Replaces the entry of `address`, of any kind, by one exchange. Returns the old entry with all accessed
+    /// and dirty bits that the hardware has set.
     #[inline]
     pub fn replace(&mut self, address: VirtAddr, new: Pte<F>, stale: &mut impl StaleTranslations) -> Pte<F> {
         Self::refuse_table(new);
@@ -438,10 +438,10 @@ impl<F: Format, M: TableMemory> EntryGuard<'_, F, M, 0> {
     /// Empties the slot of `address` by a plain store and returns the old entry, perhaps without the last
     /// accessed and dirty bits. For pages whose contents are no longer needed.
     ///
-    /// The store is right even if the hardware writes the same entry concurrently. The hardware sets its bits
-    /// by a locked compare-and-swap of the whole entry. If the compare-and-swap comes before the store, the
-    /// store overwrites it. If the compare-and-swap comes after the store, it fails; the hardware then reads
-    /// the entry again and faults. So the hardware cannot restore the entry.
+    /// The store is correct even if the hardware writes the same entry concurrently. The hardware sets its
+    /// bits by a locked compare-and-swap of the whole entry. If the compare-and-swap comes before the store,
+    /// the store overwrites it. If the compare-and-swap comes after the store, it fails; the hardware then
+    /// reads the entry again and faults. So the hardware cannot restore the entry.
     #[inline]
     pub fn take_plain(&mut self, address: VirtAddr, stale: &mut impl StaleTranslations) -> Pte<F> {
         stale.begin_change();

@@ -1,6 +1,6 @@
 #![expect(unsafe_code, reason = "unlinking a table that is in use breaks the contract of `TableMemory`")]
 
-//! Unlinking tables, and checking whether there are any.
+//! Unlinks the tables of a range, and checks whether a range has tables.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
@@ -15,7 +15,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// each table to `gather`, which frees it after the flush. The root stays.
     ///
     /// `floor` is the end of the mapping before the range, or 0. `ceiling` is the start of the mapping after
-    /// the range, or the end of user space. So a table that a neighbour also uses stays.
+    /// the range, or the end of user space. So a table that a neighbour also uses is not unlinked.
     ///
     /// Every entry of `range` must be zapped, and no other mapping may lie within `floor..ceiling`.
     ///

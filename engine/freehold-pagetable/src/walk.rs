@@ -164,9 +164,9 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         Ok(())
     }
 
-    /// Walks the part of the range in one entry. One load of the entry decides what is done. If that needs a
-    /// lock, a second load under the lock decides. If the two loads differ, the walk starts over at this
-    /// entry (hazard C-62).
+    /// Walks the part of the range in one entry. One load of the entry decides what is done. If the action
+    /// needs a lock, the entry is loaded again under the lock. If the two loads differ, the walk starts over
+    /// at this entry (hazard C-62).
     fn entry<V: Visitor<F, M>>(
         &self,
         entry: &'a AtomicU64,
@@ -197,7 +197,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         }
     }
 
-    /// Shows the part in one table of the lowest level to the visitor, and returns the visitor's answer.
+    /// Shows the part in one table of the lowest level to the visitor, and returns the visitor's result.
     /// Returns `None` if the table was [reclaimed](crate::reclaim), so that the entry has changed.
     fn leaves<V: Visitor<F, M>>(
         &self,
@@ -219,7 +219,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     fn make(&self, entry: &AtomicU64, level: Level) -> Result<(), WalkEnd> {
         match PageTable::<F, M>::install_table(self.memory, entry, level) {
             Err(TableError::OutOfTables) => Err(WalkEnd::OutOfTables),
-            // The table was created, or another task filled the entry: the caller looks again.
+            // The table was created, or another task filled the entry: the caller loads the entry again.
             Ok(_) | Err(TableError::Huge(_) | TableError::Marker(_)) => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ const LEAVES: [Level; 3] = [Level::Pte, Level::Pmd, Level::Pud];
 const MARKERS: [MarkerKind; 5] =
     [MarkerKind::Guard, MarkerKind::Migration, MarkerKind::Swap, MarkerKind::UffdWp, MarkerKind::Poison];
 
-/// Returns all combinations of flags that can be encoded. `HUGE` follows the level.
+/// Returns all combinations of flags that can be encoded. `HUGE` depends on the level.
 fn all_flags() -> impl Iterator<Item = PteFlags> {
     (0..=PteFlags::all().bits())
         .filter_map(PteFlags::from_bits)

@@ -1,8 +1,8 @@
 //! Tables that are deposited for splitting leaves.
 //!
-//! Two splits never take the same table, and neither do a split and the removal of a leaf. The table's lock
-//! ensures this: the list of deposited tables is accessed only under the lock. So loom and shuttle have
-//! nothing to check here.
+//! Two splits never take the same table. A split and the removal of a leaf never take the same table either.
+//! The lock of the table above ensures both rules, because the list of deposited tables is accessed only
+//! under that lock. So loom and shuttle have nothing to check here.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{

@@ -1,9 +1,9 @@
 //! Tries every interleaving, under weak memory, of concurrent operations on tables. Tables have two entries
 //! here. Run with `RUSTFLAGS="--cfg loom"`.
 //!
-//! One claim is tested in `hardware.rs` instead: that the hardware's compare-and-swap does not undo a plain
-//! store. Loom tries both orders of a store and a compare-and-swap that nothing else orders. It does so even
-//! if the compare-and-swap succeeded without seeing the store, and so must have come first.
+//! One property is tested in `hardware.rs` instead: the hardware's compare-and-swap does not undo a plain
+//! store. Loom tries both orders of a store and a compare-and-swap that nothing else orders. Loom does so
+//! even if the compare-and-swap succeeded without seeing the store, and therefore must have come first.
 //!
 //! The first thread stores, and a spawned thread reads. In the other arrangement, loom 0.7 does not try the
 //! schedules in which the store of the spawned thread comes before the load of the first thread.
@@ -227,7 +227,8 @@ fn c62_two_splits_install_one_table() {
 }
 
 /// The TLB of one processor for one page, and its walk cache for the table above. Each is empty or filled. A
-/// flush empties the walk cache only if it says that tables were freed, as hardware may.
+/// flush empties the walk cache only if it says that tables were freed, because hardware may keep the walk
+/// cache otherwise.
 struct CachedTlb {
     leaf: AtomicU64,
     walk: AtomicU64,
@@ -337,7 +338,7 @@ fn c4_a_gather_that_sees_an_unlinked_table_flushes_all() {
     });
 }
 
-/// Two threads change a table. The bits of its groups stay right.
+/// Two threads change a table. The bits of its groups stay correct.
 #[test]
 fn adjacent_entries_are_filled_and_cleared_concurrently() {
     loom::model(|| {

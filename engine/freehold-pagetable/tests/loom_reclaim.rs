@@ -18,8 +18,8 @@ type P = Pte<X86_4>;
 
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 
-/// A `Tlb` whose flush clears a word that a task with a stale translation would read. It frees tables for
-/// good.
+/// A `Tlb` whose flush clears a word that a task with a stale translation would read. It frees tables
+/// permanently.
 struct Flusher {
     memory: Memory,
     /// Set while a processor caches the path to the table.
@@ -112,8 +112,8 @@ fn at(page: u64) -> VirtAddr {
     VirtAddr::new(page * 4096)
 }
 
-/// When a fault returns, its page is mapped, unless a discard came after it. The page is in a linked table
-/// and in no freed one.
+/// When a fault returns, its page is mapped, unless a discard came after it. The page is in a linked table,
+/// not in a freed one.
 #[test]
 fn a_fault_during_a_discard_maps_into_a_linked_table() {
     loom::model(|| {

@@ -66,7 +66,8 @@ fn a_table_with_an_entry_stays() {
     tear_down(tables, &memory, &tlb);
 }
 
-/// A task that found a table before it was reclaimed cannot lock it, whatever is linked in its place.
+/// A task that found a table before it was reclaimed cannot lock it, no matter which table or entry is linked
+/// in its place.
 #[test]
 fn a_late_task_does_not_lock_a_reclaimed_table() {
     let (memory, state) = (Memory::new(8), GatherState::new());
@@ -81,7 +82,7 @@ fn a_late_task_does_not_lock_a_reclaimed_table() {
     assert_eq!(late.peek(at(0, 5)), page(), "the new table is not the reclaimed one");
     assert!(late.lock_linked().is_none() && late.try_lock_linked().is_none());
     assert!(reclaim(&tables, &memory, &tlb, &state, 1));
-    // If the table is linked at the address where it was found, it is the right one.
+    // If the table is linked at the address where it was found, the task may use the table.
     found(&tables, &memory, 0).lock().install(at(0, 6), page()).unwrap();
     assert_eq!(late.lock_linked().map(|table| table.get(at(0, 6))), Some(page()));
     assert!(reclaim(&tables, &memory, &tlb, &state, 0));
@@ -109,8 +110,8 @@ impl Visitor<X86_4, Memory> for Reclaim<'_, '_, '_> {
     }
 }
 
-/// If more tables are reclaimed than a gather holds, it flushes and frees between two tables, with none
-/// locked.
+/// If more tables are reclaimed than a gather holds, the gather flushes and frees between two tables, while
+/// no table is locked.
 #[test]
 fn any_number_of_tables_is_reclaimed() {
     const TABLES: u64 = 100;
@@ -147,7 +148,8 @@ impl Visitor<X86_4, Memory> for LoseFirst<'_, '_> {
     fn unlocked(&mut self, _: VaRange) {
         if !std::mem::replace(&mut self.lost, true) {
             assert!(reclaim(self.tables, self.memory, self.tlb, &GatherState::new(), 0));
-            // Link another table there. The reclaimed table is handed out first, so it is linked elsewhere.
+            // Link another table there. The memory hands out the reclaimed table first, so the test first
+            // links that table at another address.
             let _hold = found(self.tables, self.memory, 5);
             found(self.tables, self.memory, 0).lock().install(at(0, 3), page()).unwrap();
         }

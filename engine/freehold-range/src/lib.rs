@@ -2,11 +2,11 @@
 #![deny(unsafe_code)]
 //! Ordered ranges for an address space engine.
 //!
-//! The crate has two containers. Neither knows what a VMA is:
+//! The crate has two containers. Neither depends on VMAs:
 //!
 //! * [`RangeMap`]: disjoint ranges `[start, end)`, each with an opaque non-zero value. Lookups take no lock
-//!   and write nothing shared. A writer replaces a range of addresses in one step. Gaps are searched from the
-//!   top or from the bottom. An address space keeps its VMAs in such a map.
+//!   and do not write to shared memory. A writer replaces a range of addresses in one step. Gaps are searched
+//!   from the top or from the bottom. An address space keeps its VMAs in such a map.
 //! * [`IntervalTree`]: overlapping intervals `first..=last`. The tree is linked through the objects
 //!   themselves, so it never allocates. The reverse map of a file uses it to find the VMAs that map a page.
 //!

@@ -1,5 +1,5 @@
 //! Concurrent claim writers on real threads, together with readers. No thread touches what another writer has
-//! claimed, no entry is lost, and the map is right when all writers have finished.
+//! claimed, no entry is lost, and the map is correct when all writers have finished.
 //!
 //! Each address has a cell with the value that is mapped there, and a cell with the writer that has claimed
 //! it. Only the writer that has claimed a range writes the cells of the range, so every disagreement is
@@ -444,7 +444,7 @@ fn the_only_leaf_is_claimed_during_changes_in_it() {
                 let writer = unsafe { map.claim_writer(&write_set) };
                 begun.wait();
                 for _ in 0..50 {
-                    // The insertion is refused at most while the entry is claimed.
+                    // The insertion is refused only while the entry is claimed.
                     let _ = writer.insert_unclaimed(&entry(12, 14, 9), |_| 0, |_| false);
                     if writer.claim(12, 14, false, false).is_ok() {
                         let (from, to) = writer.claimed_range();

@@ -151,7 +151,7 @@ fn rekey_moves_an_object_only_if_the_order_requires_it() {
     world.rekey(0, 10, 15);
     assert_eq!(world.found(0, 100), [0, 1, 2]);
     assert_eq!(world.found(16, 20), [1, 2]);
-    // The new place has no object in between.
+    // No object lies between the old and the new place.
     world.rekey(0, 5, 30);
     assert_eq!(world.found(25, 25), [0]);
     // The object moves behind the objects that begin there, and back.
@@ -166,7 +166,7 @@ fn rekey_moves_an_object_only_if_the_order_requires_it() {
 }
 
 #[test]
-#[should_panic(expected = "in no tree")]
+#[should_panic(expected = "not in a tree")]
 fn rekey_panics_for_an_unlinked_object() {
     let mut world = World::new(1);
     world.rekey(0, 1, 2);
@@ -191,7 +191,7 @@ fn insert_panics_for_a_linked_object() {
 }
 
 #[test]
-#[should_panic(expected = "in no tree")]
+#[should_panic(expected = "not in a tree")]
 fn remove_panics_for_an_unlinked_object() {
     let mut world = World::new(1);
     world.remove(0);
@@ -227,8 +227,8 @@ fn search_finds_few_links_among_many() {
     }
 }
 
-/// Returns a hash of a link's address. An attacker may know it, and the balance could depend on it if it used
-/// no secret.
+/// Returns a hash of a link's address. An attacker could compute this hash, if a balance depended on it
+/// without a secret.
 fn hash(object: NonNull<Object>) -> u64 {
     let product = (LinkAdapter::link(object).addr().get() as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
@@ -294,8 +294,8 @@ fn orders() -> Vec<Vec<usize>> {
     all
 }
 
-/// Tries every order of insertion and every order of removal. The lengths make each link in turn the one that
-/// reaches furthest.
+/// Tries every order of insertion and every order of removal. The lengths are such that each link is once the
+/// link with the largest end.
 #[test]
 fn every_small_tree_agrees_with_a_list() {
     let mut world = World::new(6);

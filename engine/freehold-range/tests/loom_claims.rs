@@ -68,8 +68,8 @@ fn split_leaf_at(writer: &Writer<'_>, key: u64) {
     writer.split_leaf_at(key);
 }
 
-/// Runs `one` and `two` concurrently with a writer each. Afterwards asserts that no entry is claimed and that
-/// a search finds every gap.
+/// Runs `one` and `two` concurrently, each with its own writer. Afterwards asserts that no entry is claimed
+/// and that a search finds every gap.
 fn run_concurrently<A, B>(
     map: Arc<Map>,
     one: fn(&Map, &Writer<'_>) -> A,
@@ -385,7 +385,7 @@ fn the_end_of_a_subtree_moves_while_a_gap_appears_behind_it() {
     });
 }
 
-/// A leaf is unlinked while an entry is inserted into the hole that the leaf leaves.
+/// A leaf is unlinked while an entry is inserted into the hole at the place of the leaf.
 #[test]
 fn a_leaf_is_unlinked_during_a_change_of_its_hole() {
     model_bounded(BOUND, || {
@@ -467,7 +467,7 @@ fn publishing_over_two_leaves_is_one_step() {
 }
 
 /// The first range of one subtree of the root becomes a part of the last entry of the subtree before. The
-/// ends kept in the root and a leaf change, and a reader may be on its way between them.
+/// ends kept in the root and a leaf change, and a reader may be between the two.
 #[test]
 fn a_boundary_moves_between_two_subtrees_under_a_reader() {
     model_bounded(BOUND, || {
@@ -539,8 +539,8 @@ fn an_entry_is_seen_while_its_leaf_becomes_the_root() {
     });
 }
 
-/// Returns a map of three leaves: one of three entries and one of one entry with large gaps between them, and
-/// one of three entries that touch.
+/// Returns a map of three leaves. The first two have three entries and one entry, with large gaps between the
+/// entries. The third has three entries that touch.
 fn gaps_before_a_leaf_without() -> Arc<Map> {
     let wide = [0, 1, 2, 3].map(|at| entry(at * 20, at * 20 + 2, at + 1));
     let dense = [62, 72, 82].map(|at| entry(at, at + 10, at));

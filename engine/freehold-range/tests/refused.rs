@@ -34,8 +34,8 @@ trait Refuse {
     /// Asserts that the replacement panics and changes nothing.
     fn refused(&mut self, start: u64, end: u64, with: &[Entry]);
 
-    /// Replaces with the spare nodes that there are. Returns true if this worked. Otherwise asserts that
-    /// nothing changed.
+    /// Replaces without a preallocation, with the existing spare nodes. Returns true if the replacement
+    /// succeeded. Otherwise asserts that nothing changed.
     fn replace_unreserved(&mut self, start: u64, end: u64, with: &[Entry]) -> bool;
 
     /// Uses up all spare nodes.
@@ -107,8 +107,8 @@ fn entries_that_do_not_fit_change_nothing() {
     }
 }
 
-/// Without a preallocation, a replacement may use up the spare nodes. A replacement that needs more changes
-/// nothing.
+/// Without a preallocation, a replacement may use up the spare nodes. A replacement that needs more nodes has
+/// no effect.
 #[test]
 fn a_replacement_without_preallocated_nodes_changes_nothing() {
     for size in [5, 9, 14] {

@@ -155,7 +155,7 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
     }
 }
 
-/// Turns one entry over the slots `[from, to)` into the fixed entries inside it, with one replacement each.
+/// Replaces one entry over the slots `[from, to)` by the fixed entries inside it, one entry at a time.
 fn carve(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>, from: u64, to: u64, value: u64) {
     for at in (from..to).step_by(FIXED as usize) {
         writer.preallocate(1).unwrap();

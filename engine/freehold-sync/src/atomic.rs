@@ -33,8 +33,8 @@ use loom::sync::atomic as imp;
 use shuttle::sync::atomic as imp;
 
 /// Orderings for shuttle: each is `SeqCst`. shuttle treats every order as the strongest one. For a weaker
-/// order it checks on each access whether it has printed a warning, in a word that all its tests write. That
-/// check takes a seventh of the run time of the tests.
+/// order, shuttle checks at each access whether it has already printed a warning. The check reads a word that
+/// all tests write. That check takes a seventh of the run time of the tests.
 #[cfg(all(shuttle, not(loom)))]
 #[expect(non_snake_case, non_upper_case_globals, missing_docs, reason = "replaces the variants of an enum")]
 pub mod Ordering {
@@ -91,10 +91,10 @@ pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 28) - 1 };
 /// Orders a `SeqCst` read-modify-write of one word before a `SeqCst` load of another word.
 ///
 /// Two threads run this pattern on two words in opposite roles, and at least one of them must see the other's
-/// write. The language guarantees that for `SeqCst` accesses. CPUs whose read-modify-writes are not full
-/// barriers have loads that wait for them. loom treats such accesses as `AcqRel` and knows a total order of
-/// fences only, so under loom this function is a fence. The unit tests with `axioms` check the shipped code,
-/// which has no fence here.
+/// write. The language guarantees that for `SeqCst` accesses. On CPUs whose read-modify-writes are not full
+/// barriers, a `SeqCst` load waits for earlier read-modify-writes. loom treats such accesses as `AcqRel` and
+/// knows a total order of fences only, so under loom this function is a fence. The unit tests with `axioms`
+/// check the shipped code, which has no fence here.
 #[inline]
 pub(crate) fn store_buffering_fence() {
     #[cfg(loom)]

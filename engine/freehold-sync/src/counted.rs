@@ -1,9 +1,14 @@
-//! A shared pointer with fallible allocation, which the standard `Arc` lacks on stable Rust.
+//! A shared pointer with fallible allocation, which the standard `Arc` lacks on stable Rust. The engine
+//! shares files, address spaces, memory and statistics through this type.
 //!
 //! Both counts have the size of an address. So a count can hold more references than fit into memory, and a
 //! count near its maximum includes references that were forgotten (`core::mem::forget`) and are never
-//! released. From half of the range on, a count saturates: it stays up, and the object is never freed.
-//! [`Weak::upgrade`] and [`Counted::get_unless_zero`] refuse to add a reference to a saturated count.
+//! released. A count that reaches half of its range is saturated: it never becomes zero again, and the object
+//! is never freed. [`Weak::upgrade`] and [`Counted::get_unless_zero`] refuse to add a reference to a
+//! saturated count.
+//!
+//! Dropping a reference may end the object and free its memory, so a task must not drop the last
+//! reference under a spin lock.
 #![expect(unsafe_code, reason = "a reference count decides when the object is freed")]
 
 use crate::atomic::{AtomicUsize, Ordering, fence};
@@ -182,8 +187,8 @@ fn add(count: &AtomicUsize) {
 
 #[cold]
 fn saturate(count: &AtomicUsize) {
-    // Relaxed: a saturated count decides nothing any more. Concurrent additions and subtractions are fewer
-    // than the distance between `SATURATED` and the limits.
+    // Relaxed: a saturated count never frees the object. Concurrent additions and subtractions are fewer than
+    // the distance between `SATURATED` and the limits.
     count.store(SATURATED, Ordering::Relaxed);
 }
 

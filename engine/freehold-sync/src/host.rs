@@ -44,8 +44,8 @@ impl core::error::Error for Interrupted {}
 /// - A function passed to [`rcu_defer`](Self::rcu_defer) runs exactly once, after every
 ///   [`RcuGuard`](Self::RcuGuard) that existed at the call is dropped. The drops of those guards happen
 ///   before the function.
-/// - What happened before the call to `rcu_defer` happens before every later guard that the function did not
-///   wait for.
+/// - Everything that happens before the call to `rcu_defer` happens before every later guard that the
+///   function does not wait for.
 pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Upper bound of the CPU numbers that [`with_cpu`](Self::with_cpu) provides.
     const MAX_CPUS: usize;
@@ -65,8 +65,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// Like [`wait`](Self::wait), but returns early if a fatal signal is pending for this task.
     ///
-    /// The signal may arrive before or during the wait. A pending signal fails the call even if the word
-    /// differs from `expected` and there is nothing to wait for; see [`check_killed`].
+    /// The signal may arrive before or during the wait. If a signal is pending, the call fails even if the
+    /// word differs from `expected` and there is nothing to wait for; see [`check_killed`].
     ///
     /// # Errors
     /// Fails with [`Killed`] if a fatal signal is pending.

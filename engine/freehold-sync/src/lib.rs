@@ -2,16 +2,16 @@
 #![deny(unsafe_code)]
 //! The locks of an address space, and the interface to atomics and to the embedding kernel.
 //!
-//! The crate knows nothing of memory. It gives the layers above it lock words, an order in which to take
-//! them, and the only access to atomics and to the embedding kernel.
+//! The crate does not depend on memory management. It gives the layers above it lock words, an order in which
+//! to take them, and the only access to atomics and to the embedding kernel.
 //!
 //! | item | purpose | how a task waits |
 //! | --- | --- | --- |
 //! | [`MmapLock`] | lock of an address space: readers, one writer, downgrade, a sequence number | sleeps |
-//! | [`VmaLock`] | lock of one VMA, made of two words of the VMA: read without any other lock, written under the mmap lock | readers never wait; writers sleep |
+//! | [`VmaLock`] | lock of one VMA, made of two words of the VMA; taken for reading without any other lock, and for writing under the mmap lock | readers never wait; writers sleep |
 //! | [`RwSem`] | reader/writer lock on which [`MmapLock`] is built; also for files and reverse mappings | sleeps |
 //! | [`RawSpin`], [`SpinLock`] | a spin lock word, and a spin lock word with the value that it guards | spins |
-//! | [`Mutex`] | a mutex that sleeps | sleeps |
+//! | [`Mutex`] | a lock that one task holds at a time | sleeps |
 //! | [`WordLock`] | one word, for objects of which there are many | sleeps |
 //! | [`PerCpu`], [`Counter`], [`ReaderSlots`] | a value per CPU | does not wait |
 //! | [`Rank`] | place of each lock in the lock order, checked with debug assertions | |
@@ -21,8 +21,8 @@
 //!
 //! The head of each module describes its protocol: what the lock guarantees, the states of every word and
 //! which task may change each state, and which release pairs with which acquire. loom checks the protocols
-//! (`tests/loom_*.rs`) under every order that the memory model allows, not only under those of the CPU at
-//! hand.
+//! (`tests/loom_*.rs`) under every order that the memory model allows, not only under the orders of the CPU
+//! that runs the tests.
 //!
 //! # Three locks on the path of a fault
 //!

@@ -1,7 +1,7 @@
 //! A mutex on which tasks sleep.
 //!
-//! It is a lock without readers, to be compared with [`RwSem`](crate::RwSem). It may lie next to an `RwSem`
-//! in the same object, so its user passes the rank and the statistics to each call.
+//! The mutex has no read mode. It exists for comparison with [`RwSem`](crate::RwSem). An object may contain
+//! both a mutex and an `RwSem`, so the user of the mutex passes the rank and the statistics to each call.
 //!
 //! | word | meaning | transitions |
 //! | --- | --- | --- |

@@ -1,4 +1,4 @@
-//! A sleeping lock of one word, for objects that are too many to afford a larger lock.
+//! A sleeping lock of one word, for objects that exist in large numbers.
 //!
 //! | word | meaning | transitions |
 //! | --- | --- | --- |
@@ -70,8 +70,8 @@ impl WordLock {
         Some(WordGuard { lock: self, rank, host: PhantomData, task: PhantomData })
     }
 
-    /// Waits until the task that holds the lock at the call has released it, if a task holds it. Another task
-    /// may hold the lock when this returns.
+    /// If a task holds the lock, waits until that task has released it. Another task may hold the lock when
+    /// this returns.
     ///
     /// # Panics
     /// Panics like [`lock`](Self::lock).
@@ -105,7 +105,7 @@ impl WordLock {
         let mut seen = self.word.load(Ordering::Acquire);
         while seen != FREE {
             if seen == HELD {
-                // Relaxed on success: the sleep below is all that depends on the exchange.
+                // Relaxed on success: only the sleep below depends on the exchange.
                 let contended =
                     self.word.compare_exchange(HELD, CONTENDED, Ordering::Relaxed, Ordering::Acquire);
                 if let Err(now) = contended {
@@ -122,7 +122,7 @@ impl WordLock {
         Ok(())
     }
 
-    /// Releases the word. Returns true if tasks may sleep, which the holder must then wake.
+    /// Releases the word. Returns true if tasks may be asleep; the holder must then wake them.
     fn release(&self) -> bool {
         self.word.swap(FREE, Ordering::Release) == CONTENDED
     }

@@ -1,6 +1,6 @@
 //! Tests of range writers and holders of the mmap lock, under all schedules and all orders that the memory
-//! model allows. There are two things: each range writer has claimed one of them, and holders of the lock
-//! read both.
+//! model allows. The shared data are two `things`: each range writer has claimed one of them, and holders of
+//! the lock read both.
 #![cfg(loom)]
 
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -315,7 +315,7 @@ fn c72_reader_behind_a_killed_writer_joins_the_present_reader() {
 }
 
 /// The release of the first writer admits a reader, which may not have noticed its admission yet. Then the
-/// second writer is killed and lets the readers behind it in. The first reader must still find that it is
+/// second writer is killed and admits the readers behind it. The first reader must still find that it is
 /// admitted.
 #[test]
 fn c72_killed_writer_between_two_batches_of_readers_loses_no_reader() {

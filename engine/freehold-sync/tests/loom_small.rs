@@ -56,8 +56,7 @@ unsafe impl<L: Sync> Sync for Guarded<L> {}
 // SAFETY: the value is a number.
 unsafe impl<L: Send> Send for Guarded<L> {}
 
-/// Two threads add one each under the lock, and this thread adds one with `own`. Checks that no addition is
-/// lost.
+/// Two threads each add 1 under the lock, and this thread adds 1 with `own`. Checks that no addition is lost.
 fn three<L: Send + Sync + 'static>(
     lock: L,
     add: fn(&Guarded<L>) -> u32,
@@ -187,7 +186,8 @@ fn a_speculation_never_spans_a_write() {
     });
 }
 
-/// A holder for reading, also next to a downgraded one, finds the number even.
+/// A task that holds the lock for reading finds the number even, also while a downgraded writer holds the
+/// lock.
 #[test]
 fn sequence_number_is_even_for_readers() {
     model(|| {
@@ -210,8 +210,8 @@ fn sequence_number_is_even_for_readers() {
     });
 }
 
-/// An object that the host frees after a grace period. Shows that the grace periods of the host wait and
-/// order.
+/// An object that the host frees after a grace period. Shows that a grace period of the host waits for read
+/// sections and orders their accesses before the free.
 #[repr(C)]
 struct Object {
     head: RcuHead,

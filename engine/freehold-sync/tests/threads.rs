@@ -136,7 +136,7 @@ fn a_downgrade_admits_waiting_readers_and_no_writer() {
         let guard = lock.write();
         scope.spawn(|| {
             let _guard = lock.write();
-            assert!(go.load(Ordering::Relaxed), "a writer holds the lock with a downgraded holder");
+            assert!(go.load(Ordering::Relaxed), "a writer and a downgraded writer hold the lock together");
         });
         until(&lock, "write_waiters: 1");
         let sender = sender.clone();
@@ -226,7 +226,7 @@ fn vma_readers_see_consistent_data_across_detach_and_attach() {
     let lock = MmapLock::<StdHost>::new().with_slots(slots);
     let vma = Vma::new();
     let done = AtomicBool::new(false);
-    // Fewer turns: a reader that is preempted in its section makes the writer wait for a time slice.
+    // Fewer iterations: a reader that is preempted in its section makes the writer wait for a time slice.
     let turns = TURNS / 10;
     thread::scope(|scope| {
         for _ in 0..THREADS - 1 {

@@ -5,7 +5,7 @@
 //!
 //! The guest gets memory at two places, as on real machines, and an image is copied into the memory. Then one
 //! round of dirty logging, as used for live migration, finds the pages that the guest writes: all pages lose
-//! the right to write, and a page that faults gets the right back.
+//! the right to write, and the fault handler restores the right of a page that faults.
 
 use freehold_machine::{Machine, MachineConfig};
 use freehold_pagetable::PAGE_SIZE;

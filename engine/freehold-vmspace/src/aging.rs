@@ -58,7 +58,7 @@ struct AgingVisitor<'f, P, S, const SPLIT: bool> {
     platform: &'f P,
     what: Aging,
     stale: &'f mut S,
-    /// The part of the huge page at which the walk ended that lies in the range.
+    /// The walk ended at a huge page; this is the part of that page inside the range.
     edge: Option<VaRange>,
 }
 

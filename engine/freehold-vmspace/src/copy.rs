@@ -28,7 +28,8 @@ pub struct Fork {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Shares the huge pages at the start of `range`. Returns the address of the first other entry.
+    /// Shares the huge pages at the start of `range`. Returns the address of the first entry that is not a
+    /// huge page.
     fn copy_huge(
         &self,
         range: UserRange,
@@ -106,7 +107,7 @@ impl<P: Platform> VmSpace<P> {
             too_many_references: false,
         };
         let copied = self.copy_tables(range, child, gather, &mut copier);
-        // An incomplete child has these pages too.
+        // A child whose copy failed also has these pages.
         child.count_rss(&copier.rss);
         if copier.too_many_references {
             return Err(NoMemory);
@@ -210,7 +211,7 @@ impl<P: Platform> Copier<'_, P> {
         source.change(address, gather, |pte| protected(pte, Level::Pmd));
         let copy = self.share(source.get(address), Level::Pmd);
         let installed = copy.is_some_and(|copy| target.install(address, copy).is_ok());
-        debug_assert!(installed, "a child had something where its parent has a huge page");
+        debug_assert!(installed, "the child's slot for a huge page is not empty");
         LeafCopy::Shared
     }
 

@@ -40,9 +40,9 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Replaces the entry at `address` by `instead`, nothing or a marker, if the entry maps `pfn`. Returns
-    /// true if it did. The caller has a reference to `pfn`. When this returns, no processor uses the old
-    /// entry, and the frame's dirty bit records every store through the entry.
+    /// Replaces the entry at `address` by `instead` (nothing or a marker) if the entry maps `pfn`. Returns
+    /// true if the entry was replaced. The caller has a reference to `pfn`. When this returns, no processor
+    /// uses the old entry, and the frame's dirty bit records every store through the entry.
     pub fn take_entry(&self, address: VirtAddr, level: Level, pfn: Pfn, instead: Pte<P::Format>) -> bool {
         let mut gather: VmGather<'_, _, 1> = self.gather();
         let taken = self.with_entry(address, level, pfn, |leaf| {

@@ -42,7 +42,7 @@ impl<P: Platform> VmSpace<P> {
     ) -> Option<()> {
         let zeroes = Pte::leaf(Level::Pmd, self.memory().huge_zero()?, rights | PteFlags::SPECIAL);
         let mut guard = table.lock();
-        // If the slot is no longer empty, the retried access finds out.
+        // If the slot is no longer empty, the retried access handles that case.
         if guard.install(address, zeroes).is_ok() {
             guard.deposit(spare);
         }
@@ -57,7 +57,7 @@ impl<P: Platform> VmSpace<P> {
         new: HugePage<'_, P>,
         rights: PteFlags,
     ) -> bool {
-        // As for the copy of a small page: when one processor can write, no processor reads the zeroes any
+        // As with the copy of a small page: once one processor can write, no processor reads the zeroes any
         // more.
         let mut gather = self.exclusive_gather::<1>();
         let mut guard = table.lock();

@@ -1,4 +1,10 @@
-//! Filling empty entries.
+//! Filling empty entries, as faults do. `huge.rs` fills the entries of huge pages, and `copy_on_write.rs`
+//! handles stores to pages that are already mapped.
+//!
+//! The caller holds the mmap lock or the VMA's lock, in any mode, so the table stays linked, unless it is
+//! reclaimed. Each function takes the lock of the table and fills a slot only if the slot is empty, because
+//! another task may have filled it first. If the table was reclaimed, nothing is mapped. No memory is freed
+//! under the lock of a table.
 
 use crate::{
     AnonPage, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, VirtAddr, VmSpace, frame::NotMapped, platform::Platform,
@@ -12,7 +18,7 @@ impl<P: Platform> VmSpace<P> {
     #[inline]
     pub fn map_zero(&self, table: PteTable<'_, P::Format, P>, address: VirtAddr, rights: PteFlags) {
         let zero = Pte::page(self.memory().zero(), rights | PteFlags::SPECIAL);
-        // If the slot is no longer empty, or the table was reclaimed, the retried access finds out.
+        // If the slot is no longer empty, or the table was reclaimed, the retried access handles that case.
         let _ = table.lock_linked().map(|mut guard| guard.install(address, zero));
     }
 

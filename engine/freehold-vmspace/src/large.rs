@@ -68,7 +68,7 @@ impl<P: Platform> VmSpace<P> {
         let target = self.lock_leaf(to, level);
         if let Some((pte, mut target)) = taken.zip(target) {
             let installed = target.install(pte);
-            assert!(installed.is_ok(), "something was mapped where nothing can be");
+            assert!(installed.is_ok(), "the target of a move is not empty");
         }
     }
 
@@ -140,7 +140,7 @@ impl<P: Platform> VmSpace<P> {
             // change of the parent's entry here as well.
             if let Some(mut leaf) = child.lock_leaf(address, level) {
                 let installed = leaf.install(copy);
-                assert!(installed.is_ok(), "a child had something where its parent has a huge page");
+                assert!(installed.is_ok(), "the child's slot for a huge page is not empty");
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 //! The hardware half of an address space: frames, page tables, TLBs and resident pages.
 //!
 //! A [`VmSpace`] is a page table, the set of processors that use the table, and the counts of resident pages.
-//! [`Memory`] is the frames of a platform, which all spaces share. The functions of this crate install,
+//! [`Memory`] manages the frames of a platform, which all spaces share. The functions of this crate install,
 //! protect, zap, copy, move and examine page-table entries. The crate does not know VMAs, files or processes,
 //! and takes no lock except those of page tables, frames and pools.
 //!

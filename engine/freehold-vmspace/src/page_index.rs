@@ -8,8 +8,8 @@ use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE};
 
 /// The number of a page of an object, counted from 0.
 ///
-/// A page has 4 KiB, also in the offset of a VMA in its object (Linux's `pgoff`). Only in the cache of a
-/// hugetlb file does a page have the file's own size.
+/// A page has 4 KiB, also in the offset of a VMA in its object (Linux's `pgoff`). The cache of a hugetlb file
+/// is the only exception: there a page has the page size of the file.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PageIndex(u64);
@@ -82,8 +82,8 @@ impl PageIndex {
         PageIndex(self.0.saturating_add(pages))
     }
 
-    /// Returns the page that is `pages` pages later, modulo 2<sup>64</sup>. The index of an anonymous page
-    /// begins as its address, and a move may take the index below 0.
+    /// Returns the page that is `pages` pages later, modulo 2<sup>64</sup>. The index of an anonymous page is
+    /// at first the page number of its address, and a move may take the index below 0.
     #[inline]
     pub const fn wrapping_add(self, pages: u64) -> Self {
         PageIndex(self.0.wrapping_add(pages))
@@ -153,7 +153,7 @@ impl PageRange {
     /// All pages.
     pub const ALL: PageRange = PageRange { start: PageIndex::ZERO, end: PageIndex::END };
 
-    /// Returns the range from `start` to before `end`.
+    /// Returns the range from `start` to `end` (exclusive).
     #[inline]
     pub const fn new(start: PageIndex, end: PageIndex) -> Self {
         PageRange { start, end }
@@ -221,8 +221,7 @@ impl IntoIterator for PageRange {
 
 /// A number of pages, as a type that cannot be confused with a number of bytes.
 ///
-/// A page has 4 KiB. Only in the cache of a hugetlb file does a page have the file's own size, as for
-/// [`PageIndex`].
+/// A page has 4 KiB, except in the cache of a hugetlb file; see [`PageIndex`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PageCount(u64);

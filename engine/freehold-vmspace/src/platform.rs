@@ -4,8 +4,8 @@
 //! The trait [`Platform`] is the engine's only interface to its surroundings. The implementation may be a
 //! kernel on bare metal, a simulator, or the machine in an ordinary process of `freehold-machine`.
 //!
-//! This module exports every type that an implementation has to name, from whichever crate, and the atomics
-//! under [`atomic`]. An embedding therefore depends on `freehold` only.
+//! This module exports every type that an implementation has to name, no matter which crate defines the type,
+//! and the atomics under [`atomic`]. An embedding therefore depends on `freehold` only.
 //!
 //! # Records that a platform keeps in memory
 //!
@@ -56,10 +56,11 @@
 //! | R | a read section | [`rcu_read`](Host::rcu_read), the end of the guard | the requirement of the host's readers | on |
 //! | D | a deferred function | | on or off | on or off |
 //!
-//! Each context may be combined with L, and R also with T. The engine sleeps only in L. It uses the heap and
-//! the memory of the platform only in L, except that it also frees heap memory in D. In T, S, C and W it also
-//! wakes no task. In D it neither sleeps, nor wakes tasks, nor takes a lock. A deferred function may
-//! therefore run on any processor, in a task, or in an interrupt if the heap may be used there.
+//! Each context may be combined with L, and R also with T. The engine sleeps only in L. The engine uses the
+//! heap and the memory of the platform only in L, except that it also frees heap memory in D. In T, S, C and
+//! W the engine also wakes no task. In D the engine neither sleeps, nor wakes tasks, nor takes a lock. A
+//! deferred function may therefore run on any processor, in a task, or in an interrupt if the heap may be
+//! used there.
 //!
 //! | method | called in | may sleep | may allocate | notes |
 //! | --- | --- | --- | --- | --- |
@@ -78,7 +79,7 @@
 //! | `free_table`, `free_frames` | L | yes, but not for a task that waits for L | yes | |
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
-//! | `flush` | L, T, R | no: it spins until other processors have answered | no | waits for no processor that spins for T |
+//! | `flush` | L, T, R | no: it spins until other processors have answered | no | does not wait for a processor that spins for T |
 //! | `runs_elsewhere`, `pkey_rights`, `set_pkey_rights`, `memory_failed` | L | no | no | |
 //! | `walk_tables` | no context, not even L | no | no | its function reads entries and tries to take T |
 //!
@@ -121,9 +122,9 @@ pub use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, a
 /// - A frame that [`alloc_frames`](Self::alloc_frames) or [`alloc_run`](Self::alloc_run) returned has no
 ///   other user until the engine frees it.
 /// - [`frame`](Self::frame) returns the same record for the same frame number during the life of the
-///   platform. Every method that takes a frame number may panic for a number that
-///   [`has_frame`](Self::has_frame) denies and for one beyond the memory of the platform, but causes no
-///   undefined behaviour.
+///   platform. Every method that takes a frame number may panic for a number for which
+///   [`has_frame`](Self::has_frame) returns false, and for a number beyond the memory of the platform, but
+///   causes no undefined behaviour.
 /// - [`flush`](Self::flush) returns only when no processor can still use a translation that the flush covers.
 ///   If the flush says that tables were freed, no processor can then read a covered page table either,
 ///   including by [`walk_tables`](Self::walk_tables).
@@ -199,13 +200,13 @@ pub unsafe trait Platform: TableMemory + Host {
         false
     }
 
-    /// Returns the accesses to pages of a key that the calling thread denies itself, from its PKRU register.
+    /// Returns which accesses to pages of a key are denied to the calling thread, from its PKRU register.
     fn pkey_rights(&self, pkey: u8) -> PkeyRights {
         let _ = pkey;
         PkeyRights::empty()
     }
 
-    /// Sets the accesses to pages of a protection key that the calling thread is denied, in its PKRU
+    /// Sets which accesses to pages of a protection key are denied to the calling thread, in its PKRU
     /// register. Called after a key is allocated, and when memory that may only be executed gets its key.
     /// Called with locks of the engine held.
     fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
@@ -255,11 +256,11 @@ pub unsafe trait Platform: TableMemory + Host {
     /// then.
     fn space_created(&self, root: Pfn) -> Option<Self::Mmu>;
 
-    /// Reports that the address space with this root table ends. Nothing is mapped in it any more, and the
-    /// last [`flush`](Self::flush) has finished. When this returns, no processor has the root in its
-    /// register, including a processor that ran the space last and only kept the root (lazy TLB), and no code
-    /// writes the kernel's half of the table. Called once for each space that was created, with no lock of
-    /// the engine held.
+    /// Reports that the address space with this root table ends. Nothing is mapped in the space any more, and
+    /// the last [`flush`](Self::flush) has finished. When this returns, no processor has the root in its
+    /// register. This includes a processor that ran the space last and only kept the root (lazy TLB). No code
+    /// writes the kernel's half of the table any more. Called once for each space that was created, with no
+    /// lock of the engine held.
     fn space_ending(&self, mmu: &Self::Mmu, root: Pfn) {
         let _ = (mmu, root);
     }
@@ -281,6 +282,6 @@ pub unsafe trait Platform: TableMemory + Host {
     }
 
     /// Returns true if a processor other than the calling one may hold translations of this space. May return
-    /// true wrongly, but never false.
+    /// true although no other processor holds translations. Never returns false if one does.
     fn runs_elsewhere(&self, mmu: &Self::Mmu) -> bool;
 }

@@ -1,4 +1,9 @@
-//! Changing the rights of entries.
+//! Changing the rights of entries, for mprotect. `write_protect.rs` changes them for a userfaultfd,
+//! `clean.rs` for the write-back of files, and `copy_on_write.rs` for a single store.
+//!
+//! Entries change in place under the lock of their table, so no task sees an entry empty. A change that
+//! removes rights needs a gather, which flushes. An entry without the right to write gets this right only if
+//! its frame is anonymous and no other address space can reach it. All other stores fault first.
 
 use crate::{PAGE_SIZE, Pfn, UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;

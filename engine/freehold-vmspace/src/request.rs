@@ -49,11 +49,11 @@ pub enum FramePurpose {
 /// How hard a platform should try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocEffort {
-    /// Only memory that is free now. Without it the caller continues with less (for example smaller pages),
-    /// and nothing fails.
+    /// Only memory that is free now. If there is none, the caller continues with less (for example smaller
+    /// pages), and nothing fails.
     Opportunistic,
-    /// A reasonable effort, including reclaim of memory that others can do without. If the request fails, so
-    /// does a call or a fault.
+    /// A reasonable effort, including reclaim of memory that its users do not need at the moment. If the
+    /// request fails, a call or a fault also fails.
     Normal,
 }
 

@@ -18,7 +18,7 @@ pub enum PageKind {
     Anon,
     /// A page of a file or of shared memory.
     File,
-    /// The shared page of zeroes that a read of untouched anonymous memory finds.
+    /// The shared page of zeroes that a read of untouched anonymous memory maps.
     Zero,
     /// A page of a mapping whose frames the engine does not own.
     Special,
@@ -72,9 +72,9 @@ pub struct Usage {
     pub lazy_free: u64,
     /// The proportional size, if the VMA is locked.
     pub locked: u64,
-    /// In huge pages of a pool that other mappings may share. No other field counts these bytes.
+    /// Bytes in huge pages of a pool that other mappings may share. No other field counts these bytes.
     pub shared_hugetlb: u64,
-    /// In huge pages of a pool that only this VMA maps.
+    /// Bytes in huge pages of a pool that only this VMA maps.
     pub private_hugetlb: u64,
 }
 
@@ -102,8 +102,8 @@ impl UsageSum {
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Returns true if no small page is mapped at `address` at this moment by an entry for which `wanted`
-    /// returns true. No processor then uses such an entry from before the call either. Takes no lock, so
-    /// another task may install an entry at the next moment.
+    /// returns true. In that case, processors also no longer use such an entry that was removed before the
+    /// call. Takes no lock, so another task may install an entry at the next moment.
     pub fn flush_unless(&self, address: VirtAddr, wanted: impl FnOnce(Pte<P::Format>) -> bool) -> bool {
         // If the table was reclaimed after the walk found it, the entry that is read may be any word. But no
         // page was mapped at `address` when the table was unlinked.
@@ -274,7 +274,7 @@ impl<P: Platform> Visitor<P::Format, P> for PresenceVisitor<'_> {
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |address, pte| {
-            // Of all markers, only these represent a page that does not wait for a file.
+            // Only these markers represent a page that does not wait for a file.
             let present = matches!(
                 pte.kind(Level::Pte),
                 Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }

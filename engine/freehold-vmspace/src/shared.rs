@@ -1,4 +1,5 @@
-//! Tables of 2 MiB entries that several spaces use.
+//! Tables of 2 MiB entries that several spaces use. The module `share` of `freehold-pagetable` explains the
+//! count of the spaces, the locks and the flush.
 
 use crate::{UserRange, VirtAddr, VmGather, VmSpace, platform::Platform};
 use freehold_pagetable::Level;
@@ -21,7 +22,7 @@ impl<P: Platform> VmSpace<P> {
         });
     }
 
-    /// Returns true if another space also uses a table over `range`. The answer stays valid while no task
+    /// Returns true if another space also uses a table over `range`. The result stays valid while no task
     /// shares or unshares a table.
     pub fn has_shared_tables(&self, range: UserRange) -> bool {
         spans(range).any(|at| self.pmd_table(at).is_some_and(|table| table.is_shared()))

@@ -1,4 +1,12 @@
 //! A space: its tables, the processors that use them, and the counts of resident pages.
+//!
+//! This file creates and destroys spaces, makes gathers, and gives `freehold` access to single tables. The
+//! other files of the crate add the operations that change entries; the documentation of the crate lists
+//! them.
+//!
+//! No lock guards a whole space: each table has its own lock, and all other fields are atomic or never
+//! change. A space does not depend on VMAs. Its callers hold the locks that keep tables linked. Every change
+//! that removes a translation goes through a gather, which flushes.
 #![expect(unsafe_code, reason = "frees page tables")]
 
 use crate::{
@@ -50,7 +58,7 @@ pub struct VmSpace<P: Platform> {
     tlb: SpaceTlb<P>,
     /// Each table has its own lock.
     table: ManuallyDrop<PageTable<P::Format, P>>,
-    /// The gathers that are running; atomic, so no lock guards it.
+    /// The gathers that are running. Atomic, so no lock guards this field.
     gathers: GatherState,
     rss: RssCounters<P>,
 }
@@ -296,8 +304,8 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// # Safety
     ///
-    /// The conditions of [`PageTable::unlink_tables`] hold. Instead of its condition on the gather, `gather`
-    /// belongs to this space.
+    /// The conditions of [`PageTable::unlink_tables`] hold. There is one difference: instead of the condition
+    /// on the gather, `gather` must belong to this space.
     pub unsafe fn unlink_tables<const N: usize>(
         &self,
         range: VaRange,

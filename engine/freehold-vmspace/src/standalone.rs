@@ -100,9 +100,9 @@ impl<P: Platform> VmSpace<P> {
         Ok(range.clone().step_by(PAGE_SIZE as usize))
     }
 
-    /// Gives every mapped page of `range` these rights. When this returns, every processor uses them. A
-    /// hypervisor finds written pages by removing the right to write: the next store to each page faults, and
-    /// the fault handler restores the right.
+    /// Gives every mapped page of `range` these rights. When this returns, every processor uses the new
+    /// rights. A hypervisor finds written pages by removing the right to write: the next store to each page
+    /// faults, and the fault handler restores the right.
     pub fn set_rights(&mut self, range: Range<u64>, rights: PteFlags) {
         let range = clipped::<P>(range);
         let mut gather: VmGather<'_, P, 1> = self.gather();
@@ -140,7 +140,8 @@ impl<P: Platform> VmSpace<P> {
 }
 
 impl<P: Platform> Drop for VmSpace<P> {
-    /// Unmaps the remaining pages and frees the tables. An address space has unmapped all its pages before.
+    /// Unmaps the remaining pages and frees the tables. A space that belongs to an address space has no pages
+    /// left at this time.
     #[expect(unsafe_code, reason = "frees the tables")]
     fn drop(&mut self) {
         if !self.is_empty_range(VaRange::of(0, P::Format::USER_END)) {

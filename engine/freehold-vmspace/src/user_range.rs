@@ -23,7 +23,7 @@ impl UserRange {
     /// No page.
     pub const EMPTY: UserRange = UserRange { start: 0, end: 0 };
 
-    /// Returns the range from `start` to before `end`.
+    /// Returns the range from `start` to `end` (exclusive).
     ///
     /// # Panics
     ///
@@ -34,7 +34,7 @@ impl UserRange {
         UserRange { start, end }
     }
 
-    /// Returns the range from `start` to before `end`, or `None` if that is not a range of whole pages.
+    /// Returns the range from `start` to `end` (exclusive), or `None` if that is not a range of whole pages.
     pub const fn try_new(start: u64, end: u64) -> Option<Self> {
         let whole = start.is_multiple_of(PAGE_SIZE) && end.is_multiple_of(PAGE_SIZE);
         if whole && start <= end { Some(UserRange { start, end }) } else { None }

@@ -67,7 +67,7 @@ pub fn unprotected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
 struct Protecting<'p, 'g, P: Platform>(&'p mut VmGather<'g, P, 1>);
 
 impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, P> {
-    // A table is kept for the split of each huge page. A part of a huge page can be protected alone.
+    // A table is kept for the split of each huge page. A part of a huge page can be protected separately.
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Split;
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {

@@ -1,4 +1,8 @@
-//! Removing pages from page tables.
+//! Removing pages from page tables. `Zap` selects the entries that are removed.
+//!
+//! A zap takes the lock of one table at a time and records the frames in a gather. The gather flushes before
+//! it releases a frame. Tables stay linked during a zap: only `discard_with_tables` reclaims empty tables,
+//! and `space.rs` unlinks the tables of a removed mapping.
 #![expect(unsafe_code, reason = "reclaims tables")]
 
 use crate::{
@@ -127,7 +131,8 @@ impl<P: Platform> VmSpace<P> {
 }
 
 impl<P: Platform> Zapper<'_, '_, P> {
-    /// Removes one mapping of the frame `pfn`, and `pages` from its count of resident pages.
+    /// Subtracts one from the count of mappings of the frame `pfn`, and `pages` from the count of resident
+    /// pages of its kind.
     fn unmap(&mut self, pfn: Pfn, pages: u64) {
         let frame = self.platform.frame(pfn);
         frame.sub_map();
@@ -144,15 +149,15 @@ impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
 
     fn unlocked(&mut self, _: VaRange) {
-        // Capacity for the table.
+        // Make room for the table that is about to be reclaimed.
         self.gather.make_capacity(0);
     }
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         // SAFETY: the walk found the table linked. The caller of `discard_with_tables` holds the mmap lock or
-        // the VMA's lock. Another task that finds the table either holds a lock that excludes this caller, as
-        // every task that unlinks tables does, or locks the table by `lock_linked`. The gather belongs to
-        // this space.
+        // the VMA's lock. Every other task that finds the table locks it by `lock_linked`, or holds a lock
+        // that excludes this caller. Tasks that unlink tables hold such a lock. The gather belongs to this
+        // space.
         unsafe { table.reclaim(self.gather) };
         ControlFlow::Continue(())
     }
@@ -167,8 +172,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::SplitPart;
 
     fn unlocked(&mut self, range: VaRange) {
-        // Requests no more capacity than the range can need, so that a range in two tables that would fit one
-        // is flushed once.
+        // Requests no more capacity than the range can need. So a range that lies in two tables, but has no
+        // more pages than one table, is flushed once.
         self.gather.make_capacity((range.len() / PAGE_SIZE).min(ENTRIES as u64) as usize);
     }
 

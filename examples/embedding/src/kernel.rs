@@ -27,7 +27,8 @@ static TLBS: Shootdown<CPUS> = Shootdown::new([const { ShootCpu::new() }; CPUS])
 static BUSY: [Mutex<()>; CPUS] = [const { Mutex::new(()) }; CPUS];
 /// One bit per CPU, set while a thread is that CPU.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
-/// One mutex and condition variable for all waiters, whatever they wait for, and their wakers.
+/// One mutex and one condition variable for all waiters, no matter what they wait for, and for the tasks that
+/// wake them.
 static SLEEP: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -166,8 +167,8 @@ unsafe impl Host for Board {
 
     fn wait(word: &AtomicU32, expected: u32) {
         let awake = lock(&SLEEP.0);
-        // SeqCst: a task changes the word before it wakes. The wake-up cannot come before this task sleeps,
-        // because it needs the mutex.
+        // SeqCst: a task changes the word before it wakes the sleepers. The wake-up cannot come before this
+        // task sleeps, because it needs the mutex.
         if word.load(Ordering::SeqCst) == expected {
             drop(SLEEP.1.wait(awake));
         }
@@ -225,8 +226,8 @@ unsafe impl Host for Board {
     }
 }
 
-// SAFETY: a frame leaves the free list for one owner. Records and memory do not move while the board lives,
-// and invalid frame numbers panic.
+// SAFETY: each frame that leaves the free list has one owner. Records and memory do not move while the board
+// lives, and invalid frame numbers panic.
 unsafe impl TableMemory for Board {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         let table = lock(&self.free).pop().ok_or(OutOfTables)?;

@@ -2,7 +2,7 @@
 //! allows.
 //!
 //! Memory that is freed after a grace period or a flush is a cell that loom checks. loom reports a use that
-//! is not over by then as a race.
+//! lasts beyond the free as a race.
 #![cfg(loom)]
 
 mod qsbr;

@@ -180,7 +180,8 @@ fn cpu_that_returns_during_two_flushes_uses_no_flushed_translation() {
     });
 }
 
-/// The CPU that flushes runs the space itself; no other CPU is asked because none runs it.
+/// The CPU that flushes runs the space itself; the flush interrupts no other CPU, because none runs the
+/// space.
 #[test]
 fn flush_of_a_single_cpu_keeps_its_context() {
     model(|| {
@@ -227,7 +228,7 @@ fn oldest_context_is_reused() {
     });
 }
 
-/// A space that a CPU returns to between other spaces keeps its context, and so do the others.
+/// A space that a CPU returns to between other spaces keeps its context, and the other spaces keep theirs.
 #[test]
 fn space_entered_between_others_keeps_its_context() {
     model(|| {

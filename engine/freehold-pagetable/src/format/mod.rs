@@ -19,8 +19,9 @@ bitflags! {
     /// for every page that is touched.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct PteFlags: u32 {
-        /// The frame stays attached, but every access faults: for `PROT_NONE`, and for entries that must
-        /// fault for statistics. The hardware does not translate through the entry and does not cache it.
+        /// The entry keeps its frame, but every access faults. Used for `PROT_NONE`, and for entries that
+        /// must fault for statistics. The hardware does not translate through the entry and does not cache
+        /// it.
         const NO_ACCESS = 1 << 0;
         /// Writes are permitted.
         const WRITE = 1 << 1;
@@ -85,7 +86,7 @@ pub enum MarkerKind {
     Guard = 1,
     /// The frame in the payload is being moved. A fault that needs the page waits.
     Migration = 2,
-    /// The contents are at the place in the payload.
+    /// The contents of the page are at the place that the payload names.
     Swap = 3,
     /// The page is absent and write-protected by userfaultfd.
     UffdWp = 4,

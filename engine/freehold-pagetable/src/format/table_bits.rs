@@ -1,5 +1,5 @@
 //! The size of tables.
 
 /// The base-2 logarithm of the number of entries of a table. Under loom a table has two entries: two are
-/// enough to try every interleaving at neighbouring entries, and loom could not get through more.
+/// enough to try every interleaving at neighbouring entries, and loom needs too long for more.
 pub const TABLE_BITS: u32 = if cfg!(loom) { 1 } else { 9 };

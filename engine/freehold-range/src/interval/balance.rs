@@ -6,13 +6,12 @@
 //! removals is an AVL tree.
 //!
 //! Only the parity of a rank is kept, in the lowest bit of the parent's address. The ranks of all links obey
-//! the rules, except for one link at the place of a change. So the parity tells a child that is one below its
-//! parent (parities differ) from a child that is two below (parities are equal). At the place of a change,
-//! one child may be zero ranks below its parent (after an insertion) or three (after a removal). The parity
-//! also tells this child from its sibling.
+//! the rules, except for one link at the place of a change. So the parity distinguishes a child that is one
+//! below its parent (parities differ) from a child that is two below (parities are equal). At the place of a
+//! change, one child may be zero ranks below its parent (after an insertion) or three (after a removal). The
+//! parity also distinguishes this child from its sibling.
 //!
-//! An insertion rotates at most twice, and so does a removal. On average, both change a constant number of
-//! ranks.
+//! An insertion and a removal rotate at most twice each. On average, both change a constant number of ranks.
 //!
 //! # Sources
 //!
@@ -105,13 +104,14 @@ impl<A: IntervalAdapter> IntervalTree<A> {
             None => {
                 self.rotate_up(sibling);
                 link.flip_rank();
-                // If the parent is a leaf now, its rank falls by two, so the parity stays.
+                // If the parent is a leaf now, its rank falls by two, so its parity does not change.
                 if parent.left.get().is_some() || parent.right.get().is_some() {
                     parent.flip_rank();
                 }
             }
             Some(inner) => {
-                // The inner link rises by two ranks, and the parent falls by two: their parities stay.
+                // The inner link rises by two ranks, and the parent falls by two, so their parities do not
+                // change.
                 self.rotate_up(inner);
                 self.rotate_up(inner);
                 link.flip_rank();

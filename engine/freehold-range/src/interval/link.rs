@@ -13,7 +13,7 @@ pub struct IntervalLink {
     parent: PlainCell<*mut IntervalLink>,
     pub(super) left: PlainCell<Option<Ptr>>,
     pub(super) right: PlainCell<Option<Ptr>>,
-    /// First key. Greater than `last` if and only if the link is in no tree.
+    /// First key. Greater than `last` if and only if the link is not in a tree.
     pub(super) first: PlainCell<u64>,
     pub(super) last: PlainCell<u64>,
     /// The largest `last` of the links at and below this one.
@@ -24,7 +24,7 @@ const _: () =
     assert!(align_of::<IntervalLink>() > IntervalLink::RANK_IS_ODD, "the lowest bit of an address is in use");
 
 // SAFETY: the fields are accessed only by methods of the tree under the lock that guards it, or by the owner
-// of the object while the link is in no tree.
+// of the object while the link is not in a tree.
 unsafe impl Send for IntervalLink {}
 // SAFETY: see `Send` above. `IntervalTree::contains` documents the same requirement.
 unsafe impl Sync for IntervalLink {}
@@ -38,7 +38,7 @@ impl Default for IntervalLink {
 impl IntervalLink {
     const RANK_IS_ODD: usize = 1;
 
-    /// Returns a link that is in no tree.
+    /// Returns a link that is not in a tree.
     pub const fn new() -> Self {
         Self {
             parent: PlainCell::new(null_mut()),
@@ -89,7 +89,7 @@ impl IntervalLink {
         self.max.set(last);
     }
 
-    /// Marks the link as being in no tree.
+    /// Marks the link as not being in a tree.
     pub(super) fn unlink(&self) {
         self.parent.set(null_mut());
         self.first.set(1);

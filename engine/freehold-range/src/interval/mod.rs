@@ -5,9 +5,9 @@
 //! `first`. Every link stores the largest `last` at and below it, so that a search for overlaps can skip
 //! subtrees that end too early.
 //!
-//! A user of the system chooses the keys and their order and, with enough attempts, the addresses of the
-//! links. So the balance depends on none of these. The tree is a weak AVL tree: it is never deeper than twice
-//! the logarithm of its size. See [`balance`].
+//! A hostile user of the system can choose the keys, their order and, with enough attempts, the addresses of
+//! the links. So the balance does not depend on any of these. The tree is a weak AVL tree: it is never deeper
+//! than twice the logarithm of its size. See [`balance`].
 //!
 //! Links with an equal `first` stay in the order of their insertion, unless [`IntervalTree::insert_after`] is
 //! used. fork inserts the child behind its parent, so that a walk visits the parent before the child.
@@ -131,10 +131,10 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     ///
     /// # Panics
     ///
-    /// Panics if the object is in a tree already, or if `sibling` is in no tree.
+    /// Panics if the object is in a tree already, or if `sibling` is not in a tree.
     pub unsafe fn insert_after(&mut self, sibling: NonNull<A::Object>, object: NonNull<A::Object>) {
         let (old, new) = (A::link(sibling), A::link(object));
-        assert!(get(old).is_linked(), "the sibling is in no tree");
+        assert!(get(old).is_linked(), "the sibling is not in a tree");
         let last = get(old).last.get();
         get(new).link(get(old).first.get(), last);
         // The place behind `old` is its right child, or the leftmost link below that child.
@@ -162,11 +162,11 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     ///
     /// # Panics
     ///
-    /// Panics if the object is in no tree.
+    /// Panics if the object is not in a tree.
     pub unsafe fn remove(&mut self, object: NonNull<A::Object>) {
         let old = A::link(object);
         let link = get(old);
-        assert!(link.is_linked(), "the object is in no tree");
+        assert!(link.is_linked(), "the object is not in a tree");
         let (left, right) = (link.left.get(), link.right.get());
         let (parent, child) = match (left, right) {
             (Some(_), Some(right)) => self.replace_by_successor(old, right),
@@ -191,11 +191,11 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     ///
     /// # Panics
     ///
-    /// Panics if the object is in no tree, or if `first > last`.
+    /// Panics if the object is not in a tree, or if `first > last`.
     pub unsafe fn rekey(&mut self, object: NonNull<A::Object>, first: u64, last: u64) {
         let at = A::link(object);
         let link = get(at);
-        assert!(link.is_linked(), "the object is in no tree");
+        assert!(link.is_linked(), "the object is not in a tree");
         assert!(first <= last, "an interval that ends before it begins");
         let old = link.first.get();
         let stays = first == old
@@ -235,8 +235,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
             get(below).set_parent(Some(next));
         }
         if parent != Some(next) {
-            // The links from `parent` up to the new place of `next` have lost `next`. The links above that
-            // place have lost `old`.
+            // The subtrees from `parent` up to the new place of `next` no longer contain `next`. The subtrees
+            // above that place no longer contain `old`.
             self.update_max(parent);
         }
         self.update_max(Some(next));

@@ -41,7 +41,7 @@ impl<A: IntervalAdapter> Iterator for Overlapping<'_, A> {
 /// behind `first`.
 fn first_overlapping(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
     let reaches = |side: &PlainCell<Option<Ptr>>| side.get().filter(|&below| get(below).max.get() >= first);
-    // Consider the leftmost link that ends at or behind `first`. The link is the answer, or it begins behind
+    // Consider the leftmost link that ends at or behind `first`. The link is the result, or it begins behind
     // `last`. In the second case, all links to the right of it also begin behind `last`.
     loop {
         let link = get(at);

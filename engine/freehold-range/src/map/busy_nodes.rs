@@ -13,7 +13,7 @@ use super::spare_nodes;
 /// neighbour on each side, the node where an insertion ends, and the node that the root takes over.
 const PER_LEVEL: usize = 8;
 
-/// The nodes that a change holds, and the nodes that died in it.
+/// The nodes that a change holds, and the nodes that the change has marked as dead.
 ///
 /// # Invariants
 ///
@@ -57,8 +57,8 @@ impl<'n, const SLOTS: usize> BusyNodes<'n, SLOTS> {
         // SAFETY: the node was unlinked just now, so it is still allocated.
         let node_ref = unsafe { &*node };
         node_ref.mark_dead();
-        // A reader in this node may read the chain as a child. The reader discards it, because the node is
-        // not unchanged.
+        // A reader in this node may read the chain as a child. The reader discards this value, because the
+        // node has changed.
         node_ref.set(0, Slot { link: self.dead, ..Slot::EMPTY });
         self.dead = node;
     }

@@ -10,8 +10,8 @@
 //!
 //! # Two kinds of latches
 //!
-//! Both latches are held for a short time, and no thread sleeps with one. Only [`ClaimWriter`] takes them,
-//! and a gap search that corrects a gap word of an inner node. The
+//! Both latches are held for a short time, and no thread sleeps while it holds one. Latches are taken by a
+//! [`ClaimWriter`], and by a gap search that corrects a gap word of an inner node. The
 //! [`ExclusiveWriter`](crate::ExclusiveWriter) needs none, because no other writer exists. A gap search that
 //! had to restart too often takes the structure lock without a latch. Like any holder of the structure lock,
 //! it then waits for leaves that are latched.
@@ -29,8 +29,9 @@
 //!
 //! The writer descends as a reader does. So there was an instant at which the path led to this leaf at the
 //! version seen. One node supplied `lo`, the end of the entry before the leaf. The writer checks this node
-//! again at the end: if the node is unchanged, `lo` was right at that instant. The writer then takes the
-//! latch from the version seen. Two rules make the facts of that instant hold until the latch is released:
+//! again at the end: if the node is unchanged, `lo` was correct at that instant. The writer then takes the
+//! latch by a compare-and-swap from the version that it has seen. Two rules make the facts of that instant
+//! hold until the latch is released:
 //!
 //! * A leaf is unlinked only while it is latched, and stays BUSY and DEAD.
 //! * A writer that moves the end of a leaf's last entry also latches the next leaf before it releases any
@@ -39,19 +40,19 @@
 //! These rules keep the leaf linked. Neither the addresses that belong to the leaf nor the gap in front of
 //! its first entry can change.
 //!
-//! Pairing D: `release` stores the version (release); `try_latch` exchanges it (acquire). What the last
-//! holder did, in the leaf and before, happens before what this holder does.
+//! Pairing D: `release` stores the version (release); `try_latch` exchanges it (acquire). Everything that the
+//! last holder did, in the leaf and before, happens before everything that this holder does.
 //!
 //! # Gaps
 //!
 //! The gap word that an inner node keeps for an inner child is at least as large as the gap words in that
 //! child. Gap words of inner children change only under the structure lock. The gap word for a leaf is at
 //! least as large as the largest gap in the leaf. The only exception is a gap whose writer has not returned
-//! yet. The writer that makes a gap checks, with the leaf latched, the gap word in the node above. If the
-//! word is large enough and the node is unchanged, the words of all nodes above are large enough too.
-//! Otherwise the writer raises the words under the structure lock. A search that finds a smaller gap than the
-//! word says lowers the word under the structure lock, with the leaf latched. So the writer either sees the
-//! lowered word, or made its gap before the word was computed.
+//! yet. After a writer has made a gap, it checks the gap word in the node above while the leaf is still
+//! latched. If the word is large enough and the node is unchanged, the words of all nodes above are large
+//! enough too. Otherwise the writer raises the words under the structure lock. If a search finds a smaller
+//! gap than the word says, it lowers the word under the structure lock, with the leaf latched. So the writer
+//! either sees the lowered word, or made its gap before the word was computed.
 //!
 //! # Memory
 //!
@@ -76,7 +77,8 @@ use super::node::Node;
 use super::path::Step;
 use super::write_set::WriteSet;
 
-/// Number of gap searches that run concurrently with all changes before the search takes the structure lock.
+/// Number of attempts of a gap search that run concurrently with all changes. After these attempts, the
+/// search takes the structure lock.
 const CONCURRENT_SEARCHES: usize = if CHECKED { 1 } else { 32 };
 
 /// The right to change claimed entries, concurrently with other claim writers. See [`RangeMap::claim_writer`]
@@ -146,8 +148,9 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         self.write_set.first.borrow().range()
     }
 
-    /// Replaces what is claimed in `[start, end)` by the entries `with` in the write set. The entries are
-    /// ascending and inside the range. No other thread sees them before they are [published](Self::publish).
+    /// Replaces the part of the write set inside `[start, end)`, which must be claimed, by the entries
+    /// `with`. The entries are ascending and inside the range. No other thread sees them before they are
+    /// [published](Self::publish).
     ///
     /// # Panics
     ///
@@ -332,7 +335,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     }
 
     /// Makes sure that the map has enough spare nodes for one `replace` of an exclusive writer. So a change
-    /// that needs no memory under the exclusive writer needs none after changes by claim writers either.
+    /// by the exclusive writer that needs no memory also needs none after changes by claim writers.
     #[inline]
     pub(super) fn ensure_spares(&self) -> Result<(), ClaimError> {
         // Both values are hints. `refill_spares` checks them again under the lock.

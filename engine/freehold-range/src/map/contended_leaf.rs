@@ -2,7 +2,7 @@
 //!
 //! Writers whose entries are neighbours in the map conflict in one leaf, even if they share nothing else. A
 //! leaf counts how often a writer found it latched, and halves the count every 64 changes. A writer that
-//! finds the leaf latched, with a high count, splits the leaf after its own change. The exclusive writer
+//! finds the leaf latched and the count high splits the leaf after its own change. The exclusive writer
 //! merges sparse leaves.
 
 use freehold_sync::{Host, Rank};

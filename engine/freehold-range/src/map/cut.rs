@@ -9,8 +9,8 @@ use super::node::{Node, Slot};
 use super::{RangeMap, spare_nodes};
 
 impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
-    /// Removes the entries inside `[start, end)`. There is at least one. `refresh_gaps` updates the gap in
-    /// front of the entry that follows.
+    /// Removes the entries inside `[start, end)`. There is at least one such entry. `refresh_gaps` updates
+    /// the gap in front of the entry that follows.
     pub(super) fn cut<'n>(&self, busy: &mut BusyNodes<'n, SLOTS>, start: u64, end: u64)
     where
         'a: 'n,
@@ -61,8 +61,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         let children: [*mut Node<SLOTS>; SLOTS] = core::array::from_fn(|at| node.child(at));
         node.splice(from, to - from, &[]);
         for child in &children[from..to] {
-            // SAFETY: the slots in use linked these children, and no longer do. The node is held. Readers
-            // that were below it before continue in subtrees that no thread changes.
+            // SAFETY: slots in use linked these children until now. The node is held. Readers that are
+            // already below the node continue in subtrees that no thread changes.
             unsafe { spare_nodes::retire::<H, SLOTS>(*child) };
         }
     }
@@ -102,8 +102,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
     }
 
-    /// Moves the contents of the child behind `at` to the child at `at`, if there is such a child and the
-    /// contents fit.
+    /// Moves the contents of the next child into the child at `at`, if there is a next child and the contents
+    /// fit.
     fn merge_with_next<'n>(&self, busy: &mut BusyNodes<'n, SLOTS>, node: &'n Node<SLOTS>, at: usize)
     where
         'a: 'n,

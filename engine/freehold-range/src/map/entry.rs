@@ -31,8 +31,8 @@ pub enum Lookup {
     Found(Entry),
     /// There was no such entry at some instant during the call.
     Hole,
-    /// A writer changed the map at this place for longer than the retries of a reader. The caller must take
-    /// the lock.
+    /// A writer changed the map at this place for longer than a reader retries. The caller must take the
+    /// lock.
     Contended,
 }
 

@@ -124,8 +124,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     #[inline(always)]
     pub fn preallocate(&mut self, replaces: usize) -> Result<(), AllocError> {
         // A change splits at most every node from a leaf to the root, and the root into two new nodes. A root
-        // that was just split has two slots, and a change adds at most one. So the tree may grow at once, and
-        // may grow again after as many changes as a full node has slots, less one.
+        // that was just split has two slots, and a change adds at most one. So the tree may grow at once. It
+        // may grow again after n - 1 changes, where n is the number of slots of a full node.
         let levels = self.map.root.level() + 1;
         let grown = levels.saturating_add(1 + replaces / (self.fan().max_slots() - 1));
         let need =
@@ -263,8 +263,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         'a: 'n,
     {
         debug_assert!(!node.word().is_leaf() && at < node.count());
-        // SAFETY: a slot in use links a node of this map. Only this writer unlinks nodes, and it retires them
-        // as its last act on them. So no reference made here is used afterwards.
+        // SAFETY: a slot in use links a node of this map. Only this writer unlinks nodes, and it does not
+        // access a node after retiring it. So no reference made here is used after that.
         unsafe { &*node.child(at) }
     }
 
@@ -290,8 +290,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
             replace_slots(leaf, from, gone, with);
         } else if to < count || with.last().is_some_and(|entry| entry.end == last) {
             replace_slots(leaf, from, gone, with);
-            // Entries that are only added make no gap larger. Entries that fill the whole range do not
-            // either.
+            // Neither a change that only adds entries nor one whose entries fill the whole range makes a gap
+            // larger.
             if gone > 0 && !fills {
                 self.raise_gaps(largest_gap(leaf, from, (from + with.len()).min(now - 1), self.step(0).lo));
             }
@@ -302,9 +302,9 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         true
     }
 
-    /// Returns true if the leaf that the finger points to would be unlinked or merged with this number of
-    /// entries left. A leaf stays if neither neighbour has room for its entries. Such a leaf has room for the
-    /// next entries there.
+    /// Returns true if the leaf that the finger points to would be unlinked or merged if this number of
+    /// entries remained in it. A leaf is not merged if neither neighbour has room for its entries. Such a
+    /// leaf has room for the next entries there.
     #[cold]
     fn would_merge(&self, now: usize) -> bool {
         let Step { node, at, .. } = self.step(1);
@@ -360,7 +360,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
     }
 
-    /// Handles the general case: cuts the range out and inserts the new entries into the gap, and lets no
+    /// Handles the general case: cuts the range out and inserts the new entries into the gap, and admits no
     /// reader in between.
     #[cold]
     #[inline(never)]
@@ -419,8 +419,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         path.top + 2
     }
 
-    /// Recomputes the gap words on the path to the first entry whose end lies above `key`. This entry is the
-    /// only one outside a changed range whose gap the change has moved.
+    /// Recomputes the gap words on the path to the first entry whose end lies above `key`. Outside a changed
+    /// range, the change has moved the gap of this entry only.
     fn refresh_gaps(&self, key: u64) {
         self.finger_search(key);
         let mut below = self.step(0);

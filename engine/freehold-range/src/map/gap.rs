@@ -34,7 +34,7 @@ pub struct GapRequest {
     pub low: u64,
     /// The end of the result is not above this address.
     pub high: u64,
-    /// The end of the bounds to search from.
+    /// The end of the bounds at which the search starts.
     pub direction: Direction,
 }
 
@@ -44,9 +44,9 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     /// bytes below the start of the next entry. The guard is a stack's guard gap, and 0 for most entries.
     /// Returns `None` if there is no such address.
     ///
-    /// The answer is exact. The search tries and skips, one by one, the gaps that are large enough but lose
-    /// too much to the alignment or to `guard`. A caller that must avoid this cost searches for `len` plus
-    /// the maximum loss to the alignment, with `align` 1, and aligns the result itself.
+    /// The result is exact. Some gaps are large enough, but lose too much to the alignment or to `guard`. The
+    /// search tries such gaps one by one and skips them. A caller that must avoid this cost searches for
+    /// `len` plus the maximum loss to the alignment, with `align` 1, and aligns the result itself.
     ///
     /// # Panics
     ///
@@ -60,7 +60,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     }
 }
 
-/// The error of a search that met a node changed by a writer.
+/// The error of a search that found a node changed by a writer.
 pub(super) struct Changed;
 
 /// The checks of a search at each node. With `CONCURRENT`, writers may exist, and values count only after the
@@ -184,9 +184,10 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// Returns the result of `look` in the child at `at`, if the child's gap word is large enough. If the
-    /// child has no gap of that size, corrects the word. If the child has such a gap, but it does not fit for
-    /// another reason, the word stays. A corrected word would still be at least `len`, so searches would
-    /// still visit the child. A writer that widens the gap would have to raise the corrected word again.
+    /// child has no gap of that size, corrects the word. If the child has such a gap, but the gap does not
+    /// fit for another reason, the word is not changed. A corrected word would still be at least `len`, so
+    /// searches would still visit the child. A writer that widens the gap would have to raise the corrected
+    /// word again.
     #[inline]
     fn search_child<F, const CONCURRENT: bool>(
         &self,

@@ -10,9 +10,10 @@ use super::path::{Path, Step};
 use super::spare_nodes::SpareNodes;
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// Inserts entries at the end of the path, into a gap that contains all of them. Without entries, splits
-    /// a leaf that has promised more slots than it has. Afterwards the gap in front of the entry that follows
-    /// is right, except if the new entries became the last of their leaf; `refresh_gaps` handles that case.
+    /// Inserts entries at the end of the path, into a gap that contains all of them. With an empty `with`,
+    /// only splits the leaf, and only if its slots in use and its promised slots together exceed its
+    /// capacity. Afterwards the gap in front of the entry that follows is correct, except if the new entries
+    /// became the last of their leaf; `refresh_gaps` handles that case.
     pub(super) fn insert<'n>(
         &'n self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -191,10 +192,10 @@ pub(super) enum SplitPolicy {
 /// of slot `at`.
 ///
 /// Mappings are mostly added downwards, each in front of the one before. So the cut is made just behind the
-/// new slots. Such a run does not touch the right half again, so the right half is left as full as possible.
-/// If the new slots are inserted at the very end, the cut is made in front of them, for the same reason. At
-/// either end of the node, one old slot stays with the new slots: a leaf with only the new entries would be
-/// unlinked when they are removed, and created again with the next ones.
+/// new slots. Such insertions do not touch the right half again, so the right half is left as full as
+/// possible. If the new slots are inserted at the very end, the cut is made in front of them, for the same
+/// reason. At either end of the node, one old slot stays with the new slots: a leaf with only the new entries
+/// would be unlinked when they are removed, and created again with the next ones.
 fn full_half(count: usize, at: usize, len: usize, most: usize) -> usize {
     let total = count + len;
     let quarter = (most / 4).min(total / 2);

@@ -1,4 +1,5 @@
-//! Paths to a leaf while other writers exist: found at one instant, latched, or under the structure lock.
+//! Paths to a leaf while other writers exist. A path was correct at one instant, or stays correct because its
+//! leaf is latched or because the structure lock is held.
 #![expect(unsafe_code, reason = "follows links of nodes that an RCU section or the structure lock protects")]
 
 use core::cell::Cell;
@@ -35,7 +36,8 @@ impl<'n, const SLOTS: usize> LeafPath<'n, SLOTS> {
 /// [`LatchedLeaf::changed`] was called.
 pub(super) struct LatchedLeaf<'n, H: Host, const SLOTS: usize> {
     pub(super) path: LeafPath<'n, SLOTS>,
-    /// Set if this attempt met another writer here, and such conflicts have been frequent lately.
+    /// Set if this attempt conflicted with another writer here, and such conflicts have been frequent
+    /// recently.
     pub(super) contended: bool,
     changed: Cell<bool>,
     host: core::marker::PhantomData<fn() -> H>,
@@ -102,8 +104,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             (node, word) = (child, below);
         }
         let at = node.search(key).min(word.count());
-        // The loop has checked the path node by node, as a reader does. A node that need not be the parent
-        // supplied `lo`, so this node is checked once more. The caller checks that the leaf is unchanged.
+        // The loop has checked the path node by node, as a reader does. The node that supplied `lo` need not
+        // be the parent, so this node is checked once more. The caller checks that the leaf is unchanged.
         let stood = lo_from.is_none_or(|(node, word)| node.unchanged(word));
         stood.then_some(LeafPath { leaf: node, word, at, lo, above })
     }

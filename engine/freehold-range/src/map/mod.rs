@@ -9,7 +9,7 @@
 //! front of any entry of the child. The root is part of the map itself: no change moves or frees it. A map
 //! whose entries fit into the root allocates nothing.
 //!
-//! Two rules make every search one descent:
+//! Because of two rules, every search is a single descent:
 //!
 //! * The end stored for a child is *exactly* the end of its last entry. So the first child whose end lies
 //!   above the key holds the first entry whose end lies above the key.
@@ -29,8 +29,8 @@
 //! | dead | 1 | 1 | writer | no thread | never; the node is freed after a grace period |
 //!
 //! The word also carries the level (0 for a leaf), the number of slots in use and a version of 44 bits. So a
-//! reader learns all that it needs about a node from a single load. A single comparison tells the reader that
-//! nothing has changed.
+//! reader learns all that it needs about a node from a single load. A single comparison shows that nothing
+//! has changed.
 //!
 //! # Which access pairs with which
 //!
@@ -76,9 +76,9 @@
 //!
 //! # Bounded retries
 //!
-//! A reader that meets a busy or changed node starts again from the root, a fixed number of times. Then the
-//! lookup returns [`Lookup::Contended`], and the caller takes the lock. So a writer that is descheduled in
-//! the middle of a change stalls no reader.
+//! A reader that finds a busy or changed node starts again from the root, at most a fixed number of times.
+//! Then the lookup returns [`Lookup::Contended`], and the caller takes the lock. So a writer that is
+//! descheduled in the middle of a change stalls no reader.
 //!
 //! # Sources
 //!
@@ -213,8 +213,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// Returns the entry that contains `key`, in one descent. Like [`lookup`](Self::lookup), but returns
-    /// [`Lookup::Contended`] as soon as the descent meets a writer. For callers that have a slow path of
-    /// their own, which may use `lookup`.
+    /// [`Lookup::Contended`] as soon as the descent finds a busy or changed node. For callers that have a
+    /// slow path of their own, which may use `lookup`.
     #[inline]
     pub fn try_lookup(&self, _rcu: &H::RcuGuard, key: u64) -> Lookup {
         match self.attempt(key) {
@@ -236,7 +236,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         Lookup::Contended
     }
 
-    /// Makes one descent. Returns `Contended` if it meets a node that is busy or that changes during the
+    /// Makes one descent. Returns `Contended` if it finds a node that is busy or that changes during the
     /// visit.
     #[inline(always)]
     fn attempt(&self, key: u64) -> Lookup {

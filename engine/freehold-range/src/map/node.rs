@@ -119,7 +119,7 @@ impl<const SLOTS: usize> Slot<SLOTS> {
 /// # Invariants
 ///
 /// * `ends` ascend strictly over the slots in use. The ends of the other slots are `u64::MAX`.
-/// * Only the gap words change, unless the node is held or not yet reachable.
+/// * While the node is reachable and not held, only its gap words change.
 #[repr(C, align(64))]
 pub(super) struct Node<const SLOTS: usize> {
     /// The control word. Written by the writer; read by any thread.
@@ -407,8 +407,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store(self.word().with_conflicts(0).0, Ordering::Relaxed);
     }
 
-    /// Marks a held node as merged away. A reader in it starts again, and so does every later one. The node
-    /// has no children of its own any more.
+    /// Marks a held node as merged away. A reader that is in this node, or reaches it later, starts again.
+    /// The node has no children of its own any more.
     pub(super) fn mark_dead(&self) {
         debug_assert!(self.word().is_busy());
         self.set_count(0);

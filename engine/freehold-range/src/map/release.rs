@@ -41,7 +41,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         }
     }
 
-    /// Removes a reservation in a leaf whose end stays. Returns false if the end of the leaf would change.
+    /// Removes a reservation in a leaf, if the end of the leaf does not change. Otherwise does nothing and
+    /// returns false.
     #[inline]
     fn remove_in_leaf(&self, start: u64, end: u64, on_hole: &mut Option<HoleCallback<'_>>) -> bool {
         let rcu = H::rcu_read();
@@ -87,8 +88,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     }
 
     /// Releases the entries of a range that belongs to this writer, in any number of leaves. `on_hole` is
-    /// called in the same step that puts its address into a hole. So a task that sees the hole also sees the
-    /// effect of the call.
+    /// called in the same step in which its address becomes a part of a hole. So a task that sees the hole
+    /// also sees the effect of the call.
     #[cold]
     #[inline(never)]
     pub(super) fn release_range(

@@ -219,7 +219,7 @@ fn claim_hole_in_addition(stage: &mut Stage<'_>, own: usize, range: (u64, u64), 
         [first.start, range.0, before].into_iter().chain((behind > range.1).then_some(range.1)).collect();
     stage.check(&claimed);
     stage.items = without;
-    // Moves the entry, joins the new entry with the entries that touch the hole, or gives up both claims.
+    // Moves the entry, joins the new entry with the entries that touch the hole, or abandons both claims.
     let target = match variant {
         0 => None,
         1 => Some((range.0, range.1)),

@@ -1,5 +1,5 @@
-//! Small maps for the exhaustive tests of claims. A map has four entries, which may touch, in one or several
-//! leaves. One of the entries may be claimed by another writer or may be a reservation.
+//! Small maps for the exhaustive tests of claims. A map has four entries, the *scene*, which may touch, in
+//! one or several leaves. One of the entries may be claimed by another writer or may be a reservation.
 
 use std::num::NonZeroU64;
 

@@ -38,7 +38,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         self.model.replace(start, end, &with);
     }
 
-    /// Puts one entry over whatever is there, as a fixed mapping would. The value 0 removes.
+    /// Replaces everything in the range by one entry, as a fixed mapping does. The value 0 only removes.
     pub fn put(&mut self, start: u64, end: u64, value: u64) {
         let (from, to, left, right) = self.model.widen(start, end);
         let new = (value > 0).then(|| entry(start, end, value));

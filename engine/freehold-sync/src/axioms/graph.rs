@@ -255,7 +255,7 @@ impl Graph {
         (0..total.len()).all(|a| total[a] & 1 << a == 0).then_some(happens)
     }
 
-    /// Returns synchronizes-with: releases, and the acquires that read from them.
+    /// Returns the relation synchronizes-with, from releases to the acquires that read from them.
     fn synchronizes(&self, before: &Relation) -> Relation {
         let mut found = Relation::from_iter(self.events.iter().map(|_| 0));
         for (write, event) in

@@ -1,4 +1,4 @@
-//! Tests of the checker itself: programs of the literature whose allowed results are known.
+//! Tests of the checker itself: programs from the literature whose allowed results are known.
 
 use super::{Explored, Plain, Thread, atomics::fence, check, explore};
 use crate::atomic::{

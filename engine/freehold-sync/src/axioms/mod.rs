@@ -75,7 +75,7 @@ impl Words {
 /// of a thread panics.
 fn explore(threads: &[Thread<'_>]) -> Result<Explored, String> {
     let mut words = Words::default();
-    // Starts again whenever a word is found to be shared that was treated as private.
+    // Starts again whenever a word that was treated as private is found to be shared.
     loop {
         if let Some(explored) = explore_with(threads, &mut words)? {
             return Ok(explored);

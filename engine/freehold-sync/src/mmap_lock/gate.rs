@@ -68,8 +68,8 @@ impl Gate {
     }
 }
 
-/// The right of a range writer: to change what it has claimed of an address space, while other range writers
-/// change what they have claimed. Ends the right when dropped.
+/// The right of a range writer to change the parts of an address space that it has claimed. Other range
+/// writers may change other parts at the same time. The right ends when the guard is dropped.
 ///
 /// ```
 /// use freehold_sync::{MmapLock, testing::StdHost};
@@ -83,7 +83,7 @@ impl Gate {
 /// drop(one);
 /// assert!(lock.try_write().is_some());
 /// ```
-#[must_use = "the right is given up when the guard is dropped"]
+#[must_use = "the right ends when the guard is dropped"]
 pub struct MmapRangeWriteGuard<'a, H: Host> {
     lock: &'a MmapLock<H>,
     place: ReaderPlace<'a>,
@@ -151,8 +151,9 @@ impl<H: Host> MmapLock<H> {
         self.enter_range_writer_by(|| self.sem.write_killable())
     }
 
-    /// Takes the lock for writing if the gate is closed and the lock is free. A change that meets no other
-    /// change then needs neither claims nor the gate. A later change that finds the lock held opens the gate.
+    /// Takes the lock for writing if the gate is closed and the lock is free. A change that runs concurrently
+    /// with no other change then needs neither claims nor the gate. A later change that finds the lock held
+    /// opens the gate.
     ///
     /// # Panics
     /// Panics like [`read`](Self::read).
@@ -163,7 +164,7 @@ impl<H: Host> MmapLock<H> {
             return None;
         }
         let sem = self.sem.try_write()?;
-        // Only a holder of the lock changes the gate, so the answer is now stable.
+        // Only a holder of the lock changes the gate, so the result is now stable.
         self.gate_is_closed().then(|| self.writer(sem))
     }
 
@@ -214,7 +215,7 @@ impl<H: Host> MmapLock<H> {
         self.try_enter()
     }
 
-    /// Returns true if the gate is closed. The answer is stable while the caller holds the mmap lock, and a
+    /// Returns true if the gate is closed. The result is stable while the caller holds the mmap lock, and a
     /// hint otherwise.
     #[inline]
     pub(super) fn gate_is_closed(&self) -> bool {

@@ -85,8 +85,8 @@ pub struct MmapReadGuard<'a, H: Host> {
 /// Guard of an mmap lock held for writing: the right to change the set of VMAs, and to lock VMAs for writing.
 /// Releases the lock when dropped. The holder unlocks its VMAs before that.
 ///
-/// Functions that need this right take the guard as an argument. So a reader cannot call them, even a reader
-/// that was the writer before:
+/// Functions that need this right take the guard as an argument. So a reader cannot call such functions, not
+/// even a reader that was the writer before:
 ///
 /// ```compile_fail,E0308
 /// # use freehold_sync::{Host, MmapLock, VmaLock};
@@ -156,7 +156,7 @@ impl<H: Host> MmapLock<H> {
         }
     }
 
-    /// Returns the lock with `slots`, which can record readers of its VMAs where these would contend on the
+    /// Returns the lock with `slots`, which can record readers of its VMAs if the readers would contend on a
     /// reader count. All mmap locks under which a VMA may be attached share the same slots.
     #[must_use]
     pub fn with_slots(mut self, slots: Counted<ReaderSlots<H>>) -> Self {

@@ -2,10 +2,10 @@
 //!
 //! # Guarantees
 //!
-//! - The lock is phase-fair. A reader that arrives while a writer holds the lock or waits for it, waits. A
-//!   writer that releases the lock admits all readers that wait at that moment, before any other writer. So
-//!   at most one writer overtakes a waiting reader, and only the readers of one phase overtake a waiting
-//!   writer.
+//! - The lock is phase-fair. A reader waits if a writer holds the lock, or waits for it, when the reader
+//!   arrives. A writer that releases the lock admits all readers that wait at that moment, before any other
+//!   writer. So at most one writer overtakes a waiting reader, and only the readers of one phase overtake a
+//!   waiting writer.
 //! - A lock may [batch readers](RwSem::with_passing_writers): then a fixed number of waiting writers may
 //!   overtake the waiting readers, and all readers that wait by then hold the lock together. This option is
 //!   for a lock that its readers hold much longer than its writers. If each task takes such a lock often for
@@ -14,13 +14,14 @@
 //! - Among writers, a running writer may overtake a writer that is still waking up. A writer that was
 //!   overtaken a few times keeps new writers out of the queue until it has acquired the lock.
 //! - A writer that finds the lock held looks a few times, with pauses, before it queues. So a task that takes
-//!   the lock again and again may take it several times in a row, and its cache lines move once for all of
-//!   these. Only holds that fit between the looks overtake the waiting writer: a few dozen short holds.
+//!   the lock repeatedly may take it several times in a row, and the cache lines of the lock move only once
+//!   for all these holds. Only holds that fit between the looks overtake the waiting writer: a few dozen
+//!   short holds.
 //! - Without contention, acquiring and releasing cost one atomic read-modify-write each.
 //! - A writer can become a reader without releasing the lock ([`RwSemWriteGuard::downgrade`]). A reader
 //!   cannot become a writer.
-//! - A killable wait that fails has no effect on the lock. A waiter to which the lock is granted at the same
-//!   moment as the signal arrives gets the lock.
+//! - A killable wait that fails has no effect on the lock. If the lock is granted to a waiter at the moment
+//!   at which the signal arrives, the waiter gets the lock.
 //!
 //! # The state word
 //!
@@ -55,7 +56,7 @@
 //! first flip and released the lock. For that reason the last writer that abandons its wait does not admit
 //! the readers behind it with a flip: other readers may hold the lock and may not have noticed their flip
 //! yet. Instead that writer wakes the waiting readers, and each moves itself from the waiters to the readers.
-//! Until then they keep no task out.
+//! Until then the waiting readers keep no task out.
 //!
 //! # The words that tasks sleep on
 //!
@@ -71,8 +72,8 @@
 //!
 //! For every queued writer there is one unit in `write waiters`, or one token that is stored or about to be
 //! stored. So a writer that abandons its wait takes one unit off `write waiters`. If the count is zero, the
-//! writer takes the token, which is its own. The abandoned wait may have consumed the wake-up for a token
-//! that the writer leaves to another; then the writer wakes another writer.
+//! writer takes the token, which is its own. A writer that abandons its wait may have received the wake-up
+//! for a token that it now leaves to another writer. In that case it wakes another writer.
 //!
 //! # Pairing of accesses
 //!

@@ -8,7 +8,7 @@ use crate::atomic::{
 use crate::host::{Host, Killed};
 use core::marker::PhantomData;
 
-/// Tells whether an acquisition found the lock free or had to wait.
+/// The course of an acquisition: it found the lock free, or had to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     Fast,
@@ -39,7 +39,7 @@ const TOKEN: u32 = 1;
 enum SlowRead {
     /// The reader holds the lock.
     Admitted,
-    /// The reader waits in the queue. The word is the one that it queued with.
+    /// The reader waits in the queue. The field is the state word with which the reader entered the queue.
     Queued(Word),
     /// The reader has removed its addition, because the lock or the queue is full.
     Full,
@@ -89,8 +89,8 @@ impl<H: Host> RawRwSem<H> {
 
     #[inline]
     pub fn try_read(&self) -> bool {
-        // The first exchange guesses that the lock is free: if it fails, it loads the cache line and the
-        // value at once. A load before the exchange would transfer the line twice.
+        // The first exchange assumes that the lock is free. If the exchange fails, it has loaded the cache
+        // line and the current value in one step. A load before the exchange would transfer the line twice.
         let mut word = Word(0);
         while !word.bars_new_readers() {
             // Acquire: pairs with the writer's release in `unlock_write` and `downgrade`.
@@ -316,10 +316,10 @@ impl<H: Host> RawRwSem<H> {
     }
 
     /// Tries for a short time to take the lock without queueing, so that its holder need not wake this task.
-    /// Stops when other tasks queue, because the lock is granted to them.
+    /// Stops when other tasks queue, because the lock is then granted to those tasks.
     ///
-    /// The looks are rare. So a task that releases the lock and takes it again can do so several times
-    /// between two looks, while the cache lines of the lock and of the guarded data stay with its CPU.
+    /// The pauses between two looks are long. During a pause, a task can release the lock and take it again
+    /// several times, while the cache lines of the lock and of the guarded data stay with its CPU.
     fn spin_for_lock(&self) -> bool {
         for _ in 0..WRITER_SPINS {
             // Relaxed: only a hint.
@@ -393,8 +393,7 @@ impl<H: Host> RawRwSem<H> {
             H::relax();
         }
         // This task may have received the wake-up for a token: wake another writer. Relaxed: the host orders
-        // a wake-up before the return from the wait that it ends, so this task sees the token of that
-        // wake-up.
+        // a wake-up before the return of the wait that the wake-up ends, so this task sees the token.
         if self.write_token.load(Ordering::Relaxed) == TOKEN {
             H::wake_one(&self.write_token);
         }
@@ -402,7 +401,7 @@ impl<H: Host> RawRwSem<H> {
     }
 
     /// Removes one writer from the count of waiting writers. Returns false if the count is zero because the
-    /// lock is already granted to the last of them.
+    /// lock is already granted to the last waiting writer.
     fn unqueue_writer(&self) -> bool {
         let mut word = self.load(Ordering::Relaxed);
         while word.write_waiters() > 0 {

@@ -44,7 +44,7 @@ pub struct LockStats<H: Host> {
 struct Cell {
     /// Number of acquisitions for reading, and for writing.
     acquired: [AtomicU64; 2],
-    /// Time waited, in the same order.
+    /// Time waited for reading, and for writing.
     waited: [LiveHistogram; 2],
     /// Time held, by mode.
     held: [LiveHistogram; 3],
@@ -160,8 +160,8 @@ impl LockSnapshot {
         self.downgraded.merge(&other.downgraded);
     }
 
-    /// Subtracts `earlier`, a snapshot of the same lock. The maxima do not change: they are those of all
-    /// time.
+    /// Subtracts `earlier`, a snapshot of the same lock. The maxima do not change: they stay those of the
+    /// whole time since the lock was created.
     pub fn remove(&mut self, earlier: &LockSnapshot) {
         self.read.remove(&earlier.read);
         self.write.remove(&earlier.write);

@@ -68,7 +68,7 @@ pub fn model(f: impl Fn() + Sync + Send + 'static) {
 /// allows one preemption less, but at least one and at most [`QUICK`].
 pub fn model_bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    // A bound in the environment takes precedence: it is stricter, or set on purpose.
+    // A bound from the environment takes precedence, because it is stricter or was set on purpose.
     builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     run(builder, f);
 }

@@ -213,7 +213,7 @@ unsafe impl Host for StdHost {
     }
 
     fn relax() {
-        // Yields now and then: the task that this one waits for may have no CPU.
+        // Yields from time to time: the task that this one waits for may have no CPU.
         let turns = RELAXED.get().wrapping_add(1);
         RELAXED.set(turns);
         if turns.is_multiple_of(64) {

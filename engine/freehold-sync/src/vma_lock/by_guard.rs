@@ -9,8 +9,8 @@ impl VmaLock<'_> {
     ///
     /// `lock` is the mmap lock of the address space in which the caller looks. `is_owner` returns true if the
     /// VMA's own fields name that address space; it is called when the VMA can no longer be recycled. The
-    /// caller keeps the memory type-stable during the call. Afterwards it checks that the VMA has the bounds
-    /// that it looked for.
+    /// caller keeps the memory type-stable during the call. After the call, the caller checks that the VMA
+    /// has the bounds that the caller looked for.
     ///
     /// # Errors
     /// Fails with the reason why the VMA cannot be locked. [`ReadFail::Locked`] may be stale. A call never
@@ -76,8 +76,8 @@ impl VmaLock<'_> {
         self.is_locked()
     }
 
-    /// Makes a detached VMA accessible to readers, write-locked: readers fail until it is unlocked. Returns
-    /// false if the VMA was already locked.
+    /// Makes a detached VMA accessible to readers. The VMA is write-locked, so readers fail until it is
+    /// unlocked. Returns false if the VMA was already locked.
     ///
     /// The caller sets all fields of the VMA before, and inserts it in the tree afterwards.
     ///

@@ -92,16 +92,16 @@ impl Drop for ExternalRwSem {
         // Relaxed: the only owner drops it.
         let lock = self.0.load(Ordering::Relaxed);
         if !lock.is_null() {
-            // SAFETY: by the invariant, a box from `make` that only this object owns. Its fields need no
-            // drop, and its layout does not depend on the host.
+            // SAFETY: by the invariant, the pointer comes from a box made in `make`, and only this object
+            // owns it. Its fields need no drop, and its layout does not depend on the host.
             drop(unsafe { Box::from_raw(lock) });
         }
     }
 }
 
 impl VmaLock<'_> {
-    /// Becomes a reader through the external rwsem of the VMA. The VMA was attached with one when its count
-    /// was read.
+    /// Becomes a reader through the external rwsem of the VMA. When the caller read the count, the VMA was
+    /// attached with an external rwsem.
     pub(super) fn enter_external<'l, H: Host>(
         self,
         locking: &'l VmaLocking<H>,
@@ -142,8 +142,8 @@ impl VmaLock<'_> {
 
 /// Releases the external rwsem of a VMA, which a reader holds.
 fn leave_external<H: Host>(external: &RawRwSem<H>) {
-    // The read section keeps the memory of the lock until the next writer is woken. The VMA may end before
-    // that.
+    // The read section keeps the memory of the lock until the next writer is woken. The life of the VMA may
+    // end before that wake-up.
     let _memory_stays = H::rcu_read();
     external.unlock_read();
 }

@@ -5,8 +5,9 @@ use crate::counted::Counted;
 use crate::host::Host;
 use crate::reader_slots::{ReaderSlots, Slot};
 
-/// The first lock that a fault tries. All other lookups of one VMA try it too: reports of mappings, and
-/// access on behalf of other tasks. Only [`MmapLock`](crate::MmapLock) distinguishes the values.
+/// The first lock that a fault tries. All other lookups of one VMA also try this lock first: lookups for
+/// reports of mappings, and for access on behalf of other tasks. Only [`MmapLock`](crate::MmapLock)
+/// distinguishes the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FaultLock {
     /// The mmap lock for reading (Linux before 6.4).

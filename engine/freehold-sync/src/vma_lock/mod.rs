@@ -5,11 +5,12 @@
 //! - A reader needs no other lock, and writes one word: of the VMA, or of its CPU.
 //! - A writer has the right to change the VMA: it holds the mmap lock for writing, or has claimed the VMA as
 //!   a range writer. It locks each VMA separately, and unlocks each before it releases that right.
-//! - A reader may see an unlocked VMA as locked (a stale number). It never sees a locked VMA as unlocked.
+//! - A reader may see an unlocked VMA as locked (a stale number), but never a locked VMA as unlocked.
 //! - A reader may be late. VMAs are type-stable within an RCU read section: memory that was a VMA when the
 //!   reader found it remains a VMA until the section ends, perhaps of another address space. A *life* of a
-//!   VMA is the time between two stays of its memory in the slab. The lock keeps a late reader from using the
-//!   data of a later life. The caller checks the bounds of the VMA after it has the lock.
+//!   VMA is the time between the allocation of its memory from the slab and the return of the memory to the
+//!   slab. The lock keeps a late reader from using the data of a later life. The caller checks the bounds of
+//!   the VMA after it has the lock.
 //!
 //! # Mechanism
 //!
@@ -26,13 +27,13 @@
 //! per-CPU, and waits.
 //!
 //! **Waiting**: only one task can wait, because no other task may change the VMA. That task sleeps on the
-//! count word, and a reader that leaves wakes by the address of the word. So a wake-up is correct even if the
-//! VMA has been recycled: the count of the recycled VMA is the same word on which the writer of the new
-//! address space waits. The reader needs neither the address space nor a reference to it (hazard C-19 cannot
-//! occur). After its decrement a reader does not read the VMA any more. By then the writer may already be
-//! awake, have ended the VMA, and have freed its memory. So the reader opens an RCU read section before the
-//! decrement, which keeps the word valid until the reader has woken by its address. If no writer waits, a
-//! reader wakes no task and needs no section.
+//! count word, and a reader that leaves wakes the task by the address of the word. So a wake-up is correct
+//! even if the VMA has been recycled: the count of the recycled VMA is the same word on which the writer of
+//! the new address space waits. The reader needs neither the address space nor a reference to it (hazard C-19
+//! cannot occur). After its decrement a reader does not read the VMA any more. By then the writer may already
+//! be awake, have ended the VMA, and have freed its memory. So the reader opens an RCU read section before
+//! the decrement, which keeps the word valid until the reader has woken the task by the address. If no writer
+//! waits, a reader wakes no task and needs no section.
 //!
 //! **Per-CPU readers**: readers of one VMA on many CPUs would transfer the cache line of its count twice for
 //! each reader. So a VMA on which readers often contend becomes per-CPU: each CPU has a slot
@@ -60,8 +61,8 @@
 //! # The slots
 //!
 //! *Reader*: it enters the slot of its CPU, if the slot is free, and then reads the count again. If the count
-//! is still per-CPU and not draining, the reader is in, as if it had raised the count; it reads the number,
-//! and so on. Otherwise it leaves the slot and enters through the count.
+//! is still per-CPU and not draining, the reader is inside, as if it had raised the count, and continues by
+//! reading the number. Otherwise it leaves the slot and enters through the count.
 //!
 //! *Writer*: its exchange from 1 to 1 fails because of bit 31. It sets bit 30, clears bit 31, and then looks
 //! through the slots. For each slot that holds a reader of the VMA, it raises the count and then empties the
@@ -79,9 +80,10 @@
 //! *When a VMA becomes per-CPU*: a reader's exchange that fails because the count has changed is
 //! *contention*, and costs about one transfer of a cache line. A look through the slots costs one transfer
 //! for each slot that was recently in use. For each other slot it costs the read of a line, an eighth of a
-//! transfer. So the VMA becomes per-CPU after an eighth as many contentions as there are slots, counted since
-//! it was last per-CPU. The cost to writers is therefore proportional to the cost that readers had before. A
-//! VMA that is often written and has few readers remains as it is. A single thread never contends.
+//! transfer. So the VMA becomes per-CPU when the number of contentions since it was last per-CPU reaches an
+//! eighth of the number of slots. The cost to writers is therefore proportional to the cost that readers had
+//! before. A VMA that is often written and has few readers rarely becomes per-CPU. A single thread never
+//! contends.
 //!
 //! # The sequence number
 //!

@@ -81,7 +81,7 @@ impl VmaLock<'_> {
     /// Becomes a reader, perhaps a transient one.
     #[inline]
     fn enter<'l, H: Host>(self, locking: &'l VmaLocking<H>) -> Result<ReaderPlace<'l>, ReadFail> {
-        // Relaxed: the exchange orders.
+        // Relaxed: the exchange below orders the accesses.
         let word = self.count.word.load(Ordering::Relaxed);
         let plain = (ATTACHED..VMA_COUNT_LIMIT).contains(&word);
         if !plain {
@@ -137,8 +137,8 @@ impl VmaLock<'_> {
             if word & !PER_CPU >= VMA_COUNT_LIMIT {
                 return Err(ReadFail::TooMany);
             }
-            // If the count has changed, retries with the value that the exchange found: the cache line is
-            // here.
+            // If the count has changed, retries with the value that the exchange found, because this CPU has
+            // the cache line now.
             match self.raise(word, (word | per_cpu) + READER) {
                 Ok(()) => return Ok(ReaderPlace(None)),
                 Err(now) => word = now,
@@ -190,8 +190,9 @@ impl VmaLock<'_> {
                 return;
             }
         }
-        // The first exchange guesses that there is no other reader: if it fails, it loads the cache line and
-        // the value at once. A load before the exchange would transfer the line twice.
+        // The first exchange assumes that there is no other reader. If the exchange fails, it has loaded the
+        // cache line and the current value in one step. A load before the exchange would transfer the line
+        // twice.
         if let Err(now) = self.lower(ATTACHED + READER) {
             self.leave_by_count::<H>(now);
         }
@@ -226,7 +227,8 @@ impl VmaLock<'_> {
     /// Like [`leave`](Self::leave), through the count, while a writer waits for the readers.
     #[cold]
     fn leave_and_wake<H: Host>(self) {
-        // The read section keeps the VMA's memory until the wake-up is over. The VMA may end before that.
+        // The read section keeps the VMA's memory until the wake-up is over. The life of the VMA may end
+        // before that wake-up.
         let _memory_stays = H::rcu_read();
         // Release: as in `lower`.
         let before = self.count.word.fetch_sub(READER, Ordering::Release);

@@ -48,7 +48,7 @@ impl VmaLock<'_> {
     /// With debug assertions, panics if the VMA is not write-locked.
     #[inline]
     pub fn unlock_write(self) {
-        debug_assert!(self.is_locked(), "a VMA is unlocked that is not write-locked");
+        debug_assert!(self.is_locked(), "a VMA that is not write-locked is unlocked");
         self.increment_seq();
     }
 
@@ -65,7 +65,7 @@ impl VmaLock<'_> {
     /// Returns the count if readers may have entered before the VMA was marked.
     #[inline]
     fn count_with_readers(self) -> Option<u32> {
-        // An exchange that keeps the value: it puts the mark in the order of all changes of the count.
+        // The exchange keeps the value, but places the mark in the order of all changes of the count.
         // Release: a reader that raises the count later sees the mark. Acquire: pairs with the decrements of
         // the readers that have left.
         match self.count.word.compare_exchange(ATTACHED, ATTACHED, Ordering::AcqRel, Ordering::Relaxed) {
@@ -75,9 +75,9 @@ impl VmaLock<'_> {
         }
     }
 
-    /// Keeps new readers out until the others have left. Then sets the count to `rest` and lets readers in
-    /// again. If the wait fails, the remaining readers stay in the count. `count` is the value that the
-    /// caller has found.
+    /// Keeps new readers out until the readers inside have left. Then sets the count to `rest` and lets
+    /// readers in again. If the wait fails, the remaining readers stay in the count. `count` is the value
+    /// that the caller has found.
     #[cold]
     fn drain<H: Host>(
         self,
@@ -117,9 +117,9 @@ impl VmaLock<'_> {
         self.count.word.fetch_sub(PER_CPU, Ordering::Release);
         store_buffering_fence();
         for slot in locking.slots().into_iter().flat_map(|slots| slots.of(self.slot_word())) {
-            // The reader is counted before it is removed from the slot, so at least one of the two always
-            // shows it. Relaxed, both: the writer acquires the reader's accesses when the reader has left,
-            // from the slot or the count.
+            // The reader is counted before it is removed from the slot, so at any time the count or the slot
+            // shows the reader. Relaxed, both: the writer acquires the reader's accesses when the reader has
+            // left, from the slot or the count.
             self.count.word.fetch_add(READER, Ordering::Relaxed);
             if !slot.leave(self.slot_word()) {
                 // The reader has left by itself. No wake-up is needed: this task is the waiter.
@@ -135,7 +135,7 @@ impl VmaLock<'_> {
     /// # Panics
     /// With debug assertions, panics if the VMA is not detached.
     pub fn init_detached(self) {
-        debug_assert!(self.is_detached(), "an attached VMA is initialized as a new one");
+        debug_assert!(self.is_detached(), "the words of an attached VMA are initialized");
         // Relaxed: no task can lock the VMA, and `attach` releases the store.
         self.count.contention.store(0, Ordering::Relaxed);
     }
@@ -173,7 +173,7 @@ impl VmaLock<'_> {
     /// Makes the VMA per-CPU at once, as if its readers had often contended. Does nothing if the VMA is
     /// detached, has an external rwsem, or a writer waits for its readers.
     ///
-    /// For tests only: elsewhere contention decides.
+    /// For tests only. Outside of tests, a VMA becomes per-CPU when readers contend.
     pub fn make_per_cpu(self) {
         let per_cpu = |word| (ATTACHED..EXTERNAL).contains(&word).then_some(word | PER_CPU);
         // Relaxed: orders nothing, as when a reader makes the VMA per-CPU.

@@ -68,7 +68,7 @@ fn reader_is_excluded_from_two_write_sections() {
     });
 }
 
-/// Under the mmap lock of the space a reader is always admitted, whatever other readers do.
+/// Under the mmap lock of the space a reader is always admitted, no matter what other readers do.
 #[test]
 fn read_under_the_mmap_lock_always_succeeds() {
     model_bounded(3, || {
@@ -99,8 +99,8 @@ fn detached_vma_has_no_readers() {
     });
 }
 
-/// Hazards C-19 and C-22: a reader comes late from the tree of the first space. It never uses the VMA of the
-/// second space, and its transient count does not keep a writer of that space asleep.
+/// Hazards C-19 and C-22: a late reader has found the VMA in the tree of the first space. The reader never
+/// uses the VMA of the second space, and its transient count does not keep a writer of that space asleep.
 #[test]
 fn c19_late_reader_rejects_a_vma_of_another_space() {
     model_bounded(4, || {
@@ -171,8 +171,8 @@ fn c22_killed_writer_leaves_the_vma_unlocked() {
     });
 }
 
-/// The writer is killed while a reader is inside. Then it waits unkillably, and the reader wakes it when it
-/// leaves.
+/// The writer is killed while a reader is inside. Then the writer waits again, unkillably, and the reader
+/// wakes the writer when the reader leaves.
 #[test]
 fn c72_killed_writer_succeeds_with_an_unkillable_wait() {
     model(|| {
@@ -274,7 +274,8 @@ fn sequence_numbers_wrap() {
     });
 }
 
-/// The end of one write lock does not end the writer's right: it keeps the mmap lock and locks the VMA again.
+/// The end of one write lock does not end the writer's right: the writer keeps the mmap lock and locks the
+/// VMA again.
 #[test]
 fn writer_can_unlock_a_vma_and_lock_it_again() {
     model_bounded(3, || {

@@ -46,8 +46,8 @@ fn writer_waits_for_readers_in_slots_and_in_the_count() {
     });
 }
 
-/// No test code makes the VMA per-CPU: contending readers do. The writer finds the readers from before and
-/// after.
+/// The test does not make the VMA per-CPU; contending readers do. The writer finds the readers that entered
+/// before and after that change.
 #[test]
 fn contending_readers_make_the_vma_per_cpu() {
     // Not loom's type, because the value is kept across all schedules.
@@ -73,8 +73,8 @@ fn contending_readers_make_the_vma_per_cpu() {
     assert!(STOOD.load(SeqCst), "no reader contended");
 }
 
-/// The reader is inside, so the writer moves it to the count, unless the reader leaves first. Its leaving
-/// wakes the writer.
+/// The reader is inside, so the writer moves it to the count, unless the reader leaves first. The reader
+/// wakes the writer when it leaves.
 #[test]
 fn reader_moved_to_the_count_wakes_the_writer() {
     model(|| {

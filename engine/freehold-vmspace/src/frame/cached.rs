@@ -19,7 +19,7 @@
 //! remover reads includes the lookup's reference. If the remover is first, the lookup has read from the
 //! remover's write, and its second check finds the mark. While the bit is set the cache has a reference, so a
 //! lookup never raises a count of zero. Without the bit, only a task that has a reference raises the count.
-//! The [rule](super) therefore holds for every frame, whatever its earlier use.
+//! The [rule](super) therefore holds for every frame and every earlier use of the frame.
 
 use super::{CACHED, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -50,8 +50,8 @@ impl Frame {
         self.refs.store(1 | CACHED, Release);
     }
 
-    /// Turns the cache's reference into an ordinary reference of the caller. The caller may drop the
-    /// reference, and has marked the place in the cache.
+    /// Turns the cache's reference into an ordinary reference of the caller. The caller has marked the place
+    /// in the cache, and may drop the reference.
     #[inline]
     pub fn leave_cache(&self) {
         self.clear_rmap();
@@ -61,8 +61,9 @@ impl Frame {
     }
 
     /// Turns the cache's reference into one of the caller, like [`leave_cache`](Self::leave_cache) but
-    /// keeping the rmap word, if there is no other reference. No task can then get one. Returns false and
-    /// changes nothing if there is another reference. No place need be marked.
+    /// keeping the rmap word, if there is no other reference. No task can then get another reference. Returns
+    /// false and changes nothing if there is another reference. The caller need not mark the place in the
+    /// cache.
     #[inline]
     pub fn try_leave_cache(&self) -> bool {
         // Relaxed on failure: the caller tries again. Acquire on success: as in `refs`.
@@ -75,9 +76,9 @@ impl Frame {
     #[inline]
     pub fn get_cached(&self) -> bool {
         let raise = |refs: u32| (refs & CACHED != 0).then_some(refs + 1);
-        // Acquire: the second check is not before this, and sees the earlier stores of the remover, or of the
-        // task that made another page. Release: a remover that sees the reference also sees the table in
-        // which the page is about to be mapped.
+        // Acquire: the second check comes after this change, and sees the earlier stores of the remover, or
+        // of the task that made another page. Release: a remover that sees the reference also sees the table
+        // in which the page is about to be mapped.
         self.refs.fetch_update(AcqRel, Relaxed, raise).is_ok()
     }
 

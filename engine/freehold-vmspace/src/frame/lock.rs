@@ -33,7 +33,6 @@ impl<P: Platform> Memory<P> {
     /// # Errors
     ///
     /// Fails with `Killed` if a fatal signal ends the wait.
-    /// A fatal signal ended the wait.
     pub fn wait_for_frame(&self, pfn: Pfn) -> Result<(), Killed> {
         self.platform().frame(pfn).lock.wait_killable::<P>(Rank::Folio)
     }

@@ -1,5 +1,6 @@
-//! Tests of two rules. A walk that reads the record of a frame finds an rmap word that exists, whatever the
-//! earlier use of the frame. A lookup in a cache raises the count of no frame that has left the cache.
+//! Tests of two rules. A walk that reads the record of a frame finds an rmap word whose object exists, for
+//! every earlier use of the frame. A lookup in a cache never raises the count of a frame that has left the
+//! cache.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::{Frame, NotMapped};
@@ -19,7 +20,7 @@ use loom::{
     thread,
 };
 
-/// A frame, and whether the objects of the rmap words 1 and 2 exist.
+/// A frame, and two flags: the objects of the rmap words 1 and 2 exist.
 struct World {
     frame: Frame,
     linked_words: [AtomicBool; 2],
@@ -95,7 +96,8 @@ fn fork_of_a_reused_frame_does_not_show_the_old_rmap_word() {
     });
 }
 
-/// A frame that a cache holds, in its only place, as the number 1; and the current owner of the frame.
+/// A page cache with one place, and its frame. `place` is 1 while the cache has the frame; `life` is the
+/// current owner of the frame.
 struct Cache {
     frame: Frame,
     place: AtomicU64,
@@ -165,7 +167,7 @@ fn lookup_during_truncation_takes_no_reference_to_a_new_anonymous_page() {
         frame.sub_map();
         assert!(!frame.put());
         frame.sub_map();
-        assert!(frame.put(), "a lookup has counted itself in");
+        assert!(frame.put(), "a lookup has taken a reference");
     });
 }
 
@@ -179,7 +181,8 @@ fn lookup_during_truncation_does_not_find_a_page_of_another_file() {
     });
 }
 
-/// A page is clean and has no other reference, and is dropped; or a lookup was first, and its store is kept.
+/// Either the page is clean, has no other reference, and is dropped; or a lookup was first, and its store is
+/// kept.
 #[test]
 fn page_with_a_concurrent_store_is_not_dropped_as_clean() {
     model(|| {
@@ -220,7 +223,7 @@ impl Tables {
 
     /// Removes the entry if the table is found, like a zap.
     fn zap(&self, unmap: impl FnOnce()) {
-        // Acquire: the order in which a walk reads entries of upper levels.
+        // Acquire, as when a walk reads entries of upper levels.
         if self.linked.load(Acquire) {
             let mut mapped = self.mapped.lock().unwrap();
             if core::mem::take(&mut *mapped) {

@@ -11,9 +11,9 @@
 //! step, such as those of the reverse map and of a gather.
 //!
 //! A task raises the count only if it knows another reference that is kept during that time, for example that
-//! of an entry whose table is locked. A task that holds the only reference, to a frame that is no longer in a
-//! page cache or a table, therefore has the frame to itself. A count of one may then be dropped without a
-//! locked instruction.
+//! of an entry whose table is locked. If a frame is no longer in a page cache or a table, a task that holds
+//! its only reference therefore has exclusive access to the frame. A count of one may then be dropped without
+//! a locked instruction.
 //!
 //! While a page cache holds one of the references, lookups also raise the count, without a lock: see
 //! `frame/cached.rs`.
@@ -53,8 +53,8 @@ pub struct Frame {
     /// The lock of the frame; see [`lock`].
     lock: WordLock,
     /// Address of the record of the VMAs that may map the frame: the tree of VMAs for anonymous memory, the
-    /// file for a page cache. Written while only the task that makes the page has the frame. The `rmap`
-    /// folder of `freehold` documents the later meaning.
+    /// file for a page cache. Written while only the task that makes the page can access the frame. The
+    /// `rmap` folder of `freehold` documents the later meaning.
     rmap: AtomicUsize,
     /// Offset of the page, in pages, in the object that `rmap` names. Written together with `rmap`.
     index: AtomicU64,
@@ -96,8 +96,8 @@ const SECRET: u32 = 1 << 9;
 const LAZY: u32 = 1 << 10;
 
 impl Frame {
-    /// Tells the report of the simulation where records are; does nothing in any other build. For a platform
-    /// that creates many records at once.
+    /// Announces records to the simulation's report. Does nothing in other builds. For a platform that
+    /// creates many records at once.
     pub fn announce(first: *const Frame, count: usize) {
         announce!(
             "Frame",
@@ -124,7 +124,7 @@ impl Frame {
     /// Returns true if the frame is free as far as the engine knows.
     #[inline]
     pub fn is_free(&self) -> bool {
-        // Relaxed: exact only for a task that has the frame to itself.
+        // Relaxed: exact only for a task that has exclusive access to the frame.
         self.refs.load(Relaxed) == 0 && self.maps.load(Relaxed) == 0 && self.word.load(Relaxed) == 0
     }
 }
@@ -177,7 +177,7 @@ impl Frame {
     }
 
     /// Takes over the part of the record that moves with a page from frame `old`: kind, flags, rmap word. The
-    /// caller has this frame to itself. The frame has one reference and no mapping afterwards.
+    /// caller has exclusive access to this frame. The frame has one reference and no mapping afterwards.
     #[inline]
     pub fn inherit(&self, old: &Frame) {
         self.refs.store(1, Relaxed);
@@ -275,15 +275,15 @@ impl Frame {
         self.refs.load(Acquire) & !CACHED
     }
 
-    /// Counts one more entry that maps the frame.
+    /// Adds one to the number of entries that map the frame.
     #[inline]
     pub fn add_map(&self) {
         // Release pairs with the acquire in `maps`. A task that finds the frame mapped does not read the rmap
-        // word of an earlier use, which the end of that use has cleared.
+        // word of an earlier use, because the end of that use has cleared the word.
         self.maps.fetch_add(1, Release);
     }
 
-    /// Counts one entry less that maps the frame.
+    /// Subtracts one from the number of entries that map the frame.
     #[inline]
     pub fn sub_map(&self) {
         // Acquire pairs with the release half of the `fetch_sub` of other holders in `put`: they no longer
@@ -298,10 +298,11 @@ impl Frame {
         }
     }
 
-    /// Counts one more entry that maps the page, in another address space. For fork, which holds the lock of
-    /// the table whose entry it copies. The frame is no longer exclusive. Returns the kind of page. Returns
-    /// `None` and changes nothing if the page [must be copied](Self::must_copy_on_fork) or has too many
-    /// references; the page is exclusive in the first case only.
+    /// Adds one to the number of entries that map the page, for an entry in another address space. For fork,
+    /// which holds the lock of the table whose entry it copies. The frame is no longer exclusive. Returns the
+    /// kind of page. Returns `None` and changes nothing if the page [must be copied](Self::must_copy_on_fork)
+    /// or has too many references. A page that must be copied is exclusive; a page with too many references
+    /// is not.
     #[inline]
     pub fn share(&self) -> Option<RssKind> {
         // Acquire: as in `sub_map`.
@@ -339,8 +340,8 @@ impl Frame {
 
     // Kinds and flags are read relaxed. A holder of an entry, a cache slot or a reference found the frame
     // under a lock, or by an acquire of a value that was stored after the kind. The documentation of a flag
-    // that changes later says which lock makes it exact. No data is reached through a flag, except the
-    // contents behind `DIRTY`.
+    // that changes later says which lock makes it exact. No flag publishes data, except `DIRTY`, which
+    // publishes the contents of the page.
 
     /// Returns true if the frame is anonymous memory.
     #[inline]
@@ -385,7 +386,7 @@ impl Frame {
     #[inline]
     pub fn set_dirty(&self) {
         // Release pairs with the acquire of `take_dirty`: a task that finds the page dirty sees the new
-        // contents. The write is never skipped for a page that is dirty already: the bit might be read before
+        // contents. The bit is written even if the page is already dirty: a load of the bit could come before
         // the new contents are visible to the task that is cleaning the page.
         self.word.fetch_or(DIRTY, Release);
     }
@@ -412,7 +413,7 @@ impl Frame {
         self.word.load(Relaxed) & FAILED != 0
     }
 
-    /// Returns true if a task has locked the frame. The answer is a hint.
+    /// Returns true if a task has locked the frame. The result is a hint.
     #[inline]
     pub fn is_locked(&self) -> bool {
         self.lock.is_locked()

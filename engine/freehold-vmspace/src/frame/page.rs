@@ -1,4 +1,6 @@
-//! The description of a page in the record of its frame.
+//! The description of a page: plain values that a caller passes to the record of the page's frame. The values
+//! hold no reference to the page, and no lock guards them. [`Frame`](super::Frame) stores them and says
+//! which tasks may change them; `freehold` decides which object an rmap word leads to.
 
 use crate::PageIndex;
 

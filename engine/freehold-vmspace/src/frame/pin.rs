@@ -1,9 +1,9 @@
-//! Pins (Linux: FOLL_PIN): references of users of a page's memory, such as a device, that last without a
+//! Pins (Linux: FOLL_PIN): references that a user of a page's memory, such as a device, may keep without a
 //! limit of time.
 //!
 //! A pin counts as [`PIN`] references in the same word, so pins cost nothing while no page is pinned. A page
-//! with as many ordinary references therefore also counts as pinned. This check is made only for anonymous
-//! pages that have the bit `EXCLUSIVE` and are mapped by one entry. A wrong answer costs at most one copy.
+//! with that many ordinary references therefore also counts as pinned. This check is made only for anonymous
+//! pages that have the bit `EXCLUSIVE` and are mapped by one entry. A wrong result costs at most one copy.
 //!
 //! | event | rule |
 //! | --- | --- |
@@ -14,8 +14,8 @@
 use super::{ANON, CACHED, EXCLUSIVE, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::Relaxed;
 
-/// Number of references that a pin counts as. Linux uses the same number: pages with as many mappings are
-/// rare, and two million pins fit.
+/// Number of references that a pin counts as. Linux uses the same number: pages with that many mappings are
+/// rare, and two million pins fit into the count.
 pub(crate) const PIN: u32 = 1 << 10;
 
 #[doc(hidden)]

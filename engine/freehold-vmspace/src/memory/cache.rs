@@ -140,8 +140,8 @@ impl<P: Platform> FrameCache<P> {
         self.flush(platform);
     }
 
-    /// Empties the calling CPU's cache, so that its frames may become part of runs. Returns true if there
-    /// were any.
+    /// Empties the calling CPU's cache, so that its frames may become part of runs. Returns true if the cache
+    /// had frames.
     pub fn flush(&self, platform: &P) -> bool {
         self.magazines.with(|magazine| magazine.shrink.store(false, Relaxed));
         let mut any = false;

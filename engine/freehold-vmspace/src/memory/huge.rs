@@ -94,7 +94,7 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Drops the reference that a cleared entry above the lowest level held, if the entry mapped a huge page
-    /// of a pool. Returns true if it did.
+    /// of a pool. Returns true if the entry mapped such a page.
     pub fn release_huge_page(&self, leaf: UnmappedFrame) -> bool {
         let frame = self.platform().frame(leaf.pfn());
         let is_huge_page = frame.hugetlb().is_some();

@@ -26,12 +26,12 @@ use freehold_sync::{
 };
 
 /// The memory of address spaces: the frames of a platform, and the caches and pools of free frames.
-// Aligned to its own cache lines: each fault reads this, and the reference count before it changes with every
-// space.
+// The value has cache lines of its own, because each fault reads it, and the reference count in front of it
+// in memory changes with every space.
 #[repr(align(64))]
 pub struct Memory<P: Platform> {
     frames: FrameCache<P>,
-    /// The frame of zeroes that read faults on anonymous memory map; not counted, never written.
+    /// The frame of zeroes, which read faults map in anonymous memory. Not counted, never written.
     zero: Pfn,
     /// The huge frame of zeroes: its frame number plus one, or 0 if it was not allocated yet. Not counted,
     /// never written.
@@ -134,8 +134,8 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// Allocates one block if the platform has one without effort. The caller can continue with smaller
-    /// pages.
+    /// Allocates one block if the platform can provide one without effort. The caller can continue with
+    /// smaller pages.
     pub(crate) fn alloc_block(&self, request: FrameRequest<'_, P::Mmu>) -> Option<Pfn> {
         let mut first = [Pfn::new(0)];
         let got = self.platform.alloc_frames(&request.with(AllocEffort::Opportunistic), &mut first);
@@ -254,8 +254,8 @@ impl<P: Platform> Memory<P> {
         self.frames.free_now(&self.platform, &mut free);
     }
 
-    /// Empties the calling CPU's cache, so that its frames may become part of runs. Returns true if there
-    /// were any.
+    /// Empties the calling CPU's cache, so that its frames may become part of runs. Returns true if the cache
+    /// had frames.
     pub fn flush_cache(&self) -> bool {
         self.frames.flush(&self.platform)
     }

@@ -18,10 +18,10 @@
 //! | [`put`](HugePool::put) | + 1, or the page is freed if there is surplus | | - 1 if freed | - 1 if freed |
 //! | `put` of an unused page, with its reservation | + 1 | + 1 | | |
 //!
-//! A page may still have references after its mapping was removed: of a transfer, a pin, or a migration. If
-//! the page will come back together with the reservation that it was taken for, it is *returning*. Until then
-//! the holder of that reservation may need a page, or give the reservation up. The pool then *owes* one
-//! reservation, which the returning page pays.
+//! A page may still have references after its mapping was removed, for example those of a transfer, a pin, or
+//! a migration. If the page will come back together with the reservation that it was taken for, it is
+//! *returning*. Until then the holder of that reservation may need a page, or may cancel the reservation. The
+//! pool then *owes* one reservation, which the returning page pays.
 //!
 //! ```text
 //! existing reservations = reserved - owed + returning      owed <= returning
@@ -202,7 +202,8 @@ impl<P: Platform> HugePool<P> {
             // The node does not exist and has no pages.
             Some(_) => return 0,
         };
-        // Takes surplus or new pages, one node after the other, until all nodes in a row have none.
+        // Takes surplus or new pages from the nodes in rotation, until there are enough or no node has any
+        // more.
         let (mut turns, mut failed) = (nodes.clone().cycle(), 0);
         while failed < nodes.len() && self.lock().requested(nodes.clone()) < huge_pages {
             let n = turns.next().unwrap_or_default();
@@ -454,7 +455,7 @@ impl PageList {
         Some(page)
     }
 
-    /// Removes `page` if it is in the list. Returns true if it was.
+    /// Removes `page` if it is in the list. Returns true if `page` was in the list.
     fn remove<P: Platform>(&mut self, platform: &P, page: Pfn) -> bool {
         let wanted = page.get() + 1;
         let rest = platform.frame(page).next();
@@ -502,7 +503,7 @@ impl PoolCounts {
         self.owed = (self.owed + owed).min(self.returning);
     }
 
-    /// Counts one returning page less: the page has returned or is lost.
+    /// Subtracts one from the number of returning pages: the page has returned or is lost.
     fn returned(&mut self) {
         debug_assert!(self.returning > 0, "a page returned that was not announced");
         self.returning -= 1;
@@ -528,8 +529,8 @@ impl PoolCounts {
         any
     }
 
-    /// Reduces the requested number by one page, on the node of these that has most. The page is freed if it
-    /// is free and not reserved, and otherwise becomes surplus.
+    /// Reduces the requested number by one page, on the node that has most requested pages. Frees a page that
+    /// is free and not reserved, if one of these nodes has such a page. Otherwise turns a page into surplus.
     fn reduce_requested<P: Platform>(&mut self, platform: &P, nodes: Range<usize>, freed: &mut PageList) {
         let spare = self.available() > 0;
         let requested = |n: &usize| self.nodes[*n].total - self.nodes[*n].surplus;

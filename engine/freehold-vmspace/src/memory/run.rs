@@ -1,4 +1,4 @@
-//! Runs of consecutive frames, which address spaces without an MMU consist of.
+//! Runs of consecutive frames: the memory of address spaces without an MMU.
 #![expect(unsafe_code, reason = "frees frames to the platform")]
 
 use crate::{CachePage, Memory, NoMemory, PageCount, PageIndex, Pfn, frame::Frame, platform::Platform};
@@ -50,8 +50,8 @@ impl<P: Platform> Run<P> {
         pages: PageCount,
         init: impl Fn(u64, &Frame),
     ) -> Result<Self, NoMemory> {
-        // Bypasses the caches of free frames. Their single frames are useless here, but the platform may need
-        // them to form a run.
+        // Bypasses the caches of free frames. The caches hold single frames, which cannot form a run here,
+        // but the platform may need them to form one.
         let (platform, pages) = (memory.platform(), pages.get());
         if pages == 0 {
             return Ok(Self::empty(memory));
@@ -136,7 +136,7 @@ impl<P: Platform> Run<P> {
     }
 }
 
-/// Panics if one of the `pages` frames from `first` on would have no number.
+/// Panics if the numbers of `pages` frames from `first` on do not fit in 64 bits.
 fn assert_in_range(first: Pfn, pages: PageCount) {
     assert!(first.get().checked_add(pages.get()).is_some(), "{pages:?} frames from {first:?} on");
 }
