@@ -139,8 +139,8 @@ impl<P: Platform> Mapping<P> {
         Ok(self.huge.as_ref().map_or(Ok(()), |huge| huge.prepare_cut::<P>())?)
     }
 
-    /// Removes all pages of a file that no VMA maps any more, and sets the size to 0. Needs no memory, because
-    /// the cut covers all offsets: it splits no run of reservations.
+    /// Removes all pages of a file that no VMA maps any more, and sets the size to 0. Needs no memory,
+    /// because the cut covers all offsets: it splits no run of reservations.
     ///
     /// # Locks
     ///
