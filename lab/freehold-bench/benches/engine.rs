@@ -70,7 +70,7 @@ fn subject<S: Subject>(criterion: &mut Criterion, sizes: &[u64]) {
                 black_box(subject.lookup(area(n, areas) + PAGE));
             });
             bench("mmap+munmap", &|thread, _| subject.map_unmap(thread));
-            // The threads use different areas, so no two change the same one.
+            // The threads use different areas, so that no two threads change the same area.
             bench("split+merge", &|thread, n| {
                 subject.split_merge(freehold_bench::BASE + (n * 2 + thread) % areas * freehold_bench::STRIDE);
             });
@@ -115,7 +115,7 @@ fn faults(criterion: &mut Criterion) {
 fn mapped(space: &Space, threads: u64, pages: u64, shared: bool) -> u64 {
     let whole = space.map(pages * PAGE * threads);
     if !shared && threads > 1 {
-        // A different right makes it a separate VMA.
+        // A different protection keeps these pages a separate VMA.
         let upper = whole + pages * PAGE;
         let rights = Prot::READ | Prot::WRITE | Prot::EXEC;
         space.process().mprotect(upper, pages * PAGE, rights).expect("mapped");

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::process::{Command, ExitCode, Stdio};
 
-/// Number of counted operations. A figure is their mean.
+/// Number of counted operations. A figure is the mean of these operations.
 const TIMES: u64 = 2_000;
 /// Number of operations before the counted ones.
 const WARM: u64 = 200;
@@ -37,8 +37,8 @@ const SHARED: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
 /// Operations of only the engine, measured at every number of areas.
 const SIZED: [&str; 6] =
     ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault", "split+merge-touched"];
-/// Operations of only the engine, measured for a small process. Its pages are in few tables, which are nearly
-/// empty.
+/// Operations of only the engine, measured for a small process, which has few page tables with few entries in
+/// each.
 const SMALL: [&str; 1] = ["exit"];
 /// Operations of the host: a lookup enters a read section, which is nearly free in a kernel.
 const HOST: [&str; 1] = ["read-section"];

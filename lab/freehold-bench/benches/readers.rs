@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench readers`. The memory is phantom: page tables, frame records and locks are real,
 //! contents are not. Compared measurements alternate in one run. The figures of the host kernel are for calls
-//! that do the same work. They include the rest of a system call, and the host's memory is real.
+//! that do the same work. The host's figures include the rest of a system call, and the host's memory is
+//! real.
 
 use freehold::{
     engine::{Config, Engine},

@@ -11,8 +11,8 @@ struct Area {
     rights: u32,
 }
 
-/// `BTreeMap` behind parking_lot's `RwLock`. It has no gap index: the search for free space goes from the top
-/// down.
+/// `BTreeMap` behind parking_lot's `RwLock`. The map has no gap index: the search for free space goes from
+/// the top down.
 pub struct LockedTree(RwLock<BTreeMap<u64, Area>>);
 
 impl Subject for LockedTree {

@@ -1,9 +1,9 @@
 //! The subjects of the benches: the engine, and simpler implementations for comparison.
 //!
-//! Every subject has `n` mapped areas of six pages, ten pages apart, and a stack above them. The rights of
-//! neighbouring areas differ, so that no areas merge. All subjects have the same operations: looking up an
-//! address, mapping and unmapping a page at any free place, and changing the rights of a page in the middle
-//! of an area and back.
+//! Every subject has `n` mapped areas of six pages, ten pages apart, and a stack above them. The protections
+//! of neighbouring areas differ, so that no areas merge. All subjects have the same operations: looking up an
+//! address, mapping and unmapping a page at any free place, and changing the protection of a page in the
+//! middle of an area and back.
 #![deny(unsafe_code)]
 
 mod btree;

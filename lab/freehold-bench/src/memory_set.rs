@@ -24,9 +24,9 @@ impl MappingBackend for Nothing {
     }
 }
 
-/// `MemorySet` behind parking_lot's `Mutex`. It does not merge areas, so the parts stay separate when rights
-/// are changed and restored. To keep the number of areas constant, the parts are unmapped and mapped again as
-/// one area.
+/// `MemorySet` behind parking_lot's `Mutex`. The set does not merge areas, so the parts stay separate when
+/// their protection is changed and restored. To keep the number of areas constant, the parts are unmapped and
+/// mapped again as one area.
 pub struct LockedSet(Mutex<MemorySet<Nothing>>);
 
 fn area(at: u64, bytes: u64) -> MemoryArea<Nothing> {

@@ -3,9 +3,10 @@
 //! and a fork. Run it with `cargo xtask coverage`.
 //!
 //! The program runs itself under valgrind, whose tool lackey prints every access. Both lists come from one
-//! process: the records are the same, at the same addresses, with the layout of any other build. The accesses
-//! of the simulation itself are left out by its [marks](freehold_sim::trace). The program prints a Markdown
-//! table for each operation. It fails if a line that the simulation did not see has no explanation.
+//! process, so records have the same addresses in both. The layout of the records is that of any other build.
+//! The accesses of the simulation itself are left out by its [marks](freehold_sim::trace). The program prints
+//! a Markdown table for each operation. The program fails if a line that the simulation did not see has no
+//! explanation.
 
 #[cfg(not(sim))]
 fn main() {
@@ -76,7 +77,7 @@ mod traced {
         }
     }
 
-    /// An operation of a processor. The number is how often the processor has done the operation before.
+    /// An operation of a processor. The number is the count of earlier repetitions by the same processor.
     type Operation<'a> = &'a dyn Fn(&mut Cpu<X86_4>, u64);
 
     const PAGE: u64 = 4096;
@@ -190,7 +191,7 @@ mod compare {
         ("no record", "mmu.rs*", true, "the machine's memory of a space: which processors run it"),
         ("no record", "local.rs", true, "the task's own"),
         ("no record", "frames.rs*", true, "lists of free memory: charged as `memory.frame`"),
-        ("no record", "bitmap.rs*", true, "which spaces and frames there are: charged as `memory.frame`"),
+        ("no record", "bitmap.rs*", true, "existing spaces and frames: charged as `memory.frame`"),
         ("no record", "coverage.rs*", true, "the traced program's own"),
         ("no record", "host_sim*", true, "the simulated host: read sections and tasks"),
         (

@@ -1,7 +1,7 @@
 //! A set of taken numbers below N: one bit per number and a tree of summaries above the bits.
 //!
-//! The lowest free numbers are taken first, so a batch has ascending numbers, and runs that were freed are
-//! taken as runs again. Taking 64 numbers costs about as much as taking one.
+//! The lowest free numbers are taken first. Therefore a batch has ascending numbers, and a freed run of
+//! numbers is usually taken as a run again. Taking 64 numbers costs about as much as taking one.
 
 const BITS: usize = 64;
 /// Maximum number of levels of words. 64^5 numbers are more than any machine here has.
@@ -61,13 +61,14 @@ impl Bitmap {
         number < self.len && self.levels[0][number / BITS] >> (number % BITS) & 1 == 1
     }
 
-    /// Takes the lowest free numbers, at most `want`, ascending. Passes each to `out` and returns how many.
+    /// Takes the lowest free numbers, at most `want`, ascending. Passes each number to `out`. Returns the
+    /// number of taken numbers.
     pub(crate) fn take(&mut self, want: usize, mut out: impl FnMut(usize)) -> usize {
         let mut got = 0;
         while got < want {
             let Some(index) = self.word_with_room() else { break };
-            // The word is changed in a register. A store to memory for each number would wait for the store
-            // before.
+            // The word is changed in a register. With a store to memory for each number, each store would
+            // wait for the previous one.
             let mut word = self.levels[0][index];
             while got < want && word != !0 {
                 let bit = (!word).trailing_zeros() as usize;
@@ -99,11 +100,11 @@ impl Bitmap {
     }
 
     /// Takes the highest `run` free numbers that begin at a multiple of `run` after `first`. Returns the
-    /// first of them. `run` is a multiple of 64. Runs are taken from above and single numbers from below, so
-    /// that they stay apart.
+    /// first of these numbers. `run` is a multiple of 64. Runs are taken from above and single numbers from
+    /// below, so that they stay apart.
     ///
-    /// A search looks at every run above the one that it finds. It looks at none of them again until numbers
-    /// there are freed.
+    /// A search looks at every run above the run that it finds. Later searches skip these runs until numbers
+    /// in them are freed.
     pub(crate) fn take_run(&mut self, run: usize, first: usize) -> Option<usize> {
         let words = run / BITS;
         let mut at = first + self.highest_run.saturating_sub(first) / run * run;
@@ -124,15 +125,15 @@ impl Bitmap {
     }
 
     /// Records that no run of `run` numbers is free above the one at `at`. Only runs of `RUN` numbers are
-    /// recorded: where a longer run does not fit, a run of `RUN` numbers may.
+    /// recorded: a place that is too small for a longer run may still fit a run of `RUN` numbers.
     fn note_highest(&mut self, run: usize, at: usize) {
         if run == RUN {
             self.highest_run = at;
         }
     }
 
-    /// Takes the highest `run` free numbers that are consecutive. Returns the first of them, or `None` if
-    /// `run` is zero. Looks at every word above them.
+    /// Takes the highest `run` free numbers that are consecutive. Returns the first of these numbers, or
+    /// `None` if `run` is zero. Looks at every word above the result.
     pub(crate) fn take_run_anywhere(&mut self, run: usize) -> Option<usize> {
         let first = self.highest_run_of(run)?;
         for number in first..first + run {
@@ -193,8 +194,8 @@ impl Bitmap {
         Ok(())
     }
 
-    /// Stores a word some numbers of which were freed. The word was `before` and is now `word`; `highest` is
-    /// the highest of the freed numbers.
+    /// Stores a word in which some bits were cleared because their numbers were freed. The word was `before`
+    /// and is now `word`; `highest` is the highest of the freed numbers.
     fn give_in_word(&mut self, index: usize, before: u64, word: u64, highest: usize) {
         if word == before {
             return;

@@ -54,8 +54,8 @@ impl MachineConfig {
         }
     }
 
-    /// Returns the configuration of a machine without contents. It has enough page tables to map all of its
-    /// memory sparsely.
+    /// Returns the configuration of a machine without contents. The machine has enough page tables to map all
+    /// of its memory sparsely.
     pub fn phantom(bytes: u64) -> Self {
         MachineConfig {
             memory: Memory::Phantom { bytes },

@@ -23,7 +23,7 @@ impl Page {
         Page(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// Reads the bytes from `offset` on. They must not extend beyond the page.
+    /// Reads the bytes from `offset` on. The bytes must not extend beyond the page.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
         let mut at = offset;
         let mut rest = out;

@@ -15,25 +15,27 @@ const ON: bool = cfg!(debug_assertions);
 
 use Inside::{Cpu, Deferred, Read, SpinLock, TableLock, Walk};
 
-/// Contexts that bar a call that only reads. Such calls are permitted everywhere.
+/// Contexts in which a call that only reads is forbidden: none.
 pub(crate) const NOWHERE: Banned = &[];
-/// Contexts that bar a call that takes time or wakes a task: sections in which a processor is kept.
+/// Contexts in which a call that takes time or wakes a task is forbidden: sections in which a task keeps its
+/// processor.
 pub(crate) const SHORT: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred];
-/// Contexts that bar a call that may sleep: waiting, allocating and freeing memory, waiting for readers. A
-/// walk begins where all of these are permitted.
+/// Contexts in which a call that may sleep is forbidden: waiting, allocating and freeing memory, waiting for
+/// readers. A walk begins only in a context in which all of these are permitted.
 pub(crate) const SLEEPS: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred, Read];
-/// Contexts that bar read sections and flushes. A flush may be called under a page table's lock and under no
-/// other lock of the engine. A flush waits for other processors, and these answer flushes while they spin for
-/// a page table's lock.
+/// Contexts in which read sections and flushes are forbidden. A flush may be called under a page table's lock
+/// and under no other lock of the engine. A flush waits for other processors, and these answer flushes while
+/// they spin for a page table's lock.
 pub(crate) const FLUSHES: Banned = &[SpinLock, Cpu, Walk, Deferred];
-/// Contexts that bar access to the contents of frames. A table's lock does not bar it: a probe is compared
-/// with its page, and written to a copy, under the lock of the page's table.
+/// Contexts in which access to the contents of frames is forbidden. The access is permitted under a table's
+/// lock, because a probe is compared with its page, and written to a copy, under the lock of the page's
+/// table.
 pub(crate) const READS: Banned = &[SpinLock, Cpu, Walk, Deferred];
-/// Contexts that bar taking a CPU's number. Such sections do not nest.
+/// Contexts in which taking the number of a CPU is forbidden. Such sections do not nest.
 pub(crate) const ALONE: Banned = &[SpinLock, Cpu, Walk, Deferred];
-/// Contexts that bar taking a spin lock.
+/// Contexts in which taking a spin lock is forbidden.
 pub(crate) const SPINS: Banned = &[Cpu, Deferred];
-/// Contexts that bar deferring a function.
+/// Contexts in which deferring a function is forbidden.
 pub(crate) const DEFERS: Banned = &[TableLock, SpinLock, Cpu, Walk];
 
 fn context<R>(f: impl FnOnce(&Context) -> R) -> R {
@@ -55,7 +57,7 @@ pub(crate) fn inside<R>(what: Inside, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// A section that a thread is in. Ends also when the thread panics.
+/// A section that a thread is in. The section also ends if the thread panics.
 struct Section(Inside);
 
 impl Section {
@@ -153,8 +155,8 @@ pub fn unchecked<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Runs `f`. Returns the stack depth at the deepest of its calls to the machine, in bytes from here, and the
-/// name of that call. Returns `(0, "")` without debug assertions.
+/// Runs `f`. Returns the largest stack depth at which `f` called the machine, in bytes from the frame of this
+/// function, and the name of the call that was made there. Returns `(0, "")` without debug assertions.
 pub fn deepest_call(f: impl FnOnce()) -> (usize, &'static str) {
     let here = 0u8;
     let top = std::ptr::from_ref(&here).addr();

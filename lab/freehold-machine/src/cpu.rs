@@ -21,13 +21,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Maximum number of faults of one access that a handler may report as resolved. Races need far fewer.
+/// Maximum number of faults of one access that a handler may report as resolved. An access that races with
+/// other CPUs has far fewer faults.
 const MOST_FAULTS: u32 = 100_000;
 
-/// A claimed virtual CPU. Its owner runs it, from one thread at a time.
+/// A claimed virtual CPU. The owner of the CPU runs the CPU, from one thread at a time.
 ///
-/// The handler of an access runs as this CPU. It resolves a fault (as the engine's fault entry point does),
-/// or returns the signal that ends the access.
+/// The handler of an access runs as this CPU. The handler resolves a fault (as the engine's fault entry point
+/// does), or returns the signal that ends the access.
 pub struct Cpu<F: Format> {
     inner: Arc<Inner<F>>,
     number: usize,
@@ -61,7 +62,8 @@ impl<F: Format> Cpu<F> {
         f()
     }
 
-    /// Starts to run `space`. Translations of other spaces stay in the TLB. Accesses call this themselves.
+    /// Starts to run `space`. Translations of other spaces stay in the TLB. Each access also starts to run
+    /// the space that it accesses.
     pub fn run(&mut self, space: &Mmu<F>) {
         let mut tlb = self.inner.cpus[self.number].lock();
         self.switch(&mut tlb, space);

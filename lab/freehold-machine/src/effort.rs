@@ -1,8 +1,10 @@
-//! How much time tests may take. Only this module reads `FREEHOLD_EFFORT`, which `cargo xtask test` sets.
+//! The amount of time that tests may take. Only this module reads `FREEHOLD_EFFORT`, which `cargo xtask test`
+//! sets.
 
 use std::env;
 
-/// How much time tests may take. Code that chooses a number of cases, runs or schedules asks for this value.
+/// The amount of time that tests may take. Code that chooses a number of cases, runs or schedules depends on
+/// this value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// All tests together take minutes: everything is represented, with fewer cases (`quick`).

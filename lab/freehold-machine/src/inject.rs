@@ -43,9 +43,9 @@ struct Heap {
 /// The system's allocator, with failure injection. Use it as `#[global_allocator]` in tests that run out of
 /// memory.
 ///
-/// It also records uses of the heap where they are forbidden, for example under a spin lock. The machine then
-/// panics at the end of the lock. It is not for use under a schedule checker, which allocates at every step
-/// and must not fail.
+/// The allocator also records uses of the heap where they are forbidden, for example under a spin lock. The
+/// machine panics when that lock is released. Do not use this allocator under a schedule checker, which
+/// allocates at every step and must not fail.
 ///
 /// ```
 /// use freehold_machine::{FailingAllocator, fail_heap_once, stop_failing_heap};

@@ -1,4 +1,7 @@
 //! The machine's state, which all its handles share.
+//!
+//! Each part has its own synchronisation: pools, CPUs and lists have locks, records and table memory consist
+//! of atomics, and the rest does not change after the machine was built.
 
 use crate::bitmap::Bitmap;
 use crate::config::{MachineConfig, Memory};
@@ -16,10 +19,11 @@ use std::io;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of the first frame. It is not 0, so that an uninitialised number is not a frame, and it is aligned
-/// for the largest leaf.
+/// Number of the first frame. The number is not 0, so that an uninitialised number is not a frame, and it is
+/// aligned for the largest leaf.
 const FRAME_BASE: u64 = 1 << 18;
-/// Number of the first table. It is far from the frames, so that frames and tables are never confused.
+/// Number of the first table. The number is far from those of frames, so that frames and tables are never
+/// confused.
 const TABLE_BASE: u64 = 1 << 36;
 
 /// The number of the next machine of this process. A thread uses machine numbers to know which machine it
@@ -136,7 +140,7 @@ impl<F: Format> Inner<F> {
         self.table_records.get(self.tables.offset(pfn)).unwrap_or_else(|| self.tables.no_such(pfn))
     }
 
-    /// Returns true if frames have contents. Those of phantom memory have none.
+    /// Returns true if frames have contents. Frames of phantom memory have no contents.
     pub(crate) fn has_contents(&self) -> bool {
         self.contents.is_some()
     }

@@ -39,7 +39,7 @@ impl<F: Format> Machine<F> {
         Ok(Machine { inner: Arc::new(Inner::new(config)?) })
     }
 
-    /// Claims a virtual CPU. One thread at a time may run it.
+    /// Claims a virtual CPU. One thread at a time may run the CPU.
     ///
     /// # Panics
     /// Panics if there is no such CPU, or if the CPU is already claimed.
@@ -53,8 +53,8 @@ impl<F: Format> Machine<F> {
         &self.inner.config
     }
 
-    /// Returns what is in use. The result [is clean](Accounting::is_clean) once all address spaces are
-    /// dropped.
+    /// Returns the resources that are in use. The result [is clean](Accounting::is_clean) once all address
+    /// spaces are dropped.
     pub fn accounting(&self) -> Accounting {
         Accounting::of(&self.inner)
     }
@@ -88,7 +88,7 @@ impl<F: Format> Machine<F> {
         }
     }
 
-    /// Counts of what happened since the machine was built.
+    /// Returns the counts of events since the machine was built.
     pub fn stats(&self) -> MachineStats {
         MachineStats::of(&self.inner)
     }

@@ -10,8 +10,8 @@
 //!   CPU under that CPU's lock.
 //! - An access holds the CPU's lock from its look-up to its end. So an access either ends before the flush
 //!   reaches its CPU, or begins afterwards and sees the changed tables.
-//! - A full barrier is between the change of the tables and the read of the mask. Another is between the
-//!   setting of a bit and the walk. So either the flush sees the bit or the walk sees the change.
+//! - A full barrier is between the change of the tables and the read of the mask. A second full barrier is
+//!   between the setting of a bit and the walk. So either the flush sees the bit or the walk sees the change.
 
 use crate::cpu_shared::CpuShared;
 use crate::host;

@@ -16,8 +16,8 @@ use crate::inner::Inner;
 use crate::pool::Stale;
 use freehold_pagetable::{ENTRIES, Format, Pfn, VirtAddr};
 
-/// The pattern that freed tables are filled with. It reads as a present entry that leads to a table or frame
-/// that no machine has, so that a walker that follows the entry is detected at its next step.
+/// The pattern that freed tables are filled with. The pattern reads as a present entry that leads to a table
+/// or frame that no machine has, so that a walker that follows the entry is detected at its next step.
 pub(crate) const TABLE_POISON: u64 = 0x00de_adde_adde_a067;
 
 /// Panics: a CPU is about to use a stale leaf.

@@ -2,10 +2,10 @@
 //!
 //! # The free clock
 //!
-//! Each pool has a clock that advances with every batch that is freed. It also has a record per number, with
-//! the value of the clock when the number was last freed. A TLB entry carries the value from before its walk
-//! began. The number behind the entry still has the same owner if the number is taken and was not freed since
-//! then:
+//! Each pool has a clock that advances with every batch that is freed. A pool also has a record per number,
+//! with the value of the clock when the number was last freed. A TLB entry carries the value from before its
+//! walk began. The number behind the entry still has the same owner if the number is taken and was not freed
+//! since then:
 //!
 //! | record of a number | meaning |
 //! | --- | --- |
@@ -96,7 +96,7 @@ impl Pool {
     /// Returns the index of a number of this pool.
     ///
     /// # Panics
-    /// Panics with the number if it is not of this pool.
+    /// Panics if the number is not in this pool. The message contains the number.
     #[inline]
     pub(crate) fn index_of(&self, pfn: Pfn) -> usize {
         match self.index(pfn) {
@@ -189,7 +189,7 @@ impl Pool {
         true
     }
 
-    /// Returns true if a number was freed before. Only meaningful with oracles.
+    /// Returns true if a number was freed before. The result is meaningful only if the oracles are on.
     pub(crate) fn was_used(&self, pfn: Pfn) -> bool {
         self.record(pfn).is_some_and(|record| record >> 1 != 0)
     }

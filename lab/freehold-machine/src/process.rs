@@ -1,6 +1,6 @@
 //! A process of the machine: an address space of the engine and the threads that run it.
 //!
-//! This is the part of a kernel between a CPU and the engine. It passes a CPU's faults to
+//! This is the part of a kernel between a CPU and the engine. The process passes a CPU's faults to
 //! [`AddressSpace::handle_fault`] and returns the error as the signal that a program would get.
 
 use crate::{Cpu, Machine, Word};

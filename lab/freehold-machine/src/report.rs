@@ -68,9 +68,10 @@ pub struct MachineStats {
     pub full_flushes: u64,
     /// Number of flushes, of both kinds, that reported freed tables.
     pub table_flushes: u64,
-    /// Number of visits of a flush to the CPU that requested it.
+    /// Number of times that a flush flushed the TLB of the CPU that requested the flush.
     pub local_visits: u64,
-    /// Number of visits to other CPUs. Real hardware needs an interrupt (a shootdown) for each.
+    /// Number of times that a flush flushed the TLB of another CPU. Real hardware needs an interrupt (a
+    /// shootdown) for each.
     pub remote_visits: u64,
     /// Number of entries that flushes dropped.
     pub entries_flushed: u64,

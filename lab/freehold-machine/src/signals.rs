@@ -18,7 +18,7 @@ pub(super) struct Record {
     pub(super) signalled: AtomicBool,
     /// Number of killable waits until one gets a fatal signal; 0 if none will. Only the task counts down.
     countdown: AtomicU64,
-    /// Number of waits that began. Only the task counts them.
+    /// Number of waits that began. Only the task itself counts its waits.
     waits: AtomicU64,
     /// The place where the task sleeps, if the host finds sleepers by their tasks.
     #[allow(dead_code, reason = "the checker of schedules finds sleepers in a list")]

@@ -90,7 +90,7 @@ pub(crate) enum Verdict {
     Serve,
     /// The dirty bit must be set in memory first.
     WalkAgain,
-    /// A right is missing.
+    /// The entry does not permit the access.
     Fault,
 }
 

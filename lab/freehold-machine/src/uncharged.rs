@@ -39,6 +39,6 @@ impl Lists {
 #[inline(always)]
 pub(crate) fn interrupt<I: Iterator<Item = usize>>(_others: impl FnOnce() -> I) {}
 
-/// Sets the number of processors. It has no effect on this host.
+/// Sets the number of processors. The number has no effect on this host.
 #[inline(always)]
 pub(crate) fn set_cpus(_cpus: usize) {}

@@ -60,7 +60,7 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// Returns the world in which calls are drawn. None of its values depend on a kernel.
+/// Returns the world in which calls are drawn. No value of this world depends on the kernel.
 fn drawn_in() -> World {
     let outside = Counters {
         map_count: 16,

@@ -1,6 +1,7 @@
 //! Compares two subjects call by call, and shrinks the calls that show a difference.
 //!
-//! Not compared, because Linux is free to choose, or because the choice is not the address space's:
+//! The following results are not compared, because Linux may return any of several values, or because the
+//! value does not depend on the address space:
 //!
 //! - `mincore` of pages of files: whether the page cache contains them.
 //! - Contents after `MADV_FREE`, and of droppable memory, after `MADV_PAGEOUT`. In one run the generator uses

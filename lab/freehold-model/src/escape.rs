@@ -4,8 +4,8 @@
 use crate::op::{Call, PAGE};
 use crate::world::World;
 
-/// Returns true if the call might act on memory outside the arena. A call that fails because of its arguments
-/// does not.
+/// Returns true if the call might act on memory outside the arena. Returns false for a call that fails
+/// because of its arguments.
 pub fn escapes(w: &World, call: &Call) -> bool {
     match *call {
         Call::Mmap { addr, len, flags, .. } => mmap_escapes(w, addr, len, flags),

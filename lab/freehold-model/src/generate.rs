@@ -9,7 +9,8 @@ use crate::model::Model;
 use crate::op::*;
 use crate::world::{Quirks, World};
 
-/// The composition of a run. It is drawn per run, so that runs have different characters.
+/// The kinds of calls and arguments in a run. The values are drawn for each run, so that runs differ in these
+/// kinds.
 #[derive(Clone, Debug)]
 struct Mix {
     /// Number of pages of the window that most addresses fall into.
@@ -346,7 +347,7 @@ impl Generator {
         };
         let hole = if self.one_in(8) { self.hole(proc) } else { None };
         if let Some((end, room)) = hole {
-            // Growth in place, up to the end of the hole or a little less or more.
+            // The mapping grows in place: to the end of the hole, or to one page less or more.
             let old_len = (1 + self.below(2)) * PAGE;
             let new_len = (old_len + room + self.below(3) * PAGE).saturating_sub(PAGE);
             return Call::Mremap { old: end - old_len, old_len, new_len, flags: self.below(2), new_addr: 0 };

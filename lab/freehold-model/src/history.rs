@@ -1,10 +1,10 @@
 //! Concurrent calls of several threads of a process, and a check that the model can explain them in some
 //! sequential order.
 //!
-//! The order must agree with the known times: a call that ended before another began comes first. There is
-//! one exception, which processors cause: two accesses may see memory in another order than they were made
-//! in, because a TLB may still hold one of the two pages. Accesses by one thread to one page keep their
-//! order, and so do an access and a change.
+//! The order must agree with the known times: a call that ended before another began comes first. Two
+//! accesses to different pages are an exception: they may see memory in another order than the order in which
+//! they were made, because a TLB may still hold the translation of one of the pages. Accesses by one thread
+//! to one page keep their order, and so do an access and a change.
 //!
 //! If the kernel chooses an address, the model takes the chosen address as given. The addresses there must
 //! have been free.
@@ -169,7 +169,7 @@ struct Done {
 }
 
 impl Search<'_> {
-    /// Returns true if the remaining steps can follow.
+    /// Returns true if the steps that are not done can follow in some order.
     fn explains(&mut self, model: &Model, done: Done) -> bool {
         if self.order.len() == self.steps.len() {
             let end = Scene::of(&mut model.clone());
@@ -279,7 +279,7 @@ struct Drawer<'r, R> {
     heap: u64,
     base: u64,
     about: About,
-    /// True if there is a fork among the calls. There is at most one.
+    /// True if the calls contain a fork. The calls contain at most one fork.
     forked: bool,
 }
 
@@ -311,8 +311,8 @@ impl<R: Draw> Drawer<'_, R> {
             5..=6 => Call::Write { addr: self.addr(), value: 9 },
             7 => Call::Brk { addr: self.heap + self.random.below(4) * PAGE },
             8 => Call::Mmap { addr: 0, len: 2 * PAGE, prot: 3, flags: ANON, file: None, off: 0 },
-            // mlock is only drawn here. It is two steps, as on Linux, and concurrently with other calls it
-            // faults in later mappings.
+            // mlock is only drawn here. The call has two steps, as on Linux, and concurrently with other
+            // calls it faults in later mappings.
             9 if self.random.below(2) == 0 => Call::Mlock2 { addr: self.addr(), len: 2 * PAGE, flags: 1 },
             _ => Call::Mprotect { addr: self.addr(), len: PAGE, prot: 1 },
         }

@@ -38,7 +38,7 @@
 //! Known differences between model and kernel: none in the calls that the generator draws, except those that
 //! [`compare`] lists as free. [`world::Quirks`] lists the differences between engine and kernel.
 //!
-//! Neither drawn nor modelled:
+//! The generator does not draw, and the model does not contain, the following:
 //!
 //! - overcommit and swap;
 //! - transparent huge pages (switched off) and huge pages;

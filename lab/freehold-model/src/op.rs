@@ -96,7 +96,7 @@ pub enum Call {
         addr: u64,
         len: u64,
     },
-    /// Loads `len` bytes, at most a page, one by one. Ends at the first that faults.
+    /// Loads `len` bytes, at most a page, one by one. Ends at the first byte whose load faults.
     Read {
         addr: u64,
         len: u64,
@@ -108,7 +108,7 @@ pub enum Call {
     },
     /// Returns the index of the new process on success.
     Fork,
-    /// Ends the process. Its later calls return `ESRCH`.
+    /// Ends the process. Later calls by the process return `ESRCH`.
     Exit,
     Ftruncate {
         file: FileId,
@@ -193,7 +193,7 @@ pub enum MapFile {
 pub struct MapLine {
     /// First byte.
     pub start: u64,
-    /// One past the last byte.
+    /// The address after the last byte.
     pub end: u64,
     /// [`vmflag`] bits, among them read, write, exec and "s" (`MAYSHARE`).
     pub flags: u32,

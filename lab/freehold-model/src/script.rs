@@ -18,7 +18,7 @@ use crate::world::World;
 /// Number of bytes of a call.
 pub const CODE: usize = 8;
 
-/// Number of pages that addresses fall into. It is small, so that calls overlap.
+/// Number of pages that addresses fall into. The number is small, so that calls overlap.
 const WINDOW: u64 = 24;
 /// First page of the window.
 const BASE: u64 = 64;

@@ -8,8 +8,8 @@ use crate::op::{Counters, PAGE};
 pub enum GuardMark {
     /// 6.13 to 6.18: installing guards prepares the VMA's anon_vma.
     AnonVma,
-    /// Later: a sticky flag that does not prevent merging. Only private anonymous memory gets an anon_vma
-    /// too.
+    /// Later: a sticky flag that does not prevent merging. In addition, private anonymous memory gets an
+    /// anon_vma; other memory does not.
     Flag,
 }
 
@@ -41,7 +41,8 @@ pub struct Layout {
     pub upwards: bool,
     /// End of the search for calls without a hint above it.
     pub window_end: u64,
-    /// True if calls may ask for other places (`MAP_32BIT`, `MAP_ABOVE4G`). The places are deterministic.
+    /// True if calls may request addresses in other ranges (`MAP_32BIT`, `MAP_ABOVE4G`). The places are
+    /// deterministic.
     pub fixed: bool,
 }
 
@@ -53,7 +54,7 @@ pub struct Layout {
 pub struct World {
     /// First address of the arena.
     pub start: u64,
-    /// One past its last address.
+    /// The address after the last one of the arena.
     pub end: u64,
     /// End of user space.
     pub task_size: u64,
@@ -148,8 +149,8 @@ impl World {
         World { start, end: start + Self::PAGES * PAGE, heap, ..self }
     }
 
-    /// Returns this world with a layout in which calls may ask for other places. Mappings are placed upwards
-    /// from a third of the address space if `upwards` is true, otherwise downwards.
+    /// Returns this world with a layout in which calls may request other addresses. Mappings are placed
+    /// upwards from a third of the address space if `upwards` is true, otherwise downwards.
     #[must_use]
     pub fn with_layout(self, upwards: bool) -> World {
         let base = if upwards { LEGACY_BASE } else { self.layout.base };

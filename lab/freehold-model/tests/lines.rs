@@ -111,7 +111,7 @@ impl Stage<'_> {
         self.assert_shows(stretches);
     }
 
-    /// Compares VMAs and rights. Does not compare which pages were written.
+    /// Compares VMAs and their protection. Does not compare which pages were written.
     fn assert_shows(&mut self, stretches: &[Stretch]) {
         let known = self.subject.known_flags();
         let shown = |flags: u32| flags & known & (vmflag::ACCESS | vmflag::SEQUENTIAL | vmflag::LOCKED);

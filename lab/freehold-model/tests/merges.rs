@@ -1,5 +1,5 @@
-//! C-33: every small layout of three neighbours. Each range in a layout gets each kind of rights, and the
-//! result must equal the model's.
+//! C-33: every small layout of three neighbours. Each range in a layout gets each protection, and the result
+//! must equal the model's.
 //!
 //! ```text
 //! page       0     1     2     3     4     5     6
@@ -27,7 +27,8 @@ use std::collections::BTreeSet;
 
 /// Number of pages of each of the three VMAs.
 const EACH: u64 = 2;
-/// Number of pages of a layout with the free pages behind it.
+/// Number of pages from the start of one layout to the start of the next: the layout and the free pages after
+/// it.
 const STRIDE: u64 = 3 * EACH + 2;
 
 const READ: u64 = 1;
@@ -44,7 +45,7 @@ enum Family {
     None,
     /// Written, or split off, while all VMAs of the family were one.
     Same,
-    /// Written while it had no equal neighbour.
+    /// Written while the VMA had no equal neighbour.
     Own,
     /// Written after the fork, in both processes.
     Late,
@@ -60,7 +61,7 @@ struct Layout {
     family: [Family; 3],
 }
 
-/// A range, in pages of the layout, and its new rights.
+/// A range, in pages of the layout, and its new protection.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     start: u64,
@@ -214,7 +215,7 @@ fn every_range_of_every_small_layout_merges_and_splits_as_in_the_model() {
         for layout in layouts().into_iter().step_by(Effort::of(3, 1, 1)) {
             seen.extend(check_layout(&mut model, &mut engine, &layout, &changes));
         }
-        // Layouts were merged completely, not at all, or had a part of the middle VMA cut out.
+        // In some layouts all three VMAs merged, in some none merged, and in some the change split VMAs.
         assert_eq!(seen, BTreeSet::from([1, 2, 3, 4, 5]), "numbers of VMAs that layouts ended with");
     }
 }

@@ -1,5 +1,5 @@
-//! Arbitrary calls have the same results in the engine and in the model. proptest shrinks calls that have
-//! not.
+//! Arbitrary calls have the same results in the engine and in the model. If the results differ, proptest
+//! shrinks the calls.
 //!
 //! With `FREEHOLD_EFFORT=long` there are a hundred times as many cases.
 

@@ -4,8 +4,8 @@
 //! cargo run --release --package freehold-sim --example measure
 //! ```
 //!
-//! Needs processors 0 and 1. Each figure is the median of the fastest quarter of many rounds, because other
-//! programs can only make a round slower. Figures that cannot be measured here are left out.
+//! The program needs processors 0 and 1. Each figure is the median of the fastest quarter of many rounds,
+//! because other programs can only make a round slower. Figures that cannot be measured here are left out.
 #![expect(unsafe_code, reason = "memory by the page, and lines out of caches")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -17,9 +17,10 @@ use std::thread;
 use std::time::Instant;
 
 const ROUNDS: usize = 400;
-/// Number of lines that pass together from one processor to the other. They fit into any first-level cache.
+/// Number of lines that pass together from one processor to the other. This number of lines fits into any
+/// first-level cache.
 const LINES: usize = 256;
-/// Distance of two used lines, in lines. No prefetcher fetches one together with another.
+/// Distance of two used lines, in lines. At this distance no prefetcher fetches two used lines together.
 const APART: usize = 64;
 /// Number of interrupts in a round.
 const INTERRUPTS: usize = 20;
@@ -157,7 +158,8 @@ fn per_access(lines: &Chain, count: usize, next: impl Fn(&Line) -> usize) -> f64
     fastest((0..ROUNDS / 10).map(|_| follow(lines, count, &next)).collect())
 }
 
-/// Returns the time to get a line that the other processor has unchanged, and one that it has changed.
+/// Returns two times: to get a line that the other processor has only read, and to get a line that it has
+/// changed.
 fn passed() -> [f64; 2] {
     let lines = chain(LINES, APART);
     let meet = Meeting::default();
@@ -193,8 +195,8 @@ fn change(line: &Line) -> usize {
     line.0.load(Relaxed).wrapping_add(line.1.fetch_add(1, Relaxed) as usize & 1 << 63)
 }
 
-/// A barrier for two threads that spin. Neither sleeps, because an idle core may drop the contents of its
-/// caches.
+/// A barrier for two threads that spin. Neither thread sleeps, because an idle core may drop the contents of
+/// its caches.
 #[derive(Default)]
 struct Meeting(AtomicUsize);
 
@@ -272,8 +274,8 @@ fn passed_on() -> f64 {
     })
 }
 
-/// Returns the time of a call that wakes the other thread, and half the time until that thread has woken this
-/// one in return. The two threads run on these processors.
+/// Returns two times: of a call that wakes the other thread, and half the time until that thread has woken
+/// this thread. The two threads run on these processors.
 fn hand_over(cpus: [usize; 2]) -> (f64, f64) {
     let turn = AtomicUsize::new(0);
     let (mut wakes, mut whole) = (Vec::new(), Vec::new());

@@ -56,7 +56,7 @@ pub fn same_addresses() {
         // SAFETY: changes only where programs that start later are loaded.
         unsafe { libc::personality((now | libc::ADDR_NO_RANDOMIZE) as libc::c_ulong) };
         if let Ok(program) = std::env::current_exe() {
-            // Returns only if it failed.
+            // The call returns only if it has failed.
             let _ = std::process::Command::new(program).args(std::env::args_os().skip(1)).exec();
         }
     }

@@ -1,4 +1,5 @@
-//! Atomics whose accesses take virtual time in a run. Outside a run they are the host processor's own.
+//! Atomics whose accesses take virtual time in a run. Outside a run, an access is only the access of the host
+//! processor.
 //!
 //! Their size, alignment and representation are those of the types of `core`.
 
@@ -207,8 +208,8 @@ impl<T> Default for AtomicPtr<T> {
 
 atomic!(@common [T] AtomicPtr<T>, *mut T);
 
-/// A `Cell` that a lock guards. An access takes time, like that of an atomic, if the line has to come from
-/// another processor; otherwise it takes none.
+/// A `Cell` that a lock guards. If the cache line has to come from another processor, an access takes as long
+/// as an access to an atomic; otherwise it takes no virtual time.
 #[repr(transparent)]
 pub struct PlainCell<T>(core::cell::Cell<T>);
 

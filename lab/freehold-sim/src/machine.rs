@@ -87,8 +87,8 @@ pub struct Machine {
     pub memory: Bandwidth,
 }
 
-/// The processors of a machine. They are numbered as in Linux: the first of each core, socket by socket, then
-/// the second of each.
+/// The processors of a machine. Processors are numbered as in Linux: first the first thread of each core,
+/// socket by socket, then the second thread of each core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
@@ -96,8 +96,8 @@ pub struct Topology {
     pub sockets: usize,
     /// Number of cores per socket.
     pub cores: usize,
-    /// Number of clusters per socket. The cores of a cluster share a last-level cache of their own. One if
-    /// not given: then all cores of the socket share that cache.
+    /// Number of clusters per socket. The cores of a cluster share a last-level cache of their own. The
+    /// default is 1: all cores of the socket share one such cache.
     #[serde(default = "one")]
     pub clusters: usize,
     /// Number of processors per core, which share the core's caches.
@@ -167,7 +167,7 @@ pub struct Costs {
     pub fault: Span,
     /// Sending an interrupt to other processors.
     pub interrupt_send: Span,
-    /// The additional cost for each of these processors.
+    /// The additional cost for each processor that the interrupt is sent to.
     pub interrupt_each: Span,
     /// Time until the interrupt arrives.
     pub interrupt_latency: Span,

@@ -81,7 +81,7 @@ impl Drop for End {
 /// A task with its stack.
 struct Fiber<'t> {
     coroutine: Option<Coroutine<(), Next, (), DefaultStack>>,
-    /// Stands for the borrows of the task.
+    /// Marks that the task may borrow data with this lifetime.
     borrows: std::marker::PhantomData<&'t ()>,
 }
 

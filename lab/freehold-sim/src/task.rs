@@ -1,4 +1,5 @@
-//! Operations of a task other than accesses: waiting and spending time. They do nothing outside a run.
+//! Operations of a task other than accesses: waiting and spending time. The operations do nothing outside a
+//! run.
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::run::{give_way, look, step};

@@ -20,11 +20,10 @@ use std::panic::Location;
 /// The number of a task.
 pub type TaskId = usize;
 
-/// Iterations of a waiting loop after which the task parks until a line changes. Greater than the limit of
-/// any loop that counts its iterations.
+/// Iterations of a waiting loop after which the task parks until a line changes. Loops that count their
+/// iterations have lower limits, so they end without parking.
 const TURNS_SEEN: u32 = 1024;
-/// Maximum number of iterations between two reads in a loop that waits for a word. Greater than that of any
-/// such loop.
+/// Maximum number of iterations without a read. A loop that waits for a word reads more often than this.
 const MOST_BLIND: u32 = 128;
 /// Maximum number of lines that a waiting loop reads.
 const LOOKS: usize = 4;
@@ -36,7 +35,7 @@ pub enum Next {
     Turn,
     /// The next task on its processor has run.
     Queued,
-    /// Another task wakes it.
+    /// Another task has to wake the task.
     Asleep,
     /// A line changes.
     Spins,
@@ -245,13 +244,13 @@ impl World {
         }
     }
 
-    /// Moves a task that waits for another processor to the queue of a processor without a task. Takes from
-    /// the longest queue; of equal queues, from one of the same socket.
+    /// Moves a task from the queue of another processor to the queue of `cpu`, which has no task. Takes the
+    /// task from the longest queue. Of several equally long queues, prefers a queue of the same socket.
     fn steal(&mut self, cpu: usize) {
         let socket = self.machine.socket_of(cpu);
         let waiting = |other: &usize| self.cpus[*other].queue.len();
         let near = |other: &usize| self.machine.socket_of(*other) == socket;
-        // Of equal queues, the first.
+        // Of several equal queues, takes the first.
         let most = (0..self.cpus.len()).rev().max_by_key(|other| (waiting(other), near(other)));
         if let Some(other) = most.filter(|other| waiting(other) > 0) {
             let task = self.cpus[other].queue.pop_front();
@@ -451,7 +450,7 @@ impl World {
         self.cpus[self.cpu].clock = clock.max(answered);
     }
 
-    /// Keeps the task on its processor until an equal number of calls of [`release`](Self::release).
+    /// Keeps the task on its processor until [`release`](Self::release) has been called as often as `keep`.
     pub fn keep(&mut self) {
         let task = self.task();
         self.tasks[task].keeps += 1;
@@ -472,7 +471,7 @@ impl World {
         task.turns += 1;
         task.blind += 1;
         if task.blind > MOST_BLIND {
-            // This loop does not wait for a word.
+            // So many iterations show that the loop does not wait for another task to change a word.
             task.sees_news();
         }
         if task.turns < TURNS_SEEN || !self.cpus[self.cpu].queue.is_empty() {

@@ -1,4 +1,5 @@
-//! The definition of the command line.
+//! The definition of the command line: subcommands, arguments, their short help, and checks of their values.
+//! The longer help texts are in `help.rs`, the work is in `command/`.
 
 use crate::help;
 use clap::builder::PossibleValuesParser;

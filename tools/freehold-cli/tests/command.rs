@@ -102,7 +102,7 @@ fn unreadable_recording_is_reported_in_one_line() {
     }
 }
 
-/// A text by strace without `-ttt` is refused, whatever other option for times it was written with. The
+/// A text by strace without `-ttt` is refused, even if it was written with another option for times. The
 /// message names `-ttt`.
 #[test]
 fn strace_text_without_times_is_refused_with_the_missing_option() {
@@ -141,7 +141,7 @@ fn snapshot_file_is_refused_with_the_name_of_its_recording() {
     let folder = Folder::new();
     fs::rename(folder.path("t.trace"), folder.path("u.trace")).expect("moved");
     let said = stderr(&folder.run("replay t.snap").code(2));
-    let why = "cannot replay a snapshot file; NAME.trace of recording \"t\" is missing beside it\n";
+    let why = "cannot replay a snapshot file; the events of recording \"t\" are in a file NAME.trace, which is missing\n";
     assert_eq!(said, format!("error: t.snap:1: {why}"));
     fs::rename(folder.path("u.trace"), folder.path("t.trace.xz")).expect("moved");
     let said = stderr(&folder.run("replay t.snap").code(2));
@@ -187,8 +187,8 @@ fn damaged_files_are_refused_with_their_line() {
         let all = json(&folder.path(&format!("{recording}.json")));
         assert_eq!(all["recordings"].as_array().map(Vec::len), Some(0));
         assert_eq!(all["unusable"][0]["recording"], recording);
-        // An unwritable output is reported before the replay starts. Nothing is drawn of an unreadable
-        // recording.
+        // An unwritable output is reported before the replay starts. For an unreadable recording, no picture
+        // is written.
         folder.run(&format!("replay {recording} --picture x.svg --maps-at 1s")).code(2);
         assert!(!folder.path("x.svg").exists());
     }
@@ -475,22 +475,25 @@ fn maps_at_prints_the_address_space_at_that_time() {
     for (arguments, said) in [
         (
             "17ns --task 9",
-            "no task 9 with a known address space at 17ns; the recording has no task 9; task 1 has one at that time",
+            "no task 9 with a known address space at 17ns; the recording has no task 9; task 1 has a known address space at that time",
         ),
         (
             "30ns --task 4294967295",
-            "no task 4294967295 with a known address space at 30ns; the recording has no task 4294967295; tasks 1, 3 have one at that time",
+            "no task 4294967295 with a known address space at 30ns; the recording has no task 4294967295; tasks 1, 3 have known address spaces at that time",
         ),
         (
             "36ns --task 3",
-            "no task 3 with a known address space at 36ns; it lived from 26ns to 35ns; task 1 has one at that time",
+            "no task 3 with a known address space at 36ns; it lived from 26ns to 35ns; task 1 has a known address space at that time",
         ),
-        ("0", "no task with a known address space at 0ns; no task has one at that time"),
+        ("0", "no task with a known address space at 0ns; no task has a known address space at that time"),
         (
             "4ns --task 1",
-            "no task 1 with a known address space at 4ns; its address space is known from 5ns on; no task has one at that time",
+            "no task 1 with a known address space at 4ns; its address space is known from 5ns on; no task has a known address space at that time",
         ),
-        ("100s", "no task with a known address space at 100.000000s; no task has one at that time"),
+        (
+            "100s",
+            "no task with a known address space at 100.000000s; no task has a known address space at that time",
+        ),
     ] {
         let run = folder.run(&format!("replay t.trace --maps-at {arguments}")).code(2);
         assert_eq!(stderr(&run), format!("error: t.trace: {said}; the recording lasts 40ns\n"));
@@ -544,8 +547,8 @@ fn equal_seeds_give_equal_findings() {
     assert_eq!(findings(), findings());
 }
 
-/// The completions of every shell know the subcommands and options. Those of bash and zsh also know the
-/// experiments.
+/// The completions of every shell know the subcommands and options. The completions of bash and zsh also know
+/// the experiments.
 #[test]
 fn completions_cover_subcommands_and_options() {
     let folder = Folder::new();

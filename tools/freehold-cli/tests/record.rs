@@ -93,8 +93,8 @@ fn unwritable_recording_exits_with_125() {
     assert_eq!(output.status.code(), Some(125));
 }
 
-/// Returns true if the signal is ignored in this process, and so in its children. A shell cannot trap it
-/// then.
+/// Returns true if the signal is ignored in this process, and so in its children. A shell cannot trap a
+/// signal that it ignored at its start.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a set of signals");

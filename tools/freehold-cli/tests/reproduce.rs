@@ -38,7 +38,7 @@ fn one_experiment_writes_all_requested_files() {
     let run = reproduce(&folder, &format!("{LITTLE} --report r.html --markdown r.md --json r.json")).code(0);
     let text = stdout(&run);
     assert!(
-        text.starts_with("mmap-churn: ") && text.contains("areas mapped, touched and unmapped a second"),
+        text.starts_with("mmap-churn: ") && text.contains("areas mapped, touched and unmapped per second"),
         "{text}"
     );
     // Without a terminal the command prints a line when an experiment begins and when it ends, and no

@@ -137,8 +137,8 @@ fn register_with_a_userfaultfd_of_the_device() {
         // The first range is not page-aligned. The second is memory that the mode does not support.
         assert_eq!(ioctl(REGISTER, [start + 1, PAGE, 1, 0]), -1);
         assert_eq!(ioctl(REGISTER, [start + 2 * PAGE, PAGE, 4, 0]), -1);
-        // A move of several VMAs fails if one of them is registered. A VMA that is moved alone loses its
-        // registration.
+        // A move of several VMAs fails if one of them is registered. A call that moves only the registered
+        // VMA succeeds, and the VMA loses its registration.
         assert_eq!(several(start, to), libc::MAP_FAILED);
         let alone = libc::mremap((start + PAGE) as _, page, page, flags, (to + 4 * PAGE) as *mut u8);
         assert_eq!(alone as u64, to + 4 * PAGE);

@@ -1,4 +1,4 @@
-//! Changes of a program's memory that the kernel makes without a call or a fault that a recording could show.
+//! Changes to a program's memory that the kernel makes itself, so that no recorded call or fault shows them.
 
 use super::{is_by_the_kernel, record_program, replay, text_of};
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE};

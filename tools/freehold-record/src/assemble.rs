@@ -1,4 +1,8 @@
 //! Assembles events from the kernel's reports of their starts and ends.
+//!
+//! Reports arrive ordered by time. An [`Op`] is created at the start of a call or fault and completed at its
+//! end; a call that never returns stays without an end. After a loss of reports, all open operations are
+//! marked as lost.
 
 use super::mounts::Device;
 use super::op::Op;
@@ -76,8 +80,8 @@ pub struct Assembler<'a> {
 }
 
 impl<'a> Assembler<'a> {
-    /// Creates an assembler for a recording that begins with thread `root`. It sets the process numbers of
-    /// the snapshots.
+    /// Creates an assembler for a recording that begins with thread `root`. The assembler sets the process
+    /// numbers of the snapshots.
     pub fn new(root: i32, snapshots: &'a mut [Snapshot]) -> Self {
         let (tasks, alive, files, made) = <_>::default();
         let mut assembler = Assembler { tasks, alive, files, snapshots, made };

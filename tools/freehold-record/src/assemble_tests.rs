@@ -345,7 +345,7 @@ fn operations_in_progress_at_a_loss_have_no_known_end() {
         (34, 703, RawKind::Leave(CallName::Execve, -2)),
         (35, ROOT, RawKind::Resolved { address: 0x5000, major: false }),
         (40, 0, RawKind::Lost(0)),
-        // These reports are certain.
+        // These reports follow the end of the loss, so they are assigned with certainty.
         (50, 704, RawKind::Snapshot(0)),
         (60, ROOT, enter(CallName::Brk, &[0])),
         (62, ROOT, RawKind::Leave(CallName::Brk, 0x8000)),

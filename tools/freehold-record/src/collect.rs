@@ -43,7 +43,7 @@ pub struct Collected {
     perf: Vec<Raw>,
     /// Number of events that were lost.
     pub lost: u64,
-    /// The reason why the calls with structures in the caller's memory were not recorded, if so.
+    /// If the calls with structures in the caller's memory were not recorded, the reason.
     pub unseen: Option<anyhow::Error>,
 }
 
@@ -109,7 +109,7 @@ impl Collector {
 impl Work {
     fn round(&mut self) -> anyhow::Result<()> {
         const KEPT: &str = "cannot store the trace of the kernel";
-        // Drops until the last check were recorded then, so new drops happened after that check.
+        // The last check recorded all drops until then, so new drops happened after that check.
         let (before, looked) = (self.dropped, now());
         let dropped = self.buffers.iter().map(|(buffer, _)| buffer.dropped());
         self.dropped = dropped.sum::<Result<u64, _>>().context(KEPT)?;

@@ -50,7 +50,7 @@ pub fn gains_privileges(command: &OsStr) -> bool {
     !geteuid().is_root() && file.is_ok_and(|file| file.permissions().mode() & SET_USER_OR_GROUP != 0)
 }
 
-/// Reports that the command cannot be run. Returns the exit status for that.
+/// Reports that the command cannot be run. Returns the exit status of a command that cannot be run.
 pub fn cannot_run(command: &OsStr, error: &io::Error, tell: &dyn Fn(Notice)) -> u8 {
     let missing = error.kind() == io::ErrorKind::NotFound;
     let why = if missing { "command not found".to_owned() } else { error.to_string() };

@@ -52,7 +52,8 @@ impl Layout {
     }
 
     /// Returns instructions that store the effective set in one word of the stack and the nesting level of
-    /// its namespace in another. Register 0 is nonzero if that fails. Register 6 must point to the event.
+    /// its namespace in another. Register 0 is nonzero after the instructions if a read fails. Register 6
+    /// must point to the event.
     pub fn read(&self, effective: i16, level: i16) -> Vec<Instruction> {
         let word = |to: i16, bytes: i32| {
             [copy(R[1], R[10]), add(R[1], to.into()), set(R[2], bytes), call(READ_KERNEL)]

@@ -55,7 +55,7 @@ pub struct Freezes {
 
 /// Time limit for all threads to stop, in nanoseconds.
 const PATIENCE: u64 = 100_000_000;
-/// Time limit for processes to exit after they began to exit, in nanoseconds.
+/// Maximum time in nanoseconds from the beginning of a process's exit to its end.
 const EXITS_IN: u64 = 10_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ struct Follower {
     again: Again,
     /// True while all threads must stop: no thread is resumed.
     freezing: bool,
-    /// True if a signal has asked for the end of the recording.
+    /// True if a signal has requested the end of the recording.
     ending: bool,
     found: Followed,
 }
@@ -133,8 +133,8 @@ impl Follower {
         self.threads.entry(thread).or_insert_with(new);
     }
 
-    /// Waits until something happens, but at most for `most`. Forwards a signal that asks for the end to the
-    /// command. At a second signal, kills all processes.
+    /// Waits for an event, for at most the time `most`. Forwards a signal that requests the end of the
+    /// recording to the command. At a second such signal, kills all processes.
     fn pause(&mut self, most: Duration) {
         let Some(signal) = tracee::pause(most) else { return };
         match self.ending {
@@ -159,7 +159,8 @@ impl Follower {
         self.add(thread);
         match stop {
             Stop::Exec(before) => {
-                // A thread other than the first may have called execve. It now has the number of the first.
+                // A thread other than the first may have called execve. That thread now has the number of the
+                // first thread.
                 if before != thread {
                     self.threads.remove(&before);
                 }
@@ -290,7 +291,7 @@ fn is_gone(process: &OwnedFd) -> bool {
 fn wait_for(process: &OwnedFd, until: u64) {
     let left = until.saturating_sub(now());
     let time = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ };
-    // A process that hangs is not waited for. The data recorded of it stay valid.
+    // Does not wait longer for a process that hangs. The data recorded from that process stay valid.
     let _ = ends_within(process, &time);
 }
 

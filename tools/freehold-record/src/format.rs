@@ -119,7 +119,7 @@ fn meaning(event: &str) -> Option<(Kind, &'static [&'static str])> {
     })
 }
 
-/// Parses name and place of a field: `field:unsigned long addr; offset:16; size:8; signed:0;`.
+/// Parses the name, offset and size of a field: `field:unsigned long addr; offset:16; size:8; signed:0;`.
 fn field(line: &str) -> Option<(&str, Field)> {
     let mut parts = line.trim().split(';').map(str::trim);
     let declared = parts.next()?.strip_prefix("field:")?;

@@ -59,7 +59,8 @@ impl Output {
         let prepared = files.iter().try_for_each(|(output, contents)| output.prepare(contents));
         let written = prepared.and_then(|()| files.iter().try_for_each(|(output, _)| output.commit()));
         if written.is_err() {
-            // The temporary files may not exist, and a failure to remove them has no remedy.
+            // Errors are ignored: some of the temporary files may not exist, and there is nothing to do if
+            // one cannot be removed.
             files.iter().for_each(|(output, _)| _ = fs::remove_file(output.beside()));
         }
         written

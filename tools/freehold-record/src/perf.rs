@@ -7,9 +7,9 @@ use perf_event::events::Software;
 use perf_event::{Builder, Clock, SampleFlag, Sampler};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Minimum size in bytes of the ring of each event and processor. Otherwise the size is this fraction of the
-/// buffer of the kernel's tracing.
+/// Minimum size in bytes of the ring of each event and processor.
 const RING_BYTES: usize = 2 << 20;
+/// A ring has one part in this many of the size of the buffer of the kernel's tracing, if that is more.
 const PART_OF_BUFFER: usize = 8;
 /// Kinds of record in a ring.
 const LOST: u32 = 2;

@@ -1,17 +1,19 @@
 //! Structures in the caller's memory to which arguments of calls point. No event of the kernel shows them.
-//! They are registrations with userfaultfds, new resource limits and capabilities, and the ranges of
-//! process_madvise. The module also reports the capabilities after calls that change credentials.
+//! The structures contain registrations with userfaultfds, new resource limits and capabilities, and the
+//! ranges of process_madvise. The module also reports the capabilities after calls that change credentials.
 //!
-//! A BPF program runs when such a call begins, in any process. It reads the structure to which the argument
-//! points, and adds it to a queue. The caller has usually just written the structure, so its page is nearly
-//! always present. The page of a constant that was never touched may be absent. Then a program at the end of
-//! the call reads the structure, because the kernel has faulted the page in by that time. The structure is
-//! reported with the time of the call's start. If the call writes to the same place, or if the page is absent
-//! even at the end, the report says that the structure could not be read. The kernel's own events report the
-//! ends of calls, only of recorded processes. Other processes pay only for the two programs.
+//! A BPF program runs when such a call begins, in any process. The program reads the structure to which the
+//! argument points, and adds the structure to a queue. The caller has usually just written the structure, so
+//! its page is nearly always present. The page of a constant that was never touched may be absent. Then a
+//! program at the end of the call reads the structure, because the kernel has faulted the page in by that
+//! time. The structure is reported with the time of the call's start. If the call writes to the same place,
+//! or if the page is absent even at the end, the report says that the structure could not be read. The
+//! kernel's own events report the ends of calls, only of recorded processes. Other processes pay only for the
+//! two programs.
 //!
-//! The programs run from the start of the recording. They could not be attached after a process has created a
-//! userfaultfd, because events are read milliseconds later, and the process registers memory immediately.
+//! The programs run from the start of the recording. It would be too late to attach the programs after a
+//! process has created a userfaultfd, because events are read milliseconds later, and the process registers
+//! memory immediately.
 
 use super::bpf::{
     ARRAY, END, HALF, HASH, Instruction, Map, QUEUE, R, WORD, add, and, call, copy, count, load, program,
@@ -51,8 +53,8 @@ struct Watched {
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
     These(i32),
-    /// The size that is encoded in the argument by which the call was chosen (an ioctl), but at most the
-    /// available words. For an ioctl without a structure, the argument in its place is reported.
+    /// For an ioctl: the size that the request number encodes, but at most the size of the available words.
+    /// For an ioctl without a structure, the third argument itself is reported.
     Chosen,
 }
 
@@ -94,7 +96,7 @@ const WATCHED: [Watched; 4] = [
         ..Watched::new(CallName::Prlimit64, Some((1, &rlimit::KEPT)), 2, LIMITS)
     },
     Watched::new(CallName::Setrlimit, Some((0, &rlimit::KEPT)), 1, LIMITS),
-    // The lower halves of the sets.
+    // The lower halves of the capability sets.
     Watched::new(CallName::Capset, None, 1, 12),
 ];
 
@@ -328,7 +330,7 @@ impl<const WORDS: usize> Queue<WORDS> {
     }
 
     /// Returns instructions that add the words at register 2 to the queue, or count a lost call if the queue
-    /// is full. They overwrite the last word of the stack.
+    /// is full. The instructions overwrite the last word of the stack.
     fn push(&self) -> Vec<Instruction> {
         const FIRST: i16 = -8;
         let mut all = vec![set(R[3], 0)];
@@ -387,8 +389,8 @@ fn address(register: u8, at: i16) -> [Instruction; 2] {
     [copy(register, R[10]), add(register, at.into())]
 }
 
-/// Returns instructions that read the first two arguments of a watched call and its structure. They end the
-/// program if the call has other values.
+/// Returns instructions that read the first two arguments of a watched call and its structure. The
+/// instructions end the program if the arguments of the call are not among the watched values.
 fn structure(watched: &Watched) -> Vec<Instruction> {
     const WORDS: i32 = 8 * (OF_CALL - BEFORE) as i32;
     let at = at::<OF_CALL>;
@@ -433,8 +435,8 @@ fn structure(watched: &Watched) -> Vec<Instruction> {
     all
 }
 
-/// Returns instructions that read the ranges of a process_madvise. They end the program if there are too many
-/// ranges.
+/// Returns instructions that read the ranges of a process_madvise. The instructions end the program if there
+/// are too many ranges.
 fn ranges() -> Vec<Instruction> {
     let at = at::<OF_ADVICE>;
     let mut all = vec![

@@ -1,4 +1,5 @@
-//! Snapshots of an address space, read from /proc.
+//! Reads the state of a stopped process from /proc: VMAs, present pages, limits and sizes. The caller must
+//! keep the process stopped; a change during the reading is an error.
 #![expect(unsafe_code, reason = "an ioctl that no library supports")]
 
 use anyhow::{Context, bail};
@@ -226,7 +227,7 @@ const END: u64 = 0x7fff_ffff_f000;
 ///
 /// # Errors
 ///
-/// Fails with the errors of the ioctl: ENOTTY on a kernel without it (before 6.7).
+/// Fails with the errors of the ioctl: ENOTTY on a kernel without this request (before 6.7).
 pub fn pages(pagemap: &File) -> io::Result<Vec<Pages>> {
     let mut found = vec![Region::default(); 4096];
     let mut pages = Vec::new();

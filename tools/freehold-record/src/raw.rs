@@ -104,8 +104,8 @@ pub enum RawKind {
     Snapshot(usize),
     /// The resource limits of the thread.
     Limits(Box<Limits>),
-    /// This many reports, of unknown threads, are lost from this time on. 0 marks the end of the span of a
-    /// loss.
+    /// From this time on, this many reports of unknown threads are lost. The value 0 marks the end of the
+    /// time in which reports were lost.
     Lost(u64),
 }
 

@@ -17,7 +17,7 @@ const BYTES_USED: u64 = 0xf_ffff;
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
-/// Number of bits of an absolute time. The higher bits are those of the page's time.
+/// Number of bits of an absolute time. The higher bits are equal to those of the time in the page's header.
 const STAMP_BITS: u32 = 59;
 
 /// Reads events from the pages of one processor.

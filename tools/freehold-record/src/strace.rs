@@ -1,4 +1,4 @@
-//! Recording of calls only, by the program strace. It works wherever ptrace works.
+//! Recording of calls only, by the program strace. strace works wherever ptrace works.
 
 use super::write::{self, Names};
 use super::{Notice, command, proc, tracee};
@@ -22,7 +22,8 @@ const NEWER: [&str; 1] = ["mseal"];
 /// Compression level of the text.
 const LEVEL: i32 = 12;
 
-/// Returns the command line that makes such a text, without `-o FILE COMMAND`. Help and documents show it.
+/// Returns the strace command line that makes a text for the replay, without `-o FILE COMMAND`. The help and
+/// the documents show this command line.
 pub fn command_line() -> String {
     // Shells expand a word with a question mark to file names, so the word is quoted.
     let word = |word: &str| if word.contains('?') { format!("'{word}'") } else { word.to_owned() };

@@ -174,8 +174,8 @@ pub fn go_on(thread: i32, signal: i32) {
     let _ = ptrace(libc::PTRACE_CONT, thread, signal as usize);
 }
 
-/// Stops following a thread that is about to exit. Only its parent then waits for the thread, as without a
-/// tracer.
+/// Stops following a thread that is about to exit. From then on, only the thread's parent waits for the
+/// thread, as without a tracer.
 pub fn release(thread: i32) {
     let _ = ptrace(libc::PTRACE_DETACH, thread, 0);
 }
@@ -221,9 +221,9 @@ fn awaited() -> libc::sigset_t {
     }
 }
 
-/// Waits until something happens to a followed thread, but at most for `most`. Returns a signal that asks for
-/// the end of the recording: SIGTERM, or a SIGINT that a process sent. The terminal sends its SIGINT to
-/// the command too.
+/// Waits for an event of a followed thread, for at most the time `most`. Returns a signal that requests the
+/// end of the recording: SIGTERM, or a SIGINT that a process sent. The terminal sends its SIGINT to the
+/// command too.
 pub fn pause(most: Duration) -> Option<i32> {
     let wait = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
     // SAFETY: the call reads a set of signals and a time, and writes to `info`.

@@ -1,4 +1,5 @@
-//! Writes the files of a recording.
+//! Writes the files of a recording: assembles the reports to events (`assemble.rs`), converts times and
+//! paths, and replaces an older recording completely or not at all (`output.rs`).
 
 use super::assemble::{Assembled, Assembler, File as Mapped};
 use super::collect::Collected;
@@ -33,8 +34,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Returns the names for `output`, the name with its folder. Without `output`, the recording has the name
-    /// of the command and is in the current folder.
+    /// Returns the names of the files for `output`, which is the recording's name with its folder. Without
+    /// `output`, the recording has the name of the command and is in the current folder.
     ///
     /// # Errors
     ///
@@ -47,7 +48,7 @@ impl Names {
         };
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = name.filter(|name| !matches!(name.as_str(), ".trace" | ".snap" | ".strace"));
-        let name = name.with_context(|| format!("{} is not a name of a recording", path.display()))?;
+        let name = name.with_context(|| format!("{} cannot be the name of a recording", path.display()))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let with = |ending: &str| folder.join(format!("{name}.{ending}"));
         let (trace, snap, text) = (with("trace.zst"), with("snap.zst"), with("strace.zst"));
@@ -86,7 +87,7 @@ fn named(output: &Path) -> anyhow::Result<PathBuf> {
 /// The contents of the files, and the cost of the recording.
 #[derive(Debug)]
 pub struct Written {
-    /// The file with the events. It names the file with the snapshots.
+    /// The file with the events. This file names the file with the snapshots.
     pub file: PathBuf,
     /// Number of lines that are not comments.
     pub events: u64,
@@ -104,7 +105,7 @@ pub struct Written {
     pub stopped: u64,
     /// Number of snapshots that could not be taken, and the reason of the first failure.
     pub failed: Option<(u64, String)>,
-    /// The reason why the structures to which arguments point were not recorded, if so.
+    /// If the structures to which arguments point were not recorded, the reason.
     pub unseen: Option<anyhow::Error>,
     /// Size of the compressed files, in bytes.
     pub bytes: u64,

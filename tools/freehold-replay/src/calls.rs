@@ -104,7 +104,7 @@ fn mincore(process: &Process, planned: &PlannedCall) -> Option<Result<(), Errno>
     if args[0].is_multiple_of(PAGE) && args[2].checked_add(pages).is_none_or(|end| end > TASK_SIZE) {
         return Some(Err(Errno::EFAULT));
     }
-    // Linux copies out the result for pages before a hole before it finds the hole.
+    // Linux copies out the result for the pages below a hole, and only then finds the hole.
     let begins = process.find_vma(args[0]).is_some();
     Some(match found {
         Ok(()) => may_write(process, args[2], pages),
@@ -165,8 +165,8 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
     let place = planned.call.returned.value().filter(|_| !fixed && !chooses);
     let addr = place.unwrap_or(addr);
     // A hint is accepted only if there is also room for alignment, and for the gap below memory that grows
-    // downwards. Both may be missing here although Linux placed the mapping, so the address is forced in
-    // these cases.
+    // downwards. The room or the gap may be missing in the replay although Linux placed the mapping, so the
+    // address is forced in these cases.
     let aligned = file.is_some_and(|file| file.mapping().aligns_to_huge_pages());
     let private = flags & MapFlags::SHARED_VALIDATE == MapFlags::PRIVATE;
     let flags = match place {

@@ -90,12 +90,13 @@ pub(super) struct Compared {
     pages: PrivatePages,
     names: Untold,
     untold: untold::Untold,
-    /// VMAs that have grown without a recorded access.
+    /// Number of VMAs that have grown without a recorded access.
     grown: u64,
-    /// VMAs with other huge pages, where the setting that decides is not recorded.
+    /// Number of VMAs whose huge pages differ from Linux's, where the recording lacks the setting that
+    /// decides about huge pages.
     huge: u64,
     pub(super) resident: Resident,
-    /// VMAs that differ where the recording does not determine which pages are huge.
+    /// Number of VMAs that differ, where the recording does not determine which pages are huge.
     unsure_sizes: u64,
 }
 
@@ -397,8 +398,8 @@ fn compare_pages(
         });
     }
     let may_lack = image.touched.may_lack_pages();
-    // A call that was to populate a file of unknown length brings in pages only up to the end of the file.
-    // Only a store proves that a page is present.
+    // A call that populates a mapping of a file brings in pages only up to the end of the file, which may be
+    // unknown. Only a store proves that a page is present.
     let cut = |page: &u64| {
         image.touched.may_be_cut(*page)
             || is_of_unknown_length(process, page * PAGE) && !image.touched.was_written(*page)

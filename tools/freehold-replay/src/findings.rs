@@ -1,14 +1,16 @@
-//! Results that a worker collects during a replay: tallies, times, differences.
+//! Results that a worker collects during a replay: tallies, times, differences. Each worker has its own
+//! [`Findings`], so that no lock is needed; [`Findings::merge`] combines them after the run. `outcome.rs` has
+//! the public form.
 
 use super::outcome::{Difference, Tally};
 use freehold_trace::CallName;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Number of differences that are kept in full.
+/// Maximum number of differences that are kept; the others are only counted.
 const KEPT: usize = 20;
 
-/// Kinds of step that are not system calls. They are numbered after the calls.
+/// Kinds of step that are not system calls. These kinds are numbered after the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Other {
     Fault,
@@ -34,7 +36,8 @@ pub(super) struct Findings {
     pub(super) snapshots: Tally,
     /// VMAs of files in snapshots; `as_linux` counts those with exactly the same pages.
     pub(super) file_vmas: Tally,
-    /// Addresses that the kernel chose.
+    /// Calls for which the kernel chose an address; `as_linux` counts those for which the engine chose the
+    /// same address.
     pub(super) placed: Tally,
     /// Faults that did not reach the engine because the page was already present.
     pub(super) already_there: u64,

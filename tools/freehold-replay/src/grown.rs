@@ -15,7 +15,7 @@ use std::sync::Mutex;
 
 const PAGE: u64 = 4096;
 
-/// Ranges below memory that grows, where no VMA was known, and which calls have unmapped.
+/// Ranges that calls have unmapped below memory that grows downwards, and in which no VMA was known.
 #[derive(Default)]
 pub(super) struct Holes(Mutex<Vec<Range<u64>>>);
 
@@ -80,7 +80,7 @@ fn reaches_down(process: &Process, area: &Area) -> bool {
     let Some(start) = above(process, area.start) else { return false };
     let grown = grow(process, area.start, area.end.min(start)..start);
     if grown && area.end <= start {
-        // The recording does not show whether the rights were set before the memory grew.
+        // The recording does not show whether the protection was changed before the memory grew.
         let _ = process.mprotect(area.start, area.end - area.start, Prot::from_bits_retain(area.prot.into()));
     }
     grown

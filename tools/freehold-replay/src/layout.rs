@@ -4,7 +4,7 @@ use freehold::space::{LEGACY_BASE, Layout};
 use freehold_trace::Area;
 use freehold_trace::plan::Start;
 
-/// Lowest base of the top-down layout. Below this address lie the programs.
+/// Lowest base of the top-down layout. Programs are mapped below this address.
 const LOWEST_BASE: u64 = 0x6000_0000_0000;
 /// Size of the range from which Linux draws the base of the legacy layout: 2^32 pages.
 const LEGACY_DRAWN: u64 = 1 << 44;

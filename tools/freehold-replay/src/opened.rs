@@ -58,7 +58,7 @@ impl Opened {
         let new = |access| File::new(&self.mapping, access, &self.name).ok();
         let Some(how) = access else {
             if self.guess.get().is_none() {
-                // Another thread may have set it first.
+                // Another thread may have set `guess` first; then its file is used.
                 let _ = self.guess.set(new(FileAccess::READ_WRITE)?);
             }
             return self.guess.get().cloned();
@@ -138,7 +138,8 @@ impl Opened {
             return Some(Returned::Value(*seals));
         }
         let added = u64::from(call.args[2] as u32);
-        // On an executable file this seal implies more seals. Whether the file is executable is not known.
+        // On an executable file this seal implies more seals, and the recording does not show if the file is
+        // executable.
         if added & seal::EXEC != 0 {
             return None;
         }

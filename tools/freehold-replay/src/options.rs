@@ -7,7 +7,7 @@ use freehold_trace::plan::SEGMENT;
 /// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Number of virtual CPUs. Each has a worker.
+    /// Number of virtual CPUs. Each virtual CPU has a worker.
     pub cpus: usize,
     /// Memory has contents. Otherwise memory is phantom: frames without contents.
     pub backed: bool,
@@ -22,7 +22,7 @@ pub struct Options {
     /// Largest number of steps planned and run at a time. With a smaller number, tasks synchronise more
     /// often.
     pub segment: usize,
-    /// Compare the addresses that the kernel chose. For this, calls that change which addresses are free keep
+    /// Compare the addresses that the kernel chose. Calls that change the set of free addresses then keep
     /// their order. Otherwise the replay uses Linux's addresses.
     pub places: bool,
     /// Largest number of steps that a task takes in a row. Large enough to keep the cost of switching small.

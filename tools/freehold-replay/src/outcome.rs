@@ -10,8 +10,8 @@ use std::time::Duration;
 pub struct Outcome {
     /// The recording's name.
     pub name: String,
-    /// The recording is a text by strace. It has no faults and no snapshots, and the program ran at the speed
-    /// of strace.
+    /// The recording is a text by strace. A text has no faults and no snapshots, and the program ran at the
+    /// speed of strace.
     pub calls_only: bool,
     /// The locking design of the replay.
     pub design: Design,
@@ -28,8 +28,8 @@ pub struct Outcome {
     /// Snapshots of address spaces.
     pub snapshots: Tally,
     /// VMAs of files in the snapshots whose pages were compared. `as_linux` counts the VMAs with exactly the
-    /// same pages. Each other VMA has at least the pages that recorded faults prove, and no page that they do
-    /// not explain; otherwise it is a difference.
+    /// same pages. Any other VMA is a difference, unless it has all pages that the recorded faults prove and
+    /// only pages that the recorded faults explain.
     pub file_vmas: Tally,
     /// Calls for which the kernel chose an address, and for which the engine, in the same state, chose one
     /// too.
@@ -52,7 +52,8 @@ pub struct Outcome {
     pub exclusive_hold: Beside,
     /// Times for which a task waited for the mmap lock, in nanoseconds.
     pub mmap_lock_wait: Beside,
-    /// Time by kind of call, ordered by Linux's time, longest first. Faults are a kind.
+    /// Time by kind of call, ordered by Linux's time, longest first. Page faults, forks, execs and exits are
+    /// kinds too.
     pub kinds: Vec<KindTime>,
     /// TLB flushes of the engine, and the interrupts that Linux sent for its own flushes.
     pub flushes: FlushCount,
@@ -88,7 +89,7 @@ impl Outcome {
 pub struct Tally {
     /// Number of things that were checked.
     pub all: u64,
-    /// Number of those that matched Linux.
+    /// Number of checked things that matched Linux.
     pub as_linux: u64,
 }
 
@@ -116,8 +117,8 @@ pub struct Rungs {
     pub vma_lock: u64,
     /// The mmap lock.
     pub mmap_lock: u64,
-    /// Not served by the engine: the page was already present. It came with a neighbour, or by another
-    /// thread.
+    /// Not served by the engine: the page was already present. A fault on a neighbouring page, or another
+    /// thread, had brought in the page.
     pub already_there: u64,
 }
 
@@ -186,7 +187,7 @@ pub(crate) fn nanoseconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok
     to.serialize_u64(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Serialises both keys. They are null if the time is not recorded.
+/// Serialises both keys. Both values are null if the time is not recorded.
 fn of_linux<S: Serializer>(time: &Option<LinuxTime>, to: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Keys {

@@ -520,7 +520,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         let made = self.cpu.call(|| {
             drop(old);
             let made = start::start(self.world, start)?;
-            // Set now, because mappings from the start keep their attributes.
+            // The attributes are set after the mappings of the start exist, so that these mappings do not
+            // change.
             inherited.give(&made.0, start)?;
             anyhow::Ok(made)
         });

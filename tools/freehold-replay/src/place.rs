@@ -61,9 +61,9 @@ impl Chosen {
         }
     }
 
-    /// Retries with the other alignment of the file. Linux aligns a file of at least 2 MiB if its file system
-    /// can map huge pages, which no recording shows. Keeps the other alignment if it leads to Linux's
-    /// address.
+    /// Makes the call again with the other alignment of the file, and keeps that alignment if the engine then
+    /// chooses Linux's address. Linux aligns a file of at least 2 MiB if its file system can map huge pages,
+    /// which no recording shows.
     fn aligned_otherwise(
         self,
         world: &World,

@@ -1,4 +1,8 @@
 //! Pages of files that an address space may have mapped, as explained by recorded faults and calls.
+//!
+//! [`Reached`] belongs to one address space, and has a lock of its own because the tasks of the address space
+//! run concurrently. `resident.rs` compares snapshots with these pages; `touched.rs` keeps the pages that
+//! recorded events have touched.
 
 use super::TASK_SIZE;
 use super::workers::lock;
@@ -104,7 +108,8 @@ impl Reached {
         }
     }
 
-    /// Updates `len` bytes from `at` to the pages that the engine has: removes all others, adds missing ones.
+    /// Sets the pages in `len` bytes from `at` to the pages that the engine has there: removes all others,
+    /// and adds the missing ones.
     pub(super) fn follow(&self, process: &Process, at: u64, len: u64) {
         let end = at.saturating_add(len).min(TASK_SIZE).next_multiple_of(PAGE);
         let range = (at & !(PAGE - 1)).min(end)..end;

@@ -1,8 +1,8 @@
 //! Calls that Linux refused for a reason that recordings do not show: limits, credentials, overcommit, or how
 //! a file was opened and whether it can be mapped.
 //!
-//! The engine does not know such reasons, so it may make such a call. That is not a difference. The replay
-//! undoes the call, so that later comparisons start from the same state.
+//! The engine does not know such reasons, so the call may succeed on the engine. Such a success does not
+//! count as a difference. The replay undoes the call, so that later comparisons start from the same state.
 
 use super::image::Image;
 use super::length;
@@ -309,7 +309,8 @@ fn apart(process: &Process, call: &Call) -> Option<Refused> {
             .then_some(Refused::Leave(aside::APART))
             .or(Some(Refused::Undo(Before::nothing(), aside::APART)));
     }
-    // The part that is cut off could not be restored.
+    // A call that shrinks a mapping is not made, because the replay could not restore the part that is cut
+    // off.
     Some(if new < old {
         Refused::Leave(aside::APART)
     } else {

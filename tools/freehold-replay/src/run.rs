@@ -1,9 +1,9 @@
 //! Runs a segment of a plan: tasks run in parallel on virtual CPUs, and each step runs as soon as the steps
 //! that it must wait for are done.
 //!
-//! A task is data: its next step and its address space. A worker is a thread with a virtual CPU. It takes a
-//! ready task, performs some of its steps, and puts the task back. The seed determines the number of steps
-//! and the choice of tasks. A task whose next step must wait is parked at the task that it waits for.
+//! A task is data: its next step and its address space. A worker is a thread with a virtual CPU. A worker
+//! takes a ready task, performs some of its steps, and puts the task back. The seed determines the number of
+//! steps and the choice of tasks. A task whose next step must wait is parked at the task that it waits for.
 //!
 //! | word | states | written by |
 //! | --- | --- | --- |
@@ -265,7 +265,8 @@ impl<'p> Run<'p> {
         parked.push((wait.index + 1, task));
     }
 
-    /// Records that the task of `slot` has done `done` steps. Makes the tasks ready that waited for this.
+    /// Records that the task of `slot` has done `done` steps. Makes those tasks ready that waited for the
+    /// last of these steps.
     fn step_done(&self, slot: usize, done: u32) {
         let slot = &self.slots[slot];
         // SeqCst: pairs with `park` and `is_done`; see `park`.

@@ -13,7 +13,7 @@ pub struct Layout {
     pub indent: usize,
     /// Number of blanks between columns.
     pub gap: u16,
-    /// Number of columns that are flush left. The others are flush right.
+    /// Number of columns that are flush left. The other columns are flush right.
     pub left: usize,
 }
 

@@ -1,4 +1,5 @@
-//! The tasks of a recording, with their lifetimes.
+//! The tasks of a recording, with their lifetimes and names, for `--tasks` and for the choice of a task by
+//! `--maps-at`. The list comes from the recording alone, without a replay.
 
 use crate::source::Source;
 use crate::table::{Layout, row};
@@ -211,14 +212,14 @@ impl fmt::Display for NoTask {
             .map(|(number, _)| number.to_string())
             .collect();
         match then.as_slice() {
-            [] => write!(f, "; no task has one at that time")?,
-            [one] => write!(f, "; task {one} has one at that time")?,
+            [] => write!(f, "; no task has a known address space at that time")?,
+            [one] => write!(f, "; task {one} has a known address space at that time")?,
             some if some.len() <= MOST_NAMED => {
-                write!(f, "; tasks {} have one at that time", some.join(", "))?
+                write!(f, "; tasks {} have known address spaces at that time", some.join(", "))?
             }
             many => write!(
                 f,
-                "; tasks {} and {} more have one at that time",
+                "; tasks {} and {} more have known address spaces at that time",
                 many[..MOST_NAMED].join(", "),
                 many.len() - MOST_NAMED
             )?,

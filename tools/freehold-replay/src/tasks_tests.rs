@@ -71,27 +71,27 @@ fn error_explains_why_no_task_is_found() {
         (
             None,
             500,
-            "no task with a known address space at 0.500us; no task has one at that time; the recording lasts",
+            "no task with a known address space at 0.500us; no task has a known address space at that time; the recording lasts",
         ),
         (
             Some(1),
             500,
-            "no task 1 with a known address space at 0.500us; its address space is known from 1.000us on; no task has one at that time;",
+            "no task 1 with a known address space at 0.500us; its address space is known from 1.000us on; no task has a known address space at that time;",
         ),
         (
             Some(9),
             3500,
-            "no task 9 with a known address space at 3.500us; the recording has no task 9; tasks 1, 2 have one at that time;",
+            "no task 9 with a known address space at 3.500us; the recording has no task 9; tasks 1, 2 have known address spaces at that time;",
         ),
         (
             Some(2),
             6000,
-            "at 6.000us; it lived from 3.000us to 6.000us; tasks 1, 3 have one at that time; the recording lasts 1234.567us",
+            "at 6.000us; it lived from 3.000us to 6.000us; tasks 1, 3 have known address spaces at that time; the recording lasts 1234.567us",
         ),
         (
             Some(3),
             2000,
-            "at 2.000us; its address space is known from 5.000us on; task 1 has one at that time",
+            "at 2.000us; its address space is known from 5.000us on; task 1 has a known address space at that time",
         ),
     ] {
         let why = NoTask { task, time, tasks: tasks(TRACE) }.to_string();
@@ -99,7 +99,7 @@ fn error_explains_why_no_task_is_found() {
     }
     let unknown =
         NoTask { task: Some(1), time: 10, tasks: tasks("# fhtrace 1 t\n0 0 1 brk 0 = 1000\n9 0 1 X g\n") };
-    assert!(unknown.to_string().contains("; it has not called execve, so its address space is not known; no task has one at that time; the recording lasts 9ns"), "{unknown}");
+    assert!(unknown.to_string().contains("; it has not called execve, so its address space is not known; no task has a known address space at that time; the recording lasts 9ns"), "{unknown}");
 }
 
 /// A message has one line, whatever the number of tasks.
@@ -109,7 +109,9 @@ fn message_names_a_limited_number_of_tasks() {
     (2..40).for_each(|child| trace += &format!("5 0 1 N {child} {child} 0\n"));
     let why = NoTask { task: Some(99), time: 5, tasks: tasks(&trace) }.to_string();
     assert!(
-        why.contains("tasks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 27 more have one at that time"),
+        why.contains(
+            "tasks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 27 more have known address spaces at that time"
+        ),
         "{why}"
     );
 }

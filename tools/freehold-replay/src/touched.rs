@@ -85,7 +85,7 @@ struct Pages {
     unsure_size: Vec<Range<u64>>,
 }
 
-/// The state of some pages that was taken out.
+/// The state of some pages, taken out of [`Pages`] to be put back at other page numbers.
 struct Taken {
     blocks: Vec<(u64, [u64; 3])>,
     ranges: Vec<Range<u64>>,
@@ -234,8 +234,7 @@ impl Touched {
         Touched(Mutex::new(Both { here: Pages::default(), before }))
     }
 
-    /// Returns true if a recorded event has touched the page with number `page` so that a page of kind `of`
-    /// must be present.
+    /// Returns true if, after the recorded events, a page of kind `of` must be present at page number `page`.
     pub(super) fn contains(&self, page: u64, of: Of) -> bool {
         let both = self.lock();
         both.here.contains(page, of) || of != Of::File && both.before.contains(page, of)
@@ -414,7 +413,7 @@ mod tests {
             .called(&call(CallName::Munmap, [62 * PAGE, 3 * PAGE, 0, 0, 0, 0], Returned::Value(0)), nothing);
         touched.called(&call(CallName::Munmap, [60 * PAGE, 1, 0, 0, 0, 0], Returned::Error(22)), nothing);
         assert_eq!(has(), [60, 61, 65, 66, 67, 100, 101, 102, 103]);
-        // Two of four pages move. The others are unmapped.
+        // Two of four pages move. The other two pages are unmapped.
         let to = 130 * PAGE;
         touched.called(
             &call(CallName::Mremap, [65 * PAGE, 4 * PAGE, 2 * PAGE, 3, to, 0], Returned::Value(to)),

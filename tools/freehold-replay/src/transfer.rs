@@ -1,4 +1,5 @@
-//! process_vm_readv and process_vm_writev: compares the results and the bytes with the recording.
+//! process_vm_readv and process_vm_writev: compares the results and the bytes with the recording. Differences
+//! that the program itself may have caused, by stores that no recording shows, do not count.
 
 use super::answers::returned;
 use super::calls::may_use;
@@ -150,8 +151,9 @@ fn shown(transfer: &Transfer) -> impl Iterator<Item = (usize, &[u8])> {
 }
 
 impl Moved {
-    /// Compares the bytes read. A byte that is not zero here came from a recorded call, and so should a byte
-    /// at an address in `written`. The program may have stored the others itself.
+    /// Compares the bytes read. A byte that differs is an error if a recorded call wrote it: if the byte is
+    /// not zero in the replay, or its address is in `written`. Any other byte may have been stored by the
+    /// program itself.
     fn compare(&mut self, transfer: &Transfer, written: &[Range<u64>], bytes: &[u8]) {
         for (from, text) in shown(transfer) {
             for (place, (linux, ours)) in (from..).zip(text.iter().zip(&bytes[from.min(bytes.len())..])) {

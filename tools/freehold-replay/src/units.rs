@@ -36,7 +36,7 @@ pub fn duration(time: Duration) -> String {
     nanoseconds(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Formats the mean time of one of `count`, which took `time` together.
+/// Formats the mean time of `count` operations, which took `time` in total.
 pub fn each(time: Duration, count: u64) -> String {
     match count {
         0 => "-".to_owned(),

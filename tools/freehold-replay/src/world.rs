@@ -1,4 +1,8 @@
-//! The machine on which a recording is replayed, and the state that all its processes share.
+//! The machine on which a recording is replayed, and the state that all its processes share: files, segments,
+//! settings and address spaces.
+//!
+//! Workers share the world by reference. Between segments the replay changes it exclusively; while a segment
+//! runs, only state behind a lock or in an atomic changes.
 
 use super::Options;
 use super::image::{Image, Totals};
@@ -54,7 +58,8 @@ pub(super) struct World {
     pub(super) machine: Machine,
     pub(super) engine: Counted<Engine<Machine>>,
     pub(super) options: Options,
-    /// Number of bytes that Linux never refused to promise, whatever it had promised before (overcommit).
+    /// Largest number of bytes that Linux never refuses to promise because of overcommit, regardless of the
+    /// memory that it has already promised.
     pub(super) promises: u64,
     /// A process_vm_writev has written to addresses that are not recorded.
     pub(super) unseen_writes: bool,
@@ -196,7 +201,8 @@ impl World {
         self.engine.set_shared_blocks(self.shared.blocks);
     }
 
-    /// Returns the initial settings of an address space. They are root's, as in the recordings.
+    /// Returns the initial settings of an address space. The settings are those of a process of root, because
+    /// the recordings are of such processes.
     pub(super) fn config(&self) -> SpaceConfig {
         SpaceConfig {
             // Linux uses the first fit.
@@ -403,7 +409,8 @@ pub(super) fn plain_name(name: &str) -> &str {
     name.strip_suffix(" (deleted)").unwrap_or(name)
 }
 
-/// Returns true if a driver determines the mappings of the file with this name. Recordings do not show these.
+/// Returns true if a driver determines the mappings of the file with this name. Recordings do not show how
+/// the driver sets up its mappings.
 pub(super) fn is_of_driver(name: &str) -> bool {
     let device = name.strip_prefix("/dev/").filter(|_| plain_name(name) != ZEROES);
     let is_device = device.is_some_and(|name| !name.starts_with("shm/") && !name.starts_with("hugepages"));

@@ -1,6 +1,6 @@
 //! Recordings that are well formed but meaningless: numbers at their limits, areas at invalid addresses,
 //! tasks that violate the order of events. Each is refused with its file and line, or replayed with its
-//! differences reported. None may panic, hang or exhaust memory.
+//! differences reported. No recording may make the replay panic, hang or exhaust memory.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::picture;
@@ -31,7 +31,7 @@ impl Recording {
     /// Runs every operation on the recording.
     fn all(&self, options: &Options) -> Result<Outcome, ReplayError> {
         let outcome = replay(&self.path(), options, &());
-        // The results of the picture and the maps are not checked here, only that both end.
+        // This test does not check the picture and the maps, but both must end.
         let drawn = picture::of_recording(&self.path());
         let _ = maps_at(&self.path(), u64::MAX / 2, None, options);
         if let Ok(outcome) = &outcome {

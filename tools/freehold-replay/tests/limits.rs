@@ -102,7 +102,7 @@ fn refusal_that_no_limit_explains_is_a_difference() {
             assert_eq!((unknown.difference_count, unknown.not_checked()), (0, 1), "{refused}");
         }
     }
-    // More memory than a machine must have.
+    // The call needs more memory than the smallest recorded machine may have.
     let large = outcome(&format!("{NONE}10 0 1 mmap 0 40000000 3 22 -1 0 = -12\n"));
     assert_eq!((large.difference_count, large.not_checked()), (0, 1));
     // The process once had the right to lock more.

@@ -185,8 +185,8 @@ fn incorrect_recordings_are_reported_with_their_line() {
     }
 }
 
-/// A page more than recorded faults explain. The kernel itself may have touched it, so the page is counted
-/// and reported as not checked.
+/// The snapshot has one page more than the recorded faults explain. The kernel itself may have touched that
+/// page, so the page is counted and reported as not checked.
 #[test]
 fn pages_that_the_kernel_may_have_touched_are_not_checked() {
     for (truth, lie) in [("35 0 3 F 5001000 6 x1\n", ""), ("P fffffdc 1 8", "P fffffdb 2 8")] {
@@ -410,13 +410,13 @@ fn pages_of_files_are_compared() {
 #[test]
 fn impossible_pages_of_files_are_reported() {
     let lies: &[(&str, &str, bool)] = &[
-        // A missing page that was faulted in; one that was only mapped along; all such pages; the page of one
-        // of the three faults.
+        // Four cases of missing pages: a page that was faulted in; a page that only a fault on another page
+        // mapped; all such pages; the page of one of the three faults.
         ("P 7effffff1 24", "P 7effffff2 23", true),
         ("24 c\nP ffffd8", "23 c\nP ffffd9", false),
         ("P 7effffff1 24 c\nP ffffd8", "P 7effffff1 1 c\nP d 1 c\nP d 1 c\nP ffffdf", false),
         ("P 7effffff1 24 c\nP ffffd8", "P 7effffff1 1 c\nP d 1 c\nP ffffed", true),
-        // An additional page far from any fault; pages that DONTNEED unmapped.
+        // Two cases of an additional page: far from any fault; unmapped by DONTNEED.
         ("24 c\nP ffffd8", "24 c\nP 2 1 c\nP ffffd5", true),
         ("24 c\nP ffffd8", "24 c\nP 1 1 c\nP ffffd6", true),
         // The resident size that the kernel reports.

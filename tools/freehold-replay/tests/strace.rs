@@ -20,8 +20,8 @@ fn try_replay(text: &str) -> Result<Outcome, String> {
     }
 }
 
-/// An unreadable line does not end the replay. The lines after it are replayed. State that the line may have
-/// changed is not checked.
+/// An unreadable line does not end the replay. The lines after it are replayed. The replay does not check any
+/// state that the unreadable line may have changed.
 #[test]
 fn lines_after_an_unreadable_line_are_replayed() {
     let text = |odd: &str| {
@@ -456,12 +456,12 @@ fn chosen_address_reveals_the_vmas_near_growing_memory() {
     let place = "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x10700000";
     let first = counts(&arena(&format!("{stack}\n{hidden}\n{place}")));
     assert_eq!(first, (2, 2));
-    // The chosen address settles this.
+    // The chosen address determines whether the call unmapped the page.
     let next = "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x106ff000
         madvise(0x106ff000, 8192, MADV_DONTDUMP) = 0";
     assert_eq!(counts(&arena(&format!("{stack}\n{hidden}\n{place}\n{next}"))), (4, 2));
-    // Page faults, and an munmap of the grown pages, may have left VMAs below. It is not certain that nothing
-    // is mapped there.
+    // Page faults, and an munmap of the grown pages, may have left VMAs below. So these addresses may be
+    // mapped.
     assert_eq!(counts(&arena(&format!("{stack}\n{place}"))), (2, 1));
 }
 

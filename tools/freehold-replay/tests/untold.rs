@@ -157,8 +157,8 @@ fn growth_by_the_kernel_keeps_holes() {
     assert!(outcome(2, &events("7f000000b000"), (2, areas, pages, 16)).difference_count > 0);
 }
 
-/// A child inherits registrations of a userfaultfd with UFFD_FEATURE_EVENT_FORK, until a descriptor is closed
-/// that only the event reveals.
+/// A child inherits registrations of a userfaultfd with UFFD_FEATURE_EVENT_FORK. The inherited registrations
+/// last until the child's userfaultfd is closed, whose descriptor only the fork event contains.
 #[test]
 fn registrations_that_a_fork_copies_are_not_compared() {
     let events = |features: &str, to: &str| {
@@ -397,7 +397,8 @@ fn lazily_freed_page_may_be_gone() {
     };
     let area = "7f0000000000-7f0000002000 rw-p 0 - | 4,,,,4,4,4,, | rdwrmrmwmeac\n";
     let pages = |others: &str| format!("P 12 1 8\n{others}");
-    // The second page was not freed. The first is still present, or dropped.
+    // The second page was not freed. The first page is still present in one snapshot, and dropped in the
+    // other.
     let (both, second) = ("P 7efffffed 2 8\nP fffffdc 1 8\n", "P 7efffffee 1 8\nP fffffdc 1 8\n");
     let stays = outcome(2, &events("8"), (1, area, &pages(both), 16));
     assert_as_linux(&stays, &[(aside::DROPPED, 0)]);

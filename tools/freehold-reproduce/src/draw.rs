@@ -8,8 +8,8 @@ use plotters::coord::cartesian::Cartesian2d;
 use plotters::element::{DashedPathElement, DynElement};
 use plotters::prelude::*;
 
-/// The window for which a plot is drawn. The letters have a suitable size in each, so one drawing is not a
-/// scaled copy of the other.
+/// The window for which a plot is drawn. The letters have a readable size in each shape, so one drawing is
+/// not a scaled copy of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A large window. The legend is beside the plot.

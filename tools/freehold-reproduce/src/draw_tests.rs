@@ -9,7 +9,7 @@ fn plot(names: usize) -> Plot {
     };
     let x = Axis::linear("tasks & threads", Unit::Count);
     Plot {
-        title: "Faults a second".to_owned(),
+        title: "Faults per second".to_owned(),
         x: Axis { names: (0..names).map(|n| format!("load {n}")).collect(), ..x },
         y: Axis::logarithmic("faults", Unit::PerSecond),
         lines: vec![line("Exclusive", 1e3), line("Released", 1e5), line("none", 0.0)],

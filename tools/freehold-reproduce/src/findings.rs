@@ -67,7 +67,8 @@ impl Table {
         said(what, cells)
     }
 
-    /// Returns a sentence with the cells of a column, row by row, in the same form.
+    /// Returns a sentence with the cells of a column, row by row. The form is that of
+    /// [`row_says`](Self::row_says).
     pub fn column_says(&self, what: &str, column: usize) -> Option<String> {
         said(what, self.rows.iter().map(|row| (row.name.as_str(), &row.cells[column])))
     }

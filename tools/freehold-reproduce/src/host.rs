@@ -83,7 +83,7 @@ impl Area {
         unsafe { libc::madvise(self.pointer(), self.bytes, libc::MADV_DONTNEED) };
     }
 
-    /// Makes a page read-only and writable again.
+    /// Makes a page read-only, and then writable again.
     ///
     /// # Panics
     ///

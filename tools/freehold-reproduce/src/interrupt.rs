@@ -9,7 +9,7 @@ use std::thread;
 const ENDING: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
 
 /// Calls `tell` from a separate thread with the first signal that is to end the process. Threads that start
-/// later are not interrupted by the signal. The process is not ended by it until [`stop`] is called.
+/// later are not interrupted by the signal. Until [`stop`] is called, such a signal does not end the process.
 pub fn watch(tell: impl FnOnce(i32) + Send + 'static) {
     let awaited = awaited();
     // SAFETY: changes the signal mask of the calling thread. The set outlives the call.

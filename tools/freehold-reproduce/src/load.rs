@@ -85,7 +85,7 @@ impl World {
 pub enum Side {
     /// A process with some design.
     Design(Process),
-    /// The kernel of the host. Always the last side.
+    /// The kernel of the host. This side is always the last one in the list of sides.
     Host,
 }
 

@@ -14,7 +14,7 @@ pub struct Scale {
     pub quick: bool,
     /// Number of turns of each side, if the user sets it.
     pub turns: Option<usize>,
-    /// Length of a turn for work that runs for a time.
+    /// Duration of a turn of an experiment that counts the work done in a fixed time.
     pub turn: Duration,
     /// Number of processors to use.
     pub cpus: usize,
@@ -57,8 +57,8 @@ impl Scale {
         self.design.map_or(usual, |design| design.space)
     }
 
-    /// Returns the locking for experiments in which the steps leave no choice: the default, with one change
-    /// of a space at a time, as in all steps.
+    /// Returns the locking for the properties that an experiment does not compare: the user's choice, or the
+    /// default with exclusive writers, as in all steps.
     pub fn usual_locking(&self) -> Locking {
         self.locking(Locking { write: Write::Whole, ..Locking::default() })
     }
@@ -73,7 +73,7 @@ impl Scale {
         self.turns.unwrap_or(self.choose(5, 3))
     }
 
-    /// Returns the number of turns if a turn takes seconds.
+    /// Returns the number of turns for an experiment whose turns each take several seconds.
     pub fn long_turns(&self) -> usize {
         self.turns.unwrap_or(3)
     }

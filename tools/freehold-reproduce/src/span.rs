@@ -50,7 +50,7 @@ impl Span {
     /// Creates a range with marks at powers of `base`, limited to a readable number.
     fn logarithmic(low: f64, high: f64, base: f64) -> Span {
         let power = |value: f64| value.ln() / base.ln();
-        // The tolerance keeps a value on a power in spite of rounding.
+        // Without the tolerance, rounding could move a value that is a power of `base` to the next power.
         let (first, last) = ((power(low) + 1e-9).floor(), (power(high) - 1e-9).ceil());
         let last = last.max(first + 1.0);
         let step = ((last - first) / MOST).ceil().max(1.0);

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-/// Units of the progress bar in a second.
+/// Units of the progress bar per second.
 const SCALE: f64 = 1000.0;
 
 /// Progress on standard error. The thread that coordinates the experiments writes it between two steps, while

@@ -7,8 +7,8 @@ use super::unit::Unit;
 use freehold_replay::table::{Layout, wrapped};
 use freehold_replay::units;
 
-/// Returns the text of a cell: the median, and half the distance between the extremes of the turns. Gives
-/// both extremes for a change, and if they are far apart.
+/// Returns the text of a cell: the median, and half the distance between the extremes of the turns. Instead
+/// of the half distance, the text contains both extremes if they are far apart, or if the cell is a change.
 pub fn cell(cell: &Cell) -> String {
     match parts(cell) {
         (value, None) => value,

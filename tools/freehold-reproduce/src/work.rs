@@ -40,7 +40,7 @@ pub struct Work {
 pub enum End {
     /// All experiments were done, or failed.
     Whole,
-    /// A signal ended them.
+    /// A signal ended the experiments.
     Interrupted(i32),
 }
 

@@ -33,8 +33,8 @@ pub(crate) fn lock_range(start: u64, len: u64) -> Range<u64> {
     span(start, len.wrapping_add(start & (PAGE - 1)))
 }
 
-/// Returns the range that a call concerns, and the range to which the call moves memory. Either may be empty.
-/// Returns `None` if the call names no addresses.
+/// Returns the range that a call concerns, and the range to which the call moves memory. Either range may be
+/// empty. Returns `None` if the call names no addresses.
 ///
 /// `value` is the result of a call that succeeded. `segment` is the size in bytes of the segment that shmat
 /// attaches or shmdt detaches.

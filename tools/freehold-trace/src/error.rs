@@ -1,4 +1,7 @@
 //! Errors in recordings, and the places where they occur.
+//!
+//! Parsers of lines return a [`Bad`], which knows only the offset in the line. The reader adds the file and
+//! the line ([`Bad::at`]), which gives the public [`ReadError`].
 
 use std::fmt;
 use std::io;
@@ -193,7 +196,7 @@ impl ReadError {
 fn wanted(name: &str, trace: Option<&Path>) -> String {
     match trace {
         Some(trace) => format!("replay {} instead", trace.display()),
-        None => format!("NAME.trace of recording {name:?} is missing beside it"),
+        None => format!("the events of recording {name:?} are in a file NAME.trace, which is missing"),
     }
 }
 

@@ -173,7 +173,7 @@ pub struct Call {
     pub beside: Vec<Beside>,
 }
 
-/// A range that two calls with overlapping times concern.
+/// A range that two calls operate on at overlapping times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beside {
     /// The range.

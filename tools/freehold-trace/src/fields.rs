@@ -41,7 +41,7 @@ impl<'a> Fields<'a> {
         eaten
     }
 
-    /// Skips `text` if it comes next. Returns true if it did.
+    /// Skips `text` if the rest of the line begins with it. Returns true if `text` was skipped.
     pub(crate) fn eat_text(&mut self, text: &[u8]) -> bool {
         let eaten = self.line[self.at..].starts_with(text);
         if eaten {

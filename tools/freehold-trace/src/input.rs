@@ -1,4 +1,5 @@
-//! Opens a file, and decompresses it if it is compressed. The first bytes of the file decide, not its name.
+//! Opens a file, and decompresses it if it is compressed. The first bytes of the file determine the
+//! compression, not its name.
 
 use crate::ahead::Ahead;
 use crate::error::ReadError;

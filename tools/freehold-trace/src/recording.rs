@@ -1,4 +1,8 @@
-//! An open recording.
+//! An open recording: reads events, files, settings and snapshots in order, from either format.
+//!
+//! [`Recording`] chooses the reader by the first bytes of the file: `trace.rs` for `NAME.trace`, `strace/`
+//! for a text by strace. `snap.rs` reads the snapshots. The recording is read once, from the beginning to the
+//! end; memory stays bounded.
 
 use crate::error::{Bad, Place, ReadError, excerpt};
 use crate::files::Files;

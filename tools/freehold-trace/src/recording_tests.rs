@@ -80,8 +80,8 @@ fn other_files_are_refused() {
     assert_eq!(message("hello\n", None), format!("{first}\"hello\""));
     assert_eq!(
         message(SNAP, None),
-        "some.trace:1: cannot replay a snapshot file; NAME.trace of recording \"name with blanks\" is missing \
-         beside it"
+        "some.trace:1: cannot replay a snapshot file; the events of recording \"name with blanks\" are in a file \
+         NAME.trace, which is missing"
     );
     assert_eq!(message("# fhsnap 1 \n", None), format!("{first}\"# fhsnap 1 \""));
     assert_eq!(message("# fhtrace 1 \n", None), format!("{first}\"# fhtrace 1 \""));

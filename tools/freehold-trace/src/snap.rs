@@ -1,4 +1,7 @@
-//! Reads `NAME.snap`: the kernel's VMA lists and present pages.
+//! Reads `NAME.snap`: the kernel's VMA lists and present pages, one snapshot after the other.
+//!
+//! An event refers to a snapshot by its number. The file is read only as far as a requested snapshot; skipped
+//! snapshots are kept, up to a maximum number of lines.
 
 use crate::error::{Bad, ReadError};
 use crate::fields::{Fields, text};

@@ -1,4 +1,8 @@
-//! Reads `NAME.trace`: one event per line.
+//! Reads `NAME.trace`: one event per line, after a header with the version and the name.
+//!
+//! The reader checks each line by itself and against the earlier lines ([`Seen`]: times ascend, tasks and
+//! files are known). An unreadable line becomes a loss of events, and the lines after it are read. `write.rs`
+//! is the counterpart.
 
 use crate::error::{Bad, Place, ReadError, excerpt};
 use crate::fields::Fields;

@@ -1,4 +1,5 @@
-//! Lines of a recording that cannot be read. They are reported and counted, and the other lines are read.
+//! Lines of a recording that cannot be read. Unreadable lines are reported and counted, and the other lines
+//! are read.
 
 use crate::error::ReadError;
 

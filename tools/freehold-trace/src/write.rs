@@ -1,4 +1,7 @@
-//! Writes `NAME.trace` and `NAME.snap`.
+//! Writes `NAME.trace` and `NAME.snap`, the counterpart of the readers in `trace.rs` and `snap.rs`.
+//!
+//! Every line that these writers produce must be readable by those readers; `docs/reference/trace-format.md`
+//! describes the format.
 
 use crate::trace::{SNAP_VERSION, VERSION};
 use crate::{Area, Call, CallName, Cost, Event, FileInfo, Kind, Returned, Snapshot, Why};

@@ -206,7 +206,7 @@ impl<S: Subject> Workload<S> {
         self.map_unmap_len(2 * PAGE);
     }
 
-    /// Does the same for a size that fits only below all entries.
+    /// Maps and unmaps a size that fits only below all entries.
     #[inline]
     pub fn map_unmap_far(&mut self) {
         self.map_unmap_len(8 * PAGE);

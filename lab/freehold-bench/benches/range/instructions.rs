@@ -1,6 +1,6 @@
 //! Instructions per operation, counted by Valgrind. The program runs itself twice under callgrind with
 //! different numbers of operations, and prints the difference per operation. If Valgrind is missing, the
-//! program prints that and ends.
+//! program prints an error and ends.
 
 mod common;
 

@@ -63,8 +63,8 @@ impl Host {
     }
 
     fn ioctl<const N: usize>(&self, request: libc::Ioctl, words: &mut [u64; N]) -> Result<(), Error> {
-        // SAFETY: the record has the size that the request number encodes. It points only to areas of this
-        // program and to constants.
+        // SAFETY: the record has the size that the request number encodes. The record points only to areas of
+        // this program and to constants.
         match unsafe { libc::ioctl(self.uffd.as_raw_fd(), request, words.as_mut_ptr()) } {
             0 => Ok(()),
             _ => Err(Error::last_os_error()),

@@ -1,9 +1,9 @@
 //! Grace periods that end as early as they may.
 //!
 //! Every read section and every deferral takes a number, in ascending order. A deferred function may run when
-//! no section with a lower number is open. It runs in the next call of this module that finds it ready, on
-//! any thread. So an object that is used after its grace period has usually been freed by then, and the use
-//! is detected.
+//! no section with a lower number is open. The next call of this module that finds the function ready, on any
+//! thread, runs the function. So an object that is used after its grace period has usually been freed by
+//! then, and the use is detected.
 #![expect(unsafe_code, reason = "runs functions on raw objects")]
 
 use crate::context;

@@ -43,8 +43,8 @@ impl Lists {
         }
     }
 
-    /// Takes as many numbers as there are, from the processor's list, which `refill` refills. Outside a run
-    /// takes from the shared list.
+    /// Takes as many free numbers as exist, at most the length of `out`, from the processor's list. `refill`
+    /// refills the list. Outside a run, takes the numbers from the shared list.
     pub(crate) fn take(&self, out: &mut [Pfn], refill: impl Fn(&mut [Pfn]) -> usize) -> usize {
         self.check_thread();
         let Some(cpu) = task::cpu() else { return refill(out) };

@@ -40,8 +40,8 @@ pub(crate) const MAX_CPUS: usize = freehold_sim::Machine::MAX_CPUS;
 thread_local! {
     /// Number of processors of the machines of this thread: the maximum so far.
     static CPUS: Cell<usize> = const { Cell::new(0) };
-    /// The state of each task, by its number. Never freed: the tasks of a run reuse the states of the run
-    /// before.
+    /// The state of each task, by its number. The states are never freed, because the tasks of a run reuse
+    /// the states of the previous run.
     static STATES: RefCell<Vec<&'static State>> = const { RefCell::new(Vec::new()) };
     static OUTSIDE: State = const { State::new() };
 }
@@ -120,7 +120,7 @@ pub(crate) fn now_ns() -> u64 {
     task::now_ns().unwrap_or(0)
 }
 
-/// Does nothing: operations are charged by kind.
+/// Does nothing, because this host charges operations by kind.
 pub(crate) fn take_time() {}
 
 pub(crate) fn relax() {

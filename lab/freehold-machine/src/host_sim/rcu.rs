@@ -2,8 +2,9 @@
 //! ended, and at least as long as the machine defines.
 //!
 //! Every read section and every deferral takes a number, in ascending order. A deferred function may run when
-//! no section with a lower number is open and its time has come. It runs in the next call of this module that
-//! finds it ready, in any task. Outside a run no time passes, and a function is ready without a delay.
+//! no section with a lower number is open and its time has come. The next call of this module that finds the
+//! function ready, in any task, runs the function. Outside a run no time passes, and a function is ready
+//! without a delay.
 #![expect(unsafe_code, reason = "runs functions on raw objects")]
 
 use super::state as task_state;

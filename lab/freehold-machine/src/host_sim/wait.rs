@@ -38,7 +38,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     task::sleep(word, expected);
 }
 
-/// Waits unless the wait is over. Returns false if a signal ended the wait.
+/// Waits, unless a pending signal ends the wait at once. Returns false if a signal ended the wait.
 pub(super) fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
     let task = Task::current();
     task.enters_wait();

@@ -1,5 +1,5 @@
 //! Arrays as large as the machine's memory. Only the touched part costs host memory.
-#![expect(unsafe_code, reason = "maps host memory and gives out references into it")]
+#![expect(unsafe_code, reason = "maps host memory and returns references into it")]
 
 use crate::blank::Blank;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

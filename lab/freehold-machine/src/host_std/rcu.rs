@@ -137,7 +137,7 @@ fn run(at: usize, list: List) {
     let mut next = list.first;
     while let Some(head) = next {
         // SAFETY: the grace period has ended, and the head belongs to this module until its function runs.
-        // The link is read before that.
+        // The link to the next head is read before the function runs.
         unsafe {
             next = RcuHead::next(head);
             context::inside(Inside::Deferred, || RcuHead::run(head));

@@ -59,7 +59,8 @@ impl Task {
         }
     }
 
-    /// Wakes the task if `ends` accepts the kind of its sleep. Returns whether it did.
+    /// Wakes the task if the task sleeps and `ends` accepts the kind of its sleep. Returns true if the task
+    /// was woken.
     fn wake_sleeper(&self, ends: impl Fn(Ends) -> bool) -> bool {
         let address = self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((WordAddress(word), _)) = address.filter(|(_, how)| ends(*how)) else { return false };
@@ -82,11 +83,12 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
 }
 
 fn sleep(word: &AtomicU32, expected: u32) {
-    // An error means that the word had changed or that the host sent a signal. Both are spurious returns.
+    // An error means that the word had changed or that the host sent a signal. In both cases the wait returns
+    // spuriously.
     let _ = futex::wait(word, futex::Flags::PRIVATE, expected, None);
 }
 
-/// Waits unless the wait is over. Returns false if a signal ended the wait.
+/// Waits, unless a pending signal ends the wait at once. Returns false if a signal ended the wait.
 pub(super) fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> bool {
     // A thread that has run its destructors has no record and cannot be killed.
     let Ok(task) = TASK.try_with(Task::clone) else {

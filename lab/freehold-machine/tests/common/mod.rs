@@ -1,5 +1,5 @@
-//! A minimal kernel that tests can make mistakes with. It writes page table entries directly, so it depends
-//! only on the machine and the format.
+//! A minimal kernel that tests can make mistakes with. The kernel writes page table entries directly, so it
+//! depends only on the machine and the format.
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 use freehold::platform::{FramePurpose, FrameRequest, Platform};

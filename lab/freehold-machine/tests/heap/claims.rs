@@ -68,8 +68,9 @@ fn with_scene<R>(write: Write, scenario: impl FnOnce(&Process) -> R) -> R {
     result
 }
 
-/// Makes the changes of one thread, on pages from `first` on. In each change an allocation fails, if it makes
-/// that many, and the change is then repeated. Returns the number of failed allocations.
+/// Makes the changes of one thread, on pages from `first` on. In each change the first, second or third
+/// allocation fails, if the change makes so many allocations. The change is then repeated. Returns the number
+/// of failed allocations.
 fn change_without_memory(process: &Process, first: u64, rounds: u64) -> u64 {
     let change_once = |round: u64| {
         let (at, kind) = (first + round * 7 % (4 * VMAS - 3 - first), round % 4);

@@ -13,8 +13,8 @@ use freehold::{
 };
 use freehold_machine::Process;
 
-/// Returns a scene with small pages, among them the first and the last of the block, that contain 1000 and
-/// more.
+/// Returns a scene with some small pages of one block, including the first and the last. Page `n` contains
+/// 1000 + `n`.
 fn small(locking: Locking) -> Scene {
     let scene = Scene::huge(locking);
     scene.process.set_thp_disable(ThpDisable::UnlessAdvised);

@@ -157,7 +157,8 @@ fn page_is_dirty_until_its_stores_are_persistent() {
             });
             scope.spawn(|| (0..2).for_each(|_| file.mapping().write_back((0..PAGES as u64).into()).unwrap()));
         });
-        // All pages that are dirty now, and no others, are not persistent yet.
+        // A page is dirty exactly if its last store is not persistent, so this call makes all stores
+        // persistent.
         file.mapping().write_back((0..PAGES as u64).into()).unwrap();
         let (stored, lasting): ([u64; PAGES], [u64; PAGES]) = (
             array::from_fn(|index| storage.word(index)),

@@ -61,7 +61,8 @@ mod checker {
 
     /// Number of schedules for each design and scheduler, in a quick, a full and a long run.
     const SCHEDULES: [usize; 3] = [12, 60, 3000];
-    /// Number of switches away from the most urgent thread that the second scheduler makes.
+    /// Number of times that the second scheduler (PCT) switches away from the thread with the highest
+    /// priority.
     const DEPTH: usize = 3;
 
     /// A boxed scenario, so that the checker is compiled once for all scenarios.
@@ -122,7 +123,7 @@ mod checker {
     fn run(scheduler: impl Scheduler + 'static, locking: Locking, scenario: &Scenario) -> usize {
         let scenario = scenario.clone();
         let mut config = Config::default();
-        // The engine needs less stack. The message of a failed assertion needs more.
+        // The engine itself needs less stack. Formatting the message of a failed assertion needs this much.
         config.stack_size = 1 << 18;
         Runner::new(scheduler, config).run(move || scenario(locking))
     }

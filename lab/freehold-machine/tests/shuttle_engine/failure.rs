@@ -1,6 +1,6 @@
-//! Memory failures and operations on all entries of a page, concurrent with programs. No task keeps an entry
-//! of a frame that is out of use. A store is present, written back, or reported as lost. A page that left the
-//! cache of its file is not mapped (C-27).
+//! Memory failures and operations on all entries of a page, concurrent with programs. No task keeps a PTE of
+//! a frame that the engine has taken out of use. A store is present, written back, or reported as lost. A
+//! page that left the cache of its file is not mapped (C-27).
 
 use crate::{
     explore::{explore, explore_until, thread},
@@ -306,7 +306,7 @@ fn write_back_writes_every_earlier_store() {
 #[test]
 fn write_back_writes_stores_of_a_mapping_being_unmapped() {
     explore(
-        "write-back after a store, concurrent with another one and munmap of the storing mapping",
+        "write-back after a store, concurrent with another write-back and munmap of the storing mapping",
         150,
         |locking| {
             let (scene, store) = (Scene::new(locking), Store::default());
@@ -440,8 +440,8 @@ fn c27_migration_concurrent_with_a_hole_leaves_no_mapping() {
                 });
                 migration.join().unwrap()
             });
-            // The page is in its old frame after a failed migration, or in the new one. It is neither
-            // mapped nor in the cache.
+            // After a failed migration the page is in its old frame, otherwise in the new frame. Neither
+            // frame may be mapped unless the page is in the cache.
             let mut frames = vec![pfn];
             frames.extend(moved.ok());
             for pfn in frames {

@@ -11,8 +11,8 @@ use crate::{
 use freehold::{call::Advice, remote::AccessMode, space::MapFlags};
 use std::ops::Range;
 
-/// Stores to page 0 by force while another task discards the pages. The pages are read-only, and page 0 is
-/// not known to be exclusive. The page holds `before` if it is not discarded, and `after` if it is.
+/// Makes a forced store to page 0 while another task discards the pages. The pages are read-only, and page 0
+/// is not known to be exclusive. The page holds `before` if it is not discarded, and `after` if it is.
 fn forced_beside_dontneed(scene: &Scene, pages: Range<u64>, before: u64, after: u64) {
     let len = (pages.end - pages.start) * PAGE;
     thread::scope(|scope| {

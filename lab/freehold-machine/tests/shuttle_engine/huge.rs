@@ -16,7 +16,7 @@ use std::ops::Range;
 /// Pages of the huge page that all scenarios use.
 pub const HUGE: Range<u64> = 0..TABLE;
 
-/// Returns a scene with a huge page. Its first, last and middle pages hold 1000 and more.
+/// Returns a scene with a huge page. Its small pages 0, 1, 300 and 511 contain 1000 plus their number.
 pub fn filled(locking: Locking) -> Scene {
     let scene = Scene::huge(locking);
     map(&scene.process, HUGE, ANON);

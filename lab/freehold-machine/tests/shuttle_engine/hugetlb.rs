@@ -91,8 +91,8 @@ fn either(result: Result<u64, FaultError>, values: &[u64], page: u64) {
     }
 }
 
-/// The only process that has a page table unmaps, while two others search for a table to share. Each finds
-/// that table, finds the other's, or allocates one.
+/// The only process that has a page table unmaps, while two other processes search for a table to share. Each
+/// of the two finds the table of the first process, finds the table of the other, or allocates a table.
 #[test]
 fn sharing_concurrent_with_munmap_of_the_only_user() {
     explore_both("huge pages: sharing of a table while its only user unmaps", 16, 1, |scene| {
@@ -206,8 +206,8 @@ fn c13_c15_all_sharers_leave_a_table() {
     });
 }
 
-/// C-18: the VMA of a child is visible to walks only after it has a lock of its own. C-16: its tables are
-/// unshared like all others.
+/// C-18: the VMA of a child is visible to walks only after it has a lock of its own. C-16: the child's tables
+/// are unshared like all other tables.
 #[test]
 fn c16_c18_fork_concurrent_with_a_hole() {
     explore_both("huge pages: fork concurrent with a hole", 8, 2, |scene| {
@@ -230,8 +230,8 @@ fn c16_c18_fork_concurrent_with_a_hole() {
     });
 }
 
-/// One process loses rights while another process with the same rights and a read-only process search for
-/// tables to share.
+/// An mprotect removes write access from a mapping of one process. Concurrently, a process with a writable
+/// mapping and a process with a read-only mapping search for tables to share.
 #[test]
 fn mprotect_concurrent_with_table_sharing() {
     explore_both("huge pages: mprotect concurrent with sharing", 8, 1, |scene| {
@@ -265,8 +265,8 @@ fn mprotect_concurrent_with_table_sharing() {
     });
 }
 
-/// Another process finds a table for the first time while its owner changes rights and discards pages. The
-/// table must not become shared then.
+/// Another process finds a table for the first time while the owner of the table changes its protection and
+/// discards its pages. The table must not become shared during these changes.
 #[test]
 fn table_is_not_shared_while_its_owner_changes() {
     explore_both("huge pages: a table is found while its owner changes it", 8, 2, |scene| {

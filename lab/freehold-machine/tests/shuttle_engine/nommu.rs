@@ -1,7 +1,7 @@
 //! Without an MMU: pages of a file that are mapped in place, concurrent with truncation; and text that one
 //! task maps while its last user unmaps it. A truncation is refused, or no task maps the pages that it
-//! removes. No frame has two owners. The designs of address space locks make no difference here, so each
-//! counts as another run.
+//! removes. No frame has two owners. The designs of address space locks make no difference here, so the runs
+//! on the designs are repetitions.
 
 use crate::{
     explore::{explore, thread},

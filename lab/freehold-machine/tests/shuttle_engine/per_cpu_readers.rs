@@ -72,7 +72,7 @@ fn c22_mprotect_concurrent_with_per_cpu_readers() {
         let scene = Scene::new(locking);
         meet(&scene);
         beside(&scene, || scene.process.mprotect(page(0), PAGES * PAGE, R).unwrap(), denied);
-        // Every populated page has the new rights, and the VMA can be locked for reading and for writing.
+        // Every populated page has the new protection, and the VMA can be locked for reading and for writing.
         scene.process.check();
         beside(&scene, || scene.process.mprotect(page(0), PAGES * PAGE, R).unwrap(), denied);
         unmap(&scene.process, 0..PAGES);

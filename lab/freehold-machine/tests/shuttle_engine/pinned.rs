@@ -1,5 +1,6 @@
-//! C-56: a page that another task holds, besides the page tables. A store copies the page unless the page is
-//! exclusive, so a reader of one process never sees stores that the other process makes after the fork.
+//! C-56: a page to which another task holds a reference, in addition to the page tables. A store copies the
+//! page unless the page is exclusive, so a reader of one process never sees stores that the other process
+//! makes after the fork.
 
 use crate::{
     explore::{explore, thread},

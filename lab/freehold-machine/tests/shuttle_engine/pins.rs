@@ -18,7 +18,7 @@ use freehold_machine::{Machine, Process};
 const WRITE: PinFlags = PinFlags::WRITE;
 const READ: PinFlags = PinFlags::empty();
 
-/// Pins a page, as a task that runs the process. Returns `None` if the fast path cannot.
+/// Pins a page, as a task that runs the process. Returns `None` if the fast path cannot pin the page.
 fn fast_only(process: &Process, cpu: &mut Vcpu, number: u64, flags: PinFlags) -> Option<Pins<Machine>> {
     cpu.run(process.mmu());
     let pins = cpu.call(|| process.pin_user_pages_fast_only(page(number), 1, flags)).unwrap();

@@ -1,6 +1,6 @@
-//! Probes are added and removed concurrently with calls that map the text. Every process has the breakpoint
-//! after the probe was added, and none has it after the probe was removed. The file never has it, and no
-//! store is lost.
+//! Probes are added and removed concurrently with calls that map the text. Every process sees the breakpoint
+//! after the probe was added, and no process sees the breakpoint after the probe was removed. The file never
+//! contains the breakpoint, and no store is lost.
 
 use crate::{
     explore::{explore, thread},
@@ -341,7 +341,7 @@ fn truncation_concurrent_with_a_probe() {
 
 #[test]
 fn mapping_that_becomes_text_gets_a_concurrent_probe() {
-    explore("data that becomes text concurrent with a probe added", 60, |locking| {
+    explore("a mapping that becomes text concurrent with the addition of a probe", 60, |locking| {
         let scene = Scene::new(locking);
         let file = file(&scene);
         map_text(&scene.process, &file, RW);

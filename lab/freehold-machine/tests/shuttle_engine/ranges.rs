@@ -244,7 +244,8 @@ fn every_pair_of_concurrent_changes() {
     });
 }
 
-/// Makes two threads map and unmap a page each, at addresses that mmap chooses. Both are range writers.
+/// Makes two threads map and unmap a page each, at addresses that mmap chooses. Both threads are range
+/// writers.
 fn map_and_unmap(name: &str, touch: bool) {
     explore_in(&DESIGNS, name, 100, move |locking| {
         let scene = Scene::new(locking);
@@ -319,8 +320,8 @@ fn heap_growth_concurrent_with_a_mapping_in_its_way() {
     });
 }
 
-/// Two mappings get their first pages while a third one merges with them, or while a change of rights merges
-/// them. The reverse map finds all their pages afterwards.
+/// Two mappings get their first pages while a third one merges with them, or while a change of protection
+/// merges them. The reverse map finds all their pages afterwards.
 #[test]
 fn merges_concurrent_with_first_faults() {
     explore_in(&DESIGNS, "merges concurrent with first faults", 100, move |locking| {

@@ -23,7 +23,7 @@ fn discard(process: &Process) {
     process.madvise(page(0), TABLE * PAGE, Advice::DontNeed).unwrap();
 }
 
-/// Returns a scene with memory under two tables. Two pages of the first table hold 1000 and more.
+/// Returns a scene with memory under two tables. Two pages of the first table contain 1000 plus their number.
 fn filled(locking: Locking) -> Scene {
     filled_as(Scene::new(locking), ANON)
 }

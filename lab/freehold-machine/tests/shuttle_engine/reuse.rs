@@ -60,7 +60,7 @@ fn c19_lookup_notices_a_reused_vma() {
                 scope.spawn(|| {
                     unmap(&scene.process, 0..1);
                     map(space, there..there + 1, ANON);
-                    // A lookup that began before continues here.
+                    // A lookup that began before the reuse continues here.
                     thread::yield_now();
                     unmap(space, there..there + 1);
                 });

@@ -36,7 +36,8 @@ fn c71_destroyed_segment_cannot_be_attached() {
             });
         });
         match (attached, mapped) {
-            // The attach came first, or at least its reference did.
+            // The attach was complete before remap_file_pages destroyed the segment, or at least had taken
+            // its reference.
             (Ok(_), Ok(())) => {
                 other.shmdt(page(0)).expect("attached");
                 scene.process.shmdt(page(0)).expect("attached");

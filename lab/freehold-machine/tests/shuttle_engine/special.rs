@@ -77,8 +77,8 @@ impl Board {
     }
 
     fn foreign(&self, bank: u64, page: u64) -> ForeignFrames {
-        // SAFETY: the frames were allocated from the machine. They are freed when no mapping is left, because
-        // every mapping holds a reference to the board.
+        // SAFETY: the frames were allocated from the machine. The frames are freed only when no mapping is
+        // left, because every mapping holds a reference to the board.
         unsafe { ForeignFrames::new(self.frame(bank, page), 1) }
     }
 

@@ -86,7 +86,7 @@ fn probe_lookup_concurrent_with_the_end_of_its_file() {
     });
 }
 
-/// One VMA is split and merged repeatedly. Every query finds it, as a whole or a part of it.
+/// One task splits and merges a VMA repeatedly. Every query finds the whole VMA or one of its parts.
 #[test]
 fn c70_query_always_finds_an_existing_mapping() {
     explore("queries concurrent with a VMA that is split and merged", 100, |locking| {

@@ -27,7 +27,7 @@ fn c03_growth_into_a_range_being_unmapped() {
             scope.spawn(move || {
                 let mut cpu = scene.machine.cpu(3);
                 // The old page may be visible until the munmap has completed. A page of zeroes belongs to the
-                // stack, and stays.
+                // grown stack, and must stay mapped.
                 loop {
                     match scene.process.load(&mut cpu, page(6)) {
                         Ok(0u64) => break,

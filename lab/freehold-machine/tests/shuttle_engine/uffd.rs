@@ -390,7 +390,8 @@ fn c53_protected_fill_concurrent_with_accesses() {
     });
 }
 
-/// C-48: a page with a memory failure is lost at its old or its new address. Its frame is mapped nowhere.
+/// C-48: a page with a memory failure is lost at its old or its new address. The frame of the lost page is
+/// mapped nowhere.
 #[test]
 fn c48_move_concurrent_with_memory_failure() {
     explore("MOVE concurrent with a memory failure of the page", 100, |locking| {

@@ -5,14 +5,15 @@ use freehold::fault::Access;
 use freehold::space::{Locking, Placement, Prot, Write};
 use freehold_machine::Process;
 
-/// Separate processes that map, touch and unmap share nothing but the engine.
+/// Separate processes that map, touch and unmap share no data except the engine's.
 #[test]
 fn processes_that_map_and_unmap_share_no_cache_line() {
     if ran_alone(processes_that_map_and_unmap_share_no_cache_line) {
         return;
     }
-    // Enough rounds to make chance negligible. The host's allocator hands some memory that was freed after a
-    // grace period to another CPU, which causes 0.007 transfers for the lock of an anon_vma.
+    // With this many rounds, random differences between runs are negligible. The host's allocator hands some
+    // memory that was freed after a grace period to another CPU, which causes 0.007 transfers for the lock of
+    // an anon_vma.
     let more = more(50, |times| {
         let world = World::new(16);
         let processes: Vec<_> = (0..16).map(|_| world.process(Locking::default())).collect();
@@ -148,8 +149,8 @@ fn range_writers_in_empty_arenas_share_almost_no_cache_line() {
         });
         (world, report)
     });
-    // Lines of anon_vmas are transferred: on this host, any CPU frees memory after a grace period and
-    // allocates it again.
+    // Cache lines of anon_vmas are transferred between CPUs, because on this host any CPU may free memory
+    // after a grace period, and another may allocate it again.
     let ours = ["freehold-range/", "freehold-pagetable/", "freehold/src/space/", "freehold-vmspace/"];
     let most = more.places.iter().find(|place| ours.iter().any(|part| place.0.contains(part)));
     assert!(most.is_none_or(|place| place.1 < 0.1), "{:?}", more.places);

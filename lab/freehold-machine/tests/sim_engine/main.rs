@@ -1,9 +1,9 @@
 //! The engine on many CPUs in virtual time. The tests exist only in builds for the simulation.
 //!
-//! A test counts how often cache lines are transferred between CPUs, which is the same in every run. A
-//! one-time action, such as the first access to a line or a VMA that becomes per-CPU, costs transfers once.
-//! The tests therefore measure the cost of each additional repetition, see [`world::more`]. They fail if a
-//! shared word is added to a frequent path.
+//! The tests count how often cache lines are transferred between CPUs. The counts are the same in every run.
+//! A one-time action, such as the first access to a line or a VMA that becomes per-CPU, costs transfers once.
+//! The tests therefore measure the cost of each additional repetition, see [`world::more`]. The tests fail if
+//! a shared word is added to a frequent path.
 #![cfg(sim)]
 
 #[global_allocator]

@@ -14,8 +14,8 @@ pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(Ma
 
 /// Runs a test in a process of its own, and returns true; in that process it returns false.
 ///
-/// Accesses share a cache line depending on the addresses that the allocator has handed out before. In a
-/// process of its own, a test has the same counts in every run.
+/// The addresses that the allocator returns decide which objects share a cache line, and depend on all
+/// earlier allocations of the process. In a process of its own, a test has the same counts in every run.
 pub fn ran_alone<T>(_test: T) -> bool {
     const ALONE: &str = "FREEHOLD_SIM_ALONE";
     if env::var_os(ALONE).is_some() {

@@ -1,4 +1,4 @@
-//! The mappings outside the arena. They force a mapping without a fixed address into the arena.
+//! The mappings outside the arena. These mappings force a mapping without a fixed address into the arena.
 //!
 //! ```text
 //! min_addr           start        end                            task_size

@@ -1,4 +1,5 @@
-//! The child: executes commands with plain system calls. It allocates nothing and never returns.
+//! The child: executes commands with plain system calls. The child allocates nothing, and its main loop never
+//! returns.
 #![expect(unsafe_code, reason = "raw system calls, signal handlers, faulting on purpose")]
 
 use std::arch::asm;
@@ -194,8 +195,8 @@ fn own(what: u64, a: &[u64; 6], room: &mut [u8]) -> Answer {
     }
 }
 
-/// Prepares the process: signal handlers, no huge pages, only the rights of an ordinary user, the heap in the
-/// arena, and the filler file.
+/// Prepares the process: signal handlers, no huge pages, only the privileges of an ordinary user, the heap in
+/// the arena, and the filler file.
 fn setup(a: &[u64; 6]) -> i64 {
     let [heap, may_lock, filler_len, ..] = *a;
     // SAFETY: plain system calls on values that live through the calls.
@@ -230,8 +231,8 @@ fn setup(a: &[u64; 6]) -> i64 {
 }
 
 /// Returns a `struct prctl_mm_map`: eleven addresses, the auxiliary vector (absent), its size, and no new
-/// executable. Code, data, arguments and environment are placed in the page before the heap. They are only
-/// numbers here.
+/// executable. Code, data, arguments and environment are placed in the page before the heap. These addresses
+/// are only numbers here.
 fn mm_map(heap: u64) -> [u64; 13] {
     let low = heap - 4096;
     let none = u64::from(u32::MAX) << 32;

@@ -1,9 +1,9 @@
 //! The running kernel as a subject: every process of a run is a child process that executes calls on command.
 //!
-//! A *template* process is prepared once: its rights are dropped, its heap is moved into the arena, and huge
-//! pages are switched off. One inaccessible shared mapping fills all addresses outside the arena, so that the
-//! addresses that the kernel chooses are determined. Each run begins with a fork of the template. Calls are
-//! sent in batches through shared memory. The parent reads `smaps` and `status`.
+//! A *template* process is prepared once: its privileges are dropped, its heap is moved into the arena, and
+//! huge pages are switched off. One inaccessible shared mapping fills all addresses outside the arena, so
+//! that the addresses that the kernel chooses are determined. Each run begins with a fork of the template.
+//! Calls are sent in batches through shared memory. The parent reads `smaps` and `status`.
 #![expect(unsafe_code, reason = "raw process creation and memory shared with the children")]
 
 mod child;
@@ -25,11 +25,11 @@ pub struct Options {
     /// True if the processes may lock without limit.
     pub may_lock: bool,
     /// Fills the addresses outside the arena with small mappings until only this many more are allowed.
-    /// `maps` then reports only rights and sharing, because reading all flags of so many mappings takes too
-    /// long.
+    /// `maps` then reports only protection and sharing, because reading all flags of so many mappings takes
+    /// too long.
     pub room: Option<u64>,
-    /// The middle of the arena, for calls that ask for other places. Only for a program without address
-    /// randomisation.
+    /// The middle of the arena, for calls that request addresses in other ranges. Only for a program without
+    /// address randomisation.
     pub around: Option<u64>,
 }
 
@@ -126,7 +126,7 @@ impl Linux {
         self.start()
     }
 
-    /// Maps pages with alternating rights far outside the arena until the limit is near.
+    /// Maps pages with alternating protections far outside the arena until the limit is near.
     fn crowd(&mut self, room: u64) -> Result<(), String> {
         let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").map_err(|e| e.to_string())?;
         let limit: u64 = limit.trim().parse().map_err(|_| "max_map_count is not a number")?;

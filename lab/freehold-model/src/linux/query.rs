@@ -32,7 +32,7 @@ const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<Query>() as u64) << 16 | (b'f' a
 /// Selects the mapping that covers the address, or the next mapping.
 const COVERING_OR_NEXT: u64 = 0x10;
 
-/// Returns the lines of the arena. Of the flags, only rights and `MAYSHARE` are set.
+/// Returns the lines of the arena. Only the flags for protection and `MAYSHARE` are set.
 pub(super) fn arena(pid: i32, w: &World) -> Vec<MapLine> {
     let mut out = Vec::new();
     let Ok(file) = File::open(format!("/proc/{pid}/maps")) else { return out };

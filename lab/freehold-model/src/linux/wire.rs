@@ -43,7 +43,7 @@ pub(super) struct Channel {
     pub bytes: [u8; BYTES],
 }
 
-/// Sleeps while the word holds `value`, at most for `timeout`.
+/// Sleeps while the word holds `value`, for at most the time `timeout`.
 pub(super) fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
     let spec =
         timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos() as i64 });

@@ -1,4 +1,8 @@
-//! Access to memory: page faults, stack growth, and populating by the kernel.
+//! Access to memory in the model: page faults, stack growth, and populating by the kernel.
+//!
+//! A fault checks the protection, grows a stack if necessary, gives the VMA an anon_vma before its first
+//! private page, and makes the page present. Populating makes the same faults, and checks the protection once
+//! for each part of a VMA.
 
 use super::*;
 
@@ -70,7 +74,7 @@ impl Model {
             self.grow_stack(p, i, page_down(addr)).ok_or(SignalKind::SegvMapErr)?;
         }
         let v = &self.proc(p).vmas[i];
-        // Any right implies reading on this hardware.
+        // On this hardware, any access right implies the right to read.
         let right = if write { vmflag::WRITE } else { vmflag::ACCESS };
         if !v.has(right) {
             return Err(SignalKind::SegvAccErr);
@@ -115,7 +119,7 @@ impl Model {
         Some(())
     }
 
-    /// Makes page `n` of VMA `i` present for the access. Does not check rights.
+    /// Makes page `n` of VMA `i` present for the access. Does not check the protection.
     pub(super) fn fault(&mut self, p: usize, i: usize, n: u64, write: bool) -> Result<(), Refused> {
         let pr = self.proc(p);
         let v = &pr.vmas[i];
@@ -147,7 +151,7 @@ impl Model {
     }
 
     /// Gives a VMA an anon_vma before its first private page. The anon_vma is that of a neighbour if the two
-    /// could be one VMA (rights aside), otherwise a new one.
+    /// could be one VMA, except for their protection, otherwise a new one.
     pub(super) fn prepare_anon(&mut self, p: usize, i: usize) {
         let fresh = self.next_anon;
         let pr = self.proc(p);
@@ -201,7 +205,7 @@ impl Model {
     }
 }
 
-/// Returns true if `a` and `b`, neighbours in this order, could be one VMA if their rights were equal.
+/// Returns true if `a` and `b`, neighbours in this order, could be one VMA if their protections were equal.
 fn like(a: &Vma, b: &Vma) -> bool {
     let ignore = vmflag::ACCESS | vmflag::MAYBE_GUARD;
     a.end == b.start && a.back == b.back && (a.flags ^ b.flags) & !ignore == 0 && a.pgoff_at(a.end) == b.pgoff

@@ -1,4 +1,8 @@
-//! madvise.
+//! The model of madvise: checks the arguments in the kernel's order, and applies the advice to each VMA of
+//! the range.
+//!
+//! Advice that changes flags splits and merges VMAs (`merge.rs`). Advice that populates makes faults
+//! (`fault.rs`). Which check or VMA comes first decides the errno, so the order must stay that of the kernel.
 
 use super::ksm::may_merge;
 use super::*;

@@ -1,4 +1,9 @@
-//! VMAs: lookup, split, merge, limits.
+//! The list of VMAs of a process in the model: lookup, split, merge, and the limits that a new or changed VMA
+//! must respect.
+//!
+//! Operations split, merge and add VMAs by these functions, so that merges follow the kernel's rules
+//! everywhere. `brk.rs`, `fork.rs` and `munmap.rs` also change the list directly. A merge depends on the
+//! flags, the file and offset, and the anon_vma of both sides; see `mod.rs`.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! mlock and its relatives.
+//! mlock, munlock, mlockall and munlockall.
 
 use super::*;
 

@@ -1,4 +1,8 @@
-//! mmap.
+//! The model of mmap: checks the arguments in the kernel's order, chooses the address, removes the mappings
+//! that a fixed mapping replaces, and adds the VMA.
+//!
+//! The choice of the address is in `place.rs`, the removal in `munmap.rs`, the merge with neighbours in
+//! `merge.rs`. The order of the checks decides the errno, so it must stay that of the kernel.
 
 use super::ksm::may_merge;
 use super::merge::Candidate;
@@ -31,7 +35,8 @@ const MAP_NONBLOCK: u64 = 0x1_0000;
 const MAP_STACK: u64 = 0x2_0000;
 const MAP_HUGETLB: u64 = 0x4_0000;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-/// The flags, besides the type, that `MAP_SHARED_VALIDATE` accepts: those that are older than it.
+/// The flags that `MAP_SHARED_VALIDATE` accepts in addition to the type: the flags that are older than
+/// `MAP_SHARED_VALIDATE`.
 const LEGACY: u64 = MAP_FIXED
     | MAP_ANONYMOUS
     | MAP_GROWSDOWN

@@ -1,4 +1,7 @@
-//! mremap.
+//! The model of mremap: resizes a mapping in place, or moves one or several VMAs.
+//!
+//! The order of the checks decides the errno, so it must stay that of the kernel. Shrinking and the removal
+//! of the target use `munmap.rs`; the VMA at the new address is added by `merge.rs`.
 
 use super::merge::Candidate;
 use super::place::Want;

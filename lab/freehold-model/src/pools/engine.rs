@@ -1,4 +1,7 @@
-//! The engine as a subject.
+//! The engine as a subject of the comparison of huge pages: makes each call of `mod.rs` on mappings of a
+//! machine of its own.
+//!
+//! Ranges extend over the same parts as in the model (`model.rs`) and on the kernel (`linux.rs`).
 
 use super::{Answer, Area, HUGE, Op, PAGES, Part, Subject};
 use freehold::{

@@ -79,7 +79,7 @@ impl Linux {
     }
 
     fn ioctl<const N: usize>(&self, call: u64, words: &mut [u64; N]) -> Answer {
-        // SAFETY: each of these calls reads and writes `N` words. It changes only the memory of this
+        // SAFETY: each of these calls reads and writes `N` words. The call changes only the memory of this
         // subject's mappings.
         match unsafe { libc::ioctl(self.uffd.as_raw_fd(), call, words.as_mut_ptr()) } {
             0 => Answer::Done(0),

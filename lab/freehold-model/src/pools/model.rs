@@ -183,7 +183,8 @@ impl Model {
         Answer::Done(0)
     }
 
-    /// Changes the VMAs of a part. Splits a VMA at an edge of the part if the change is new to the VMA.
+    /// Changes the VMAs of a part. Splits a VMA at an edge of the part, unless the VMA already has the
+    /// changed property.
     fn change(&mut self, part: Part, is_new: impl Fn(&Page) -> bool, change: impl Fn(&mut Page)) -> Answer {
         let range = Self::of(part);
         for at in [range.start, range.end] {

@@ -1,9 +1,9 @@
 //! Wild calls: every public call of the engine, with arguments that no sane program would pass. No call may
 //! panic, and `check` must pass.
 //!
-//! The results of the calls are not checked: [`compare`](crate::compare) tests whether the engine behaves as
-//! Linux. The calls are decoded from bytes, so that a fuzzer and a seeded test share them. [`run`] executes
-//! one life, which is one such sequence of calls, on a machine of its own.
+//! The results of the calls are not checked: [`compare`](crate::compare) tests whether the engine behaves
+//! like Linux. The calls are decoded from bytes, so that a fuzzer and a seeded test share them. [`run`]
+//! executes one life, which is one such sequence of calls, on a machine of its own.
 //!
 //! ```text
 //! values.rs   numbers: edges of pages, tables and user space, signs, overflows; or addresses of mappings
@@ -31,7 +31,7 @@ pub struct Life {
     pub done: u64,
 }
 
-/// Decodes and makes calls until the bytes are used up. Then drops everything and checks for leaks.
+/// Decodes and makes calls until the bytes are used up, then drops everything and checks for leaks.
 ///
 /// # Panics
 ///

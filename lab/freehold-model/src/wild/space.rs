@@ -1,4 +1,8 @@
-//! Wild calls of an address space.
+//! Wild calls of an address space: mapping, changing, advice, access by another process, reports, pins, and
+//! the life of spaces.
+//!
+//! Each function decodes one call from the bytes of the life and makes the call on an object of the stage
+//! (`stage.rs`). Results are ignored, except whether the call succeeded.
 
 use super::{
     stage::{Stage, limits, space_config, thp_disable},

@@ -1,4 +1,8 @@
-//! The objects of wild calls.
+//! The machine of a life, and the objects on which wild calls operate: spaces, files, segments, userfaultfds,
+//! pins and regions.
+//!
+//! `space.rs`, `others.rs`, `user.rs` and `flat.rs` make the calls on these objects. At the end of a life,
+//! the stage drops all objects and checks that no frame and no table is leaked.
 
 use super::values::{BASE, Values};
 use crate::op::PAGE;

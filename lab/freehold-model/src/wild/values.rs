@@ -1,4 +1,7 @@
-//! Numbers from bytes.
+//! Arguments of wild calls, decoded from the bytes of a life: addresses, lengths, flags and indices, most of
+//! them near an edge or an overflow.
+//!
+//! The same bytes always give the same values. After the last byte, further bytes are zero.
 
 use freehold::{PAGE_SIZE, UserRange};
 use freehold_machine::Process;

@@ -108,7 +108,7 @@ fn files() -> [u64; 12] {
 struct Walk {
     rng: Pcg64Mcg,
     own: Own,
-    /// Ranges that calls have mapped: address and length. Later calls may have unmapped some.
+    /// Ranges that calls have mapped: address and length. Later calls may have unmapped some of these ranges.
     known: [(u64, u64); KNOWN],
     window: u64,
     /// End of the heap when the walk began.

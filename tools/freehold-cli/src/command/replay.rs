@@ -1,4 +1,5 @@
-//! `freehold replay`.
+//! `freehold replay`: replays each recording that the arguments name, prints the reports, and writes the JSON
+//! and the picture. A recording that cannot be read does not stop the others.
 
 use super::{DIFFERENT, UNUSABLE, cannot_write, output, say};
 use crate::cli::ReplayArgs;

@@ -19,7 +19,7 @@ pub struct Block {
 /// The ranges that exist now.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    /// Pieces by start address. They do not overlap.
+    /// Pieces by start address. Pieces do not overlap.
     pieces: BTreeMap<u64, Piece>,
 }
 

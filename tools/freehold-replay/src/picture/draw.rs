@@ -1,4 +1,7 @@
-//! Assembles the picture.
+//! Assembles the picture: chooses the lanes (`lanes.rs`), places their rows, and lets `panel.rs`, `paint.rs`
+//! and `strips.rs` draw the parts.
+//!
+//! If the document becomes too large, the picture is drawn again with larger cells.
 
 use super::lanes::{Lanes, lanes};
 use super::life::Life;
@@ -183,7 +186,7 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Writes addresses at the left of a row whose first process begins there.
+    /// Writes addresses at the left of a row, if the first process of the row begins at the left edge.
     fn addresses(&self, svg: &mut Svg, row: usize) {
         let (top, height) = self.rows[row];
         let panel = self.panels.iter().find(|panel| panel.place.y == top && panel.place.width > 60.0);

@@ -25,7 +25,8 @@ pub fn lanes(life: &Life) -> Lanes {
     candidates.truncate(MOST_PROCESSES);
     let mut rows = rows(life, &candidates);
     while rows.len() > MOST_ROWS {
-        // Removes several processes at once: one may not be enough, and one by one is too slow.
+        // Removes several processes at once, because removing one process per round would take too many
+        // rounds.
         candidates.truncate((candidates.len() - 1).min(candidates.len() * 15 / 16));
         rows = self::rows(life, &candidates);
     }
@@ -45,7 +46,8 @@ fn worth(life: &Life, index: usize) -> bool {
     !process.own.is_empty() && (index == 0 || lived(process) as f64 >= SHORTEST * life.end as f64)
 }
 
-/// The first process counts most, because all others descend from it.
+/// Returns the importance of a process: its lifetime and its faults, as shares of the whole. The first
+/// process is the most important, because all other processes descend from it.
 fn score(life: &Life, index: usize) -> f64 {
     let process = &life.processes[index];
     let faults: usize = process.own.iter().map(|space| life.spaces[*space].faults.len()).sum();

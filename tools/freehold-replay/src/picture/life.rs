@@ -119,7 +119,8 @@ impl Life {
         self.new_process(task, None, now)
     }
 
-    /// Returns the address space of a task. Begins one if the recording does not show its beginning.
+    /// Returns the address space of a task. Creates the address space if the recording does not show its
+    /// beginning.
     fn space_of(&mut self, task: u32, now: u64) -> Option<&mut Space> {
         let process = self.process_of(task, now);
         if self.processes[process].space == NONE && !self.processes[process].ended {

@@ -190,8 +190,8 @@ fn atoms(blocks: &[Block], faults: &[(u64, u64)]) -> Vec<Atom> {
     found
 }
 
-/// Returns the boundaries of pieces that contain faults. Uses the smallest equal size that does not give too
-/// many.
+/// Returns the boundaries of pieces that contain faults. All pieces have the same size: the smallest one for
+/// which there are not too many pieces.
 fn chunks(pages: &[u64]) -> Vec<u64> {
     let mut shift = 4;
     loop {

@@ -77,7 +77,7 @@ struct Recording<'a> {
     linux: Linux,
 }
 
-/// Values that a text by strace does not contain. They are null for a text.
+/// Values that a text by strace does not contain. For a text, these values are null.
 #[derive(Default, Serialize)]
 struct BeyondCalls {
     faults: Option<u64>,
@@ -101,7 +101,7 @@ struct SetAside<'a> {
     events: u64,
 }
 
-/// Values of the machine on which the recording was made. They are null if they are not recorded.
+/// Values of the machine on which the recording was made. A value that is not recorded is null.
 #[derive(Serialize)]
 struct Linux {
     exclusive_hold_ns: Option<Spread>,

@@ -1,6 +1,6 @@
 //! The reports of a replay: text for people, JSON for programs.
 //!
-//! Text keeps within 100 columns and does not rely on colour.
+//! The text has at most 100 columns and is complete without colour.
 
 mod compare;
 mod differences;

@@ -1,4 +1,5 @@
-//! The report of one replay.
+//! The report of one replay as text: one function for each line or table, in the order of the report. The
+//! figures come from the [`Outcome`].
 
 use super::differences::differences;
 use super::{checked, verdict};
@@ -8,7 +9,7 @@ use crate::{locking, units};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Number of kinds of call that have a line of their own. The others share one line.
+/// Number of kinds of call that have a line of their own. The other kinds share one line.
 const MOST_KINDS: usize = 12;
 
 const WIDE: Layout = Layout { indent: 2, gap: 3, left: 1 };

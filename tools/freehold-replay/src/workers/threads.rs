@@ -12,7 +12,7 @@ pub struct Workers {}
 pub(crate) struct Changed(Condvar);
 
 impl Changed {
-    /// Releases the mutex until a notification arrives. May also return without one.
+    /// Releases the mutex, and takes it again after a notification. May also return without a notification.
     pub(crate) fn wait<'m, T>(&self, _: &'m Mutex<T>, guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }

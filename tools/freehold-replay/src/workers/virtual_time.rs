@@ -81,7 +81,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
             Ok(guard) => return guard,
             Err(TryLockError::Poisoned(error)) => return error.into_inner(),
             Err(TryLockError::WouldBlock) if task::current().is_some() => task::relax(),
-            // Outside a run, the thread itself would hold the mutex, which would be a mistake.
+            // Outside a run, only a defect could make this thread wait: no other task exists that could hold
+            // the mutex.
             Err(TryLockError::WouldBlock) => return mutex.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }

@@ -71,7 +71,8 @@ pub fn side(number: usize) {
     SIDE.set(number);
 }
 
-/// Begins a step. Steps whose names differ only in the turn belong to the same comparison.
+/// Begins a step. `what` is its name. Steps whose names differ only in the part `, turn N` belong to the same
+/// comparison.
 pub fn step(what: &str) {
     let what = what.rsplit_once(", turn").map_or(what, |(what, _)| what);
     LOST.with_borrow_mut(|lost| {

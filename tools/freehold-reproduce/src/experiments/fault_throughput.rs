@@ -1,5 +1,5 @@
-//! Step 0: faults a second of programs that repeatedly map files, read or write every page, and unmap, by the
-//! design of munmap.
+//! Step 0: compares the designs of munmap by the faults per second of programs that repeatedly map files,
+//! read or write every page, and unmap.
 
 use super::{Experiment, published};
 use crate::executor::Stop;
@@ -43,7 +43,7 @@ impl Case {
         }
     }
 
-    /// Returns the published faults a second, before and after the step.
+    /// Returns the published faults per second, before and after the step.
     fn published(self) -> Option<(f64, f64)> {
         let found = published::FAULTS.iter().find(|(name, ..)| *name == self.name())?;
         Some((found.1, found.2))
@@ -73,7 +73,7 @@ impl Experiment for FaultThroughput {
     }
 
     fn title(&self) -> &'static str {
-        "faults a second of programs that map files (step 0)"
+        "faults per second of programs that map files (step 0)"
     }
 
     fn sides(&self) -> Vec<String> {
@@ -112,7 +112,7 @@ impl Experiment for FaultThroughput {
     }
 }
 
-/// Measures the faults a second of one turn.
+/// Measures the faults per second of one turn.
 fn rate(world: &World, locking: Locking, case: Case, files: &Files, scale: &Scale) -> anyhow::Result<f64> {
     let processes: Vec<Process> = match case.one_process() {
         true => vec![world.process(locking)?; scale.cpus],
@@ -203,14 +203,14 @@ fn findings(designs: &[Locking; 4], rates: &[Vec<Figure>], threads: usize, bytes
             .collect(),
     });
     let table = Table {
-        title: "faults a second".to_owned(),
+        title: "faults per second".to_owned(),
         columns: columns.map(str::to_owned).into(),
         rows: rows.collect(),
     };
     let found = table
         .rows
         .first()
-        .and_then(|row| table.row_says(&format!("Faults a second, {}", row.name), &row.name, &names));
+        .and_then(|row| table.row_says(&format!("Faults per second, {}", row.name), &row.name, &names));
     Findings {
         experiment: FaultThroughput.name(),
         title: FaultThroughput.title(),
@@ -221,7 +221,7 @@ fn findings(designs: &[Locking; 4], rates: &[Vec<Figure>], threads: usize, bytes
         ),
         tables: vec![table],
         plots: vec![Plot {
-            title: "Faults a second".to_owned(),
+            title: "Faults per second".to_owned(),
             x: Axis::of(Case::ALL.iter().map(|case| case.name())),
             y: Axis::linear("faults", Unit::PerSecond),
             lines: lines.collect(),

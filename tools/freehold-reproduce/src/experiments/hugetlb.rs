@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-/// A design with its file.
+/// One design of the comparison, with its world and its file.
 struct Side {
     world: World,
     file: Open,
@@ -215,7 +215,7 @@ impl Side {
         sum
     }
 
-    /// Returns the use so far of the mutexes that prevent a page from being created twice.
+    /// Returns the counts of the fault mutexes, which prevent a page from being created twice, up to now.
     fn makers(&self) -> LockSnapshot {
         self.world.engine.hugetlb_fault_stats().unwrap_or_default()
     }
@@ -252,8 +252,8 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
         lines: [(0, "FileLock"), (1, "VmaLock")].map(|design| line(design, value)).into(),
     };
     let sentence = |of: &&Of| {
-        let what = format!("Faults a second, {}", counted(of.processes));
-        table(of, bytes).row_says(&what, "faults a second", &["FileLock", "VmaLock"])
+        let what = format!("Faults per second, {}", counted(of.processes));
+        table(of, bytes).row_says(&what, "faults per second", &["FileLock", "VmaLock"])
     };
     Findings {
         experiment: Hugetlb.name(),
@@ -266,7 +266,7 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
         ),
         tables: all.iter().map(|of| table(of, bytes)).collect(),
         plots: vec![
-            plot("Huge pages touched a second", Axis::linear("pages", Unit::PerSecond), &|turn| turn.touched),
+            plot("Huge pages touched per second", Axis::linear("pages", Unit::PerSecond), &|turn| turn.touched),
             plot("Waits for the file's lock and the VMAs' locks", Axis::linear("time waited in ten seconds", Unit::Nanoseconds), &|turn| waited(turn)),
         ],
         notes: vec![
@@ -314,14 +314,14 @@ fn table(of: &Of, bytes: u64) -> Table {
         .filter(|_| of.processes == 48 && of.place == Place::Shared && bytes == 250 * GIB);
     let of_seed = |value: fn(&published::Hugetlb) -> [f64; 2]| seed.map(value);
     let mut rows = vec![
-        row("faults a second", Unit::PerSecond, of_seed(|seed| seed.faults), &|turn| turn.faults),
-        row("pages touched a second", Unit::PerSecond, None, &|turn| turn.touched),
+        row("faults per second", Unit::PerSecond, of_seed(|seed| seed.faults), &|turn| turn.faults),
+        row("pages touched per second", Unit::PerSecond, None, &|turn| turn.touched),
         row("waits in ten seconds", Unit::Count, of_seed(|seed| seed.waits), &|turn| {
             turn.waited.count() as f64 * 10.0 / turn.seconds
         }),
         row("time waited in ten seconds", Unit::Nanoseconds, of_seed(|seed| seed.waited), &waited),
         row("longest wait", Unit::Nanoseconds, of_seed(|seed| seed.longest), &|turn| longest(&turn.waited)),
-        row("fault mutexes taken a second", Unit::PerSecond, None, &|turn| {
+        row("fault mutexes taken per second", Unit::PerSecond, None, &|turn| {
             turn.makers.write.held.count() as f64 / turn.seconds
         }),
         row("waits for fault mutexes in ten seconds", Unit::Count, None, &|turn| {

@@ -76,17 +76,17 @@ impl Experiment for IMmap {
     }
 }
 
-/// Returns the unit of a load: jobs a minute, or pages a second.
+/// Returns the unit of a load: jobs per minute, or pages per second.
 fn unit(load: Load) -> Unit {
     if load == Load::Migration { Unit::PerSecond } else { Unit::PerMinute }
 }
 
 fn findings(all: &[OfTasks]) -> Findings {
     let titles = [
-        "alltests-like, jobs a minute",
-        "disk-like, jobs a minute",
-        "pages migrated a second, during the first load",
-        "alltests-like with punched pages that all tasks map, jobs a minute",
+        "alltests-like, jobs per minute",
+        "disk-like, jobs per minute",
+        "pages migrated per second, during the first load",
+        "alltests-like with punched pages that all tasks map, jobs per minute",
     ];
     let tables = LOADS.iter().enumerate().map(|(number, load)| {
         let columns = ["load"].iter().chain(DESIGNS);
@@ -129,7 +129,7 @@ fn findings(all: &[OfTasks]) -> Findings {
         plots: plots.collect(),
         notes: vec![
             "Published: aim7 on 4 sockets, 60 cores. The loads here are similar, but run on phantom memory without system calls and contents, so a job takes a few microseconds.".to_owned(),
-            "The published increase of 67.5 % in migrated pages does not state the number of tasks.".to_owned(),
+            "The published result, 67.5 % more migrated pages, was published without the number of tasks.".to_owned(),
             "Readers of one lock run concurrently only if there is a processor for each.".to_owned(),
         ],
         seconds: 0.0,
@@ -179,6 +179,6 @@ fn waits(all: &[OfTasks]) -> Table {
             Row { name: format!("{}-{}", load.name(), of_tasks.tasks), cells: cells.collect() }
         })
     });
-    let title = "waits for the locks of all files, in a second".to_owned();
+    let title = "waits for the locks of all files, per second".to_owned();
     Table { title, columns, rows: rows.collect() }
 }

@@ -26,7 +26,7 @@ const AREA: u64 = 4;
 /// Results of a turn.
 struct Turn {
     operations: f64,
-    /// Waits for the mmap lock: number a second, and nanoseconds a second.
+    /// Waits for the mmap lock: number per second, and nanoseconds per second.
     waits: f64,
     waited: f64,
 }
@@ -89,7 +89,7 @@ fn of_design(world: &World, process: &Process, threads: usize, scale: &Scale) ->
     Ok(Turn { operations, waits: waited.count() as f64 / seconds, waited: waited.sum() as f64 / seconds })
 }
 
-/// Returns the operations a second, and the time in seconds.
+/// Returns the operations per second, and the time in seconds.
 fn churn(world: &World, process: &Process, threads: usize, turn: Duration) -> anyhow::Result<(f64, f64)> {
     let (done, took) = world.for_a_while(threads, turn, |_, cpu, stop| {
         cpu.run(process.mmu());
@@ -180,8 +180,9 @@ fn findings(all: &[(usize, Vec<Vec<Turn>>)], singles: Table) -> Findings {
     });
     let lines = lines.collect();
     let churn =
-        table("areas mapped, touched and unmapped a second", Unit::PerSecond, 5, &|turn| turn.operations);
-    let what = format!("Areas mapped, touched and unmapped a second, number of threads {}", churn.last_row());
+        table("areas mapped, touched and unmapped per second", Unit::PerSecond, 5, &|turn| turn.operations);
+    let what =
+        format!("Areas mapped, touched and unmapped per second, number of threads {}", churn.last_row());
     Findings {
         experiment: MmapChurn.name(),
         title: MmapChurn.title(),
@@ -189,12 +190,12 @@ fn findings(all: &[(usize, Vec<Vec<Turn>>)], singles: Table) -> Findings {
         work: format!("Threads of one process map {AREA} pages, write to each, and unmap them, repeatedly."),
         tables: vec![
             churn,
-            table("waits for the mmap lock, in a second", Unit::Count, 4, &|turn| turn.waits),
-            table("time waited for the mmap lock by all threads, in a second", Unit::Nanoseconds, 4, &|turn| turn.waited),
+            table("waits for the mmap lock, per second", Unit::Count, 4, &|turn| turn.waits),
+            table("time waited for the mmap lock by all threads, per second", Unit::Nanoseconds, 4, &|turn| turn.waited),
             singles,
         ],
         plots: vec![Plot {
-            title: "Areas mapped, touched and unmapped a second".to_owned(),
+            title: "Areas mapped, touched and unmapped per second".to_owned(),
             x: Axis::linear("threads", Unit::Count),
             y: Axis::logarithmic("areas", Unit::PerSecond),
             lines,

@@ -24,7 +24,8 @@ const QUICK: [u64; 1] = [2 * GIB];
 /// Size that the host unmaps.
 const OF_HOST: u64 = 8 * GIB;
 const QUICK_OF_HOST: u64 = GIB / 2;
-/// Time for which victims are watched before the munmap begins, on a host. Its scheduler needs this time.
+/// Time for which victims are watched before the munmap begins, on a host. The host's scheduler needs this
+/// time to start them.
 const ALONE: Duration = Duration::from_millis(250);
 
 /// One side: a design, or the host with a number of bytes.
@@ -154,7 +155,7 @@ fn alone(scale: &Scale) -> Duration {
 }
 
 /// Returns the number of concurrent victims: one for every other processor of a simulated machine. On a host
-/// they would wait for each other's processors.
+/// there is one victim, because several victims would compete for processors.
 fn victims(scale: &Scale) -> usize {
     if scale.place.simulated().is_some() { (scale.cpus - 1).max(1) } else { 1 }
 }
@@ -393,7 +394,7 @@ fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
 }
 
 /// Returns the share of the sum of all values that comes from values above `limit`. Each value counts as the
-/// largest of its bucket.
+/// largest value of its bucket.
 fn longer(times: &Histogram, limit: u64) -> f64 {
     let sum = |from: u64| -> u64 {
         times

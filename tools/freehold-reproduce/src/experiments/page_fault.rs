@@ -35,7 +35,7 @@ const STEP: [usize; 2] = [1, 2];
 
 const WHERE: [(Where, &str); 2] = [(Where::OneVma, "one VMA"), (Where::VmaEach, "a VMA each")];
 
-/// Faults a second: per second of one thread's processor time, and of all threads together.
+/// Two rates of faults: per second of one thread's processor time, and per second of all threads together.
 struct Turn {
     each: f64,
     all: f64,
@@ -262,7 +262,7 @@ fn findings(all: &[Measured]) -> Findings {
         let after = ["change of step 4", HOST, "step 4: before", "after", "change"];
         let columns = [""].iter().chain(&SIDES[..OF_HOST]).chain(&after);
         Table {
-            title: format!("faults a second of one processor and of all, {name}"),
+            title: format!("faults per second of one processor and of all, {name}"),
             columns: columns.map(|name| (*name).to_owned()).collect(),
             rows: each.chain(every).chain(scaling).collect(),
         }
@@ -275,7 +275,7 @@ fn findings(all: &[Measured]) -> Findings {
             Line { name: (*design).to_owned(), points: points.collect() }
         });
         Plot {
-            title: format!("Faults a second of all threads together, {name}"),
+            title: format!("Faults per second of all threads together, {name}"),
             x: Axis::linear("threads", Unit::Count),
             y: Axis::linear("faults", Unit::PerSecond),
             lines: lines.collect(),
@@ -284,7 +284,7 @@ fn findings(all: &[Measured]) -> Findings {
     let tables: Vec<Table> = tables.collect();
     let most = all.iter().map(|(_, threads, ..)| *threads).max().unwrap_or(0);
     let found = tables.iter().zip(WHERE).filter_map(|(table, (_, place))| {
-        let what = format!("Faults a second of {most} threads together, {place}");
+        let what = format!("Faults per second of {most} threads together, {place}");
         table.row_says(&what, &format!("faults/sec-{most}"), &SIDES)
     });
     Findings {

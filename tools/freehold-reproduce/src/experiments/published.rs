@@ -4,7 +4,7 @@
 pub const MUNMAP: [(u64, f64, f64); 3] =
     [(80, 5_008_377.0, 4_905_841.0), (160, 9_129_243.0, 9_145_306.0), (320, 17_915_310.0, 17_990_174.0)];
 
-/// Step 0: faults a second before and after.
+/// Step 0: faults per second before and after.
 pub const FAULTS: [(&str, f64, f64); 4] = [
     ("mmap-pread-seq", 554_894.0, 563_517.0),
     ("mmap-pread-seq-mt", 581_232.0, 580_772.0),
@@ -12,7 +12,7 @@ pub const FAULTS: [(&str, f64, f64); 4] = [
     ("mmap-file", 100_165.0, 108_396.0),
 ];
 
-/// Step 2: number of tasks, jobs a minute of alltests before and after, and of disk before and after.
+/// Step 2: number of tasks, jobs per minute of alltests before and after, and of disk before and after.
 pub const JOBS: [(usize, [f64; 2], [f64; 2]); 9] = [
     (100, [17_918.72, 28_417.97], [7_582.14, 7_257.48]),
     (200, [16_529.39, 26_807.92], [6_962.44, 7_109.15]),
@@ -27,7 +27,7 @@ pub const JOBS: [(usize, [f64; 2], [f64; 2]); 9] = [
 
 /// Step 3, 48 processes: with the lock of the file, and with a lock per VMA.
 pub struct Hugetlb {
-    /// Faults a second over the whole run.
+    /// Faults per second over the whole run.
     pub faults: [f64; 2],
     /// Number of waits in ten seconds.
     pub waits: [f64; 2],
@@ -45,7 +45,8 @@ pub const HUGETLB: Hugetlb = Hugetlb {
     longest: [2_010_000e3, 115_000e3],
 };
 
-/// Number of threads, faults a second of one processor before and after, and of the machine before and after.
+/// Number of threads, faults per second of one processor before and after, and faults per second of the
+/// machine before and after.
 pub type PageFault = (usize, [f64; 2], [f64; 2]);
 
 /// Published figures of step 4, with 56 processors.

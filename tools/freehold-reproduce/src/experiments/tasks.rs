@@ -1,4 +1,5 @@
-//! Tasks that share files, and their jobs.
+//! The load of step 2: tasks that map the same files, and the jobs that the threads of the load run.
+//! `i_mmap.rs` measures this load with each lock of the reverse map.
 
 use crate::executor::{Instant, Stop};
 use crate::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};
@@ -20,14 +21,14 @@ const DATA: u64 = 256;
 const MOVED: u64 = 16;
 /// Number of pages of a thread's own file.
 const SCRATCH: u64 = 16;
-/// One in this many jobs writes a page of the data back, which walks all mappings of the page.
+/// One job out of this many writes back a page of the data, which walks all mappings of the page.
 const WALK: u64 = 16;
-/// One in this many jobs moves a page of the data, as a kernel does for tasks with pages on another node.
-/// This is a walk too.
+/// One job out of this many migrates a page of the data, as a kernel does for tasks with pages on another
+/// node. A migration also walks all mappings of the page.
 const MOVE: u64 = 16;
-/// One in this many jobs truncates its file.
+/// One job out of this many truncates its file.
 const CUT: u64 = 64;
-/// One in this many jobs punches a page out of the data.
+/// One job out of this many punches a hole of one page into the data.
 const PUNCH: u64 = 16;
 
 /// The load of the threads.
@@ -69,11 +70,11 @@ type Job = fn(&Tasks, u64, &Open) -> anyhow::Result<u64>;
 
 /// Results of a turn.
 pub struct Turn {
-    /// Jobs a minute, or pages moved a second.
+    /// Jobs per minute, or pages moved per second.
     pub rate: f64,
-    /// Number of waits for the locks of files in a second.
+    /// Number of waits for the locks of files per second.
     pub waits: f64,
-    /// Total waiting time in a second, in nanoseconds.
+    /// Total waiting time per second, in nanoseconds.
     pub waited: f64,
 }
 
@@ -131,7 +132,7 @@ impl Tasks {
         })
     }
 
-    /// Runs the jobs of one thread until the end of the turn. Returns the counted work a second, by the
+    /// Runs the jobs of one thread until the end of the turn. Returns the counted work per second, by the
     /// thread's own time, because the last job of another thread may wait for long.
     fn jobs(&self, thread: usize, stop: &Stop, job: Job) -> anyhow::Result<f64> {
         let (started, mut jobs, mut done) = (Instant::now(), 0u64, 0u64);
@@ -171,7 +172,7 @@ impl Tasks {
         Ok(1)
     }
 
-    /// Creates a child that maps the data and has the first pages present. Then runs `then` on it.
+    /// Creates a child that maps the data and has the first pages present, and then runs `then` on the child.
     fn fork_map_and(
         &self,
         number: u64,
@@ -246,9 +247,9 @@ fn map(process: &Process, file: &Open, pages: u64, prot: Prot, flags: MapFlags) 
     Ok(process.mmap(0, pages * PAGE, prot, flags, Some(file), 0)?)
 }
 
-/// Returns the number that decides if a job does what only one job in several does. Derived from the job's
-/// index on its thread, starting at 1, and the thread's number, so that all threads do it equally often but
-/// not at the same time.
+/// Returns the number of a job for work that only one job out of several does, such as truncation: the job's
+/// index on its thread, starting at 1, plus the thread's number. All threads therefore do this work equally
+/// often, but not at the same time.
 fn turn(number: u64, threads: u64) -> u64 {
     number / threads + number % threads + 1
 }

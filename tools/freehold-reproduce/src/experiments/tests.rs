@@ -120,13 +120,13 @@ fn hugetlb() {
     // Page tables are shared by whole GiB.
     let found = run_at("hugetlb", &Scale { at_most: 1 << 30, ..tiny() });
     let apart = table(&found, "16 processes, apart");
-    assert!(median(apart, "faults a second", "VmaLock") > 0.0);
+    assert!(median(apart, "faults per second", "VmaLock") > 0.0);
     let shared = table(&found, "16 processes");
     assert!(
         median(shared, "page tables", "VmaLock") < median(apart, "page tables", "VmaLock"),
         "no table is shared"
     );
-    let taken = |title| median(table(&found, title), "fault mutexes taken a second", "VmaLock");
+    let taken = |title| median(table(&found, title), "fault mutexes taken per second", "VmaLock");
     assert_eq!((taken("16 processes"), taken("16 processes, apart")), (0.0, 0.0), "a fault created a page");
     assert!(taken("16 processes, punched") > 0.0, "no page was created again");
 }

@@ -23,7 +23,7 @@ pub enum Victim {
     Reader,
     /// A fault in another VMA.
     Fault,
-    /// mmap and munmap of a page elsewhere.
+    /// mmap and munmap of one page in another part of the address space.
     Churn,
 }
 

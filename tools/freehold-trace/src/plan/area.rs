@@ -1,8 +1,8 @@
 //! The planner's model of an address space: its VMAs, with the properties that decide whether neighbours
 //! merge.
 //!
-//! The model is sequential, and follows the order of the recording. It determines which VMAs a call or a
-//! first write changes, including neighbours. Tasks that change the same VMAs must keep the recording's
+//! The model is sequential, and follows the order of the recording. The model determines which VMAs a call or
+//! a first write changes, including neighbours. Tasks that change the same VMAs must keep the recording's
 //! order.
 
 use super::descriptors::Access;
@@ -81,7 +81,8 @@ pub(crate) struct Area {
     pub(crate) end: u64,
     pub(crate) prot: u8,
     pub(crate) shared: bool,
-    /// The purpose of the VMA. It affects nothing, not even merging.
+    /// The purpose of the VMA, for pictures. The purpose does not affect merging or any other decision of the
+    /// plan.
     pub(crate) purpose: Purpose,
     /// The number of the mapped file.
     pub(crate) file: Option<u32>,

@@ -35,7 +35,7 @@ pub const POLICY: &str = "refused mbind: the available nodes and modes are not r
 // Contents of snapshots that are not compared. `RANGES` also covers calls.
 
 pub const HOW_OPENED: &str =
-    "flags sh and mw of shared VMAs that do not write: how their files were opened is not recorded";
+    "flags sh and mw of shared VMAs that are not writable: how their files were opened is not recorded";
 pub const EXECUTED: &str = "execute rights that personality(READ_IMPLIES_EXEC) may have added: recordings before version 3 do not contain the call";
 pub const HUGE_SETTING: &str = "huge pages of anonymous memory, if the setting changed during the run: the time of the change is not recorded";
 pub const DROPPED: &str =
@@ -93,5 +93,4 @@ pub const SYNC: &str =
 pub const FEWER: &str = "VMAs of files that lack pages around those faulted in: which pages were in the page cache, unlocked and not marked for readahead, is not recorded";
 pub const MORE: &str = "VMAs of files with more pages around those faulted in: which pages were parts of large folios, or came into shared memory by other means than recorded faults, is not recorded";
 pub const HASTE: &str = "VMAs of files in snapshots taken in haste: their resident pages were not read";
-pub const NO_LIST: &str =
-    "VMAs of files in snapshots without a list of pages: whether they have more pages is unknown";
+pub const NO_LIST: &str = "VMAs of files in snapshots without a list of pages: the snapshot does not show whether they have more pages";

@@ -3,7 +3,7 @@
 //!
 //! Threads share a table of descriptors (`CLONE_FILES`), and a fork copies the table. A table does not
 //! contain unknown descriptors: those opened before the recording began, and those received from another
-//! process. It also does not contain descriptors opened before an execve, since no recording shows which
+//! process. A table also does not contain descriptors opened before an execve, since no recording shows which
 //! descriptors the execve closes.
 
 use crate::Call;

@@ -1,4 +1,8 @@
-//! Calls on files: descriptors, lengths, seals, holes.
+//! Adds the steps of calls on files to the plan: calls that open, copy and close descriptors, set lengths and
+//! seals, or punch holes.
+//!
+//! This file also keeps the known lengths of files up to date when calls and faults show a length. The data
+//! is in `descriptors.rs` and `lengths.rs`.
 
 use super::area::{Area, PAGE, page_of};
 use super::aside;
@@ -187,7 +191,7 @@ impl Planner {
         self.push(task, line, StepKind::Length { file, bytes: None });
     }
 
-    /// Marks what is known of all files and segments as doubtful.
+    /// Marks the known properties of all files and segments as doubtful.
     pub(super) fn forget_files(&mut self) {
         self.files.descriptors.forget();
         self.processes
@@ -215,7 +219,8 @@ impl Planner {
         self.files.lengths.uses(file, stamp, &mut self.builder.waits);
     }
 
-    /// Before an mmap: plans the length that the file was given before the file had a number.
+    /// Plans the length that the file was given before the file had a number. Called before an mmap is
+    /// planned.
     pub(super) fn length_before(&mut self, line: u32, task: u32, call: &Call, file: Option<u32>) {
         let Some(file) = file.filter(|_| call.name == CallName::Mmap && call.returned.value().is_some())
         else {
@@ -236,8 +241,8 @@ impl Planner {
         self.push(task, line, StepKind::Length { file, bytes: Some(bytes) });
     }
 
-    /// Before a call, which maps `mapped`: forgets a stale length if the call may bring pages in. Also
-    /// forgets a length if the call finds pages beyond it, because the file is then longer.
+    /// Forgets a stale length if the call, which maps `mapped`, may bring pages in. Called before the call is
+    /// planned. Also forgets a length if the call finds pages beyond it, because the file is then longer.
     pub(super) fn lengths_before(
         &mut self,
         line: u32,

@@ -1,4 +1,7 @@
-//! Files and segments that calls map, by their numbers in the plan.
+//! Files and System V segments that calls map, by their numbers in the plan.
+//!
+//! The plan numbers files and segments together. `names` and `records` lead from names, and from the
+//! recording's file numbers, to the plan's numbers.
 
 use super::area::PAGE;
 use super::descriptors::{Access, Descriptors, Open};

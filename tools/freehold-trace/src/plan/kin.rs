@@ -62,7 +62,8 @@ pub(super) struct Kins {
     last: u32,
     /// True if the recording shows when address spaces are torn down.
     tells_ends: bool,
-    /// True if memory may have huge pages without MADV_HUGEPAGE. `None` until the recording was queried.
+    /// True if memory may have huge pages without MADV_HUGEPAGE. `None` until the setting has been read from
+    /// the recording.
     always: Option<bool>,
     /// True if there may be blocks smaller than 2 MiB.
     small: bool,
@@ -118,7 +119,7 @@ impl Kins {
         (self.always, self.small) = (Some(always), !sizes.is_empty());
     }
 
-    /// Makes kin of `parent` and its copy `child`, if they may share huge pages.
+    /// Puts `parent` and its copy `child` into the same kin, if they may share huge pages.
     pub(super) fn join_kin(&mut self, processes: &mut Processes, parent: u32, child: u32) {
         let Some(space) = processes.spaces.get(&parent) else { return };
         if !space.areas.iter().any(|(start, area)| self.has_blocks(start, area)) {

@@ -1,9 +1,9 @@
 //! Resource limits: those of each process, and those that the replay sets on an address space before a step.
 //!
 //! On Linux limits belong to a process, in the engine to an address space. An address space therefore gets
-//! the limits of the process that is about to use it, if they differ from the current ones. That happens
-//! after a call that changed limits, after an exec, and before and after a vfork child runs in the address
-//! space.
+//! the limits of the process that is about to use it, if they differ from the current ones. The limits of an
+//! address space change after a call that changed limits, after an exec, and before and after a vfork child
+//! runs in the address space.
 //!
 //! Texts by strace do not show the contents of an address space at its start, so that the sizes that limits
 //! count are unknown. There, limits are set only for calls that Linux refused, perhaps because of them.

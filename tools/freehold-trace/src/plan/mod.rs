@@ -1,9 +1,9 @@
 //! Makes a plan of a recording: each task's steps in order, and between tasks only the order that addresses
 //! and forks require.
 //!
-//! The order in which events took effect on Linux is an exact order. It is the order of the recording, except
-//! where events of tasks in one address space overlap (`effect.rs`). Steps may run in another order or
-//! concurrently if the results stay the same:
+//! The order in which events took effect on Linux is an exact order. That order is the order of the
+//! recording, except where events of tasks in one address space overlap (`effect.rs`). Steps may run in
+//! another order or concurrently if the results stay the same:
 //!
 //! | step | waits for earlier steps of other tasks in the same address space that |
 //! | --- | --- |
@@ -11,10 +11,10 @@
 //! | a call that changes VMAs, a first write | changed, or examined, any VMA that it overlaps or touches; faulted in the changed range |
 //! | a call that removes pages or brings them in | changed the mappings there; faulted there |
 //! | fork, a snapshot, mlockall, a change of resource limits, the end of a userfaultfd | did anything |
-//! | a call that changes an amount that a limit in force counts | is such a call |
-//! | a call that removes a System V segment | in any address space: attached or detached it; a later step that does so waits for the removal, and each such step for the one before |
-//! | a store to a huge page that a fork has shared, and a step that removes that page from an address space | in any address space of the same kin: did either; see `kin.rs` |
-//! | a step that may use a pool of huge pages of known size | in any address space: is such a step; see `pools.rs` |
+//! | a call that changes an amount that a limit in force counts | also changed such an amount |
+//! | a call that removes a System V segment | in any address space: attached or detached the segment. A later step that attaches or detaches the segment waits for the removal and for the previous such step |
+//! | a store to a huge page that a fork has shared, and a step that removes that page from an address space | in any address space of the same kin: stored to or removed such a page; see `kin.rs` |
+//! | a step that may use a pool of huge pages of known size | in any address space: may also have used the pool; see `pools.rs` |
 //! | a call that changes a file's length | in any address space: faulted in that file, or compared its contents |
 //!
 //! Every step also waits for the last fork, snapshot, mlockall, change of limits or end of a userfaultfd. To

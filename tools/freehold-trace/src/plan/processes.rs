@@ -38,7 +38,7 @@ pub(super) struct Task {
     /// The steps that the task has already waited for in this segment: the last step of each other task.
     pub(super) known: HashMap<u32, u32>,
     pub(super) steps: Vec<Step>,
-    /// The step that is a fault whose end has not been recorded yet.
+    /// The step of a fault that has begun, and whose end has not been read yet.
     pub(super) open_fault: Option<u32>,
     /// Faults that the kernel has taken in the task's current execve.
     pub(super) in_exec: Vec<Fault>,
@@ -47,9 +47,9 @@ pub(super) struct Task {
     pub(super) lost: bool,
     /// The task's last events that brought in or removed pages while other tasks ran in the address space.
     pub(super) beside: VecDeque<Beside>,
-    /// Number of ends of address spaces of its kin that the task has waited for in this segment.
+    /// Number of the ended address spaces of its kin for whose end the task has waited in this segment.
     pub(super) exits_known: usize,
-    /// True if an address space of the process was torn down after the start of the task's own.
+    /// True if an address space of the process was torn down after the task's current address space began.
     pub(super) torn_down: bool,
     /// True if the personality makes readable memory executable.
     pub(super) read_implies_exec: bool,
@@ -63,7 +63,8 @@ pub(super) struct Fault {
     pub(super) address: u64,
     pub(super) code: FaultCode,
     pub(super) resolved: bool,
-    /// True if the kernel has looked for a VMA. If page faults are disabled, the kernel does not.
+    /// True if the kernel has looked up the VMA of the address. The kernel does not look it up while page
+    /// faults are disabled.
     pub(super) looked: bool,
     /// The time of its end.
     pub(super) to: u64,

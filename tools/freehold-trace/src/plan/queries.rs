@@ -44,7 +44,8 @@ impl Planner {
         &self.recording
     }
 
-    /// Returns the reason why the recording could not be read to its end. The part before is planned.
+    /// Returns the reason why the recording could not be read to its end. The plan contains the events before
+    /// that place.
     pub fn cut_off(&self) -> Option<&ReadError> {
         self.cut_off.as_ref()
     }

@@ -1,9 +1,9 @@
 //! Mappings at a fixed address that failed after the old mappings there were removed.
 //!
-//! There are two rules, for two purposes. Mappings that were certainly removed are also unmapped in the
-//! engine, which keeps them because it refuses the call earlier; the call's arguments must prove the removal.
-//! In a partly known address space, mappings that were possibly removed are forgotten; there a doubt is
-//! enough, and the forgotten range may be larger.
+//! This file has two rules. First, the replay unmaps mappings in the engine if the call's arguments prove
+//! that Linux removed them; the engine itself keeps them, because it refuses the call earlier. Second, in a
+//! partly known address space, the plan forgets all mappings that Linux may have removed. The range of the
+//! second rule may be larger than the range of the first.
 
 use super::space::{HUGE, MAP_ANONYMOUS, MAP_GROWSDOWN, MAP_HUGETLB, replaces};
 use crate::addresses::span;
@@ -32,8 +32,8 @@ pub(super) fn has_emptied(call: &Call, page: u64) -> Option<Range<u64>> {
 }
 
 /// Returns the range that an mmap possibly unmapped. Linux unmaps the range before it calls the file's own
-/// mmap operation, and checks some limits before and others after the unmapping. If the file has huge pages,
-/// the range is larger than requested.
+/// mmap operation. Linux checks some limits before the unmapping, and other limits after the unmapping. If
+/// the file has huge pages, the range is larger than requested.
 pub(super) fn may_have_emptied(call: &Call) -> Option<Range<u64>> {
     let [at, len, _, flags, ..] = call.args;
     let of_a_file = flags & MAP_ANONYMOUS == 0 || flags & MAP_HUGETLB != 0;

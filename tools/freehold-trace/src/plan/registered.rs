@@ -1,10 +1,10 @@
 //! Memory that is registered with a userfaultfd: the userfaultfd of a descriptor, its registrations, and its
 //! end.
 //!
-//! A userfaultfd belongs to the address space of the process that created it. It ends with the close of its
-//! last descriptor, which also ends all its registrations. The plan does not follow descriptors that were
-//! sent to another process, nor descriptors held by a call that has not returned. After the planned end,
-//! moves that Linux refuses there are therefore not checked.
+//! A userfaultfd belongs to the address space of the process that created it. A userfaultfd ends with the
+//! close of its last descriptor, which also ends all its registrations. The plan does not follow descriptors
+//! that were sent to another process, nor descriptors held by a call that has not returned. After the planned
+//! end, moves that Linux refuses there are therefore not checked.
 
 use super::area::flag;
 use super::order::Stamp;
@@ -27,8 +27,8 @@ pub(super) struct Userfaultfds {
 }
 
 impl Space {
-    /// Applies a `UFFDIO_REGISTER` or `UFFDIO_UNREGISTER`. Memory that already has the requested modes keeps
-    /// all of its modes.
+    /// Applies a `UFFDIO_REGISTER` or `UFFDIO_UNREGISTER`. Memory that is already registered with all
+    /// requested modes does not change: it also keeps its further modes.
     pub(super) fn register(&mut self, doing: &Doing<'_>) {
         let [_, operation, start, len, mode, _] = doing.call.args;
         let range = span(start, len);
@@ -63,7 +63,8 @@ impl Space {
         self.features.get(&userfaultfd).is_some_and(|features| features & feature != 0)
     }
 
-    /// Returns the userfaultfd with which memory stays registered when an mremap moves it.
+    /// Returns the userfaultfd with which the memory that `call` moves stays registered, or `None` if `call`
+    /// is not an mremap that moves memory, or the memory does not stay registered.
     pub(super) fn stays_registered(&self, call: &Call) -> Option<u32> {
         let moved =
             call.name == CallName::Mremap && call.returned.value().is_some_and(|to| to != call.args[0]);

@@ -23,8 +23,8 @@ use std::collections::HashSet;
 const IPC_RMID: u32 = 0;
 /// A flag that shmctl ignores, because the system call has only one form.
 const IPC_64: u32 = 0x100;
-/// Time in nanoseconds after the return of a removal, after which no call that began before it is still
-/// running. The memory is freed then, even if no later call depends on the removal.
+/// Time in nanoseconds after the return of a removal. After this time, every call that began before that
+/// return is assumed to have returned, and the memory is freed even if no later call depends on the removal.
 pub(super) const SLACK: u64 = 1_000_000_000;
 
 /// The period in which a call may have taken effect, in nanoseconds: from its entry to its return.
@@ -90,7 +90,7 @@ impl Removals {
         }
     }
 
-    /// Marks what is known of attachments as doubtful.
+    /// Marks the known attachments as doubtful.
     pub(super) fn doubt(&mut self) {
         self.doubted = true;
         self.open.clear();

@@ -1,4 +1,6 @@
-//! Places removals of System V segments among the steps; see `removals.rs`.
+//! Decides at which step of the plan a removed System V segment is freed. The recording shows only that the
+//! removal took effect between the entry and the return of shmctl; `removals.rs` explains how the results of
+//! other calls narrow that time, and keeps the removals.
 
 use super::area::{flag, page_of};
 use super::aside;
@@ -13,7 +15,7 @@ const EINVAL: u16 = 22;
 const EIDRM: u16 = 43;
 
 impl Planner {
-    /// Places the removals that come before a call, an exec, a fork or an exit of `task`.
+    /// Plans the removals that took effect before a call, an exec, a fork or an exit of `task`.
     pub(super) fn place_removals(&mut self, task: u32, call: Option<&Call>, when: When) {
         let attached = call.filter(|call| call.name == CallName::Shmat).map(|call| call.args[0]);
         let unplaced = |id: &u64| self.removals.known.get(id).is_some_and(|removal| !removal.placed);
@@ -55,8 +57,8 @@ impl Planner {
         }
     }
 
-    /// Returns true for an shmat that succeeds although the segment should be freed: an unrecorded process
-    /// has it attached.
+    /// Returns true for an shmat that succeeded on Linux although the recorded processes have detached the
+    /// removed segment: a process that is not recorded still has the segment attached.
     pub(super) fn is_from_outside(&mut self, call: &Call) -> bool {
         let from_outside = call.name == CallName::Shmat && self.removals.outside.contains(&call.args[0]);
         if from_outside {
@@ -89,8 +91,9 @@ impl Planner {
         self.push(task, line, StepKind::Remove { file });
     }
 
-    /// Notes that shmget returned, or shmat accepted, the identifier of a removed segment: the identifier
-    /// belongs to a new segment now, or an unrecorded process has kept the old one attached.
+    /// Notes that shmget returned, or shmat accepted, the identifier of a removed segment. After shmget, the
+    /// identifier belongs to a new segment. After shmat, a process that is not recorded has kept the old
+    /// segment attached.
     pub(super) fn note_new_segment(&mut self, task: u32, call: &Call, when: When) {
         let (made, id) = match (call.name, call.returned) {
             (CallName::Shmget, Returned::Value(id)) => (true, id),
@@ -115,8 +118,8 @@ impl Planner {
         }
     }
 
-    /// Returns the segment whose later removal would explain why the call was refused, if no removal was
-    /// recorded so far.
+    /// Returns the segment whose removal would explain why the call was refused, if the recording has not
+    /// shown that removal yet.
     pub(super) fn waits_for_removal(&self, task: u32, call: &Call) -> Option<u64> {
         let refused = matches!(call.returned, Returned::Error(EINVAL | EIDRM));
         if !refused

@@ -1,4 +1,9 @@
-//! Plans a recording event by event.
+//! Plans a recording event by event: reads the next event, places it in the order in which events took
+//! effect, and adds its steps to the segment.
+//!
+//! This file decides *when* an event is planned. The steps of an event are in `events.rs` (faults, forks,
+//! execs, exits, snapshots) and `syscall.rs` (calls); the rules of the order are in `effect.rs` and
+//! `removals.rs`.
 
 use super::aside;
 use super::effect::{Waiting, event_span};
@@ -277,7 +282,8 @@ impl Planner {
         }
     }
 
-    /// Plans the held calls whose removal was not recorded until `time`, or until the next event of `task`.
+    /// Plans the held calls for which no removal was recorded in time: calls that `task` made, and calls that
+    /// returned before `time`.
     pub(super) fn release(&mut self, task: u32, time: u64) {
         if self.removals.held.is_empty() {
             return;

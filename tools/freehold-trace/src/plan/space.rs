@@ -1,4 +1,8 @@
 //! The planner's model of one address space, and the effect of a call on it, as data.
+//!
+//! [`Space`] combines the VMAs (`area.rs`), the order of steps (`order.rs`), and the addresses whose mappings
+//! are known (`told.rs`, `unknown.rs`). The other files of the folder add its operations: `calls.rs`,
+//! `mremap.rs`, `touch.rs`, `registered.rs` and `bytes.rs`.
 
 use super::area::Areas;
 use super::descriptors::Access;

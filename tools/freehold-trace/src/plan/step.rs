@@ -1,4 +1,8 @@
-//! The data types of a plan.
+//! The data types of a plan: segments, tasks, steps, calls and files. The planner creates them, and a replay
+//! reads them.
+//!
+//! A step contains everything that the replay needs to make the step and to compare its answer, so a replay
+//! does not read the events of the recording.
 
 pub use super::descriptors::Access;
 use super::order::Stamp;
@@ -169,7 +173,7 @@ pub enum Ends {
     Resolved,
     /// The fault raised this signal with this code.
     Signal(u8, i32),
-    /// The fault was interrupted. The replay does not repeat it.
+    /// The fault was interrupted. The replay does not repeat the fault.
     Interrupted,
     /// The kernel needed the page for a call, and the fault failed.
     Refused,
@@ -180,7 +184,7 @@ pub enum Ends {
 pub enum Start {
     /// The snapshot shows the address space.
     Shown(Snapshot),
-    /// The contents are unknown. Calls find the memory that they expect.
+    /// The contents are unknown. Steps of the plan map memory before the calls that need it.
     Unknown,
 }
 
@@ -199,7 +203,7 @@ pub struct PlannedCall {
     pub userfaultfd: Option<u32>,
     /// The features of the userfaultfd's `UFFDIO_API`, if recorded.
     pub features: Option<u64>,
-    /// The userfaultfd with which memory stays registered when an mremap moves it.
+    /// The userfaultfd with which the memory moved by this mremap stays registered.
     pub stays_registered: Option<u32>,
     /// The start of the heap, if this is the first brk in the address space.
     pub heap: Option<u64>,

@@ -1,4 +1,8 @@
-//! Adds the steps of a system call to the plan.
+//! Adds the steps of a system call to the plan: sets aside calls that cannot be checked, gathers the steps
+//! that the call must wait for, and applies the call to the model of its address space.
+//!
+//! Calls on files are in `file_calls.rs`, the effects on the model in `calls.rs`, and calls on unknown memory
+//! in `unknown.rs`.
 
 use super::area::PAGE;
 use super::aside;

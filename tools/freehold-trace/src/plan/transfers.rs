@@ -18,8 +18,8 @@ pub(super) enum Partial {
 }
 
 impl Planner {
-    /// Returns the degree to which a call depends on unknown memory, in its own address space of unknown
-    /// start and in the other one.
+    /// Returns the degree to which a call depends on unknown memory: in the caller's address space, whose
+    /// memory at the start of the recording may be unknown, and in the other address space.
     pub(super) fn partial(&self, call: &Call, number: u32) -> Partial {
         let Some(about) = &call.transfer else { return Partial::No };
         let told =

@@ -81,7 +81,7 @@ fn keeps_gap(call: &Call) -> bool {
 }
 
 /// Returns true if the call may have locked memory: it failed at a hole, or after it had locked the whole
-/// range because a page was not available. A limit may also have refused it as a whole.
+/// range because a page was not available. Linux may also have refused the whole call because of a limit.
 fn may_have_locked(call: &Call) -> bool {
     matches!(call.name, CallName::Mlock | CallName::Mlock2 | CallName::Mlockall)
         && call.returned == Returned::Error(ENOMEM)
@@ -320,8 +320,8 @@ impl Space {
         }
     }
 
-    /// Marks the addresses between a mapping that grows downwards and the next known memory below as unknown,
-    /// and also those below a range into which memory may have grown.
+    /// Marks addresses as unknown at which memory that grows downwards may be: from each mapping that grows
+    /// downwards, and from each range into which memory may have grown, down to the next known memory.
     pub(super) fn forget_growth(&mut self) {
         let Some(told) = self.told.as_mut().filter(|_| self.grows) else { return };
         let mut below = 0;

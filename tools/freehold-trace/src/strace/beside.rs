@@ -1,7 +1,7 @@
 //! Calls in one address space that overlap in time.
 //!
-//! A text does not show the order in which overlapping calls took effect. It shows which calls overlap: each
-//! of the two begins, in a line of its own, before the other returns.
+//! A text does not show the order in which overlapping calls took effect. A text shows which calls overlap:
+//! each of the two begins, in a line of its own, before the other returns.
 
 use super::call::{self, Made};
 use super::feed::Feed;
@@ -171,7 +171,8 @@ impl Extent {
         Some(Extent { ranges: [at, to], changes, locks, freed })
     }
 
-    /// Adds the common addresses of both calls to `found`, if one of the calls changes something.
+    /// Adds the common addresses of both calls to `found`, if at least one of the calls changes mappings or
+    /// locks.
     fn meet(&self, other: &Extent, later: bool, found: &mut Vec<Beside>) {
         let maps = self.changes || other.changes;
         if !maps && !self.locks && !other.locks {

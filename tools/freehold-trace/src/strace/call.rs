@@ -1,4 +1,8 @@
-//! Parses the text of a call.
+//! Parses the text of a system call: name, arguments, result and duration, as the numbers that a recording
+//! contains.
+//!
+//! `text.rs` splits the text into arguments, and `value.rs` reads one argument. The meaning of the call for
+//! tasks, files and memory is decided in `mod.rs`.
 
 use super::head::{find, name};
 use super::text::{Arg, End, args, end};
@@ -9,7 +13,7 @@ use crate::error::Bad;
 use crate::operation::{capability, fcntl, prctl, rlimit, uffdio};
 use crate::{CallName, Returned};
 
-/// The name of mseal in texts by versions of strace that do not know it. They show six arguments.
+/// The name of mseal in texts by versions of strace that do not know it. Those versions show six arguments.
 const MSEAL: &str = "syscall_0x1ce";
 /// `CLONE_VM | CLONE_VFORK`, the flags that vfork implies.
 const VFORK: u64 = 0x4100;
@@ -95,7 +99,7 @@ pub(super) fn parse(name: &str) -> Option<CallName> {
 pub(super) fn which(text: &[u8]) -> Result<(&str, Option<CallName>), Bad> {
     let (name, rest) = name(text).ok_or(Bad::Expected("a call: NAME(ARGUMENTS) = RESULT", 0))?;
     let known = parse(name).filter(|known| match known {
-        // Only snapshots show the effects of personality.
+        // Events do not depend on personality, because only snapshots show its effects.
         CallName::Personality => false,
         CallName::Prctl => concerns_memory(rest),
         CallName::Fcntl => concerns_files(rest),

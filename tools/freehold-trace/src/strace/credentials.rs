@@ -73,7 +73,7 @@ impl Credentials {
         }
     }
 
-    /// Applies a successful execve. Returns the same as [`call`](Self::call).
+    /// Applies a successful execve. The result has the meaning of the result of [`call`](Self::call).
     pub(super) fn exec(&mut self) -> Option<bool> {
         let others = self.user.filter(|user| *user != 0);
         // The file may have the set-user-ID bit of another user.
@@ -82,8 +82,8 @@ impl Credentials {
     }
 
     /// Applies a setns to the namespaces of the descriptor `of`, or to the kinds of namespace in `kinds`. A
-    /// process cannot return to the initial user namespace, and cannot enter its own, so that a new user
-    /// namespace is always another one.
+    /// process cannot return to the initial user namespace, and cannot enter the namespace in which it is
+    /// already, so a setns to a user namespace always changes the namespace.
     fn enters(&mut self, of: &[u8], kinds: &[u8]) -> Option<bool> {
         if find(kinds, b"CLONE_NEWUSER").is_some() || kinds == b"0" && find(of, b"<user:[").is_some() {
             *self = self.of_child(NEW_NAMESPACE);

@@ -78,7 +78,7 @@ impl Feed {
     }
 
     /// Returns the text of the line in which the unfinished call of task `pid` returns, if it is found. The
-    /// line is not taken.
+    /// line stays in the queue.
     pub(super) fn see_return(&mut self, pid: u32) -> Result<Option<Vec<u8>>, ReadError> {
         let mut index = 0;
         while index < FAR && self.reach(index)? {

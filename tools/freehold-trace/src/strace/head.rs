@@ -124,8 +124,8 @@ fn ended(text: &[u8]) -> Option<Says<'_>> {
     fields.is_empty().then_some(Says::Superseded(pid))
 }
 
-/// Returns true if an unreadable line may have changed a task's mappings. Signals, ends of tasks and calls of
-/// other names do not.
+/// Returns true if an unreadable line may have changed a task's mappings. Returns false for signals, ends of
+/// tasks, and calls that do not concern memory.
 pub(super) fn may_matter(line: &[u8]) -> bool {
     let Ok(head) = head(line) else { return true };
     if head.rest.starts_with(b"--- ") || head.rest.starts_with(b"+++ ") {

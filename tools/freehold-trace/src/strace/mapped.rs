@@ -1,4 +1,7 @@
-//! Numbers the files that a text maps.
+//! Gives a number to each file that a text maps, as `NAME.trace` has one for each file.
+//!
+//! The file of a call follows from the path that option -y shows, or from the descriptors that the process
+//! has used (`descriptors.rs`).
 
 use super::call::Made;
 use super::descriptors::{Descriptors, Known};

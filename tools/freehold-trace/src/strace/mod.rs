@@ -44,7 +44,8 @@ use mapped::Mapped;
 use std::collections::{BTreeMap, VecDeque};
 use tasks::{Begun, NAMELESS, Tasks};
 
-/// Maximum number of names of skipped calls that are counted separately. The others are counted together.
+/// Maximum number of names of skipped calls that are counted separately. All other names are counted
+/// together.
 const MOST_SKIPPED: usize = 1000;
 /// Maximum length of a chain of calls that each wait for the next one. Further calls stay in the order of the
 /// text.

@@ -427,7 +427,7 @@ fn lines_after_an_unreadable_line_are_read() {
         ),
         // The clock was set back.
         ("1 4.0 munlockall() = 0", &["0 1 munlockall  = 0"]),
-        // The known ones of several flags are used.
+        // Unknown flags are ignored, and known flags are used.
         (
             "1 5.1 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_NEW|0x20, -1, 0) = 0x7000",
             &["100000000 1 mmap 0 1000 1 22 -1 0 = 7000"],

@@ -7,7 +7,7 @@ use crate::Returned;
 use crate::error::Bad;
 use crate::fields::Fields;
 
-/// Maximum number of arguments of a call, and of elements of a list. The kernel accepts no longer lists.
+/// Maximum number of arguments of a call, and of elements of a list. The kernel refuses longer lists.
 const MOST_ARGS: usize = 1024;
 /// The mark that strace writes into a call that never returned.
 const LEFT: &[u8] = b"<unfinished ...>)";
@@ -33,7 +33,7 @@ pub(super) struct End<'a> {
 }
 
 /// Returns the arguments, members or elements in `text` from `begin` on, and the offset of the closing
-/// bracket after them. The offset is `None` if the text ends before.
+/// bracket after them. The offset is `None` if the text ends before a closing bracket.
 pub(super) fn args(text: &[u8], begin: usize) -> Result<(Vec<Arg<'_>>, Option<usize>), Bad> {
     let mut found = Vec::new();
     let (mut at, mut start, mut depth) = (begin, begin, 0_usize);

@@ -145,14 +145,14 @@ impl Areas {
 /// Start of the first CPU's part, and distance to the next part. Each part has its own upper-level tables.
 const BASE: u64 = 1 << 36;
 const PART: u64 = 1 << 37;
-/// Offsets in a part of the area that is changed, and of the area that is only read. Each lies between other
-/// areas.
+/// Offsets in a part: of the area that is changed, and of the area that is only read. Each of the two areas
+/// lies between other areas.
 const OWN: u64 = 1 << 32;
 const WATCHED: u64 = 1 << 34;
 const OWN_PAGES: u64 = 8;
 const WATCHED_PAGES: u64 = 512;
 /// With many areas, the number of additional areas before each of the two, and in the stretch where the
-/// engine places mappings. They fill some leaves.
+/// engine places mappings. The additional areas fill some leaves.
 const BETWEEN: u64 = 48;
 /// Distance between two additional areas.
 const STRIDE: u64 = 16 * PAGE;
@@ -185,7 +185,7 @@ impl Ends {
         self.count += 1;
     }
 
-    /// Returns the operations a second: between the first and the last end if there are enough, otherwise
+    /// Returns the operations per second: between the first and the last end if there are enough, otherwise
     /// over the whole time.
     fn rate(&self, time: Duration) -> f64 {
         match self.count {
@@ -263,17 +263,18 @@ impl Shared {
         unnoted(|| together(cpus, change)).into_iter().collect()
     }
 
-    /// Brings the space into the state of a space that one CPU has changed, or several.
+    /// Brings the space into the state that it has after changes by one CPU, or, if `cpus` is greater than 1,
+    /// by several CPUs.
     fn settle(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
         // A reader of the whole space ends the concurrent mode.
         drop(self.process.space().read());
         let met = if cpus > 1 { self.meet(world, cpus) } else { Ok(()) };
-        // Frees what earlier work has queued, so that it costs no time later.
+        // Runs the queued frees of earlier work now, so that the measurement does not include them.
         <Machine>::rcu_barrier();
         met
     }
 
-    /// Returns the operations a second of all CPUs together. Counts nothing during `warm`.
+    /// Returns the operations per second of all CPUs together. Counts nothing during `warm`.
     pub fn rate(
         &self,
         world: &World,

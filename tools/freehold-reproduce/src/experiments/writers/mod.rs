@@ -37,7 +37,7 @@ const WATCHED_TURNS: u32 = 3;
 /// Loads of the other CPUs while one is watched. `None` means no other CPU works.
 const BESIDE: [Option<Load>; 3] = [None, Some(Load::Touch), Some(Load::Protect)];
 
-/// Operations a second of each side.
+/// Operations per second of each side.
 struct Rate {
     areas: Areas,
     load: Load,

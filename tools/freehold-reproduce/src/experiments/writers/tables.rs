@@ -80,7 +80,7 @@ fn rate_table(rates: &[Rate], areas: Areas) -> Table {
         Row { name: row_name(rate.load, rate.cpus), cells: each.chain(linear).collect() }
     });
     Table {
-        title: format!("operations a second of all CPUs together, {}", areas.name()),
+        title: format!("operations per second of all CPUs together, {}", areas.name()),
         columns: columns.chain(names.map(of_linear)).collect(),
         rows: rows.collect(),
     }
