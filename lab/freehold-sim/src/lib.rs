@@ -28,7 +28,7 @@
 //! use freehold_sim::atomic::{AtomicU64, Ordering};
 //! use freehold_sim::{Machine, run};
 //!
-//! Sixteen processors count, either in one word or each in its own line.
+//! // Sixteen processors count, either in one word or each in its own line.
 //! fn took(lines: usize) -> u64 {
 //!     #[repr(align(64))]
 //!     struct Apart(AtomicU64);

@@ -1,7 +1,7 @@
 //! Arguments of wild calls, decoded from the bytes of a life: addresses, lengths, flags and indices, most of
 //! them near an edge or an overflow.
 //!
-//! The same bytes always give the same values. After the last byte, further bytes are zero.
+//! Equal bytes always give equal values. After the last byte, further bytes are zero.
 
 use freehold::{PAGE_SIZE, UserRange};
 use freehold_machine::Process;
