@@ -1,10 +1,10 @@
-//! Address spaces with the behaviour of Linux. No wait grows with the size of a mapping or with the number of
-//! faulting CPUs.
+//! Address spaces with the behaviour of Linux. By default munmap holds no lock of the address space while it
+//! removes pages, and a fault locks only one VMA and one page table.
 //!
 //! A kernel keeps one [`AddressSpace`](space::AddressSpace) per process: the mapped areas (VMAs), the page
 //! tables, and the rules by which system calls and page faults change both. The engine does not depend on a
-//! particular kernel. One trait, [`platform::Platform`], supplies frames, the direct map, TLBs, processors,
-//! waiting and grace periods.
+//! particular kernel. The trait [`platform::Platform`], with its supertraits, supplies frames, the direct map,
+//! TLBs, processors, waiting and grace periods.
 //!
 //! # An embedding
 //!
@@ -13,20 +13,16 @@
 //! signals:
 //!
 //! ```
-//! use freehold::engine::{Config, Engine};
-//! use freehold::fault::Access;
-//! use freehold::platform::Platform;
+//! use freehold::{engine::Config, engine::Engine, fault::Access, platform::Platform};
 //! use freehold::space::{AddressSpace, MapFlags, Prot, SpaceConfig};
 //!
 //! fn boot<P: Platform>(platform: P) -> Result<(), Box<dyn std::error::Error>> {
 //!     let engine = Engine::new(platform, Config::default())?;
 //!     let init = AddressSpace::new(&engine, &SpaceConfig::default())?;
-//!
 //!     // System calls. An error has the number that Linux returns: `error.errno()`.
 //!     let (prot, flags) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
 //!     let at = init.mmap(0, 1 << 20, prot, flags, None, 0)?;
 //!     let child = init.fork()?;
-//!
 //!     // A page fault of user code. An error is a signal: SIGSEGV, SIGBUS or SIGKILL.
 //!     child.handle_fault(at, Access::WRITE)?;
 //!     child.munmap(at, 1 << 20)?;
