@@ -2,13 +2,14 @@
 //!
 //! | word | meaning | transitions |
 //! | --- | --- | --- |
-//! | 0 | free | exchange to 1 or 2, by the task that becomes the holder |
-//! | 1 | held | exchange to 0, by the holder; compare-and-swap to 2, by a task that is about to sleep |
-//! | 2 | held, and tasks may sleep | exchange to 0, by the holder, which then wakes all sleepers; other tasks may take the lock before the wake-up |
+//! | 0 | free | to 1: compare-and-swap in `lock` and `try_lock`, by the task that becomes the holder. To 2: exchange in `lock`, by a task whose compare-and-swap failed, and which becomes the holder |
+//! | 1 | held | to 0: exchange, by the holder. To 2: exchange in `lock` or compare-and-swap in `wait`, by a task that is about to sleep |
+//! | 2 | held, and tasks may sleep | to 0: exchange, by the holder, which then wakes all sleepers; other tasks may take the lock before the wake-up. To 2: exchange in `lock`, by another task that is about to sleep |
 //!
-//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A waiter sleeps
+//! The release of the exchange to 0 pairs with two acquires: that of the compare-and-swap or the exchange
+//! that finds 0, and that of `wait` when it reads 0 or the value that a later holder stored. A waiter sleeps
 //! while the word is 2, and the holder wakes all sleepers if it finds 2, so no sleeper is forgotten
-//! ([`Host::wait`]). A woken waiter takes the lock as 2, because other tasks may still sleep. The lock
+//! ([`Host::wait`]). A waiter in `lock` takes the lock as 2, because other tasks may still sleep. The lock
 //! guarantees no order among waiters, because two tasks rarely want it at the same time.
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom};

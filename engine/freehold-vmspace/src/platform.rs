@@ -1,8 +1,9 @@
 //! The services of the embedding kernel: frames, the direct map, the TLB, and (through [`Host`] and
 //! [`TableMemory`]) processors, waiting, grace periods, time and memory for page tables.
 //!
-//! The trait [`Platform`] is the engine's only interface to its surroundings. The implementation may be a
-//! kernel on bare metal, a simulator, or the machine in an ordinary process of `freehold-machine`.
+//! The trait [`Platform`], with its supertraits [`Host`] and [`TableMemory`], is the engine's only interface
+//! to its surroundings. The implementation may be a kernel on bare metal, a simulator, or the machine of
+//! `freehold-machine`, which runs in an ordinary process.
 //!
 //! This module exports every type that an implementation has to name, no matter which crate defines the type,
 //! and the atomics under [`atomic`]. An embedding therefore depends on `freehold` only.

@@ -2,11 +2,12 @@
 //! of the page in its file or address space, do not change.
 //!
 //! Tasks that move a page, or that unmap it everywhere, hold the lock. A fault waits for the lock only if the
-//! page is being moved.
+//! page is being moved or its memory is failing.
 
 use crate::{Memory, Pfn, platform::Platform};
 use freehold_sync::{Killed, Rank, WordGuard};
 
+/// Frame locks, for the crate `freehold`, whose rules determine which tasks may lock a frame or wait for it.
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
     /// Locks a frame to which the caller has a reference, during the life of the guard.

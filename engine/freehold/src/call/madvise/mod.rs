@@ -16,15 +16,18 @@
 //!
 //! A new advice needs these changes, here and in other crates:
 //!
-//! - A line in `advice!` with Linux's number, and an arm in `AddressSpace::madvise` that calls the file of
-//!   its kind. A new kind also needs a row in the table above and in `docs/reference/operations.md`.
+//! - A line in `advice!` (`advice.rs`) with Linux's number, and an arm in `AddressSpace::madvise` that calls
+//!   the file of its kind. A new kind also needs a row in the table above and in
+//!   `docs/reference/operations.md`.
 //! - An entry in `check_seal` if the advice discards pages, and in `process.rs` if it may be given to other
 //!   processes.
 //! - Tests: a case in `tests/files/advice.rs`, `tests/guards.rs` or a similar file, and a line in
 //!   `tests/sweep/ops/advice.rs`, which makes its allocations fail. A test checks that this line exists.
-//! - In `freehold-model`: its rule (`model/madvise.rs`; `model/seal.rs` if the advice discards pages), and
-//!   its number where random calls are generated (`generate.rs`, `script.rs`) and permitted (`escape.rs`).
-//!   The model then compares the advice with the engine and with the running kernel.
+//! - For the model: its rule in `freehold-model/src/model/madvise.rs`, and in
+//!   `freehold-model/src/model/seal.rs` if the advice discards pages; its number in
+//!   `freehold-model/src/generate.rs` and `freehold-model/src/script.rs`, which generate random calls, and in
+//!   `freehold-model/src/escape.rs`, which permits them. The model is then compared with the engine and with
+//!   the running kernel.
 //! - For recordings: its name in `freehold-trace/src/strace/symbols.rs`; its effect on VMAs and bytes in
 //!   `plan/calls.rs`, `plan/bytes.rs` and `plan/unknown.rs` of that crate, and in
 //!   `freehold-replay/src/files.rs`.
