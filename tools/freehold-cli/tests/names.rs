@@ -35,7 +35,7 @@ fn folder_is_refused_as_name_of_a_recording() {
         let output = freehold(folder.path(), &["record", "-o", name, "--", "touch", "ran"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            output.status.code() == Some(125) && said.contains("not a name of a recording"),
+            output.status.code() == Some(125) && said.contains("cannot be the name of a recording"),
             "{name}: {said}"
         );
     }
