@@ -1,4 +1,8 @@
 //! Iteration over the non-empty entries of one locked table.
+//!
+//! A caller can clear the entries, change them in place, or read them. All functions need the table's lock (a
+//! [`PteGuard`]) and use the group bits of the table (`groups.rs`) to skip empty groups. A visitor gets the
+//! tables of a longer range one after another from `walk.rs`.
 
 use crate::addr::{ENTRIES, Level, PAGE_SIZE, VaRange, VirtAddr};
 use crate::format::{Format, Pte};

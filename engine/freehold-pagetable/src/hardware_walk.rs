@@ -1,4 +1,8 @@
 //! The walk of the memory-management unit through the tables, without any lock.
+//!
+//! Simulated processors and tests use this walk. It obeys the rules of the hardware: it sets only accessed
+//! and dirty bits, and only by a compare-and-swap of the whole entry. Code that manages mappings uses
+//! `table.rs` or `walk.rs` instead.
 
 use crate::addr::{Level, Pfn, VirtAddr};
 use crate::format::Format;

@@ -1,4 +1,7 @@
 //! One entry of any level, with its table's lock held. For callers that treat small and large pages alike.
+//!
+//! A [`LeafGuard`] forwards each operation to the guard of its level (`table.rs`), which describes it. The
+//! caller keeps the table from being unlinked. Code for pages of 4 KiB uses [`PteGuard`](crate::PteGuard).
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};

@@ -1,4 +1,9 @@
 //! The memory of tables: the interface to the embedding kernel.
+//!
+//! A platform implements [`TableMemory`]. It supplies for each table the page that the hardware reads
+//! ([`Table`]) and a software record ([`TableMeta`]). Only this crate writes to them while the table is
+//! allocated, apart from the hardware. The lock in the record guards most writers; see the [crate's
+//! protocol](crate#writers-of-an-entry).
 
 use crate::addr::{ENTRIES, Pfn};
 use core::fmt;

@@ -1,6 +1,11 @@
 #![expect(unsafe_code, reason = "frees tables to their memory, whose contract is unsafe")]
 
 //! The page tables of one address space: creating tables, walking down, and filling upper levels.
+//!
+//! The type finds tables and creates them; `table.rs` has the operations on one table and its lock. Upper
+//! levels are filled by compare-and-swap, so creating a table takes no lock. Tables are freed elsewhere:
+//! `unlink.rs`, `reclaim.rs`, and `share.rs` for shared ones. The caller's locks keep a found table linked;
+//! the [crate's protocol](crate#the-protocol) says which locks suffice.
 
 use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};

@@ -1,6 +1,10 @@
 #![expect(unsafe_code, reason = "frees an unused table to its memory, whose contract is unsafe")]
 
 //! Splitting a leaf above 4 KiB into a table of smaller leaves.
+//!
+//! The new table translates the same addresses with the same rights, so a split flushes nothing and needs
+//! only the lock of the table that has the leaf. The table for it can be deposited when the leaf is installed
+//! (`table.rs`); then the split needs no memory. The opposite, collapsing, is up to the caller.
 
 use crate::addr::{ENTRIES, Level, Pfn, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};

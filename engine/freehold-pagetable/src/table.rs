@@ -1,4 +1,10 @@
 //! One table and its lock: the operations on an entry, and the locks that they need.
+//!
+//! An [`EntryTable`] is a table that was found, and only gives hints. An [`EntryGuard`] is a locked table,
+//! and alone may change entries, except those that lead to tables. A change that removes rights gets a
+//! receiver for stale translations, so that the flush cannot be forgotten. `entries.rs` iterates over a
+//! locked table, and `page_table.rs` finds tables. The [crate's protocol](crate#writers-of-an-entry) lists
+//! the writers.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};

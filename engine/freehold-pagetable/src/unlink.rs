@@ -1,6 +1,10 @@
 #![expect(unsafe_code, reason = "unlinking a table that is in use breaks the contract of `TableMemory`")]
 
 //! Unlinks the tables of a range, and checks whether a range has tables.
+//!
+//! Unlinking takes no lock, because the caller has made the range unreachable for faults and for the reverse
+//! map; only hardware may still read there. Tables that tasks can still find must be reclaimed (`reclaim.rs`)
+//! or unshared (`share.rs`) instead. The [`Gather`] frees the tables after the flush.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind};

@@ -1,4 +1,7 @@
 //! The work of a gather and its order, alone and with overlapping gathers (hazards C-4 and C-53).
+//!
+//! The tests run on one thread and interleave two gathers by hand. A ledger (`common/mod.rs`) records each
+//! flush, each released frame and each freed table in order; `loom.rs` tries concurrent gathers.
 
 use crate::common::{Event, Ledger, Memory, Zap};
 use freehold_pagetable::{

@@ -1,4 +1,7 @@
 //! Compares the interval tree with a list.
+//!
+//! Only one thread uses a tree here. The tests try all small trees, then random ones, and check the order,
+//! the results of searches and the balance after each change. Calls with invalid arguments must panic.
 
 use std::cell::Cell;
 use std::mem::offset_of;

@@ -1,4 +1,7 @@
 //! Tests of the locks with real threads: exclusion, fairness, kills, counters.
+//!
+//! The tests in `loom_*.rs` try every schedule of a few steps. The tests here run many steps, with threads
+//! that really sleep and are killed. Most of them check data that the lock must keep consistent.
 
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_sync::counted::Counted;

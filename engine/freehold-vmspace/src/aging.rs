@@ -1,4 +1,9 @@
 //! Clearing the marks of use and of writing: MADV_FREE, MADV_COLD, and writes to clear_refs.
+//!
+//! The walk holds the lock of one table at a time. It changes accessed and dirty bits and the records of
+//! frames, and may split huge pages, but never changes which frames are mapped or their rights. `freehold`
+//! decides which VMAs are aged (`call/madvise/pages.rs`, `report/clear_refs.rs`). `clean.rs` write-protects
+//! file pages.
 
 use crate::{UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;

@@ -1,4 +1,8 @@
 //! Huge pages of anonymous memory. One entry maps 2 MiB, and the table above keeps a table for the split.
+//!
+//! A huge page is mapped, and the huge page of zeroes replaced, under the lock of the table of 2 MiB entries.
+//! Every small frame of a huge page has a record of its own, so a split changes entries but no record.
+//! `collapse.rs` makes huge pages of small ones. `large.rs` has the huge pages of pools, which never split.
 
 use crate::{
     AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,

@@ -1,4 +1,7 @@
-//! Resident pages by kind.
+//! Resident pages by kind: plain values, without a lock.
+//!
+//! `rss_counters.rs` has the counters of a space, which it adds up to an [`Rss`]. An operation that changes
+//! many entries collects its changes in an [`Rss`] of its own, and adds them to the counters once.
 
 /// Kinds of resident pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +36,7 @@ impl Rss {
         }
     }
 
-    /// Returns the sum of all kinds.
+    /// Returns the number of resident pages of all kinds.
     #[inline]
     pub fn total(&self) -> i64 {
         self.file + self.anon + self.shmem

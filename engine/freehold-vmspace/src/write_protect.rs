@@ -1,4 +1,8 @@
 //! Write protection of single pages for a userfaultfd: a flag of entries, or a marker if there is no page.
+//!
+//! The functions here only change entries, under the lock of one table at a time. `uffd/protect.rs` of
+//! `freehold` decides which ranges may be protected and wakes waiting faults. The documentation of its module
+//! `uffd` says when the flag and the marker exist. `large.rs` does the same for huge pages of pools.
 
 use crate::{
     MigrationEntry, NoMemory, PAGE_SIZE, UserRange, VirtAddr, VmGather, VmSpace,

@@ -37,6 +37,7 @@ fn placing(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     }
 }
 
+/// Maps anonymous memory by a call on `cpu`, with the hint `at`. Returns the address.
 fn map(process: &Process, cpu: &Vcpu, at: u64, pages: u64, flags: MapFlags) -> u64 {
     cpu.call(|| process.mmap(at, pages * PAGE, RW, flags, None, 0)).unwrap()
 }

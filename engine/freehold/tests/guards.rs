@@ -10,10 +10,12 @@ use freehold::{
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
+/// Returns the fault of an access to a guard.
 fn guarded<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Maperr })
 }
 
+/// Installs guards.
 fn install(process: &Process, at: u64, pages: u64) -> Result<(), MadviseError> {
     process.madvise(at, pages * PAGE, Advice::GuardInstall)
 }

@@ -14,20 +14,24 @@ use freehold_machine::Cpu;
 const X: Prot = Prot::EXEC;
 const NONE: PkeyRights = PkeyRights::empty();
 
+/// Returns a world whose machine has protection keys.
 fn keyed_world(config: Config) -> World {
     let machine = Machine::new(MachineConfig::backed(16 << 20).pkeys()).unwrap();
     let engine = Engine::new(machine.clone(), config).unwrap();
     World { machine, engine: Some(engine) }
 }
 
+/// Runs `scenario` on every design, on a machine with protection keys.
 fn keyed(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     Locking::ALL.into_iter().for_each(|locking| keyed_world(Config::default()).live(locking, &scenario));
 }
 
+/// Returns the fault of an access that a protection key denies.
 fn denied<T>(addr: u64, key: u8) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Pkuerr(key) })
 }
 
+/// Returns the fault of an access that the rights of the mapping deny.
 fn forbidden<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Accerr })
 }
@@ -39,6 +43,7 @@ fn set_rights(cpu: &mut Vcpu, key: u8, rights: PkeyRights) {
     cpu.set_pkru(pkru);
 }
 
+/// Returns the protection key of the VMA at the address.
 fn key_at(process: &Process, addr: u64) -> u8 {
     process.find_vma(addr).unwrap().flags().pkey()
 }

@@ -30,10 +30,12 @@ struct Text {
     gone: Mutex<BTreeSet<u64>>,
 }
 
+/// Returns the byte of the program at an offset.
 fn byte(offset: u64) -> u8 {
     (offset % 151) as u8 + (offset / PAGE) as u8
 }
 
+/// Returns the bytes of the program from an offset on.
 fn bytes<const N: usize>(offset: u64) -> [u8; N] {
     core::array::from_fn(|n| byte(offset + n as u64))
 }
@@ -67,6 +69,7 @@ fn program(world: &World) -> Program {
     program
 }
 
+/// Runs `scenario` on every design, including those of the locks of files.
 fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     everywhere_with(16 << 20, &Config::default(), scenario);
 }
@@ -90,6 +93,7 @@ fn trapped(offset: u64) -> [u8; 8] {
     out
 }
 
+/// Checks that the process sees the breakpoint, and no other change.
 #[track_caller]
 fn assert_trapped(process: &Process, cpu: &mut Vcpu, start: u64) {
     assert_eq!(seen(process, cpu, start + PLACE), trapped(PLACE));
@@ -102,6 +106,7 @@ fn assert_trapped(process: &Process, cpu: &mut Vcpu, start: u64) {
     process.check();
 }
 
+/// Checks that the process sees the program without the breakpoint.
 #[track_caller]
 fn assert_plain(process: &Process, cpu: &mut Vcpu, start: u64) {
     assert_eq!(seen(process, cpu, start + PLACE), bytes(PLACE));
@@ -539,7 +544,7 @@ fn failed_probe_change_has_no_effect_or_can_be_repeated() {
             both.iter().for_each(|one| assert_trapped(one, cpu, start));
         });
         both.iter().for_each(|one| assert_plain(one, cpu, start));
-        let anon_vma: Vec<_> = (0..4).map(|_| Process::of(child.fork().unwrap())).collect();
+        let processes: Vec<_> = (0..4).map(|_| Process::of(child.fork().unwrap())).collect();
         // Frame allocations fail: each process needs a copy of its own. If one of them fails, all processes
         // are left without the breakpoint.
         at_every_allocation(&[Failure::MemoryFromThere], |point| {
@@ -548,10 +553,10 @@ fn failed_probe_change_has_no_effect_or_can_be_repeated() {
                 return done.unwrap();
             }
             assert_eq!(done, Err(ProbeError::OutOfMemory));
-            anon_vma.iter().for_each(|one| assert_plain(one, cpu, start));
+            processes.iter().for_each(|one| assert_plain(one, cpu, start));
         });
-        let more: Vec<_> = anon_vma.iter().map(|one| Process::of(one.fork().unwrap())).collect();
-        let everyone = || anon_vma.iter().chain(&more);
+        let more: Vec<_> = processes.iter().map(|one| Process::of(one.fork().unwrap())).collect();
+        let everyone = || processes.iter().chain(&more);
         at_every_allocation(&[Failure::MemoryFromThere], |point| {
             let done = point.fail(|| program.mapping().remove_probe(PLACE));
             if !point.reached() {
@@ -591,12 +596,12 @@ fn random_calls_with_probes_match_the_model() {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         first.mmap(BASE, 8 * PAGE, RX, flags, Some(&program), 0).unwrap();
         let known: Known = (0..8).map(|n| (BASE + n * PAGE, (n, None))).collect();
-        let mut anon_vma = vec![(first, known)];
+        let mut processes = vec![(first, known)];
         let mut probes = [false; 8];
         for step in 0..300 {
-            let members = anon_vma.len();
+            let members = processes.len();
             let who = pick(members as u64) as usize;
-            let (process, known) = &mut anon_vma[who];
+            let (process, known) = &mut processes[who];
             let at = BASE + pick(16) * PAGE;
             match pick(12) {
                 0..=3 => {
@@ -642,16 +647,16 @@ fn random_calls_with_probes_match_the_model() {
                 }
                 9 if members < 5 => {
                     let child = (Process::of(process.fork().unwrap()), known.clone());
-                    anon_vma.push(child);
+                    processes.push(child);
                 }
-                9 if pick(2) == 0 => drop(anon_vma.swap_remove(who)),
+                9 if pick(2) == 0 => drop(processes.swap_remove(who)),
                 _ => {
                     if let Some((index, _)) = known.get(&at) {
                         seen(process, &mut cpu, at + index);
                     }
                 }
             }
-            for (process, known) in &anon_vma {
+            for (process, known) in &processes {
                 process.check();
                 for (at, (index, written)) in known {
                     if pick(4) != 0 {
@@ -674,9 +679,9 @@ fn random_calls_with_probes_match_the_model() {
                     );
                 }
             }
-            assert!(!anon_vma.is_empty());
+            assert!(!processes.is_empty());
         }
-        drop((anon_vma, cpu, program));
+        drop((processes, cpu, program));
         world.end();
     }
 }

@@ -14,32 +14,34 @@ use freehold_machine::Task;
 use freehold_sync::Killed;
 use std::thread;
 
-const SIDE_BY_SIDE: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
+const RANGE_WRITERS: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
 const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
 const NEW: MapFlags = ANON.union(MapFlags::FIXED_NOREPLACE);
 const AT: u64 = BASE + (1 << 30);
 
+/// Returns the guard gap below a stack, in bytes.
 fn gap() -> u64 {
     Config::default().stack_gap
 }
 
+/// Returns the fault of an access where nothing is mapped.
 fn hole(addr: u64) -> FaultError {
     FaultError::Segv { addr, code: SegvCode::Maperr }
 }
 
 /// Runs `scenario` in a process whose changes are made by range writers.
-fn side_by_side(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    side_by_side_in(Placement::PerCpu, scenario);
+fn with_range_writers(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+    with_range_writers_in(Placement::PerCpu, scenario);
 }
 
-/// Runs `scenario` like [`side_by_side`], with mappings placed by `placement`. The first run has wide nodes,
+/// Runs `scenario` like [`with_range_writers`], with mappings placed by `placement`. The first run has wide nodes,
 /// so that neighbours are in one leaf of the VMA tree. The second run has narrow nodes, so that most
 /// neighbours are in different leaves.
-fn side_by_side_in(placement: Placement, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
+fn with_range_writers_in(placement: Placement, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for vma_nodes in [NodeWidth::Wide, NodeWidth::Narrow] {
         let world = World::with(16 << 20, Config { vma_nodes, ..Config::default() });
-        let locking = SIDE_BY_SIDE;
+        let locking = RANGE_WRITERS;
         let config = SpaceConfig { locking, placement, lock_stats: true, ..SpaceConfig::default() };
         let process = Process::new(world.engine(), &config).unwrap();
         // The first change opens the gate for range writers.
@@ -70,7 +72,7 @@ fn is_claimed(process: &Process, addr: u64) -> bool {
 /// mremap in place, stack growth and faults at unmapped addresses do not take the mmap lock.
 #[test]
 fn mremap_in_place_and_stack_growth_take_no_mmap_lock() {
-    side_by_side(|_, process, cpu| {
+    with_range_writers(|_, process, cpu| {
         let holds = || {
             let stats = process.lock_stats().unwrap();
             (stats.read.held.count(), stats.write.held.count())
@@ -109,7 +111,7 @@ fn mremap_in_place_and_stack_growth_take_no_mmap_lock() {
 /// brk waits for another brk that is moving the break, whatever its target. Other changes do not wait.
 #[test]
 fn brk_waits_for_another_brk() {
-    side_by_side(|_, process, _| {
+    with_range_writers(|_, process, _| {
         let heap = process.brk(0).unwrap();
         process.brk(heap + PAGE).unwrap();
         let reader = process.find_vma(heap).unwrap();
@@ -138,7 +140,7 @@ fn brk_waits_for_another_brk() {
 /// The reported break agrees with the mapped heap, also after a brk was killed.
 #[test]
 fn killed_brk_leaves_the_break_consistent() {
-    side_by_side(|_, process, _| {
+    with_range_writers(|_, process, _| {
         let heap = process.brk(0).unwrap();
         process.brk(heap + 4 * PAGE).unwrap();
         let reader = process.find_vma(heap).unwrap();
@@ -160,7 +162,7 @@ fn killed_brk_leaves_the_break_consistent() {
 /// A mapping that is placed while a stack grows keeps the stack gap below the new start of the stack.
 #[test]
 fn mmap_keeps_the_gap_below_a_growing_stack() {
-    side_by_side(|world, process, cpu| {
+    with_range_writers(|world, process, cpu| {
         let stack = AT;
         process.mmap(stack, PAGE, RW, STACK, None, 0).unwrap();
         process.store(cpu, stack, 1u64).unwrap();
@@ -193,7 +195,7 @@ fn mmap_keeps_the_gap_below_a_growing_stack() {
 fn stack_grows_close_to_stacks_and_inaccessible_mappings() {
     let near = [(ANON | MapFlags::GROWSDOWN, RW), (ANON, Prot::empty()), (ANON, R)];
     for (n, (flags, prot)) in near.into_iter().enumerate() {
-        side_by_side(|_, process, cpu| {
+        with_range_writers(|_, process, cpu| {
             process.mmap(AT, PAGE, RW, STACK, None, 0).unwrap();
             process.mmap(AT - 9 * PAGE, PAGE, prot, flags | MapFlags::FIXED, None, 0).unwrap();
             let to = AT - 8 * PAGE;
@@ -206,7 +208,7 @@ fn stack_grows_close_to_stacks_and_inaccessible_mappings() {
 /// A fault that waits for another change of the stack ends with a fatal signal.
 #[test]
 fn stack_growth_is_killed_while_waiting() {
-    side_by_side(|world, process, cpu| {
+    with_range_writers(|world, process, cpu| {
         process.mmap(AT, 2 * PAGE, RW, STACK, None, 0).unwrap();
         process.store(cpu, AT, 1u64).unwrap();
         let reader = process.find_vma(AT).unwrap();
@@ -225,7 +227,7 @@ fn stack_growth_is_killed_while_waiting() {
 /// mremap in place waits for claims that touch its range, and for no others.
 #[test]
 fn mremap_in_place_waits_only_for_touching_claims() {
-    side_by_side(|_, process, cpu| {
+    with_range_writers(|_, process, cpu| {
         for (page, prot) in [(0, RW), (4, R), (8, RW)] {
             process.mmap(AT + page * PAGE, 2 * PAGE, prot, ANON | MapFlags::FIXED, None, 0).unwrap();
         }
@@ -258,7 +260,7 @@ fn mremap_in_place_waits_only_for_touching_claims() {
 /// mremap that shrinks the middle of a VMA leaves two VMAs, also if a leaf of the VMA tree has no free slot.
 #[test]
 fn mremap_shrinks_the_middle_of_a_vma() {
-    side_by_side(|_, process, _| {
+    with_range_writers(|_, process, _| {
         let at = |n: u64| AT + 8 * n * PAGE;
         for n in 0..40 {
             let prot = if n % 2 == 0 { RW } else { Prot::READ };
@@ -277,7 +279,7 @@ fn mremap_shrinks_the_middle_of_a_vma() {
 /// for a file.
 #[test]
 fn moving_mremap_takes_no_mmap_lock() {
-    side_by_side(|world, process, cpu| {
+    with_range_writers(|world, process, cpu| {
         let holds = || {
             let stats = process.lock_stats().unwrap();
             (stats.read.held.count(), stats.write.held.count())
@@ -312,7 +314,7 @@ fn moving_mremap_takes_no_mmap_lock() {
 #[test]
 fn moving_mremap_waits_for_claims_on_source_and_target() {
     // First fit makes the placement independent of the CPU that a thread runs on.
-    side_by_side_in(Placement::FirstFit, |_, process, cpu| {
+    with_range_writers_in(Placement::FirstFit, |_, process, cpu| {
         let wall = process.mmap(0, PAGE, Prot::READ, ANON, None, 0).unwrap();
         let at = process.mmap(0, 2 * PAGE, RW, ANON, None, 0).unwrap();
         assert_eq!(at, wall - 2 * PAGE);
@@ -349,7 +351,7 @@ fn moving_mremap_waits_for_claims_on_source_and_target() {
 /// RLIMIT_AS and RLIMIT_MEMLOCK are exact to the page.
 #[test]
 fn address_space_and_memlock_limits_are_exact() {
-    side_by_side(|_, process, cpu| {
+    with_range_writers(|_, process, cpu| {
         process.mmap(AT, PAGE, RW, STACK, None, 0).unwrap();
         process.store(cpu, AT, 1u64).unwrap();
         anon(process, AT + gap(), 1);
@@ -382,7 +384,7 @@ fn address_space_and_memlock_limits_are_exact() {
 /// Changed settings of an engine apply at once, also to existing address spaces and to CPUs that hold credit.
 #[test]
 fn changed_engine_settings_apply_at_once() {
-    side_by_side(|world, process, _| {
+    with_range_writers(|world, process, _| {
         let engine = world.engine();
         let mapped = |first: u64| {
             let map = |n: u64| process.mmap(AT + (first + 2 * n) * PAGE, PAGE, RW, NEW, None, 0);
@@ -409,7 +411,7 @@ fn changed_engine_settings_apply_at_once() {
 /// and the new limit does not forbid its result.
 #[test]
 fn new_limit_does_not_refuse_a_waiting_change() {
-    side_by_side(|_, process, _| {
+    with_range_writers(|_, process, _| {
         anon(process, AT - PAGE, 1);
         process.mmap(AT, PAGE, Prot::READ, NEW, None, 0).unwrap();
         let reader = process.find_vma(AT);
@@ -429,7 +431,7 @@ fn new_limit_does_not_refuse_a_waiting_change() {
 /// stay mapped.
 #[test]
 fn mapping_of_all_free_space_waits_for_claims() {
-    side_by_side(|_, process, _| {
+    with_range_writers(|_, process, _| {
         // Leaves an arena boundary above the range.
         let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
         process.munmap(at, PAGE).unwrap();

@@ -87,8 +87,8 @@ fn secret_memory_is_only_accessible_to_its_program() {
         process.store(cpu, at, 7u64).unwrap();
         cpu.run(process.mmu());
         let mut bytes = [0; 8];
-        for manner in [AccessMode::Plain, AccessMode::Forced, AccessMode::Report] {
-            assert_eq!(process.read_memory(at, &mut bytes, manner), Err(AccessError::BadAddress));
+        for mode in [AccessMode::Plain, AccessMode::Forced, AccessMode::Report] {
+            assert_eq!(process.read_memory(at, &mut bytes, mode), Err(AccessError::BadAddress));
         }
         assert_eq!(process.write_memory(at, &bytes, AccessMode::Forced), Err(AccessError::BadAddress));
         for flags in [PinFlags::empty(), PinFlags::WRITE, PinFlags::LONGTERM] {

@@ -1,4 +1,8 @@
 //! Nanoseconds since the start, measured by the time-stamp counter, which is the same on all CPUs.
+//!
+//! The rate is measured once, against the old timer (PIT), before the other CPUs start. Reading the time
+//! takes no lock. The wall-clock time is the time of the start plus these nanoseconds; programs may set it.
+//! `calls/time.rs` converts times, and `sched/timers.rs` has the timers.
 
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

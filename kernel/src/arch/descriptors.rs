@@ -1,4 +1,7 @@
 //! Segments, gates, and the task state segment with its stacks for severe exceptions.
+//!
+//! Each CPU has segments of its own, and all CPUs share the gates, which are written once before the others
+//! start. A gate leads to a stub in `entry.s`; `trap.rs` finds the reason of a trap. No lock is needed.
 
 use crate::arch::cpu::{self, MAX_CPUS};
 use core::cell::UnsafeCell;

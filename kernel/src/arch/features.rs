@@ -1,4 +1,9 @@
 //! Processor features that the kernel turns on. All CPUs get the same set.
+//!
+//! Each CPU calls `init` when it starts, and all of them write the same values into the statics. No static
+//! changes after the first program runs, so they are read without a lock. Functions here also save, restore
+//! and change the state that a feature adds: vector registers (XSAVE) and the rights by protection keys
+//! (PKRU).
 
 use crate::arch::frame::Vectors;
 use alloc::boxed::Box;

@@ -1,10 +1,15 @@
 //! The registers of an interrupted program, as `entry.s` pushes them, and the type of the addresses in them.
+//!
+//! A [`Frame`] is a record on a kernel stack, not a frame of memory (`memory/frames.rs`). The order of its
+//! fields is the order of the pushes in `entry.s`: change both together. The sixteen vector registers lie
+//! directly below the frame, at its address minus 256 ([`Vectors`]). No lock guards a frame: it belongs to
+//! the thread on whose kernel stack it lies.
 
 use super::layout::Tables;
 use freehold::PAGE_SIZE;
 use freehold::platform::Format;
 
-/// The registers that `entry.s` pushes, lowest address first. The vector registers lie below them.
+/// The registers that `entry.s` pushes, lowest address first. [`Vectors`] lie directly below.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Frame {
@@ -32,7 +37,7 @@ pub struct Frame {
     pub ss: u64,
 }
 
-/// The vector registers, which lie below a frame.
+/// The vector registers xmm0 to xmm15. They lie at the address of their [`Frame`] minus 256.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
 pub struct Vectors(pub [[u8; 16]; 16]);

@@ -1,4 +1,8 @@
 //! Starts the other CPUs, one after another.
+//!
+//! The first CPU starts one CPU at a time and waits for it, because all of them use the same trampoline page
+//! and the same field for their stack. The code of the trampoline is in `boot.s`. Programs run on a CPU only
+//! after all CPUs have started.
 
 use crate::arch::{apic, clock, cpu, descriptors, features, layout::direct, lock};
 use crate::boot::madt;

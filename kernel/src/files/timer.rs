@@ -1,4 +1,8 @@
 //! timerfd: counts how often a timer expired.
+//!
+//! A timer is a setting, not an armed timer: each read computes the number of expirations from the clock, and
+//! sleeps until the next one. One spin lock guards the setting. `calls/events.rs` has the calls, and
+//! `process/itimers.rs` the timers that send signals.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::files::{File, READABLE, Stat, buffer::UserBuffer};

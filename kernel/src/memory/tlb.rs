@@ -1,4 +1,8 @@
 //! The space that each CPU runs, and the TLB flushes that CPUs request of each other.
+//!
+//! `freehold-kit` has the protocol (`shootdown.rs` there); this file supplies the instructions and the
+//! interrupt, and implements the calls of `Platform` for it. A CPU that waits with interrupts off must call
+//! [`answer`] in its loop, because another CPU may wait for it. No lock guards the state: it is atomic.
 
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::{apic, features, jitter};

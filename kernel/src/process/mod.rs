@@ -1,4 +1,9 @@
 //! Processes: the state that the threads of a program share, and the tree of parents and children.
+//!
+//! Most fields of a [`Process`] have a spin lock of their own or are atomic. Two locks are shared: [`FAMILY`]
+//! orders changes of parents and children, and a static lock guards the list of all processes. Threads are in
+//! `thread.rs` and `sched/thread.rs`. `clone.rs` makes processes, `exit.rs` ends them, `reap.rs` waits for
+//! them.
 
 pub mod clone;
 pub mod dump;

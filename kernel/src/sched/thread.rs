@@ -1,4 +1,8 @@
 //! A thread: its stack, the registers that the kernel does not use itself, and whether it sleeps.
+//!
+//! The scheduler (`scheduler.rs`) runs threads, and `wait.rs` puts them to sleep. This file knows nothing
+//! about programs: `process/thread.rs` adds the data of a program's thread. No lock guards a thread. Its
+//! fields are constant, atomic, or cells that only the thread itself uses while it runs.
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{cpu, features::VectorState};

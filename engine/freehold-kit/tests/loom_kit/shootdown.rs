@@ -1,4 +1,7 @@
 //! Tests of CPUs that use translations while other CPUs flush them.
+//!
+//! A [`Cpu`] has a simulated TLB, and takes an interrupt only between two instructions. A test fails if a CPU
+//! uses a translation after the flush that removed it has returned. loom tries all schedules.
 
 use super::Memory;
 use freehold_kit::{CONTEXTS, Load, Processors, ShootCpu, Shootdown, SpaceCpus};

@@ -1,4 +1,7 @@
 //! The part of a host that page tables need: the body of a spin loop, and the record of held locks.
+//!
+//! Page tables neither sleep nor wait for grace periods. A call that would need a CPU number, a clock, a
+//! sleeping task or a deferred callback panics.
 
 use super::Memory;
 use core::ptr::NonNull;
@@ -10,7 +13,7 @@ std::thread_local! {
     static HELD: LockContext = const { LockContext::new() };
 }
 
-// SAFETY: nothing here hands out CPU numbers or defers a callback; such a call panics.
+// SAFETY: a call that needs a CPU number or a deferred callback panics.
 unsafe impl Host for Memory {
     const MAX_CPUS: usize = 1;
 
@@ -63,6 +66,7 @@ unsafe impl Host for Memory {
     }
 }
 
+/// Panics in place of a service that page tables do not use.
 fn unused() -> ! {
     panic!("page tables neither sleep nor wait for grace periods")
 }

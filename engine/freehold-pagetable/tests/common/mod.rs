@@ -1,4 +1,8 @@
 //! Memory for tables in an ordinary process, and a `Tlb` that records its calls.
+//!
+//! A test creates a [`Memory`] with a few tables, builds a page table in it, and passes a [`Ledger`] to
+//! gathers to see each flush and each freed table. [`tear_down`] checks at the end that no table is left.
+//! `host.rs` has the services of a host that page tables need.
 #![allow(dead_code)] // each test file uses only some of the items
 
 mod host;
@@ -16,6 +20,7 @@ use std::ops::ControlFlow;
 #[cfg(not(loom))]
 use std::sync::Mutex;
 
+/// One table and its record.
 struct Page {
     table: Table,
     meta: TableMeta,
@@ -27,6 +32,7 @@ pub struct Memory {
     books: Mutex<Books>,
 }
 
+/// The state of the allocator. Guarded by the lock in [`Memory`].
 struct Books {
     free: Vec<Pfn>,
     live: BTreeSet<Pfn>,
@@ -42,6 +48,7 @@ impl Memory {
     /// test mapped.
     pub const POISON: u64 = u64::MAX;
 
+    /// Returns a memory with room for `tables` tables.
     pub fn new(tables: usize) -> Self {
         let pages: Vec<_> =
             (0..tables).map(|_| Page { table: Table::new(), meta: TableMeta::new() }).collect();

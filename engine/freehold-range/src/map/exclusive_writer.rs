@@ -1,4 +1,8 @@
 //! The exclusive writer, and the common case of a change inside one leaf.
+//!
+//! The exclusive writer excludes all other writers, but not lookups under RCU. It therefore holds each node
+//! that it changes (`busy_nodes.rs`). A change that fits into one leaf is made here; any other change is a
+//! cut (`cut.rs`), then an insertion (`insert.rs`). `claim_writer.rs` has the other kind of writer.
 
 use core::cell::Cell;
 use core::marker::PhantomData;

@@ -1,4 +1,8 @@
 //! Inserting entries into a gap, with the splits that this needs.
+//!
+//! Used by the exclusive writer, and by claim writers that hold the structure lock. All nodes that change are
+//! held in [`BusyNodes`] until the change is complete. New nodes come from spare nodes that the caller has
+//! allocated (`spare_nodes.rs`), so an insertion cannot fail. `cut.rs` is the opposite.
 
 use freehold_sync::Host;
 

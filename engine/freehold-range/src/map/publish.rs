@@ -1,4 +1,8 @@
 //! Publishing: the end of a claim, when the write set of a [`ClaimWriter`] replaces what was claimed.
+//!
+//! A write set that stays in one leaf is published under the latch of that leaf. Any other one needs the
+//! structure lock and holds all nodes that change (`busy_nodes.rs`). Publishing needs no memory and cannot
+//! fail. `release.rs` ends claims without a replacement.
 #![expect(unsafe_code, reason = "unlinks nodes under the structure lock")]
 
 use arrayvec::ArrayVec;

@@ -1,4 +1,8 @@
 //! Reading the map while no writer changes it.
+//!
+//! The caller excludes all writers, for example by the mmap lock held for reading. Lookups here therefore
+//! never retry. `mod.rs` has the lookups under RCU, which run concurrently with writers. Nothing here changes
+//! the map.
 
 use freehold_sync::Host;
 

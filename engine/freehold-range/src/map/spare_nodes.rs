@@ -1,4 +1,9 @@
 //! Allocation and freeing of nodes, and the spare nodes that make `replace` infallible.
+//!
+//! Nodes are allocated before a change, so that the change itself cannot fail. A map has a chain of spare
+//! nodes, which the exclusive writer uses, or a task under the structure lock. A write set has a chain of its
+//! own (`write_set.rs`). [`retire`] passes an unlinked node to the host, which frees the node after a grace
+//! period.
 
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};

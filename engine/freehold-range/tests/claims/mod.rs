@@ -66,10 +66,10 @@ fn publish(stage: &mut Stage<'_>, (from, to): (u64, u64), with: &[Entry], addres
         stage.writer.replace(new.start, new.end, &[*new]);
     }
     stage.put(from, to, with);
-    let mut told = None;
-    let mut tell = |before: u64, behind: u64| assert_eq!(told.replace((before, behind)), None);
-    stage.writer.publish(Some((address, &mut tell)));
-    assert_eq!(told, stage.hole(address), "the hole at {address}");
+    let mut reported = None;
+    let mut report = |before: u64, behind: u64| assert_eq!(reported.replace((before, behind)), None);
+    stage.writer.publish(Some((address, &mut report)));
+    assert_eq!(reported, stage.hole(address), "the hole at {address}");
     stage.check(&[]);
 }
 
@@ -205,7 +205,7 @@ fn claim_hole_in_addition(stage: &mut Stage<'_>, own: usize, range: (u64, u64), 
     let [before, behind] = match (result, expected) {
         (Ok(()), Ok(sides)) => sides,
         (result, expected) => {
-            assert_eq!(result, expected.map(|_| ()), "{range:?} beside {first:?}");
+            assert_eq!(result, expected.map(|_| ()), "{range:?} in addition to {first:?}");
             stage.check(&[first.start]);
             assert_eq!(stage.writer.claimed_range(), (first.start, first.end));
             return stage.writer.publish(None);
@@ -232,10 +232,10 @@ fn claim_hole_in_addition(stage: &mut Stage<'_>, own: usize, range: (u64, u64), 
         stage.writer.replace(first.start, first.end, &[]);
         stage.put(first.start, first.end, &[]);
     }
-    let mut told = None;
-    let mut tell = |before: u64, behind: u64| assert_eq!(told.replace((before, behind)), None);
-    stage.writer.publish(Some((first.start, &mut tell)));
-    assert_eq!(told, stage.hole(first.start), "the hole at {}", first.start);
+    let mut reported = None;
+    let mut report = |before: u64, behind: u64| assert_eq!(reported.replace((before, behind)), None);
+    stage.writer.publish(Some((first.start, &mut report)));
+    assert_eq!(reported, stage.hole(first.start), "the hole at {}", first.start);
     stage.check(&[]);
 }
 
@@ -245,10 +245,10 @@ fn reservations_are_removed() {
         shape.act(|stage| {
             let Some(at) = stage.items.iter().position(Item::is_hole) else { return };
             let Entry { start, end, .. } = stage.items.remove(at).entry;
-            let mut told = None;
-            let mut tell = |before: u64, behind: u64| assert_eq!(told.replace((before, behind)), None);
-            stage.writer.remove_reservation(start, end, Some((start, &mut tell)));
-            assert_eq!(told, stage.hole(start));
+            let mut reported = None;
+            let mut report = |before: u64, behind: u64| assert_eq!(reported.replace((before, behind)), None);
+            stage.writer.remove_reservation(start, end, Some((start, &mut report)));
+            assert_eq!(reported, stage.hole(start));
             stage.check(&[]);
         });
     }
@@ -265,10 +265,10 @@ fn the_owner_of_a_claim_learns_that_it_has_waiters() {
             if refused == Ok(()) {
                 stage.writer.publish(None);
             }
-            let told = stage.taken().is_some() && refused == Err(ClaimError::Contended);
+            let contended = stage.taken().is_some() && refused == Err(ClaimError::Contended);
             stage.other.publish(None);
             stage.items.iter_mut().filter(|it| it.kind == Kind::Taken).for_each(|it| it.kind = Kind::Free);
-            assert_eq!(stage.other.had_waiters(), told, "{range:?}");
+            assert_eq!(stage.other.had_waiters(), contended, "{range:?}");
         });
     });
 }

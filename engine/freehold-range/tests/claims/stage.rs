@@ -33,7 +33,7 @@ pub enum Kind {
     /// The entry is an unclaimed reservation.
     Reserved,
     /// The entry is a permanent reservation.
-    Stands,
+    Permanent,
 }
 
 /// The layout of one map.
@@ -53,7 +53,7 @@ pub struct Shape {
 impl Shape {
     /// Returns all shapes.
     pub fn all() -> impl Iterator<Item = Shape> {
-        let kinds = [Kind::Taken, Kind::Reserved, Kind::Stands];
+        let kinds = [Kind::Taken, Kind::Reserved, Kind::Permanent];
         let specials = (0..ENTRIES).flat_map(move |at| kinds.map(|kind| Some((at, kind))));
         let specials: Vec<_> = [None].into_iter().chain(specials).collect();
         (0..1 << (ENTRIES - 1)).flat_map(move |holes| {
@@ -107,8 +107,8 @@ impl Shape {
             let Entry { start, end, .. } = entries[at];
             second.claim(start + 1, end, false, true).unwrap();
             items[at].kind = kind;
-            let stands = if kind == Kind::Stands { PERMANENT } else { 0 };
-            let value = NonZeroU64::new(RESERVED | stands).unwrap();
+            let permanent = if kind == Kind::Permanent { PERMANENT } else { 0 };
+            let value = NonZeroU64::new(RESERVED | permanent).unwrap();
             if kind != Kind::Taken {
                 items[at].entry.value = value;
                 second.replace(start, end, &[Entry { start, end, value }]);
@@ -137,7 +137,7 @@ pub struct Item {
 impl Item {
     /// Returns true if the item is a reservation.
     pub fn is_hole(&self) -> bool {
-        matches!(self.kind, Kind::Reserved | Kind::Stands)
+        matches!(self.kind, Kind::Reserved | Kind::Permanent)
     }
 }
 
@@ -216,8 +216,8 @@ impl Stage<'_> {
             match item.kind {
                 Kind::Taken => return Err(ClaimError::Contended),
                 Kind::Reserved if inside => return Err(ClaimError::Contended),
-                Kind::Stands if inside => return Err(ClaimError::NeedsExclusive),
-                Kind::Reserved | Kind::Stands => {}
+                Kind::Permanent if inside => return Err(ClaimError::NeedsExclusive),
+                Kind::Reserved | Kind::Permanent => {}
                 Kind::Free if taken.last().is_some_and(|last| last.entry.end != item.entry.start) => {
                     return Err(ClaimError::NeedsExclusive);
                 }

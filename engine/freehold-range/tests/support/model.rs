@@ -6,6 +6,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use freehold_range::{Direction, Entry, GapRequest};
 
+/// The entries that a range map must have. No two entries overlap.
 #[derive(Default, Clone, Debug, PartialEq)]
 pub struct Model {
     /// The entries by start.
@@ -18,21 +19,25 @@ pub fn entry(start: u64, end: u64, value: u64) -> Entry {
 }
 
 impl Model {
+    /// Removes the entries that overlap the range, and inserts `with`.
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         self.entries.retain(|_, entry| entry.end <= start || entry.start >= end);
         self.entries.extend(with.iter().map(|entry| (entry.start, *entry)));
     }
 
+    /// Returns the entry that contains `key`.
     pub fn find(&self, key: u64) -> Option<Entry> {
         self.next(key).filter(|entry| entry.start <= key)
     }
 
+    /// Returns the first entry that ends above `key`.
     pub fn next(&self, key: u64) -> Option<Entry> {
         let (_, around) = self.entries.range(..=key).next_back().unzip();
         let (_, after) = self.entries.range((Excluded(key), Unbounded)).next().unzip();
         around.filter(|entry| entry.end > key).or(after).copied()
     }
 
+    /// Returns the last entry that ends at or below `key`.
     pub fn prev(&self, key: u64) -> Option<Entry> {
         let (_, entry) = self.entries.range(..=key).rev().find(|(_, entry)| entry.end <= key)?;
         Some(*entry)
@@ -51,7 +56,8 @@ impl Model {
         )
     }
 
-    /// Tries every multiple of the alignment.
+    /// Returns the address of a gap for the request, by trying every multiple of the alignment. `below`
+    /// returns the number of free addresses that an entry needs below it.
     pub fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
         let free = |at: &u64| {
             let end = at + request.len;

@@ -1,4 +1,7 @@
-//! A map and its model.
+//! The naive map (`model.rs`) and the `RangeMap`, changed together and compared.
+//!
+//! Only one thread uses a pair, so every access to the map is exclusive. Tests with several threads use maps
+//! of their own.
 
 use freehold_range::{Entry, GapRequest, Lookup, RangeMap};
 use freehold_sync::Host;
@@ -6,17 +9,20 @@ use freehold_sync::testing::StdHost;
 
 use super::model::{Model, entry};
 
-/// A map and its model. Both are changed together and compared.
+/// A map with nodes of `SLOTS` slots, and its model. Both have the same entries after each method.
 pub struct Pair<const SLOTS: usize> {
     pub map: RangeMap<StdHost, SLOTS>,
     pub model: Model,
 }
 
 impl<const SLOTS: usize> Pair<SLOTS> {
+    /// Returns an empty map and an empty model.
     pub fn new() -> Self {
         Self { map: RangeMap::new(), model: Model::default() }
     }
 
+    /// Replaces the entries in the range by `with`, and compares all entries of the map and the model. No
+    /// entry may reach across an end of the range.
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         // SAFETY: only this thread uses the map.
         let mut writer = unsafe { self.map.exclusive_writer() };
@@ -46,6 +52,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         self.replace(from, to, &with);
     }
 
+    /// Compares all kinds of lookups at `key`: those of a reader, those under RCU, and those of a writer.
     pub fn compare_at(&self, key: u64) {
         // SAFETY: only this thread uses the map.
         let reader = unsafe { self.map.reader() };
@@ -78,6 +85,8 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         assert_eq!(writer.prev(key), model.prev(key));
     }
 
+    /// Compares the results of a gap search. An entry whose value is divisible by 3 needs `guard` free
+    /// addresses below it; the other entries need none.
     pub fn compare_gap(&self, request: &GapRequest, guard: u64) {
         let below = |entry: &Entry| if entry.value.get().is_multiple_of(3) { guard } else { 0 };
         // SAFETY: only this thread uses the map.
@@ -93,7 +102,7 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         pair
     }
 
-    /// Compares all lookups.
+    /// Compares all entries, and the lookups at every third address up to the end of the last entry.
     pub fn compare(&self) {
         // SAFETY: only this thread uses the map.
         let writer = unsafe { self.map.exclusive_writer() };

@@ -1,4 +1,8 @@
 //! Write locking of a VMA, and the beginning and the end of its life.
+//!
+//! A writer marks the VMA by an odd sequence number, keeps new readers out, and sleeps until the readers
+//! inside have left. The caller has the right to change the VMA, so two writers never meet here. `read.rs`
+//! has the other side, and `by_guard.rs` the functions that callers use.
 
 use super::{ATTACHED, DETACHED, DRAINING, EXTERNAL, PER_CPU, READER, VmaLock, VmaLocking};
 use crate::atomic::{AtomicU32, Ordering, store_buffering_fence};

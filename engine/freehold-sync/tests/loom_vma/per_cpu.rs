@@ -3,12 +3,13 @@
 //! Each thread of a model is its own CPU. So a thread that takes two read locks at once takes the first
 //! through its slot and the second through the count.
 
-use super::world::{self, START, World, change, check_recycled, late_look, look, spawn};
+use super::world::{self, START, World, change, check_recycled, look, read_as_late_reader, spawn};
 use freehold_sync::testing::{LoomHost, model, model_bounded};
 use freehold_sync::{Rank, ReaderPlace, rank};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-fn stands(place: ReaderPlace<'_>) -> bool {
+/// Returns true if the reader is in a slot, and false if it is in the count.
+fn is_in_slot(place: ReaderPlace<'_>) -> bool {
     format!("{place:?}").contains("Some")
 }
 
@@ -51,13 +52,13 @@ fn writer_waits_for_readers_in_slots_and_in_the_count() {
 #[test]
 fn contending_readers_make_the_vma_per_cpu() {
     // Not loom's type, because the value is kept across all schedules.
-    static STOOD: AtomicBool = AtomicBool::new(false);
+    static ENTERED_SLOT: AtomicBool = AtomicBool::new(false);
     model_bounded(2, || {
         let world = World::with_slots();
         let reader = |world: &World| {
             for _ in 0..2 {
                 if let Ok(place) = world.try_read(0) {
-                    STOOD.fetch_or(stands(place), SeqCst);
+                    ENTERED_SLOT.fetch_or(is_in_slot(place), SeqCst);
                     world.get();
                     world.unlock(place);
                 }
@@ -70,7 +71,7 @@ fn contending_readers_make_the_vma_per_cpu() {
         world.dies(&guard);
         assert!(world.vma().is_detached());
     });
-    assert!(STOOD.load(SeqCst), "no reader contended");
+    assert!(ENTERED_SLOT.load(SeqCst), "no reader contended");
 }
 
 /// The reader is inside, so the writer moves it to the count, unless the reader leaves first. The reader
@@ -80,7 +81,7 @@ fn reader_moved_to_the_count_wakes_the_writer() {
     model(|| {
         let world = World::per_cpu();
         let place = world.try_read(0).unwrap();
-        assert!(stands(place));
+        assert!(is_in_slot(place));
         let writer = spawn(&world, change);
         assert_eq!(world.get(), 1);
         world.unlock(place);
@@ -131,7 +132,7 @@ fn c19_late_reader_in_a_slot_rejects_a_vma_of_another_space() {
             world.set(3);
             world.vma().unlock_write();
         });
-        late_look(&world);
+        read_as_late_reader(&world);
         writer.join().unwrap();
         check_recycled(&world);
     });
@@ -195,7 +196,7 @@ fn c22_readers_leave_from_other_slots_after_a_killed_writer() {
         killed.join().unwrap();
         world.vma().make_per_cpu();
         let second = world.try_read(0).unwrap();
-        assert!(stands(first) && stands(second), "both readers entered the same slot");
+        assert!(is_in_slot(first) && is_in_slot(second), "both readers entered the same slot");
         let writer = spawn(&world, change);
         // SAFETY: the thread that uses the place holds a reference to the world.
         let first = unsafe { core::mem::transmute::<ReaderPlace<'_>, ReaderPlace<'static>>(first) };

@@ -1,4 +1,8 @@
 //! A VMA and two address spaces, and the operations on them that several tests share.
+//!
+//! `external_rwsem.rs`, `per_cpu.rs` and `main.rs` run the operations under loom, each for one kind of
+//! reader. The data of the VMA is a plain cell, so loom reports an access that the VMA's lock does not
+//! exclude.
 
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_sync::counted::Counted;
@@ -90,7 +94,7 @@ impl World {
         VmaLock { count: &self.count, seq: &self.seq }
     }
 
-    /// Does what the engine does with a VMA from the slab.
+    /// Attaches the VMA to a space, as the engine does with a VMA from the slab.
     pub fn born(&self, space: usize, start: u64, data: u32) {
         self.vma().init_detached();
         if self.spaces[space].uses_rwsems() {
@@ -106,7 +110,7 @@ impl World {
         self.vma().unlock_write();
     }
 
-    /// Does what the engine does when it unmaps a VMA.
+    /// Detaches the VMA, as the engine does when it unmaps a VMA.
     pub fn dies(&self, guard: &WriteGuard<'_>) {
         self.vma().write(guard);
         self.vma().detach(guard);
@@ -120,22 +124,26 @@ impl World {
         self.vma().unlock_read::<LoomHost>(place);
     }
 
+    /// Returns the data. The caller holds the VMA's lock.
     pub fn get(&self) -> u32 {
         // SAFETY: the lock excludes writers; loom checks that.
         self.data.with(|data| unsafe { *data })
     }
 
+    /// Sets the data. The caller has write-locked the VMA.
     pub fn set(&self, value: u32) {
         // SAFETY: the lock excludes other accesses; loom checks that.
         self.data.with_mut(|data| unsafe { *data = value });
     }
 }
 
+/// Starts a thread that runs `f`.
 pub fn spawn(world: &Arc<World>, f: impl FnOnce(&World) + 'static) -> thread::JoinHandle<()> {
     let world = Arc::clone(world);
     thread::spawn(move || f(&world))
 }
 
+/// Reads the data if the VMA of the first space can be locked at once.
 pub fn look(world: &World) {
     if let Ok(place) = world.try_read(0) {
         world.get();
@@ -143,6 +151,7 @@ pub fn look(world: &World) {
     }
 }
 
+/// Adds 1 to the data under the locks of a writer of the first space.
 pub fn change(world: &World) {
     let guard = world.spaces[0].write();
     world.vma().write(&guard);
@@ -165,7 +174,7 @@ pub fn recycled_into_another_space(world: &World) {
 
 /// Reads as a late reader from the tree of the first space. If the lock succeeds, the VMA belongs to that
 /// space.
-pub fn late_look(world: &World) {
+pub fn read_as_late_reader(world: &World) {
     if let Ok(place) = world.try_read(0) {
         assert_eq!(world.owner.load(Relaxed), 0, "a reader has locked a VMA of another space");
         assert_eq!(world.get(), 1);
@@ -174,7 +183,7 @@ pub fn late_look(world: &World) {
 }
 
 /// Reads as a reader of the second space, while [`recycled_into_another_space`] runs.
-pub fn look_in_this_life(world: &World) {
+pub fn read_in_second_space(world: &World) {
     if let Ok(place) = world.try_read(1) {
         assert!((2..=3).contains(&world.get()));
         world.unlock(place);
@@ -230,7 +239,7 @@ pub fn a_reader_and_a_detacher(world: &Arc<World>) {
 /// Runs a late reader of the first space while the VMA moves to the second space.
 pub fn a_late_reader_of_a_recycled_vma(world: &Arc<World>) {
     let writer = spawn(world, recycled_into_another_space);
-    late_look(world);
+    read_as_late_reader(world);
     writer.join().unwrap();
     check_recycled(world);
 }
@@ -238,8 +247,8 @@ pub fn a_late_reader_of_a_recycled_vma(world: &Arc<World>) {
 /// Runs a late reader of the first space and a reader of the second.
 pub fn a_late_reader_and_a_reader_of_this_life(world: &Arc<World>) {
     let writer = spawn(world, recycled_into_another_space);
-    let rightful = spawn(world, look_in_this_life);
-    late_look(world);
+    let second_reader = spawn(world, read_in_second_space);
+    read_as_late_reader(world);
     writer.join().unwrap();
-    rightful.join().unwrap();
+    second_reader.join().unwrap();
 }

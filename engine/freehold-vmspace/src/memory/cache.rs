@@ -1,4 +1,8 @@
 //! Free frames kept per CPU above the platform's allocator, so that a fault or a zap takes no lock here.
+//!
+//! Each CPU accesses only its own cache, so no lock is needed. A CPU that wants the frames of other caches
+//! sets a request in each, and the owner answers it when it next frees a frame. Frames move between a cache
+//! and the platform in batches. Every frame in a cache is free and has a zero record (`frame/mod.rs`).
 #![expect(unsafe_code, reason = "frees frames to the platform")]
 
 use crate::{

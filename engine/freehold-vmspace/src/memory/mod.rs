@@ -1,4 +1,14 @@
 //! Frames: the records of those in use, the free ones per CPU, and pools of huge pages.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `cache.rs` | free frames per CPU |
+//! | `pool.rs`, `huge.rs` | pools of huge pages; references to huge pages |
+//! | `run.rs` | runs of frames, for address spaces without an MMU |
+//! | `unpin.rs` | the release of pinned frames |
+//!
+//! A [`Memory`] has no lock of its own: each pool has one, caches belong to CPUs, and the other fields are
+//! atomic or never change. The records of frames are described in `frame/mod.rs`.
 
 pub(crate) mod cache;
 mod huge;
@@ -30,6 +40,7 @@ use freehold_sync::{
 // in memory changes with every space.
 #[repr(align(64))]
 pub struct Memory<P: Platform> {
+    /// The free frames of each CPU, and the way to those of the platform.
     frames: FrameCache<P>,
     /// The frame of zeroes, which read faults map in anonymous memory. Not counted, never written.
     zero: Pfn,

@@ -1,4 +1,8 @@
 //! msync: writes stores of shared mappings back to the store of the file.
+//!
+//! The mmap lock is held only to search the next file and pages to write. The lock is released for the write
+//! itself (`file/change/write_back.rs`), which may wait for the store, and the search continues behind the
+//! written pages. Mappings may change in between; msync writes those that it finds.
 
 use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
 use crate::{

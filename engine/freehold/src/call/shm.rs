@@ -1,4 +1,11 @@
 //! System V shared memory: attaches and detaches segments.
+//!
+//! An attach is a shared mapping of a file that is opened for this attach alone (`Segment::open`). The VMAs
+//! of two attaches therefore never merge. A detach finds the VMAs that are left of one attach by that file,
+//! and unmaps them. `file/kinds/segment.rs` counts attachments and decides when the memory is freed. The
+//! embedder manages keys, identifiers and permissions, and checks them before the call.
+//!
+//! Both calls hold the mmap lock for writing. The memory of a removed segment is freed after that lock.
 
 use crate::space::{
     AddressSpace,

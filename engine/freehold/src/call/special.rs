@@ -1,4 +1,8 @@
 //! Special mappings without a file, such as the vdso and its data, which exec installs.
+//!
+//! Several parts are installed in one step under the mmap lock for writing: all of them, or none. Everything
+//! that can fail comes before the first insertion. `file/kinds/special.rs` has the object that such a VMA
+//! maps and its hooks, and `fault/special.rs` its faults.
 
 use crate::{
     PAGE_SIZE,

@@ -137,14 +137,16 @@ impl Default for Config {
 // count, which lies before the engine in memory.
 #[repr(align(64))]
 pub struct Engine<P: Platform> {
+    /// The memory of all VMAs. Has locks of its own.
     pub(crate) slab: VmaSlab<P>,
     /// Slots of per-CPU readers of VMAs. One set serves all spaces, because the slab reuses a VMA in another
     /// space.
     pub(crate) reader_slots: Counted<ReaderSlots<P>>,
     /// State that the engine's files share.
     files: Counted<Files<P>>,
+    /// Number of anon_vma identifiers that each CPU has issued. Each CPU writes only its own number.
     serials: PerCpu<AtomicU64, P>,
-    /// See [`Config::lock_stats`].
+    /// See [`Config::lock_stats`]. Never changes.
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
     /// See [`HugePages`]. A single word that is accessed independently of other state.
     huge_pages: AtomicU32,
@@ -154,6 +156,7 @@ pub struct Engine<P: Platform> {
     reclaims_tables: AtomicBool,
     /// Limit on the number of VMAs of a space. A single word that is accessed independently of other state.
     max_map_count: AtomicU64,
+    /// The settings with which the engine was created. Never changes.
     config: Config,
     /// The frames of the platform. The last field, because the fields above return frames to it when they are
     /// dropped.

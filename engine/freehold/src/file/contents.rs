@@ -1,4 +1,10 @@
-//! Reading and writing the contents of a file through its page cache, for read, write and msync.
+//! Reading and writing the contents of a file through its page cache, for read and write.
+//!
+//! Mappings use the same pages, so a store through a mapping and a write are visible to each other at once.
+//! Pages are brought into the cache by `fill.rs`, and written back to the store by `change/write_back.rs`.
+//!
+//! A write holds the content lock for writing, so writes of one file do not overlap and the size is stable. A
+//! read does not take the content lock. A write publishes the new size last, after the bytes.
 
 use super::{
     cache::{lookup::CachedPage, radix::Stay},

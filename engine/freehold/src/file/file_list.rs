@@ -1,4 +1,8 @@
 //! The list of an engine's files whose caches may hold reclaimable pages.
+//!
+//! The search for reclaimable pages walks the list in a ring, so that every file gets its share of the
+//! search. The list does not own its files: a file that ends removes itself. One spin lock, a leaf of the
+//! lock order, guards the ring and the links in the files. Under this lock, no file is dropped.
 #![expect(unsafe_code, reason = "the list holds pointers to files that it does not own")]
 
 use super::Mapping;

@@ -1,4 +1,9 @@
 //! [`Object`]: the memory that a VMA maps.
+//!
+//! A VMA holds its object by a counted reference, and the object never changes while the VMA is attached.
+//! This file answers questions that depend on the kind of memory, such as merging or locking. It also passes
+//! the beginning and the end of a VMA on to the file. The files themselves are in `open_file.rs`,
+//! `mapping.rs` and `kinds/`. No function of this file examines a page table.
 
 use super::{kinds::special::Special, mapping::Mapping, open_file::File};
 use crate::{counted::Counted, platform::Platform, vma::flags::VmFlags};

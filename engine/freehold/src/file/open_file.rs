@@ -1,4 +1,10 @@
 //! An open file: the part of a file descriptor's target that mapping it needs.
+//!
+//! The pages belong to [`Mapping`] (`mapping.rs`), which all open files of one file share. An open file adds
+//! the access that it was opened for, its name, and its driver or segment. The embedder keeps the rest:
+//! descriptors, file positions, status flags. `object.rs` says how a VMA refers to an open file.
+//!
+//! An open file never changes, so no lock guards it. It is freed with its last reference.
 
 use super::{Driver, Mapping, Segment};
 use crate::{
@@ -38,13 +44,15 @@ impl FileAccess {
 /// An open file. Two separate open calls make two `File`s over one [`Mapping`]. Adjacent VMAs merge only if
 /// they map the same `File`. Immutable.
 pub struct File<P: Platform> {
+    /// The pages of the file, which other open files may share.
     mapping: Counted<Mapping<P>>,
     /// The segment of System V shared memory that this file attaches.
     segment: Option<Counted<Segment<P>>>,
     /// The driver that handles mmap, if the pages of `mapping` do not.
     driver: Option<Box<dyn Driver<P>>>,
+    /// The access that the file was opened for.
     access: FileAccess,
-    /// The name in UTF-8.
+    /// The name that reports show, in UTF-8.
     name: Box<[u8]>,
 }
 

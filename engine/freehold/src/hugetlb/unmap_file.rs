@@ -1,4 +1,8 @@
 //! Unmapping huge pages from unshared page tables.
+//!
+//! The functions here clear entries and put the pages into a gather, which flushes and frees them. They must
+//! not meet a table that other spaces share: `sharing.rs` unshares the tables first, and keeps them unshared
+//! during the call. The caller holds the locks that this needs (see [`hugetlb`](super)).
 
 use super::state::{HugePageSize, reserves::Reserves};
 use crate::{PAGE_SHIFT, Pfn, file::Mapping, platform::Platform, vma::Vma};

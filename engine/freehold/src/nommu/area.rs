@@ -1,4 +1,9 @@
 //! Mappings without an MMU, and the set of mappings of one address space, ordered by address.
+//!
+//! An [`Area`] corresponds to a VMA with an MMU, and [`Areas`] to the tree of VMAs. The space's lock guards
+//! both (the field `areas` of [`NoMmuSpace`](super::NoMmuSpace)): read for lookups, write for changes. The
+//! frames of a mapping belong to its region (`region.rs`), which other mappings may use too. An area is
+//! therefore dropped only after the space's lock is released, because that can free the region.
 #![expect(unsafe_code, reason = "mappings are linked by pointers")]
 
 use super::region::RegionUse;
@@ -9,14 +14,19 @@ use freehold_range::{IntervalAdapter, IntervalLink, IntervalTree};
 
 /// One mapping. The fields do not change while the mapping is in a tree.
 pub(super) struct Area<P: Platform> {
+    /// Link in the tree of the space. Guarded by the space's lock.
     link: IntervalLink,
     /// Page-aligned addresses of the mapping.
     pub range: Range<u64>,
+    /// Access rights, which are only recorded.
     pub prot: Prot,
+    /// True for a shared mapping of a file.
     pub shared: bool,
+    /// The mapped file, or `None` for anonymous memory.
     pub file: Option<Counted<File<P>>>,
     /// Offset of the mapping in the file, in bytes.
     pub offset: u64,
+    /// The frames of the mapping.
     pub region: RegionUse<P>,
 }
 

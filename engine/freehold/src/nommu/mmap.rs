@@ -1,4 +1,18 @@
 //! mmap without an MMU: selects or creates the frames of a mapping.
+//!
+//! The steps are: decode the arguments and check the rights of the file; find or create the region; insert
+//! the mapping into the space. The second step is one of four:
+//!
+//! | mapping | region |
+//! | --- | --- |
+//! | anonymous | new zeroed frames |
+//! | shared | the file's own frames (`in_place`), or the call fails |
+//! | private, writable | a new copy |
+//! | private, read-only | the file's own frames, else a copy that such mappings share (`text`) |
+//!
+//! The region exists before the space is locked, because no page is read, zeroed or copied under a space's
+//! lock. `regions.rs` finds and shares regions, `area.rs` has the set of mappings, and `file/in_place.rs` the
+//! pages of a file. [`nommu`](super) describes the locks.
 
 use super::{
     NoMmuSpace, Regions,

@@ -1,4 +1,8 @@
 //! munmap without an MMU: unmaps a whole mapping or a part of anonymous memory.
+//!
+//! A part of anonymous memory is cut out under the space's lock: its region changes, and the part's frames
+//! are split off. Frames and files are released after the locks, when the removed memory is dropped.
+//! `area.rs` has the set of mappings; `region.rs` frees a region with its last user.
 
 use super::region::{Region, Source};
 use super::{

@@ -55,7 +55,7 @@ pub(crate) struct Region<P: Platform> {
 }
 
 impl<P: Platform> Region<P> {
-    /// Creates a region with one user that is in no tree.
+    /// Creates a region with one user that is not in a tree.
     pub fn alone(
         regions: &Counted<Regions<P>>,
         run: Run<P>,
@@ -171,8 +171,8 @@ impl<P: Platform> RegionUse<P> {
             // SAFETY: the region is in this tree, as checked above.
             unsafe { all.remove(self.region) };
         }
-        // SAFETY: this is the only reference. The region is in no tree of addresses any more, and a `Single`
-        // region is in no tree of a file.
+        // SAFETY: this is the only reference. The region is not in the tree of addresses any more, and a
+        // `Single` region is not in the tree of a file.
         let result = f(unsafe { &mut self.region.as_mut().run });
         self.link(&mut all);
         result

@@ -1,4 +1,8 @@
 //! The reports smaps, which shows the memory in use by each VMA, and smaps_rollup, which shows the sum.
+//!
+//! Each VMA is examined on its own, under a lock that keeps this VMA unchanged (`report/maps.rs`). A report
+//! of several VMAs is therefore no snapshot of the space. The figures come from the page tables
+//! (`freehold-vmspace/src/residency.rs`); this file adds lines and formats them as Linux does.
 
 use crate::report::maps::{MapLine, write_named};
 use crate::space::AddressSpace;

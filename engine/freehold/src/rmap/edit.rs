@@ -1,5 +1,9 @@
 //! Changes of the trees in which VMAs are linked: the tree of the mapped file, the tree of the VMA's
 //! anonymous pages, or both.
+//!
+//! An edit holds the locks of both trees for writing, the file's first. Walks of the reverse map therefore
+//! see a split or a merge of VMAs as one step. `tree/` has the trees and their locks, and `walk.rs` the
+//! walks. An edit changes links and keys only; the change of the VMA tree is the caller's (`space/change/`).
 
 use super::tree::{AnonPages, IMmap, RmapWriteGuard, root::RmapRoot};
 use crate::{file::Object, platform::Platform, vma::Vma};

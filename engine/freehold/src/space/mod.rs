@@ -129,7 +129,7 @@ impl SpaceConfig {
 
 /// One address space. Always behind a [`Counted`], because its VMAs refer to it by address.
 pub struct AddressSpace<P: Platform> {
-    /// The state that all address spaces share.
+    /// The state that all address spaces share. Never changes.
     pub(crate) engine: Counted<Engine<P>>,
     /// Guards the set of VMAs. For its place in the lock order see `docs/guide/locking.md`.
     pub(crate) mmap_lock: MmapLock<P>,
@@ -137,13 +137,16 @@ pub struct AddressSpace<P: Platform> {
     /// `mmap_lock` held for writing or by a range writer. Read under `mmap_lock`, under RCU, or under a VMA's
     /// lock (which keeps that VMA in the tree).
     pub(crate) tree: RangeMap<P>,
-    /// The part that the hardware sees: page tables, TLBs, resident pages.
+    /// The part that the hardware sees: page tables, TLBs, resident pages. Each page table has its own lock.
     pub(crate) vm: VmSpace<P>,
-    /// The words on which tasks wait for closing ranges.
+    /// The words on which tasks wait for closing ranges. Atomic; `space/closing.rs` says when each word is
+    /// written.
     closings: Closings,
     /// Conflicts between range writers. Their number decides whether changes use range writers.
+    /// Atomic, without a lock.
     contention: WriteContention,
-    /// Sizes and fault counts; see [`counters`](state::counters).
+    /// Sizes and fault counts, read without a lock. Writers change the sizes; see
+    /// [`counters`](state::counters).
     pub(crate) counters: Counters<P>,
     /// Resource limits; each is read and written on its own.
     pub(crate) limits: LiveLimits,

@@ -1,4 +1,11 @@
 //! Faults that a userfaultfd's pager must serve: detecting them, and waiting for the pager.
+//!
+//! A fault calls `ask_pager` under the lock that keeps its VMA unchanged. If the pager must serve it, the
+//! fault drops all locks and waits here, then starts over. The order of the wait matters: the fault first
+//! enters the queue, then checks VMA and entry again, then sleeps ([`uffd`](super), section *The protocol*).
+//! A waiting fault holds no lock and no reference into the address space (hazard C-25).
+//!
+//! `state/queue.rs` has the queue and its lock. The pager's side is in `fill.rs` and `protect.rs`.
 
 use super::state::{FaultReason, Features, Userfault, queue::Waiter};
 use crate::{

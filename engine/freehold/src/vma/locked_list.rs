@@ -1,4 +1,8 @@
 //! The VMAs that one task has write-locked. The task unlocks all of them together.
+//!
+//! A writer locks its VMAs one after another and unlocks them at the end of the change. The list remembers
+//! them without an allocation, and unlocks them when it is dropped. Only the task that owns the list uses it
+//! and the members' links, so no other lock guards them. `vma/mod.rs` has the lock of a VMA itself.
 #![expect(unsafe_code, reason = "finds the VMAs through an intrusive list")]
 
 use super::Vma;
@@ -26,7 +30,7 @@ pub(super) struct LockedLinks<T> {
 }
 
 impl<T> LockedLinks<T> {
-    /// Creates links that are in no list.
+    /// Creates links that are not in a list.
     pub fn new() -> Self {
         LockedLinks { prev: PlainCell::new(null()), next: PlainCell::new(null()) }
     }

@@ -34,8 +34,8 @@ use freehold_vmspace::{PageIndex, UserRange};
 /// The VMAs of one engine.
 pub(crate) type VmaSlab<P> = Slab<Vma<P>, P>;
 
-/// A VMA that is in no tree and that no other task can lock: a new or a detached one. Dropping it frees the
-/// VMA to the slab.
+/// A VMA that is not in a tree and that no other task can lock: a new or a detached one. Dropping it frees
+/// the VMA to the slab.
 ///
 /// # Invariants
 ///
@@ -86,7 +86,7 @@ impl<P: Platform> VmaSlab<P> {
     ///
     /// # Safety
     ///
-    /// The VMA came from this slab, is detached and in no tree of the reverse map, and no other code takes
+    /// The VMA came from this slab, is detached and not in a tree of the reverse map, and no other code takes
     /// ownership of it. References to it that still exist are not used after the returned value is dropped,
     /// because the memory may be freed then.
     pub unsafe fn own<'e>(&'e self, vma: &'e Vma<P>) -> OwnedVma<'e, P> {

@@ -4,10 +4,12 @@ use super::*;
 use freehold::{error::AccessError, remote::IoVec};
 use support::storage::Storage;
 
+/// Returns a part of a vectored transfer.
 fn part(at: u64, len: u64) -> IoVec {
     IoVec { base: at, len }
 }
 
+/// Returns `len` bytes of the memory of a process.
 fn bytes(process: &Process, at: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     assert_eq!(process.read_memory(at, &mut out, freehold::remote::AccessMode::Plain), Ok(len));

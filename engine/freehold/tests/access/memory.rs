@@ -1,3 +1,6 @@
+//! Transfers of bytes by one call: reads, vectored and forced accesses, and long ranges. `between.rs` tests
+//! transfers between two address spaces.
+
 use super::*;
 use freehold::{
     call::Advice,
@@ -9,6 +12,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::SeqCst},
 };
 
+/// Returns the first eight bytes as a number.
 fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().unwrap())
 }

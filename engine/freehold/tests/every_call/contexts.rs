@@ -18,6 +18,7 @@ fn machine() -> Machine {
     Machine::new(MachineConfig::backed(1 << 20)).unwrap()
 }
 
+/// Uses a result whose value does not matter.
 fn done<T>(result: T) {
     std::hint::black_box(result);
 }

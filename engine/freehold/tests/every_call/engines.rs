@@ -25,6 +25,7 @@ fn two(scenario: impl Fn(&World, &Process, &mut Vcpu, &World)) {
     other.end();
 }
 
+/// Checks that mmap refuses a file of another engine.
 fn refused(process: &Process, file: &Counted<File<Machine>>, len: u64, flags: MapFlags) {
     let error = process.mmap(BASE, len, R, flags, Some(file), 0).unwrap_err();
     assert_eq!((error, error.errno()), (MmapError::OtherEngine, Errno::EXDEV));

@@ -133,10 +133,10 @@ fn fault_is_killed_waiting_for_an_exclusive_writer() {
         let mut other = world.machine.cpu(1);
         let guard = process.space().write();
         let locking = process.locking();
-        let beside = locking.write == Write::RangesOnly && locking.fault != FaultLock::MmapLock;
+        let with_range_writers = locking.write == Write::RangesOnly && locking.fault != FaultLock::MmapLock;
         for (addr, access) in [(BASE, Access::WRITE), (BASE + 4 * PAGE, Access::READ)] {
             let fault = || process.touch(&mut other, addr, access);
-            match beside && addr == BASE {
+            match with_range_writers && addr == BASE {
                 false => assert_eq!(killed_in(fault), (Err(FaultError::Killed), true)),
                 true => assert_eq!(killed_in(fault), (Ok(()), false)),
             }
@@ -242,6 +242,7 @@ fn while_closing(locking: Locking, behind: MapFlags, visit: impl FnOnce(&Space) 
     machine.accounting().assert_clean();
 }
 
+/// Returns the designs in which munmap releases the mmap lock early.
 fn released() -> impl Iterator<Item = Locking> {
     Locking::ALL.into_iter().filter(|locking| locking.unmap == Unmap::Released)
 }
@@ -289,13 +290,13 @@ fn calls_outside_a_closing_range_do_not_wait() {
 fn signal_kills_a_sleeping_mmap() {
     for locking in released() {
         while_closing(locking, MapFlags::empty(), |space| {
-            let (tell, hear) = channel();
+            let (sender, receiver) = channel();
             std::thread::scope(|scope| {
                 let sleeper = scope.spawn(move || {
-                    tell.send(Task::current()).unwrap();
+                    sender.send(Task::current()).unwrap();
                     space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0)
                 });
-                let task = hear.recv().unwrap();
+                let task = receiver.recv().unwrap();
                 until(|| task.waits() > 0);
                 task.kill();
                 assert_eq!(sleeper.join().unwrap(), Err(MmapError::Killed));

@@ -109,6 +109,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
+/// Calls process_madvise with MADV_COLD.
 fn cold(process: &Process, ranges: &[IoVec]) -> Result<(), Errno> {
     process.process_madvise(ranges, Advice::Cold, true).map(|_| ()).map_err(|error| error.errno())
 }

@@ -42,6 +42,7 @@ const EDGES: [u64; 19] = [
     u64::MAX,
 ];
 
+/// Returns all pairs of edge values.
 fn pairs() -> impl Iterator<Item = (u64, u64)> {
     EDGES.into_iter().flat_map(|a| EDGES.map(|b| (a, b)))
 }
@@ -185,6 +186,7 @@ fn space_calls_do_not_panic_on_edge_values() {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
+/// Returns a range of pages of a file.
 fn range(a: u64, b: u64) -> PageRange {
     PageRange::new(PageIndex::new(a), PageIndex::new(b))
 }

@@ -26,6 +26,7 @@ fn part(dice: &mut Dice) -> (u64, u64) {
     (first, 1 + dice.roll((PAGES - first).min(12)))
 }
 
+/// Returns the value that a thread stores at an address in a round.
 fn tag(addr: u64, owner: u64, round: u64) -> u64 {
     addr ^ owner << 8 ^ round << 40
 }

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const PAGES: u64 = 32;
 
-/// Runs `work` on one thread while another thread calls `beside` repeatedly.
-fn beside(
+/// Runs `work` on one thread while another thread calls `repeated` repeatedly.
+fn with_repeated(
     process: &Process,
     world: &World,
-    beside: impl Fn(&Process) + Sync,
+    repeated: impl Fn(&Process) + Sync,
     work: impl FnOnce(&Process, &mut Vcpu) + Send,
 ) {
     let stop = AtomicBool::new(false);
@@ -23,7 +23,7 @@ fn beside(
         scope.spawn(|| {
             let cpu = world.machine.cpu(1);
             while !stop.load(SeqCst) {
-                cpu.call(|| beside(process));
+                cpu.call(|| repeated(process));
             }
         });
         let worker = scope.spawn(|| {
@@ -45,7 +45,7 @@ fn c61_dontneed_discards_despite_concurrent_mprotect() {
             process.mprotect(BASE, PAGES * PAGE, R).unwrap();
             process.mprotect(BASE, PAGES * PAGE, RW).unwrap();
         };
-        beside(process, world, change, |process, cpu| {
+        with_repeated(process, world, change, |process, cpu| {
             for round in 0..2000 {
                 let addr = BASE + round % PAGES * PAGE;
                 let stored = process.store(cpu, addr, round + 1);
@@ -69,7 +69,7 @@ fn c23_concurrent_walks_lose_no_store() {
             process.munlock(BASE, PAGES * PAGE).unwrap();
             drop(process.fork().unwrap());
         };
-        beside(process, world, walk, |process, cpu| {
+        with_repeated(process, world, walk, |process, cpu| {
             let mut stored = [0; PAGES as usize];
             for round in 0..4000 {
                 let page = round % PAGES;
@@ -100,7 +100,7 @@ fn c23_mlock_populates_every_page_despite_faults() {
                 process.handle_fault(BASE + page * PAGE, access).unwrap();
             }
         };
-        beside(process, world, fault, |process, _| {
+        with_repeated(process, world, fault, |process, _| {
             for _ in 0..100 {
                 process.mlock(BASE, PAGES * PAGE).unwrap();
                 process.mincore(BASE, PAGES * PAGE, &mut resident).unwrap();

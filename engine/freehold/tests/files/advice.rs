@@ -22,6 +22,7 @@ fn with_file(scenario: impl Fn(&World, &Process, &mut Vcpu, &Counted<File<Machin
     });
 }
 
+/// Returns the result of mincore, one byte for each page.
 fn resident(process: &Process, at: u64) -> [u8; PAGES as usize] {
     let mut out = [9; PAGES as usize];
     process.mincore(at, PAGES * PAGE, &mut out).unwrap();

@@ -109,6 +109,7 @@ impl Scene {
     }
 }
 
+/// Stores to a page by its number.
 fn put(space: &Space, cpu: &mut Vcpu, page: u64, value: u64) {
     let fault = |at: freehold::VirtAddr, access| space.handle_fault(at.get(), access).map(drop);
     cpu.store(space.mmu(), BASE + page * PAGE, value, fault).unwrap();
@@ -133,6 +134,7 @@ const TAKING: &[Taking] = &[
     ("a write-back", |_, file| file.mapping().write_back((1..2).into()).unwrap()),
 ];
 
+/// Runs `test` on every design, for each operation of [`TAKING`].
 fn in_every_way(test: impl Fn(&'static str, Scene, fn(&Space, &Mapped))) {
     for (what, take) in TAKING {
         Locking::ALL.into_iter().for_each(|locking| test(what, Scene::new(locking), *take));

@@ -50,6 +50,7 @@ fn open(world: &World, store: impl Pager<Machine>, pages: u64, shmem: bool) -> O
     File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
 }
 
+/// Returns the number at the start of a page of the file.
 fn number(file: &Opened, page: u64) -> u64 {
     let mut bytes = [0; 8];
     assert_eq!(file.mapping().read_at(page * PAGE, &mut bytes), Ok(8));

@@ -120,6 +120,7 @@ fn load(process: &Process, cpu: &mut Vcpu, address: u64) -> u64 {
     process.load(cpu, address).unwrap()
 }
 
+/// Returns the number at the start of a page of the file.
 fn read_number(file: &File<Machine>, index: u64) -> u64 {
     let mut bytes = [0; 8];
     assert_eq!(file.mapping().read_at(index * PAGE_SIZE, &mut bytes), Ok(8));

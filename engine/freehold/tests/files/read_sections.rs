@@ -2,7 +2,7 @@
 //! again before it uses the page.
 
 use super::{
-    gate::{Gated, tell_of_barriers},
+    gate::{Gated, send_at_barriers},
     *,
 };
 use freehold::{PageIndex, PageRange, fault::Access, hugetlb::HugePageSize, space::AddressSpace};
@@ -66,13 +66,13 @@ fn beside_a_read_section(page: u64, make: impl Fn(&Counted<Engine<Gated>>) -> Co
 
             let section = Gated::rcu_read();
             exempt(|| {
-                let (tell, heard) = channel();
+                let (sender, receiver) = channel();
                 let (engine, taken) = (engine.clone(), file.clone());
                 let taker = std::thread::spawn(move || {
-                    tell_of_barriers(tell);
+                    send_at_barriers(sender);
                     take(&engine, &taken, page, pfn);
                 });
-                assert!(heard.recv().is_err(), "{what} waits for the read section");
+                assert!(receiver.recv().is_err(), "{what} waits for the read section");
                 taker.join().expect(what);
                 assert_ne!(space.frame_at(AT + page), Some(pfn), "{what}");
             });

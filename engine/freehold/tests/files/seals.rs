@@ -22,6 +22,7 @@ fn memfd(world: &World) -> Counted<File<Machine>> {
     File::new(&mapping, FileAccess::READ_WRITE, "/memfd:test (deleted)").unwrap()
 }
 
+/// Runs `scenario` on every design, with a memory file.
 fn with_memfd(scenario: impl Fn(&World, &Process, &mut Vcpu, &Counted<File<Machine>>)) {
     everywhere(|world, process, cpu| scenario(world, process, cpu, &memfd(world)));
 }

@@ -1,3 +1,7 @@
+//! fork: the mappings that a child inherits, and copy-on-write between parent and child, also if fork fails
+//! or other threads store. Most scenarios run on every design. `held_pages.rs` tests pages that another task
+//! holds.
+
 use super::*;
 use freehold::{
     PageCount,

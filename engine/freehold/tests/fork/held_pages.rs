@@ -123,7 +123,7 @@ fn page_outlives_its_last_mapping_while_a_reader_holds_it() {
 #[test]
 fn c48_uffd_move_refuses_a_page_that_a_reader_holds() {
     for locking in Locking::ALL {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let read = read_with(locking, |space| {
             space.mmap(BASE + PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
             let config = UffdConfig { features: Features::MOVE, user_mode_only: false };
@@ -131,14 +131,14 @@ fn c48_uffd_move_refuses_a_page_that_a_reader_holds() {
             uffd.register(BASE + PAGE, PAGE, RegisterMode::MISSING).unwrap();
             let move_it = move |own: &Space, cpu: &mut Vcpu| {
                 let moved = uffd.move_pages(BASE + PAGE, BASE, PAGE, MoveMode::empty());
-                tell.send((moved, load(own, cpu))).unwrap();
+                sender.send((moved, load(own, cpu))).unwrap();
                 // Closing the userfaultfd would wait for the reader, so the userfaultfd is kept until the
                 // reader is done.
                 uffd
             };
             (space, move_it)
         });
-        assert_eq!(told.recv(), Ok((Err(UffdError::Busy), 1)), "{locking:?}");
+        assert_eq!(receiver.recv(), Ok((Err(UffdError::Busy), 1)), "{locking:?}");
         assert_eq!(read, 1, "{locking:?}");
     }
 }

@@ -3,14 +3,16 @@
 use super::*;
 use freehold::remote::AccessMode;
 
-fn look(process: &Process, addr: u64, manner: AccessMode) -> u64 {
+/// Reads a word of the memory of a process.
+fn look(process: &Process, addr: u64, mode: AccessMode) -> u64 {
     let mut word = [0; 8];
-    assert_eq!(process.read_memory(addr, &mut word, manner), Ok(8));
+    assert_eq!(process.read_memory(addr, &mut word, mode), Ok(8));
     u64::from_le_bytes(word)
 }
 
-fn put(process: &Process, addr: u64, value: u64, manner: AccessMode) {
-    assert_eq!(process.write_memory(addr, &value.to_le_bytes(), manner), Ok(8));
+/// Writes a word of the memory of a process.
+fn put(process: &Process, addr: u64, value: u64, mode: AccessMode) {
+    assert_eq!(process.write_memory(addr, &value.to_le_bytes(), mode), Ok(8));
 }
 
 #[test]

@@ -15,6 +15,7 @@ fn with(always: u64, advised: u64) -> (World, Process, Vcpu) {
     with_memory(24 << 20, always, advised)
 }
 
+/// Returns a world with these sizes of blocks, in KiB, a process and a CPU.
 fn with_memory(bytes: u64, always: u64, advised: u64) -> (World, Process, Vcpu) {
     let blocks = Blocks { always: always * KIB, advised: advised * KIB };
     let world = World::with(bytes, Config { blocks, ..Config::default() });
@@ -104,8 +105,8 @@ fn block_is_smaller_next_to_present_pages() {
         store(&process, &mut cpu, BASE, 37);
         assert_eq!(pages(&process, BASE, 128), read);
         store(&process, &mut cpu, BASE, 41);
-        let beside = if sizes == 64 { vec![37..39, 41..42] } else { vec![37..39, 40..44] };
-        assert_eq!(pages(&process, BASE, 128), beside);
+        let expected = if sizes == 64 { vec![37..39, 41..42] } else { vec![37..39, 40..44] };
+        assert_eq!(pages(&process, BASE, 128), expected);
 
         let at = BASE + HUGE;
         anon(&process, at, 32);

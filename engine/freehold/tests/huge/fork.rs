@@ -4,7 +4,7 @@ use super::*;
 
 /// Returns a child of `process`. Both share a written huge page and the huge zero page; a third block is
 /// unpopulated.
-fn anon_vma(process: &Process, cpu: &mut Vcpu) -> Process {
+fn fork_with_huge_pages(process: &Process, cpu: &mut Vcpu) -> Process {
     map(process, BASE, 3);
     write_sample(process, cpu, BASE, 1);
     assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(0));
@@ -15,7 +15,7 @@ fn anon_vma(process: &Process, cpu: &mut Vcpu) -> Process {
 fn fork_shares_whole_huge_pages() {
     each_way(HugePages::Always, |world, process, cpu| {
         let before = world.machine.accounting().frames;
-        let child = anon_vma(process, cpu);
+        let child = fork_with_huge_pages(process, cpu);
         let expected = [(0, PAGES, PageKind::Anon, true), (PAGES, PAGES, PageKind::Zero, true)];
         assert_eq!(
             (present(process, BASE, 3), present(&child, BASE, 3)),
@@ -39,7 +39,7 @@ fn store_to_a_shared_huge_page_copies_one_small_page() {
     for child_first in [false, true] {
         each_way(HugePages::Always, |world, process, cpu| {
             let mut other = world.machine.cpu(1);
-            let child = anon_vma(process, cpu);
+            let child = fork_with_huge_pages(process, cpu);
             assert_sample(&child, &mut other, BASE, 1, all);
             let (writer, reader) = if child_first { (&child, process) } else { (process, &child) };
             writer.store(cpu, BASE + 100 * PAGE, 7u64).unwrap();
@@ -71,7 +71,7 @@ fn store_to_a_shared_huge_page_copies_one_small_page() {
 #[test]
 fn last_owner_keeps_the_huge_page_whole() {
     each_way(HugePages::Always, |world, process, cpu| {
-        let child = anon_vma(process, cpu);
+        let child = fork_with_huge_pages(process, cpu);
         child.store(cpu, BASE + HUGE, 1u64).unwrap();
         drop(child);
         // The parent is the only owner of all frames again: a store neither copies nor splits.
@@ -99,7 +99,7 @@ fn last_owner_keeps_the_huge_page_whole() {
 #[test]
 fn mprotect_does_not_make_a_shared_huge_page_writable() {
     each_way(HugePages::Always, |_, process, cpu| {
-        let child = anon_vma(process, cpu);
+        let child = fork_with_huge_pages(process, cpu);
         for part in [HUGE, 100 * PAGE] {
             process.mprotect(BASE, part, R).unwrap();
             process.mprotect(BASE, part, RW).unwrap();
@@ -114,7 +114,7 @@ fn mprotect_does_not_make_a_shared_huge_page_writable() {
 fn split_in_one_process_keeps_the_other_whole() {
     each_way(HugePages::Always, |world, process, cpu| {
         let mut other = world.machine.cpu(1);
-        let child = anon_vma(process, cpu);
+        let child = fork_with_huge_pages(process, cpu);
         assert_sample(&child, &mut other, BASE, 1, all);
         process.munmap(BASE + 100 * PAGE, 156 * PAGE).unwrap();
         child.madvise(BASE + 256 * PAGE, 155 * PAGE, Advice::DontNeed).unwrap();
@@ -140,7 +140,7 @@ fn store_to_a_partly_shared_huge_page_copies() {
     // Whatever part the child has discarded, a store to another part of the huge page copies.
     for (own, shared) in [(0, 100), (100, 0), (511, 510)] {
         each_way(HugePages::Always, |_, process, cpu| {
-            let child = anon_vma(process, cpu);
+            let child = fork_with_huge_pages(process, cpu);
             child.madvise(BASE + own * PAGE, PAGE, Advice::DontNeed).unwrap();
             process.store(cpu, BASE + shared * PAGE, 9u64).unwrap();
             process.store(cpu, BASE + own * PAGE, 8u64).unwrap();
@@ -178,7 +178,7 @@ fn failed_copies_of_a_huge_page_lose_no_frame() {
         let world = World::with(6 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);
-        let child = anon_vma(&process, &mut cpu);
+        let child = fork_with_huge_pages(&process, &mut cpu);
         let written = (0..PAGES).take_while(|page| child.store(&mut cpu, BASE + page * PAGE, 2u64).is_ok());
         assert!((1..PAGES).contains(&(written.count() as u64)));
         assert_sample(&process, &mut cpu, BASE, 1, all);

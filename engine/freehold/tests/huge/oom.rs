@@ -4,7 +4,7 @@
 
 use super::{
     support::{
-        oom::{self, EITHER, Left, every_failure_of_each, told},
+        oom::{self, EITHER, Left, errno, every_failure_of_each},
         scarce::ScarceWorld,
         view::View,
     },
@@ -101,21 +101,21 @@ fn load(s: &mut Scene, page: u64) -> Result<u64, Errno> {
 }
 
 fn unmap(s: &Scene, first: u64, pages: u64) -> Result<u64, Errno> {
-    told!(s.process.munmap(BASE + first * PAGE, pages * PAGE))
+    errno!(s.process.munmap(BASE + first * PAGE, pages * PAGE))
 }
 
 fn protect(s: &Scene, first: u64, pages: u64) -> Result<u64, Errno> {
-    told!(s.process.mprotect(BASE + first * PAGE, pages * PAGE, R))
+    errno!(s.process.mprotect(BASE + first * PAGE, pages * PAGE, R))
 }
 
 fn remap(s: &Scene, (first, pages): (u64, u64), to: u64, more: RemapFlags) -> Result<u64, Errno> {
     let (from, len, flags) =
         (BASE + first * PAGE, pages * PAGE, RemapFlags::MAYMOVE | RemapFlags::FIXED | more);
-    told!(s.process.mremap(from, len, len, flags, TARGET + to * PAGE))
+    errno!(s.process.mremap(from, len, len, flags, TARGET + to * PAGE))
 }
 
 fn advise(s: &Scene, first: u64, pages: u64, advice: Advice) -> Result<u64, Errno> {
-    told!(s.process.madvise(BASE + first * PAGE, pages * PAGE, advice))
+    errno!(s.process.madvise(BASE + first * PAGE, pages * PAGE, advice))
 }
 
 /// Forks. The child is checked and then dropped.
@@ -129,7 +129,7 @@ fn fork(s: &mut Scene) -> Result<u64, Errno> {
 
 fn replace(s: &Scene, first: u64, pages: u64) -> Result<u64, Errno> {
     let flags = ANON | MapFlags::FIXED;
-    told!(s.process.mmap(BASE + first * PAGE, pages * PAGE, R, flags, None, 0))
+    errno!(s.process.mmap(BASE + first * PAGE, pages * PAGE, R, flags, None, 0))
 }
 
 const KEEP: RemapFlags = RemapFlags::DONTUNMAP;
@@ -142,7 +142,7 @@ const CALLS: &[Call] = &[
     call("a store to the zero page after a fork", |s| store(s, 612)).forked(),
     call("a store to a page shared with a child", |s| store(s, 100)).forked(),
     call("a debugger's write", |s| {
-        told!(s.process.write_memory(BASE + 100 * PAGE, &[1; 8], AccessMode::Forced))
+        errno!(s.process.write_memory(BASE + 100 * PAGE, &[1; 8], AccessMode::Forced))
     })
     .forked(),
     call("munmap of the front", |s| unmap(s, 0, 100)),
@@ -177,7 +177,7 @@ const CALLS: &[Call] = &[
     call("DONTNEED of parts by the child", |s| {
         let child = s.child.as_ref().expect("it has a child");
         let advise = |huge| child.madvise(BASE + huge * HUGE + 100 * PAGE, PAGE, Advice::DontNeed);
-        told!([0, 1, 3].into_iter().try_for_each(advise))
+        errno!([0, 1, 3].into_iter().try_for_each(advise))
     })
     .forked()
     .needs_nothing(),
@@ -186,7 +186,7 @@ const CALLS: &[Call] = &[
     call("guards everywhere", |s| advise(s, 0, 4 * PAGES, Advice::GuardInstall)).changes(Left::Anything),
     call("POPULATE_WRITE", |s| advise(s, PAGES, 2 * PAGES, Advice::PopulateWrite)),
     call("POPULATE_READ", |s| advise(s, 0, 4 * PAGES, Advice::PopulateRead)),
-    call("mlock of a part", |s| told!(s.process.mlock2(BASE + 100 * PAGE, 156 * PAGE, LockFlags::ONFAULT))),
+    call("mlock of a part", |s| errno!(s.process.mlock2(BASE + 100 * PAGE, 156 * PAGE, LockFlags::ONFAULT))),
 ];
 
 /// Designs to test: each kind of munmap, and both values of `write`.

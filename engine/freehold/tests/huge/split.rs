@@ -24,6 +24,7 @@ fn filled(world: &World, process: &Process, cpu: &mut Vcpu) -> Vcpu {
     other
 }
 
+/// Returns true if nothing is mapped at the address.
 fn gone(process: &Process, cpu: &mut Vcpu, addr: u64) -> bool {
     process.load::<u64>(cpu, addr) == Err(FaultError::Segv { addr, code: SegvCode::Maperr })
 }

@@ -143,6 +143,7 @@ fn storm(config: &Config, may_vanish: bool, change: Change) {
 
 type Change = fn(&Process, &mut Vcpu, &mut Dice);
 
+/// Runs one episode: threads write to the window while other threads change its mappings.
 fn play(world: &World, process: &Process, episode: u64, (may_vanish, change): (bool, Change)) {
     map(process, BASE, WINDOW);
     let (start, over) = (Barrier::new((WRITERS + CHANGERS) as usize), AtomicBool::new(false));

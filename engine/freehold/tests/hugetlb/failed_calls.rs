@@ -39,6 +39,7 @@ fn granted() -> Refused {
     }
 }
 
+/// Returns the calls of mmap that must fail, each with its errno.
 fn cases() -> Vec<Refused> {
     let shut = |access| Refused { access, errno: Errno::EACCES, ..granted() };
     let x = freehold::space::Prot::EXEC;

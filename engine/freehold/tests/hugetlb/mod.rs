@@ -59,10 +59,12 @@ fn everywhere(pages: u64, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     }
 }
 
+/// Returns the counts of the pool.
 fn counts(world: &World) -> HugePoolCounts {
     world.engine().huge_pool(HugePageSize::Mib2).counts(None)
 }
 
+/// Returns the counts of a pool whose pages are all free.
 fn all_free(pages: u64) -> HugePoolCounts {
     HugePoolCounts { total: pages, free: pages, reserved: 0, surplus: 0 }
 }

@@ -84,14 +84,14 @@ fn segment_is_destroyed_without_memory() {
 fn split_between_two_shared_tables_survives_failures() {
     const UPPER: u64 = BASE + SPAN;
     let calls: [Call; 4] = [
-        ("mprotect", |scene| told(scene.process.mprotect(UPPER, SPAN, R))),
-        ("madvise", |scene| told(scene.process.madvise(UPPER, SPAN, Advice::DontDump))),
+        ("mprotect", |scene| outcome(scene.process.mprotect(UPPER, SPAN, R))),
+        ("madvise", |scene| outcome(scene.process.madvise(UPPER, SPAN, Advice::DontDump))),
         ("munmap", |scene| match is_mapped(&scene.process, UPPER) {
-            true => told(scene.process.munmap(UPPER, SPAN)),
+            true => outcome(scene.process.munmap(UPPER, SPAN)),
             false => Ok(()),
         }),
         ("mremap", |scene| match is_mapped(&scene.process, UPPER) {
-            true => told(scene.process.mremap(UPPER, SPAN, SPAN, MOVE, BASE + 20 * SPAN)),
+            true => outcome(scene.process.mremap(UPPER, SPAN, SPAN, MOVE, BASE + 20 * SPAN)),
             false => Ok(()),
         }),
     ];
@@ -131,8 +131,8 @@ fn split_between_two_shared_tables_survives_failures() {
 
 type Call = (&'static str, fn(&mut Scene) -> Result<(), ()>);
 
-/// Drops the value and the error of a result. Allocates nothing.
-fn told<T, E>(result: Result<T, E>) -> Result<(), ()> {
+/// Returns only whether a call succeeded: drops the value and the error of its result. Allocates nothing.
+fn outcome<T, E>(result: Result<T, E>) -> Result<(), ()> {
     result.map(drop).map_err(drop)
 }
 
@@ -140,35 +140,37 @@ const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
 const CALLS: [Call; 11] = [
     ("mmap private", |scene| {
-        told(scene.process.mmap(BASE + 9 * SPAN, HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0))
+        outcome(scene.process.mmap(BASE + 9 * SPAN, HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0))
     }),
     ("mmap shared", |scene| {
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        told(scene.process.mmap(BASE + 9 * SPAN, 2 * HUGE, RW, flags, Some(&scene.file), 0))
+        outcome(scene.process.mmap(BASE + 9 * SPAN, 2 * HUGE, RW, flags, Some(&scene.file), 0))
     }),
-    ("fault private", |scene| told(scene.process.store(&mut scene.cpu, PRIVATE_AT, 3u64))),
-    ("fault shared", |scene| told(scene.process.store(&mut scene.cpu, BASE + HUGE, 3u64))),
+    ("fault private", |scene| outcome(scene.process.store(&mut scene.cpu, PRIVATE_AT, 3u64))),
+    ("fault shared", |scene| outcome(scene.process.store(&mut scene.cpu, BASE + HUGE, 3u64))),
     ("fault that shares a table", |scene| {
-        let result = told(scene.third.store(&mut scene.cpu, BASE, 1u64));
+        let result = outcome(scene.third.store(&mut scene.cpu, BASE, 1u64));
         scene.third.check();
         result
     }),
     ("munmap of a part", |scene| match scene.process.maps(BASE).next() {
-        Some(line) if line.end > BASE + HUGE => told(scene.process.munmap(BASE + HUGE, HUGE)),
+        Some(line) if line.end > BASE + HUGE => outcome(scene.process.munmap(BASE + HUGE, HUGE)),
         _ => Ok(()),
     }),
-    ("mprotect of a part", |scene| told(scene.process.mprotect(PRIVATE_AT + HUGE, HUGE, R))),
-    ("mprotect", |scene| told(scene.process.mprotect(BASE, SPAN, R))),
+    ("mprotect of a part", |scene| outcome(scene.process.mprotect(PRIVATE_AT + HUGE, HUGE, R))),
+    ("mprotect", |scene| outcome(scene.process.mprotect(BASE, SPAN, R))),
     ("mremap", |scene| match scene.process.maps(PRIVATE_AT).next().filter(|line| line.start == PRIVATE_AT) {
-        Some(_) => told(scene.process.mremap(PRIVATE_AT, 3 * HUGE, 3 * HUGE, MOVE, BASE + 20 * SPAN - HUGE)),
+        Some(_) => {
+            outcome(scene.process.mremap(PRIVATE_AT, 3 * HUGE, 3 * HUGE, MOVE, BASE + 20 * SPAN - HUGE))
+        }
         None => Ok(()),
     }),
     ("fork", |scene| {
         let child = Process::of(scene.process.fork().map_err(drop)?);
         child.check();
-        told(child.store(&mut scene.cpu, PRIVATE_AT + HUGE, 9u64))
+        outcome(child.store(&mut scene.cpu, PRIVATE_AT + HUGE, 9u64))
     }),
-    ("punch", |scene| told(scene.file.mapping().punch(0..HUGE))),
+    ("punch", |scene| outcome(scene.file.mapping().punch(0..HUGE))),
 ];
 
 #[test]

@@ -67,7 +67,7 @@ fn owner_waits_for_a_reader_of_its_page() {
     for locking in designs() {
         let gates = gates(locking, 1);
         let (child, owner) = (gates.space.fork().unwrap(), gates.space.clone());
-        let (tell, hear) = channel();
+        let (sender, receiver) = channel();
         let at_child = child.clone();
         gates.gated.read.put(move || {
             let (tell_task, hear_task) = channel();
@@ -80,10 +80,10 @@ fn owner_waits_for_a_reader_of_its_page() {
             // The owner has found that another task holds the page.
             let task = hear_task.recv().unwrap();
             until(|| task.waits() > 0 || store.is_finished());
-            tell.send((store.is_finished(), store)).unwrap();
+            sender.send((store.is_finished(), store)).unwrap();
         });
         assert_eq!(child.read_memory(BASE, &mut [0; 8], AccessMode::Plain), Ok(8));
-        let (finished, store) = hear.recv().unwrap();
+        let (finished, store) = receiver.recv().unwrap();
         assert!(store.join().unwrap().is_ok(), "{locking:?}");
         assert!(!finished, "{locking:?}: the owner stored to a page that is being read");
         child.check();

@@ -19,6 +19,7 @@ const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::ANONYMOUS);
 const NORESERVE: MapFlags = MapFlags::NORESERVE;
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
 
+/// Returns the number of committed pages.
 fn committed(world: &World) -> u64 {
     world.engine().committed_pages().get()
 }

@@ -24,6 +24,7 @@ fn laid_out(mmap_base: u64, layout: Layout, scenario: impl Fn(&World, &Process))
     world.end();
 }
 
+/// Runs `scenario` with the layout that places mappings upwards.
 fn upwards(scenario: impl Fn(&World, &Process)) {
     laid_out(LEGACY_BASE, Layout::BottomUp, scenario);
 }
@@ -120,9 +121,9 @@ fn c67_bottom_up_search_keeps_the_stack_gap() {
 /// A case for a huge page of a pool that is placed near a stack, in KiB: distance of the gap from an aligned
 /// address, length of the gap, and the expected offset in the gap. `None` stands for a place outside of the
 /// gap.
-type BesideStack = (u64, u64, Option<u64>);
+type NearStack = (u64, u64, Option<u64>);
 
-fn lands_beside_stacks(process: &Process, near: u64, cases: &[BesideStack]) {
+fn assert_placed_near_stacks(process: &Process, near: u64, cases: &[NearStack]) {
     const KIB: u64 = 1 << 10;
     let huge = ANON | MapFlags::HUGETLB | MapFlags::NORESERVE;
     for &(offset, gap, expected) in cases {
@@ -152,7 +153,7 @@ fn c67_aligned_bottom_up_search_keeps_the_stack_gap() {
             (4, 7156, None),
             (4, 7160, Some(2044)),
         ];
-        lands_beside_stacks(process, near, &cases);
+        assert_placed_near_stacks(process, near, &cases);
     });
 }
 
@@ -178,7 +179,7 @@ fn c67_aligned_top_down_search_keeps_the_stack_gap() {
             (1536, 5120, Some(512)),
             (1536, 5632, Some(2560)),
         ];
-        lands_beside_stacks(process, near, &cases);
+        assert_placed_near_stacks(process, near, &cases);
     });
 }
 

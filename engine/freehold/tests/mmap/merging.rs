@@ -9,6 +9,7 @@ use freehold::{
     vma::flags::VmFlags,
 };
 
+/// Returns true if the VMA at the address is marked as mergeable (MADV_MERGEABLE).
 fn is_marked(process: &Process, at: u64) -> bool {
     process.find_vma(at).unwrap().flags().contains(VmFlags::MERGEABLE)
 }

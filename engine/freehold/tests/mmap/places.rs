@@ -96,6 +96,7 @@ fn c38_only_large_private_memory_without_a_hint_is_aligned() {
     });
 }
 
+/// Returns the fault of an access where nothing is mapped.
 fn hole<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Maperr })
 }
@@ -190,8 +191,8 @@ fn c67_no_stack_grows_below_the_minimum() {
         place(process, minimum + 4 * PAGE, PAGE, STACK);
         for addr in [minimum - 1, minimum - PAGE, 0] {
             assert_eq!(process.load::<u8>(cpu, addr), hole(addr));
-            for manner in [AccessMode::Plain, AccessMode::Forced, AccessMode::Report] {
-                assert_eq!(process.write_memory(addr, &[1], manner), Err(AccessError::BadAddress));
+            for mode in [AccessMode::Plain, AccessMode::Forced, AccessMode::Report] {
+                assert_eq!(process.write_memory(addr, &[1], mode), Err(AccessError::BadAddress));
             }
         }
         process.store(cpu, minimum, 1u64).unwrap();

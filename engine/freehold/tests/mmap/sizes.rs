@@ -16,6 +16,7 @@ const HUGE: u64 = 1 << 33;
 const AT: u64 = 1 << 44;
 const LAZY: MapFlags = ANON.union(MapFlags::NORESERVE).union(MapFlags::FIXED);
 
+/// Changes the resource limits of the process.
 fn limited(process: &Process, change: impl FnOnce(&mut Limits)) {
     let mut limits = Limits { may_lock: true, ..process.limits().get() };
     change(&mut limits);

@@ -1,3 +1,7 @@
+//! mremap: moved, grown and shrunk mappings, the order of its errors, and moves that run out of memory. Most
+//! scenarios run on every design. `range_writers.rs` compares the results of range writers, and `stack.rs`
+//! tests exec's stack move.
+
 use super::*;
 use freehold::{
     call::{Advice, RemapFlags},
@@ -17,6 +21,7 @@ fn remap(process: &Process, from: u64, old: u64, new: u64, flags: RemapFlags, to
     moved.map(|at| at.wrapping_sub(BASE) / PAGE).map_err(|error| error.errno())
 }
 
+/// Returns true if nothing is mapped at the address.
 fn unmapped(process: &Process, cpu: &mut Vcpu, addr: u64) -> bool {
     process.load::<u64>(cpu, addr) == Err(FaultError::Segv { addr, code: SegvCode::Maperr })
 }

@@ -7,7 +7,7 @@ use freehold::{
 };
 
 const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
-const SIDE_BY_SIDE: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
+const RANGE_WRITERS: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
 const WHOLE: Locking = Locking { write: Write::Whole, ..DEFAULT };
 const MAYMOVE: RemapFlags = RemapFlags::MAYMOVE;
 
@@ -93,7 +93,7 @@ fn step(side: &mut Side, dice: &mut Dice, known: &mut Vec<(u64, u64)>) -> String
 #[test]
 fn range_writer_moves_match_exclusive_writer_moves() {
     for seed in 0..30 {
-        let mut sides = [WHOLE, SIDE_BY_SIDE].map(Side::new);
+        let mut sides = [WHOLE, RANGE_WRITERS].map(Side::new);
         let mut dice = [Dice::new(seed), Dice::new(seed)];
         let mut known = [Vec::new(), Vec::new()];
         for turn in 0..60 {

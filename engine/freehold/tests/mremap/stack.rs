@@ -13,6 +13,7 @@ const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN);
 /// end.
 const START: u64 = BASE + (4 << 20) - 3 * PAGE;
 
+/// Maps a stack.
 fn stack(process: &Process, start: u64, pages: u64) {
     process.mmap(start, pages * PAGE, RW, STACK | MapFlags::FIXED, None, 0).unwrap();
 }
@@ -24,6 +25,7 @@ fn fill_half(process: &Process, cpu: &mut Vcpu, start: u64, pages: u64) {
     }
 }
 
+/// Checks that every second page has its number and that the other pages are zero.
 #[track_caller]
 fn assert_half(process: &Process, cpu: &mut Vcpu, start: u64, pages: u64) {
     for n in 0..pages {

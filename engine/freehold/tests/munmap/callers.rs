@@ -355,8 +355,8 @@ fn remote_flushes_cover_more_pages_than_local_ones() {
             assert!((5..=6).contains(&alone), "{locking:?}: {alone}");
             let mut other = world.machine.cpu(1);
             other.run(process.mmu());
-            let beside = flushes(cpu);
-            assert!((1..=2).contains(&beside), "{locking:?}: {beside}");
+            let shared = flushes(cpu);
+            assert!((1..=2).contains(&shared), "{locking:?}: {shared}");
         });
     }
 }

@@ -47,9 +47,9 @@ fn table_being_emptied_does_not_become_shared() {
         let mut cpu = machine.cpu(0);
         // One page more than the gather has room for, so that a flush occurs before the last page.
         (0..=ROOM).for_each(|n| touch(&going, &mut cpu, at + n * HUGE));
-        let (inside, mut beside) = (other.clone(), machine.cpu(1));
+        let (inside, mut second) = (other.clone(), machine.cpu(1));
         gated.flush.put(move || {
-            let fault = move || touch(&inside, &mut beside, at + ROOM * HUGE);
+            let fault = move || touch(&inside, &mut second, at + ROOM * HUGE);
             std::thread::spawn(fault).join().unwrap();
         });
         going.munmap(at, 2 * SPAN).unwrap();
@@ -80,10 +80,10 @@ fn only_munmap_waits_for_a_walk_of_its_file() {
         let mut cpu = machine.cpu(0);
         let fault = |at: freehold::VirtAddr, access| written.handle_fault(at.get(), access).map(drop);
         cpu.store(written.mmu(), BASE, 1u64, fault).unwrap();
-        let (inside, (tell, told)) = (going.clone(), channel());
+        let (inside, (sender, receiver)) = (going.clone(), channel());
         gated.flush.put(move || {
             let unmapping = inside.clone();
-            tell.send(std::thread::spawn(move || unmapping.munmap(BASE, PAGE).unwrap())).unwrap();
+            sender.send(std::thread::spawn(move || unmapping.munmap(BASE, PAGE).unwrap())).unwrap();
             let meanwhile = move || {
                 while inside.find_vma(BASE).is_some() {
                     std::thread::yield_now();
@@ -94,7 +94,7 @@ fn only_munmap_waits_for_a_walk_of_its_file() {
             std::thread::spawn(meanwhile).join().unwrap();
         });
         mapping.write_back((0..1).into()).unwrap();
-        told.recv().expect("no flush").join().unwrap();
+        receiver.recv().expect("no flush").join().unwrap();
         going.check();
         drop((written, going, file, mapping, engine, gated, cpu));
         machine.accounting().assert_clean();

@@ -73,7 +73,7 @@ impl Drop for Meddler {
 
 /// Runs `scene` on a process that maps four pages of a file at `BASE`. The disk of the file calls `reaction`
 /// at the event `when`, once.
-fn meddled(
+fn with_reacting_disk(
     when: When,
     reaction: impl Fn(&Process) + Send + Sync + Clone + 'static,
     scene: impl Fn(&Process, &mut Vcpu, Counted<File<Machine>>),
@@ -103,7 +103,7 @@ fn meddled(
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding Invalidate")]
 fn c6_munmap_by_a_disk_during_a_read_is_detected() {
-    meddled(
+    with_reacting_disk(
         When::Read,
         |process| process.munmap(BASE, 4 * PAGE).unwrap(),
         |process, cpu, _file| assert!(process.load::<u64>(cpu, BASE).is_err()),
@@ -115,7 +115,7 @@ fn c6_munmap_by_a_disk_during_a_read_is_detected() {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap")]
 fn c6_c8_munmap_by_a_disk_during_write_back_is_detected() {
-    meddled(
+    with_reacting_disk(
         When::Written,
         |process| process.munmap(BASE, 4 * PAGE).unwrap(),
         |process, cpu, _file| {
@@ -129,7 +129,7 @@ fn c6_c8_munmap_by_a_disk_during_write_back_is_detected() {
 /// completed.
 #[test]
 fn c6_destructor_may_unmap_during_munmap() {
-    meddled(
+    with_reacting_disk(
         When::Gone,
         |process| {
             process.munmap(BASE - PAGE, 6 * PAGE).unwrap();
@@ -148,7 +148,7 @@ fn c6_destructor_may_unmap_during_munmap() {
 /// C-6: the destructor runs because another mapping is placed or moved over its last VMA.
 #[test]
 fn c6_destructor_may_unmap_during_replacement() {
-    meddled(
+    with_reacting_disk(
         When::Gone,
         |process| process.munmap(BASE + PAGE, PAGE).unwrap(),
         |process, cpu, file| {
@@ -158,7 +158,7 @@ fn c6_destructor_may_unmap_during_replacement() {
             assert_eq!(process.load::<u64>(cpu, BASE + 2 * PAGE), Ok(0));
         },
     );
-    meddled(
+    with_reacting_disk(
         When::Gone,
         |process| process.munmap(BASE + PAGE, PAGE).unwrap(),
         |process, cpu, file| {

@@ -55,7 +55,7 @@ fn truncation_keeps_pages_of_the_next_owner_of_a_range() {
         let fault = |at: freehold::VirtAddr, access| big.handle_fault(at.get(), access).map(drop);
         cpu.touch(big.mmu(), BASE, Access::WRITE, fault).unwrap();
         small.mmap(BASE, PAGE, RW, shared, Some(&file), PAGE).unwrap();
-        let (inside, (tell, told)) = (small.clone(), mpsc::channel());
+        let (inside, (sender, receiver)) = (small.clone(), mpsc::channel());
         gated.flush.put(move || {
             let (unmapping, (begin, begun)) = (inside.clone(), mpsc::channel());
             let munmap = thread::spawn(move || {
@@ -64,10 +64,10 @@ fn truncation_keeps_pages_of_the_next_owner_of_a_range() {
             });
             let task = begun.recv().unwrap();
             until(|| task.waits() > 0 || munmap.is_finished());
-            tell.send((munmap, thread::spawn(move || take(&inside)).join().unwrap())).unwrap();
+            sender.send((munmap, thread::spawn(move || take(&inside)).join().unwrap())).unwrap();
         });
         mapping.truncate(0).unwrap();
-        let (munmap, is_taken) = told.recv().expect("no flush");
+        let (munmap, is_taken) = receiver.recv().expect("no flush");
         munmap.join().unwrap();
         assert!(is_taken || take(&small));
         assert_eq!(small.rss().anon, 1, "{locking:?}: the next owner lost a page");

@@ -71,6 +71,7 @@ struct Call {
     needs: (bool, bool, bool),
 }
 
+/// Maps pages of a file, or anonymous memory, and returns the errno if that fails.
 fn map_or(
     scene: &Scene,
     file: Option<&Opened>,

@@ -8,7 +8,7 @@ use freehold::{engine::HugePages, error::ForkError, fault::FaultError, platform:
 const MORE: i32 = 1 << 30;
 
 /// Runs `f` while a frame has [`MORE`] additional references.
-fn crowded<R>(frame: &Frame, f: impl FnOnce() -> R) -> R {
+fn near_reference_limit<R>(frame: &Frame, f: impl FnOnce() -> R) -> R {
     frame.pretend_references(MORE);
     let result = f();
     frame.pretend_references(-MORE);
@@ -27,7 +27,7 @@ fn fork_fails_at_the_maximum_reference_count() {
         // The page is shared already, because a page that only one space maps is copied for a child instead.
         let child = Process::of(process.fork().unwrap());
         let frame = frame(world, process, BASE + PAGE);
-        crowded(frame, || assert_eq!(process.fork().err(), Some(ForkError::OutOfMemory)));
+        near_reference_limit(frame, || assert_eq!(process.fork().err(), Some(ForkError::OutOfMemory)));
         drop(Process::of(process.fork().unwrap()));
         support::assert_filled(process, cpu, BASE, 3, 10);
         support::assert_filled(&child, cpu, BASE, 3, 10);
@@ -44,7 +44,7 @@ fn fork_of_a_huge_page_fails_at_the_maximum_reference_count() {
             fill(process, cpu, BASE, 512, 10);
             let child = Process::of(process.fork().unwrap());
             let frame = frame(world, process, BASE + 100 * PAGE);
-            crowded(frame, || assert_eq!(process.fork().err(), Some(ForkError::OutOfMemory)));
+            near_reference_limit(frame, || assert_eq!(process.fork().err(), Some(ForkError::OutOfMemory)));
             support::assert_filled(&child, cpu, BASE, 512, 10);
             child.check();
         });
@@ -62,7 +62,7 @@ fn fault_fails_at_the_maximum_reference_count() {
         process.store(cpu, BASE + PAGE, 7u64).unwrap();
         let (frame, again) = (frame(world, process, BASE + PAGE), BASE + 0x100_0000);
         map(again);
-        crowded(frame, || {
+        near_reference_limit(frame, || {
             assert_eq!(process.load::<u64>(cpu, again + PAGE), Err(FaultError::OutOfMemory));
             assert_eq!(process.store(cpu, again + PAGE, 8u64), Err(FaultError::OutOfMemory));
             // Adjacent pages are mapped; only this page is not.

@@ -133,7 +133,7 @@ struct Run {
     world: World,
     cpus: [Vcpu; 2],
     files: Vec<Known>,
-    anon_vma: Vec<(Process, Places)>,
+    processes: Vec<(Process, Places)>,
     rng: Pcg64Mcg,
     failed: u64,
     story: String,
@@ -174,10 +174,10 @@ impl Run {
         let files = files.collect();
         let limits = Limits { may_inject_failure: true, ..Limits::default() };
         let config = SpaceConfig { locking, limits, ..SpaceConfig::default() };
-        let anon_vma = vec![(Process::new(world.engine(), &config).unwrap(), Places::new())];
+        let processes = vec![(Process::new(world.engine(), &config).unwrap(), Places::new())];
         let cpus = [world.machine.cpu(0), world.machine.cpu(1)];
         let story = format!("{locking:?}, {file_rmap:?}, FREEHOLD_SEED={seed}");
-        Run { world, cpus, files, anon_vma, rng: Pcg64Mcg::seed_from_u64(seed), failed: 0, story }
+        Run { world, cpus, files, processes, rng: Pcg64Mcg::seed_from_u64(seed), failed: 0, story }
     }
 
     fn pick(&mut self, n: u64) -> u64 {
@@ -193,7 +193,7 @@ impl Run {
     }
 
     fn step(&mut self, step: u64) {
-        let who = self.pick(self.anon_vma.len() as u64) as usize;
+        let who = self.pick(self.processes.len() as u64) as usize;
         let at = self.at();
         let kind = self.pick(26);
         self.story += &format!("\n{step}: {kind} by {who} at {at:#x}");
@@ -202,7 +202,7 @@ impl Run {
             3..7 => self.store(who, at, step + 1),
             7 => self.force(who, at, step + 1),
             8 => self.fork(who),
-            9 if self.anon_vma.len() > 1 => drop(self.anon_vma.swap_remove(who)),
+            9 if self.processes.len() > 1 => drop(self.processes.swap_remove(who)),
             9 | 10 => self.carry(who, at),
             11 => self.protect(who, at),
             12 => self.discard(who, at),
@@ -215,7 +215,7 @@ impl Run {
             21 => self.write(step + 1),
             _ => {}
         }
-        for (process, _) in &self.anon_vma {
+        for (process, _) in &self.processes {
             process.check();
         }
         self.files.iter().for_each(|known| known.file.mapping().check());
@@ -225,7 +225,7 @@ impl Run {
     fn map(&mut self, who: usize) {
         let (which, first, len) = (self.pick(6) as usize, self.pick(PAGES), 1 + self.pick(4));
         let to = BASE + self.pick(WINDOW - len) * PAGE;
-        let (process, places) = &mut self.anon_vma[who];
+        let (process, places) = &mut self.processes[who];
         if which == 5 {
             let done = process.mmap(HUGE, HUGE_PAGES * PAGE, RW, ANON | MapFlags::FIXED, None, 0);
             assert_eq!(done, Ok(HUGE));
@@ -268,7 +268,7 @@ impl Run {
 
     fn store(&mut self, who: usize, at: u64, value: u64) {
         let cpu = self.pick(2) as usize;
-        let (process, places) = &mut self.anon_vma[who];
+        let (process, places) = &mut self.processes[who];
         let done = process.store(&mut self.cpus[cpu], at + WORD, value);
         let Some(place) = places.get_mut(&at) else {
             assert!(matches!(done, Err(FaultError::Segv { .. })), "{done:?}");
@@ -286,7 +286,7 @@ impl Run {
 
     /// Records a successful store of this process.
     fn stored(&mut self, who: usize, at: u64, value: u64) {
-        let place = self.anon_vma[who].1.get_mut(&at).unwrap();
+        let place = self.processes[who].1.get_mut(&at).unwrap();
         match place.file {
             Some((which, index)) if place.shared => drop(self.files[which].words.insert(index, value)),
             _ => place.own = Own::Copy(value),
@@ -295,7 +295,7 @@ impl Run {
 
     /// Writes as a debugger.
     fn force(&mut self, who: usize, at: u64, value: u64) {
-        let (process, places) = &mut self.anon_vma[who];
+        let (process, places) = &mut self.processes[who];
         let done = process.write_memory(at, &value.to_le_bytes(), AccessMode::Forced);
         let allowed = places.get(&at).filter(|place| !place.shared || place.prot.contains(Prot::WRITE));
         let able = allowed.is_some_and(|place| Self::expected(&self.files, at, place).is_ok());
@@ -306,8 +306,8 @@ impl Run {
     }
 
     fn fork(&mut self, who: usize) {
-        if self.anon_vma.len() < MOST {
-            let (process, places) = &self.anon_vma[who];
+        if self.processes.len() < MOST {
+            let (process, places) = &self.processes[who];
             let child = Process::of(process.fork().unwrap());
             let mut places = places.clone();
             // fork copies no entries of a VMA without private pages, so the child looks up a failed page in
@@ -318,13 +318,13 @@ impl Run {
                     place.own = Own::Nothing;
                 }
             }
-            self.anon_vma.push((child, places));
+            self.processes.push((child, places));
         }
     }
 
     fn carry(&mut self, who: usize, at: u64) {
         let to = BASE + self.pick(WINDOW) * PAGE;
-        let (process, places) = &mut self.anon_vma[who];
+        let (process, places) = &mut self.processes[who];
         if to == at {
             return;
         }
@@ -338,7 +338,7 @@ impl Run {
 
     fn protect(&mut self, who: usize, at: u64) {
         let prot = if self.pick(2) == 0 { R } else { RW };
-        let (process, places) = &mut self.anon_vma[who];
+        let (process, places) = &mut self.processes[who];
         let done = process.mprotect(at, PAGE, prot);
         assert_eq!(done.is_ok(), places.contains_key(&at), "{done:?}");
         if let Some(place) = places.get_mut(&at) {
@@ -347,7 +347,7 @@ impl Run {
     }
 
     fn discard(&mut self, who: usize, at: u64) {
-        let (process, places) = &mut self.anon_vma[who];
+        let (process, places) = &mut self.processes[who];
         let done = process.madvise(at, PAGE, Advice::DontNeed);
         assert_eq!(done.is_ok(), places.contains_key(&at), "{done:?}");
         if let Some(place) = places.get_mut(&at) {
@@ -364,7 +364,7 @@ impl Run {
         known.file.mapping().truncate(size * PAGE).unwrap();
         known.cut(size..PAGES);
         known.size = size;
-        for place in self.anon_vma.iter_mut().flat_map(|(_, places)| places.values_mut()) {
+        for place in self.processes.iter_mut().flat_map(|(_, places)| places.values_mut()) {
             if place.file.is_some_and(|(file, index)| file == which && index >= size) {
                 place.own = Own::Nothing;
             }
@@ -408,9 +408,9 @@ impl Run {
 
     /// Applies an operation to all entries of a page. No operation changes contents.
     fn walk_back(&mut self, who: usize, at: u64) {
-        let Some(pfn) = self.anon_vma[who].0.frame_at(at) else { return };
+        let Some(pfn) = self.processes[who].0.frame_at(at) else { return };
         let engine = self.world.engine();
-        let place = self.anon_vma[who].1[&at];
+        let place = self.processes[who].1[&at];
         let direct =
             place.own == Own::Nothing && place.file.is_some_and(|(which, _)| KINDS[which] == Kind::Direct);
         match self.rng.next_u64() % 5 {
@@ -427,16 +427,16 @@ impl Run {
 
     /// Returns true if the shared zero page may be mapped at the address.
     fn is_zero(&self, who: usize, at: u64) -> bool {
-        let place = &self.anon_vma[who].1[&at];
+        let place = &self.processes[who].1[&at];
         place.file.is_none() && place.own == Own::Nothing
     }
 
     fn fail(&mut self, who: usize, at: u64) {
-        let Some(pfn) = self.anon_vma[who].0.frame_at(at) else { return };
-        let place = self.anon_vma[who].1[&at];
-        let everybody: Vec<(usize, u64)> = (0..self.anon_vma.len())
-            .flat_map(|who| self.anon_vma[who].1.keys().map(move |at| (who, *at)))
-            .filter(|(who, at)| self.anon_vma[*who].0.frame_at(*at) == Some(pfn))
+        let Some(pfn) = self.processes[who].0.frame_at(at) else { return };
+        let place = self.processes[who].1[&at];
+        let everybody: Vec<(usize, u64)> = (0..self.processes.len())
+            .flat_map(|who| self.processes[who].1.keys().map(move |at| (who, *at)))
+            .filter(|(who, at)| self.processes[*who].0.frame_at(*at) == Some(pfn))
             .collect();
         let cached = |run: &Self| {
             place
@@ -451,7 +451,7 @@ impl Run {
         };
         let gone = before && !cached(self);
         // madvise does not return whether contents were lost.
-        let (process, cpu) = (&self.anon_vma[who].0, &mut self.cpus[0]);
+        let (process, cpu) = (&self.processes[who].0, &mut self.cpus[0]);
         let done = match advised && process.load::<u64>(cpu, at).is_ok() {
             true => done.map(|_| Damage::Dropped),
             false => done,
@@ -483,21 +483,21 @@ impl Run {
             other => panic!("{other:?}"),
         }
         self.failed += 1;
-        let told = self.world.machine.take_lost_pages().len();
+        let reported = self.world.machine.take_lost_pages().len();
         if done == Ok(Damage::Lost) {
-            assert_eq!(told, everybody.len());
+            assert_eq!(reported, everybody.len());
             for (who, at) in everybody {
-                self.anon_vma[who].1.get_mut(&at).unwrap().own = Own::Failed;
+                self.processes[who].1.get_mut(&at).unwrap().own = Own::Failed;
             }
         } else {
-            assert_eq!(told, 0);
+            assert_eq!(reported, 0);
         }
     }
 
     /// Fails the page at an address by madvise, which does not return whether contents were lost.
     fn advise_to_fail(&self, who: usize, at: u64) -> Result<Damage, OfflineError> {
-        let (failed, place) = (self.world.engine().failed_frames(), self.anon_vma[who].1[&at]);
-        let done = self.anon_vma[who].0.madvise(at, PAGE, Advice::HwPoison);
+        let (failed, place) = (self.world.engine().failed_frames(), self.processes[who].1[&at]);
+        let done = self.processes[who].0.madvise(at, PAGE, Advice::HwPoison);
         assert_eq!(self.world.engine().failed_frames() - failed, u64::from(done.is_ok()));
         match done {
             Ok(()) => Ok(Damage::Lost),
@@ -522,13 +522,13 @@ impl Run {
 
     /// Checks some pages of every process.
     fn look(&mut self) {
-        for who in 0..self.anon_vma.len() {
+        for who in 0..self.processes.len() {
             for at in (0..WINDOW).map(|n| BASE + n * PAGE).chain([HUGE, HUGE + PAGE, HUGE + 7 * PAGE]) {
                 if !self.rng.next_u64().is_multiple_of(3) {
                     continue;
                 }
                 let cpu = &mut self.cpus[(self.rng.next_u64() % 2) as usize];
-                let (process, places) = &self.anon_vma[who];
+                let (process, places) = &self.processes[who];
                 let found = process.load::<u64>(cpu, at + WORD);
                 let Some(place) = places.get(&at) else {
                     assert!(matches!(found, Err(FaultError::Segv { .. })), "{found:?}");
@@ -554,7 +554,7 @@ impl Run {
 
     fn end(mut self) {
         assert_eq!(self.world.engine().failed_frames(), self.failed);
-        self.anon_vma.clear();
+        self.processes.clear();
         for cpu in &mut self.cpus {
             cpu.idle();
         }

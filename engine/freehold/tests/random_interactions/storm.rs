@@ -30,7 +30,7 @@ fn concurrent_interactions_pass_all_checks() {
                 // The checks run only here, because walks from a page reach every process.
                 left.iter().for_each(|process| process.check());
                 drop(left);
-                run.anon_vma[0].0.check();
+                run.processes[0].0.check();
                 run.failed = run.world.engine().failed_frames();
                 run.end();
             }
@@ -60,7 +60,7 @@ impl Storm<'_> {
         let (len, to, value) = ((1 + self.pick(4)) * PAGE, BASE + self.pick(WINDOW) * PAGE, self.pick(100));
         let (which, index) = (self.pick(5) as usize, self.pick(PAGES));
         let run = self.run;
-        let process = if who == 0 { &run.anon_vma[0].0 } else { &self.children[who - 1] };
+        let process = if who == 0 { &run.processes[0].0 } else { &self.children[who - 1] };
         let mapping = run.files[which.min(3)].file.mapping();
         let engine = run.world.engine();
         let frame = process.frame_at(at);

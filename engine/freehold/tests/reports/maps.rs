@@ -1,3 +1,6 @@
+//! The reports maps, smaps and pagemap: their text and figures, also while other threads change the mappings.
+//! Most scenarios run on every design.
+
 use super::*;
 use freehold::{call::Advice, report::pagemap::PageKind, vma::flags::VmFlags};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

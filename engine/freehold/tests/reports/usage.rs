@@ -10,6 +10,7 @@ use freehold::{
 
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
 
+/// Returns the memory in use of the VMA at the address.
 fn usage(process: &Process, at: u64) -> Usage {
     process.smaps(at).next().unwrap().usage
 }

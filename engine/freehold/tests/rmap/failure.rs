@@ -56,6 +56,7 @@ impl Failing {
     }
 }
 
+/// Runs `scenario` on every design, in a world in which memory fails.
 fn everywhere(scenario: impl Fn(&Failing, &Process, &mut Vcpu)) {
     for locking in Locking::ALL {
         let world = Failing::new();
@@ -77,8 +78,9 @@ fn load(process: &Process, cpu: &mut Vcpu, at: u64) -> Result<u64, FaultError> {
     process.load(cpu, at)
 }
 
+/// Checks that exactly these lost pages were reported to the platform since the last check.
 #[track_caller]
-fn assert_told(world: &World, expected: &[(&Process, u64)]) {
+fn assert_losses_reported(world: &World, expected: &[(&Process, u64)]) {
     let sorted = |mut list: Vec<(Pfn, u64)>| {
         list.sort_by_key(|(root, at)| (root.get(), *at));
         list
@@ -101,7 +103,7 @@ fn failed_anonymous_page_is_lost_in_all_processes() {
         grandchild.store(cpu, at + PAGE, 100u64).unwrap();
         assert_eq!(load(process, cpu, at), Ok(1));
         assert_eq!(world.fail(process, at), Damage::Lost);
-        assert_told(world, &[(process, at), (&child, far), (&grandchild, at)]);
+        assert_losses_reported(world, &[(process, at), (&child, far), (&grandchild, at)]);
         for (process, at) in [(process, at), (&child, far), (&grandchild, at)] {
             assert_eq!(load(process, cpu, at), failed(at));
             process.check();
@@ -109,7 +111,7 @@ fn failed_anonymous_page_is_lost_in_all_processes() {
         assert_eq!(process.store(cpu, at + 8, 1u64), failed(at + 8));
         // A copy is another page.
         assert_eq!(world.fail(&child, far + PAGE), Damage::Lost);
-        assert_told(world, &[(process, at + PAGE), (&child, far + PAGE)]);
+        assert_losses_reported(world, &[(process, at + PAGE), (&child, far + PAGE)]);
         assert_eq!(load(&grandchild, cpu, at + PAGE), Ok(100));
         assert_eq!((process.rss().anon, child.rss().anon, grandchild.rss().anon), (2, 2, 3));
         assert_eq!(world.engine().failed_frames(), 2);
@@ -195,11 +197,11 @@ fn failed_clean_page_is_read_again() {
         }
         assert_ne!(process.frame_at(shared), Some(old));
         process.msync(shared, 4 * PAGE, SyncFlags::SYNC).unwrap();
-        assert_told(world, &[]);
+        assert_losses_reported(world, &[]);
         // A private copy is an anonymous page.
         process.store(cpu, private, 1u64).unwrap();
         assert_eq!(world.fail(process, private), Damage::Lost);
-        assert_told(world, &[(process, private)]);
+        assert_losses_reported(world, &[(process, private)]);
         assert_eq!((load(process, cpu, private), load(process, cpu, shared)), (failed(private), Ok(7)));
         // The marker of a private copy stays after a hole in the file. A truncation that covers the page
         // removes the marker.
@@ -220,7 +222,7 @@ fn failed_dirty_page_is_reported_as_lost() {
         process.store(cpu, shared, 1u64).unwrap();
         assert_eq!(load(process, cpu, private), Ok(1));
         assert_eq!(world.fail(process, shared), Damage::Lost);
-        assert_told(world, &[(process, shared), (process, private)]);
+        assert_losses_reported(world, &[(process, shared), (process, private)]);
         for at in [shared, private] {
             assert_eq!(load(process, cpu, at), failed(at));
         }
@@ -369,7 +371,7 @@ fn soft_offline_migrates_the_page() {
         }
         process.msync(shared, PAGE, SyncFlags::SYNC).unwrap();
         assert_eq!(world.engine().failed_frames(), 2);
-        assert_told(world, &[]);
+        assert_losses_reported(world, &[]);
         child.check();
     });
 }
@@ -390,7 +392,7 @@ fn hwpoison_needs_a_privilege() {
         assert_eq!(process.madvise(at, 2 * PAGE, Advice::SoftOffline), Ok(()));
         assert_filled(&process, cpu, at, 4, 1);
         assert_eq!(process.madvise(at + PAGE, 2 * PAGE, Advice::HwPoison), Ok(()));
-        assert_told(world, &[(&process, at + PAGE), (&process, at + 2 * PAGE)]);
+        assert_losses_reported(world, &[(&process, at + PAGE), (&process, at + 2 * PAGE)]);
         assert_eq!((load(&process, cpu, at), load(&process, cpu, at + PAGE)), (Ok(1), failed(at + PAGE)));
         // A failed page, a hole and the shared zero page cannot be failed.
         for (from, error) in [(at + PAGE, MadviseError::BadAccess), (at + 4 * PAGE, MadviseError::BadAccess)]
@@ -419,16 +421,16 @@ fn random_calls_with_failures_match_the_model() {
         let mut pick = |n| dice.roll(n);
         // The value of each written page. `None` stands for a lost page.
         type Known = BTreeMap<u64, Option<u64>>;
-        let mut anon_vma = vec![(world.process(locking), Known::new())];
+        let mut processes = vec![(world.process(locking), Known::new())];
         const PAGES: u64 = 24;
-        anon(&anon_vma[0].0, BASE, PAGES);
+        anon(&processes[0].0, BASE, PAGES);
         for step in 0..400u64 {
-            let members = anon_vma.len();
+            let members = processes.len();
             let who = pick(members as u64) as usize;
             let at = BASE + pick(2 * PAGES) * PAGE;
             match pick(11) {
                 0..=3 => {
-                    let (process, known) = &mut anon_vma[who];
+                    let (process, known) = &mut processes[who];
                     match process.store(&mut cpu, at, step) {
                         Ok(()) => drop(known.insert(at, Some(step))),
                         Err(FaultError::MemoryFailed { .. }) => {
@@ -438,12 +440,12 @@ fn random_calls_with_failures_match_the_model() {
                     }
                 }
                 4 | 5 => {
-                    let Some(pfn) = anon_vma[who].0.frame_at(at) else { continue };
+                    let Some(pfn) = processes[who].0.frame_at(at) else { continue };
                     if pick(2) == 0 {
                         world.engine().soft_offline(pfn).unwrap();
                         continue;
                     }
-                    for (process, known) in &mut anon_vma {
+                    for (process, known) in &mut processes {
                         for (at, value) in known.iter_mut() {
                             if process.frame_at(*at) == Some(pfn) {
                                 *value = None;
@@ -454,11 +456,11 @@ fn random_calls_with_failures_match_the_model() {
                 }
                 6 => {
                     let prot = if pick(2) == 0 { R } else { RW };
-                    let _ = anon_vma[who].0.mprotect(at, (1 + pick(4)) * PAGE, prot);
+                    let _ = processes[who].0.mprotect(at, (1 + pick(4)) * PAGE, prot);
                 }
                 7 => {
                     let (len, to) = ((1 + pick(3)) * PAGE, BASE + pick(2 * PAGES) * PAGE);
-                    let (process, known) = &mut anon_vma[who];
+                    let (process, known) = &mut processes[who];
                     let moved = process.mremap(at, len, len, RemapFlags::MAYMOVE | RemapFlags::FIXED, to);
                     if moved.is_ok() {
                         pages_moved(known, at, len, to);
@@ -468,18 +470,18 @@ fn random_calls_with_failures_match_the_model() {
                     }
                 }
                 8 if members < 5 => {
-                    let child = (Process::of(anon_vma[who].0.fork().unwrap()), anon_vma[who].1.clone());
-                    anon_vma.push(child);
+                    let child = (Process::of(processes[who].0.fork().unwrap()), processes[who].1.clone());
+                    processes.push(child);
                 }
                 9 => {
-                    let (process, known) = &mut anon_vma[who];
+                    let (process, known) = &mut processes[who];
                     let len = (1 + pick(3)) * PAGE;
                     let _ = process.madvise(at, len, Advice::DontNeed);
                     known.retain(|page, _| !(at..at + len).contains(page));
                 }
-                _ if members > 1 && pick(4) == 0 => drop(anon_vma.swap_remove(who)),
+                _ if members > 1 && pick(4) == 0 => drop(processes.swap_remove(who)),
                 _ => {
-                    let (process, known) = &anon_vma[who];
+                    let (process, known) = &processes[who];
                     for (page, value) in known {
                         let expected = value.map_or(failed(*page), Ok);
                         let found = process.load::<u64>(&mut cpu, *page);
@@ -487,9 +489,9 @@ fn random_calls_with_failures_match_the_model() {
                     }
                 }
             }
-            anon_vma.iter().for_each(|(process, _)| process.check());
+            processes.iter().for_each(|(process, _)| process.check());
         }
-        drop((anon_vma, cpu));
+        drop((processes, cpu));
         world.end();
     }
 }

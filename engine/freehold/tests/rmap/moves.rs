@@ -10,6 +10,7 @@ use freehold::{
 };
 use std::collections::BTreeMap;
 
+/// Runs `scenario` on every design, including those of the locks of files, with huge pages on advice.
 fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     everywhere_with(24 << 20, &Config { huge_pages: HugePages::Madvise, ..Config::default() }, scenario);
 }
@@ -22,6 +23,7 @@ fn migrate(world: &World, process: &Process, at: u64) {
     assert_ne!(old, new);
 }
 
+/// Returns the number of entries that map the page at the address.
 fn entries(world: &World, process: &Process, at: u64) -> u64 {
     world.engine().entries_of(process.frame_at(at).expect("no page at the address"))
 }
@@ -191,14 +193,14 @@ fn random_calls_with_migrations_match_the_model() {
         let mut cpu = world.machine.cpu(0);
         let mut dice = Dice::new(seed);
         let mut pick = |n| dice.roll(n);
-        let mut anon_vma = vec![(world.process(locking), BTreeMap::<u64, u64>::new())];
+        let mut processes = vec![(world.process(locking), BTreeMap::<u64, u64>::new())];
         const PAGES: u64 = 24;
-        anon(&anon_vma[0].0, BASE, PAGES);
+        anon(&processes[0].0, BASE, PAGES);
         for step in 0..400u64 {
-            let members = anon_vma.len();
+            let members = processes.len();
             let who = pick(members as u64) as usize;
             let at = BASE + pick(2 * PAGES) * PAGE;
-            let (process, known) = &mut anon_vma[who];
+            let (process, known) = &mut processes[who];
             match pick(10) {
                 0..=3 => {
                     if process.store(&mut cpu, at, step).is_ok() {
@@ -230,9 +232,9 @@ fn random_calls_with_migrations_match_the_model() {
                 }
                 8 if members < 5 => {
                     let child = (Process::of(process.fork().unwrap()), known.clone());
-                    anon_vma.push(child);
+                    processes.push(child);
                 }
-                _ if members > 1 && pick(4) == 0 => drop(anon_vma.swap_remove(who)),
+                _ if members > 1 && pick(4) == 0 => drop(processes.swap_remove(who)),
                 _ => {
                     for (page, value) in known.iter() {
                         assert_eq!(
@@ -243,9 +245,9 @@ fn random_calls_with_migrations_match_the_model() {
                     }
                 }
             }
-            anon_vma.iter().for_each(|(process, _)| process.check());
+            processes.iter().for_each(|(process, _)| process.check());
         }
-        drop((anon_vma, cpu));
+        drop((processes, cpu));
         world.end();
     }
 }

@@ -11,10 +11,10 @@ use freehold::{
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
 /// Runs `scene` in a process with a device mapping. The named hook unmaps memory of the process, once.
-fn meddled(hook: &'static str, scene: impl Fn(&Process, &mut Vcpu, &Arc<Board>)) {
+fn with_unmapping_hook(hook: &'static str, scene: impl Fn(&Process, &mut Vcpu, &Arc<Board>)) {
     everywhere(|world, process, cpu| {
         let board = Board::new(&world.machine);
-        *board.manner() = AccessMode { splits: true, notified: true, ..AccessMode::default() };
+        *board.driver_mode() = DriverMode { splits: true, notified: true, ..DriverMode::default() };
         let file = board.open(world);
         let own = process.clone();
         board.inside(hook, move || own.munmap(BASE, PAGE).unwrap());
@@ -30,21 +30,21 @@ fn meddled(hook: &'static str, scene: impl Fn(&Process, &mut Vcpu, &Arc<Board>))
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding Mmap")]
 fn c31_munmap_by_an_mmap_hook_is_detected() {
-    meddled("mmap", |_, _, _| ());
+    with_unmapping_hook("mmap", |_, _, _| ());
 }
 
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding Mmap")]
 fn c31_munmap_by_an_open_hook_is_detected() {
-    meddled("open", |_, _, _| ());
+    with_unmapping_hook("open", |_, _, _| ());
 }
 
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding")]
 fn c31_munmap_by_a_fault_hook_is_detected() {
-    meddled("fault", |process, cpu, _| {
+    with_unmapping_hook("fault", |process, cpu, _| {
         let _ = process.load::<u64>(cpu, BASE);
     });
 }
@@ -53,7 +53,7 @@ fn c31_munmap_by_a_fault_hook_is_detected() {
 #[cfg(debug_assertions)]
 #[should_panic(expected = "lock order: waiting for Mmap while holding")]
 fn c31_munmap_by_a_write_hook_is_detected() {
-    meddled("mkwrite", |process, cpu, _| {
+    with_unmapping_hook("mkwrite", |process, cpu, _| {
         let _ = process.store(cpu, BASE, 1u64);
     });
 }
@@ -62,16 +62,16 @@ fn c31_munmap_by_a_write_hook_is_detected() {
 /// mapping.
 #[test]
 fn close_hook_may_unmap() {
-    meddled("close", |process, _, board| {
+    with_unmapping_hook("close", |process, _, board| {
         process.munmap(BASE + PAGE, PAGE).unwrap();
         assert_eq!((process.counts().map_count, board.open_vmas()), (0, 0));
     });
     // The VMA is closed because it is replaced, and because it has moved.
-    meddled("close", |process, _, board| {
+    with_unmapping_hook("close", |process, _, board| {
         anon(process, BASE + PAGE, 1);
         assert_eq!((layout(process), board.open_vmas()), (vec![(1, 2)], 0));
     });
-    meddled("close", |process, _, board| {
+    with_unmapping_hook("close", |process, _, board| {
         let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         process.mremap(BASE + PAGE, PAGE, PAGE, fixed, BASE + 8 * PAGE).unwrap();
         assert_eq!((layout(process), board.open_vmas()), (vec![(8, 9)], 1));
@@ -84,7 +84,7 @@ fn close_hook_may_unmap() {
 fn every_opened_vma_is_closed() {
     everywhere(|world, process, cpu| {
         let board = Board::new(&world.machine);
-        *board.manner() = AccessMode { splits: true, ..AccessMode::default() };
+        *board.driver_mode() = DriverMode { splits: true, ..DriverMode::default() };
         let file = board.open(world);
         process.mmap(BASE, 8 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
         assert_eq!(board.open_vmas(), 1);
@@ -115,7 +115,7 @@ fn every_opened_vma_is_closed() {
 fn c30_private_data_is_freed_once() {
     everywhere(|world, process, _| {
         let board = Board::new(&world.machine);
-        *board.manner() = AccessMode { splits: true, whole: Some(u64::MAX), ..AccessMode::default() };
+        *board.driver_mode() = DriverMode { splits: true, whole: Some(u64::MAX), ..DriverMode::default() };
         let file = board.open(world);
         process.mmap(BASE, 8 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
         drop(file);

@@ -5,25 +5,26 @@ use freehold::{
     call::{Advice, LockAllFlags, RemapFlags},
     error::{AccessError, MadviseError, MmapError, MremapError},
     fault::FaultError,
-    remote::AccessMode as As,
+    remote::AccessMode,
     vma::flags::VmFlags,
 };
 use std::sync::{Arc, atomic::Ordering::SeqCst};
 
 const WHOLE: Option<u64> = Some(u64::MAX);
 
+/// Returns the fault of an access that raises SIGBUS.
 fn bus<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Bus { addr })
 }
 
-/// Runs `scenario` on every design, with a board whose driver behaves as `manner` says.
+/// Runs `scenario` on every design, with a board whose driver behaves as `driver_mode` says.
 fn on_board(
-    manner: AccessMode,
+    driver_mode: DriverMode,
     scenario: impl Fn(&World, &Process, &mut Vcpu, &Arc<Board>, &Counted<File<Machine>>),
 ) {
     everywhere(|world, process, cpu| {
         let board = Board::new(&world.machine);
-        *board.manner() = manner.clone();
+        *board.driver_mode() = driver_mode.clone();
         let file = board.open(world);
         scenario(world, process, cpu, &board, &file);
         process.check();
@@ -33,12 +34,14 @@ fn on_board(
     });
 }
 
-fn whole() -> AccessMode {
-    AccessMode { whole: WHOLE, splits: true, ..AccessMode::default() }
+/// Returns the mode in which mmap maps the whole device at once.
+fn whole() -> DriverMode {
+    DriverMode { whole: WHOLE, splits: true, ..DriverMode::default() }
 }
 
-fn by_faults() -> AccessMode {
-    AccessMode { splits: true, ..AccessMode::default() }
+/// Returns the mode in which each fault maps one page.
+fn by_faults() -> DriverMode {
+    DriverMode { splits: true, ..DriverMode::default() }
 }
 
 fn flags_at(process: &Process, at: u64) -> VmFlags {
@@ -87,8 +90,8 @@ fn device_mapped_by_faults_maps_each_touched_page() {
 /// a child.
 #[test]
 fn private_store_to_device_memory_copies() {
-    for manner in [whole(), by_faults()] {
-        on_board(manner, |_, process, cpu, board, file| {
+    for driver_mode in [whole(), by_faults()] {
+        on_board(driver_mode, |_, process, cpu, board, file| {
             process.mmap(BASE, 4 * PAGE, RW, PRIVATE, Some(file), 0).unwrap();
             assert_eq!(process.load(cpu, BASE), Ok(Board::number(0)));
             process.store(cpu, BASE + PAGE, 7u64).unwrap();
@@ -109,9 +112,9 @@ fn private_store_to_device_memory_copies() {
 /// effect (C-31 d, e).
 #[test]
 fn c31_driver_may_only_change_allowed_flags() {
-    let manner =
-        AccessMode { add: VmFlags::MIXEDMAP | VmFlags::DONTCOPY, take: VmFlags::MAYWRITE, ..by_faults() };
-    on_board(manner, |_, process, cpu, board, file| {
+    let driver_mode =
+        DriverMode { add: VmFlags::MIXEDMAP | VmFlags::DONTCOPY, take: VmFlags::MAYWRITE, ..by_faults() };
+    on_board(driver_mode, |_, process, cpu, board, file| {
         process.mmap(BASE, 2 * PAGE, R, SHARED, Some(file), 0).unwrap();
         assert_eq!(process.load(cpu, BASE), Ok(Board::number(0)));
         assert!(process.mprotect(BASE, PAGE, RW).is_err());
@@ -123,7 +126,7 @@ fn c31_driver_may_only_change_allowed_flags() {
         assert_eq!(layout(process), [(0, 2)]);
     });
     for wrong in [VmFlags::LOCKED, VmFlags::GROWSDOWN, VmFlags::SEALED, VmFlags::EXEC, VmFlags::HUGETLB] {
-        on_board(AccessMode { add: wrong, ..by_faults() }, |_, process, _, board, file| {
+        on_board(DriverMode { add: wrong, ..by_faults() }, |_, process, _, board, file| {
             assert_eq!(process.mmap(BASE, PAGE, R, SHARED, Some(file), 0), Err(MmapError::Invalid));
             assert_eq!((process.counts().map_count, board.counts.opened.load(SeqCst)), (0, 0));
         });
@@ -140,7 +143,7 @@ fn mappings_merge_only_with_equal_private_data() {
         (false, VmFlags::empty(), vec![(0, 2), (2, 4)]),
         (true, VmFlags::MIXEDMAP, vec![(0, 2), (2, 4)]),
     ] {
-        on_board(AccessMode { one_for_all, add, ..by_faults() }, |_, process, cpu, board, file| {
+        on_board(DriverMode { one_for_all, add, ..by_faults() }, |_, process, cpu, board, file| {
             process.mmap(BASE, 2 * PAGE, RW, SHARED, Some(file), 0).unwrap();
             process.mmap(BASE + 2 * PAGE, 2 * PAGE, RW, SHARED, Some(file), 2 * PAGE).unwrap();
             assert_eq!(layout(process), expected);
@@ -164,8 +167,8 @@ fn mappings_merge_only_with_equal_private_data() {
 /// the notification.
 #[test]
 fn driver_is_notified_of_first_stores() {
-    for manner in [whole(), by_faults()] {
-        on_board(AccessMode { notified: true, ..manner }, |_, process, cpu, board, file| {
+    for driver_mode in [whole(), by_faults()] {
+        on_board(DriverMode { notified: true, ..driver_mode }, |_, process, cpu, board, file| {
             process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
             let writes = || board.counts.writes.load(SeqCst);
             assert_eq!((process.load(cpu, BASE), writes()), (Ok(Board::number(0)), 0));
@@ -177,9 +180,9 @@ fn driver_is_notified_of_first_stores() {
             process.mprotect(BASE, 4 * PAGE, RW).unwrap();
             process.store(cpu, BASE + PAGE, 5u64).unwrap();
             assert_eq!(writes(), 2);
-            board.manner().gone.insert(2);
+            board.driver_mode().gone.insert(2);
             assert_eq!(process.load(cpu, BASE + 3 * PAGE), Ok(Board::number(3)));
-            board.manner().gone.insert(3);
+            board.driver_mode().gone.insert(3);
             assert!(matches!(process.store(cpu, BASE + 3 * PAGE, 1u64), Err(FaultError::Segv { .. })));
             assert_eq!(board.word(3), Board::number(3));
         });
@@ -197,18 +200,18 @@ fn device_mapping_moves_but_does_not_grow() {
         let remap = |len, flags, to| process.mremap(BASE, 4 * PAGE, len, flags, to);
         assert_eq!(remap(5 * PAGE, RemapFlags::MAYMOVE, 0), Err(MremapError::NotExpandable));
         assert_eq!(remap(4 * PAGE, fixed | RemapFlags::DONTUNMAP, to), Err(MremapError::Invalid));
-        board.manner().stays = true;
+        board.driver_mode().stays = true;
         assert_eq!(remap(4 * PAGE, fixed, to), Err(MremapError::NotMapped), "the hook refuses");
         assert_eq!((layout(process), process.load(cpu, BASE)), (vec![(0, 4)], Ok(Board::number(0))));
-        board.manner().stays = false;
+        board.driver_mode().stays = false;
         assert_eq!(remap(4 * PAGE, fixed, to), Ok(to));
         assert_eq!(board.counts.moved_to.load(SeqCst), to);
         assert_eq!(process.load(cpu, to + 3 * PAGE), Ok(Board::number(3)));
-        board.manner().splits = false;
+        board.driver_mode().splits = false;
         assert_eq!(process.mremap(to, PAGE, PAGE, fixed, BASE), Err(MremapError::Invalid));
         assert_eq!(process.mremap(to, 4 * PAGE, PAGE, RemapFlags::empty(), 0), Err(MremapError::Invalid));
         assert_eq!((layout(process), board.open_vmas()), (vec![(16, 20)], 1));
-        board.manner().splits = true;
+        board.driver_mode().splits = true;
         assert_eq!(process.mremap(to + PAGE, PAGE, PAGE, fixed, BASE), Ok(BASE));
         assert_eq!(process.load(cpu, BASE), Ok(Board::number(1)));
         assert_eq!((layout(process), board.open_vmas()), (vec![(0, 1), (16, 17), (18, 20)], 3));
@@ -241,8 +244,8 @@ fn device_memory_refuses_locks_and_remote_access() {
             assert_eq!(process.madvise(BASE, PAGE, advice), Err(MadviseError::Invalid), "{advice:?}");
         }
         let mut bytes = [0; 8];
-        assert_eq!(process.read_memory(BASE, &mut bytes, As::Forced), Err(AccessError::BadAddress));
-        assert_eq!(process.write_memory(BASE, &bytes, As::Plain), Err(AccessError::BadAddress));
+        assert_eq!(process.read_memory(BASE, &mut bytes, AccessMode::Forced), Err(AccessError::BadAddress));
+        assert_eq!(process.write_memory(BASE, &bytes, AccessMode::Plain), Err(AccessError::BadAddress));
         assert_eq!(process.load(cpu, BASE), Ok(Board::number(0)));
         assert_eq!(board.word(0), Board::number(0));
         process.munlockall().unwrap();
@@ -252,8 +255,8 @@ fn device_memory_refuses_locks_and_remote_access() {
     on_board(by_faults(), |_, process, cpu, board, file| {
         process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
         process.store(cpu, BASE, 3u64).unwrap();
-        assert_eq!(process.read_memory(BASE, &mut [0; 8], As::Plain), Err(AccessError::BadAddress));
-        assert_eq!(process.write_memory(BASE, &[0; 8], As::Plain), Err(AccessError::BadAddress));
+        assert_eq!(process.read_memory(BASE, &mut [0; 8], AccessMode::Plain), Err(AccessError::BadAddress));
+        assert_eq!(process.write_memory(BASE, &[0; 8], AccessMode::Plain), Err(AccessError::BadAddress));
         process.madvise(BASE, PAGE, Advice::DontNeed).unwrap();
         assert_eq!(process.load(cpu, BASE), Ok(3u64));
         assert_eq!(board.counts.faults.load(SeqCst), 2);
@@ -263,7 +266,7 @@ fn device_memory_refuses_locks_and_remote_access() {
 /// C-30: every call that would split a VMA whose hook forbids splits.
 #[test]
 fn c30_unsplittable_vma_is_never_split() {
-    on_board(AccessMode { splits: false, ..whole() }, |_, process, cpu, board, file| {
+    on_board(DriverMode { splits: false, ..whole() }, |_, process, cpu, board, file| {
         process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
         for (first, pages) in [(0, 1), (1, 2), (3, 1)] {
             let (at, len) = (BASE + first * PAGE, pages * PAGE);

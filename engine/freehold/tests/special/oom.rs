@@ -34,9 +34,9 @@ impl Scene {
         let mut cpu = world.machine.cpu(0);
         let board = Board::new(&world.machine);
         let file = board.open(world);
-        board.manner().splits = true;
+        board.driver_mode().splits = true;
         process.mmap(BASE, 6 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
-        board.manner().whole = Some(u64::MAX);
+        board.driver_mode().whole = Some(u64::MAX);
         process.mmap(BASE + 8 * PAGE, 4 * PAGE, RW, PRIVATE, Some(&file), 0).unwrap();
         process.store(&mut cpu, BASE + 9 * PAGE, 77u64).unwrap();
         assert_eq!(process.load(&mut cpu, BASE), Ok(Board::number(0)));
@@ -90,7 +90,7 @@ const CALLS: [Call; 9] = [
 ];
 
 fn map(s: &Scene, whole: bool, at: u64) -> Result<(), Errno> {
-    s.board.manner().whole = whole.then_some(u64::MAX);
+    s.board.driver_mode().whole = whole.then_some(u64::MAX);
     let mapped = s.process.mmap(at, 4 * PAGE, RW, SHARED, Some(&s.file), PAGE);
     mapped.map(drop).map_err(|error| error.errno())
 }

@@ -13,6 +13,7 @@ const ROUNDS: u64 = 150;
 /// Page of the board that backs each page of the window, as far as it is known.
 type Known = BTreeMap<u64, u64>;
 
+/// Removes pages from the model.
 fn forget(known: &mut Known, first: u64, pages: u64) {
     known.retain(|page, _| !(first..first + pages).contains(page));
 }
@@ -36,10 +37,10 @@ impl Player<'_> {
             0..3 => {
                 let whole = dice.roll(3);
                 {
-                    let mut manner = self.board.manner();
-                    manner.whole = [None, Some(u64::MAX), Some(dice.roll(9))][whole as usize];
-                    manner.splits = dice.roll(4) > 0;
-                    manner.one_for_all = dice.roll(2) > 0 && whole == 0;
+                    let mut driver_mode = self.board.driver_mode();
+                    driver_mode.whole = [None, Some(u64::MAX), Some(dice.roll(9))][whole as usize];
+                    driver_mode.splits = dice.roll(4) > 0;
+                    driver_mode.one_for_all = dice.roll(2) > 0 && whole == 0;
                 }
                 let kind = if dice.roll(2) > 0 { SHARED } else { PRIVATE };
                 let offset = dice.roll(PAGES - 1);

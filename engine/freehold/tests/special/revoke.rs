@@ -11,6 +11,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
 };
 
+/// Returns the fault of an access that raises SIGBUS.
 fn bus<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Bus { addr })
 }
@@ -23,7 +24,7 @@ fn revoke_unmaps_frames_in_all_processes() {
         for copies in [false, true] {
             everywhere(|world, process, cpu| {
                 let board = Board::new(&world.machine);
-                *board.manner() = AccessMode { whole, splits: true, ..AccessMode::default() };
+                *board.driver_mode() = DriverMode { whole, splits: true, ..DriverMode::default() };
                 let file = board.open(world);
                 process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
                 let private = BASE + 16 * PAGE;
@@ -37,7 +38,7 @@ fn revoke_unmaps_frames_in_all_processes() {
                     assert_eq!(process.load(cpu, at + 2 * PAGE), Ok(Board::number(2)));
                 }
                 assert_eq!(child.load(cpu, BASE + 2 * PAGE), Ok(Board::number(2)));
-                board.manner().gone.extend([1, 2]);
+                board.driver_mode().gone.extend([1, 2]);
                 file.mapping().revoke((1..3).into(), copies);
                 for (space, at) in [(process, moved), (&child, BASE), (process, private)] {
                     for page in [1, 2] {
@@ -49,7 +50,7 @@ fn revoke_unmaps_frames_in_all_processes() {
                     assert_eq!(space.load(cpu, at + 3 * PAGE), Ok(Board::number(3)));
                 }
                 // Later faults map the frames again.
-                board.manner().gone.clear();
+                board.driver_mode().gone.clear();
                 assert_eq!(process.load(cpu, moved + 2 * PAGE), Ok(Board::number(2)));
                 process.store(cpu, moved + 2 * PAGE, 5u64).unwrap();
                 assert_eq!(child.load(cpu, BASE + 2 * PAGE), Ok(5u64));
@@ -71,14 +72,15 @@ fn outdated_hook_answer_is_never_mapped() {
         everywhere(|world, process, cpu| {
             let board = Board::new(&world.machine);
             let whole = ["mmap", "mapped"].contains(&hook).then_some(u64::MAX);
-            *board.manner() = AccessMode { whole, splits: true, notified: true, ..AccessMode::default() };
+            *board.driver_mode() =
+                DriverMode { whole, splits: true, notified: true, ..DriverMode::default() };
             let file = board.open(world);
             // The replaced mapping must not reappear, and must not prevent the second attempt from mapping
             // the address.
             anon(process, BASE, 4);
             let (mapping, weak) = (file.mapping().clone(), Arc::downgrade(&board));
             board.inside(hook, move || {
-                weak.upgrade().unwrap().manner().exchanged = 4;
+                weak.upgrade().unwrap().driver_mode().exchanged = 4;
                 mapping.revoke((0..PAGES).into(), true);
             });
             process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
@@ -100,7 +102,8 @@ fn fatal_signal_ends_retries_of_outdated_answers() {
         everywhere(|world, process, cpu| {
             let board = Board::new(&world.machine);
             let whole = (hook == "mmap").then_some(u64::MAX);
-            *board.manner() = AccessMode { whole, splits: true, notified: true, ..AccessMode::default() };
+            *board.driver_mode() =
+                DriverMode { whole, splits: true, notified: true, ..DriverMode::default() };
             let file = board.open(world);
             let map = || process.mmap(BASE, 4 * PAGE, RW, SHARED | MapFlags::FIXED, Some(&file), 0);
             if hook != "mmap" {
@@ -143,7 +146,7 @@ fn no_thread_sees_a_revoked_frame() {
     for whole in [Some(u64::MAX), None] {
         everywhere(|world, process, _| {
             let board = Board::new(&world.machine);
-            *board.manner() = AccessMode { whole, splits: true, ..AccessMode::default() };
+            *board.driver_mode() = DriverMode { whole, splits: true, ..DriverMode::default() };
             let file = board.open(world);
             let (over, loads) = (AtomicBool::new(false), AtomicU64::new(0));
             std::thread::scope(|scope| {
@@ -180,7 +183,7 @@ fn no_thread_sees_a_revoked_frame() {
                     for page in 0..4 {
                         world.machine.write_frame(board.frame(now + page), 0, &page.to_le_bytes());
                     }
-                    board.manner().exchanged = now;
+                    board.driver_mode().exchanged = now;
                     file.mapping().revoke((0..PAGES).into(), true);
                     for page in 0..4 {
                         world.machine.write_frame(board.frame(old + page), 0, &[0xff; 8]);

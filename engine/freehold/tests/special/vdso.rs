@@ -7,7 +7,7 @@ use freehold::{
     call::{Advice, RemapFlags, SpecialPart},
     error::{MmapError, MremapError, MunmapError},
     file::{Frames, HookFault, Special, VmOps, VmaInfo},
-    remote::AccessMode as As,
+    remote::AccessMode,
     space::Limits,
     vma::flags::VmFlags,
 };
@@ -77,6 +77,7 @@ impl Pair {
     }
 }
 
+/// Returns the start, the end and the name of each mapping, in pages from `BASE` on.
 fn names(process: &Process) -> Vec<(u64, u64, String)> {
     let pages = |addr: u64| (addr - BASE) / PAGE;
     process.maps(0).map(|line| (pages(line.start), pages(line.end), line.name.as_str().to_owned())).collect()
@@ -100,12 +101,12 @@ fn pair_is_installed_at_adjacent_addresses() {
         assert_eq!(child.load(cpu, BASE), Ok(Board::number(4)));
         // A debugger may read the text and write to a copy of it, but cannot access the data.
         let mut bytes = [0; 8];
-        process.read_memory(BASE + 2 * PAGE, &mut bytes, As::Plain).unwrap();
+        process.read_memory(BASE + 2 * PAGE, &mut bytes, AccessMode::Plain).unwrap();
         assert_eq!(u64::from_le_bytes(bytes), Board::number(0));
-        process.write_memory(BASE + 2 * PAGE, &[1; 8], As::Forced).unwrap();
+        process.write_memory(BASE + 2 * PAGE, &[1; 8], AccessMode::Forced).unwrap();
         assert_eq!(pair.board.word(0), Board::number(0));
         assert_eq!(process.load(cpu, BASE + 2 * PAGE), Ok(u64::from_le_bytes([1; 8])));
-        assert!(process.read_memory(BASE, &mut bytes, As::Forced).is_err());
+        assert!(process.read_memory(BASE, &mut bytes, AccessMode::Forced).is_err());
         child.check();
     });
 }

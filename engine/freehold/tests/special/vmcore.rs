@@ -78,6 +78,7 @@ fn frame(page: u64) -> u64 {
     page
 }
 
+/// Returns an open /proc/vmcore, and the number of the piece that cannot be mapped, which a test can set.
 fn dump(world: &World) -> (Counted<File<Machine>>, Arc<Mutex<Option<usize>>>) {
     let broken = Arc::default();
     let driver = Vmcore { board: Board::new(&world.machine), broken: Arc::clone(&broken) };

@@ -20,7 +20,7 @@ use std::{
 
 /// Behaviour of the driver.
 #[derive(Clone, Default)]
-pub struct AccessMode {
+pub struct DriverMode {
     /// If set, mmap maps all pages at once, and fails when it reaches this page.
     pub whole: Option<u64>,
     /// Flags to set.
@@ -61,7 +61,7 @@ pub struct Board {
     machine: Machine,
     frames: Vec<Pfn>,
     pub counts: Counts,
-    manner: Mutex<AccessMode>,
+    driver_mode: Mutex<DriverMode>,
     /// A function that runs once, inside the next hook of this name.
     inside: Mutex<Option<(&'static str, Hook)>>,
     shared: Mutex<Option<Counted<Special<Machine>>>>,
@@ -101,7 +101,7 @@ impl Board {
             machine: machine.clone(),
             frames,
             counts: Counts::default(),
-            manner: Mutex::default(),
+            driver_mode: Mutex::default(),
             inside: Mutex::default(),
             shared: Mutex::default(),
         })
@@ -117,8 +117,8 @@ impl Board {
         File::with_driver(&mapping, OpenBoard(self.clone()), access, "/dev/board").unwrap()
     }
 
-    pub fn manner(&self) -> MutexGuard<'_, AccessMode> {
-        self.manner.lock().unwrap()
+    pub fn driver_mode(&self) -> MutexGuard<'_, DriverMode> {
+        self.driver_mode.lock().unwrap()
     }
 
     pub fn inside(&self, hook: &'static str, f: impl Fn() + Send + Sync + 'static) {
@@ -170,8 +170,8 @@ impl Driver<Machine> for OpenBoard {
     fn mmap(&self, request: &mut MapRequest<'_, Machine>) -> Result<Counted<Special<Machine>>, MmapError> {
         let board = &self.0;
         board.enter("mmap");
-        let manner = board.manner().clone();
-        if manner.one_for_all
+        let driver_mode = board.driver_mode().clone();
+        if driver_mode.one_for_all
             && let Some(shared) = &*board.shared.lock().unwrap()
         {
             return Ok(shared.clone());
@@ -179,17 +179,17 @@ impl Driver<Machine> for OpenBoard {
         let ops = Mapped { board: board.clone(), open: AtomicI64::new(0) };
         board.counts.made.fetch_add(1, SeqCst);
         let special = Special::of_file(ops, request.file().mapping())?;
-        request.set_flags((request.vma().flags | manner.add) - manner.take)?;
-        if let Some(fails_at) = manner.whole {
+        request.set_flags((request.vma().flags | driver_mode.add) - driver_mode.take)?;
+        if let Some(fails_at) = driver_mode.whole {
             for page in 0..request.vma().pages().get() {
                 if page == fails_at {
                     return Err(MmapError::NotReady);
                 }
-                let first = board.frame(request.vma().pgoff.get() + page + manner.exchanged);
+                let first = board.frame(request.vma().pgoff.get() + page + driver_mode.exchanged);
                 request.map_frames(page, foreign(first, 1))?;
             }
         }
-        if manner.one_for_all {
+        if driver_mode.one_for_all {
             *board.shared.lock().unwrap() = Some(special.clone());
         }
         board.enter("mapped");
@@ -218,12 +218,12 @@ impl VmOps<Machine> for Mapped {
 
     fn may_split(&self, vma: &VmaInfo, at: u64) -> bool {
         assert!(vma.range.start() < at && at < vma.range.end());
-        self.board.manner().splits
+        self.board.driver_mode().splits
     }
 
     fn mremap(&self, _: &Mmu<X86_4>, vma: &VmaInfo, to: UserRange) -> Result<(), MremapError> {
         assert!(vma.range.len() <= to.len());
-        if self.board.manner().stays {
+        if self.board.driver_mode().stays {
             return Err(MremapError::NotMapped);
         }
         self.board.counts.moved_to.store(to.start(), SeqCst);
@@ -239,24 +239,24 @@ impl VmOps<Machine> for Mapped {
     ) -> Result<ForeignFrames, HookFault> {
         assert!((vma.pgoff..vma.pgoff + vma.pages()).contains(&pgoff));
         self.board.counts.faults.fetch_add(1, SeqCst);
-        let manner = self.board.manner().clone();
+        let driver_mode = self.board.driver_mode().clone();
         let pgoff = pgoff.get();
-        let found = if pgoff >= PAGES || manner.gone.contains(&pgoff) {
+        let found = if pgoff >= PAGES || driver_mode.gone.contains(&pgoff) {
             Err(HookFault::Bus)
         } else {
-            Ok(foreign(self.board.frame(pgoff + manner.exchanged), 1))
+            Ok(foreign(self.board.frame(pgoff + driver_mode.exchanged), 1))
         };
         self.board.enter("fault");
         found
     }
 
     fn notifies_writes(&self) -> bool {
-        self.board.manner().notified
+        self.board.driver_mode().notified
     }
 
     fn mkwrite(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: PageIndex) -> Result<(), HookFault> {
         self.board.counts.writes.fetch_add(1, SeqCst);
-        let gone = self.board.manner().gone.contains(&pgoff.get());
+        let gone = self.board.driver_mode().gone.contains(&pgoff.get());
         self.board.enter("mkwrite");
         if gone { Err(HookFault::Segv) } else { Ok(()) }
     }

@@ -46,7 +46,7 @@ impl Gate {
 }
 
 thread_local! {
-    static TOLD: RefCell<Option<Sender<()>>> = const { RefCell::new(None) };
+    static BARRIER_SENDER: RefCell<Option<Sender<()>>> = const { RefCell::new(None) };
 }
 
 thread_local! {
@@ -78,8 +78,8 @@ pub fn waits_for_table() -> bool {
 }
 
 /// Sends a message when this thread begins to wait for a grace period.
-pub fn tell_of_barriers(told: Sender<()>) {
-    TOLD.set(Some(told));
+pub fn send_at_barriers(sender: Sender<()>) {
+    BARRIER_SENDER.set(Some(sender));
 }
 
 /// A machine with gates.
@@ -189,10 +189,10 @@ unsafe impl Host for Gated {
     }
 
     fn rcu_barrier() {
-        TOLD.with_borrow(|told| {
-            if let Some(told) = told {
+        BARRIER_SENDER.with_borrow(|sender| {
+            if let Some(sender) = sender {
                 // The send fails if the receiver has got a message and was dropped.
-                let _ = told.send(());
+                let _ = sender.send(());
             }
         });
         <Machine as Host>::rcu_barrier();

@@ -1,5 +1,10 @@
 //! Common parts of the tests of address spaces: a machine with a file on a disk, and helpers that map, fill
 //! and check memory.
+//!
+//! A test usually calls [`everywhere`] with a scenario, which then runs once for every design of the locks of
+//! an address space. A scenario gets a [`World`], a process and a CPU. The process is checked and the world
+//! ends after each run, so a leaked frame or table fails the test. The other files of this folder have what
+//! only some tests need: gates, failures of allocations, a board with a driver.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 pub mod board;
@@ -53,6 +58,7 @@ pub const BASE: u64 = 0x10_0000_0000;
 pub struct Disk;
 
 impl Disk {
+    /// Returns the number at the start of a page.
     pub fn number(index: u64) -> u64 {
         index * 1000 + 7
     }
@@ -73,10 +79,12 @@ pub struct World {
 }
 
 impl World {
+    /// Returns a world with 16 MiB of memory and the default settings.
     pub fn new() -> Self {
         Self::with(16 << 20, Config::default())
     }
 
+    /// Returns a world with `bytes` bytes of memory and these settings.
     pub fn with(bytes: u64, config: Config) -> Self {
         let machine = Machine::new(MachineConfig::backed(bytes)).unwrap();
         let engine = Engine::new(machine.clone(), config).unwrap();
@@ -93,6 +101,7 @@ impl World {
         Process::new(self.engine(), &config).unwrap()
     }
 
+    /// Returns a file of `pages` pages on a [`Disk`].
     pub fn file(&self, pages: u64) -> Counted<File<Machine>> {
         let mapping = Mapping::new(self.engine(), Disk, pages * PAGE, false).unwrap();
         File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap()
@@ -157,12 +166,12 @@ pub fn spawn_until_waiting<'scope, R: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     call: impl FnOnce() -> R + Send + 'scope,
 ) -> ScopedJoinHandle<'scope, R> {
-    let (tell, hear) = channel();
+    let (sender, receiver) = channel();
     let thread = scope.spawn(move || {
-        tell.send(Task::current()).unwrap();
+        sender.send(Task::current()).unwrap();
         call()
     });
-    let task = hear.recv().unwrap();
+    let task = receiver.recv().unwrap();
     until(|| task.waits() > 0 || thread.is_finished());
     thread
 }

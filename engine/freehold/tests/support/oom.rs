@@ -136,14 +136,14 @@ impl<S> Call<S> {
     }
 }
 
-/// Drops the value of a call's result.
+/// Converts the result of a call: the value becomes 0, and the error becomes its errno number.
 #[allow(unused_macros, reason = "each test program uses its part")]
-macro_rules! told {
+macro_rules! errno {
     ($result:expr) => {
         $result.map(|_| 0).map_err(|error| error.errno())
     };
 }
-pub(crate) use told;
+pub(crate) use errno;
 
 /// A process with its surroundings, on which a call is made.
 pub trait Scene: Sized {

@@ -13,7 +13,7 @@ mod states;
 
 use crate::support::{
     self,
-    oom::{Call, EITHER, Left, Needs, every_failure, told},
+    oom::{Call, EITHER, Left, Needs, errno, every_failure},
     *,
 };
 use freehold::{error::Errno, space::Write};

@@ -1,4 +1,8 @@
 //! A process with one range of memory of some kind, everything else that calls need, and a view of all of it.
+//!
+//! `states.rs` fills the range with one kind of memory, and `ops/` has the operations that are tried on it.
+//! The harness (`support/oom.rs`) takes the view before and after a call whose allocations fail, and compares
+//! both. A scene is used for one call; `stage.rs` has the part that outlives it.
 
 use super::{
     ops::Op,

@@ -58,8 +58,8 @@ impl Stage {
             let frame = stage.board.frame(page);
             stage.world.machine.write_frame(frame, 0, &Board::number(page).to_le_bytes());
         }
-        stage.board.manner().splits = true;
-        stage.board.manner().whole = None;
+        stage.board.driver_mode().splits = true;
+        stage.board.driver_mode().whole = None;
         stage
     }
 

@@ -30,10 +30,12 @@ pub struct State {
 /// A quarter of a huge page, so that splits lie inside a huge page.
 const PART: u64 = HUGE / 4;
 
+/// Returns a kind of memory with small pages that no pager serves.
 const fn state(name: &'static str, build: fn(&mut Scene)) -> State {
     State { name, unit: PAGE, world: small, features: None, build }
 }
 
+/// Returns a kind of memory that is registered with a userfaultfd.
 const fn watched(name: &'static str, features: Features, build: fn(&mut Scene)) -> State {
     State { features: Some(features), ..state(name, build) }
 }
@@ -198,7 +200,7 @@ pub const STATES: &[State] = &[
     }),
     state("a device", |s| of_device(s, MapFlags::SHARED)),
     state("a device, whole, private", |s| {
-        s.board.manner().whole = Some(u64::MAX);
+        s.board.driver_mode().whole = Some(u64::MAX);
         of_device(s, MapFlags::PRIVATE);
     }),
     state("a special mapping", |s| {

@@ -23,7 +23,7 @@ fn shared_memory_is_not_filled_after_a_change_has_begun() {
         let config = UffdConfig { features: Features::EVENT_REMOVE, user_mode_only: false };
         let uffd = Arc::new(Userfaultfd::new(&space, config).unwrap());
         uffd.register(BASE, 4 * PAGE, MISSING).unwrap();
-        let (tell, hear) = channel();
+        let (sender, receiver) = channel();
         let (inside, pager) = (space.clone(), uffd.clone());
         gated.write.put(move || {
             let hole = thread::spawn(move || inside.madvise(BASE, PAGE, Advice::Remove));
@@ -33,11 +33,11 @@ fn shared_memory_is_not_filled_after_a_change_has_begun() {
                 until(|| pager.zeropage(page(1), PAGE, refused) == Err(UffdError::Changing));
             };
             thread::scope(|scope| scope.spawn(changing).join().unwrap());
-            tell.send(hole).unwrap();
+            sender.send(hole).unwrap();
         });
         assert_eq!(uffd.copy(BASE, &bytes(7), WAKE), Err(UffdError::Changing), "{locking:?}");
         assert!(!mapping.has_page(PageIndex::new(0)), "{locking:?}: a page was filled");
-        let hole = hear.recv().unwrap();
+        let hole = receiver.recv().unwrap();
         assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (BASE..page(1))));
         hole.join().unwrap().unwrap();
         assert_eq!(uffd.copy(BASE, &bytes(7), WAKE), Ok(PAGE));
@@ -69,19 +69,19 @@ fn refused_fill_returns_page_and_reservation_to_the_pool() {
             let counts = engine.huge_pool(HugePageSize::Mib2).counts(None);
             (counts.free, counts.reserved)
         };
-        let (tell, hear) = channel();
+        let (sender, receiver) = channel();
         let (inside, pager) = (space.clone(), uffd.clone());
         gated.write.put(move || {
             let discard = thread::spawn(move || inside.madvise(START, HUGE, Advice::DontNeed));
             // Runs on another thread, because this thread holds the VMA lock.
             let changing = || until(|| pager.copy(START, &[], WAKE) == Err(UffdError::Changing));
             thread::scope(|scope| scope.spawn(changing).join().unwrap());
-            tell.send(discard).unwrap();
+            sender.send(discard).unwrap();
         });
         let page = contents(7..8);
         assert_eq!(uffd.copy(START, &page, WAKE), Err(UffdError::Changing), "{locking:?}, {private}");
         assert_eq!(books(), (2, 2), "{locking:?}, {private}");
-        let discard = hear.recv().unwrap();
+        let discard = receiver.recv().unwrap();
         assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (START..START + HUGE)));
         discard.join().unwrap().unwrap();
         assert_eq!(uffd.copy(START, &page, WAKE), Ok(HUGE));

@@ -26,7 +26,7 @@ fn fork_event_gives_the_child_its_own_context() {
         assert_eq!(uffd.copy(BASE, &bytes(5), WAKE), Ok(PAGE));
         assert_eq!(uffd.zeropage(page(3), PAGE, WAKE), Ok(PAGE));
         let fork = |_: &mut Vcpu| Process::of(process.fork().unwrap());
-        let (child, own) = beside(world, fork, || {
+        let (child, own) = with_pager(world, fork, || {
             until_changing(&uffd, page(1));
             assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Err(UffdError::Changing));
             match uffd.read() {
@@ -39,7 +39,7 @@ fn fork_event_gives_the_child_its_own_context() {
         // child's pager.
         assert_eq!((child.load(cpu, BASE), child.load(cpu, page(3))), (Ok(5u64), Ok(0u64)));
         let program = |cpu: &mut Vcpu| child.load::<u64>(cpu, page(1)).unwrap();
-        let (read, ()) = beside(world, program, || {
+        let (read, ()) = with_pager(world, program, || {
             assert_fault(&own, page(1), FaultReason::Missing, false);
             assert_eq!(own.copy(page(1), &bytes(8), WAKE), Ok(PAGE));
         });
@@ -50,7 +50,7 @@ fn fork_event_gives_the_child_its_own_context() {
         drop(own);
         assert_eq!(child.load(cpu, page(2)), Ok(0u64));
         child.check();
-        let (child, ()) = beside(world, fork, || assert!(matches!(uffd.read(), Ok(Message::Fork(_)))));
+        let (child, ()) = with_pager(world, fork, || assert!(matches!(uffd.read(), Ok(Message::Fork(_)))));
         assert_eq!(child.load(cpu, page(2)), Ok(0u64));
         assert_eq!(layout(&child), [(0, 2), (2, 3), (3, 4)]);
     });
@@ -76,7 +76,7 @@ fn mremap_sends_events_for_target_move_and_source() {
         uffd.register(page(601), PAGE, MISSING).unwrap();
         // First the unmap of the target, then the move, and then the unmap of the source.
         let remap = |_: &mut Vcpu| process.mremap(page(1), 2 * PAGE, 2 * PAGE, TO, page(600));
-        let (moved, messages) = beside(world, remap, || [0; 3].map(|_| uffd.read().unwrap()));
+        let (moved, messages) = with_pager(world, remap, || [0; 3].map(|_| uffd.read().unwrap()));
         assert_eq!(moved, Ok(page(600)));
         assert!(
             matches!(&messages[0], Message::Unmap(range) if *range == (page(601)..page(602))),
@@ -94,7 +94,7 @@ fn mremap_sends_events_for_target_move_and_source() {
         process.madvise(page(604), PAGE, Advice::DontNeed).unwrap();
         // The new address is registered.
         let discard = |_: &mut Vcpu| process.madvise(page(600), PAGE, Advice::DontNeed).unwrap();
-        beside(world, discard, || {
+        with_pager(world, discard, || {
             assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (page(600)..page(601))));
         });
         assert_eq!(uffd.copy(page(600), &bytes(7), WAKE), Ok(PAGE));
@@ -129,7 +129,7 @@ fn unmap_events_are_sent_after_the_unmap() {
         process.mprotect(page(4), PAGE, R).unwrap();
         process.munmap(page(9), PAGE).unwrap();
         let unmap = |_: &mut Vcpu| process.munmap(page(3), 3 * PAGE);
-        let (unmapped, ranges) = beside(world, unmap, || {
+        let (unmapped, ranges) = with_pager(world, unmap, || {
             until_changing(&uffd, BASE);
             // The range is already unmapped, and other mappings may use it.
             until(|| process.find_vma(page(4)).is_none());
@@ -141,7 +141,7 @@ fn unmap_events_are_sent_after_the_unmap() {
         assert_eq!((unmapped, ranges), (Ok(()), [(3, 4), (4, 5), (5, 6)]));
         // mmap over the range sends an event, too.
         let replace = |_: &mut Vcpu| anon(process, page(6), 1);
-        beside(world, replace, || assert!(matches!(uffd.read(), Ok(Message::Unmap(_)))));
+        with_pager(world, replace, || assert!(matches!(uffd.read(), Ok(Message::Unmap(_)))));
         assert_eq!(layout(process), [(0, 3), (6, 7), (7, 8)]);
     });
 }
@@ -154,7 +154,7 @@ fn c69_dontneed_handles_munmap_while_its_event_is_read() {
         uffd.copy(BASE, &pages_of(0..8), WAKE).unwrap();
         let discard = |_: &mut Vcpu| process.madvise(page(1), 4 * PAGE, Advice::DontNeed);
         // The page is still present while the message is unread.
-        let (done, ()) = beside(world, discard, || {
+        let (done, ()) = with_pager(world, discard, || {
             until_changing(&uffd, BASE);
             assert_eq!(process.load(cpu, page(2)), Ok(2u64));
             process.munmap(page(3), PAGE).unwrap();
@@ -168,7 +168,7 @@ fn c69_dontneed_handles_munmap_while_its_event_is_read() {
             assert_eq!(uffd.copy(page(n), &bytes(9), WAKE), Ok(PAGE), "page {n} was discarded");
         }
         // The range is unmapped completely, so nothing is left for the advice.
-        let (done, ()) = beside(
+        let (done, ()) = with_pager(
             world,
             |_| process.madvise(page(1), PAGE, Advice::DontNeed),
             || {
@@ -190,7 +190,7 @@ fn hole_in_a_file_sends_a_remove_event() {
         uffd.register(BASE, 2 * PAGE, MISSING).unwrap();
         uffd.copy(BASE, &pages_of(1..3), WAKE).unwrap();
         let punch = |_: &mut Vcpu| process.madvise(BASE, PAGE, Advice::Remove).unwrap();
-        beside(world, punch, || {
+        with_pager(world, punch, || {
             until_changing(&uffd, BASE);
             assert_eq!(process.load(cpu, BASE), Ok(1u64));
             assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (BASE..page(1))));
@@ -205,20 +205,20 @@ fn hole_in_a_file_sends_a_remove_event() {
 fn killed_sender_and_closed_context_end_the_wait() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 8, MISSING, ALL);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let fork = |_: &mut Vcpu| {
-            tell.send(Task::current()).unwrap();
+            sender.send(Task::current()).unwrap();
             let child = Process::of(process.fork().unwrap());
             Task::current().revive();
             child
         };
-        let (killed, ()) = beside(world, fork, || {
+        let (killed, ()) = with_pager(world, fork, || {
             until_changing(&uffd, BASE);
-            told.recv().unwrap().kill();
+            receiver.recv().unwrap().kill();
         });
         assert!(uffd.try_read().is_none());
         assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
-        let (closed, ()) = beside(world, fork, || {
+        let (closed, ()) = with_pager(world, fork, || {
             until_changing(&uffd, BASE);
             uffd.close();
         });

@@ -15,7 +15,7 @@ fn copy_and_zeropage_resolve_missing_faults() {
             assert_eq!(process.load(cpu, page(1) + 8), Ok(0u64));
             process.store(cpu, page(2), 5u64).unwrap();
         };
-        beside(world, program, || {
+        with_pager(world, program, || {
             assert_fault(&uffd, page(1), FaultReason::Missing, false);
             assert_eq!(uffd.copy(page(1), &bytes(71), WAKE), Ok(PAGE));
             assert_fault(&uffd, page(2), FaultReason::Missing, true);
@@ -94,7 +94,7 @@ fn fills_wake_only_threads_in_their_range() {
     everywhere(|world, process, _| {
         let uffd = registered(process, 2, MISSING, Features::EXACT_ADDRESS);
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(1) + 16).unwrap();
-        let (read, ()) = beside(world, program, || {
+        let (read, ()) = with_pager(world, program, || {
             assert_fault(&uffd, page(1) + 16, FaultReason::Missing, false);
             // A fill elsewhere and a fill with DONTWAKE: the thread sleeps on and does not fault again.
             assert_eq!(uffd.copy(page(0), &bytes(1), WAKE), Ok(PAGE));
@@ -105,7 +105,7 @@ fn fills_wake_only_threads_in_their_range() {
         assert_eq!(read, 0);
         // A thread that is woken without a page faults again.
         process.madvise(page(1), PAGE, Advice::DontNeed).unwrap();
-        beside(world, program, || {
+        with_pager(world, program, || {
             assert_fault(&uffd, page(1) + 16, FaultReason::Missing, false);
             uffd.wake(page(1), PAGE).unwrap();
             assert_fault(&uffd, page(1) + 16, FaultReason::Missing, false);
@@ -143,7 +143,7 @@ fn copy_fills_the_page_cache_of_shared_memory() {
         // A private mapping gets an anonymous page, whether the file has a page or not.
         file.mapping().punch(0..PAGE).unwrap();
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(8)).unwrap();
-        let (read, ()) = beside(world, program, || {
+        let (read, ()) = with_pager(world, program, || {
             assert_fault(&uffd, page(8), FaultReason::Missing, false);
             assert_eq!(uffd.copy(page(8), &bytes(70), WAKE), Ok(PAGE));
         });
@@ -168,7 +168,7 @@ fn continue_maps_pages_of_the_cache() {
             process.store(cpu, page(1), 22u64).unwrap();
             process.store(cpu, page(2), 33u64).unwrap();
         };
-        beside(world, program, || {
+        with_pager(world, program, || {
             assert_fault(&uffd, page(0), FaultReason::Minor, false);
             // The pager updates the page before the program sees it.
             process.store(cpu, page(8), 11u64).unwrap();
@@ -234,7 +234,7 @@ fn poisoned_page_behaves_like_failed_memory() {
         assert_eq!(uffd.copy(page(1), &bytes(1), WAKE), Ok(PAGE));
         assert_eq!(process.load(cpu, page(1)), Ok(1u64));
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(2));
-        let (read, ()) = beside(world, program, || {
+        let (read, ()) = with_pager(world, program, || {
             assert_fault(&uffd, page(2), FaultReason::Missing, false);
             assert_eq!(uffd.poison(page(2), PAGE, WAKE), Ok(PAGE));
         });
@@ -264,7 +264,7 @@ fn user_mode_only_context_ignores_kernel_faults() {
         let mut out = [0; 8];
         assert_eq!(process.read_memory(BASE, &mut out, AccessMode::Plain), Err(AccessError::BadAddress));
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, BASE).unwrap();
-        let (read, ()) = beside(world, program, || {
+        let (read, ()) = with_pager(world, program, || {
             assert_fault(&uffd, BASE, FaultReason::Missing, false);
             assert_eq!(uffd.copy(BASE, &bytes(4), WAKE), Ok(PAGE));
         });

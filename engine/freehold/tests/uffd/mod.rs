@@ -1,4 +1,8 @@
 //! userfaultfd: calls of the pager, messages to the pager, and calls that wait for it.
+//!
+//! The tests run a program on one thread and its pager on another ([`with_pager`]). The pager reads the
+//! messages in order and answers them. Anonymous memory starts at `BASE`; [`page`] gives the address of a
+//! page.
 
 mod changes_during_fills;
 mod events;
@@ -65,6 +69,7 @@ fn shmem(world: &World, pages: u64) -> Counted<File<Machine>> {
     File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap()
 }
 
+/// Maps `file` exactly at `at`.
 fn map_shmem(process: &Process, at: u64, pages: u64, flags: MapFlags, file: &Counted<File<Machine>>) {
     let mapped = process.mmap(at, pages * PAGE, RW, flags | MapFlags::FIXED, Some(file), 0);
     assert_eq!(mapped, Ok(at));
@@ -80,7 +85,7 @@ fn assert_fault(uffd: &Uffd, at: u64, why: FaultReason, store: bool) {
 }
 
 /// Runs `program` on a thread with a CPU of its own, while `pager` runs on this thread.
-fn beside<R: Send, S>(
+fn with_pager<R: Send, S>(
     world: &World,
     program: impl FnOnce(&mut Vcpu) -> R + Send,
     pager: impl FnOnce() -> S,
@@ -92,9 +97,10 @@ fn beside<R: Send, S>(
     })
 }
 
-/// Returns the result of a load of page 0. The pager reads the message of its fault, and then applies
-/// `strike` to the loading thread. `mend` undoes that.
-fn load_beside(
+/// Returns the result of a load of page 0 whose task is signalled or killed while the load waits for the
+/// pager. The pager reads the message of the fault and calls `strike` with the loading task. After the load,
+/// `mend` undoes the effect of `strike`.
+fn load_in_disturbed_task(
     world: &World,
     process: &Process,
     uffd: &Uffd,
@@ -114,5 +120,5 @@ fn load_beside(
         mend(&task);
         read
     };
-    beside(world, program, || ()).0
+    with_pager(world, program, || ()).0
 }

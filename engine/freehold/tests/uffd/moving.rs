@@ -14,7 +14,7 @@ fn move_moves_frames_without_a_copy() {
         fill(process, cpu, page(600), 4, 10);
         let frame = process.frame_at(page(601));
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(1)).unwrap();
-        let (read, ()) = beside(world, program, || {
+        let (read, ()) = with_pager(world, program, || {
             assert_fault(&uffd, page(1), FaultReason::Missing, false);
             assert_eq!(uffd.move_pages(page(1), page(601), PAGE, PLAIN), Ok(PAGE));
         });

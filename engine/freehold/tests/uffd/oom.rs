@@ -24,6 +24,7 @@ struct Call {
     allocates: bool,
 }
 
+/// Converts the result of a fill. A fill of only a part means that memory ran out.
 fn all(done: Result<u64, UffdError>, bytes: u64) -> Result<(), Errno> {
     match done {
         Ok(done) if done == bytes => Ok(()),

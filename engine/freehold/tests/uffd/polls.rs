@@ -23,7 +23,7 @@ fn poll_reports_a_message_without_removing_it() {
         let uffd = registered(process, 4, MISSING, Features::EVENT_UNMAP);
         assert!(!uffd.poll().readable);
         let seen = uffd.poll().seen;
-        let (read, ()) = beside(
+        let (read, ()) = with_pager(
             world,
             |cpu| process.load::<u64>(cpu, page(0)),
             || {
@@ -36,7 +36,7 @@ fn poll_reports_a_message_without_removing_it() {
             },
         );
         assert_eq!(read, Ok(1));
-        let ((), ()) = beside(
+        let ((), ()) = with_pager(
             world,
             |_| process.munmap(page(3), PAGE).unwrap(),
             || {
@@ -59,7 +59,7 @@ fn message_and_close_wake_every_poller() {
             for _ in 0..3 {
                 scope.spawn(|| poll(&uffd));
             }
-            let (read, ()) = beside(
+            let (read, ()) = with_pager(
                 world,
                 |cpu| process.load::<u64>(cpu, page(0)),
                 || {
@@ -80,11 +80,11 @@ fn message_and_close_wake_every_poller() {
 fn signal_interrupts_a_fault_that_waits_for_the_pager() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 1, MISSING, Features::empty());
-        let read = load_beside(world, process, &uffd, Task::signal, Task::handle_signal);
+        let read = load_in_disturbed_task(world, process, &uffd, Task::signal, Task::handle_signal);
         assert_eq!(read, Err(FaultError::Interrupted));
         assert!(uffd.try_read().is_none(), "the interrupted fault is still queued");
         let again = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(0));
-        let (read, ()) = beside(world, again, || {
+        let (read, ()) = with_pager(world, again, || {
             assert_fault(&uffd, page(0), FaultReason::Missing, false);
             uffd.copy(page(0), &bytes(1), WAKE).unwrap();
         });
@@ -121,7 +121,7 @@ fn only_fatal_signals_end_waits_inside_calls() {
             assert_eq!(process.load::<u64>(cpu, page(0)), Err(FaultError::Killed));
             (task.revive(), task.handle_signal(), found[0]).2
         };
-        let (found, ()) = beside(world, program, || {
+        let (found, ()) = with_pager(world, program, || {
             for n in 0..3 {
                 assert_fault(&uffd, page(n), FaultReason::Missing, n == 1);
                 uffd.copy(page(n), &bytes(n + 1), WAKE).unwrap();

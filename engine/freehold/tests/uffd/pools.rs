@@ -32,6 +32,7 @@ pub fn contents(numbers: std::ops::Range<u64>) -> Vec<u8> {
     bytes
 }
 
+/// Returns a world with a pool of `pages` huge pages.
 pub fn world_of(pages: u64) -> World {
     let world = World::with((pages + 4) * HUGE, Config::default());
     assert_eq!(world.engine().resize_huge_pool(HugePageSize::Mib2, pages, None), pages);
@@ -86,6 +87,7 @@ fn mapped(world: &World, process: &Process, pages: u64, private: bool) {
     }
 }
 
+/// Maps and registers huge pages of the pool.
 fn in_pool(
     world: &World,
     process: &Process,
@@ -226,7 +228,7 @@ fn copy_resolves_missing_faults_on_pools() {
                 assert_eq!(process.load(cpu, huge(1) + 5 * PAGE + 8), Ok(0u64));
                 process.store(cpu, huge(2) + 8, 5u64).unwrap();
             };
-            beside(world, program, || {
+            with_pager(world, program, || {
                 assert_fault(&uffd, huge(1), FaultReason::Missing, false);
                 assert_eq!(books(world), (4, 4), "no page is allocated before the pager fills it");
                 assert_eq!(uffd.copy(huge(1), &contents(71..72), WAKE), Ok(HUGE));
@@ -254,11 +256,11 @@ fn copy_resolves_missing_faults_on_pools() {
 #[test]
 fn fault_message_has_page_or_exact_address() {
     in_pools(1, |world, process, _| {
-        for (features, told) in [(Features::empty(), START), (Features::EXACT_ADDRESS, START + 0x12348)] {
+        for (features, address) in [(Features::empty(), START), (Features::EXACT_ADDRESS, START + 0x12348)] {
             let uffd = in_pool(world, process, (1, true), MISSING, features);
             let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, START + 0x12348).unwrap();
-            beside(world, program, || {
-                assert_fault(&uffd, told, FaultReason::Missing, false);
+            with_pager(world, program, || {
+                assert_fault(&uffd, address, FaultReason::Missing, false);
                 assert_eq!(uffd.copy(START, &contents(1..2), WAKE), Ok(HUGE));
             });
         }
@@ -304,7 +306,7 @@ fn continue_maps_pages_of_pools() {
             assert_eq!(process.load(cpu, huge(0)), Ok(11u64));
             process.store(cpu, huge(1) + 8, 22u64).unwrap();
         };
-        beside(world, program, || {
+        with_pager(world, program, || {
             assert_fault(&uffd, huge(0), FaultReason::Minor, false);
             assert_eq!(
                 uffd.copy(huge(0), &contents(0..1), WAKE),
@@ -323,7 +325,7 @@ fn continue_maps_pages_of_pools() {
         // C-29: CONTINUE in a private mapping maps the file's page for reading. A store copies the page.
         uffd.register(huge(32), 3 * HUGE, MINOR).unwrap();
         let program = |cpu: &mut Vcpu| process.store(cpu, huge(32) + 8, 33u64).unwrap();
-        beside(world, program, || {
+        with_pager(world, program, || {
             assert_fault(&uffd, huge(32), FaultReason::Minor, true);
             assert_eq!(uffd.continue_with(huge(32), HUGE, WAKE), Ok(HUGE));
         });
@@ -363,11 +365,11 @@ fn stores_to_protected_huge_pages_wait() {
             let uffd = in_pool(world, process, (3, private), WP, Features::empty());
             process.store(cpu, START, 1u64).unwrap();
             uffd.write_protect(START, 2 * HUGE, ON).unwrap();
-            let store = |at: u64, value: u64, told: u64| {
+            let store = |at: u64, value: u64, address: u64| {
                 let program = move |cpu: &mut Vcpu| process.store(cpu, at, value).unwrap();
-                beside(world, program, || {
-                    assert_fault(&uffd, told, FaultReason::WriteProtect, true);
-                    uffd.write_protect(told, HUGE, OFF).unwrap();
+                with_pager(world, program, || {
+                    assert_fault(&uffd, address, FaultReason::WriteProtect, true);
+                    uffd.write_protect(address, HUGE, OFF).unwrap();
                 });
                 assert_eq!(process.load(&mut world.machine.cpu(2), at), Ok(value));
             };
@@ -485,13 +487,14 @@ fn registered_memory_shares_no_page_tables() {
 fn child_gets_hugetlb_registration_only_with_the_event() {
     in_pools(4, |world, process, cpu| {
         for private in BOTH {
-            for told in BOTH {
-                let features = if told { Features::EVENT_FORK } else { Features::empty() } | Features::SIGBUS;
+            for has_event in BOTH {
+                let features =
+                    if has_event { Features::EVENT_FORK } else { Features::empty() } | Features::SIGBUS;
                 let uffd = in_pool(world, process, (2, private), WP, features);
                 process.store(cpu, START, 1u64).unwrap();
                 uffd.write_protect(START, 2 * HUGE, ON).unwrap();
                 let fork = |_: &mut Vcpu| Process::of(process.fork().unwrap());
-                let (child, own) = beside(world, fork, || match told.then(|| uffd.read()) {
+                let (child, own) = with_pager(world, fork, || match has_event.then(|| uffd.read()) {
                     Some(Ok(Message::Fork(own))) => Some(own),
                     None => None,
                     other => panic!("{other:?}"),
@@ -500,7 +503,7 @@ fn child_gets_hugetlb_registration_only_with_the_event() {
                 for n in 0..2 {
                     let stored = child.store(cpu, huge(n), 2u64);
                     let refused = Err(FaultError::Bus { addr: huge(n) });
-                    assert_eq!(stored, if told { refused } else { Ok(()) }, "{n}, private: {private}");
+                    assert_eq!(stored, if has_event { refused } else { Ok(()) }, "{n}, private: {private}");
                     assert_eq!(process.store(cpu, huge(n), 2u64), refused);
                 }
                 if let Some(own) = own {
@@ -509,9 +512,9 @@ fn child_gets_hugetlb_registration_only_with_the_event() {
                 }
                 assert_eq!(
                     process.load(cpu, START),
-                    Ok(match (private, told) {
+                    Ok(match (private, has_event) {
                         (true, _) => 1u64,
-                        (false, told) => 2 + u64::from(told),
+                        (false, has_event) => 2 + u64::from(has_event),
                     })
                 );
                 child.check();
@@ -527,15 +530,15 @@ fn c44_moved_hugetlb_mapping_keeps_protection_only_with_the_event() {
     const TO: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
     in_pools(2, |world, process, cpu| {
         for private in BOTH {
-            for told in BOTH {
+            for has_event in BOTH {
                 let features =
-                    if told { Features::EVENT_REMAP } else { Features::empty() } | Features::SIGBUS;
+                    if has_event { Features::EVENT_REMAP } else { Features::empty() } | Features::SIGBUS;
                 let uffd = in_pool(world, process, (2, private), WP | MISSING, features);
                 assert_eq!(uffd.copy(START, &contents(1..2), WAKE), Ok(HUGE));
                 uffd.write_protect(START, 2 * HUGE, ON).unwrap();
                 let remap = |_: &mut Vcpu| process.mremap(START, 2 * HUGE, 2 * HUGE, TO, huge(8));
-                let (moved, ()) = beside(world, remap, || {
-                    if told {
+                let (moved, ()) = with_pager(world, remap, || {
+                    if has_event {
                         assert!(matches!(uffd.read(), Ok(Message::Remap { len, .. }) if len == 2 * HUGE));
                     }
                 });
@@ -544,7 +547,7 @@ fn c44_moved_hugetlb_mapping_keeps_protection_only_with_the_event() {
                 assert_eq!(process.load(cpu, huge(8)), Ok(1u64));
                 for n in 8..10 {
                     let refused = Err(FaultError::Bus { addr: huge(n) });
-                    assert_eq!(process.store(cpu, huge(n), 2u64), if told { refused } else { Ok(()) });
+                    assert_eq!(process.store(cpu, huge(n), 2u64), if has_event { refused } else { Ok(()) });
                 }
                 process.munmap(huge(8), 2 * HUGE).unwrap();
             }
@@ -566,7 +569,7 @@ fn dontneed_and_remove_of_pools_send_events() {
                     until(|| uffd.copy(START, &[], WAKE) == Err(UffdError::Changing));
                     assert!(matches!(uffd.read(), Ok(Message::Remove(range)) if range == (START..huge(1))));
                 };
-                beside(world, discard, pager).0
+                with_pager(world, discard, pager).0
             };
             assert_eq!(advise(Advice::DontNeed), Ok(()));
             if !private {
@@ -578,7 +581,7 @@ fn dontneed_and_remove_of_pools_send_events() {
             assert_eq!(uffd.copy(START, &contents(3..4), WAKE), Ok(HUGE));
             assert_eq!(process.load(cpu, START), Ok(3u64));
             let unmap = |_: &mut Vcpu| process.munmap(START, 2 * HUGE).unwrap();
-            beside(world, unmap, || {
+            with_pager(world, unmap, || {
                 assert!(matches!(uffd.read(), Ok(Message::Unmap(range)) if range == (START..huge(2))));
             });
         }

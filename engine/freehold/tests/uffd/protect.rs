@@ -20,7 +20,7 @@ const OFF: ProtectMode = ProtectMode::empty();
 
 /// Stores, and checks that the store waits for the pager, which then removes the protection.
 fn store_waits(world: &World, process: &Process, uffd: &Uffd, at: u64, value: u64) {
-    beside(
+    with_pager(
         world,
         |cpu| process.store(cpu, at, value).unwrap(),
         || {
@@ -42,7 +42,7 @@ fn store_to_a_protected_page_waits_for_the_pager() {
         process.store(cpu, page(2), 1u64).unwrap();
         // A forced write must not bypass the protection.
         let debugger = |_: &mut Vcpu| process.write_memory(page(0), &31u64.to_le_bytes(), AccessMode::Forced);
-        let (written, ()) = beside(world, debugger, || {
+        let (written, ()) = with_pager(world, debugger, || {
             assert_fault(&uffd, page(0), FaultReason::WriteProtect, true);
             uffd.write_protect(page(0), PAGE, OFF).unwrap();
         });
@@ -123,7 +123,7 @@ fn wp_unpopulated_protects_missing_pages() {
         uffd.register(page(2), 2 * PAGE, WP | MISSING).unwrap();
         uffd.write_protect(page(2), 2 * PAGE, ON).unwrap();
         assert_eq!(uffd.zeropage(page(2), PAGE, WAKE), Err(UffdError::Present));
-        beside(
+        with_pager(
             world,
             |cpu| assert_eq!(process.load(cpu, page(2)), Ok(9u64)),
             || {
@@ -235,7 +235,7 @@ fn c44_moved_mapping_keeps_protection_only_with_the_event() {
             let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
             let remap = |_: &mut Vcpu| process.mremap(BASE, 3 * PAGE, 3 * PAGE, flags, to).unwrap();
             if features.contains(Features::EVENT_REMAP) {
-                beside(world, remap, || match uffd.read() {
+                with_pager(world, remap, || match uffd.read() {
                     Ok(Message::Remap { from: BASE, to: at, len }) => assert_eq!((at, len), (to, 3 * PAGE)),
                     other => panic!("{other:?}"),
                 });

@@ -8,6 +8,7 @@ use freehold::{
     vma::flags::VmFlags,
 };
 
+/// Returns the VmFlags line of smaps for the VMA at the address.
 fn flags_at(process: &Process, at: u64) -> String {
     let mut text = String::new();
     process.write_smaps(&mut text).unwrap();
@@ -15,6 +16,7 @@ fn flags_at(process: &Process, at: u64) -> String {
     line.lines().next().unwrap().trim().to_owned()
 }
 
+/// Returns the number of the VMA at the address, counted from the first VMA.
 fn position(process: &Process, at: u64) -> usize {
     process.maps(0).position(|line| line.start <= at && at < line.end).unwrap()
 }
@@ -164,7 +166,7 @@ fn registered_memory_gets_no_huge_pages() {
             assert_fault(&uffd, BASE, FaultReason::Missing, true);
             assert_eq!(uffd.copy(BASE, &bytes(7), WAKE), Ok(PAGE));
         };
-        beside(world, |cpu| process.store(cpu, BASE + 8, 8u64).unwrap(), serve);
+        with_pager(world, |cpu| process.store(cpu, BASE + 8, 8u64).unwrap(), serve);
         assert_eq!((process.load(cpu, BASE), process.rss().anon), (Ok(7u64), 1));
         // A huge page that was mapped before counts as present.
         process.mmap(BASE + HUGE, HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();

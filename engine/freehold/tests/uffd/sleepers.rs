@@ -69,7 +69,7 @@ fn c25_page_may_be_unmapped_during_the_wait() {
         let uffd = uffd(process, Features::empty());
         uffd.register(BASE, 4 * PAGE, MISSING).unwrap();
         let program = |cpu: &mut Vcpu| [0, 1, 2].map(|n| process.load::<u64>(cpu, page(n)));
-        let (read, ()) = beside(world, program, || {
+        let (read, ()) = with_pager(world, program, || {
             assert_fault(&uffd, page(0), FaultReason::Missing, false);
             anon(process, page(0), 1);
             uffd.wake(page(0), PAGE).unwrap();
@@ -90,7 +90,7 @@ fn c25_page_may_be_unmapped_during_the_wait() {
 fn c72_fatal_signal_ends_the_wait_for_a_pager() {
     everywhere(|world, process, cpu| {
         let uffd = registered(process, 2, MISSING, Features::empty());
-        let read = load_beside(world, process, &uffd, Task::kill, Task::revive);
+        let read = load_in_disturbed_task(world, process, &uffd, Task::kill, Task::revive);
         assert_eq!(read, Err(FaultError::Killed));
         assert!(uffd.try_read().is_none());
         assert_eq!(uffd.copy(page(0), &bytes(1), WAKE), Ok(PAGE));

@@ -1,4 +1,7 @@
 //! The kinds of advice of madvise, and checks that they share.
+//!
+//! Each advice has a file that implements it; `mod.rs` dispatches. The checks of this file only read flags of
+//! a VMA, so the caller keeps the VMA unchanged, and nothing is changed here.
 
 use crate::{
     error::MadviseError,

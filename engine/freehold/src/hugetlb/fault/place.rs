@@ -1,5 +1,9 @@
 //! The place of a huge page of a pool: its table, its entry, and the page that a private mapping allocates
 //! for it. Used by faults and by the pager of a userfaultfd.
+//!
+//! A page that was taken but not mapped must be discarded before the fault mutex is released. Until then no
+//! other task uses or renews the page's reservation. The caller keeps the VMA unchanged and its tables in
+//! place, as [`hugetlb`](crate::hugetlb) describes; the functions here take only the locks that they return.
 
 use crate::{
     Pfn, VirtAddr,

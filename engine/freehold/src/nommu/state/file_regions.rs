@@ -1,4 +1,9 @@
-//! The part of regions that files use.
+//! Without an MMU, the mappings of a file are found through *regions*: runs of contiguous frames (see
+//! [`nommu`](crate::nommu)). This file has the part of a region that its file uses, and the tree of these
+//! parts in each file.
+//!
+//! It lies below `file/`, because a file checks its tree before it loses pages. `nommu/region.rs` owns the
+//! region, and links it into the tree and unlinks it. No function of this file creates or frees a region.
 #![expect(unsafe_code, reason = "regions are linked by pointers")]
 
 use super::locked::{Locked, Read, Write};
@@ -10,6 +15,7 @@ use freehold_vmspace::PageRange;
 
 /// The part of a region that the tree of its file uses. A field of the region.
 pub(crate) struct RegionRecord {
+    /// Link in the tree of the file's regions. Guarded by the file's i_mmap lock.
     link: IntervalLink,
     /// True if the region's frames are the file's own. Constant.
     is_shared: bool,

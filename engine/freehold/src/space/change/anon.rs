@@ -1,4 +1,9 @@
 //! Choice of the anon_vma for a VMA that is about to get its first anonymous page.
+//!
+//! A VMA gets its anon_vma once, before its first page. The choice reads the neighbours of the VMA, because
+//! adjacent VMAs with different anon_vmas cannot merge later. The choice is therefore made under the mmap
+//! lock, or with the neighbours locked. `vma/anon_vma.rs` has the words in the VMA, and `rmap/tree/` the tree
+//! of an anon_vma.
 
 use crate::space::{
     AddressSpace,

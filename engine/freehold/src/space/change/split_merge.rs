@@ -245,7 +245,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         right
     }
 
-    /// Frees a VMA that was merged into another one and is in no tree any more.
+    /// Frees a VMA that was merged into another one and is not in a tree any more.
     #[expect(unsafe_code, reason = "takes ownership of what was just detached")]
     fn discard(&self, vma: &Vma<P>) {
         self.detach(vma);

@@ -2,7 +2,7 @@
 
 use super::{
     scene::{Scene, at},
-    support::oom::{self, EITHER, Left, NO_MEMORY, TRY_AGAIN, told},
+    support::oom::{self, EITHER, Left, NO_MEMORY, TRY_AGAIN, errno},
     *,
 };
 use freehold::{
@@ -20,23 +20,23 @@ const fn call(name: &'static str, run: fn(&mut Scene) -> Result<u64, Errno>) -> 
 
 fn map(scene: &Scene, page: u64, pages: u64, prot: Prot, flags: MapFlags) -> Result<u64, Errno> {
     let file = (!flags.contains(MapFlags::ANONYMOUS)).then_some(&scene.file);
-    told!(scene.process.mmap(at(page), pages * PAGE, prot, flags | MapFlags::FIXED, file, 0))
+    errno!(scene.process.mmap(at(page), pages * PAGE, prot, flags | MapFlags::FIXED, file, 0))
 }
 
 fn unmap(scene: &Scene, page: u64, pages: u64) -> Result<u64, Errno> {
-    told!(scene.process.munmap(at(page), pages * PAGE))
+    errno!(scene.process.munmap(at(page), pages * PAGE))
 }
 
 fn protect(scene: &Scene, page: u64, pages: u64, prot: Prot) -> Result<u64, Errno> {
-    told!(scene.process.mprotect(at(page), pages * PAGE, prot))
+    errno!(scene.process.mprotect(at(page), pages * PAGE, prot))
 }
 
 fn remap(scene: &Scene, from: u64, old: u64, new: u64, flags: RemapFlags, to: u64) -> Result<u64, Errno> {
-    told!(scene.process.mremap(at(from), old * PAGE, new * PAGE, flags, at(to)))
+    errno!(scene.process.mremap(at(from), old * PAGE, new * PAGE, flags, at(to)))
 }
 
 fn advise(scene: &Scene, page: u64, pages: u64, advice: Advice) -> Result<u64, Errno> {
-    told!(scene.process.madvise(at(page), pages * PAGE, advice))
+    errno!(scene.process.madvise(at(page), pages * PAGE, advice))
 }
 
 /// Moves the break to `pages` pages from its initial position.
@@ -47,6 +47,7 @@ fn heap(scene: &Scene, pages: i64) -> Result<u64, Errno> {
     if now == to { Ok(0) } else { Err(Errno::ENOMEM) }
 }
 
+/// Converts the result of an access: the value becomes 0, and the fault the errno of a call.
 fn fault<T>(result: Result<T, FaultError>) -> Result<u64, Errno> {
     result.map(|_| 0).map_err(|error| match error {
         FaultError::OutOfMemory => Errno::ENOMEM,
@@ -73,15 +74,15 @@ fn fork(scene: &mut Scene) -> Result<u64, Errno> {
 
 fn vdso(scene: &Scene) -> Result<u64, Errno> {
     let flags = VmFlags::READ | VmFlags::MAYREAD;
-    told!(scene.process.install_special(at(4000), PAGE, flags, &scene.vdso))
+    errno!(scene.process.install_special(at(4000), PAGE, flags, &scene.vdso))
 }
 
 fn lock(scene: &Scene, page: u64, pages: u64, flags: LockFlags) -> Result<u64, Errno> {
-    told!(scene.process.mlock2(at(page), pages * PAGE, flags))
+    errno!(scene.process.mlock2(at(page), pages * PAGE, flags))
 }
 
 fn lock_all(scene: &Scene, flags: LockAllFlags) -> Result<u64, Errno> {
-    told!(scene.process.mlockall(flags))
+    errno!(scene.process.mlockall(flags))
 }
 
 const FIXED: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
@@ -105,7 +106,7 @@ pub const CALLS: &[Call] = &[
     call("munmap of many VMAs", |s| unmap(s, 1, 44)),
     call("munmap over several tables", |s| unmap(s, 601, 622)),
     call("munmap inside a file", |s| unmap(s, 2005, 2)),
-    call("munmap, atomic", |s| told!(s.process.munmap_atomic(at(601), 622 * PAGE))),
+    call("munmap, atomic", |s| errno!(s.process.munmap_atomic(at(601), 622 * PAGE))),
     call("mprotect inside a VMA", |s| protect(s, 2, 2, R)),
     call("mprotect that joins two VMAs", |s| protect(s, 8, 4, RW)).needs_nothing(),
     call("mprotect that moves a border", |s| protect(s, 8, 2, RW)).needs_nothing(),
@@ -144,11 +145,11 @@ pub const CALLS: &[Call] = &[
         .errnos(EITHER)
         .changes(Left::Layout),
     call("mlock on fault", |s| lock(s, 2, 8, LockFlags::ONFAULT)).changes(Left::Layout),
-    call("munlock", |s| told!(s.process.munlock(at(2201), PAGE))),
+    call("munlock", |s| errno!(s.process.munlock(at(2201), PAGE))),
     call("mlockall", |s| lock_all(s, LockAllFlags::CURRENT.union(LockAllFlags::FUTURE))),
-    call("munlockall", |s| told!(s.process.munlockall())).needs_nothing(),
-    call("mseal", |s| told!(s.process.mseal(at(2), 2 * PAGE, 0))),
-    call("mbind", |s| told!(s.process.set_policy(at(2), 2 * PAGE, 7))),
+    call("munlockall", |s| errno!(s.process.munlockall())).needs_nothing(),
+    call("mseal", |s| errno!(s.process.mseal(at(2), 2 * PAGE, 0))),
+    call("mbind", |s| errno!(s.process.set_policy(at(2), 2 * PAGE, 7))),
     call("brk, up", |s| heap(s, 2)).needs_nothing(),
     call("brk, down", |s| heap(s, -2)),
     call("brk, all the way down", |s| heap(s, -4)).needs_nothing(),
@@ -161,7 +162,7 @@ pub const CALLS: &[Call] = &[
     // The stack grows, and then no frame is available. Linux behaves the same.
     call("a store that grows a stack", |s| store(s, 2997, 5)).changes(Left::Layout),
     call("a store to a page that a child has too", |s| store(s, 3, 5)).forked(),
-    call("a debugger's write", |s| told!(s.process.write_memory(at(9), &[1; 8], AccessMode::Forced)))
+    call("a debugger's write", |s| errno!(s.process.write_memory(at(9), &[1; 8], AccessMode::Forced)))
         .forked(),
     call("fork", fork),
     call("fork of a child's pages", fork).forked(),

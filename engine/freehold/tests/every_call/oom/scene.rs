@@ -1,4 +1,7 @@
 //! The mappings of a process whose calls run out of memory, and a view of what the process can see.
+//!
+//! `calls.rs` has the calls that are made on a scene, and `support/oom.rs` the harness that makes their
+//! allocations fail. A [`Scene`] is built again for every call, on a [`Stage`] that outlives it.
 
 use super::{
     calls::Call,

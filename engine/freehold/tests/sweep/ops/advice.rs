@@ -1,11 +1,11 @@
 //! madvise with every advice.
 
-use super::{Left, Op, PAGE, R, RW, op, told};
+use super::{Left, Op, PAGE, R, RW, errno, op};
 use crate::sweep::scene::Scene;
 use freehold::{call::Advice, error::Errno, remote::IoVec};
 
 fn advise(s: &Scene, advice: Advice) -> Result<u64, Errno> {
-    told!(s.process.madvise(s.at(1), 4 * s.unit, advice))
+    errno!(s.process.madvise(s.at(1), 4 * s.unit, advice))
 }
 
 macro_rules! advice {
@@ -39,14 +39,14 @@ pub const OPS: &[Op] = &[
     advice!(DontNeedLocked).needs_nothing(),
     advice!(Collapse).needs_nothing(),
     op("AddressSpace::madvise", "madvise Collapse after a split", |s| {
-        told!(s.process.mprotect(s.at(1), PAGE, R))?;
-        told!(s.process.mprotect(s.at(1), PAGE, RW))?;
+        errno!(s.process.mprotect(s.at(1), PAGE, R))?;
+        errno!(s.process.mprotect(s.at(1), PAGE, RW))?;
         advise(s, Advice::Collapse)
     })
     .leaves(Left::Anything),
     op("AddressSpace::process_madvise", "process_madvise", |s| {
         let parts = [1, 3].map(|unit| IoVec { base: s.at(unit), len: s.unit });
-        told!(s.process.process_madvise(&parts, Advice::PopulateWrite, true))
+        errno!(s.process.process_madvise(&parts, Advice::PopulateWrite, true))
     })
     .partial(),
     // The call works page by page, and failed memory does not become usable again.

@@ -1,6 +1,6 @@
 //! Files, segments, pools, and operations on pages by frame number.
 
-use super::{Left, Op, done, filled, made, op, told};
+use super::{Left, Op, done, errno, filled, made, op};
 use crate::sweep::{board::OpenBoard, scene::Scene, *};
 use freehold::{
     PageIndex, PageRange,
@@ -87,9 +87,9 @@ pub const OPS: &[Op] = &[
         done(|| s.device.mapping().revoke((0..4).into(), true))
     })
     .needs_nothing(),
-    op("Mapping::add_probe", "add_probe", |s| told!(file(s).add_probe(3 * PAGE + 32, &[0xcc, 0xcc]))),
-    op("Mapping::remove_probe", "remove_probe", |s| told!(file(s).remove_probe(PAGE + 100))),
-    op("Mapping::add_seals", "add_seals", |s| told!(file(s).add_seals(Seals::WRITE))).needs_nothing(),
+    op("Mapping::add_probe", "add_probe", |s| errno!(file(s).add_probe(3 * PAGE + 32, &[0xcc, 0xcc]))),
+    op("Mapping::remove_probe", "remove_probe", |s| errno!(file(s).remove_probe(PAGE + 100))),
+    op("Mapping::add_seals", "add_seals", |s| errno!(file(s).add_seals(Seals::WRITE))).needs_nothing(),
     op("Engine::migrate", "migrate", |s| {
         let frame = frame(s)?;
         s.world.engine().migrate(frame).map(|_| 0).map_err(|error| match error {
@@ -99,14 +99,14 @@ pub const OPS: &[Op] = &[
     }),
     op("Engine::memory_failure", "memory_failure", |s| {
         let frame = frame(s)?;
-        told!(s.world.engine().memory_failure(frame).map_err(|error: OfflineError| error))
+        errno!(s.world.engine().memory_failure(frame).map_err(|error: OfflineError| error))
     })
     .needs_nothing()
     .leaves(Left::Losses)
     .once(),
     op("Engine::soft_offline", "soft_offline", |s| {
         let frame = frame(s)?;
-        told!(s.world.engine().soft_offline(frame))
+        errno!(s.world.engine().soft_offline(frame))
     }),
     op("Engine::entries_of", "entries_of", |s| Ok(s.world.engine().entries_of(frame(s)?))).needs_nothing(),
     op("Engine::try_to_unmap", "try_to_unmap", |s| {

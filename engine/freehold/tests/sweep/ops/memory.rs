@@ -1,6 +1,10 @@
 //! Calls that change mappings, and accesses.
+//!
+//! Each entry of `OPS` names the public method and the arguments, and makes the call on a scene. It returns
+//! the error of the call as an [`Errno`], so that the harness can check whether the error is allowed.
+//! `complete.rs` fails if a public method has no entry here or in a neighbouring file.
 
-use super::{Left, Op, done, made, op, signal, told};
+use super::{Left, Op, done, errno, made, op, signal};
 use crate::sweep::{scene::Scene, stage::HOG, *};
 use freehold::{
     call::{LockAllFlags, LockFlags, RemapFlags, ShmFlags, SpecialPart},
@@ -24,11 +28,11 @@ fn map(s: &Scene, at: u64, units: u64, flags: MapFlags) -> Result<u64, Errno> {
 }
 
 fn unmap(s: &Scene, unit: u64, units: u64) -> Result<u64, Errno> {
-    told!(s.process.munmap(s.at(unit), units * s.unit))
+    errno!(s.process.munmap(s.at(unit), units * s.unit))
 }
 
 fn protect(s: &Scene, unit: u64, units: u64, prot: Prot) -> Result<u64, Errno> {
-    told!(s.process.mprotect(s.at(unit), units * s.unit, prot))
+    errno!(s.process.mprotect(s.at(unit), units * s.unit, prot))
 }
 
 fn remap(s: &Scene, from: (u64, u64), units: u64, flags: RemapFlags, to: u64) -> Result<u64, Errno> {
@@ -37,7 +41,7 @@ fn remap(s: &Scene, from: (u64, u64), units: u64, flags: RemapFlags, to: u64) ->
 }
 
 fn lock(s: &Scene, flags: LockFlags) -> Result<u64, Errno> {
-    told!(s.process.mlock2(s.at(2), 4 * s.unit, flags))
+    errno!(s.process.mlock2(s.at(2), 4 * s.unit, flags))
 }
 
 /// Moves the break by `pages` pages.
@@ -70,6 +74,7 @@ fn parts(s: &Scene) -> [IoVec; 2] {
     [IoVec { base: s.at(0), len: 16 }, IoVec { base: s.at(5), len: 16 }]
 }
 
+/// Converts the result of a transfer. A short count means that memory ran out.
 fn transferred(result: Result<usize, freehold::error::AccessError>, all: usize) -> Result<u64, Errno> {
     match result {
         Ok(done) if done < all => Err(Errno::ENOMEM),
@@ -91,8 +96,8 @@ pub const OPS: &[Op] = &[
     op("AddressSpace::mmap", "mmap, locked", |s| map(s, s.far(0), 4, ANON | MapFlags::LOCKED)),
     op("AddressSpace::mmap", "mmap of a stack", |s| map(s, s.far(0), 4, ANON | MapFlags::GROWSDOWN)),
     op("AddressSpace::mmap", "mmap of a device", |s| {
-        s.board.manner().whole = None;
-        told!(s.process.mmap(
+        s.board.driver_mode().whole = None;
+        errno!(s.process.mmap(
             s.far(0),
             4 * PAGE,
             RW,
@@ -104,15 +109,15 @@ pub const OPS: &[Op] = &[
     // The driver maps its frames after the replaced mapping was unmapped. As on Linux, a failure leaves a
     // hole.
     op("AddressSpace::mmap", "mmap of a device, whole, inside", |s| {
-        s.board.manner().whole = Some(u64::MAX);
-        told!(s.process.mmap(s.at(2), PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&s.device), 0))
+        s.board.driver_mode().whole = Some(u64::MAX);
+        errno!(s.process.mmap(s.at(2), PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&s.device), 0))
     })
     .leaves(Left::Anything),
     op("AddressSpace::munmap", "munmap inside", |s| unmap(s, 2, 3)),
     op("AddressSpace::munmap", "munmap of the start", |s| unmap(s, 0, 3)),
     op("AddressSpace::munmap", "munmap of all", |s| unmap(s, 0, 8)),
     op("AddressSpace::munmap_atomic", "munmap, atomic", |s| {
-        told!(s.process.munmap_atomic(s.at(2), 3 * s.unit))
+        errno!(s.process.munmap_atomic(s.at(2), 3 * s.unit))
     }),
     op("AddressSpace::mprotect", "mprotect inside", |s| protect(s, 2, 3, R)).leaves(Left::Layout),
     op("AddressSpace::mprotect", "mprotect of all", |s| protect(s, 0, 8, Prot::empty()))
@@ -120,12 +125,12 @@ pub const OPS: &[Op] = &[
         .leaves(Left::Layout),
     op("AddressSpace::mprotect", "mprotect to read and write", |s| protect(s, 1, 4, RW)).leaves(Left::Layout),
     op("AddressSpace::pkey_mprotect", "pkey_mprotect", |s| {
-        told!(s.process.pkey_mprotect(s.at(3), s.unit, R, 0))
+        errno!(s.process.pkey_mprotect(s.at(3), s.unit, R, 0))
     })
     .leaves(Left::Layout),
-    op("AddressSpace::pkey_alloc", "pkey_alloc", |s| told!(s.process.pkey_alloc(PkeyRights::empty())))
+    op("AddressSpace::pkey_alloc", "pkey_alloc", |s| errno!(s.process.pkey_alloc(PkeyRights::empty())))
         .needs_nothing(),
-    op("AddressSpace::pkey_free", "pkey_free", |s| told!(s.process.pkey_free(1))).needs_nothing(),
+    op("AddressSpace::pkey_free", "pkey_free", |s| errno!(s.process.pkey_free(1))).needs_nothing(),
     op("AddressSpace::mremap", "mremap in place", |s| remap(s, (0, 8), 10, RemapFlags::empty(), 0)),
     op("AddressSpace::mremap", "mremap that moves a part", |s| remap(s, (2, 3), 3, FIXED, s.far(0))),
     op("AddressSpace::mremap", "mremap that moves all", |s| remap(s, (0, 8), 8, FIXED, s.far(0)))
@@ -145,21 +150,21 @@ pub const OPS: &[Op] = &[
     op("AddressSpace::mremap", "mremap over itself", |s| remap(s, (0, 3), 3, FIXED, s.at(4)))
         .leaves(Left::Anything)
         .once(),
-    op("AddressSpace::mlock", "mlock", |s| told!(s.process.mlock(s.at(2), 4 * s.unit))).leaves(Left::Layout),
+    op("AddressSpace::mlock", "mlock", |s| errno!(s.process.mlock(s.at(2), 4 * s.unit))).leaves(Left::Layout),
     op("AddressSpace::mlock2", "mlock on fault", |s| lock(s, LockFlags::ONFAULT)).leaves(Left::Layout),
-    op("AddressSpace::munlock", "munlock", |s| told!(s.process.munlock(s.at(2), 2 * s.unit)))
+    op("AddressSpace::munlock", "munlock", |s| errno!(s.process.munlock(s.at(2), 2 * s.unit)))
         .leaves(Left::Layout),
     op("AddressSpace::mlockall", "mlockall", |s| {
-        told!(s.process.mlockall(LockAllFlags::CURRENT | LockAllFlags::FUTURE))
+        errno!(s.process.mlockall(LockAllFlags::CURRENT | LockAllFlags::FUTURE))
     })
     // Errors of single VMAs are not reported.
     .leaves(Left::Layout),
-    op("AddressSpace::munlockall", "munlockall", |s| told!(s.process.munlockall()))
+    op("AddressSpace::munlockall", "munlockall", |s| errno!(s.process.munlockall()))
         .needs_nothing()
         .leaves(Left::Layout),
-    op("AddressSpace::mseal", "mseal", |s| told!(s.process.mseal(s.at(2), 3 * s.unit, 0)))
+    op("AddressSpace::mseal", "mseal", |s| errno!(s.process.mseal(s.at(2), 3 * s.unit, 0)))
         .leaves(Left::Layout),
-    op("AddressSpace::set_policy", "mbind", |s| told!(s.process.set_policy(s.at(2), 4 * s.unit, 7)))
+    op("AddressSpace::set_policy", "mbind", |s| errno!(s.process.set_policy(s.at(2), 4 * s.unit, 7)))
         .leaves(Left::Layout),
     op("AddressSpace::brk", "brk up", |s| brk(s, 3)).needs_nothing(),
     op("AddressSpace::brk", "brk down", |s| brk(s, -2)),
@@ -167,20 +172,20 @@ pub const OPS: &[Op] = &[
         .needs_nothing(),
     op("AddressSpace::set_arguments", "set_arguments", |s| {
         let arguments = Arguments { args: s.at(0)..s.at(1), env: s.at(1)..s.at(2) };
-        told!(s.process.set_arguments(&arguments))
+        errno!(s.process.set_arguments(&arguments))
     })
     .needs_nothing(),
     op("AddressSpace::fork", "fork", fork),
     op("AddressSpace::clear", "exit", |s| done(|| s.process.clear())).needs_nothing(),
-    op("AddressSpace::shmat", "shmat", |s| told!(s.process.shmat(&s.segment, s.far(0), ShmFlags::empty()))),
+    op("AddressSpace::shmat", "shmat", |s| errno!(s.process.shmat(&s.segment, s.far(0), ShmFlags::empty()))),
     op("AddressSpace::shmat", "shmat inside", |s| {
-        told!(s.process.shmat(&s.segment, s.at(2), ShmFlags::REMAP))
+        errno!(s.process.shmat(&s.segment, s.at(2), ShmFlags::REMAP))
     }),
-    op("AddressSpace::shmdt", "shmdt", |s| told!(s.process.shmdt(s.at(0))))
+    op("AddressSpace::shmdt", "shmdt", |s| errno!(s.process.shmdt(s.at(0))))
         .needs_nothing()
         .leaves(Left::Anything),
     op("AddressSpace::remap_file_pages", "remap_file_pages", |s| {
-        told!(s.process.remap_file_pages(
+        errno!(s.process.remap_file_pages(
             s.at(1),
             2 * s.unit,
             Prot::empty(),
@@ -189,13 +194,13 @@ pub const OPS: &[Op] = &[
         ))
     }),
     op("AddressSpace::install_special", "install_special", |s| {
-        told!(s.process.install_special(s.far(0), PAGE, VmFlags::READ, &s.vdso))
+        errno!(s.process.install_special(s.far(0), PAGE, VmFlags::READ, &s.vdso))
     }),
     op("AddressSpace::install_specials", "install_specials", |s| {
         let part = |len| SpecialPart { len, flags: VmFlags::READ | VmFlags::EXEC, special: &s.vdso };
-        told!(s.process.install_specials(0, &[part(PAGE), part(2 * PAGE), part(PAGE)]))
+        errno!(s.process.install_specials(0, &[part(PAGE), part(2 * PAGE), part(PAGE)]))
     }),
-    op("AddressSpace::move_stack", "move_stack", |s| told!(s.process.move_stack(s.at(0), 512 * PAGE))),
+    op("AddressSpace::move_stack", "move_stack", |s| errno!(s.process.move_stack(s.at(0), 512 * PAGE))),
     op("AddressSpace::handle_fault", "a store to unpopulated memory", |s| {
         let at = s.at(5);
         signal(s.process.store(&mut s.cpu, at, 9u64))

@@ -1,6 +1,6 @@
 //! Calls that only read.
 
-use super::{Op, made, op, told};
+use super::{Op, errno, made, op};
 use crate::sweep::scene::Scene;
 use freehold::{
     UserRange,
@@ -56,24 +56,24 @@ pub const OPS: &[Op] = &[
     })
     .needs_nothing(),
     op("AddressSpace::query_vma", "query_vma", |s| {
-        told!(s.process.query_vma(s.at(1), QueryFlags::COVERING_OR_NEXT))
+        errno!(s.process.query_vma(s.at(1), QueryFlags::COVERING_OR_NEXT))
     })
     .needs_nothing(),
     op("AddressSpace::probe_at", "probe_at", |s| Ok(u64::from(s.process.probe_at(s.at(1) + 100).is_some())))
         .needs_nothing(),
     op("AddressSpace::mincore", "mincore", |s| {
         let mut out = vec_of(s);
-        told!(s.process.mincore(s.at(0), 8 * s.unit, &mut out))
+        errno!(s.process.mincore(s.at(0), 8 * s.unit, &mut out))
     })
     .needs_nothing(),
-    op("AddressSpace::msync", "msync", |s| told!(s.process.msync(s.at(0), 8 * s.unit, SyncFlags::SYNC)))
+    op("AddressSpace::msync", "msync", |s| errno!(s.process.msync(s.at(0), 8 * s.unit, SyncFlags::SYNC)))
         .needs_nothing(),
     op("AddressSpace::read_cmdline", "read_cmdline", |s| {
         let read = s.process.read_cmdline(0, &mut [0; 16]);
-        told!(read)
+        errno!(read)
     })
     .needs_nothing(),
-    op("AddressSpace::read_environ", "read_environ", |s| told!(s.process.read_environ(0, &mut [0; 16])))
+    op("AddressSpace::read_environ", "read_environ", |s| errno!(s.process.read_environ(0, &mut [0; 16])))
         .needs_nothing(),
     op("AddressSpace::write", "the locks", |s| {
         drop(s.process.space().write());

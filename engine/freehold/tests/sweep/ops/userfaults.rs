@@ -1,6 +1,6 @@
 //! userfaultfd.
 
-use super::{Left, Op, done, made, op, told};
+use super::{Left, Op, done, errno, made, op};
 use crate::sweep::{scene::Scene, *};
 use freehold::{
     error::{Errno, UffdError},
@@ -27,7 +27,7 @@ fn all(done: Result<u64, UffdError>, bytes: u64) -> Result<u64, Errno> {
 }
 
 fn register(s: &Scene, mode: RegisterMode) -> Result<u64, Errno> {
-    told!(s.uffd.register(s.at(1), 4 * s.unit, mode))
+    errno!(s.uffd.register(s.at(1), 4 * s.unit, mode))
 }
 
 pub const OPS: &[Op] = &[
@@ -39,7 +39,7 @@ pub const OPS: &[Op] = &[
     op("Userfaultfd::register", "register, write-protected", |s| register(s, RegisterMode::WP))
         .leaves(Left::Layout),
     op("Userfaultfd::register", "register, minor", |s| register(s, RegisterMode::MINOR)).leaves(Left::Layout),
-    op("Userfaultfd::unregister", "unregister", |s| told!(s.uffd.unregister(s.at(2), 2 * s.unit)))
+    op("Userfaultfd::unregister", "unregister", |s| errno!(s.uffd.unregister(s.at(2), 2 * s.unit)))
         .leaves(Left::Layout),
     op("Userfaultfd::copy", "copy", |s| all(s.uffd.copy(s.at(7), contents(s, 1), FillMode::empty()), s.unit)),
     op("Userfaultfd::copy", "copy, protected", |s| {
@@ -60,12 +60,12 @@ pub const OPS: &[Op] = &[
     op("Userfaultfd::poison", "poison", |s| all(s.uffd.poison(s.at(7), s.unit, FillMode::empty()), s.unit))
         .needs_nothing(),
     op("Userfaultfd::write_protect", "write_protect", |s| {
-        told!(s.uffd.write_protect(s.at(0), 4 * s.unit, ProtectMode::WP))
+        errno!(s.uffd.write_protect(s.at(0), 4 * s.unit, ProtectMode::WP))
     })
     .needs_nothing()
     .leaves(Left::Pages),
     op("Userfaultfd::write_protect", "write_protect, off", |s| {
-        told!(s.uffd.write_protect(s.at(0), 8 * s.unit, ProtectMode::empty()))
+        errno!(s.uffd.write_protect(s.at(0), 8 * s.unit, ProtectMode::empty()))
     })
     .needs_nothing(),
     op("Userfaultfd::move_pages", "move_pages", |s| {
@@ -73,7 +73,7 @@ pub const OPS: &[Op] = &[
     })
     .needs_nothing()
     .leaves(Left::Pages),
-    op("Userfaultfd::wake", "wake", |s| told!(s.uffd.wake(s.at(0), s.unit))).needs_nothing(),
+    op("Userfaultfd::wake", "wake", |s| errno!(s.uffd.wake(s.at(0), s.unit))).needs_nothing(),
     op("Userfaultfd::try_read", "try_read", |s| Ok(u64::from(s.uffd.try_read().is_some()))).needs_nothing(),
     // If there is no memory, the call does not merge VMAs, because it cannot report an error.
     op("Userfaultfd::close", "close", |s| done(|| s.uffd.close())).needs_nothing(),
