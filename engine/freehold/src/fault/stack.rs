@@ -28,8 +28,9 @@ impl<P: Platform> AddressSpace<P> {
     /// Grows the stack above `addr` down to `addr`, the start of an unmapped page. Also returns `Ok` if the
     /// address is mapped by now; the caller then looks it up again.
     ///
-    /// Growth changes the set of VMAs, so a read lock is not sufficient, not even next to a munmap that has
-    /// downgraded its lock: the stack could grow into page tables that are about to be freed (hazard C-3).
+    /// Growth changes the bounds of a VMA, so a read lock is not sufficient. A munmap that has downgraded its
+    /// lock also holds a read lock: the stack could grow into page tables that this munmap is about to free
+    /// (hazard C-3).
     /// The state that was seen under the read lock is therefore checked again under the write lock, which is
     /// granted only after every munmap of the range has ended. A range writer claims the range instead; a
     /// range that is being unmapped cannot be claimed.

@@ -94,7 +94,7 @@ pub enum Write {
     RangesOnly,
 }
 
-/// The locking designs of an address space. The default of each is its last value.
+/// The locking designs of an address space. The default of each is its last value that is not for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Locking {
     /// The design of munmap.
