@@ -3,8 +3,8 @@
 //!
 //! A kernel keeps one [`AddressSpace`](space::AddressSpace) per process: the mapped areas (VMAs), the page
 //! tables, and the rules by which system calls and page faults change both. The engine does not depend on a
-//! particular kernel. The trait [`platform::Platform`], with its supertraits, supplies frames, the direct map,
-//! TLBs, processors, waiting and grace periods.
+//! particular kernel. The trait [`platform::Platform`], with its supertraits, supplies frames, the direct
+//! map, TLBs, processors, waiting and grace periods.
 //!
 //! # An embedding
 //!
