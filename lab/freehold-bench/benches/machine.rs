@@ -1,4 +1,8 @@
 //! The costs of the machine itself, to separate them from those of the engine.
+//!
+//! Three groups: accesses through the TLB (hit, flush, fault), allocation and contents of frames, and
+//! functions of the host (read sections, waiting). `cargo bench --bench machine`. Benches of the engine
+//! include these costs, because it runs on this machine.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -10,6 +14,7 @@ use std::hint::black_box;
 
 const AT: u64 = 0x40_0000;
 
+/// A machine and a space with mapped pages.
 struct Setup {
     machine: Machine,
     mmu: Mmu<X86_4>,
@@ -36,10 +41,12 @@ fn setup(config: MachineConfig) -> Setup {
     Setup { machine, mmu, leaves: table }
 }
 
+/// The handler of a fault that must not happen.
 fn no_fault(address: VirtAddr, _: Access) -> Result<(), VirtAddr> {
     Err(address)
 }
 
+/// Measures accesses by a CPU.
 fn accesses(c: &mut Criterion) {
     let kinds = [
         ("phantom", MachineConfig::phantom(1 << 30).fast()),
@@ -91,6 +98,7 @@ fn accesses(c: &mut Criterion) {
     }
 }
 
+/// Measures frames and tables.
 fn memory(c: &mut Criterion) {
     for (name, config) in [
         ("phantom", MachineConfig::phantom(64 << 30).fast()),
@@ -119,6 +127,7 @@ fn memory(c: &mut Criterion) {
     }
 }
 
+/// Measures functions of the host.
 fn host(c: &mut Criterion) {
     c.bench_function("with_cpu", |b| b.iter(|| <Machine>::with_cpu(black_box)));
     c.bench_function("rcu_read", |b| b.iter(<Machine>::rcu_read));

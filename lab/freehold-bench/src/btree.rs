@@ -1,4 +1,8 @@
 //! A simple implementation for comparison: a map of areas by start behind a reader/writer lock.
+//!
+//! One of the simpler implementations that the benches compare the engine with (`lib.rs`): what a kernel
+//! writes first. Lookups take the lock for reading, changes for writing; there is no page table. The
+//! operations are those of [`Subject`].
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use parking_lot::RwLock;
@@ -7,7 +11,9 @@ use std::collections::BTreeMap;
 /// An area: its end and its rights.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Area {
+    /// The address after the last byte.
     end: u64,
+    /// The access rights.
     rights: u32,
 }
 

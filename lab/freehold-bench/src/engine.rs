@@ -1,4 +1,8 @@
 //! The engine on phantom memory, with oracles off.
+//!
+//! [`Space`] is the engine's [`Subject`]: one process on a machine of its own. Oracles are off and the
+//! memory is phantom, so a bench measures the engine and not checks or copies. The benches create spaces
+//! with the lock designs and placements that they compare.
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use freehold::engine::{Config, Engine};
@@ -10,7 +14,9 @@ const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFla
 
 /// A process of the engine.
 pub struct Space {
+    /// The machine of the process.
     machine: Machine,
+    /// The process.
     process: Process,
 }
 

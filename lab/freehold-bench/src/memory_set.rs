@@ -1,4 +1,8 @@
 //! The crate `memory_set` behind a mutex, without a page table.
+//!
+//! One of the simpler implementations that the benches compare the engine with (`lib.rs`). Its backend does
+//! nothing, so only the bookkeeping of areas is measured; `paged_set.rs` adds a page table. The operations
+//! are those of [`Subject`].
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use memory_addr::{AddrRange, VirtAddr};

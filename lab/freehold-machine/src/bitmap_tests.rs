@@ -1,3 +1,5 @@
+//! Tests the bitmap of free numbers (`bitmap.rs`) against a set and a linear search.
+
 use super::*;
 use std::collections::BTreeSet;
 

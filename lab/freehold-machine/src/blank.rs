@@ -1,4 +1,9 @@
 //! Types whose initial value is all zero bytes.
+//!
+//! The arrays of a machine (frames, tables, records) are mapped from the host as zero pages and used without
+//! initialisation, so that large machines cost nothing until they are touched. A type may be in such an
+//! array only if it implements [`Blank`], which asserts that zero bytes are a valid value. Under the checker
+//! of schedules, values are built one by one instead.
 #![expect(unsafe_code, reason = "promises about bytes")]
 
 use crate::contents::Page;

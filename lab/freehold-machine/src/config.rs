@@ -1,4 +1,8 @@
 //! The configuration of a machine.
+//!
+//! A test or tool builds a [`MachineConfig`] from [`MachineConfig::backed`] or [`MachineConfig::phantom`]
+//! and changes it with the other functions, then passes it to [`Machine::new`](crate::Machine::new). Sizes
+//! are in bytes of simulated memory. A machine keeps its configuration; it cannot be changed later.
 
 /// The memory of a machine's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

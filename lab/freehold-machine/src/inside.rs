@@ -1,4 +1,9 @@
 //! Counts of the sections that a thread is in; see [`context`](crate::context).
+//!
+//! A [`Context`] is thread-local (`local.rs`): only its thread reads and writes it, so plain cells suffice.
+//! Guards call [`Context::enter`] and [`Context::leave`]; hooks call [`Context::check`] with the sections in
+//! which they are forbidden, and the check panics with the names of the call and of the section. Without
+//! debug assertions nothing calls them.
 
 use std::cell::Cell;
 
@@ -48,15 +53,18 @@ impl Context {
         }
     }
 
+    /// Returns true if the thread is in such a section.
     pub(crate) fn is_inside(&self, what: Inside) -> bool {
         self.inside[what as usize].get() > 0
     }
 
+    /// Notes that the thread enters a section.
     pub(crate) fn enter(&self, what: Inside) {
         let count = &self.inside[what as usize];
         count.set(count.get() + 1);
     }
 
+    /// Notes that the thread leaves a section.
     pub(crate) fn leave(&self, what: Inside) {
         let count = &self.inside[what as usize];
         count.set(count.get().checked_sub(1).unwrap_or_else(|| panic!("{what:?} ends but never began")));
@@ -71,6 +79,7 @@ impl Context {
         [TableLock, SpinLock, Cpu, Walk, Read].iter().any(|what| self.is_inside(*what))
     }
 
+    /// Panics if the thread is in one of the sections `banned`.
     #[inline(never)]
     pub(crate) fn check(&self, call: &'static str, banned: Banned) {
         let here = std::ptr::from_ref(&call).addr();

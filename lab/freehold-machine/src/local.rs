@@ -1,4 +1,8 @@
 //! The machine's data per thread: the virtual CPU that the thread runs on, and failures to inject.
+//!
+//! Each host keeps one [`Local`] per thread: `host_std` in a thread-local, `host_shuttle` and `host_sim` per
+//! task of the checker or of the run. `cpu.rs` sets the CPU when a thread begins to run one, and `inject.rs`
+//! sets the failures of allocations. Only the owning thread or task accesses it.
 
 use crate::inside::Context;
 use std::cell::Cell;
@@ -15,13 +19,16 @@ pub(crate) struct Local {
     lasting: Cell<bool>,
     /// Number of failures since the last `set_failure`.
     failed: Cell<u64>,
+    /// The sections that the thread is in.
     context: Context,
 }
 
 /// A virtual CPU of one of the machines of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CpuId {
+    /// Number of the machine in this process.
     pub(crate) machine: u64,
+    /// Number of the CPU in its machine.
     pub(crate) number: usize,
 }
 
@@ -42,21 +49,25 @@ impl Local {
         &self.context
     }
 
+    /// Returns the CPU that the thread runs on.
     #[inline]
     pub(crate) fn cpu(&self) -> Option<CpuId> {
         self.cpu.get()
     }
 
+    /// Sets the CPU. Returns the one before.
     pub(crate) fn replace_cpu(&self, cpu: Option<CpuId>) -> Option<CpuId> {
         self.cpu.replace(cpu)
     }
 
+    /// Makes the `nth` allocation from now fail, and those after it if `lasting`. 0: none fails.
     pub(crate) fn set_failure(&self, nth: u64, lasting: bool) {
         self.countdown.set(nth);
         self.lasting.set(lasting);
         self.failed.set(0);
     }
 
+    /// Returns the number of failures since the last call of `set_failure`.
     pub(crate) fn failures(&self) -> u64 {
         self.failed.get()
     }
@@ -67,6 +78,7 @@ impl Local {
         self.countdown.get() != 0 && self.count_down()
     }
 
+    /// Counts one allocation. Returns true at the one that fails.
     #[cold]
     fn count_down(&self) -> bool {
         let left = self.countdown.get();

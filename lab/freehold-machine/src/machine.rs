@@ -1,4 +1,10 @@
 //! The handle of a machine, and the traits of the engine that the handle implements.
+//!
+//! [`Machine`] is what the engine sees of the hardware and of the kernel below it: [`Host`] (waiting, RCU,
+//! clock), [`TableMemory`] (page tables) and [`Platform`] (frames, TLB flushes). The functions here check
+//! their context (`context.rs`), count, and pass the work on: to `pool.rs` and `contents.rs` for memory, to
+//! `mmu.rs` for flushes, and to the host (`host_std` or another) for threads. The state is in [`Inner`]; a
+//! handle has none.
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
 use crate::config::MachineConfig;
@@ -26,6 +32,7 @@ use std::sync::Arc;
 ///
 /// `F` is the format of the page tables.
 pub struct Machine<F: Format = X86_4> {
+    /// The state, shared by all handles.
     inner: Arc<Inner<F>>,
 }
 
@@ -82,6 +89,7 @@ impl<F: Format> Machine<F> {
         ranges + all
     }
 
+    /// Copies the contents of a frame. Phantom memory has none.
     fn copy_page(&self, to: Pfn, from: Pfn) {
         if let (Some(to), Some(from)) = (self.inner.page(to), self.inner.page(from)) {
             to.copy_from(from);

@@ -1,4 +1,9 @@
 //! Reports of a machine: what is in use, and counts of events.
+//!
+//! [`Accounting`] lists what is in use at one moment: a test calls [`Accounting::assert_clean`] after all
+//! address spaces are dropped, and finds leaks. [`MachineStats`] counts events since the machine was built.
+//! Both are read from atomics and short locks of `inner.rs` while the machine runs, so counts of concurrent
+//! events may be slightly apart.
 
 use crate::inner::Inner;
 use crate::pool::PoolCounts;

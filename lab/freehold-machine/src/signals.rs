@@ -1,4 +1,9 @@
 //! The signals of a task, and its killable and interruptible waits: the part that all hosts share.
+//!
+//! A [`Task`] is a thread that may get signals; tests send them, and the engine's waits end with [`Killed`]
+//! or [`Interrupted`]. A sender sets a flag and then wakes the task; a waiting task checks the flags after
+//! it has announced its sleep, so no signal is lost. Each host (`host_std`, `host_shuttle`, `host_sim`) has
+//! its own sleep and wake-up (`wait.rs`).
 
 use super::wait::{Sleep, wait_unless_over};
 use freehold_sync::atomic::AtomicU32;
@@ -10,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Clone, Debug)]
 pub struct Task(pub(super) Arc<Record>);
 
+/// The state of a task. All fields are atomics, which the task and senders access.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// True if a fatal signal is pending. The sender writes the flag and the task reads it.
@@ -28,7 +34,9 @@ pub(super) struct Record {
 /// Which signals end a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
+    /// Only a fatal signal.
     ByFatal,
+    /// Any signal.
     ByAny,
 }
 
@@ -64,10 +72,12 @@ impl Task {
         self.0.countdown.store(nth, Ordering::SeqCst);
     }
 
+    /// Returns true if a pending signal ends such a sleep.
     pub(super) fn is_over(&self, ends: Ends) -> bool {
         self.is_killed() || ends == Ends::ByAny && self.0.signalled.load(Ordering::SeqCst)
     }
 
+    /// Counts the beginning of a wait.
     pub(super) fn count_wait(&self) {
         // SeqCst: pairs with the load in `waits`. A test that sees the new count also sees what the task did
         // before.

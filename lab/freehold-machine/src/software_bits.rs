@@ -1,4 +1,9 @@
 //! A format whose hardware leaves the accessed and dirty bits of leaves to software.
+//!
+//! Some processors fault when a bit must be set, and the kernel sets it. [`SoftwareBits`] wraps any format
+//! and changes only the hardware's step ([`Format::hardware_step`]): instead of setting a bit, it raises a
+//! fault. Tests run the engine on it (`tests/shuttle_engine/software_bits.rs`). All other functions pass
+//! through to `F`.
 
 use freehold_pagetable::{
     Access, FaultCode, Format, Kind, Level, MarkerKind, Pfn, PteFlags, Rights, WalkFault,

@@ -1,12 +1,16 @@
+//! Tests the TLB of one simulated CPU (`tlb.rs`): tags, flushes by range, cached page tables, and eviction.
+
 use super::*;
 use freehold_pagetable::{PteFlags, X86_5};
 
 const RIGHTS: Rights = Rights { write: true, user: true, exec: true };
 
+/// Returns the place of an entry in the TLB.
 fn place(space: usize, address: u64, level: Level) -> Place {
     Place { space: SpaceTag::new(space), address: VirtAddr::new(address), level, stamp: 0 }
 }
 
+/// Inserts an entry for a writable, dirty page at `at`.
 fn fill(tlb: &mut Tlb, at: Place) {
     let raw = X86_5::leaf(at.level, Pfn::new(0), PteFlags::USER | PteFlags::WRITE | PteFlags::DIRTY);
     tlb.insert::<X86_5>(at, raw, RIGHTS);

@@ -1,4 +1,8 @@
 //! Threads, waiting, signals and grace periods.
+//!
+//! These are the functions that a machine gives to the engine as its host: futex waits, fatal and other
+//! signals, CPU numbers, the clock, RCU read sections, deferred functions and barriers. The same tests run
+//! on threads, and under the checker of schedules (`cfg(shuttle)`) with fewer repetitions.
 
 use crate::common::*;
 use freehold_machine::Task;

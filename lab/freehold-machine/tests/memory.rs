@@ -1,4 +1,8 @@
 //! Frames, tables and contents, in both kinds of memory.
+//!
+//! The tests use the allocators and the contents of a machine as the engine does through its traits, and
+//! inject failures of allocations. Backed memory has contents; phantom memory reads as zero and may be
+//! larger than the host.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};

@@ -1,4 +1,8 @@
 //! Each oracle detects the mistake that it exists for, in a kernel that is otherwise correct.
+//!
+//! An oracle of the machine panics when a kernel makes a mistake with frames, tables or flushes. Each test
+//! makes one mistake with the minimal kernel of `common`, and expects the panic with its message; the first
+//! test makes none. Without these tests, a broken oracle would let every other test pass.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};

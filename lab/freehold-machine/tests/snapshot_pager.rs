@@ -1,4 +1,8 @@
 //! The pager of the example `snapshot_pager`, with a process whose memory changes concurrently.
+//!
+//! The pager of the example serves pages of a snapshot through a userfaultfd. The test starts a process
+//! whose memory the pager serves, and lets the process store, discard, move, fork and unmap at the same
+//! time. Each page must be read with the bytes of the snapshot, or as the process has changed it.
 
 #[path = "../examples/snapshot_pager/pager.rs"]
 #[allow(dead_code, reason = "only the example uses these items")]

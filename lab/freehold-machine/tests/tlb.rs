@@ -1,4 +1,9 @@
 //! Translations that TLBs cache, and the operations that flush them.
+//!
+//! A TLB of this machine keeps a stale translation until a flush, as real ones may. The tests use the
+//! minimal kernel of `common`, which writes page table entries directly: each changes an entry, shows that a
+//! CPU still uses the old translation, flushes, and shows that the new one is used. The oracles check the
+//! same in the tests of the engine.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};

@@ -1,17 +1,23 @@
-//! Compares two or three of the model, the engine and the running kernel on random calls.
+//! Makes random calls and compares the results of the model, the engine and the running kernel.
 //!
 //! `cargo run -p freehold-model --release --example differential -- --calls 1000000 --seed 1`
 //!
-//! Options:
-//! - `--subjects model,linux`: the subjects to compare, any pair of `model`, `engine`, `linux`, or all three.
-//!   With all three, the model is compared with the engine first, and then the engine with the kernel.
-//! - `--locking N`: the lock design of the engine, an index of `Locking::ALL`. By default all designs run,
-//!   each with `--calls` calls and its own seeds.
-//! - `--calls N`, `--seed N`, `--per-run N`, `--maps-every N`
-//! - `--may-lock`: no lock limit
-//! - `--room N`: only N mappings below `max_map_count` (slow to set up on the kernel, so use a large
-//!   `--per-run`)
-//! - `--stats`: print the results of each call
+//! Two subjects at a time make the same calls; then the results, the VMAs and the pages are compared. At the
+//! first difference the program prints the calls of the run and exits with status 1. It exits with status 2
+//! if it cannot make calls to the running kernel, and with 0 if all results are equal. Calls to the kernel
+//! run in child processes.
+//!
+//! | option | default | meaning |
+//! | --- | --- | --- |
+//! | `--subjects A,B` | `model,linux` | the subjects to compare: any pair of `model`, `engine`, `linux`, or all three. With all three, the model is compared with the engine first, and then the engine with the kernel |
+//! | `--calls N` | 1000000 | number of calls per comparison |
+//! | `--seed N` | 1 | seed of the random calls |
+//! | `--per-run N` | 256 | number of calls per run; each run begins with a new address space |
+//! | `--maps-every N` | 32 | number of calls between two comparisons of all VMAs |
+//! | `--locking N` | all designs | the lock design of the engine, an index of `Locking::ALL`. Each design gets `--calls` calls and its own seeds |
+//! | `--may-lock` | off | no limit of locked memory |
+//! | `--room N` | not set | only N mappings below `max_map_count` (slow to set up on the kernel, so use a large `--per-run`) |
+//! | `--stats` | off | print the number of results of each call |
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -23,14 +29,21 @@ use freehold_model::op::ERRNOS;
 use freehold_model::world::Quirks;
 use freehold_model::{Engine, Model, Subject, World, text};
 
+/// The options of the command line.
 struct Options {
+    /// Number of calls, their seed, and the length of a run.
     plan: Plan,
+    /// Names of the subjects: `model`, `engine`, `linux`.
     subjects: Vec<String>,
+    /// The lock designs of the engine to compare.
     lockings: Vec<Locking>,
+    /// True if the results of each call are counted and printed.
     stats: bool,
+    /// The setup of the processes of the running kernel, and of the world of the other subjects.
     linux: linux::Options,
 }
 
+/// Parses the command line. Panics if it has an unknown option or a bad number.
 fn options() -> Options {
     let mut options = Options {
         plan: Plan { seed: 1, calls: 1_000_000, per_run: 256, between_maps: 32 },
@@ -64,7 +77,8 @@ fn options() -> Options {
     options
 }
 
-/// Compares, prints, and returns whether the subjects agree. `turn` is the number of designs that ran before.
+/// Compares two subjects, and prints the counts and the first difference. Returns true if the subjects agree.
+/// `turn` is the number of designs that ran before; it selects the seeds.
 fn compare<A: Subject, B: Subject>(what: &str, a: &mut A, b: &mut B, options: &Options, turn: usize) -> bool {
     let began = Instant::now();
     let plan = Plan { seed: options.plan.seed + ((turn as u64) << 32), ..options.plan };
@@ -93,6 +107,7 @@ fn compare<A: Subject, B: Subject>(what: &str, a: &mut A, b: &mut B, options: &O
     false
 }
 
+/// Prints the number of occurrences of each result of each call.
 fn print_ends(report: &Report) {
     for ((name, end), count) in &report.ends {
         let end = match ERRNOS.iter().find(|(e, _)| e == end) {

@@ -1,4 +1,10 @@
 //! Random calls, biased towards collisions in a small window and towards edges. A model tracks the state.
+//!
+//! `compare.rs` creates a [`Generator`] for each run, with the number of the run as the seed, and applies
+//! each call to both subjects. The kind of a call is drawn by the mix of the run. Its arguments are odd
+//! values, or lie near existing mappings, which the shadow model knows. A call that leaves the arena
+//! (`escape.rs`), or meets a quirk that the world avoids, is drawn again. Equal seeds and worlds give equal
+//! calls.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -17,13 +23,21 @@ struct Mix {
     window: u64,
     /// First page of the window.
     base: u64,
+    /// True if the run maps files and makes calls on them.
     files: bool,
+    /// True if processes fork.
     forks: bool,
+    /// True if resource limits are set.
     limits: bool,
+    /// True if memory is locked.
     locks: bool,
+    /// True if mappings grow downwards.
     stacks: bool,
+    /// True if guard pages are installed.
     guards: bool,
+    /// True if memory is sealed.
     seals: bool,
+    /// True if brk is called.
     heap: bool,
     /// True if few calls unmap.
     dense: bool,
@@ -36,10 +50,13 @@ struct Mix {
 
 /// Draws random calls.
 pub struct Generator {
+    /// The source of all choices.
     rng: Pcg64Mcg,
+    /// The kinds of calls of this run.
     mix: Mix,
     /// Applies the drawn calls, so that later calls can aim at existing mappings.
     shadow: Model,
+    /// The limits and the layout that both subjects have.
     world: World,
 }
 
@@ -129,6 +146,7 @@ impl Generator {
             }
     }
 
+    /// Returns an address: an odd value, near a border of a mapping, or in the window.
     fn addr(&mut self, proc: Proc) -> u64 {
         let w = self.world.clone();
         if self.below(100) < self.mix.odd {
@@ -165,6 +183,7 @@ impl Generator {
         w.start + (self.mix.base + self.below(self.mix.window)) * PAGE
     }
 
+    /// Returns a length, sometimes odd.
     fn len(&mut self) -> u64 {
         if self.below(100) < self.mix.odd {
             let odd = [
@@ -202,6 +221,7 @@ impl Generator {
         if holes.is_empty() { None } else { Some(self.pick(&holes)) }
     }
 
+    /// Returns access rights.
     fn prot(&mut self) -> u64 {
         match self.below(64) {
             0 => self.pick(&[8, 16, 0x100, u64::MAX, 11]),
@@ -209,6 +229,7 @@ impl Generator {
         }
     }
 
+    /// Returns an mmap.
     fn mmap(&mut self, proc: Proc) -> Call {
         let file = (self.mix.files && self.one_in(3)).then(|| self.below(6) as FileId);
         let mut flags = self.pick(&[2u64, 2, 2, 2, 1, 1, 3]);
@@ -254,6 +275,7 @@ impl Generator {
         Call::Mmap { addr, len, prot: self.prot(), flags, file, off }
     }
 
+    /// Returns an advice for madvise.
     fn advice(&mut self) -> u64 {
         let mut set = vec![0, 1, 2, 3, 4, 4, 4, 10, 11, 16, 17, 18, 19, 14, 15, 12, 13, 20, 24, 22, 23, 25];
         set.push(if self.mix.free { 8 } else { 21 });
@@ -269,6 +291,7 @@ impl Generator {
         self.pick(&set)
     }
 
+    /// Returns a setrlimit.
     fn limit(&mut self) -> Call {
         let limit = self.pick(&[Limit::As, Limit::Data, Limit::Lock, Limit::Stack]);
         let pages = self.below(80);
@@ -276,6 +299,7 @@ impl Generator {
         Call::Setrlimit { limit, pages: if self.one_in(2) { none } else { pages } }
     }
 
+    /// Returns a call on a file.
     fn file_call(&mut self) -> Call {
         let file = self.below(6) as FileId;
         let mut off = self.below(24 * PAGE);
@@ -292,6 +316,7 @@ impl Generator {
         }
     }
 
+    /// Returns a brk.
     fn brk(&mut self, proc: Proc) -> Call {
         let heap = self.world.heap;
         Call::Brk {
@@ -305,6 +330,7 @@ impl Generator {
         }
     }
 
+    /// Returns a call that locks or unlocks memory.
     fn lock_call(&mut self, proc: Proc) -> Call {
         let (addr, len) = (self.addr(proc), self.len());
         match self.below(24) {
@@ -316,6 +342,7 @@ impl Generator {
         }
     }
 
+    /// Returns a load or a store.
     fn touch(&mut self, proc: Proc) -> Call {
         let mut addr = self.addr(proc);
         if !self.one_in(4) {
@@ -336,6 +363,7 @@ impl Generator {
         }
     }
 
+    /// Returns an mremap.
     fn mremap(&mut self, proc: Proc) -> Call {
         let flags = match self.below(16) {
             0 => self.pick(&[2, 4, 6, 8, u64::MAX]),
@@ -384,6 +412,7 @@ impl Generator {
         }
     }
 
+    /// Returns the flag MAP_GROWSDOWN, or 0.
     fn grows(&mut self) -> u64 {
         if self.one_in(if self.mix.stacks { 12 } else { 60 }) {
             self.pick(&[0x100_0000, 0x100_0000, 0x200_0000, 0x300_0000])

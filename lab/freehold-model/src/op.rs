@@ -1,4 +1,9 @@
 //! The calls, their results, and the trait of their executors.
+//!
+//! [`Op`] is a call with raw arguments, [`Outcome`] its result. A [`Subject`] (the model, the engine, the
+//! running kernel) executes calls and lists its VMAs and counters; `compare.rs` runs the same calls on two
+//! subjects. `generate.rs` and `script.rs` make calls, `text.rs` writes and reads them as lines. Lengths and
+//! addresses are in bytes, limits in pages.
 
 use crate::world::World;
 

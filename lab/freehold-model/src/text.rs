@@ -1,4 +1,8 @@
 //! Calls and results as lines of text. Addresses in and around the arena are written `A+0x3000`.
+//!
+//! Cases (`cases.rs`), reports of differences and the example `transcript` use this form. [`op`] and
+//! [`parse_op`] are inverse to each other: both use the list of names in `parts`. Addresses are relative to
+//! the arena of a [`World`], so that a line means the same in worlds with other arenas.
 
 use std::fmt::Write as _;
 
@@ -15,6 +19,7 @@ pub fn number(w: &World, x: u64) -> String {
     }
 }
 
+/// Parses the output of [`number`].
 fn parse_number(w: &World, s: &str) -> Option<u64> {
     let plain = |s: &str| match s.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
@@ -94,6 +99,7 @@ pub fn name(call: &Call) -> &'static str {
     parts(call).0
 }
 
+/// Returns the call with this name and these arguments, in the order of `parts`.
 fn build(name: &str, a: &[u64]) -> Option<Call> {
     let n = |i: usize| a.get(i).copied();
     Some(match name {

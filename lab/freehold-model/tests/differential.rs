@@ -1,4 +1,8 @@
 //! The model against the running kernel: ten thousand random calls in every run of the tests.
+//!
+//! Each test compares model and kernel with `compare::run`, with one configuration: lock limit, no lock
+//! limit, few free mappings. Without the rights to drive the kernel the tests end early. The example
+//! `differential` runs more calls and any pair of subjects.
 
 use crate::support::{assert_same, linux};
 use freehold_model::compare::{self, Plan};

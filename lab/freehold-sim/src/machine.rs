@@ -1,4 +1,10 @@
 //! Machines: the number of processors, their distances, and the costs of all operations.
+//!
+//! A file in `machines/` (TOML) describes a machine with the source of every figure. [`Machine::named`]
+//! parses the file, [`Machine::changed`] parses it with some figures replaced, for experiments. `run.rs`
+//! takes a machine, `line.rs` computes the cost of each access from [`LineCosts`] and the [`Distance`] of
+//! processors. In a file, times are nanoseconds; inside, clocks count picoseconds. A machine does not change
+//! during a run.
 
 use serde::Deserialize;
 use std::fmt;
@@ -32,6 +38,7 @@ impl TryFrom<f64> for Span {
 pub struct Factor(f64);
 
 impl Factor {
+    /// Multiplies a time in picoseconds.
     pub(crate) fn times(self, ps: u64) -> u64 {
         (ps as f64 * self.0).round() as u64
     }
@@ -104,10 +111,12 @@ pub struct Topology {
     pub threads: usize,
 }
 
+/// Returns the default number of clusters.
 fn one() -> usize {
     1
 }
 
+/// Returns the default cost of taking a frame.
 fn few_lines() -> Span {
     Span(25_000)
 }
@@ -237,6 +246,7 @@ impl LineCosts {
 }
 
 impl Distance {
+    /// Returns the value for this distance.
     fn of<T>(self, cluster: T, socket: T, remote: T) -> T {
         match self {
             Distance::Core | Distance::Cluster => cluster,
@@ -268,6 +278,7 @@ impl fmt::Display for BadMachine {
 
 impl std::error::Error for BadMachine {}
 
+/// Converts a parse error.
 fn bad(error: toml::de::Error) -> BadMachine {
     BadMachine(error.to_string())
 }
@@ -284,6 +295,7 @@ impl Machine {
         Machine::parse(Machine::file(name)?)
     }
 
+    /// Returns the text of a machine's file.
     fn file(name: &str) -> Result<&'static str, BadMachine> {
         let names = || MACHINES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let found = MACHINES.iter().find(|(known, _)| *known == name);

@@ -1,4 +1,9 @@
 //! The results of a run: its time, and the lines whose transfers cost most.
+//!
+//! [`run`](crate::run()) returns a [`Report`]. Its counts and virtual times are the same in every run with
+//! one seed. A *transfer* is an access for which a cache line came from another processor, or for which
+//! copies were invalidated. [`Report::hottest`] prints the fields that cost most; `report/fields.rs` sums
+//! the transfers by field.
 
 mod fields;
 

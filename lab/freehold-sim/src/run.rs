@@ -1,4 +1,11 @@
 //! The run: tasks on their own stacks, switched at each step of virtual time.
+//!
+//! [`run`] starts the tasks as coroutines on the calling thread, and always resumes the task that `world.rs`
+//! names: the one on the processor with the lowest clock. A task calls [`step`] before each shared access,
+//! which charges the time and, if another task is due first, yields ([`give_way`]).
+//!
+//! The state of the run is thread-local (`WORLD`); a thread has at most one run. No reference to it may be
+//! held across a switch.
 #![expect(unsafe_code, reason = "a task reaches its scheduler through a pointer")]
 
 pub(crate) use crate::line::Kind;
@@ -80,12 +87,14 @@ impl Drop for End {
 
 /// A task with its stack.
 struct Fiber<'t> {
+    /// The suspended task; `None` after its end.
     coroutine: Option<Coroutine<(), Next, (), DefaultStack>>,
     /// Marks that the task may borrow data with this lifetime.
     borrows: std::marker::PhantomData<&'t ()>,
 }
 
 impl<'t> Fiber<'t> {
+    /// Creates the task with a stack of its own.
     fn new(task: impl FnOnce() + 't) -> Fiber<'t> {
         let stack = DefaultStack::new(STACK).expect("address space for a task's stack");
         let begin = |yielder: &Yielder<(), Next>, ()| {
@@ -157,6 +166,7 @@ pub(crate) fn give_way(next: Next) {
     YIELDER.set(own);
 }
 
+/// Makes an atomic access: charges its time, and switches if another task is due.
 #[inline]
 pub(crate) fn access(address: usize, kind: Kind, place: &'static Location<'static>) {
     let _own = Within::simulation();
@@ -175,6 +185,7 @@ pub(crate) fn plain(address: usize, kind: Kind, place: &'static Location<'static
     }
 }
 
+/// Makes a full fence.
 pub(crate) fn fence() {
     step(World::fence);
 }

@@ -1,4 +1,8 @@
 //! Runs of small programs whose times can be calculated.
+//!
+//! Each test runs a few tasks on a machine with known costs ([`bare`]) and compares the virtual time or the
+//! counts in the report with a calculation. Covered: transfers of lines, waiting and waking, time slices,
+//! bandwidth, interrupts, and the files of machines.
 
 mod names;
 

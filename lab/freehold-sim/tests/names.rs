@@ -1,4 +1,7 @@
 //! Transfers by the names that a program gave its records.
+//!
+//! A program announces the addresses of its records, and the report sums the transfers of their lines by
+//! field. The tests run small programs and check the names and the counts of the report.
 
 use crate::machine;
 use freehold_sim::atomic::{AtomicU64, Ordering};

@@ -1,3 +1,5 @@
+//! Tests the definition of the command line (`cli.rs`): arguments, times, and refused combinations.
+
 use super::*;
 use clap::CommandFactory;
 use clap::error::ErrorKind;

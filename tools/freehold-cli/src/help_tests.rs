@@ -1,3 +1,6 @@
+//! Tests the help texts (`help.rs`): each job and subcommand has the same parts, and documents quote the
+//! same commands.
+
 use crate::cli::Cli;
 use clap::CommandFactory;
 use freehold_record::strace_command_line;

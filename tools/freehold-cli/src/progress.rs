@@ -1,4 +1,8 @@
 //! The progress of a replay on a terminal.
+//!
+//! `command/replay.rs` passes a [`Bar`] to the replay, which reports the number of events after each
+//! segment. The length of a recording is not stored in it, so `estimate` extrapolates from its first 20,000
+//! events and the size of the file.
 
 use freehold_replay::{Progress, Source};
 use freehold_trace::Recording;
@@ -14,6 +18,7 @@ const SAMPLE: u64 = 20_000;
 ///
 /// The thread that coordinates a replay draws it between two segments, where no time is measured.
 pub struct Bar {
+    /// The bar, hidden if nothing is to be shown.
     bar: ProgressBar,
 }
 
@@ -78,7 +83,9 @@ fn estimate(source: &Source) -> Option<u64> {
 
 /// An input that counts the bytes read from it.
 struct Counted {
+    /// The input.
     input: Box<dyn Read + Send>,
+    /// Number of bytes read so far.
     taken: Arc<AtomicU64>,
 }
 

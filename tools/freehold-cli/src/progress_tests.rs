@@ -1,3 +1,5 @@
+//! Tests the progress bar of a replay (`progress.rs`): the estimate of the number of events.
+
 use super::*;
 use std::fmt::Write;
 use std::fs;

@@ -1,4 +1,9 @@
 //! The command as a user runs it: its output and its exit status.
+//!
+//! Each test writes small recordings into a folder of its own ([`Folder`]), runs the built `freehold` on
+//! them, and checks text, files and exit status. Exit status: 0 without differences, 1 with differences, 2
+//! for bad arguments or unusable recordings. Reproduction and recording have their own files
+//! (`reproduce.rs`, `record.rs`).
 
 use assert_cmd::assert::Assert;
 use assert_cmd::cargo::cargo_bin_cmd;

@@ -1,4 +1,7 @@
 //! Names of recordings: the files that a name stands for, and the files that a recording must not overwrite.
+//!
+//! A user may name a recording by its base name or by any of its files. The tests run `freehold` with each
+//! form, and with names that must be refused before the command runs.
 
 use super::freehold;
 use std::path::Path;

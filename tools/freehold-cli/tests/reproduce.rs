@@ -1,4 +1,7 @@
 //! `freehold reproduce` as a user runs it: its output and its exit status.
+//!
+//! The tests run the smallest scale of one experiment, because they check the files and the exit status and
+//! not the figures. An interrupted run is tested with real signals.
 
 use assert_cmd::assert::Assert;
 use assert_cmd::cargo::cargo_bin_cmd;

@@ -1,4 +1,8 @@
 //! Structures in memory that system calls read, in pages that are not present.
+//!
+//! The recorder reads such structures with BPF programs (`freehold-record/src/pointed.rs`). The tests record
+//! a small program that passes structures in absent pages, then read the recording and replay it. They need
+//! the rights to trace the kernel, and are skipped without them.
 
 use super::{API, REGISTER, UNREGISTER, is_by_the_kernel, record_program, replay};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, userfaultfd};

@@ -1,4 +1,7 @@
 //! Changes to a program's memory that the kernel makes itself, so that no recorded call or fault shows them.
+//!
+//! The test records a program that uses such changes, and replays the recording: the report must contain no
+//! difference, and must name what it could not check.
 
 use super::{is_by_the_kernel, record_program, replay, text_of};
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE};

@@ -1,3 +1,6 @@
+//! Tests the assembly of events from reports of the kernel (`assemble.rs`). Each test lists the reports of
+//! some threads and the expected lines of the recording.
+
 use super::*;
 use crate::raw::LockStep;
 use freehold_trace::TraceWriter;

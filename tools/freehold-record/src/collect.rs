@@ -1,4 +1,12 @@
 //! Collects the kernel's reports on a separate thread, so that the kernel's buffers do not fill up.
+//!
+//! Sources: the trace buffers of tracefs, one per processor (copied as raw pages into files without a name),
+//! the rings of perf events, and the queues of BPF programs. Every 4 ms a round empties all of them, and
+//! notes losses with the time span in which they happened.
+//!
+//! [`Collector`] is created before the command starts, [`Running`] is the running thread, [`Collected`] the
+//! result. The thread owns the buffers while it runs; [`Running::stop`] sets a flag and takes them back.
+//! [`Collected::merge`] decodes the pages and sorts all reports by time for `assemble.rs`.
 
 use super::perf::{Again, Perf};
 use super::pointed::Pointed;
@@ -20,8 +28,11 @@ const PERIOD: Duration = Duration::from_millis(4);
 
 /// A collector that is ready to start.
 pub struct Collector {
+    /// The instance of tracefs, which is removed when dropped.
     instance: Instance,
+    /// The process of the command.
     process: i32,
+    /// The sources, ready to be read.
     work: Work,
     /// Opens perf events again.
     pub again: Again,
@@ -29,13 +40,17 @@ pub struct Collector {
 
 /// A collector that is running.
 pub struct Running {
+    /// The instance of tracefs, which is removed when dropped.
     instance: Instance,
+    /// Set to true to end the thread.
     stop: Arc<AtomicBool>,
+    /// The thread, which returns the sources at its end.
     thread: JoinHandle<anyhow::Result<Work>>,
 }
 
 /// The collected reports.
 pub struct Collected {
+    /// The instance of tracefs, which is removed when dropped.
     instance: Instance,
     /// The pages of each processor, in a file without a name.
     pages: Vec<(u16, File)>,
@@ -47,13 +62,18 @@ pub struct Collected {
     pub unseen: Option<anyhow::Error>,
 }
 
+/// The sources, owned by the collecting thread while it runs.
 struct Work {
+    /// The trace buffer of each processor, and the file to which its pages are copied.
     buffers: Vec<(Buffer, BufWriter<File>)>,
     perf: Perf,
+    /// The BPF programs, or the reason why they are not available.
     pointed: anyhow::Result<Pointed>,
-    /// Number of reports that were dropped until the last check, and the time of that check.
+    /// Number of reports that the kernel had dropped at the last check.
     dropped: u64,
+    /// Time of the last check for dropped reports.
     looked: u64,
+    /// The losses so far, as pairs of reports.
     losses: Vec<Raw>,
 }
 
@@ -107,6 +127,7 @@ impl Collector {
 }
 
 impl Work {
+    /// Empties all sources once, and notes new losses.
     fn round(&mut self) -> anyhow::Result<()> {
         const KEPT: &str = "cannot store the trace of the kernel";
         // The last check recorded all drops until then, so new drops happened after that check.

@@ -1,5 +1,13 @@
-//! The layouts of the events of the kernel's tracing, as the kernel describes them, and the meanings of the
-//! events.
+//! Parses the files `events/*/*/format` of tracefs, which describe the layout of each trace event, and
+//! decodes events.
+//!
+//! 1. At the start of a recording, `tracefs.rs` reads the file of each enabled event, and [`Layout::parse`]
+//!    finds the offsets of the needed fields in it. The kernel may change the offsets from version to
+//!    version, so no offset is a constant here.
+//! 2. While the recording runs, `ring.rs` splits the pages of the ring buffer into events, and
+//!    [`Layout::decode`] turns the bytes of an event into a [`RawKind`].
+//!
+//! This file reads no files itself. Layouts do not change after the start.
 
 use super::raw::{LockStep, RawKind};
 use anyhow::{Context, ensure};
@@ -9,37 +17,52 @@ use std::collections::HashMap;
 /// The layout of the events of one kind in the buffer, and their meaning.
 #[derive(Debug)]
 pub struct Layout {
+    /// The meaning of the events.
     kind: Kind,
-    /// The fields that the kind needs, in a fixed order.
+    /// The fields that the kind needs, in the order that `meaning` lists: `decode` uses their positions.
     fields: Vec<Field>,
 }
 
-/// Kinds of event.
+/// The meanings of events. Each is decoded into the variant of [`RawKind`] with the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
+    /// A thread enters this system call (`sys_enter_*`).
     Enter(CallName),
+    /// A thread returns from this system call (`sys_exit_*`).
     Leave(CallName),
+    /// A page fault, of user or kernel mode.
     Fault,
+    /// A step of taking or releasing an mmap lock (`mmap_lock_*`).
     Lock(LockStep),
+    /// The kernel unmaps a whole address space (`exit_mmap`).
     TornDown,
+    /// A thread creates a task by clone or fork (`task_newtask`).
     NewTask,
+    /// A thread starts a new program (`sched_process_exec`).
     Exec,
+    /// A thread exits (`sched_process_exit`).
     Exit,
+    /// The kernel generates a signal (`signal_generate`).
     Signal,
+    /// A CPU sends TLB-flush interrupts to other CPUs (`tlb_flush`, filtered by its reason in `tracefs.rs`).
     Interrupt,
 }
 
+/// The place of one integer field in the bytes of an event.
 #[derive(Clone, Copy, Debug)]
 struct Field {
+    /// Offset in bytes from the start of the event.
     offset: usize,
+    /// Size in bytes, at most 8.
     size: usize,
+    /// True if the value is extended to 64 bits with its sign.
     signed: bool,
 }
 
 impl Layout {
-    /// Parses a description. Returns the number by which the buffer identifies events of this kind, and their
-    /// layout. `event` is the name of the event without its group. `text` is the contents of its file
-    /// `format`.
+    /// Parses a description. Returns the number by which the buffer identifies events of this kind, and
+    /// their layout. `event` is the name of the event without its group, for example `page_fault_user`.
+    /// `text` is the contents of its file `format`.
     ///
     /// # Errors
     ///
@@ -96,7 +119,8 @@ impl Layout {
 /// The layouts of all recorded events, by their numbers in the buffer.
 pub type Layouts = HashMap<u16, Layout>;
 
-/// Returns the meaning of an event, and the fields that it needs.
+/// Returns the meaning of an event, and the names of the fields that it needs. Returns `None` for an event
+/// that is not recorded.
 fn meaning(event: &str) -> Option<(Kind, &'static [&'static str])> {
     if let Some(call) = event.strip_prefix("sys_enter_").and_then(CallName::parse) {
         return Some((Kind::Enter(call), &[]));
@@ -130,6 +154,8 @@ fn field(line: &str) -> Option<(&str, Field)> {
 }
 
 impl Field {
+    /// Returns the value of the field in the bytes of an event, extended to 64 bits. Returns `None` if `data`
+    /// is too short, or if the field has more than 8 bytes.
     fn value(self, data: &[u8]) -> Option<u64> {
         let bytes = data.get(self.offset..self.offset.checked_add(self.size)?)?;
         let mut wide = [0; 8];

@@ -1,3 +1,5 @@
+//! Tests the layouts of trace events (`format.rs`): parsing of descriptions, and decoding of fields.
+
 use super::*;
 
 const FAULT: &str = "\

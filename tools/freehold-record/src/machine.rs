@@ -1,4 +1,9 @@
 //! The machine's settings that affect how memory is mapped.
+//!
+//! Settings: transparent huge pages (global and for each size), the pools of huge pages, and some sysctls of
+//! memory. [`settings`] reads them before and after a run, and [`unchanged`] keeps those that did not
+//! change, for the head of the recording. [`Watch`] finds writes in between (inotify), because a setting may
+//! change and change back. A file that cannot be read is left out; nothing here fails.
 
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use std::fs::{self, File};
@@ -6,10 +11,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+/// Folder of the settings of transparent huge pages.
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+/// Folder of the pools of huge pages, one folder for each size.
 const POOLS: &str = "/sys/kernel/mm/hugepages";
 /// Folder of the machine's nodes. Each node has its part of the pools.
 const NODES: &str = "/sys/devices/system/node";
+/// Folder of the sysctls of memory.
 const SYSCTLS: &str = "/proc/sys/vm";
 /// Files that change the size of a pool.
 const SIZES: [&str; 3] = ["nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages"];
@@ -17,6 +25,7 @@ const SIZES: [&str; 3] = ["nr_hugepages", "nr_hugepages_mempolicy", "nr_overcomm
 /// Settings of transparent huge pages with their files. The first two also exist for each size.
 const SETTINGS_OF_THP: [(&str, &str); 3] =
     [("thp", "enabled"), ("thp-shmem", "shmem_enabled"), ("thp-defrag", "defrag")];
+/// Names of sysctl settings with their files.
 const SYSCTL_SETTINGS: [(&str, &str); 3] =
     [("overcommit", "overcommit_memory"), ("min-addr", "mmap_min_addr"), ("max-maps", "max_map_count")];
 
@@ -56,6 +65,7 @@ pub fn unchanged(before: Settings, after: &Settings, written: &[String]) -> Sett
 
 /// Detects writes to the files of settings. Equal values before and after a run do not exclude such writes.
 pub struct Watch {
+    /// The inotify queue.
     queue: OwnedFd,
     /// Numbers of the watches, each with the name of the setting of its file.
     watches: Vec<(i32, String)>,
@@ -73,6 +83,7 @@ impl Watch {
         Some(watch)
     }
 
+    /// Watches the file `path` of the setting `name`. Does nothing if it cannot be watched.
     fn add(&mut self, name: &str, path: &Path) {
         let Ok(file) = File::open(path) else { return };
         if let Ok(number) = inotify::add_watch(&self.queue, path, WatchFlags::MODIFY) {

@@ -1,4 +1,8 @@
 //! The tmpfs mounts of recorded processes, with their settings of huge pages.
+//!
+//! The huge-page policy of a tmpfs decides which pages the kernel uses for its files, and only the list of
+//! mounts shows it. `follow.rs` notes the mounts of each process while it is stopped, because a process may
+//! have a mount namespace of its own; `assemble.rs` asks for the policy of each recorded file by its device.
 
 use freehold_trace::TmpfsHuge;
 use std::collections::BTreeMap;
@@ -11,6 +15,7 @@ pub type Device = (u32, u32);
 /// did not agree.
 #[derive(Debug, Default)]
 pub struct Mounts {
+    /// The huge-page policy by device.
     tmpfs: BTreeMap<Device, Option<TmpfsHuge>>,
 }
 
@@ -21,6 +26,7 @@ impl Mounts {
         list.unwrap_or_default().lines().filter_map(tmpfs).for_each(|(device, huge)| self.tell(device, huge));
     }
 
+    /// Adds what one list says about a device. Lists that disagree make the policy unknown.
     fn tell(&mut self, device: Device, huge: Option<TmpfsHuge>) {
         let known = self.tmpfs.entry(device).or_insert(huge);
         *known = known.filter(|known| Some(*known) == huge);

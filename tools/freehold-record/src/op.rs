@@ -1,4 +1,9 @@
 //! An event of a recording while the recorder assembles it.
+//!
+//! `assemble.rs` keeps one [`Op`] for each thread that is in a call or a fault. It creates the `Op` at the
+//! first report, adds locks and interrupts from later reports, and converts it with [`Op::event`] when the
+//! operation has ended. All times are nanoseconds of `CLOCK_MONOTONIC`; an event has times relative to the
+//! start of the recording.
 
 use super::raw::LockStep;
 use freehold_trace::{Cost, Event, Kind};
@@ -29,11 +34,17 @@ pub struct Op {
 /// One acquisition of an mmap lock.
 #[derive(Debug)]
 pub struct LockAcquisition {
+    /// The address of the `mm_struct` in the kernel, which identifies the address space.
     space: u64,
+    /// True for an acquisition for writing.
     write: bool,
+    /// Time of the request.
     wanted: u64,
+    /// Time of the acquisition.
     taken: Option<u64>,
+    /// Time of the downgrade from writing to reading, if any.
     downgraded: Option<u64>,
+    /// Time of the release.
     released: Option<u64>,
 }
 
@@ -95,6 +106,7 @@ impl Op {
         Some(Event { line: 0, time: time.saturating_sub(start), cpu, task, kind: kind?, cost })
     }
 
+    /// Returns the durations of the operation and of its locks.
     fn cost(&self) -> Cost {
         let fault = match self.kind {
             Some(Kind::Fault { .. }) => true,

@@ -1,4 +1,10 @@
 //! Files that are written completely or not at all.
+//!
+//! 1. [`Output::new`] checks at the start, before the command runs, that the file can be written.
+//! 2. [`Output::write`] writes a temporary file in the same folder, and renames it over the old file.
+//!
+//! [`Output::write_together`] does this for several files of one recording, and renames only when all are
+//! complete. The old file stays unchanged after an error. Pipes and terminals are written in place.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -66,6 +72,7 @@ impl Output {
         written
     }
 
+    /// Writes the contents to the temporary file.
     fn prepare(&self, contents: &[u8]) -> io::Result<()> {
         match self.in_place {
             true => OpenOptions::new().write(true).open(&self.path)?.write_all(contents),
@@ -73,6 +80,7 @@ impl Output {
         }
     }
 
+    /// Renames the temporary file over the file.
     fn commit(&self) -> io::Result<()> {
         if self.in_place { Ok(()) } else { fs::rename(self.beside(), &self.path) }
     }

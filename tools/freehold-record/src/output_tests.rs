@@ -1,3 +1,5 @@
+//! Tests the writing of a recording's files (`output.rs`): a file is complete or absent.
+
 use super::*;
 
 fn names(folder: &Path) -> Vec<String> {

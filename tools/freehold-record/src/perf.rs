@@ -1,4 +1,9 @@
 //! Facts that only perf events report: when a page fault was resolved, and the file of a mapping.
+//!
+//! One ring for each processor and event: minor faults, major faults (which waited for storage), and
+//! mappings of files. `collect.rs` calls [`Perf::drain`] every round, and `follow.rs` uses [`Again`] when a
+//! process has lost its events at an exec that changed its credentials. Both ends may be on different
+//! threads: new rings pass through a channel. Output: reports in [`Perf::found`].
 
 use super::raw::{Mapped, Raw, RawKind};
 use super::tracee::now;
@@ -11,14 +16,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 const RING_BYTES: usize = 2 << 20;
 /// A ring has one part in this many of the size of the buffer of the kernel's tracing, if that is more.
 const PART_OF_BUFFER: usize = 8;
-/// Kinds of record in a ring.
+/// Kinds of record in a ring. This kind: records were lost.
 const LOST: u32 = 2;
+/// A sample: the event happened.
 const SAMPLE: u32 = 9;
+/// A mapping of a file was created.
 const MMAP2: u32 = 10;
 
 /// The perf events of a process and its descendants, on all processors.
 pub struct Perf {
+    /// The rings that are read.
     rings: Vec<Ring>,
+    /// Rings that [`Again`] has opened.
     more: Receiver<Vec<Ring>>,
     /// The reports so far, including losses. A loss spans the time from the last record before it.
     pub found: Vec<Raw>,
@@ -27,12 +36,17 @@ pub struct Perf {
 /// Opens perf events again for a process that has lost its events.
 #[derive(Clone)]
 pub struct Again {
+    /// The processors.
     cpus: Vec<u16>,
+    /// Size of a ring in bytes.
     bytes: usize,
+    /// Passes new rings to the [`Perf`] that reads them.
     rings: Sender<Vec<Ring>>,
 }
 
+/// The ring of one event on one processor.
 struct Ring {
+    /// The event with its mapped ring.
     sampler: Sampler,
     cpu: u16,
     /// True if the ring is for faults that waited for storage.
@@ -91,6 +105,7 @@ impl Again {
         Ok(())
     }
 
+    /// Opens all events of a process.
     fn rings(&self, process: i32) -> anyhow::Result<Vec<Ring>> {
         let both = self.cpus.iter().flat_map(|cpu| [(*cpu, false), (*cpu, true)]);
         both.map(|(cpu, major)| Ring::new(process, cpu, major, self.bytes)).collect()
@@ -140,10 +155,12 @@ fn mapped(bytes: &[u8], cpu: u16) -> Option<Raw> {
     Some(Raw { time, cpu: Some(cpu), thread, what: RawKind::Mapped(Box::new(mapped)) })
 }
 
+/// Returns the 8-byte number at offset `at`.
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
+/// Returns the 4-byte number at offset `at`.
 fn half(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }

@@ -1,5 +1,9 @@
 //! Reads the state of a stopped process from /proc: VMAs, present pages, limits and sizes. The caller must
 //! keep the process stopped; a change during the reading is an error.
+//!
+//! `follow.rs` calls [`snapshot`] at an exec, at an exit and at a freeze. Sources: `smaps` for VMAs,
+//! `status` for sizes, `pagemap` (the ioctl PAGEMAP_SCAN) for present pages, `limits` for resource limits.
+//! The parsers take texts, so that tests need no process.
 #![expect(unsafe_code, reason = "an ioctl that no library supports")]
 
 use anyhow::{Context, bail};

@@ -1,3 +1,5 @@
+//! Tests the reader of `/proc` (`proc.rs`): smaps, limits, status and pagemap.
+
 #![expect(unsafe_code, reason = "memory with many runs of pages, which no library maps")]
 
 use super::*;

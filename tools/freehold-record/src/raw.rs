@@ -1,4 +1,9 @@
 //! Reports of the kernel, before the recorder assembles calls from their starts and ends.
+//!
+//! `ring.rs` (with `format.rs`), `perf.rs` and `pointed.rs` decode the kernel's data into [`Raw`];
+//! `collect.rs` sorts the reports of all sources by time; `assemble.rs` turns them into events of a
+//! recording. A report states one fact at one time, for example the entry of a call; its return is another
+//! report.
 
 use freehold_trace::{CallName, Limits};
 use std::ops::Range;

@@ -1,3 +1,5 @@
+//! Tests the decoder of the pages of the kernel's ring buffer (`ring.rs`).
+
 use super::*;
 use crate::format::Layout;
 use crate::raw::RawKind;

@@ -1,4 +1,9 @@
 //! Recording of calls only, by the program strace. strace works wherever ptrace works.
+//!
+//! [`record`] runs `strace COMMAND`, adds a first line with the limits and the user of the process, and
+//! compresses the text. The result is a text and not a recording: faults, locks and snapshots are missing.
+//! `lib.rs` uses this path if the kernel denies access to tracefs. `freehold-trace/src/strace/` reads the
+//! text.
 
 use super::write::{self, Names};
 use super::{Notice, command, proc, tracee};

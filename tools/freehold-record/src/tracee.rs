@@ -1,4 +1,12 @@
 //! The recorded command and its descendants, as ptrace(2) holds and stops them.
+//!
+//! 1. [`Waiting::new`] forks the process of the command, which waits at a pipe. Its events can be enabled
+//!    before it runs.
+//! 2. [`seize`] follows the process with ptrace, and with it all later descendants.
+//! 3. [`Waiting::go`] lets the process call execve.
+//! 4. `follow.rs` takes the stops of the threads from [`next`], and continues each thread with [`go_on`].
+//!
+//! Only the thread that called [`seize`] may use the functions on stopped threads, as ptrace requires.
 #![expect(unsafe_code, reason = "fork, and ptrace, for which no library supports every signal")]
 
 use anyhow::{Context, bail};
@@ -13,7 +21,9 @@ use std::time::Duration;
 pub struct Waiting {
     /// The process of the command.
     pub process: i32,
+    /// Writing a byte lets the process call execve. Dropping it ends the process.
     go: PipeWriter,
+    /// The errno of a failed execve arrives here, as four bytes.
     failed: PipeReader,
 }
 
@@ -71,6 +81,7 @@ impl Waiting {
 /// A command that has started.
 #[derive(Debug)]
 pub struct Started {
+    /// The errno of a failed execve arrives here, as four bytes.
     failed: PipeReader,
 }
 
@@ -138,6 +149,7 @@ pub fn next() -> io::Result<Option<(i32, Stop)>> {
     }
 }
 
+/// Converts the status that wait(2) returned for a thread to a stop.
 fn meaning(thread: i32, status: i32) -> Stop {
     if libc::WIFEXITED(status) {
         return Stop::Gone(libc::WEXITSTATUS(status) as u8);
@@ -190,6 +202,7 @@ pub fn interrupt(thread: i32) {
     let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0);
 }
 
+/// Makes a ptrace call with a number as data.
 fn ptrace(request: libc::c_uint, thread: i32, data: usize) -> io::Result<()> {
     // SAFETY: the requests above take no address, and a number as data.
     match unsafe { libc::ptrace(request, thread, 0_usize, data) } {

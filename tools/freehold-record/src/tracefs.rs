@@ -1,5 +1,13 @@
 //! The kernel's tracing, through files: an instance of the recorder's own that follows one process and its
 //! descendants.
+//!
+//! 1. [`Instance::new`] creates a folder in `instances/`, sizes its buffers, and enables the events of
+//!    system calls, faults, locks, tasks and signals. The layouts of the events are parsed (`format.rs`).
+//! 2. [`Instance::start`] limits the events to the command's processes and starts tracing.
+//! 3. [`Buffer::drain`] copies full pages (`collect.rs`), which `ring.rs` decodes after the run.
+//!
+//! Dropping the instance removes the folder. Other users of tracing are not disturbed; only root may use
+//! this file.
 
 use super::format::{Layout, Layouts};
 use super::pointed::is_watched;
@@ -44,6 +52,7 @@ const NEEDED: [CallName; 5] =
 /// The recorder's instance of the kernel's tracing. Removed when dropped.
 #[derive(Debug)]
 pub struct Instance {
+    /// The folder of the instance.
     folder: PathBuf,
     /// Keeps a tracefs that has no mount point.
     _mount: Option<OwnedFd>,
@@ -95,6 +104,7 @@ impl Instance {
         Ok(instance)
     }
 
+    /// Enables an event, with a filter. Fails if a needed event does not exist.
     fn enable(&mut self, event: &str, filter: Option<&str>, needed: bool) -> anyhow::Result<()> {
         let folder = format!("events/{event}");
         if !self.folder.join(&folder).is_dir() {
@@ -166,6 +176,7 @@ impl Instance {
         id.trim().parse().with_context(|| format!("{event} has no number"))
     }
 
+    /// Reads a file of the instance.
     fn read(&self, file: &str) -> anyhow::Result<String> {
         let path = self.folder.join(file);
         let cannot = || format!("cannot read {}", path.display());
@@ -180,6 +191,7 @@ impl Instance {
         String::from_utf8(bytes).with_context(cannot)
     }
 
+    /// Writes a file of the instance.
     fn write(&self, file: &str, value: &str) -> anyhow::Result<()> {
         let path = self.folder.join(file);
         let mut file = OpenOptions::new().write(true).open(&path);
@@ -248,8 +260,11 @@ fn remove_left(instances: &Path) {
 pub struct Buffer {
     /// The processor.
     pub cpu: u16,
+    /// The file with the counts of the buffer.
     stats: PathBuf,
+    /// The file from which whole pages are read.
     pages: File,
+    /// Space for one page.
     page: Vec<u8>,
 }
 

@@ -1,5 +1,9 @@
 //! Writes the files of a recording: assembles the reports to events (`assemble.rs`), converts times and
 //! paths, and replaces an older recording completely or not at all (`output.rs`).
+//!
+//! `lib.rs` checks the names and the files ([`Names`]) before the command runs, and calls [`write`] after
+//! it. Input: the collected reports, the snapshots, the settings of the machine. Output: the compressed file
+//! of events and the compressed file of snapshots, and [`Written`] for the messages to the user.
 
 use super::assemble::{Assembled, Assembler, File as Mapped};
 use super::collect::Collected;
@@ -27,7 +31,9 @@ pub struct Names {
     pub name: String,
     /// The folder of its files.
     pub folder: PathBuf,
+    /// The file of events.
     trace: PathBuf,
+    /// The file of snapshots.
     snap: PathBuf,
     /// The text, if strace makes the recording.
     pub text: PathBuf,
@@ -242,6 +248,7 @@ pub fn output(path: &Path) -> anyhow::Result<Output> {
     Output::new(path).with_context(|| cannot_write(path))
 }
 
+/// Returns the message of a file that cannot be written.
 fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }

@@ -1,5 +1,10 @@
 //! System calls: translates recorded arguments to calls of the engine, and answers of the engine to recorded
 //! ones.
+//!
+//! `perform.rs` calls [`answer`] for each call step: it returns what the engine returned, in the form of the
+//! recording, and compares nothing. Calls on files are in `opened.rs`, on userfaultfds in `pagers.rs`,
+//! between processes in `transfer.rs`, and `prctl` in `prctl.rs`. An argument that the engine's types cannot
+//! express gets the errno that Linux returns.
 
 use super::TASK_SIZE;
 use super::answers::returned;
@@ -135,6 +140,7 @@ pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> 
     Ok(())
 }
 
+/// Answers mmap, with the file of the plan and the recorded address.
 fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) -> Result<u64, Errno> {
     let [addr, len, prot, flags, _, offset] = planned.call.args;
     let flags = MapFlags::from_bits_retain(flags);
@@ -187,6 +193,7 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
     }
 }
 
+/// Answers mprotect.
 fn mprotect(process: &Process, args: &[u64; 6]) -> Returned {
     let result = process.mprotect(args[0], args[1], Prot::from_bits_retain(args[2]));
     returned(result.map(|()| 0).map_err(|error| error.errno()))
@@ -205,12 +212,14 @@ fn pkey_mprotect(process: &Process, args: &[u64; 6]) -> Returned {
     }
 }
 
+/// Answers pkey_alloc.
 fn pkey_alloc(process: &Process, args: &[u64; 6]) -> Result<u64, Errno> {
     // The first argument has no valid flags and must be 0; the second holds the rights.
     let rights = u32::try_from(args[1]).ok().filter(|_| args[0] == 0).ok_or(Errno::EINVAL)?;
     process.pkey_alloc(PkeyRights::from_bits_retain(rights)).map(u64::from).map_err(|error| error.errno())
 }
 
+/// Answers madvise.
 fn madvise(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
     // The advice is an int.
     Advice::from_raw(args[2] as u32)
@@ -234,6 +243,7 @@ fn process_madvise(process: &Process, planned: &PlannedCall) -> Option<Result<u6
     Some(process.process_madvise(&ranges, advice, true).map_err(|error| error.errno()))
 }
 
+/// Answers mremap, with the recorded new address.
 fn mremap(process: &Process, planned: &PlannedCall, chooses: bool) -> Returned {
     let [at, old, new, flags, target, _] = planned.call.args;
     let mut flags = RemapFlags::from_bits_retain(flags as _);
@@ -266,6 +276,7 @@ fn interrupted_mremap(process: &Process, planned: &PlannedCall, flags: RemapFlag
     planned.call.returned
 }
 
+/// Answers shmat, with the recorded address.
 fn shmat(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) -> Result<u64, Errno> {
     let Some(Mapped::Segment(segment)) = planned.file.and_then(|id| world.mapped(id)) else {
         return Err(Errno::EINVAL);

@@ -1,5 +1,14 @@
 //! Compares an address space with the kernel's snapshot of it: all VMAs, and single pages where pages are
 //! private.
+//!
+//! 1. [`compare`] lists the VMAs of the engine (`maps`) and compares them with the VMAs of the snapshot:
+//!    addresses, rights, names, flags, sizes.
+//! 2. It compares the present private pages page by page, and the pages of files through `resident.rs`.
+//! 3. What the recording does not determine is counted by its reason; the rest are [`Finding`]s.
+//! 4. [`report`] adds the counts and the findings to the worker's [`Findings`].
+//!
+//! `perform.rs` calls it at a step that compares, and `lib.rs` for frozen processes between segments. The
+//! comparison changes nothing, except that memory grows as the snapshot shows (`grown.rs`).
 
 use super::contents;
 use super::findings::Findings;
@@ -26,8 +35,11 @@ use std::sync::atomic::Ordering::Relaxed;
 const PAGE: u64 = 4096;
 /// Bit in a page's category: the page belongs to a file.
 pub(super) const FILE_PAGE: u32 = 4;
+/// The bit of a present page.
 const PRESENT: u32 = 8;
+/// The bit of a page in swap.
 const SWAPPED: u32 = 16;
+/// The bit of the zero page.
 const ZERO: u32 = 32;
 /// Index of the size of anonymous huge pages among a VMA's sizes.
 const HUGE_KB: usize = 7;
@@ -77,17 +89,24 @@ struct Untold {
 
 /// One difference between a snapshot and the engine.
 pub(super) struct Finding {
+    /// Name of the compared thing.
     pub(super) what: &'static str,
+    /// Its value in the snapshot.
     pub(super) linux: String,
+    /// Its value in the engine.
     pub(super) freehold: String,
+    /// The VMAs of the engine around the difference.
     pub(super) maps: Vec<String>,
 }
 
 /// Result of the comparison with a snapshot.
 #[derive(Default)]
 pub(super) struct Compared {
+    /// All differences.
     pub(super) findings: Vec<Finding>,
+    /// Private pages that differ for a known reason.
     pages: PrivatePages,
+    /// VMAs of files that are compared only in part.
     names: Untold,
     untold: untold::Untold,
     /// Number of VMAs that have grown without a recorded access.
@@ -95,6 +114,7 @@ pub(super) struct Compared {
     /// Number of VMAs whose huge pages differ from Linux's, where the recording lacks the setting that
     /// decides about huge pages.
     huge: u64,
+    /// Result of the comparison of the pages of files.
     pub(super) resident: Resident,
     /// Number of VMAs that differ, where the recording does not determine which pages are huge.
     unsure_sizes: u64,

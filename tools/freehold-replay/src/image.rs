@@ -1,4 +1,9 @@
 //! The address spaces that tasks run in, and the progress of each task.
+//!
+//! An [`Image`] is one process of the engine with what the comparison knows about its memory. Several tasks
+//! may share an image, and workers use it concurrently: `Arc` counts the users, and each part has its own
+//! lock or atomics. `perform.rs` creates images at execs and forks. [`Task`] is owned by one worker at a
+//! time.
 
 use super::contents::Lineage;
 use super::grown::Holes;
@@ -14,20 +19,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// An address space that tasks run in. Its fault counts are added to the totals when the last task leaves it.
 pub(super) struct Image {
+    /// The process of the engine.
     process: Process,
     /// The base from which Linux places mappings is known, so chosen addresses are compared.
     pub(super) places: bool,
+    /// The number of the address space and of its ancestors: the words that pages of the memory may contain.
     pub(super) lineage: Lineage,
+    /// The pages of files that recorded events may have mapped here.
     pub(super) reached: Reached,
+    /// The pages that recorded events have touched, here or before the fork.
     pub(super) touched: Touched,
+    /// The userfaultfds, and the pages that they have supplied.
     pub(super) pagers: Pagers,
+    /// The ranges in which memory may have grown without a recorded event.
     pub(super) holes: Holes,
     /// The resource limits are all known and the same as on Linux.
     pub(super) limited: AtomicBool,
+    /// The totals to which the fault counts are added at the end.
     totals: Arc<Totals>,
 }
 
 impl Image {
+    /// Creates the image of a process without limits.
     pub(super) fn new(
         totals: &Arc<Totals>,
         process: Process,
@@ -56,6 +69,7 @@ impl Image {
         self.limited.store(known.are_all(), Relaxed);
     }
 
+    /// Returns the process of the engine.
     pub(super) fn process(&self) -> &Process {
         &self.process
     }
@@ -69,18 +83,24 @@ impl Drop for Image {
 
 /// A task that is running or waiting.
 pub(super) struct Task<'p> {
+    /// Index of the task in the segment.
     pub(super) slot: usize,
+    /// Serial number of the task.
     pub(super) number: u32,
+    /// The steps of the task in the segment.
     pub(super) steps: &'p TaskSteps,
     /// Index of the next step in `steps`.
     pub(super) at: usize,
+    /// The address space. `None` if it could not be created.
     pub(super) image: Option<Arc<Image>>,
 }
 
 /// Fault counts of address spaces that have ended.
 #[derive(Default)]
 pub(super) struct Totals {
+    /// Faults that ran under a VMA lock.
     vma_lock: AtomicU64,
+    /// Faults that ran under the mmap lock.
     mmap_lock: AtomicU64,
 }
 

@@ -1,3 +1,5 @@
+//! Tests where the search for free addresses begins (`layout.rs`), from the snapshot of a program.
+
 use super::*;
 
 fn area(start: u64, end: u64, name: &str) -> Area {

@@ -1,4 +1,9 @@
 //! The text form of locking designs, for example `unmap=sectioned:1GiB,fault=vma-count`.
+//!
+//! A design is written as a list of `KEY=VALUE`, with the keys `unmap`, `fault`, `write`, `hugetlb` and
+//! `file-rmap`. [`parse`] reads the option `--locking` of the command line; the functions `*_name` write the
+//! values into reports. Both directions must agree: `locking_tests.rs` checks that every design reads back.
+//! The designs themselves are described in the crate `freehold`.
 
 use freehold::{
     rmap::FileRmap,
@@ -6,7 +11,7 @@ use freehold::{
 };
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
-/// Valid values, for error messages.
+/// Valid values of each key, for error messages.
 const UNMAP: &str = "exclusive, sectioned[:BYTES], downgraded, released";
 const FAULT: &str = "mmap-lock, vma-rwsem, vma-count, per-cpu";
 const WRITE: &str = "whole, ranges, ranges-only";
@@ -97,6 +102,7 @@ pub fn parse(spec: &str) -> Result<Design, String> {
     Ok(design)
 }
 
+/// Parses the value of `unmap`.
 fn parse_unmap(value: &str) -> Result<Unmap, String> {
     let unmap = match value.split_once(':') {
         None => match value {
@@ -117,6 +123,7 @@ fn parse_unmap(value: &str) -> Result<Unmap, String> {
     Ok(unmap)
 }
 
+/// Parses the value of `fault`.
 fn parse_fault(value: &str) -> Result<FaultLock, String> {
     match value {
         "mmap-lock" => Ok(FaultLock::MmapLock),
@@ -127,6 +134,7 @@ fn parse_fault(value: &str) -> Result<FaultLock, String> {
     }
 }
 
+/// Parses the value of `write`.
 fn parse_write(value: &str) -> Result<Write, String> {
     match value {
         "whole" => Ok(Write::Whole),
@@ -136,6 +144,7 @@ fn parse_write(value: &str) -> Result<Write, String> {
     }
 }
 
+/// Parses the value for locks of huge pages.
 fn parse_hugetlb(value: &str) -> Result<HugetlbLock, String> {
     match value {
         "file-lock" => Ok(HugetlbLock::FileLock),
@@ -144,6 +153,7 @@ fn parse_hugetlb(value: &str) -> Result<HugetlbLock, String> {
     }
 }
 
+/// Parses the value for the lock of a file's reverse map.
 fn parse_file_rmap(value: &str) -> Result<FileRmap, String> {
     match value {
         "mutex" => Ok(FileRmap::Mutex),
@@ -237,6 +247,7 @@ pub fn rest(design: Design) -> String {
     choices.join(",")
 }
 
+/// Formats bytes in the form that [`parse_bytes`] reads.
 fn plain_bytes(bytes: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes > 0 && bytes.trailing_zeros() >= shift {

@@ -1,3 +1,5 @@
+//! Tests the names of lock designs on the command line (`locking.rs`).
+
 use super::*;
 use freehold::space::HugetlbLock;
 

@@ -1,4 +1,11 @@
 //! Files, with the ways in which recorded programs opened and changed them.
+//!
+//! A file of the recording is one [`Opened`]: its page cache in the engine, and one engine file for each way
+//! in which programs opened it (read, write, append). `world.rs` creates it when a plan first names the
+//! file. Calls that change the file (ftruncate, fallocate, seals) come from `perform.rs` through
+//! [`World::change`].
+//!
+//! The tables of an `Opened` have their own locks, because workers use files concurrently.
 
 use super::image::Image;
 use super::length;
@@ -18,13 +25,16 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// The seals that the engine must know.
 const WRITES: u64 = seal::WRITE | seal::FUTURE_WRITE;
-/// Flags of memfd_create. The first allows seals; the second makes the file non-executable and seals that.
+/// The flag of memfd_create that allows seals.
 const MFD_ALLOW_SEALING: u64 = 2;
+/// The flag of memfd_create that makes the file non-executable and seals that.
 const MFD_NOEXEC_SEAL: u64 = 8;
 
 /// A file with all ways in which it was opened. Each way is a separate file for the engine.
 pub(super) struct Opened {
+    /// The page cache of the file.
     pub(super) mapping: Counted<Mapping<Machine>>,
+    /// The path, for reports.
     pub(super) name: String,
     /// The seals, if the file is a memfd. The seals of the length (SHRINK, GROW) are checked here and not
     /// given to the engine, because the replay also sets lengths that no recorded call set: a program can
@@ -73,6 +83,7 @@ impl Opened {
         Some(file)
     }
 
+    /// Locks the table of open files.
     fn known(&self) -> MutexGuard<'_, HashMap<Access, Weak<File<Machine>>>> {
         lock(&self.known)
     }
@@ -118,10 +129,12 @@ impl Opened {
         })
     }
 
+    /// Returns the seals, or none if the file is not a memfd.
     fn sealed(&self) -> u64 {
         self.seals.as_ref().map_or(0, |seals| *lock(seals))
     }
 
+    /// Sets the length, unless a seal forbids it.
     fn resize(&self, bytes: u64) -> Result<(), Errno> {
         let seals = self.sealed();
         let forbids = length::known(&self.mapping).is_some_and(|now| {
@@ -162,6 +175,7 @@ impl Opened {
     }
 }
 
+/// Converts an error of the page cache to an errno.
 fn errno(error: FillError) -> Errno {
     match error {
         FillError::BeyondEnd | FillError::Invalid => Errno::EINVAL,

@@ -1,4 +1,15 @@
 //! Performs one step of a task on a virtual CPU, and compares its answer with Linux's.
+//!
+//! `run.rs` decides when a step may run, and calls [`Performer::step`] for it. A step is a fault, a call,
+//! the creation of a task, an exec, an exit, or a comparison with a snapshot:
+//!
+//! 1. The step is performed on the engine: by the virtual CPU (a fault) or by a call on the process.
+//! 2. The answer is compared with the recorded answer of Linux. `refused.rs` and `grown.rs` say which
+//!    answers the recording does not determine; such an answer is counted as set aside.
+//! 3. A difference, the counts and the time of the step go to [`Findings`].
+//!
+//! A performer belongs to one worker thread. Its findings need no lock; the data of an [`Image`] is shared
+//! by the workers, and has its own locks.
 
 use super::TASK_SIZE;
 use super::calls;
@@ -41,8 +52,11 @@ pub(super) type Made = (u32, Option<Arc<Image>>);
 
 /// Performs consecutive steps of one task.
 pub(super) struct Performer<'w, 'c> {
+    /// The engine, the machine, and the files of the replay.
     world: &'w World,
+    /// The virtual CPU of the worker.
     cpu: &'c mut Cpu<X86_4>,
+    /// The results of the worker.
     found: &'c mut Findings,
     /// Time at which the last step ended.
     clock: Duration,
@@ -334,6 +348,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         (ended, faulted)
     }
 
+    /// Compares the end of a fault with its end on Linux. Counts the fault as equal, as set aside, or as a
+    /// difference.
     fn check_fault(
         &mut self,
         task: &Task<'_>,
@@ -428,6 +444,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         self.cpu.call(|| chosen.follow(self.world, process, planned, ours))
     }
 
+    /// Compares the answer of a call with the answer of Linux. Counts the call as equal, as set aside, or as
+    /// a difference. `answer` is `None` if the engine has no such call.
     fn check_call(&mut self, task: &Task<'_>, line: u32, planned: &PlannedCall, answer: Option<Moved>) {
         let call = &planned.call;
         let Some(Moved { returned: ours, other, strange, .. }) = answer else {
@@ -513,6 +531,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         }
     }
 
+    /// Gives the task a new address space with the mappings of `start`, and touches the pages that were
+    /// present. Attributes that an exec inherits are taken from the old address space.
     fn exec(&mut self, task: &mut Task<'_>, line: u32, start: &Start) {
         self.cpu.idle();
         let old = task.image.take();
@@ -554,6 +574,7 @@ impl<'w, 'c> Performer<'w, 'c> {
     }
 }
 
+/// Formats the end of a fault for a report of a difference.
 fn show_end(ends: Ends) -> String {
     match ends {
         Ends::Resolved => "resolved".to_owned(),
@@ -565,6 +586,7 @@ fn show_end(ends: Ends) -> String {
     }
 }
 
+/// Formats the result of a call for a report of a difference.
 fn show_returned(returned: Returned) -> String {
     match returned {
         Returned::Value(value) => format!("{value:#x}"),

@@ -1,4 +1,8 @@
 //! prctl operations that apply to the whole memory of a program.
+//!
+//! Operations: PR_SET_MDWE, PR_SET_THP_DISABLE and PR_SET_MEMORY_MERGE, and their queries. `calls.rs` makes
+//! them on the process ([`answer`]); `perform.rs` carries the attributes over an exec with [`Inherited`].
+//! prctl operations on single ranges (PR_SET_VMA) are not made.
 
 use super::answers::returned;
 use super::start;
@@ -13,8 +17,11 @@ use freehold_trace::plan::Start;
 
 /// Attributes set by prctl that an exec inherits.
 pub(super) struct Inherited {
+    /// Rules of PR_SET_MDWE.
     mdwe: Mdwe,
+    /// Value of PR_SET_THP_DISABLE.
     thp: ThpDisable,
+    /// True if PR_SET_MEMORY_MERGE is on.
     merge: bool,
 }
 
@@ -57,11 +64,13 @@ pub(super) fn answer(process: &Process, args: &[u64; 6]) -> Option<Returned> {
     }))
 }
 
+/// Makes a PR_SET_MDWE.
 fn set_mdwe(process: &Process, bits: u64) -> Result<u64, Errno> {
     let bits = u32::try_from(bits).map_err(|_| Errno::EINVAL)?;
     process.set_mdwe(Mdwe::from_bits_retain(bits)).map(|()| 0).map_err(|error| error.errno())
 }
 
+/// Makes a PR_SET_THP_DISABLE.
 fn set_thp_disable(process: &Process, on: u64, flags: u64) -> Result<u64, Errno> {
     process.set_thp_disable(ThpDisable::from_raw(on, flags).ok_or(Errno::EINVAL)?);
     Ok(0)

@@ -1,3 +1,5 @@
+//! Tests the comparison of the resident pages of files (`resident.rs`).
+
 #![expect(clippy::single_range_in_vec_init, reason = "a list of runs may have one element")]
 
 use super::*;

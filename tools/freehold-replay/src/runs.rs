@@ -1,4 +1,8 @@
 //! Sets of pages.
+//!
+//! Snapshots list present pages as runs, and comparisons need fast tests of single pages and ranges.
+//! [`Runs`] is an immutable sorted list after it was built: `compare.rs`, `resident.rs` and `touched.rs`
+//! create one for each comparison. Units are page numbers (address divided by 4096), not bytes.
 
 use std::ops::Range;
 
@@ -15,6 +19,7 @@ impl Runs {
         }
     }
 
+    /// Returns the number of pages.
     pub(super) fn count(&self) -> u64 {
         self.0.iter().map(|run| run.end - run.start).sum()
     }
@@ -34,6 +39,7 @@ impl Runs {
             .map(move |run| run.start.max(pages.start)..run.end.min(end))
     }
 
+    /// Returns true if the page is in the set.
     pub(super) fn contains(&self, page: u64) -> bool {
         self.within(page..page + 1).next().is_some()
     }

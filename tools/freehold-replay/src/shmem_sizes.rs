@@ -1,4 +1,9 @@
 //! Blocks of shared memory: the sizes on the recorded machine, and which pages they leave undetermined.
+//!
+//! A *block* is a large folio: pages of shared memory that the kernel allocates and maps together. Which
+//! sizes it may use depends on settings of the machine, which newer recordings contain. [`Recorded`] reads
+//! them; [`World::tells_blocks`] says if the replay can compare the present pages of a mapping. `opened.rs`
+//! and `world.rs` call the functions when files change. The file holds no state of its own.
 
 use super::image::Image;
 use super::workers::lock;
@@ -24,12 +29,14 @@ const MOST_ALLOCATED: u64 = 1 << 18;
 /// The recorded settings for blocks of shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recorded {
+    /// The settings, for each size and for all sizes together.
     pub(super) blocks: SharedBlocks,
     /// The recording contains the setting of each size.
     pub(super) is_known: bool,
 }
 
 impl Recorded {
+    /// Reads the settings of a recording.
     pub(super) fn of(recording: &Recording) -> Recorded {
         Recorded::by(|name| recording.machine(name))
     }

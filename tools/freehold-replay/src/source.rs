@@ -1,4 +1,8 @@
 //! Sources of a recording: a file or standard input.
+//!
+//! A replay reads its recording more than once: to estimate its length, to find settings, to plan, and once
+//! for each design. Standard input can be read only once, so [`Source`] keeps its bytes in memory. `lib.rs`,
+//! `tasks.rs` and `picture/` open recordings through it.
 
 use freehold_trace::{Format, ReadError, Recording, Thp, shown_thp};
 use std::fs::File;

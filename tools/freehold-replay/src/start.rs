@@ -1,4 +1,12 @@
 //! The address space that an exec creates, as its snapshot shows it.
+//!
+//! 1. [`start`] maps every VMA of the snapshot into a new process of the engine, and returns the pages that
+//!    were present.
+//! 2. `perform.rs` then touches these pages on its CPU.
+//! 3. [`merge`] allows merging of equal pages if the image has inherited it.
+//!
+//! The snapshot is taken at the end of the execve, before the program runs. A start of unknown contents has
+//! an empty address space; [`assume`] maps memory when a later call shows that it existed.
 
 use super::layout;
 use super::world::{MEMORY, Mapped, World};
@@ -15,8 +23,9 @@ use freehold_trace::{Area, Snapshot};
 use std::ops::Range;
 
 const PAGE: u64 = 4096;
-/// Bits of a page's category.
+/// The bit of a file's page in a page's category (`Pages::categories`).
 const FILE_PAGE: u32 = 4;
+/// The bit of the zero page in a page's category.
 const ZERO_PAGE: u32 = 32;
 /// Name of the kernel's own page, which is not a VMA.
 const VSYSCALL: &str = "[vsyscall]";
@@ -37,6 +46,7 @@ pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> 
     Ok((process, present(snapshot)?))
 }
 
+/// Maps one VMA of the snapshot, with its file if it has one.
 fn map(world: &World, process: &Process, area: &Area) -> Result<()> {
     let len = area.end - area.start;
     let prot = Prot::from_bits_retain(u64::from(area.prot));

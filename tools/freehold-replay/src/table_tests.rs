@@ -1,3 +1,5 @@
+//! Tests the layout of tables that are wider than the terminal (`table.rs`).
+
 use super::*;
 
 const LAYOUT: Layout = Layout { indent: 4, gap: 2, left: 1 };

@@ -1,5 +1,9 @@
 //! The tasks of a recording, with their lifetimes and names, for `--tasks` and for the choice of a task by
 //! `--maps-at`. The list comes from the recording alone, without a replay.
+//!
+//! [`Tasks::of`] reads all events once and keeps one entry for each task. `freehold-cli` prints the list
+//! (`--tasks`), and checks with it that the task and the time of `--maps-at` exist before it replays. Times
+//! are nanoseconds since the first event.
 
 use crate::source::Source;
 use crate::table::{Layout, row};
@@ -14,11 +18,13 @@ const MOST_NAMED: usize = 12;
 /// All tasks of a recording.
 #[derive(Debug, Default)]
 pub struct Tasks {
+    /// Name of the recording.
     name: String,
     /// The recording is a text by strace, which has no faults.
     calls_only: bool,
     /// Time of the last event, in nanoseconds since the first.
     length: u64,
+    /// The tasks by serial number.
     tasks: BTreeMap<u32, Task>,
     /// Commands by process, as named in snapshots.
     commands: BTreeMap<u32, String>,
@@ -27,13 +33,17 @@ pub struct Tasks {
 /// One task. Times are in nanoseconds since the first event.
 #[derive(Debug)]
 struct Task {
+    /// The process: the serial number of its first thread.
     process: u32,
+    /// Start of the task.
     from: u64,
     /// End of the task. `None` if it lived until the end or longer.
     to: Option<u64>,
     /// Time since which its address space is known.
     known: Option<u64>,
+    /// Number of its system calls.
     calls: u64,
+    /// Number of its page faults.
     faults: u64,
 }
 

@@ -1,3 +1,5 @@
+//! Tests the list of a recording's tasks (`tasks.rs`).
+
 use super::*;
 
 /// A shell forks. The child execs. A thread of the child execs again, which ends the other thread.

@@ -1,5 +1,10 @@
 //! process_vm_readv and process_vm_writev: compares the results and the bytes with the recording. Differences
 //! that the program itself may have caused, by stores that no recording shows, do not count.
+//!
+//! `perform.rs` calls [`transfer`] with the caller's process and the other process, both of the engine. The
+//! plan says which bytes recorded calls had written (`PlannedCall::written`); only these must be equal.
+//! [`Moved`] holds the result and the first byte that differs. `contents.rs` has no part in it: it checks
+//! words that the replay itself stores.
 
 use super::answers::returned;
 use super::calls::may_use;
@@ -20,6 +25,7 @@ const PAGE: u64 = 4096;
 /// Result of a transfer.
 #[derive(Debug)]
 pub(super) struct Moved {
+    /// The result of the call on the engine.
     pub(super) returned: Returned,
     /// The first byte that differs from the recording where a recorded call wrote it: its address, Linux's
     /// byte, the engine's byte.

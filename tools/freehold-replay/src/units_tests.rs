@@ -1,3 +1,5 @@
+//! Tests the formatting of numbers with units (`units.rs`).
+
 use super::*;
 
 #[test]

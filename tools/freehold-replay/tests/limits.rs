@@ -1,5 +1,8 @@
 //! Resource limits in a recording. The replay checks the calls that Linux refused for a limit, unless the
 //! limits are not recorded.
+//!
+//! Each test writes a recording with calls that change limits or fail for a limit, replays it, and checks
+//! the counts of compared and set-aside answers.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};

@@ -1,4 +1,8 @@
 //! Addresses of mappings without a fixed address. The engine chooses, and must choose Linux's address.
+//!
+//! Each test writes a start and some calls as a recording, replays it with the option `places`, and counts
+//! the addresses that were compared and that are equal to Linux's. Top-down and bottom-up layouts, alignment
+//! for huge pages, and concurrent tasks have a test each.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};

@@ -1,5 +1,8 @@
 //! Small recordings of changes that no recording, or no old recording, contains. Each matches Linux or is not
 //! checked for the right reason. Everything else is compared.
+//!
+//! The name of a test says the change. Each test replays a few lines and checks the reason under which the
+//! replay counts what it did not check (`aside` of `freehold_trace::plan`).
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};

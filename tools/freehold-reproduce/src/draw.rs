@@ -1,5 +1,9 @@
 //! Draws plots as SVG. Lines differ in dashes and marks, not only in colour. The shade around a line spans
 //! the smallest to the largest of its turns.
+//!
+//! Input: a [`Plot`] of the findings. Output: an SVG element, drawn by the crate plotters, which `page.rs`
+//! puts into its page. The range of each axis is a [`Span`] (`span.rs`). A plot is drawn twice, for large
+//! windows and for small ones ([`Shape`]).
 
 use super::findings::{Axis, Line, Plot, Point};
 use super::span::Span;
@@ -20,7 +24,9 @@ pub enum Shape {
 
 /// Dimensions of a shape in pixels.
 struct Measures {
+    /// Width of the plot.
     width: u32,
+    /// Height of the plot.
     height: u32,
     /// Space to the left of the plot and below it, for the marks of the axes.
     marks: (u32, u32),
@@ -31,6 +37,7 @@ struct Measures {
 }
 
 impl Shape {
+    /// Returns the dimensions.
     fn measures(self) -> Measures {
         match self {
             Shape::Wide => {
@@ -70,13 +77,16 @@ const LOOKS: [Look; 7] = [
     Look { colour: RGBColor(130, 130, 130), dash: Some((2, 6)), mark: Mark::Disc },
 ];
 
+/// The look of a line.
 #[derive(Clone, Copy)]
 struct Look {
     colour: RGBColor,
+    /// Dash and gap in pixels; `None` for a solid line.
     dash: Option<(u32, u32)>,
     mark: Mark,
 }
 
+/// The mark at each point.
 #[derive(Clone, Copy)]
 enum Mark {
     Disc,
@@ -109,10 +119,12 @@ pub fn svg(plot: &Plot, shape: Shape) -> String {
     text
 }
 
+/// Returns the style of letters.
 fn words(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&RGBColor(40, 40, 40))
 }
 
+/// Draws axes, lines and legend.
 fn draw(plot: &Plot, shape: Shape, area: &Area) -> Drawn {
     let Measures { marks, words: letters, labels, .. } = shape.measures();
     let (x, y) = spans(plot);
@@ -169,6 +181,7 @@ fn spans(plot: &Plot) -> (Span, Span) {
     (x, y)
 }
 
+/// Draws a line with its marks and its shade.
 fn draw_line(chart: &mut Chart, points: &[Point], look: Look, shade: f64) -> Drawn {
     let upper = points.iter().map(|point| (point.x, point.y.high));
     let lower = points.iter().rev().map(|point| (point.x, point.y.low));
@@ -193,6 +206,7 @@ fn draw_line(chart: &mut Chart, points: &[Point], look: Look, shade: f64) -> Dra
         .try_for_each(|place| Ok(chart.plotting_area().draw(&mark(place, look))?))
 }
 
+/// Draws marks only, for an axis with names.
 fn draw_places(chart: &mut Chart, points: &[Point], look: Look, offset: f64) -> Drawn {
     for point in points {
         let x = point.x + offset;
@@ -218,6 +232,7 @@ fn mark<'s, C: Clone + 's>(at: C, look: Look) -> DynElement<'s, SVGBackend<'s>, 
     }
 }
 
+/// Draws the legend.
 fn legend(plot: &Plot, shape: Shape, area: &Area) -> Drawn {
     let drawn = plot.lines.iter().zip(LOOKS.iter().cycle()).filter(|(line, _)| !line.points.is_empty());
     for (number, (line, look)) in drawn.enumerate() {

@@ -1,3 +1,5 @@
+//! Tests the plots as SVG text (`draw.rs`): labels, bands and axes.
+
 use super::*;
 use crate::measure::Figure;
 use crate::unit::Unit;

@@ -1,4 +1,9 @@
 //! System calls of the host kernel, for the same work as the engine's.
+//!
+//! Experiments measure the host beside the designs of the engine, so that a reader can judge the engine's
+//! absolute times. [`Area`] is a mapping with the operations that experiments time. The functions measure
+//! only the system call itself, and return its duration. An area unmaps itself when dropped.
+
 #![expect(unsafe_code, reason = "calls the host kernel")]
 
 use std::io;
@@ -10,7 +15,9 @@ const PAGE: usize = 4096;
 
 /// Memory of the host in pages of 4 KiB. Unmapped when dropped.
 pub struct Area {
+    /// The address.
     at: usize,
+    /// The length in bytes.
     bytes: usize,
     /// The area is a separate VMA between two inaccessible pages.
     apart: bool,
@@ -61,6 +68,7 @@ impl Area {
         Ok(area)
     }
 
+    /// Returns the address as a pointer for system calls.
     fn pointer(&self) -> *mut libc::c_void {
         ptr::with_exposed_provenance_mut(self.at)
     }

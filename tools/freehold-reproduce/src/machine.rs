@@ -1,4 +1,7 @@
 //! The machine of a run.
+//!
+//! Every report begins with these facts, because times depend on them. [`Facts::here`] reads them from
+//! /proc. A simulated machine describes itself elsewhere (`executor/fibers.rs`).
 
 use freehold_replay::units;
 use serde::Serialize;

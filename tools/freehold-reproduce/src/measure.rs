@@ -1,5 +1,9 @@
 //! Computes figures from turns. Every side of a comparison works once in each turn, and a figure summarises
 //! the values of the turns.
+//!
+//! Experiments call [`in_turns`], which runs the sides alternately so that slow changes of the host affect
+//! all sides, and [`figures`] to take one value out of the results. Ratios and changes are computed within a
+//! turn and then summarised. A figure has no unit; the cell of a table has it (`unit.rs`).
 
 use super::executor;
 use serde::Serialize;

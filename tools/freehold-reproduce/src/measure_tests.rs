@@ -1,3 +1,5 @@
+//! Tests the measurement of several sides in turns (`measure.rs`).
+
 use super::*;
 
 #[test]

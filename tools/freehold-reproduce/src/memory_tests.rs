@@ -1,3 +1,5 @@
+//! Tests the check of available memory (`memory.rs`).
+
 use super::*;
 
 #[test]

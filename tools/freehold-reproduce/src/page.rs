@@ -1,10 +1,15 @@
 //! The report for a browser: one self-contained file.
+//!
+//! Input: the [`Report`] of a run. Output: an HTML text with style sheet and plots (SVG) inside, which needs
+//! no network. The template `templates/report.html` calls the functions of [`Page`]; `text.rs` formats the
+//! cells and `draw.rs` the plots.
 
 use super::draw::{self, Shape};
 use super::findings::{Cell, Findings, Plot, Table};
 use super::{Report, text};
 use askama::Template;
 
+/// The data of the template.
 #[derive(Template)]
 #[template(path = "report.html")]
 struct Page<'r> {
@@ -12,6 +17,7 @@ struct Page<'r> {
 }
 
 impl Page<'_> {
+    /// Explains the figures.
     fn how(&self) -> String {
         text::how(self.report)
     }
@@ -26,10 +32,12 @@ impl Page<'_> {
         found.tables.iter().skip(1).map(Table::shown).collect()
     }
 
+    /// Returns the value of a cell.
     fn value(&self, cell: &Cell) -> String {
         text::parts(cell).0
     }
 
+    /// Returns the spread of a cell, or nothing.
     fn spread(&self, cell: &Cell) -> String {
         text::parts(cell).1.unwrap_or_default()
     }
@@ -51,6 +59,7 @@ impl Page<'_> {
             .concat()
     }
 
+    /// Returns the duration of an experiment.
     fn took(&self, found: &Findings) -> String {
         freehold_replay::units::duration(std::time::Duration::from_secs_f64(found.seconds))
     }

@@ -1,3 +1,5 @@
+//! Tests the sizes and numbers of threads of experiments (`scale.rs`).
+
 use super::*;
 
 #[test]

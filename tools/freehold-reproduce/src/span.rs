@@ -1,4 +1,7 @@
 //! The range of an axis, and the positions of its marks.
+//!
+//! `draw.rs` passes a [`Span`] to the crate plotters as the coordinate of an axis. [`Span::over`] chooses
+//! the range from the values; the marks are round numbers in linear, and powers in logarithmic axes.
 
 use super::findings::Axis;
 use super::unit::Unit;
@@ -11,8 +14,11 @@ const MOST: f64 = 8.0;
 /// The range of values of an axis, and the marked values.
 #[derive(Clone, Debug)]
 pub struct Span {
+    /// The lowest and the highest value.
     range: Range<f64>,
+    /// True if positions are proportional to logarithms.
     logarithmic: bool,
+    /// The marked values, ascending.
     marks: Vec<f64>,
 }
 

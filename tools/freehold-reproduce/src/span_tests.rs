@@ -1,3 +1,5 @@
+//! Tests the axes of plots (`span.rs`): range, marks and positions.
+
 use super::*;
 
 fn marks(axis: &Axis, values: &[f64]) -> Vec<f64> {

@@ -1,5 +1,9 @@
 //! Progress of the experiments: one line that is redrawn on a terminal, otherwise a line for each start and
 //! end of an experiment.
+//!
+//! An experiment wraps each measured piece of work in [`Steps::step`] with its expected seconds. The line is
+//! redrawn between steps and never while a step measures, so that drawing takes no time from it. The
+//! remaining time is scaled by how fast the finished steps were.
 
 use super::executor;
 use super::experiments::Experiment;
@@ -20,12 +24,15 @@ pub struct Steps {
     bar: ProgressBar,
     /// Starts and ends are written as separate lines.
     lines: bool,
-    /// Number of experiments, and number of experiments that have started.
+    /// Number of experiments.
     all: usize,
+    /// Number of experiments that have started.
     begun_of_all: Cell<usize>,
+    /// Start of the run.
     begun: Instant,
-    /// Expected seconds in total, and expected seconds of the finished steps.
+    /// Expected seconds in total.
     seconds: f64,
+    /// Expected seconds of the finished steps.
     done: Cell<f64>,
 }
 
@@ -76,6 +83,7 @@ impl Steps {
         self.say(experiment, &format!("took {}", units::duration(took)));
     }
 
+    /// Writes a line about an experiment, if lines are written.
     fn say(&self, experiment: &str, what: &str) {
         if self.lines {
             eprintln!("freehold: {experiment} ({} of {}) {what}", self.begun_of_all.get(), self.all);

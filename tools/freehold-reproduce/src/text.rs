@@ -1,4 +1,8 @@
 //! Writes findings as text for a terminal, and as Markdown for documents.
+//!
+//! Input: [`Findings`] of each experiment, or the [`Report`] of a run. Output: strings. `page.rs` makes the
+//! page for a browser from the same parts, and `draw.rs` the plots. A measured cell shows the median of the
+//! turns and their spread.
 
 use super::Report;
 use super::findings::{Cell, Findings, Table};
@@ -25,6 +29,7 @@ pub fn parts(cell: &Cell) -> (String, Option<String>) {
     }
 }
 
+/// Returns half the distance between the extremes of a figure, or `None` with a single turn.
 fn spread(unit: Unit, figure: &Figure) -> Option<String> {
     let part = figure.spread()?;
     Some(match unit {
@@ -106,6 +111,7 @@ pub fn markdown(report: &Report) -> String {
     text
 }
 
+/// Returns a line of a Markdown table.
 fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     let cells: Vec<&str> = cells.collect();
     format!("| {} |\n", cells.join(" | "))

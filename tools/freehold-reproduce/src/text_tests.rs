@@ -1,3 +1,5 @@
+//! Tests the findings as text and as a document (`text.rs`).
+
 use super::*;
 use crate::findings::Row;
 use crate::machine::Facts;

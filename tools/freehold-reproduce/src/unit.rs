@@ -1,4 +1,8 @@
 //! Units of figures, and their text form.
+//!
+//! Every cell and axis of the findings has a [`Unit`]. Texts, documents and pages format values with
+//! [`Unit::text`], plots with [`Unit::tick`] and [`Unit::of_axis`]. Times are stored in nanoseconds and
+//! sizes in bytes; only the text form chooses us, ms, KiB and so on.
 
 use freehold_replay::units;
 use serde::Serialize;
@@ -70,6 +74,7 @@ impl Unit {
     }
 }
 
+/// Formats a time in ns, us, ms or s.
 fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         // A tenth of a nanosecond matters only for short times.
@@ -78,12 +83,14 @@ fn time(nanoseconds: f64) -> String {
     }
 }
 
+/// Formats a fraction as a percentage.
 fn share(part: f64) -> String {
     let percent = part * 100.0;
     let digits = if percent > 0.0 && percent < 1.0 { (-percent.log10() - 1e-9).ceil() as usize } else { 0 };
     format!("{percent:.digits$} %")
 }
 
+/// Formats a number in three digits.
 fn count(value: f64) -> String {
     match value {
         1e9.. => format!("{:.2} billion", value / 1e9),

@@ -1,3 +1,5 @@
+//! Tests the formatting of values by their unit (`unit.rs`).
+
 use super::*;
 
 #[test]

@@ -1,4 +1,8 @@
 //! The addresses that a call concerns.
+//!
+//! [`addresses`] is the one place that knows, for each call, which arguments are an address and a length,
+//! and how the kernel rounds them. The planner (`plan/`), the reader of texts by strace and the replay use
+//! it. It looks only at the call: what is mapped there is in the model of the planner.
 
 use crate::CallName;
 use crate::operation::uffdio;

@@ -1,4 +1,8 @@
 //! Reads ahead on a separate thread, so that decompression and parsing run concurrently.
+//!
+//! `input.rs` wraps a compressed input in [`Ahead`]. The thread decompresses chunks of 256 KiB into a
+//! bounded queue; the reader takes them in order through [`Read`]. An error is delivered after the data
+//! before it. The thread ends at the end of the input, at an error, or when the reader is dropped.
 
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,7 +15,9 @@ const WAITING: usize = 4;
 
 /// The reading end of an input that another thread reads ahead.
 pub(crate) struct Ahead {
+    /// The queue of chunks.
     chunks: Receiver<io::Result<Vec<u8>>>,
+    /// The current chunk.
     chunk: Vec<u8>,
     /// Number of bytes of the chunk that have been consumed.
     taken: usize,

@@ -1,4 +1,8 @@
 //! Events: what a task did, when, and the cost on the recorded machine. A recording has one line for each.
+//!
+//! This file has only the data types. `trace.rs` reads events from a recording, `strace/` from a text by
+//! strace, and `write.rs` writes them; `plan/` and `freehold-replay` use them. A letter in parentheses, such
+//! as (`e`), is the key of the field in a line of the recording (`docs/reference/trace-format.md`).
 
 use crate::{Limits, TmpfsHuge};
 use std::ops::Range;

@@ -1,10 +1,16 @@
 //! The fields of a line: numbers and words, each separated by a single blank.
+//!
+//! [`Fields`] is a cursor over one line. Each function takes the next field and advances, or fails with the
+//! text of the expected field and the offset, from which the reader makes an error with file, line and
+//! column. The readers of events, snapshots, limits and texts by strace use it. It allocates nothing.
 
 use crate::error::Bad;
 
 /// A line that is parsed from left to right.
 pub(crate) struct Fields<'a> {
+    /// The whole line.
     line: &'a [u8],
+    /// Offset of the next byte.
     at: usize,
 }
 
@@ -130,6 +136,7 @@ pub(crate) fn text(bytes: &[u8], at: usize) -> Result<&str, Bad> {
     str::from_utf8(bytes).map_err(|error| Bad::Expected("text in UTF-8", at + error.valid_up_to()))
 }
 
+/// Returns the value of a digit, in lower case only.
 fn hex_digit(byte: u8) -> Option<u8> {
     match byte {
         b'0'..=b'9' => Some(byte - b'0'),

@@ -1,4 +1,9 @@
 //! The files that a recording has defined so far.
+//!
+//! A recording defines a file in a line of its own before the first call that maps it; sizes and huge-page
+//! properties follow in further lines. The readers (`trace.rs`, `strace/`) fill the list, and the planner
+//! looks files up by number. The memory of the list is limited, because a damaged recording may define any
+//! number of files.
 
 use crate::error::Bad;
 use crate::{FileInfo, TmpfsHuge};
@@ -10,8 +15,11 @@ const MOST_BYTES: usize = 128 << 20;
 /// A list of files, with an index by number.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
+    /// All files in the order of their definition.
     list: Vec<FileInfo>,
+    /// Position in `list` by number.
     index: BTreeMap<u32, usize>,
+    /// Memory that the list uses, in bytes.
     bytes: usize,
 }
 
@@ -45,6 +53,7 @@ impl Files {
         Ok(())
     }
 
+    /// Returns a file that must be defined already.
     fn defined(&mut self, id: u32) -> Result<&mut FileInfo, Bad> {
         let file = self.index.get(&id).and_then(|index| self.list.get_mut(*index));
         file.ok_or(Bad::UnknownFile(id))

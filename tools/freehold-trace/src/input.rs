@@ -1,5 +1,9 @@
 //! Opens a file, and decompresses it if it is compressed. The first bytes of the file determine the
 //! compression, not its name.
+//!
+//! `recording.rs` opens events and snapshots through [`open`] and gets [`Lines`]; decompression runs on a
+//! thread of its own (`ahead.rs`) with limited memory. The file also knows the suffixes of a recording: it
+//! finds the snapshots beside the events, and the reverse.
 
 use crate::ahead::Ahead;
 use crate::error::ReadError;

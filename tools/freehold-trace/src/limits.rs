@@ -1,4 +1,9 @@
 //! Resource limits of a process.
+//!
+//! [`Limits`] are the complete limits of a line in the recording; [`KnownLimits`] are those that a plan
+//! knows, which later calls complete (`plan/limited.rs`). The replay sets them on the engine's address
+//! spaces. Units are bytes; the capability CAP_IPC_LOCK is kept with the limits because it lifts one of
+//! them.
 
 use crate::CallName;
 use crate::error::Bad;

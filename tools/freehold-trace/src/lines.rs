@@ -1,4 +1,8 @@
 //! The lines of a file, one at a time, in bounded memory.
+//!
+//! All readers of recordings, snapshots and texts read through [`Lines`]: it owns the input and one buffer,
+//! and lends the current line until the next call of [`Lines::advance`]. Lines longer than [`LONGEST`] and a
+//! last line without a line end are errors. Every error names the file and the line.
 
 use crate::error::{Bad, Place, ReadError};
 use std::io::{self, Read};
@@ -12,10 +16,13 @@ const CHUNK: usize = 64 << 10;
 
 /// A file that is read line by line.
 pub(crate) struct Lines {
+    /// The input, already decompressed.
     input: Box<dyn Read + Send>,
+    /// The name of the file, for errors.
     file: Arc<Path>,
     /// Number of the current line.
     number: u32,
+    /// Bytes that were read, from the current line on.
     buffer: Vec<u8>,
     /// The range of the current line in the buffer, without the line end.
     current: (usize, usize),
@@ -86,10 +93,12 @@ impl Lines {
         bad.at(self.place(), self.line())
     }
 
+    /// Returns the place of the line after the current one.
     fn following(&self) -> Place {
         Place { file: self.file.clone(), line: self.number.saturating_add(1) }
     }
 
+    /// Makes the bytes from `next` up to `end` the current line.
     fn step_to(&mut self, end: usize) -> Result<(), ReadError> {
         if end - self.next > LONGEST {
             return Err(ReadError::TooLong { place: self.following(), limit: LONGEST });
@@ -116,6 +125,7 @@ impl Lines {
         }
     }
 
+    /// Reads more bytes into the buffer. Returns their number, 0 at the end of the file.
     fn fill(&mut self) -> Result<usize, ReadError> {
         loop {
             let space = &mut self.buffer[self.filled..];

@@ -1,3 +1,5 @@
+//! Tests the reader of lines (`lines.rs`): sizes of reads, long lines, and the last line.
+
 use super::*;
 use std::io::Cursor;
 

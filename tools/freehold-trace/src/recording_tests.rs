@@ -1,3 +1,5 @@
+//! Tests the opening of recordings (`recording.rs`): compressed, plain, truncated and damaged files.
+
 use super::*;
 use crate::{Kind, Place};
 use std::fs;

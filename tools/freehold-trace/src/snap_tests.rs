@@ -1,3 +1,5 @@
+//! Tests the reader and the writer of snapshots (`snap.rs`, `write.rs`).
+
 use super::*;
 use crate::{SnapWriter, Why};
 

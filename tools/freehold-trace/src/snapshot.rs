@@ -1,4 +1,9 @@
 //! Snapshots: the kernel's description of an address space at one time.
+//!
+//! The recorder takes a snapshot at the end of each execve, at each exit of a process, and when it stops all
+//! processes; `snap.rs` reads it from `NAME.snap`. The planner starts its model from the snapshot of an
+//! execve, and the replay compares all others with the engine's address space. The contents of pages are not
+//! recorded.
 
 use crate::Why;
 

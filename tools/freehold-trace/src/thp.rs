@@ -1,4 +1,8 @@
 //! The setting for transparent huge pages during the recording.
+//!
+//! The replay needs the setting to know which memory Linux filled with huge pages. Newer recordings contain
+//! it in their head ([`Recording::machine`]); otherwise [`Recording::shown_thp`] finds out from the
+//! snapshots: smaps marks VMAs that may have huge pages. The setting may also differ for each size of page.
 
 use crate::error::ReadError;
 use crate::input;

@@ -1,3 +1,5 @@
+//! Tests the reader of events (`trace.rs`): lines, fields, and errors in them.
+
 use super::*;
 use crate::TraceWriter;
 

@@ -1,4 +1,8 @@
 //! The side of the engine.
+//!
+//! Implements [`Side`] with a process of the engine on backed memory, and a userfaultfd that registers three
+//! areas: one that threads fill, one from which they move pages, and one for faults. `host.rs` is the same
+//! for the kernel; `main.rs` runs both in alternating rounds.
 
 use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
 use freehold::engine::{Config, Engine as Kernel};
@@ -21,16 +25,21 @@ const FAULTED: u64 = 0x30_0000_0000;
 
 static CONTENTS: [u8; (PAGES * PAGE) as usize] = [7; (PAGES * PAGE) as usize];
 
+/// The process and its userfaultfd.
 pub struct Engine {
+    /// The process with the three areas.
     process: Process,
+    /// The userfaultfd.
     uffd: Userfaultfd<Machine>,
 }
 
+/// Returns the start of a thread's part of an area.
 fn area(start: u64, thread: u64) -> u64 {
     start + thread * 2 * PAGES * PAGE
 }
 
 impl Engine {
+    /// Maps and registers the areas.
     pub fn new() -> Self {
         let machine = Machine::new(MachineConfig::backed(128 << 20).fast()).expect("memory");
         let kernel = Kernel::new(machine, Config::default()).expect("memory");

@@ -1,4 +1,8 @@
 //! The side of the host kernel.
+//!
+//! Implements [`Side`] with system calls: a userfaultfd of this process and areas of its memory. `engine.rs`
+//! is the same for the engine; `main.rs` runs both in alternating rounds. Needs the right to create a
+//! userfaultfd: [`Host::new`] fails without it, and the bench then measures only the engine.
 #![expect(unsafe_code, reason = "system calls")]
 
 use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
@@ -19,12 +23,17 @@ static CONTENTS: [u8; (PAGES * PAGE) as usize] = [7; (PAGES * PAGE) as usize];
 /// Areas of private anonymous memory: two that threads fill, two that threads move pages from, and one for
 /// faults.
 pub struct Host {
+    /// The userfaultfd.
     uffd: OwnedFd,
+    /// Address of the areas that threads fill.
     target: u64,
+    /// Address of the areas from which pages are moved.
     source: u64,
+    /// Address of the area for faults.
     faulted: u64,
 }
 
+/// Maps private anonymous memory.
 fn map(bytes: u64) -> Result<u64, Error> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: requests new memory at an address that the kernel chooses.
@@ -34,6 +43,7 @@ fn map(bytes: u64) -> Result<u64, Error> {
     if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(at.expose_provenance() as u64) }
 }
 
+/// Makes a madvise.
 fn advise(at: u64, bytes: u64, advice: i32) {
     // SAFETY: the memory was mapped by this program, and no reference to it exists.
     let done =
@@ -62,6 +72,7 @@ impl Host {
         Ok(host)
     }
 
+    /// Makes an ioctl of the userfaultfd.
     fn ioctl<const N: usize>(&self, request: libc::Ioctl, words: &mut [u64; N]) -> Result<(), Error> {
         // SAFETY: the record has the size that the request number encodes. The record points only to areas of
         // this program and to constants.
@@ -71,11 +82,13 @@ impl Host {
         }
     }
 
+    /// Fills a range with UFFDIO_COPY.
     fn copy(&self, at: u64, bytes: u64) -> Result<(), Error> {
         self.ioctl(UFFDIO_COPY, &mut [at, CONTENTS.as_ptr().expose_provenance() as u64, bytes, 0, 0])
     }
 }
 
+/// Returns the start of a thread's part of an area.
 fn area(start: u64, thread: u64) -> u64 {
     start + thread * 2 * PAGES * PAGE
 }

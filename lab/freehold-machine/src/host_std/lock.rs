@@ -1,4 +1,7 @@
 //! The short lock of the machine's own data (TLBs, free lists). No thread holds it across a wait.
+//!
+//! The lock is not one of the engine's: checkers of schedules and the simulation do not see it, and it has
+//! no rank. All three hosts use this implementation. A holder must not call the engine or wait.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
 use std::cell::UnsafeCell;
@@ -14,7 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// | true | one [`LockGuard`] exists |
 #[derive(Debug)]
 pub(crate) struct Lock<T> {
+    /// True while a thread holds the lock.
     held: AtomicBool,
+    /// The guarded value.
     value: UnsafeCell<T>,
 }
 
@@ -39,6 +44,7 @@ impl<T> Lock<T> {
         LockGuard(self)
     }
 
+    /// Spins until the lock looks free, and then yields to the host's scheduler.
     #[cold]
     fn wait(&self) {
         // Relaxed: the load only tells when to try again. The swap orders.

@@ -1,4 +1,8 @@
 //! A heap that fails on demand.
+//!
+//! The allocator `FailingAllocator` of the machine makes the nth allocation of a thread fail. The tests
+//! check the allocator itself: which allocation fails, whether later ones fail too, and that other threads
+//! and the host's own allocations are not affected.
 
 use freehold_machine::{Machine, fail_heap_from, fail_heap_once, stop_failing_heap};
 use freehold_sync::{Host, RcuHead};

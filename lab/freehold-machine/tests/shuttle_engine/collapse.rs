@@ -1,4 +1,7 @@
 //! MADV_COLLAPSE concurrent with stores, reverse map walks and pins of the small pages.
+//!
+//! A collapse replaces 512 small pages by a huge page. It must not lose a store, a pinned page or an entry
+//! that a reverse map walk looks for, and it may fail and leave the small pages as they were.
 
 use crate::{
     explore::{explore, thread},

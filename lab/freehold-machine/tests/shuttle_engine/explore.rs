@@ -1,4 +1,8 @@
 //! Runs a scenario on every design: once on threads, or with many schedules under the checker.
+//!
+//! The functions have two versions with the same names: without a checker a scenario runs once per design,
+//! and under the checker (`cfg(shuttle)`) with many schedules from two schedulers (random, and PCT with few
+//! preemptions). All files of scenarios call them. Effort and seed come from the environment (`main.rs`).
 
 pub(crate) use super::thread;
 #[cfg(shuttle)]

@@ -1,4 +1,7 @@
 //! Pages of one file are migrated concurrently, while other tasks use, write back and truncate them.
+//!
+//! A migration replaces the frame of a file's page in every mapping. Concurrent stores, write-back and
+//! truncation must find the page once, with its contents, in the old or in the new frame.
 
 use crate::{
     drop_clean::{Store, map_file, open, open_on, words},

@@ -1,4 +1,8 @@
 //! One file in four address spaces, whose VMAs are split and merged while pages are removed.
+//!
+//! The four spaces map overlapping parts. While one thread truncates the file or punches a hole, others
+//! store, fork, split and unmap. At the end no page behind the end of the file may be mapped, and each page
+//! must have been visited once (C-26, C-37).
 
 use crate::{
     direct::Storage,

@@ -1,4 +1,7 @@
 //! fork concurrent with faults and munmap (C-21): the child has the memory of the parent at one moment.
+//!
+//! Each scenario forks while other threads store, fault or unmap, and compares the pages of the child: it
+//! may have the old or the new values, but not a mixture that never existed. The setting is in `scene.rs`.
 
 use crate::{
     explore::{explore, thread},

@@ -1,5 +1,8 @@
 //! A fatal signal at every interruptible wait (C-72): the call returns an error, holds no lock, and has
 //! changed nothing.
+//!
+//! `explore_killed` makes a call with a fatal signal at the second wait of its thread, and then at the
+//! first, while two other threads make the call wait. If the call was killed, the memory must be unchanged.
 
 use crate::{
     explore::{explore_until, thread},

@@ -1,5 +1,9 @@
 //! The setting of the scenarios: a small machine, one engine, one or two processes, and pages that are
 //! numbered from a border between page tables.
+//!
+//! [`Scene`] owns the machine, the engine and the first process. A scenario fills pages with known values
+//! ([`value`]), runs threads on CPUs of the machine, and ends with [`Scene::end`], which checks the address
+//! space and that nothing leaked.
 
 use freehold::{
     PAGE_SIZE,
@@ -53,9 +57,13 @@ pub fn beyond<T>(addr: u64) -> Result<T, FaultError> {
 }
 
 pub struct Scene {
+    /// The first process.
     pub process: Process,
+    /// The engine.
     pub engine: Counted<Engine<Machine>>,
+    /// The machine.
     pub machine: Machine,
+    /// The lock design of every process.
     locking: Locking,
 }
 

@@ -1,4 +1,9 @@
 //! Stack growth concurrent with munmap and lookups (C-1, C-3).
+//!
+//! A fault below a stack grows its VMA, and so changes the tree without a system call. The scenarios run
+//! growth concurrently with a munmap of the gap or of the stack, with lookups of a neighbour, with the move
+//! of a stack by exec, and with a mapping below. Afterwards the stack must have all its pages, and no other
+//! page may have been removed or replaced.
 
 use crate::{
     explore::{explore, thread},

@@ -1,4 +1,8 @@
 //! Changes of address spaces by many CPUs.
+//!
+//! Each test lets many CPUs map, unmap, fork or protect, and counts the transfers of cache lines per
+//! repetition ([`more`]). A test that expects no transfer fails when a shared word is added to the path; the
+//! others show that the count is not always zero.
 
 use crate::world::{ANON, PAGE, RW, World, in_turn, more, ran_alone};
 use freehold::fault::Access;

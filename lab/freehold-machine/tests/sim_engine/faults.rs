@@ -1,4 +1,8 @@
 //! Faults and lookups by many CPUs.
+//!
+//! Sixteen CPUs fault in pages or look up VMAs, in one VMA or in separate ones, with each lock design of
+//! faults. The tests count transfers of cache lines per fault ([`more`]): none for per-CPU locks, at least
+//! one for the shared locks.
 
 use crate::world::{ANON, GIB, More, PAGE, RW, World, more, ran_alone};
 use freehold::fault::Access;

@@ -1,4 +1,7 @@
 //! Faults of many CPUs on pages of one file.
+//!
+//! Sixteen processes fault in cached pages of a file, either each its own pages or all the same. Separate
+//! pages must not share a cache line; the same pages share the counts of their frames.
 
 use crate::world::{More, PAGE, RW, World, more, ran_alone};
 use freehold::PageIndex;

@@ -1,4 +1,7 @@
 //! Names of the engine's records in a report, and the thread that may use a machine.
+//!
+//! A report of the simulation names the fields on which time was lost. The tests check the names of the
+//! engine's records, that most transfers have a name, and that a machine refuses to be used outside its run.
 
 use crate::world::{ANON, GIB, PAGE, RW, World, ran_alone};
 use freehold::fault::Access;

@@ -1,4 +1,9 @@
 //! A machine with its engine, and work that its CPUs do.
+//!
+//! [`World`] builds a machine with an engine, [`World::all`] runs work on all CPUs in virtual time, and
+//! [`more`] returns the cost of each additional repetition: it runs the work with two numbers of repetitions
+//! and takes the difference. Addresses must be the same in each run, so a test runs in a process of its own
+//! ([`ran_alone`]).
 
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
@@ -33,8 +38,11 @@ pub fn ran_alone<T>(_test: T) -> bool {
 }
 
 pub struct World {
+    /// The machine.
     pub machine: Machine,
+    /// The engine.
     pub engine: Counted<Engine<Machine>>,
+    /// Number of CPUs that work.
     pub cpus: usize,
 }
 
@@ -53,6 +61,7 @@ impl More {
 }
 
 impl World {
+    /// Creates a machine with an engine, for this number of CPUs.
     pub fn new(cpus: usize) -> World {
         let config = MachineConfig::phantom(64 * GIB).cpus(cpus).fast();
         let machine = Machine::new(config).expect("a machine");
@@ -60,10 +69,12 @@ impl World {
         World { machine, engine, cpus }
     }
 
+    /// Creates an empty process.
     pub fn process(&self, locking: Locking) -> Process {
         self.process_placed(locking, Placement::default())
     }
 
+    /// Creates an empty process with a placement of mappings.
     pub fn process_placed(&self, locking: Locking, placement: Placement) -> Process {
         let config = SpaceConfig { locking, placement, ..SpaceConfig::default() };
         Process::new(&self.engine, &config).expect("a process")

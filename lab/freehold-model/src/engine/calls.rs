@@ -1,4 +1,9 @@
 //! Calls on the engine: the work that a kernel's system call layer does around them.
+//!
+//! The engine is a library; a kernel checks arguments and copies results around each call of it. This file
+//! does that for the subject [`EngineOn`]: it decodes raw arguments to flags of the engine, makes the call,
+//! and encodes the result or errno as a program would see it. Nothing here may hide an error of the engine:
+//! what the engine checks is not checked again.
 
 use freehold::error::{Errno, MdweError, MmapError};
 use freehold::fault::{FaultError, SegvCode};
@@ -54,6 +59,7 @@ impl<F: Format> EngineOn<F> {
         }
     }
 
+    /// Makes a system call, except fork, exit and accesses to memory.
     fn system_call(&self, p: &Process<F>, call: &Call) -> Res<Outcome> {
         let files = &self.run().files;
         Ok(Outcome::Ok(match *call {
@@ -100,6 +106,7 @@ impl<F: Format> EngineOn<F> {
         }))
     }
 
+    /// Makes an mmap, with the file and its open mode.
     #[expect(clippy::too_many_arguments, reason = "mmap has them")]
     fn mmap(
         &self,
@@ -126,6 +133,7 @@ impl<F: Format> EngineOn<F> {
         })
     }
 
+    /// Makes a mincore. Returns one byte per page.
     fn mincore(&self, p: &Process<F>, addr: u64, len: u64) -> Res<Outcome> {
         // The engine refuses a range outside the arena before it writes anything.
         let inside = addr.checked_add(len).is_some_and(|end| self.world.holds(addr, end));
@@ -144,6 +152,7 @@ impl<F: Format> EngineOn<F> {
         Ok(Outcome::Bytes(bits))
     }
 
+    /// Sets a resource limit, relative to the arena where the call says so.
     fn set_limit(&self, p: &Process<F>, limit: Limit, pages: u64) -> u64 {
         let outside = &self.run().outside;
         let bytes =
@@ -160,6 +169,7 @@ impl<F: Format> EngineOn<F> {
         0
     }
 
+    /// Forks the process. Returns the index of the child.
     fn fork(&self, cpu: &Cpu<F>, process: &Process<F>) -> Outcome {
         if self.run().procs.len() >= MAX_PROCS {
             return Outcome::Err(libc::EAGAIN);
@@ -176,6 +186,7 @@ impl<F: Format> EngineOn<F> {
     }
 }
 
+/// Loads bytes one by one, up to the first fault.
 fn read<F: Format>(cpu: &mut Cpu<F>, process: &Process<F>, addr: u64, len: u64) -> Outcome {
     let mut bytes = vec![0; len.min(PAGE) as usize];
     match process.read(cpu, addr, &mut bytes) {

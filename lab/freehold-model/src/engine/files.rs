@@ -1,4 +1,9 @@
 //! The files of a world: shared memory with initial contents from a pager.
+//!
+//! Each file of [`World::FILES`] has the same initial contents as in the model (`model/inode.rs`) and in the
+//! kernel's child. The engine gets them from a [`Pager`] on first use. The functions do what the file system
+//! of a kernel does around the engine: checks of lengths and offsets, reads and writes through the page
+//! cache.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -19,7 +24,9 @@ type Res<T> = Result<T, i32>;
 
 /// Supplies the initial contents of each page once, and zeroes after the page was truncated.
 struct Initial {
+    /// Number of the inode, which determines the contents.
     inode: u8,
+    /// Pages that were truncated, and are zero from then on.
     discarded: Mutex<BTreeSet<PageIndex>>,
 }
 
@@ -51,11 +58,14 @@ impl<F: Format> Pager<Machine<F>> for Initial {
 
 /// The open files of [`World::FILES`].
 pub(super) struct Files<F: Format> {
+    /// The open files, by [`FileId`].
     open: Vec<Counted<File<Machine<F>>>>,
+    /// The page caches, by inode.
     inodes: Vec<Counted<Mapping<Machine<F>>>>,
 }
 
 impl<F: Format> Files<F> {
+    /// Creates all files.
     pub(super) fn new(kernel: &Counted<Engine<Machine<F>>>) -> Self {
         let inode = |(inode, size): (usize, &u64)| {
             let pager = Initial { inode: inode as u8, discarded: Mutex::new(BTreeSet::new()) };
@@ -70,6 +80,7 @@ impl<F: Format> Files<F> {
         Files { open: open.collect(), inodes }
     }
 
+    /// Returns an open file.
     pub(super) fn get(&self, file: FileId) -> &Counted<File<Machine<F>>> {
         &self.open[file as usize]
     }
@@ -86,6 +97,7 @@ impl<F: Format> Files<F> {
         matches!(name, MapName::Object(Object::File(_)))
     }
 
+    /// Checks the page caches.
     pub(super) fn check(&self) {
         self.inodes.iter().for_each(|inode| inode.check());
     }

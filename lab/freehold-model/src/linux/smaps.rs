@@ -1,4 +1,8 @@
 //! Reading `/proc/PID/{maps,smaps,status}`.
+//!
+//! The parent reads these files of a child between batches of calls, while the child waits, and turns them
+//! into the [`MapLine`]s and [`Counters`] that `compare.rs` compares. Only lines inside the arena count;
+//! everything outside was mapped before the run. A buffer is reused, because smaps of many mappings is long.
 
 use std::fs::File;
 use std::io::Read;

@@ -1,4 +1,9 @@
 //! Memory that parent and child share: one channel per process, with a futex word in each direction.
+//!
+//! The parent (`mod.rs`) writes a batch of commands into the [`Channel`] and posts `asked`; the child
+//! (`child.rs`) executes them, writes the answers, and posts `answered`. Between the two posts only the
+//! child may touch the rest of the channel, and outside them only the parent. The memory is mapped before
+//! the fork, at one address in both.
 #![expect(unsafe_code, reason = "memory shared between processes, and the futex call")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +18,7 @@ pub(super) const BYTES: usize = 64 << 10;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Cmd {
+    /// Number of the system call, or of the command.
     pub what: u64,
     pub args: [u64; 6],
 }
@@ -23,8 +29,9 @@ pub(super) struct Cmd {
 pub(super) struct Answer {
     /// Return value (negative: errno). For an access to memory, 0 or the signal.
     pub value: i64,
-    /// `si_code` and `si_addr` after a signal.
+    /// `si_code` after a signal.
     pub code: i64,
+    /// `si_addr` after a signal.
     pub addr: u64,
     /// Number of bytes written to the channel's byte area.
     pub bytes: u64,
@@ -35,8 +42,11 @@ pub(super) struct Answer {
 /// parent.
 #[repr(C)]
 pub(super) struct Channel {
+    /// Number of batches that the parent has passed.
     pub asked: AtomicU32,
+    /// Number of batches that the child has answered.
     pub answered: AtomicU32,
+    /// Number of commands in the batch.
     pub len: u32,
     pub cmds: [Cmd; BATCH],
     pub answers: [Answer; BATCH],

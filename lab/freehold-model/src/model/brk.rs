@@ -1,9 +1,14 @@
 //! brk: never fails, but returns the current break.
+//!
+//! The heap is an anonymous mapping that grows and shrinks at its end. A brk that cannot be done (limits, a
+//! mapping in the way) changes nothing. A growing heap merges with the mapping below if Linux would
+//! (`merge.rs`).
 
 use super::merge::Candidate;
 use super::*;
 
 impl Model {
+    /// Makes the call in process `p`. Returns the break afterwards.
     pub(super) fn brk(&mut self, p: usize, to: u64) -> Res {
         let w = self.world.clone();
         let pr = self.proc(p);
@@ -41,6 +46,7 @@ impl Model {
 }
 
 impl Process {
+    /// Maps the range that is added to the heap. Returns `None` if that is not possible.
     fn grow_brk(&mut self, w: &World, start: u64, end: u64) -> Option<()> {
         let len = end.checked_sub(start)?;
         if end > w.task_size || !self.may_lock(self.def_flags, len, w) {

@@ -1,8 +1,13 @@
 //! The model as a subject: maps calls to operations, and exports the state that is compared.
+//!
+//! The other files of `model` have one operation each, with the arguments of its system call.
+//! [`Subject::apply`] calls them, and converts results and errnos to an [`Outcome`]. [`Subject::check`]
+//! tests the invariants of the model.
 
 use super::*;
 
 impl Model {
+    /// Makes a call of process `p`, which lives.
     fn call(&mut self, p: usize, call: &Call) -> Res<Outcome> {
         let ok = |r: Res| r.map(Outcome::Ok);
         match *call {

@@ -1,4 +1,7 @@
 //! Calls on files, and their effects on mappings.
+//!
+//! ftruncate, reads and writes of a [`FileId`], with the checks that a file system makes. Contents are in
+//! `inode.rs`. A shorter file loses its pages in every process that maps it, private copies included.
 
 use super::*;
 
@@ -49,6 +52,7 @@ impl Model {
         Ok(0)
     }
 
+    /// Writes the bytes `seed, seed+1, ..` at offset `off`. The file may grow.
     pub(super) fn file_write(&mut self, file: FileId, off: u64, len: u64, seed: u8) -> Res {
         let desc = World::FILES[file as usize];
         if off > i64::MAX as u64 {
@@ -67,6 +71,7 @@ impl Model {
         Ok(len)
     }
 
+    /// Reads bytes at offset `off`, up to the end of the file.
     pub(super) fn file_read(&mut self, file: FileId, off: u64, len: u64) -> Res<Vec<u8>> {
         let desc = World::FILES[file as usize];
         if off > i64::MAX as u64 {

@@ -1,4 +1,8 @@
 //! mlock, munlock, mlockall and munlockall.
+//!
+//! Locking sets the flags LOCKED or ONFAULT of VMAs, counts pages in `locked_vm`, and brings pages in. The
+//! order of the checks against `RLIMIT_MEMLOCK` is that of Linux, and a failure may leave a part of the
+//! range locked: the model keeps that. munlock clears the flags only.
 
 use super::*;
 
@@ -7,6 +11,7 @@ const MCL_FUTURE: u64 = 2;
 const MCL_ONFAULT: u64 = 4;
 
 impl Model {
+    /// mlock2: mlock, or locking on fault with the flag 1.
     pub(super) fn mlock2(&mut self, p: usize, addr: u64, len: u64, flags: u64) -> Res {
         let flags = u64::from(flags as u32); // The parameter is an int.
         if flags & !1 != 0 {
@@ -41,12 +46,14 @@ impl Model {
         Ok(0)
     }
 
+    /// munlock: clears the lock flags of a range.
     pub(super) fn munlock(&mut self, p: usize, addr: u64, len: u64) -> Res {
         let (start, len) = whole_pages(addr, len);
         self.set_lock(p, start, len, 0)?;
         Ok(0)
     }
 
+    /// Sets the lock flags of a range, VMA by VMA. Stops at a hole.
     fn set_lock(&mut self, p: usize, start: u64, len: u64, lock: u32) -> Res<()> {
         let max = self.world.max_map_count;
         let end = start.wrapping_add(len);
@@ -64,6 +71,7 @@ impl Model {
         Ok(())
     }
 
+    /// mlockall: the current memory, future mappings, or both.
     pub(super) fn mlockall(&mut self, p: usize, flags: u64) -> Res {
         let flags = u64::from(flags as u32); // The parameter is an int.
         if flags == 0 || flags & !(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) != 0 || flags == MCL_ONFAULT {
@@ -142,6 +150,7 @@ impl Process {
     }
 }
 
+/// Returns start and length of the pages that a range touches.
 fn whole_pages(addr: u64, len: u64) -> (u64, u64) {
     (page_down(addr), page_up(len.wrapping_add(addr % PAGE)))
 }

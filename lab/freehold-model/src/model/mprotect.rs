@@ -1,4 +1,9 @@
-//! mprotect.
+//! mprotect: changes the rights of the VMAs in a range.
+//!
+//! The call works VMA by VMA, as Linux does: a hole or a forbidden change ends it, and the VMAs before keep
+//! their new rights. Each change splits the VMA at the edges of the range and merges it with its neighbours
+//! (`merge.rs`). Seals, write-execute rules (`seal.rs`) and the limits on data and mappings are checked in
+//! the order of Linux.
 
 use super::*;
 
@@ -6,6 +11,7 @@ const GROWSDOWN: u64 = 0x0100_0000;
 const GROWSUP: u64 = 0x0200_0000;
 
 impl Model {
+    /// Makes the call in process `p`.
     pub(super) fn mprotect(&mut self, p: usize, addr: u64, len: u64, prot: u64) -> Res {
         let grows = prot & (GROWSDOWN | GROWSUP);
         let prot = prot & !grows;
@@ -55,6 +61,7 @@ impl Model {
         Ok(0)
     }
 
+    /// Changes the rights of the part `start..end` of VMA `i`.
     fn protect_part(&mut self, p: usize, i: usize, start: u64, end: u64, mut flags: u32) -> Res<()> {
         let (max, outside) = (self.world.max_map_count, self.world.outside);
         let pr = self.proc(p);

@@ -1,8 +1,13 @@
 //! munmap, and the removal that other calls share.
+//!
+//! mmap, mremap and brk remove mappings with the same functions: [`Process::cut_out`] splits VMAs at the
+//! edges of a range and checks the limit of mappings, and [`Process::drop_range`] removes the VMAs and their
+//! pages. The first can fail, the second cannot, so callers change nothing before the first has succeeded.
 
 use super::*;
 
 impl Model {
+    /// Makes the call in process `p`.
     pub(super) fn munmap(&mut self, p: usize, addr: u64, len: u64) -> Res {
         let (task_size, max) = (self.world.task_size, self.world.max_map_count);
         if !aligned(addr) || addr > task_size || len > task_size - addr || len == 0 {

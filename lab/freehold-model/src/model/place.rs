@@ -1,12 +1,19 @@
 //! The choice of the address of a mapping without a fixed address.
+//!
+//! `mmap.rs` and `mremap.rs` ask [`Process::place`] for the address. The rules are those of Linux: a fixed
+//! address, then a hint if it is free, then the highest (or lowest) gap in the window of the layout; large
+//! anonymous lengths are aligned for huge pages.
 
 use super::*;
 use crate::world::LEGACY_BASE;
 
 /// A request for an address.
 pub(super) struct Want {
+    /// The hint, or the fixed address.
     pub addr: u64,
+    /// The length in bytes.
     pub len: u64,
+    /// True for MAP_FIXED.
     pub fixed: bool,
     /// True for private anonymous memory: large aligned lengths are placed where huge pages fit.
     pub anon: bool,
@@ -21,8 +28,11 @@ const GIB: u64 = 1 << 30;
 
 /// A range to search for free addresses, and the direction of the search.
 struct Window {
+    /// The lowest address.
     low: u64,
+    /// The end of the highest range.
     high: u64,
+    /// True to choose the lowest gap.
     upwards: bool,
 }
 
@@ -36,6 +46,7 @@ impl Want {
         }
     }
 
+    /// Returns the windows to search, in order.
     fn windows(&self, w: &World) -> Vec<Window> {
         let end = self.end(w);
         let up = |low| Window { low, high: end, upwards: true };

@@ -1,4 +1,8 @@
 //! mseal, and prctl's PR_SET_MDWE.
+//!
+//! mseal forbids later changes of a VMA; the other files of the model test its flag before they change or
+//! remove, and [`Vma::resists`] before they discard. MDWE forbids memory that is writable and executable,
+//! and memory that becomes executable ([`Process::denies_exec`]). A process can undo neither.
 
 use super::madvise::DONTNEED_LOCKED;
 use super::*;
@@ -7,6 +11,7 @@ const REFUSE_EXEC_GAIN: u64 = 1;
 const NO_INHERIT: u64 = 2;
 
 impl Model {
+    /// Makes the call in process `p`.
     pub(super) fn mseal(&mut self, p: usize, addr: u64, len: u64, flags: u64) -> Res {
         let end = addr.wrapping_add(page_up(len));
         if flags != 0 || !aligned(addr) || (len != 0 && page_up(len) == 0) || end < addr {

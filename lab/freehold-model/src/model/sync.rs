@@ -1,4 +1,8 @@
 //! msync and mincore.
+//!
+//! msync has no effect on the model, because memory and file are the same bytes here; only its errors matter
+//! (holes, locked memory with MS_INVALIDATE). mincore lists present pages: for pages of files the answer
+//! depends on the page cache, and is not compared (`compare.rs`).
 
 use super::*;
 
@@ -7,6 +11,7 @@ const MS_INVALIDATE: u64 = 2;
 const MS_SYNC: u64 = 4;
 
 impl Model {
+    /// Makes an msync in process `p`.
     pub(super) fn msync(&mut self, p: usize, addr: u64, len: u64, flags: u64) -> Res {
         let flags = u64::from(flags as u32); // The parameter is an int.
         if flags & !(MS_ASYNC | MS_INVALIDATE | MS_SYNC) != 0

@@ -1,4 +1,9 @@
 //! The model: the explicit state of each page of each mapping.
+//!
+//! The mappings are those of `mod.rs`: four pages each of anonymous and of file memory. The model is a
+//! [`Subject`], and is compared call by call with the engine (`engine.rs`) and with the kernel (`linux.rs`).
+//! Only clarity counts: each page of each mapping has its own [`Entry`], and every call loops over the pages
+//! of its part.
 
 use super::{Answer, Area, Op, PAGES, Part, Subject};
 use std::collections::BTreeSet;
@@ -24,19 +29,16 @@ pub enum Like {
 /// The state of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
+    /// Empty.
     None,
     /// Write-protected, without a page.
     Mark,
+    /// Marked as poisoned: an access raises SIGBUS.
     Poison,
     /// Maps the file's page.
-    File {
-        wp: bool,
-    },
+    File { wp: bool },
     /// Maps a private page.
-    Own {
-        wp: bool,
-        value: u64,
-    },
+    Own { wp: bool, value: u64 },
 }
 
 impl Entry {
@@ -49,6 +51,7 @@ impl Entry {
         if self.wp() { Entry::Mark } else { Entry::None }
     }
 
+    /// Returns the entry with the write protection set or removed.
     fn with_wp(self, on: bool) -> Self {
         match self {
             Entry::None | Entry::Mark => [Entry::None, Entry::Mark][usize::from(on)],
@@ -59,19 +62,25 @@ impl Entry {
     }
 }
 
+/// A page of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Page {
+    /// The page table entry.
     entry: Entry,
     /// The modes with which the page is registered.
     mode: u64,
+    /// True if the rights of the VMA permit stores.
     writable: bool,
 }
 
 /// The model of the mappings.
 #[derive(Clone, Debug)]
 pub struct Model {
+    /// The subject to follow where they differ.
     like: Like,
+    /// The value of each page of the file, if the page exists.
     file: [Option<u64>; PAGES as usize],
+    /// The pages of each mapping.
     pages: [[Page; PAGES as usize]; 4],
     /// The addresses at which VMAs were split. The VMAs never merge.
     cuts: [BTreeSet<u64>; 4],
@@ -90,10 +99,12 @@ impl Model {
         (self.file.iter().flatten().count() + own.count()) as u64
     }
 
+    /// Returns a page of a mapping.
     fn page(&mut self, area: Area, page: u64) -> &mut Page {
         &mut self.pages[area as usize][page as usize]
     }
 
+    /// Returns the value of the file's page behind a page of a mapping.
     fn of_file(&self, area: Area, page: u64) -> Option<u64> {
         self.file[page as usize].filter(|_| area != Area::Anonymous)
     }
@@ -135,6 +146,7 @@ impl Model {
         Answer::Done(part.pages)
     }
 
+    /// Fails with EEXIST if the page has an entry.
     fn is_vacant(&mut self, area: Area, page: u64) -> Result<(), i32> {
         match self.page(area, page).entry {
             Entry::None | Entry::Mark | Entry::Poison => Ok(()),
@@ -142,6 +154,7 @@ impl Model {
         }
     }
 
+    /// UFFDIO_COPY.
     fn copy(&mut self, part: Part, wp: bool, number: u64) -> Answer {
         self.supply(part, wp, |model, page| {
             model.is_vacant(part.area, page)?;
@@ -157,6 +170,7 @@ impl Model {
         })
     }
 
+    /// UFFDIO_CONTINUE.
     fn map_from_file(&mut self, part: Part, wp: bool) -> Answer {
         self.supply(part, wp, |model, page| {
             model.of_file(part.area, page).ok_or(EFAULT)?;
@@ -165,6 +179,7 @@ impl Model {
         })
     }
 
+    /// UFFDIO_POISON.
     fn poison(&mut self, part: Part) -> Answer {
         self.supply(part, false, |model, page| match model.page(part.area, page).entry {
             Entry::None => Ok(Entry::Poison),
@@ -172,6 +187,7 @@ impl Model {
         })
     }
 
+    /// UFFDIO_WRITEPROTECT.
     fn protect(&mut self, part: Part, on: bool) -> Answer {
         for page in Self::of(part) {
             let found = self.page(part.area, page);
@@ -202,6 +218,7 @@ impl Model {
         Answer::Done(0)
     }
 
+    /// UFFDIO_REGISTER.
     fn register(&mut self, part: Part, mode: u64) -> Answer {
         if mode == 0 {
             return Answer::Failed(EINVAL);
@@ -209,6 +226,7 @@ impl Model {
         self.change(part, |page| page.mode & mode != mode, |page| page.set_mode(mode))
     }
 
+    /// A load or a store.
     fn access(&mut self, area: Area, number: u64, store: Option<u64>) -> Answer {
         let Page { entry, mode, writable } = *self.page(area, number);
         if store.is_some() && !writable {
@@ -276,6 +294,7 @@ impl Model {
 }
 
 impl Page {
+    /// Sets the modes of the registration, and drops what no longer applies.
     fn set_mode(&mut self, mode: u64) {
         self.mode = mode;
         if mode & WP == 0 {

@@ -1,4 +1,9 @@
 //! Wild calls of files, segments, pools, and of pages by their frames.
+//!
+//! One of the four files with wild calls (`mod.rs`). [`call`] draws the kind of call and its arguments from
+//! [`Values`], makes the call on the objects of the [`Stage`], and adds new objects to it. Results are
+//! ignored: a call may fail, but must not panic, leak, or damage other objects, which the stage checks at
+//! the end of the life.
 
 use super::{stage::Stage, values::Values};
 use freehold::{
@@ -22,6 +27,7 @@ pub(super) fn call(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
+/// Changes a file (length, holes, seals, write-back), or queries it.
 fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let file = stage.file(v);
     let mapping = file.mapping();
@@ -68,6 +74,7 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
+/// Creates a file or mapping object.
 fn made(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let engine = stage.engine.clone();
     let size = v.offset();
@@ -150,6 +157,7 @@ fn limits(engine: &Engine<Machine>, space: &AddressSpace<Machine>, v: &mut Value
     engine.set_overcommit(engine.config().overcommit);
 }
 
+/// Makes a call on a pool of huge pages.
 fn pooled(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let size = v.of(&HugePageSize::ALL);
     let node = match v.below(4) {
@@ -168,6 +176,7 @@ fn pooled(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
+/// Makes a call on a segment of shared memory.
 fn segment(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     if v.bit() {
         let (key, size, page) = (v.wild() as u32, v.offset(), v.of(&HugePageSize::ALL));

@@ -1,4 +1,8 @@
 //! Wild calls of userfaultfds and of pinned pages.
+//!
+//! One of the four files with wild calls (`mod.rs`). [`call`] makes one call on a userfaultfd or a pin of
+//! the [`Stage`], with arguments from [`Values`]. Results are ignored; the stage checks at the end of the
+//! life that nothing leaked.
 
 use super::{stage::Stage, values::Values};
 use freehold::uffd::{Features, FillMode, MoveMode, ProtectMode, RegisterMode};
@@ -16,6 +20,7 @@ pub(super) fn call(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
+/// Makes a call of a pager: registers, fills, protects, wakes, or reads messages.
 fn supplied(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     if stage.uffds.is_empty() {
         return false;
@@ -44,6 +49,7 @@ fn supplied(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
+/// Pins pages, or uses and releases pins.
 fn pins(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let Some(pins) = stage.pins.first() else { return false };
     let mut bytes = vec![1; v.size()];

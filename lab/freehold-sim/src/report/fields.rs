@@ -1,4 +1,9 @@
 //! Transfers by field, summed over all records of a type.
+//!
+//! `report.rs` passes each line that was transferred to [`Fields::count`]. The name of a field comes from
+//! `names.rs` if the program announced its records, otherwise the field is named after the place in the
+//! program that accessed it most often. The result is the list `Report::fields` and its table. Times are
+//! picoseconds inside the map, and nanoseconds in a [`HotField`].
 
 use crate::line::{LineCount, Move, PART};
 use crate::machine::Distance;
@@ -36,6 +41,7 @@ pub struct HotField {
 }
 
 impl HotField {
+    /// Returns the field of one transfer.
     fn of_move(name: String, announced: bool, moved: &Move) -> HotField {
         let Move { distance, place, from, times, lost, queued, .. } = *moved;
         let mut between = [0; 4];
@@ -58,6 +64,7 @@ impl HotField {
         }
     }
 
+    /// Adds the counts of the same field.
     fn add(&mut self, other: HotField) {
         self.lines += other.lines;
         self.accesses += other.accesses;
@@ -103,6 +110,7 @@ impl Fields {
         of_line.into_values().for_each(|field| join(&mut self.0, field));
     }
 
+    /// Returns the fields, the most expensive first, in nanoseconds.
     pub(super) fn sorted(self) -> Vec<HotField> {
         let in_ns = |field: HotField| {
             let (lost_ns, queued_ns) = (field.lost_ns / 1000, field.queued_ns / 1000);
@@ -112,6 +120,7 @@ impl Fields {
     }
 }
 
+/// Adds a field to the map.
 fn join(all: &mut BTreeMap<String, HotField>, field: HotField) {
     match all.get_mut(&field.name) {
         Some(known) => known.add(field),
@@ -129,6 +138,7 @@ fn most_frequent(moves: &[&Move]) -> String {
     most.map_or_else(String::new, |((file, line), _)| format!("{}:{line}", short(file)))
 }
 
+/// Sorts fields, the most expensive first.
 fn sorted(mut fields: Vec<HotField>) -> Vec<HotField> {
     let order = |place: &Location<'_>| (place.file().to_owned(), place.line(), place.column());
     for field in &mut fields {

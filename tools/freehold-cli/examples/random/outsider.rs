@@ -1,5 +1,10 @@
 //! Random calls that are independent of the model: every memory-management call, with sensible and absurd
 //! arguments.
+//!
+//! The example `random` runs under the recorder; a replay of the recording must not differ from Linux. Calls
+//! come from a seed and run in child processes of `per_run` calls each, with one or two threads. Every call
+//! is checked against [`Own`] (`raw.rs`), so that it does not destroy this program, and never locks or
+//! touches more than a few MiB.
 
 use super::raw::{self, Own};
 use freehold_model::draw::Draw;

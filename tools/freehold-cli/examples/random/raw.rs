@@ -1,4 +1,8 @@
 //! System calls with arbitrary arguments, and the list of this process's memory that they must not touch.
+//!
+//! `outsider.rs` makes random calls to find what a recorder must cope with. [`call`] bypasses the C library,
+//! so any number and argument reaches the kernel. [`Own`] lists the mappings of this program; a caller must
+//! check with [`Own::meets`] that a call does not touch them, or the program destroys itself.
 #![expect(unsafe_code, reason = "raw system calls")]
 
 use std::arch::asm;

@@ -1,5 +1,12 @@
 //! `freehold replay`: replays each recording that the arguments name, prints the reports, and writes the JSON
 //! and the picture. A recording that cannot be read does not stop the others.
+//!
+//! 1. Options and output files are checked.
+//! 2. Each recording is opened and replayed on each requested design; its report is printed.
+//! 3. The summary, the JSON and the picture are written.
+//!
+//! Exit status: 0 without differences, 1 with differences, 2 if a recording or an argument was unusable.
+//! `--maps-at` and `--tasks` print and replay nothing else.
 
 use super::{DIFFERENT, UNUSABLE, cannot_write, output, say};
 use crate::cli::ReplayArgs;
@@ -51,6 +58,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
     Ok(all.status())
 }
 
+/// Returns the options of the replays from the arguments.
 fn options(args: &ReplayArgs) -> Options {
     let usual = Options::default();
     Options {
@@ -97,11 +105,15 @@ fn source(args: &ReplayArgs, path: &Path) -> Result<Source, String> {
 
 /// The results of all replays so far.
 struct All<'a> {
+    /// The arguments.
     args: &'a ReplayArgs,
+    /// The options of all replays.
     options: Options,
     /// True if text reports are printed.
     text: bool,
+    /// The replays that ran.
     outcomes: Vec<Outcome>,
+    /// The recordings that could not be replayed.
     unusable: Vec<Unusable>,
 }
 
@@ -142,6 +154,7 @@ impl All<'_> {
         designs.into_iter().map(|design| on(design).map_err(|error| reason(source, &error))).collect()
     }
 
+    /// Returns the exit status.
     fn status(&self) -> u8 {
         if !self.unusable.is_empty() || self.outcomes.iter().any(|outcome| !outcome.is_whole()) {
             UNUSABLE

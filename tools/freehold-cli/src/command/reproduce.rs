@@ -1,4 +1,11 @@
-//! `freehold reproduce`.
+//! `freehold reproduce`: runs the chosen experiments and writes their findings.
+//!
+//! 1. Checks that all output files can be written, before anything runs.
+//! 2. Runs the experiments of `freehold-reproduce` with the scale that the arguments select. SIGINT and
+//!    SIGTERM end the run after the finished experiments.
+//! 3. Writes the text, the JSON, the Markdown document and the page, as requested.
+//!
+//! A document keeps its part about the kernel, which `cargo xtask boot --bench` writes.
 
 use super::{UNUSABLE, cannot_write, is_broken_pipe, output, say};
 use crate::cli::ReproduceArgs;
@@ -72,6 +79,7 @@ fn kernels_part(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok().and_then(|document| from_kernels_part(&document).map(str::to_owned))
 }
 
+/// Returns the text from the heading of the kernel's part on.
 fn from_kernels_part(document: &str) -> Option<&str> {
     document.find(KERNELS_PART).map(|at| &document[at..])
 }

@@ -1,5 +1,9 @@
 //! The drawn state of an address space: ranges of one kind of memory, each with the time since which it
 //! exists.
+//!
+//! `life.rs` calls [`Coverage::set`] whenever the VMAs of a range have changed, and [`Coverage::finish`] at
+//! the end of an address space. A piece that changes its kind or is unmapped ends, and becomes a [`Block`]
+//! of the picture. Unlike VMAs, adjacent pieces of one kind and one start time are joined.
 
 use super::kind::Memory;
 use std::collections::BTreeMap;
@@ -8,11 +12,15 @@ use std::ops::Range;
 /// A range that was one kind of memory for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
+    /// The lowest address.
     pub start: u64,
+    /// The address after the last byte.
     pub end: u64,
-    /// Nanoseconds of the recording's active time.
+    /// Time of the beginning, in nanoseconds without the time for which the program was frozen.
     pub from: u64,
+    /// Time of the end, in the same unit.
     pub to: u64,
+    /// The kind of memory.
     pub memory: Memory,
 }
 
@@ -23,9 +31,11 @@ pub struct Coverage {
     pieces: BTreeMap<u64, Piece>,
 }
 
+/// A range that exists now.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     end: u64,
+    /// Time of its beginning.
     since: u64,
     memory: Memory,
 }
@@ -76,6 +86,7 @@ impl Coverage {
         }
     }
 
+    /// Replaces a range that `split` has cut.
     fn fill(&mut self, start: u64, end: u64, now: u64, memory: Option<Memory>) {
         if let Some(memory) = memory
             && start < end

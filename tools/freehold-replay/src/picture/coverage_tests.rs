@@ -1,3 +1,5 @@
+//! Tests the map from addresses to the kind of memory (`coverage.rs`) against an array of cells.
+
 use super::*;
 use crate::picture::kind::Kind;
 

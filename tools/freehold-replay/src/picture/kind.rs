@@ -1,4 +1,8 @@
 //! Kinds of memory and their appearance.
+//!
+//! `life.rs` classifies each VMA with [`Memory::of`], and `panel.rs`, `paint.rs` and the legend
+//! (`strips.rs`) draw the kinds. Each kind has a colour, a hatch and a CSS class; the style sheet is in
+//! `style.rs`. A new kind needs an entry in every function here.
 
 use freehold_trace::plan::{Purpose, Vma};
 
@@ -6,17 +10,24 @@ use freehold_trace::plan::{Purpose, Vma};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
+    /// The heap of brk.
     Heap,
+    /// Private anonymous memory.
     Anonymous,
+    /// Stacks of threads.
     Stack,
+    /// Private mappings of files.
     PrivateFile,
+    /// Shared mappings of files, and shared memory.
     SharedFile,
+    /// Memory that the kernel maps, such as the vDSO.
     Special,
     /// Memory of any kind without access rights: reserved ranges and guards.
     Reserved,
 }
 
 impl Kind {
+    /// All kinds, in the order of the legend.
     pub const ALL: [Kind; 7] = [
         Kind::Heap,
         Kind::Anonymous,
@@ -27,6 +38,7 @@ impl Kind {
         Kind::Reserved,
     ];
 
+    /// Returns the name in the legend.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Heap => "heap",
@@ -81,7 +93,9 @@ impl Kind {
 /// Kind of a range, and whether the range has no access rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
+    /// The kind, without regard to access rights.
     pub kind: Kind,
+    /// True if the range has no access rights.
     pub reserved: bool,
 }
 

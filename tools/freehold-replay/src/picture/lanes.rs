@@ -1,4 +1,8 @@
 //! Chooses the processes that are drawn, and their rows.
+//!
+//! A run may have thousands of short processes, and the picture has room for seven rows. [`lanes`] scores
+//! each process by lifetime and faults, chooses the best, and places them in rows, children below their
+//! parents. `draw.rs` draws the rows, and `strips.rs` counts the processes that are left out.
 
 use super::life::{Life, Process};
 
@@ -37,10 +41,12 @@ pub fn lanes(life: &Life) -> Lanes {
     Lanes { rows, left_out }
 }
 
+/// Returns the lifetime in nanoseconds.
 fn lived(process: &Process) -> u64 {
     process.to - process.from
 }
 
+/// Returns true if a process began an address space and lived long enough to be drawn.
 fn worth(life: &Life, index: usize) -> bool {
     let process = &life.processes[index];
     !process.own.is_empty() && (index == 0 || lived(process) as f64 >= SHORTEST * life.end as f64)
@@ -55,6 +61,7 @@ fn score(life: &Life, index: usize) -> f64 {
     first + lived(process) as f64 / life.end.max(1) as f64 + faults as f64 / life.faults.max(1) as f64
 }
 
+/// Distributes the chosen processes to rows.
 fn rows(life: &Life, chosen: &[usize]) -> Vec<Vec<usize>> {
     let mut chosen = chosen.to_vec();
     // Indices are in order of creation.

@@ -1,4 +1,11 @@
 //! History of a recording: address spaces, their mappings and their faults.
+//!
+//! The picture of a run (`mod.rs`) reads a recording and passes each event to [`Life::event`], and then
+//! calls [`Life::finish`]. `Life` follows the VMAs of each address space (`Vmas` of `freehold-trace`), and
+//! turns their changes into blocks: ranges of one kind of memory from one time to another (`coverage.rs`).
+//! `lanes.rs` and `panel.rs` draw them.
+//!
+//! The file replays nothing on the engine: it takes the recorded results of calls as true.
 
 use super::coverage::{Block, Coverage};
 use super::kind::Memory;
@@ -19,28 +26,36 @@ const USER_END: u64 = 1 << 47;
 /// the program was frozen.
 #[derive(Debug, Default)]
 pub struct Life {
+    /// All address spaces, in the order of their beginning. Indices elsewhere refer to this list.
     pub(super) spaces: Vec<Space>,
+    /// All processes, in the order of their beginning.
     pub(super) processes: Vec<Process>,
     /// Time of the last event.
     pub(super) end: u64,
+    /// Number of page faults of all tasks.
     pub(super) faults: u64,
+    /// Times of the snapshots.
     pub(super) snapshots: Vec<u64>,
+    /// Time for which the program was frozen so far, in nanoseconds.
     frozen: u64,
     /// Process of each task.
     tasks: HashMap<u32, usize>,
-    /// Sizes of System V segments.
+    /// Sizes in bytes of System V segments, by the identifier that shmget returned.
     segments: HashMap<u64, u64>,
 }
 
 /// An address space, from fork or exec to the next exec or exit.
 #[derive(Debug)]
 pub(super) struct Space {
+    /// Time of the beginning, in nanoseconds.
     pub from: u64,
+    /// Time of the end.
     pub to: u64,
     /// Blocks that have ended. Complete once the address space has ended.
     pub blocks: Vec<Block>,
     /// Time and page number of each fault.
     pub faults: Vec<(u64, u64)>,
+    /// The current VMAs.
     vmas: Vmas,
     /// The drawn state of `vmas`.
     coverage: Coverage,
@@ -57,12 +72,15 @@ pub(super) struct Process {
     pub parent: Option<usize>,
     /// Name of its last command.
     pub name: String,
+    /// Time of the beginning, in nanoseconds.
     pub from: u64,
+    /// Time of the end.
     pub to: u64,
     /// Indices of the address spaces that the process began, in order.
     pub own: Vec<usize>,
     /// Index of its current address space.
     space: usize,
+    /// True if the process has exited.
     ended: bool,
 }
 
@@ -112,6 +130,7 @@ impl Life {
         }
     }
 
+    /// Returns the process of a task. Creates the process if the recording does not show its beginning.
     fn process_of(&mut self, task: u32, now: u64) -> usize {
         if let Some(process) = self.tasks.get(&task) {
             return *process;
@@ -129,6 +148,7 @@ impl Life {
         self.spaces.get_mut(self.processes[process].space)
     }
 
+    /// Adds a process without an address space. Returns its index.
     fn new_process(&mut self, serial: u32, parent: Option<usize>, now: u64) -> usize {
         let name = parent.map_or_else(String::new, |parent| self.processes[parent].name.clone());
         let index = self.processes.len();
@@ -149,6 +169,7 @@ impl Life {
         self.spaces.push(space);
     }
 
+    /// Removes the process from its address space. The address space ends with its last process.
     fn leave(&mut self, process: usize, now: u64) {
         let Some(space) = self.spaces.get_mut(self.processes[process].space) else { return };
         space.users -= 1;
@@ -158,6 +179,7 @@ impl Life {
         }
     }
 
+    /// Ends a process, unless it has ended before.
     fn exit(&mut self, process: usize, now: u64) {
         if std::mem::replace(&mut self.processes[process].ended, true) {
             return;
@@ -167,6 +189,7 @@ impl Life {
         self.processes[process].space = NONE;
     }
 
+    /// Adds a thread, or a process with a copy of the address space or with the same address space.
     fn clone(&mut self, task: u32, child: u32, process: u32, flags: u64, now: u64) {
         let parent = self.process_of(task, now);
         if process != child {
@@ -189,6 +212,7 @@ impl Life {
         }
     }
 
+    /// Adds a fault, which may make a stack grow.
     fn fault(&mut self, task: u32, address: u64, now: u64) {
         self.faults += 1;
         let Some(space) = self.space_of(task, now) else { return };
@@ -213,6 +237,7 @@ impl Life {
         space.follow(0..USER_END, now);
     }
 
+    /// Applies a call to the VMAs of its address space.
     fn call(&mut self, task: u32, call: &Call, now: u64) {
         if let (CallName::Shmget, Returned::Value(value)) = (call.name, call.returned) {
             let known = self.segments.entry(value).or_default();
@@ -252,6 +277,7 @@ impl Space {
         self.set(at..USER_END, None, now);
     }
 
+    /// Sets the kind of memory of a range from now on. Ends the blocks that change.
     fn set(&mut self, range: Range<u64>, memory: Option<Memory>, now: u64) {
         let blocks = &mut self.blocks;
         self.coverage.set(range, memory, now, &mut |block| {

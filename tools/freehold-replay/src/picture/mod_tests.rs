@@ -1,3 +1,6 @@
+//! Tests the picture of a run: the blocks that `life.rs` collects from events, and the SVG text that is
+//! drawn from them.
+
 use super::*;
 use crate::picture::kind::Kind as Memory;
 use freehold_trace::{Area, Call, CallName, Cost, Event, FaultCode, Returned, Snapshot, Why};

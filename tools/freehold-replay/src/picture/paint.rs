@@ -1,4 +1,7 @@
 //! Paints a panel: kinds of memory, faults on top, and names.
+//!
+//! `draw.rs` calls [`memory`], [`density`] and [`names`] in this order for each panel; each appends elements
+//! to the [`Svg`]. Colours are CSS classes of `style.rs`. A panel is not changed.
 
 use super::kind::Kind;
 use super::panel::{Panel, Place};

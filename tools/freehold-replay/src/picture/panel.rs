@@ -1,4 +1,8 @@
 //! One address space as cells: its mappings and its faults.
+//!
+//! Time runs from left to right, addresses from bottom to top. [`Panel::new`] rasterises the blocks of a
+//! [`Space`] (`life.rs`) into a [`Grid`] of memory kinds and a grid of fault counts; `scale.rs` maps
+//! addresses to heights. `paint.rs` draws the grids. A panel is plain data and does not change.
 
 use super::kind::Kind;
 use super::life::Space;
@@ -8,15 +12,21 @@ use super::scale::Scale;
 /// Position of a panel in the picture.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
+    /// Left edge, in units of the SVG.
     pub x: f64,
+    /// Upper edge.
     pub y: f64,
+    /// Width.
     pub width: f64,
+    /// Height.
     pub height: f64,
 }
 
 /// The drawing of an address space.
 pub struct Panel {
+    /// The position in the picture.
     pub place: Place,
+    /// The scale of addresses.
     pub scale: Scale,
     /// Side length of a memory cell.
     pub cell: f64,
@@ -29,6 +39,7 @@ pub struct Panel {
 }
 
 impl Panel {
+    /// Rasterises an address space. `cell` is the side length of a memory cell.
     pub fn new(space: &Space, place: Place, cell: f64) -> Panel {
         let scale = Scale::new(&space.blocks, &space.faults, place.height);
         let memory = memory(space, &scale, place, cell);
@@ -49,6 +60,7 @@ fn moment(space: &Space, time: u64) -> f64 {
     (time - space.from) as f64 / (space.to - space.from).max(1) as f64
 }
 
+/// Returns the kind of memory that covers most of each cell.
 fn memory(space: &Space, scale: &Scale, place: Place, cell: f64) -> Grid<u8> {
     let (columns, rows) = cells(place, cell);
     let mut shares: Vec<Grid<f32>> = Kind::ALL.iter().map(|_| Grid::new(columns, rows)).collect();
@@ -88,6 +100,7 @@ fn covered(from: f64, to: f64, cells: usize) -> impl Iterator<Item = (usize, f64
     })
 }
 
+/// Returns the number of faults in each cell.
 fn faults(space: &Space, scale: &Scale, place: Place, cell: f64) -> Grid<u32> {
     let (columns, rows) = cells(place, cell);
     let mut grid = Grid::new(columns, rows);

@@ -1,19 +1,28 @@
 //! Grids of equal cells, and their outlines as a small number of rectangles.
+//!
+//! `panel.rs` fills a [`Grid`] with memory kinds and with fault counts; `paint.rs` turns equal cells into
+//! rectangles, which keeps the SVG small. [`rectangle`] writes one rectangle as path data. Columns count
+//! from the left and rows from the top, both from 0.
 
 use std::fmt::Write;
 
 /// A value for each cell. `T::default()` means empty.
 pub struct Grid<T> {
+    /// Number of columns.
     pub columns: usize,
+    /// Number of rows.
     pub rows: usize,
+    /// The values, row by row.
     cells: Vec<T>,
 }
 
 impl<T: Copy + Default + PartialEq> Grid<T> {
+    /// Creates an empty grid.
     pub fn new(columns: usize, rows: usize) -> Self {
         Grid { columns, rows, cells: vec![T::default(); columns * rows] }
     }
 
+    /// Returns the value of a cell.
     pub fn get(&self, column: usize, row: usize) -> T {
         self.cells[row * self.columns + column]
     }
@@ -23,6 +32,7 @@ impl<T: Copy + Default + PartialEq> Grid<T> {
         self.cells.iter().copied()
     }
 
+    /// Returns the value of a cell, for changes.
     pub fn get_mut(&mut self, column: usize, row: usize) -> &mut T {
         &mut self.cells[row * self.columns + column]
     }

@@ -1,3 +1,5 @@
+//! Tests the cover of a grid by rectangles (`raster.rs`).
+
 use super::*;
 
 /// Builds a grid from lines of digits.

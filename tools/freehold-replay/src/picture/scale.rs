@@ -1,5 +1,12 @@
 //! Heights of addresses. Heights ascend with addresses. Addresses that were never mapped get no room; large
 //! or busy ranges get more.
+//!
+//! 1. Blocks (`life.rs`) are cut at all their boundaries into atoms, each with its most frequent kind and
+//!    its faults.
+//! 2. Adjacent atoms of one kind join to groups; guards join the group of their neighbours.
+//! 3. Each group gets a height that grows with its size and its faults, but less than in proportion.
+//!
+//! `panel.rs` asks [`Scale::height`] for positions, and `paint.rs` writes names at the runs.
 
 use super::coverage::Block;
 use super::kind::Kind;
@@ -26,11 +33,15 @@ pub struct Scale {
 /// Adjacent addresses that were mostly one kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
+    /// The lowest address.
     pub start: u64,
+    /// The kind.
     pub kind: Kind,
     /// Number of bytes that had access rights at some time.
     pub bytes: u64,
+    /// Height of the lower edge.
     pub low: f64,
+    /// Height of the upper edge.
     pub high: f64,
     /// A separating hole lies below this run.
     pub apart: bool,
@@ -49,6 +60,7 @@ struct Atom {
 /// Adjacent atoms of one kind. An atom without access rights takes the kind of its neighbours.
 struct Group {
     kind: Kind,
+    /// The atoms, ascending.
     atoms: Vec<Atom>,
     apart: bool,
 }

@@ -1,3 +1,5 @@
+//! Tests the scale of addresses (`scale.rs`): which memory gets how much height.
+
 use super::*;
 use crate::picture::kind::Memory;
 

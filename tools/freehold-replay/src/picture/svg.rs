@@ -1,13 +1,19 @@
 //! Scalable vector graphics: the parts of a writer that the picture needs.
+//!
+//! [`Svg`] is a text under construction: `draw.rs`, `paint.rs` and `strips.rs` append elements, and
+//! [`Svg::finish`] closes the document. Positions are in pixels of the picture, from the upper left. Texts
+//! are escaped here, so a name in a recording cannot break the document.
 
 use std::fmt::Write;
 
 /// A document under construction.
 pub struct Svg {
+    /// The document so far.
     text: String,
 }
 
 impl Svg {
+    /// Starts a document of this size, with a style sheet.
     pub fn new(width: f64, height: f64, style: &str) -> Svg {
         let text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
@@ -36,6 +42,7 @@ impl Svg {
         }
     }
 
+    /// Adds a rectangle, given as position and size.
     pub fn rect(&mut self, class: &str, [x, y, width, height]: [f64; 4]) {
         writeln!(
             self.text,
@@ -44,6 +51,7 @@ impl Svg {
         .expect("writing to a String cannot fail");
     }
 
+    /// Closes the document and returns its text.
     pub fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text

@@ -1,4 +1,8 @@
 //! The comparison of one recording on all designs.
+//!
+//! For `freehold compare`: one row for each lock design, one column for each figure (differences, time, hold
+//! times and waits of the mmap lock), and the differences from Linux below. Input: the [`Outcome`] of each
+//! replay. `single.rs` has the report of one replay.
 
 use super::checked;
 use super::differences::differences;
@@ -30,6 +34,7 @@ pub fn compare(outcomes: &[Outcome]) -> String {
     text
 }
 
+/// Returns the rows of the table: two rows of headings, and a row for each design.
 fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
     let mut rows = vec![
         row(["design", "", "differ-", "", "held for writing", "waited for", "mmap lock", ""]),
@@ -78,6 +83,7 @@ fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
     rows
 }
 
+/// Formats the hold times of the mmap lock.
 fn held(spread: Spread) -> String {
     match spread.count {
         0 => "-".to_owned(),
@@ -85,6 +91,7 @@ fn held(spread: Spread) -> String {
     }
 }
 
+/// Formats the wait times for the mmap lock.
 fn waited(spread: Spread) -> String {
     match spread.count {
         0 => "-".to_owned(),

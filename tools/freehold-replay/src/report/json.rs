@@ -1,4 +1,8 @@
 //! The report for programs. Times are in nanoseconds; the key of a time ends in its unit.
+//!
+//! Input: the [`Outcome`] of each replay. Output: one JSON document, for `freehold replay --json`. The names
+//! of the fields of these structures are the keys of the document, which `docs/reference/replay.md`
+//! describes: renaming a field changes the format.
 
 use crate::locking::Design;
 use crate::outcome::{Difference, FlushCount, KindTime, Outcome, Rungs, Spread, nanoseconds};

@@ -1,3 +1,5 @@
+//! Tests the reports of a replay: texts for people, JSON, and comparisons of several replays.
+
 use super::*;
 use crate::locking::Design;
 use crate::outcome::{Beside, Difference, FlushCount, KindTime, LinuxTime, Rungs, Spread};

@@ -1,5 +1,9 @@
 //! The report of one replay as text: one function for each line or table, in the order of the report. The
 //! figures come from the [`Outcome`].
+//!
+//! `freehold replay` prints this report for one recording, `summary.rs` the table for several, and `json.rs`
+//! the document for programs. A function returns an empty text if its figure is not known, for example for a
+//! text by strace. Numbers are formatted by `units.rs`, tables by `table.rs`.
 
 use super::differences::differences;
 use super::{checked, verdict};
@@ -37,6 +41,7 @@ pub fn single(outcome: &Outcome) -> String {
     text
 }
 
+/// Returns the line about the run: CPUs, memory, time, speed.
 fn ran(outcome: &Outcome) -> String {
     let cpus = units::counted(outcome.cpus as u64, "CPU");
     let mut said = format!("{} on {cpus}", units::duration(outcome.wall));
@@ -55,6 +60,7 @@ fn ran(outcome: &Outcome) -> String {
     said
 }
 
+/// Returns the line about planning.
 fn planned(outcome: &Outcome) -> String {
     let (events, time) = outcome.planned;
     let said = format!("{} in {}", units::counted(events, "event"), units::duration(time));
@@ -64,11 +70,13 @@ fn planned(outcome: &Outcome) -> String {
     }
 }
 
+/// Returns the line about the lock design.
 fn design(outcome: &Outcome) -> String {
     let memory = if outcome.backed { "memory with contents" } else { "phantom memory" };
     format!("{}; {memory}; seed {}", locking::name(outcome.design), outcome.seed)
 }
 
+/// Returns the numbers of faults under each lock.
 fn rungs(outcome: &Outcome) -> String {
     if outcome.calls_only {
         return "not recorded by strace".to_owned();
@@ -88,6 +96,7 @@ fn rungs(outcome: &Outcome) -> String {
         .join(", ")
 }
 
+/// Returns the numbers of TLB flushes, next to Linux's.
 fn flushes(outcome: &Outcome) -> String {
     let flushes = outcome.flushes;
     let remote = if flushes.remote == 0 { "none".to_owned() } else { units::count(flushes.remote) };
@@ -112,6 +121,7 @@ fn file_pages(outcome: &Outcome) -> String {
     format!("same as Linux in {} of {} ({share})", units::count(as_linux), units::counted(all, "VMA"))
 }
 
+/// Returns the number of compared addresses.
 fn placed(outcome: &Outcome) -> String {
     let Tally { all, as_linux } = outcome.placed;
     match all {
@@ -159,6 +169,7 @@ fn lock_times(outcome: &Outcome) -> String {
     text
 }
 
+/// Returns the cells of a row of times.
 fn spread(what: &str, spread: Spread) -> Vec<String> {
     let mut cells = row([what, &units::count(spread.count)]);
     cells.extend([spread.p50, spread.p99, spread.max].map(|ns| match spread.count {

@@ -1,4 +1,8 @@
 //! The summary of several recordings, one line each.
+//!
+//! `freehold replay` prints this table when it replays more than one recording: name, numbers of calls,
+//! faults and snapshots, differences, what was not checked, hold times, time and speedup. `single.rs` has
+//! the report of one replay. Input: the [`Outcome`] of each replay; output: a text of at most 100 columns.
 
 use crate::outcome::{Outcome, Spread};
 use crate::table::{Layout, row};
@@ -47,6 +51,7 @@ pub fn summary(outcomes: &[Outcome]) -> String {
     text
 }
 
+/// Formats the hold times of the mmap lock.
 fn hold(spread: Spread) -> String {
     match spread.count {
         0 => "-".to_owned(),
@@ -65,6 +70,7 @@ fn cut(name: &str, room: usize) -> String {
     format!("{}...{}", part(&letters[..half]), part(&letters[letters.len() - half..]))
 }
 
+/// Returns the sentence below the table: how many replays match Linux.
 fn sentence(outcomes: &[Outcome]) -> String {
     let recordings = units::counted(outcomes.len() as u64, "recording");
     let different = outcomes.iter().filter(|outcome| !outcome.is_as_linux()).count() as u64;

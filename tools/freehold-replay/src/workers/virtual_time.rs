@@ -1,5 +1,9 @@
 //! Workers as tasks on the processors of a simulated machine, with virtual time. The replayer and the engine
 //! run in one thread, and the replayer's own work takes no virtual time.
+//!
+//! The counterpart of `threads.rs`, with the same functions: `cfg(sim)` chooses one of them. `run.rs` starts
+//! one worker per virtual CPU with [`side_by_side`]; the workers wait for each other with [`Changed`]. A
+//! wait must go through the simulation, because a host lock that blocks would stop all tasks of the run.
 
 use freehold_sim::{Machine, Report, atomic, task};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};

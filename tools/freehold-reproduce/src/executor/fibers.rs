@@ -1,5 +1,9 @@
 //! Tasks on the processors of a simulated machine, in virtual time. Each load is a separate run that begins
 //! at the time at which the previous run ended. No time passes between runs.
+//!
+//! The counterpart of `threads.rs`, with the same functions (`cfg(sim)` chooses). [`together`], [`alone`]
+//! and [`for_a_while`] run tasks on a simulated machine and add the report of the run to the side that runs.
+//! The state (place, clock, lost time) is thread-local: experiments run on one thread.
 
 use super::Stop;
 use crate::findings::{Cell, Row, Table};
@@ -49,7 +53,9 @@ impl Place {
 /// Time that the sides of a comparison lost, by step.
 #[derive(Default)]
 struct Lost {
+    /// The name of the step.
     what: String,
+    /// The sum of the reports, by side.
     sides: BTreeMap<usize, Report>,
 }
 

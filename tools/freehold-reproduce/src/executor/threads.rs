@@ -1,4 +1,8 @@
 //! Threads of the host, and the host's clocks.
+//!
+//! The usual executor: experiments run on threads of this host and read its clocks. `fibers.rs` has the same
+//! functions for a simulated machine; `cfg(sim)` chooses one of the two, so both must offer the same names
+//! and signatures. Functions about lost time do nothing here.
 
 pub use crate::host::thread_time;
 pub use std::sync::Barrier;

@@ -1,5 +1,10 @@
 //! Step 0: compares the designs of munmap by the faults per second of programs that repeatedly map files,
 //! read or write every page, and unmap.
+//!
+//! Sides: the four designs of munmap. [`Case`] names the access patterns of the published test. In a turn,
+//! each thread maps its part of a file, touches every page and unmaps, until the time is over; faults are
+//! counted. A long munmap under the mmap lock lowers the rate of the cases with one process and many
+//! threads.
 
 use super::{Experiment, published};
 use crate::executor::Stop;
@@ -57,12 +62,15 @@ impl Case {
 /// Number of pieces that the last case unmaps.
 const PIECES: u64 = 64;
 
-/// The files of a run, and the number of bytes that each thread maps.
+/// The files of a run.
 struct Files {
+    /// The files.
     all: Vec<Open>,
+    /// Number of bytes that each thread maps.
     bytes: u64,
 }
 
+/// Returns the number of bytes that each thread maps.
 fn bytes(scale: &Scale) -> u64 {
     (scale.size(8 * GIB, GIB / 2) / scale.cpus as u64).next_multiple_of(PIECES * PAGE)
 }
@@ -161,6 +169,7 @@ fn passes(
     Ok(())
 }
 
+/// Returns the findings from the rates by case and design.
 fn findings(designs: &[Locking; 4], rates: &[Vec<Figure>], threads: usize, bytes: u64) -> Findings {
     let names = designs.map(|design| unmap_name(design.unmap));
     let rows = Case::ALL.iter().zip(rates).map(|(case, rates)| {

@@ -1,5 +1,10 @@
 //! Step 3: processes that map a file of huge pages, fault in every page and unmap the file, by the lock that
 //! keeps shared page tables in place.
+//!
+//! Sides: the two designs of [`HugetlbLock`], on a machine whose frames are huge pages. In a turn, each
+//! process maps the file, writes to each page and unmaps, until the time is over. The findings are faults
+//! per second, waits for the locks, the longest wait, and the number of page tables, which shows if tables
+//! were shared. `published.rs` has the published figures.
 
 use super::{Experiment, published};
 use crate::executor::Stop;
@@ -21,6 +26,7 @@ use std::time::Duration;
 /// See the [module](self).
 pub struct Hugetlb;
 
+/// Bytes of a huge page.
 const HUGE: u64 = HugePageSize::Mib2.bytes();
 
 /// Positions at which processes map the file.
@@ -49,31 +55,43 @@ impl Place {
 
 /// One design of the comparison, with its world and its file.
 struct Side {
+    /// The machine and the engine of this design.
     world: World,
+    /// The file of huge pages that all processes map.
     file: Open,
+    /// The locks of each process.
     locking: Locking,
+    /// Size of the file in bytes.
     bytes: u64,
 }
 
 /// Results of a turn.
 struct Turn {
+    /// Faults per second.
     faults: f64,
+    /// Pages touched per second.
     touched: f64,
     /// Waits for the file's lock and the VMAs' locks.
     waited: Histogram,
     /// Use of the fault mutexes.
     makers: LockSnapshot,
+    /// Length of the turn.
     seconds: f64,
 }
 
 /// Measurements with one number of processes.
 struct Of {
+    /// Number of processes.
     processes: usize,
+    /// Positions at which they map the file.
     place: Place,
+    /// The turns by side.
     found: Vec<Vec<Turn>>,
+    /// Number of page tables by side.
     tables: Vec<f64>,
 }
 
+/// Returns the numbers of processes to measure.
 fn processes(scale: &Scale) -> Vec<usize> {
     scale.choose(vec![1, 12, 24, 48], vec![1, 8, 16])
 }
@@ -129,6 +147,7 @@ impl Experiment for Hugetlb {
 }
 
 impl Side {
+    /// Creates the world and the file of a side.
     fn new(hugetlb: HugetlbLock, bytes: u64, cpus: usize, scale: &Scale) -> anyhow::Result<Side> {
         let config = Config { lock_stats: true, ..scale.config() };
         // Twice the size of the file. Punching while other processes map and fault can use up an exact pool.
@@ -237,6 +256,7 @@ impl Side {
     }
 }
 
+/// Returns the findings from the measurements.
 fn findings(all: &[Of], bytes: u64) -> Findings {
     let shared: Vec<&Of> = all.iter().filter(|of| of.place == Place::Shared).collect();
     let line = |(side, name): (usize, &str), value: &dyn Fn(&Turn) -> f64| {
@@ -282,6 +302,7 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
     }
 }
 
+/// Formats a number of processes.
 fn counted(processes: usize) -> String {
     if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") }
 }
@@ -296,6 +317,7 @@ fn longest(waits: &Histogram) -> f64 {
     waits.buckets().last().map_or(0, |(most, _)| most.min(waits.max())) as f64
 }
 
+/// Returns the table of one number of processes.
 fn table(of: &Of, bytes: u64) -> Table {
     let columns = ["", "FileLock", "VmaLock", "change", "step 3: i_mmap lock", "VMA lock", "change"];
     let row = |name: &str, unit: Unit, published: Option<[f64; 2]>, value: &dyn Fn(&Turn) -> f64| {

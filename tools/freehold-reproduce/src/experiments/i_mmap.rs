@@ -1,4 +1,8 @@
 //! Step 2: the lock of a file's reverse map, with exclusive and with shared readers.
+//!
+//! Measures the three lock designs of [`FileRmap`]. For each number of tasks, `tasks.rs` builds one set of
+//! tasks per design and runs each load in turns. The findings compare the rates with the figures that were
+//! published for Linux (`published.rs`), and list the waits for the lock.
 
 use super::tasks::{Load, Tasks};
 use super::{Experiment, published};
@@ -11,7 +15,9 @@ use freehold::rmap::FileRmap;
 /// See the [module](self).
 pub struct IMmap;
 
+/// Numbers of tasks of a full run.
 const FULL: [usize; 6] = [100, 200, 500, 1000, 1600, 2000];
+/// Numbers of tasks of a quick run.
 const QUICK: [usize; 3] = [100, 300, 600];
 /// Names of the values of [`FileRmap::ALL`], in order.
 const DESIGNS: &[&str] = &["Mutex", "Exclusive", "Shared"];
@@ -19,6 +25,7 @@ const DESIGNS: &[&str] = &["Mutex", "Exclusive", "Shared"];
 const LOADS: [Load; 4] = [Load::AllTests, Load::Disk, Load::Migration, Load::Punch];
 
 impl IMmap {
+    /// Returns the numbers of tasks to measure.
     fn tasks(scale: &Scale) -> &'static [usize] {
         scale.choose(&FULL[..], &QUICK[..])
     }
@@ -26,9 +33,13 @@ impl IMmap {
 
 /// Results of the turns with one number of tasks: by load, then by design.
 struct OfTasks {
+    /// Number of tasks.
     tasks: usize,
+    /// Jobs per minute or pages per second.
     rates: Vec<Vec<Figure>>,
+    /// Number of waits for the lock of the reverse map.
     waits: Vec<Vec<Figure>>,
+    /// Total time of these waits, in nanoseconds.
     waited: Vec<Vec<Figure>>,
 }
 
@@ -81,6 +92,7 @@ fn unit(load: Load) -> Unit {
     if load == Load::Migration { Unit::PerSecond } else { Unit::PerMinute }
 }
 
+/// Returns the findings from the results for all numbers of tasks.
 fn findings(all: &[OfTasks]) -> Findings {
     let titles = [
         "alltests-like, jobs per minute",
@@ -145,6 +157,7 @@ fn capitalized(text: &str) -> String {
     text
 }
 
+/// Returns the row of a load and a number of tasks.
 fn row(of_tasks: &OfTasks, number: usize, load: Load) -> Row {
     let rates = &of_tasks.rates[number];
     let change = rates.last().zip(rates.first()).and_then(|(after, before)| after.change(before));

@@ -1,4 +1,10 @@
 //! Threads of one process that map, touch and unmap small areas, and then each operation by itself.
+//!
+//! Measures the lock designs of the engine and the host. Each thread maps four pages, writes to them and
+//! unmaps them, for the time of a turn. The findings are the operations per second for each number of
+//! threads, the waits for the mmap lock, and the time of each single operation (`single.rs`) in nanoseconds.
+//!
+//! `registry.rs` lists the experiment; `measure.rs` runs the sides in turns.
 
 use super::Experiment;
 use super::single::Single;
@@ -25,9 +31,11 @@ const AREA: u64 = 4;
 
 /// Results of a turn.
 struct Turn {
+    /// Operations per second of all threads together.
     operations: f64,
-    /// Waits for the mmap lock: number per second, and nanoseconds per second.
+    /// Number of waits for the mmap lock per second.
     waits: f64,
+    /// Nanoseconds per second that threads waited for the mmap lock, summed over all threads.
     waited: f64,
 }
 
@@ -108,6 +116,7 @@ fn churn(world: &World, process: &Process, threads: usize, turn: Duration) -> an
     Ok((done.iter().sum::<u64>() as f64 / seconds, seconds))
 }
 
+/// Measures the rate of the host's system calls.
 fn of_host(threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
     let (done, took) = for_a_while(threads, scale.turn, |_, stop| {
         let mut done = 0u64;
@@ -122,6 +131,7 @@ fn of_host(threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
     Ok(Turn { operations: done.iter().sum::<u64>() as f64 / took.as_secs_f64(), waits: 0.0, waited: 0.0 })
 }
 
+/// Estimates the time of the single operations, in seconds.
 fn single_seconds(scale: &Scale) -> f64 {
     Single::ALL.len() as f64 * scale.turns() as f64 * 0.05
 }
@@ -159,6 +169,7 @@ fn singles(world: &World, scale: &Scale, steps: &Steps) -> anyhow::Result<Table>
     Ok(Table { title, columns: columns.map(str::to_owned).into(), rows })
 }
 
+/// Returns the findings from the turns of each number of threads.
 fn findings(all: &[(usize, Vec<Vec<Turn>>)], singles: Table) -> Findings {
     let mut names: Vec<&str> = unmaps(Locking::default()).map(|design| unmap_name(design.unmap)).into();
     names.push(HOST);

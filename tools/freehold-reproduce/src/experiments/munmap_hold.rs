@@ -1,5 +1,10 @@
 //! Steps 0 and 1: the time of munmap of populated memory, and the time that munmap holds the mmap lock, by
 //! size and design.
+//!
+//! Each turn maps and populates memory of one size, unmaps it, and reads the statistics of the mmap lock.
+//! Sides: the four designs of munmap, and the host, where only the time of the call is known. A sweep at the
+//! end repeats the sectioned design with sections of several sizes. `published.rs` has the published times
+//! of Linux.
 
 use super::{Experiment, published};
 use crate::executor::{Instant, alone};
@@ -17,7 +22,9 @@ use freehold_sync::stats::LockSnapshot;
 /// See the [module](self).
 pub struct MunmapHold;
 
+/// Sizes of a full run, in bytes.
 const FULL: [u64; 7] = [PAGE, 1 << 20, GIB, 8 * GIB, 80 * GIB, 160 * GIB, 320 * GIB];
+/// Sizes of a quick run.
 const QUICK: [u64; 5] = [PAGE, 1 << 20, 64 << 20, GIB / 2, 2 * GIB];
 /// Largest size for the host in a quick run. The host takes 50 times as long per page.
 const QUICK_HOST: u64 = GIB / 2;
@@ -32,13 +39,15 @@ const SECTIONS: [u64; 6] = [4 << 20, 16 << 20, 64 << 20, 256 << 20, GIB, 4 * GIB
 struct Turn {
     /// Median time of the calls.
     call: f64,
-    /// Mean length of a hold for writing in the median call, and the longest hold of all calls.
+    /// Mean length of a hold for writing in the median call.
     hold: f64,
+    /// Length of the longest hold of all calls.
     longest: f64,
     /// Number of holds for writing in one call.
     holds: f64,
-    /// Total time of the holds for writing, and for reading, in one call.
+    /// Total time of the holds for writing in one call.
     written: f64,
+    /// Total time of the holds for reading in one call.
     read: f64,
 }
 
@@ -105,8 +114,11 @@ impl Experiment for MunmapHold {
 
 /// Results of munmap by sections of several sizes.
 struct Sweep {
+    /// Number of bytes that are unmapped.
     size: u64,
+    /// Sizes of the sections in bytes.
     sections: Vec<u64>,
+    /// The turns by size of section.
     found: Vec<Vec<Turn>>,
 }
 
@@ -169,14 +181,17 @@ fn seconds(size: u64) -> f64 {
     (size / PAGE * calls(size)) as f64 * 65e-9 + 0.001
 }
 
+/// Estimates the time of a turn of the host in seconds.
 fn host_seconds(size: u64) -> f64 {
     (size / PAGE * calls(size)) as f64 * 3e-6
 }
 
+/// Returns the number of calls in a turn.
 fn calls(size: u64) -> u64 {
     ((16 << 20) / size).clamp(1, MOST_CALLS)
 }
 
+/// Runs one turn on the engine.
 fn of_design(world: &World, process: &Process, size: u64) -> anyhow::Result<Turn> {
     let mut cpu = world.machine.cpu(0);
     cpu.run(process.mmu());
@@ -207,6 +222,7 @@ fn of_design(world: &World, process: &Process, size: u64) -> anyhow::Result<Turn
 
 /// Holds of one call, in nanoseconds.
 struct Holds {
+    /// Number of holds for writing.
     count: f64,
     hold: f64,
     longest: f64,
@@ -229,6 +245,7 @@ impl Holds {
     }
 }
 
+/// Runs one turn on the host.
 fn of_host(size: u64) -> anyhow::Result<Turn> {
     let mut times = Vec::new();
     for _ in 0..calls(size) {

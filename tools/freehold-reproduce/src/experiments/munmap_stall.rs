@@ -1,5 +1,10 @@
 //! Steps 0 and 1: operations that wait while a large munmap runs. The complaint behind the steps was a `ps`
 //! that hung for more than 120 seconds.
+//!
+//! Each turn: victims (`victim.rs`) repeat an operation on some threads, first alone, then while one thread
+//! unmaps a large populated range. The findings show the median and the longest time of the operation in
+//! both phases, for each lock design of munmap and for the host. A design is good if the longest time does
+//! not grow with the size of the munmap.
 
 use super::Experiment;
 use super::victim::{Operation, Victim};
@@ -19,10 +24,13 @@ use std::time::Duration;
 /// See the [module](self).
 pub struct MunmapStall;
 
+/// Sizes of the munmap of a full run, in bytes.
 const FULL: [u64; 2] = [16 * GIB, 320 * GIB];
+/// Sizes of a quick run.
 const QUICK: [u64; 1] = [2 * GIB];
 /// Size that the host unmaps.
 const OF_HOST: u64 = 8 * GIB;
+/// Size that the host unmaps in a quick run.
 const QUICK_OF_HOST: u64 = GIB / 2;
 /// Time for which victims are watched before the munmap begins, on a host. The host's scheduler needs this
 /// time to start them.
@@ -31,7 +39,9 @@ const ALONE: Duration = Duration::from_millis(250);
 /// One side: a design, or the host with a number of bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
+    /// The engine with this lock design.
     Design(Locking),
+    /// The host; the number of bytes that it unmaps.
     Host(u64),
 }
 
@@ -64,15 +74,21 @@ impl Side {
 
 /// Times that a victim measured, and the time of the munmap.
 struct Turn {
+    /// Times of operations before the munmap, in nanoseconds.
     alone: Histogram,
+    /// Times of operations during the munmap, in nanoseconds.
     beside: Histogram,
+    /// Duration of the munmap.
     munmap: Duration,
 }
 
 /// All turns of a size, by victim and side.
 struct OfSize {
+    /// Size of the munmap in bytes.
     size: u64,
+    /// The sides that were measured.
     sides: Vec<Side>,
+    /// The turns by victim, then by side.
     found: Vec<Vec<Vec<Turn>>>,
 }
 
@@ -136,10 +152,12 @@ fn host(scale: &Scale, size: u64) -> Option<Side> {
     (first && scale.fits_host(bytes)).then_some(Side::Host(bytes))
 }
 
+/// Returns the number of bytes that the host unmaps.
 fn host_bytes(scale: &Scale, size: u64) -> u64 {
     scale.size(OF_HOST, QUICK_OF_HOST).min(size)
 }
 
+/// Estimates the time of a turn of the host in seconds.
 fn host_seconds(scale: &Scale, size: u64) -> f64 {
     (host_bytes(scale, size) / PAGE) as f64 * 3e-6 + alone(scale).as_secs_f64()
 }
@@ -160,6 +178,7 @@ fn victims(scale: &Scale) -> usize {
     if scale.place.simulated().is_some() { (scale.cpus - 1).max(1) } else { 1 }
 }
 
+/// Runs one turn on the engine with a lock design.
 fn of_design(
     world: &World,
     locking: Locking,
@@ -191,6 +210,7 @@ fn of_design(
     watch(subjects.len(), alone(scale), victim, unmap)
 }
 
+/// Runs one turn on the host.
 fn of_host(victim: Victim, size: u64, scale: &Scale) -> anyhow::Result<Turn> {
     let subject = Mutex::new(victim.on_host()?);
     let area = Mutex::new(Some(crate::host::Area::populated(size)?));
@@ -205,7 +225,9 @@ fn of_host(victim: Victim, size: u64, scale: &Scale) -> anyhow::Result<Turn> {
 
 /// The times that a victim records.
 struct Watch<'f> {
+    /// Set when the munmap begins.
     begun: &'f AtomicBool,
+    /// Set when the munmap has ended.
     over: &'f AtomicBool,
     alone: Histogram,
     beside: Histogram,

@@ -1,5 +1,10 @@
 //! Step 4: PFT. Threads of one process fault in memory concurrently, in one VMA or in a VMA each, by the lock
 //! that faults take.
+//!
+//! Sides: the designs of [`FaultLock`] and the host. All threads start together, write to each page of their
+//! memory once, and unmap; only the faults are timed. The findings are faults per second of one thread's
+//! processor time (the cost of a fault) and of all threads together (how well faults scale), next to the
+//! published figures (`published.rs`).
 
 use super::{Experiment, published};
 use crate::executor::{Barrier, Instant, thread_time, together};
@@ -29,15 +34,19 @@ enum Where {
 
 /// Names of the values of [`FaultLock::ALL`], in order, followed by the host.
 const SIDES: [&str; OF_HOST + 1] = ["MmapLock", "VmaRwsem", "VmaCount", "VmaPerCpu", HOST];
+/// Index of the host among the sides.
 const OF_HOST: usize = FaultLock::ALL.len();
 /// Indices of the designs before and after the step.
 const STEP: [usize; 2] = [1, 2];
 
+/// Both kinds of memory with their names.
 const WHERE: [(Where, &str); 2] = [(Where::OneVma, "one VMA"), (Where::VmaEach, "a VMA each")];
 
 /// Two rates of faults: per second of one thread's processor time, and per second of all threads together.
 struct Turn {
+    /// Faults per second of processor time.
     each: f64,
+    /// Faults per second of all threads together.
     all: f64,
 }
 
@@ -123,6 +132,7 @@ impl Experiment for PageFault {
     }
 }
 
+/// Returns the number of sides that are measured.
 fn sides(scale: &Scale) -> usize {
     FaultLock::ALL.len() + usize::from(host(scale))
 }
@@ -163,6 +173,7 @@ fn rounds<M: Sync>(
     Ok(Turn { each: faults / of_each.as_secs_f64(), all: faults / of_all.as_secs_f64() })
 }
 
+/// Runs one turn on the engine.
 fn of_design(
     world: &World,
     process: &Process,
@@ -204,8 +215,11 @@ fn of_design(
 
 /// Memory that is unmapped when dropped.
 struct Mapped<'p> {
+    /// The process.
     process: &'p Process,
+    /// The address.
     at: u64,
+    /// The length in bytes.
     bytes: u64,
 }
 
@@ -215,6 +229,7 @@ impl Drop for Mapped<'_> {
     }
 }
 
+/// Runs one turn on the host.
 fn of_host(place: Where, threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
     let pages = host_pages(scale);
     let areas = if place == Where::OneVma { 1 } else { threads };
@@ -233,8 +248,10 @@ fn of_host(place: Where, threads: usize, scale: &Scale) -> anyhow::Result<Turn> 
     })
 }
 
+/// The memory, the number of threads, and both rates by side.
 type Measured = (Where, usize, Vec<Figure>, Vec<Figure>);
 
+/// Returns the findings from all measurements.
 fn findings(all: &[Measured]) -> Findings {
     let of = |place: Where| all.iter().filter(move |(at, ..)| *at == place);
     let tables = WHERE.iter().map(|(place, name)| {
@@ -306,6 +323,7 @@ fn findings(all: &[Measured]) -> Findings {
     }
 }
 
+/// Returns a row with the rates of a number of threads.
 fn row(name: String, threads: usize, figures: &[Figure], seed: fn(&published::PageFault) -> [f64; 2]) -> Row {
     let published = published::PAGE_FAULT.iter().find(|seed| seed.0 == threads).map(seed);
     let rate = |side: usize| Cell::measured(Unit::PerSecond, figures.get(side).cloned());

@@ -1,4 +1,8 @@
 //! One operation repeated by one thread, on the engine and on the host.
+//!
+//! `mmap_churn.rs` measures each operation in turns on both sides, and prints them in one table. On the
+//! engine, the calls are direct calls of the library, without an entry into a kernel; the host pays for the
+//! entry.
 
 use crate::executor::Instant;
 use crate::host::{self, Area};

@@ -1,5 +1,10 @@
 //! The load of step 2: tasks that map the same files, and the jobs that the threads of the load run.
 //! `i_mmap.rs` measures this load with each lock of the reverse map.
+//!
+//! [`Tasks::new`] creates a number of processes that all map four libraries and a data file, so that the
+//! reverse map of each file is long. [`Tasks::turn`] runs the jobs of a [`Load`] on threads and reads the
+//! statistics of the file locks. Rare kinds of work (migration, truncation, holes) are one job out of a
+//! fixed number.
 
 use crate::executor::{Instant, Stop};
 use crate::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};
@@ -12,8 +17,9 @@ use freehold::space::{MapFlags, Prot};
 use freehold_machine::Process;
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
-/// Number of libraries of a program, and number of pages in each.
+/// Number of libraries of a program.
 const LIBRARIES: u64 = 4;
+/// Number of pages of a library.
 const LIBRARY: u64 = 64;
 /// Number of pages of the data file that all tasks map.
 const DATA: u64 = 256;
@@ -58,10 +64,13 @@ impl Load {
 
 /// All tasks on an engine of one design.
 pub struct Tasks {
+    /// The machine and the engine.
     world: World,
     /// The tasks, each with the address at which it maps the data.
     tasks: Vec<(Process, u64)>,
+    /// The data file that all tasks map.
     data: Open,
+    /// A file of its own for each thread.
     scratch: Vec<Open>,
 }
 
@@ -145,10 +154,12 @@ impl Tasks {
         Ok(done as f64 / started.elapsed().as_secs_f64())
     }
 
+    /// Job of `AllTests`.
     fn fork_and_map(&self, number: u64, scratch: &Open) -> anyhow::Result<u64> {
         self.fork_map_and(number, scratch, |_, _| Ok(())).map(|()| 1)
     }
 
+    /// Job of `Migration`.
     fn fork_and_move(&self, number: u64, scratch: &Open) -> anyhow::Result<u64> {
         let mut moved = 0;
         self.fork_map_and(number, scratch, |child, at| {
@@ -160,6 +171,7 @@ impl Tasks {
         Ok(moved)
     }
 
+    /// Job of `Punch`.
     fn fork_and_punch(&self, number: u64, scratch: &Open) -> anyhow::Result<u64> {
         let turn = self.turn_of(number) + PUNCH / 2;
         self.fork_map_and(number, scratch, |_, _| {
@@ -189,6 +201,7 @@ impl Tasks {
         Ok(child.munmap(at, 32 * PAGE)?)
     }
 
+    /// Job of `Disk`.
     fn write_files(&self, number: u64, scratch: &Open) -> anyhow::Result<u64> {
         let task = self.task(number);
         self.rewrite(task, scratch, number)?;

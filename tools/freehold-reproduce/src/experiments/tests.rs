@@ -1,3 +1,6 @@
+//! Runs every experiment once with a tiny scale, and tests that its findings have the expected tables and
+//! directions.
+
 use super::*;
 use crate::findings::{Cell, Table};
 use crate::text;

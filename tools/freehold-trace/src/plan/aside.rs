@@ -1,4 +1,10 @@
 //! Texts for reports: the reasons why an event is not planned, or an answer or a snapshot is not compared.
+//!
+//! An event, an answer or a part of a snapshot that the recording does not determine is *set aside*: the
+//! plan or the comparison leaves it out, and counts it under one of these reasons. The planner
+//! (`Planner::aside`) and the replay count with the same texts, and a report prints each text with its
+//! count. A text names the thing that is set aside, then a colon and the missing knowledge.
+
 #![expect(missing_docs, reason = "each text is its own documentation")]
 
 pub const NO_SPACE: &str = "before the first exec: what was mapped is not recorded";

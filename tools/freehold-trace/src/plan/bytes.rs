@@ -19,15 +19,15 @@ impl Space {
     /// have been mapped before the recording began, and that no earlier call showed.
     pub(super) fn note_mapped(&mut self, transfer: &Transfer, mut count: u64) -> Vec<Range<u64>> {
         self.forget_growth();
-        let Some(told) = &mut self.told else { return Vec::new() };
+        let Some(known_ranges) = &mut self.known_ranges else { return Vec::new() };
         let mut assumed = Vec::new();
         for &(at, len) in &transfer.remote {
             let len = len.min(count);
             count -= len;
             if len > 0 {
                 let pages = page_of(at)..page_of(at.saturating_add(len - 1)).saturating_add(PAGE);
-                assumed.extend(told.missing(&pages));
-                told.add(pages);
+                assumed.extend(known_ranges.missing(&pages));
+                known_ranges.add(pages);
             }
         }
         assumed

@@ -1,8 +1,16 @@
 //! The effect of a system call on the planner's model of an address space, and the call's reach.
+//!
+//! [`reach`] returns the addresses that a call concerns. [`Space::apply`] changes the VMAs of the model as
+//! Linux did, from the arguments and the recorded result of the call: the model never decides if a call
+//! succeeds. A failed call has no effect, except a madvise or mprotect that stopped at a hole.
+//!
+//! `syscall.rs` calls both for each planned call, and `vmas.rs` for readers that plan nothing. The model has
+//! no pages: `populate` only notes first writes. Effects of mremap are in `mremap.rs`, of userfaultfds in
+//! `registered.rs`.
 
 use super::area::{Area, PAGE, Purpose, flag, page_of, whole_pages};
 use super::order::Stamp;
-use super::space::{Doing, MAP_ANONYMOUS, MAP_GROWSDOWN, Reach, Space, replaces};
+use super::space::{AppliedCall, MAP_ANONYMOUS, MAP_GROWSDOWN, Reach, Space, replaces};
 use crate::addresses::{addresses, lock_range, span};
 use crate::operation::prctl;
 use crate::{Call, CallName, Returned};
@@ -19,6 +27,7 @@ const PROT_WRITE: u64 = 2;
 const PROT_GROWSDOWN: u64 = 0x100_0000;
 const SHM_RDONLY: u64 = 0o10000;
 
+/// Returns true if the call did not return a value.
 fn failed(call: &Call) -> bool {
     !matches!(call.returned, Returned::Value(_))
 }
@@ -55,39 +64,40 @@ fn heap_change(call: &Call, space: &Space) -> Option<Range<u64>> {
 
 impl Space {
     /// Applies the effect of a call to the model.
-    pub(crate) fn apply(&mut self, doing: &mut Doing<'_>) {
-        let args = doing.call.args;
-        if doing.call.name == CallName::Mremap && doing.call.returned == Returned::Error(512) {
+    pub(crate) fn apply(&mut self, applied: &mut AppliedCall<'_>) {
+        let args = applied.call.args;
+        if applied.call.name == CallName::Mremap && applied.call.returned == Returned::Error(512) {
             return self.interrupted_mremap(&args);
         }
-        let hole = doing.call.returned == Returned::Error(12);
-        if failed(doing.call) && !(hole && matches!(doing.call.name, CallName::Madvise | CallName::Mprotect))
+        let hole = applied.call.returned == Returned::Error(12);
+        if failed(applied.call)
+            && !(hole && matches!(applied.call.name, CallName::Madvise | CallName::Mprotect))
         {
             return;
         }
         let range = span(args[0], args[1]);
-        match doing.call.name {
-            CallName::Mmap => self.mmap(doing),
+        match applied.call.name {
+            CallName::Mmap => self.mmap(applied),
             CallName::Munmap => self.areas.unmap(&range),
-            CallName::Mprotect | CallName::PkeyMprotect => self.mprotect(doing, range),
-            CallName::Brk => self.brk(doing),
-            CallName::Mremap => self.mremap(doing),
-            CallName::Madvise => self.madvise(doing, args[2], &range),
+            CallName::Mprotect | CallName::PkeyMprotect => self.mprotect(applied, range),
+            CallName::Brk => self.brk(applied),
+            CallName::Mremap => self.mremap(applied),
+            CallName::Madvise => self.madvise(applied, args[2], &range),
             CallName::ProcessMadvise => {
-                for &(at, len) in doing.call.transfer.iter().flat_map(|about| &about.remote) {
-                    self.madvise(doing, args[3], &span(at, len));
+                for &(at, len) in applied.call.transfer.iter().flat_map(|about| &about.remote) {
+                    self.madvise(applied, args[3], &span(at, len));
                 }
             }
             CallName::Mbind => {
                 let tag = policy_tag(args[2], args[3]);
-                self.areas.change(&range, true, doing.stamp, |area| area.tag = tag);
+                self.areas.change(&range, true, applied.stamp, |area| area.tag = tag);
             }
-            CallName::Mlock | CallName::Mlock2 | CallName::Munlock => self.mlock(doing),
-            CallName::Mlockall | CallName::Munlockall => self.mlockall(doing),
+            CallName::Mlock | CallName::Mlock2 | CallName::Munlock => self.mlock(applied),
+            CallName::Mlockall | CallName::Munlockall => self.mlockall(applied),
             CallName::Prctl => self.prctl(&args),
-            CallName::RemapFilePages => self.remap_file_pages(doing),
-            CallName::Shmat => self.shmat(doing),
-            CallName::Ioctl => self.register(doing),
+            CallName::RemapFilePages => self.remap_file_pages(applied),
+            CallName::Shmat => self.shmat(applied),
+            CallName::Ioctl => self.register(applied),
             CallName::Shmdt => {
                 let parts = self.areas.attached(args[0]);
                 parts.iter().for_each(|part| self.areas.unmap(part));
@@ -96,15 +106,16 @@ impl Space {
         }
     }
 
-    fn mmap(&mut self, doing: &mut Doing<'_>) {
-        let Some(at) = doing.call.returned.value() else { return };
-        let [_, len, prot, flags, _, offset] = doing.call.args;
+    /// Inserts the new VMA, with the flags that Linux derives from the arguments.
+    fn mmap(&mut self, applied: &mut AppliedCall<'_>) {
+        let Some(at) = applied.call.returned.value() else { return };
+        let [_, len, prot, flags, _, offset] = applied.call.args;
         let range = span(at, len);
         let at = range.start;
         if range.is_empty() {
             return;
         }
-        if replaces(doing.call) {
+        if replaces(applied.call) {
             self.areas.unmap(&range);
         }
         let shared = matches!(flags & MAP_TYPE, 1 | 3);
@@ -117,29 +128,30 @@ impl Space {
         set(&mut bits, flags & MAP_LOCKED != 0, flag::LOCKED);
         set(&mut bits, flags & MAP_STACK != 0, flag::NOHUGEPAGE);
         set(&mut bits, flags & MAP_SYNC != 0, flag::SYNC);
-        set(&mut bits, doing.zeroes && flags & MAP_ANONYMOUS == 0 && !shared, flag::ZEROES);
+        set(&mut bits, applied.zeroes && flags & MAP_ANONYMOUS == 0 && !shared, flag::ZEROES);
         let stack = !shared && flags & MAP_ANONYMOUS != 0 && flags & (MAP_GROWSDOWN | MAP_STACK) != 0;
         let area = Area {
             shared,
             purpose: if stack { Purpose::Stack } else { Purpose::Any },
-            file: if anonymous { None } else { doing.file },
-            access: if anonymous { None } else { doing.access },
+            file: if anonymous { None } else { applied.file },
+            access: if anonymous { None } else { applied.access },
             offset: match (anonymous, flags & MAP_ANONYMOUS != 0) {
                 (true, _) => at,
                 (false, true) => 0,
                 (false, false) => offset,
             },
-            ..Area::anonymous(range.clone(), prot as u8 & 7, bits, doing.stamp)
+            ..Area::anonymous(range.clone(), prot as u8 & 7, bits, applied.stamp)
         };
         self.areas.insert(at, area);
         let populates = flags & MAP_POPULATE != 0 && flags & MAP_NONBLOCK == 0;
         if populates || bits & flag::LOCKS == flag::LOCKED {
-            self.populate(range, doing);
+            self.populate(range, applied);
         }
     }
 
-    fn mprotect(&mut self, doing: &mut Doing<'_>, mut range: Range<u64>) {
-        let args = doing.call.args;
+    /// Changes the rights of the VMAs in the range, and the protection key if the call gives one.
+    fn mprotect(&mut self, applied: &mut AppliedCall<'_>, mut range: Range<u64>) {
+        let args = applied.call.args;
         let prot = args[2];
         if prot & PROT_GROWSDOWN != 0
             && let Some((start, area)) = self.areas.find(range.start)
@@ -147,12 +159,12 @@ impl Space {
         {
             range.start = start;
         }
-        let key = match doing.call.name {
+        let key = match applied.call.name {
             CallName::PkeyMprotect if args[3] as i64 >= 0 => Some(args[3]),
             _ => None,
         };
         // Linux found no hole here. A hole in the model is memory that is not known.
-        self.areas.change(&range, !failed(doing.call), doing.stamp, |area| {
+        self.areas.change(&range, !failed(applied.call), applied.stamp, |area| {
             area.prot = prot as u8 & 7;
             if prot & PROT_WRITE != 0 {
                 if !area.shared && area.flags & flag::NORESERVE == 0 {
@@ -167,13 +179,14 @@ impl Space {
         });
     }
 
-    fn brk(&mut self, doing: &mut Doing<'_>) {
-        let Some(at) = doing.call.returned.value() else { return };
+    /// Grows or shrinks the heap. The first brk only shows where the heap begins.
+    fn brk(&mut self, applied: &mut AppliedCall<'_>) {
+        let Some(at) = applied.call.returned.value() else { return };
         let Some((start, _)) = self.heap else {
             self.heap = Some((at, at));
             return;
         };
-        let Some(range) = heap_change(doing.call, self) else { return };
+        let Some(range) = heap_change(applied.call, self) else { return };
         let grows = self.heap.is_some_and(|(_, old)| at > old);
         self.heap = Some((start, at));
         if range.is_empty() {
@@ -183,11 +196,12 @@ impl Space {
             return self.areas.unmap(&range);
         }
         let flags = flag::ACCOUNT | self.future;
-        let area = Area { purpose: Purpose::Heap, ..Area::anonymous(range.clone(), 3, flags, doing.stamp) };
+        let area = Area { purpose: Purpose::Heap, ..Area::anonymous(range.clone(), 3, flags, applied.stamp) };
         self.areas.insert(range.start, area);
     }
 
-    fn madvise(&mut self, doing: &mut Doing<'_>, advice: u64, range: &Range<u64>) {
+    /// Sets or clears the VMA flag of an advice. Other advice does not change VMAs.
+    fn madvise(&mut self, applied: &mut AppliedCall<'_>, advice: u64, range: &Range<u64>) {
         let (add, remove) = match advice {
             0 => (0, flag::RANDOM | flag::SEQUENTIAL),
             1 => (flag::RANDOM, flag::SEQUENTIAL),
@@ -202,11 +216,11 @@ impl Space {
             17 => (0, flag::DONTDUMP),
             18 => (flag::WIPEONFORK, 0),
             19 => (0, flag::WIPEONFORK),
-            22 if self.is_supplied(range.start) => return self.populate(range.clone(), doing),
-            23 => return self.populate(range.clone(), doing),
+            22 if self.is_supplied(range.start) => return self.populate(range.clone(), applied),
+            23 => return self.populate(range.clone(), applied),
             _ => return,
         };
-        self.areas.change(range, true, doing.stamp, |area| {
+        self.areas.change(range, true, applied.stamp, |area| {
             // Shared mappings are not scanned for equal pages.
             if !(add == flag::MERGEABLE && area.shared) {
                 area.flags = area.flags & !remove | add;
@@ -214,24 +228,26 @@ impl Space {
         });
     }
 
-    fn mlock(&mut self, doing: &mut Doing<'_>) {
-        let args = doing.call.args;
+    /// Locks or unlocks the VMAs in a range.
+    fn mlock(&mut self, applied: &mut AppliedCall<'_>) {
+        let args = applied.call.args;
         let range = lock_range(args[0], args[1]);
-        let add = match doing.call.name {
+        let add = match applied.call.name {
             CallName::Munlock => 0,
             CallName::Mlock2 if args[2] & 1 != 0 => flag::LOCKS,
             _ => flag::LOCKED,
         };
-        self.areas.change(&range, false, doing.stamp, |area| area.flags = area.flags & !flag::LOCKS | add);
+        self.areas.change(&range, false, applied.stamp, |area| area.flags = area.flags & !flag::LOCKS | add);
         if add == flag::LOCKED {
-            self.populate(range, doing);
+            self.populate(range, applied);
         }
     }
 
-    fn mlockall(&mut self, doing: &mut Doing<'_>) {
-        let how = if doing.call.name == CallName::Mlockall { doing.call.args[0] } else { 0 };
+    /// Locks or unlocks all VMAs, and sets the lock flags of future mappings.
+    fn mlockall(&mut self, applied: &mut AppliedCall<'_>) {
+        let how = if applied.call.name == CallName::Mlockall { applied.call.args[0] } else { 0 };
         let add = if how & 4 != 0 { flag::LOCKS } else { flag::LOCKED };
-        if how & 1 != 0 || doing.call.name == CallName::Munlockall {
+        if how & 1 != 0 || applied.call.name == CallName::Munlockall {
             let now = if how & 1 != 0 { add } else { 0 };
             let ranges: Vec<_> = self
                 .areas
@@ -240,11 +256,11 @@ impl Space {
                 .map(|(start, area)| start..area.end)
                 .collect();
             for range in ranges {
-                self.areas.change(&range, false, doing.stamp, |area| {
+                self.areas.change(&range, false, applied.stamp, |area| {
                     area.flags = area.flags & !flag::LOCKS | now;
                 });
                 if now == flag::LOCKED {
-                    self.populate(range, doing);
+                    self.populate(range, applied);
                 }
             }
         }
@@ -266,35 +282,36 @@ impl Space {
     }
 
     /// Maps another part of the file over an existing mapping.
-    fn remap_file_pages(&mut self, doing: &Doing<'_>) {
-        let [at, len, _, pgoff, ..] = doing.call.args;
+    fn remap_file_pages(&mut self, applied: &AppliedCall<'_>) {
+        let [at, len, _, pgoff, ..] = applied.call.args;
         let range = page_of(at)..page_of(at).saturating_add(page_of(len));
         let Some((_, area)) = self.areas.find(range.start).filter(|_| !range.is_empty()) else { return };
         let area =
-            Area { end: range.end, offset: pgoff.wrapping_mul(PAGE), last: doing.stamp, ..area.clone() };
+            Area { end: range.end, offset: pgoff.wrapping_mul(PAGE), last: applied.stamp, ..area.clone() };
         self.areas.unmap(&range);
         self.areas.insert(range.start, area);
     }
 
-    fn shmat(&mut self, doing: &mut Doing<'_>) {
-        let Some(range) = doing.call.returned.value().map(|at| span(at, doing.segment)) else { return };
+    /// Inserts the VMA of an attached System V segment.
+    fn shmat(&mut self, applied: &mut AppliedCall<'_>) {
+        let Some(range) = applied.call.returned.value().map(|at| span(at, applied.segment)) else { return };
         if range.is_empty() {
             return;
         }
-        let prot = if doing.call.args[2] & SHM_RDONLY != 0 { 1 } else { 3 };
-        let attached = Area::anonymous(range.clone(), prot, flag::SEGMENT, doing.stamp);
-        let area = Area { shared: true, file: doing.file, offset: 0, ..attached };
+        let prot = if applied.call.args[2] & SHM_RDONLY != 0 { 1 } else { 3 };
+        let attached = Area::anonymous(range.clone(), prot, flag::SEGMENT, applied.stamp);
+        let area = Area { shared: true, file: applied.file, offset: 0, ..attached };
         self.areas.insert(range.start, area);
     }
 
     /// Notes that the kernel writes to every page of the range.
-    fn populate(&mut self, range: Range<u64>, doing: &mut Doing<'_>) {
+    fn populate(&mut self, range: Range<u64>, applied: &mut AppliedCall<'_>) {
         let mut at = range.start;
         while at < range.end {
             let Some((_, area)) = self.areas.find(at) else { return };
             let (end, writes) = (area.end, area.prot & PROT_WRITE as u8 != 0);
             if writes {
-                self.first_write(at, doing.stamp, doing.families);
+                self.first_write(at, applied.stamp, applied.families);
             }
             at = end;
         }
@@ -304,7 +321,7 @@ impl Space {
     pub(crate) fn fork(&self, families: &mut u32) -> Space {
         let mut child = Space {
             heap: self.heap,
-            told: self.told.clone(),
+            known_ranges: self.known_ranges.clone(),
             assumed: self.assumed.clone(),
             grows: self.grows,
             grown: self.grown.clone(),

@@ -1,3 +1,5 @@
+//! Tests the order in which overlapping events of one address space take effect (`effect.rs`).
+
 use crate::plan::tests::{planner, waits};
 use crate::plan::{Segment, StepKind, Unsure};
 

@@ -1,18 +1,26 @@
 //! Adds the steps of each kind of event, except system calls, to the plan.
+//!
+//! Events: page faults, creation of tasks, execs, exits and snapshots. `run.rs` decides when an event is
+//! planned, and calls the function of its kind here. Each function gathers the steps that the event must
+//! wait for (`touch.rs`), changes the model of the address space, and pushes one or more steps.
+//!
+//! Calls are in `syscall.rs` and `file_calls.rs`. An event whose address space is unknown is counted as set
+//! aside.
 
+use super::address_set::AddressSet;
 use super::area::{Area, flag};
 use super::aside;
 use super::planner::Planner;
 use super::processes::{Fault, New, Task};
 use super::space::{CLONE_VM, Reach, Space};
 use super::step::{Ends, Frozen, Start, StepKind, Unsure};
-use super::told::Told;
 use crate::{Format, Snapshot, Why};
 
 /// Maximum number of tasks whose waits a new task inherits.
 const INHERITED: usize = 64;
 
 impl Planner {
+    /// Plans a page fault: the step accesses the address. Faults in unknown address spaces are set aside.
     pub(super) fn fault(&mut self, task: u32, fault: Fault) {
         let Fault { line, address, code, resolved, looked, .. } = fault;
         let refused = !resolved && !code.user();
@@ -46,6 +54,7 @@ impl Planner {
         }
     }
 
+    /// Plans the creation of a task, with a copy of the address space or in the same one.
     pub(super) fn clone(&mut self, line: u32, task: u32, new: New) {
         let New { child, process, flags, unsure } = new;
         if self.processes.tasks.contains_key(&child) {
@@ -96,6 +105,7 @@ impl Planner {
         }
     }
 
+    /// Plans an exec: the task leaves its address space and gets the one in the snapshot, or an unknown one.
     pub(super) fn exec(&mut self, line: u32, task: u32, snapshot: Option<Snapshot>) {
         self.files.descriptors.exec(task);
         self.end_userfaultfds(line, task);
@@ -119,7 +129,7 @@ impl Planner {
             // Only a text shows every call from the start on, so that the plan can follow the address space
             // without a snapshot.
             None if self.recording.format() == Format::Strace => {
-                space.told = Some(Told::default());
+                space.known_ranges = Some(AddressSet::default());
                 Some(Start::Unknown)
             }
             None => None,
@@ -150,6 +160,7 @@ impl Planner {
         }
     }
 
+    /// Plans the exit of a task.
     pub(super) fn exit(&mut self, line: u32, task: u32) {
         self.files.descriptors.exit(task);
         self.end_userfaultfds(line, task);
@@ -169,6 +180,7 @@ impl Planner {
         }
     }
 
+    /// Plans the comparison with a snapshot, after all earlier steps in the address space.
     pub(super) fn snapshot(&mut self, line: u32, task: u32, why: Why, process: u32, snapshot: Snapshot) {
         match why {
             Why::Exec => {}

@@ -1,3 +1,5 @@
+//! Tests the order of steps in address spaces that share huge pages after a fork (`kin.rs`).
+
 use crate::plan::tests::{planner_of, waits};
 use crate::plan::{Segment, StepKind, Unsure};
 

@@ -53,7 +53,7 @@ impl Planner {
     /// Sets the limits before a fault of `task`.
     pub(super) fn limit_fault(&mut self, line: u32, task: u32, number: u32) {
         if !self.processes.limits.is_empty()
-            && self.processes.spaces.get(&number).is_some_and(|space| space.told.is_none())
+            && self.processes.spaces.get(&number).is_some_and(|space| space.known_ranges.is_none())
         {
             self.limit(line, task, number);
         }
@@ -66,7 +66,7 @@ impl Planner {
             return;
         };
         let refused = matches!(call.returned, Returned::Error(EPERM | EAGAIN | ENOMEM));
-        match space.told.is_none() || refused {
+        match space.known_ranges.is_none() || refused {
             true => self.limit(line, task, number),
             false => self.give_limits(line, task, number, KnownLimits::default()),
         }

@@ -1,4 +1,7 @@
-//! Events that a plan leaves out, and losses of events.
+//! Counts of the events that a plan leaves out, and of losses of events.
+//!
+//! [`Losses`] is a part of the planner. Each kind of event that is set aside has one text as its reason
+//! (`aside.rs`); the report of a replay prints the counts.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +15,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Counts something that is not planned or cannot be checked for this reason.
+    /// Counts an event as set aside (not planned, or not checked) for the reason `why`, a text of `aside.rs`.
     pub(super) fn aside(&mut self, why: &'static str) {
         *self.set_aside.entry(why).or_default() += 1;
     }

@@ -33,6 +33,7 @@
 //! recording. A segment also ends where the recorded program was frozen: address spaces are compared there,
 //! while no task runs.
 
+mod address_set;
 mod area;
 pub mod aside;
 mod bytes;
@@ -64,7 +65,6 @@ mod segment;
 mod space;
 mod step;
 mod syscall;
-mod told;
 mod touch;
 mod transfers;
 mod unknown;

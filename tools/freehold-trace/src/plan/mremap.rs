@@ -1,7 +1,11 @@
 //! The effect of an mremap on the planner's model of an address space.
+//!
+//! A successful mremap moves, grows or shrinks the VMAs of the source, with the merges and splits that Linux
+//! makes. `calls.rs` calls [`Space::mremap`] for each planned mremap. Unknown memory (`unknown.rs`) has no
+//! VMAs in the model: there only the ranges that the call removes are unmapped.
 
 use super::area::{Area, flag};
-use super::space::{Doing, MREMAP_DONTUNMAP, Space};
+use super::space::{AppliedCall, MREMAP_DONTUNMAP, Space};
 use crate::addresses::{MREMAP_FIXED, span};
 use crate::operation::uffdio;
 use std::ops::Range;
@@ -19,9 +23,10 @@ impl Space {
         }
     }
 
-    pub(super) fn mremap(&mut self, doing: &mut Doing<'_>) {
-        let Some(to) = doing.call.returned.value() else { return };
-        let [at, old, new, flags, ..] = doing.call.args;
+    /// Applies a successful mremap, from its arguments and the new address.
+    pub(super) fn mremap(&mut self, applied: &mut AppliedCall<'_>) {
+        let Some(to) = applied.call.returned.value() else { return };
+        let [at, old, new, flags, ..] = applied.call.args;
         let (source, target) = (span(at, old), span(to, new));
         let at = source.start;
         if target.is_empty() {
@@ -36,7 +41,7 @@ impl Space {
             }
             if target.end > source.end {
                 let mut added =
-                    Area { end: target.end, family: 0, alone: true, last: doing.stamp, ..area.clone() };
+                    Area { end: target.end, family: 0, alone: true, last: applied.stamp, ..area.clone() };
                 added.offset = added.offset.wrapping_add(source.end - start);
                 self.areas.insert(source.end, added);
             }
@@ -44,7 +49,7 @@ impl Space {
         }
         let bytes = target.end - target.start;
         if flags & MREMAP_FIXED == 0 || source.end - at != bytes {
-            return self.move_area(source, target, doing);
+            return self.move_area(source, target, applied);
         }
         // Several VMAs are moved one by one, and the gaps between them stay. The mappings of the target in
         // these gaps also stay.
@@ -53,17 +58,17 @@ impl Space {
         for piece in pieces {
             let place = |addr: u64| target.start + (addr - at);
             let target = place(piece.start)..place(piece.end);
-            self.move_area(piece, target, doing);
+            self.move_area(piece, target, applied);
         }
     }
 
     /// Moves the area in which `source` begins. The area ends at the end of `source`, or is to grow.
-    fn move_area(&mut self, source: Range<u64>, target: Range<u64>, doing: &Doing<'_>) {
-        let flags = doing.call.args[3];
+    fn move_area(&mut self, source: Range<u64>, target: Range<u64>, applied: &AppliedCall<'_>) {
+        let flags = applied.call.args[3];
         let (at, to) = (source.start, target.start);
         let Some((start, area)) = self.areas.find(at) else { return };
         let registered = area.userfaultfd;
-        let mut moved = Area { last: doing.stamp, ..area.clone() };
+        let mut moved = Area { last: applied.stamp, ..area.clone() };
         moved.offset = moved.offset.wrapping_add(at - start);
         if flags & MREMAP_FIXED != 0 {
             self.areas.unmap(&target);
@@ -87,8 +92,8 @@ impl Space {
         }
         moved.end = target.end;
         self.areas.put(to, moved);
-        self.areas.merge_at(target.end, doing.stamp);
-        self.areas.merge_at(to, doing.stamp);
+        self.areas.merge_at(target.end, applied.stamp);
+        self.areas.merge_at(to, applied.stamp);
     }
 
     /// Unmaps the ranges that an mremap of unknown memory replaces or removes.

@@ -1,10 +1,12 @@
+//! Tests the effect of mremap on the model of an address space (`mremap.rs`).
+
 use super::*;
 use crate::{Call, CallName, Returned};
 
 fn apply(space: &mut Space, name: CallName, args: [u64; 6], value: u64) {
     let returned = Returned::Value(value);
     let call = Call { name, args, returned, file: None, transfer: None, beside: Vec::new() };
-    space.apply(&mut Doing::first(&call, &mut 0));
+    space.apply(&mut AppliedCall::first(&call, &mut 0));
 }
 
 /// Returns an address space with private anonymous memory at these pages.

@@ -1,4 +1,8 @@
 //! The order between steps that addresses require.
+//!
+//! [`Order`] is a part of the model of one address space ([`Space`](super::space::Space)). For each address
+//! it keeps the last steps that later steps must wait for; older steps are implied by them. `touch.rs` asks
+//! for these steps and notes new ones. Faults are kept per chunk of 2 MiB and task, changes per range.
 
 use rustc_hash::FxHashSet as HashSet;
 use std::collections::BTreeMap;
@@ -99,6 +103,7 @@ impl Order {
         self.active.iter().copied()
     }
 
+    /// Splits the range that contains `at`, so that a range begins there.
     fn cut(&mut self, at: u64) {
         let Some((&start, &(end, stamp))) = self.changed.range(..at).next_back() else { return };
         if at < end {

@@ -1,4 +1,9 @@
 //! The planner: its parts, and small operations that several of its files share.
+//!
+//! A [`Planner`] owns a recording and all state of its plan. `run.rs` reads events and calls the functions
+//! of each kind of event (`events.rs`, `syscall.rs`, `file_calls.rs`), which use the parts of the planner
+//! and push steps into the [`SegmentBuilder`]. One thread uses a planner; another may run the segments that
+//! it has returned.
 
 use super::effect::Waiting;
 use super::files::Files;
@@ -16,6 +21,7 @@ use crate::{Event, ReadError, Recording};
 
 /// Makes the plan of a recording, segment by segment.
 pub struct Planner {
+    /// The recording, read up to the last planned event.
     pub(super) recording: Recording,
     /// True if calls that change the set of free addresses keep their order.
     pub(super) keeps_layout: bool,
@@ -27,19 +33,31 @@ pub struct Planner {
     pub(super) held: Option<Event>,
     /// Events that take effect later than the last planned event.
     pub(super) waiting: Vec<Waiting>,
+    /// The tasks, their processes and the models of their address spaces.
     pub(super) processes: Processes,
+    /// The files and System V segments, their descriptors and lengths.
     pub(super) files: Files,
+    /// The userfaultfds and their descriptors.
     pub(super) userfaultfds: Userfaultfds,
+    /// The removals of System V segments that are not placed yet.
     pub(super) removals: Removals,
+    /// Counts of what is set aside, and losses of events.
     pub(super) losses: Losses,
+    /// The address spaces that share huge pages after a fork.
     pub(super) kins: Kins,
+    /// The last step that used a pool of huge pages.
     pub(super) pool: Pool,
+    /// Times of the recorded machine.
     pub(super) recorded: Recorded,
     /// True if the recording shows the bytes that a call moved.
     pub(super) shows_bytes: bool,
+    /// True if a call has shown that the recorded machine has protection keys.
     pub(super) uses_keys: bool,
+    /// True if a process_vm_writev has written to addresses that the recording does not contain.
     pub(super) unseen_writes: bool,
+    /// True if the recording contains an mseal.
     pub(super) shows_seals: bool,
+    /// The segment that is being built.
     pub(super) builder: SegmentBuilder,
 }
 
@@ -111,7 +129,7 @@ impl Planner {
         self.builder.push(&mut self.processes, task, line, what);
     }
 
-    /// Counts something that is not planned or cannot be checked for this reason.
+    /// Counts an event as set aside (not planned, or not checked) for the reason `why`, a text of `aside.rs`.
     pub(super) fn aside(&mut self, why: &'static str) {
         self.losses.aside(why);
     }

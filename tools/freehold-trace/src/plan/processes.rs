@@ -1,4 +1,9 @@
 //! The tasks of a recording, their processes, and the address spaces that they run in.
+//!
+//! A part of the planner (`planner.rs`), which owns it: no locks. Tasks have the serial numbers of the
+//! recording; address spaces have numbers of the plan, because a process gets a new one at each exec, and
+//! tasks may share one. `events.rs` adds and removes tasks, and `run.rs` asks for the state of a task before
+//! it places an event.
 
 use super::aside;
 use super::effect::Beside;
@@ -13,8 +18,11 @@ use std::ops::Range;
 /// Tasks, processes and address spaces, by number.
 #[derive(Default)]
 pub(super) struct Processes {
+    /// Living tasks by serial number.
     pub(super) tasks: HashMap<u32, Task>,
+    /// The models of living address spaces, by number. `syscall.rs` takes a model out while it plans a call.
     pub(super) spaces: HashMap<u32, Box<Space>>,
+    /// The number of the newest address space.
     last_space: u32,
     /// Live tasks by process.
     pub(super) members: HashMap<u32, Vec<u32>>,
@@ -27,7 +35,9 @@ pub(super) struct Processes {
 /// The planner's state of a task.
 #[derive(Default)]
 pub(super) struct Task {
+    /// The process: the serial number of its first thread.
     pub(super) process: u32,
+    /// The address space, if it is known.
     pub(super) space: Option<u32>,
     /// The number of its next step.
     pub(super) next: u32,
@@ -37,6 +47,7 @@ pub(super) struct Task {
     pub(super) made_here: bool,
     /// The steps that the task has already waited for in this segment: the last step of each other task.
     pub(super) known: HashMap<u32, u32>,
+    /// The steps of the task in this segment.
     pub(super) steps: Vec<Step>,
     /// The step of a fault that has begun, and whose end has not been read yet.
     pub(super) open_fault: Option<u32>,
@@ -59,9 +70,13 @@ pub(super) struct Task {
 
 /// A recorded fault.
 pub(super) struct Fault {
+    /// Line of the recording.
     pub(super) line: u32,
+    /// The faulting address.
     pub(super) address: u64,
+    /// The kind of access.
     pub(super) code: FaultCode,
+    /// True if the page was present afterwards.
     pub(super) resolved: bool,
     /// True if the kernel has looked up the VMA of the address. The kernel does not look it up while page
     /// faults are disabled.
@@ -72,8 +87,11 @@ pub(super) struct Fault {
 
 /// A new task.
 pub(super) struct New {
+    /// The new task.
     pub(super) child: u32,
+    /// The process of the new task.
     pub(super) process: u32,
+    /// The flags of clone.
     pub(super) flags: u64,
     /// Pages that the copy of the address space may or may not contain.
     pub(super) unsure: Vec<Range<u64>>,
@@ -108,7 +126,7 @@ impl Processes {
     /// Returns true if the task's address space is known from its start on.
     pub(super) fn is_shown(&self, task: u32) -> bool {
         let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
-        space.is_some_and(|space| space.told.is_none())
+        space.is_some_and(|space| space.known_ranges.is_none())
     }
 
     /// Returns true if the task ends in an execve, perhaps with a part of the new image mapped.
@@ -117,6 +135,7 @@ impl Processes {
         self.tasks.get(&task).is_some_and(|own| own.dies_in_exec || has_begun(own))
     }
 
+    /// Adds the model of a new address space. Returns its number.
     pub(super) fn add_space(&mut self, space: Space) -> u32 {
         self.last_space += 1;
         let number = self.last_space;

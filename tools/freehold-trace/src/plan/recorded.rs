@@ -1,4 +1,8 @@
 //! Figures about the recorded machine: how long events took there.
+//!
+//! The planner passes every event to [`Recorded::note`]; after the run, `freehold-replay` prints these times
+//! beside those of the engine. Recordings of the kernel contain times of calls, faults and locks; texts by
+//! strace contain only times of calls. The file also formats kinds and calls for reports.
 
 use crate::{Call, CallName, Cost, Event, Kind};
 use freehold_sync::stats::Histogram;
@@ -20,6 +24,7 @@ pub struct Recorded {
     pub active: u64,
     /// True if the recording contains times of locks.
     pub has_locks: bool,
+    /// Time for which the program was frozen so far, in nanoseconds.
     frozen: u64,
 }
 
@@ -41,6 +46,7 @@ pub fn kind_name(kind: &Kind) -> Option<&'static str> {
 }
 
 impl Recorded {
+    /// Adds the times of an event.
     pub(super) fn note(&mut self, event: &Event) {
         let cost = &event.cost;
         self.active = self.active.max(event.time.saturating_sub(self.frozen));
@@ -58,6 +64,7 @@ impl Recorded {
         sum.1 = sum.1.saturating_add(ns);
     }
 
+    /// Adds the wait and hold times of the mmap lock.
     fn note_lock(&mut self, cost: &Cost) {
         for wait in [cost.write_wait, cost.read_wait].into_iter().flatten() {
             self.has_locks = true;
@@ -69,6 +76,7 @@ impl Recorded {
     }
 }
 
+/// Returns the time from the entry to the return, if any part of it is recorded.
 fn total(cost: &Cost) -> Option<u64> {
     match (cost.before, cost.after) {
         (None, None) => None,

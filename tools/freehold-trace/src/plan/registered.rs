@@ -8,7 +8,7 @@
 
 use super::area::flag;
 use super::order::Stamp;
-use super::space::{Doing, Space};
+use super::space::{AppliedCall, Space};
 use crate::addresses::span;
 use crate::operation::uffdio;
 use crate::{Call, CallName};
@@ -29,19 +29,19 @@ pub(super) struct Userfaultfds {
 impl Space {
     /// Applies a `UFFDIO_REGISTER` or `UFFDIO_UNREGISTER`. Memory that is already registered with all
     /// requested modes does not change: it also keeps its further modes.
-    pub(super) fn register(&mut self, doing: &Doing<'_>) {
-        let [_, operation, start, len, mode, _] = doing.call.args;
+    pub(super) fn register(&mut self, applied: &AppliedCall<'_>) {
+        let [_, operation, start, len, mode, _] = applied.call.args;
         let range = span(start, len);
         if operation != uffdio::REGISTER {
-            return self.unregister(&range, None, doing.stamp);
+            return self.unregister(&range, None, applied.stamp);
         }
         let modes =
             [(uffdio::MISSING, flag::MISSING), (uffdio::WP, flag::PROTECTED), (uffdio::MINOR, flag::MINOR)];
         let bits = modes.iter().fold(0, |all, (bit, flag)| if mode & bit != 0 { all | flag } else { all });
-        self.areas.change(&range, true, doing.stamp, |area| {
+        self.areas.change(&range, true, applied.stamp, |area| {
             if area.flags & bits != bits {
                 area.flags = area.flags & !flag::REGISTERED | bits;
-                area.userfaultfd = doing.userfaultfd;
+                area.userfaultfd = applied.userfaultfd;
             }
         });
     }

@@ -1,3 +1,5 @@
+//! Tests the order of a removal of a System V segment among the calls that use the segment (`removed.rs`).
+
 use crate::plan::tests::{planner, waits};
 use crate::plan::{Planner, Segment, StepKind, aside};
 

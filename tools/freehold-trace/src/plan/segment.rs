@@ -1,4 +1,9 @@
 //! The segment that is being built: its steps, and the waits of each.
+//!
+//! [`SegmentBuilder`] belongs to the planner. A step is pushed in three actions: functions of the planner
+//! gather the stamps of earlier steps in `waits`, `push` drops waits that earlier waits imply, and adds the
+//! step. `run.rs` ends the segment when it is full, and starts the next one: all tasks finish a segment
+//! before the next begins, so waits never cross segments.
 
 use super::order::Stamp;
 use super::processes::Processes;
@@ -18,9 +23,11 @@ const LINES: usize = 1 << 21;
 /// Builds a segment.
 #[derive(Default)]
 pub(super) struct SegmentBuilder {
+    /// The segment so far. The steps are in `Task::steps` until the end.
     pub(super) segment: Segment,
     /// Maximum number of steps of a segment.
     pub(super) limit: usize,
+    /// Number of steps of all tasks in the segment.
     steps: usize,
     /// Number of faults in the segment whose end is not known yet.
     pub(super) open_faults: usize,

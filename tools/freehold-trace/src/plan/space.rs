@@ -1,13 +1,14 @@
 //! The planner's model of one address space, and the effect of a call on it, as data.
 //!
-//! [`Space`] combines the VMAs (`area.rs`), the order of steps (`order.rs`), and the addresses whose mappings
-//! are known (`told.rs`, `unknown.rs`). The other files of the folder add its operations: `calls.rs`,
+//! A planner has one [`Space`] per address space, in `Processes::spaces`. [`Space`] combines the VMAs
+//! (`area.rs`), the order of steps (`order.rs`), and the addresses whose mappings are known
+//! (`address_set.rs`, `unknown.rs`). The other files of the folder add its operations: `calls.rs`,
 //! `mremap.rs`, `touch.rs`, `registered.rs` and `bytes.rs`.
 
+use super::address_set::AddressSet;
 use super::area::Areas;
 use super::descriptors::Access;
 use super::order::{Order, Stamp};
-use super::told::Told;
 use crate::addresses::{MAP_FIXED, MAP_FIXED_NOREPLACE};
 use crate::{Call, CallName, KnownLimits};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,10 +26,12 @@ pub(super) const HUGE: u64 = 2 << 20;
 /// Forks of an address space, each with its time and the task that it created.
 pub(super) type Forks = VecDeque<(u64, u32)>;
 
-/// The planner's model of an address space.
+/// The planner's model of an address space: its VMAs, without pages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Space {
+    /// The VMAs.
     pub(crate) areas: Areas,
+    /// The last steps that changed each address, for which later steps wait.
     pub(crate) order: Order,
     /// Start and end of the heap, known after the first brk.
     pub(crate) heap: Option<(u64, u64)>,
@@ -38,24 +41,24 @@ pub(crate) struct Space {
     pub(crate) members: Vec<u32>,
     /// The last call that changed the set of free addresses.
     pub(crate) layout: Stamp,
-    /// Addresses whose mappings are known from calls. `None` if a snapshot shows the address space from its
-    /// start.
-    pub(crate) told: Option<Told>,
-    /// Addresses outside `told` where memory was mapped because calls required it.
-    pub(crate) assumed: Told,
+    /// Addresses whose mappings recorded calls determine. All other addresses are *unknown*. `None` if a
+    /// snapshot shows the whole address space at its start, so that no address is unknown.
+    pub(crate) known_ranges: Option<AddressSet>,
+    /// Addresses outside `known_ranges` that must be mapped, because a call on them succeeded.
+    pub(crate) assumed: AddressSet,
     /// True if there is or was a mapping that grows downwards without a call.
     pub(crate) grows: bool,
     /// Addresses to which such mappings may have grown.
-    pub(crate) grown: Told,
+    pub(crate) grown: AddressSet,
     /// Bytes that recorded calls wrote.
-    pub(crate) written: Told,
+    pub(crate) written: AddressSet,
     /// Addresses where memory may or may not be locked.
-    pub(crate) locks: Told,
+    pub(crate) locks: AddressSet,
     /// True if the number of locked pages is unknown.
     pub(crate) doubts_locked: bool,
     /// Addresses that were mapped when a call began that may have freed them, while a later call in the plan
     /// overlaps it.
-    pub(crate) awaited: Told,
+    pub(crate) awaited: AddressSet,
     /// True if ranges may be registered with a userfaultfd, because the process has created one.
     pub(crate) has_userfaultfd: bool,
     /// The known userfaultfds of the process, with the features of `UFFDIO_API`.
@@ -81,8 +84,9 @@ pub(crate) enum Reach {
     Whole,
 }
 
-/// A step that changes VMAs, with the data that it needs.
-pub(crate) struct Doing<'c> {
+/// A call that is applied to the model ([`Space::apply`]), with the data that its effect needs.
+pub(crate) struct AppliedCall<'c> {
+    /// The recorded call, with its result.
     pub(crate) call: &'c Call,
     /// The number of the mapped file.
     pub(crate) file: Option<u32>,
@@ -94,17 +98,18 @@ pub(crate) struct Doing<'c> {
     pub(crate) segment: u64,
     /// The userfaultfd of an ioctl.
     pub(crate) userfaultfd: Option<u32>,
+    /// The step of the call.
     pub(crate) stamp: Stamp,
     /// Number of families of anonymous pages so far.
     pub(crate) families: &'c mut u32,
 }
 
 #[cfg(test)]
-impl<'c> Doing<'c> {
-    /// Returns the first step of task 1, on memory without a file.
-    pub(crate) fn first(call: &'c Call, families: &'c mut u32) -> Doing<'c> {
+impl<'c> AppliedCall<'c> {
+    /// Returns the call as the first step of task 1, on memory without a file.
+    pub(crate) fn first(call: &'c Call, families: &'c mut u32) -> AppliedCall<'c> {
         let stamp = Stamp { task: 1, index: 0 };
-        Doing {
+        AppliedCall {
             call,
             file: None,
             access: None,

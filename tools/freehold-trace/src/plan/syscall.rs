@@ -1,8 +1,19 @@
-//! Adds the steps of a system call to the plan: sets aside calls that cannot be checked, gathers the steps
-//! that the call must wait for, and applies the call to the model of its address space.
+//! Plans a system call: decides if the call can be checked, adds its steps to the plan with the steps that
+//! they wait for, and applies the call to the model of its address space.
 //!
-//! Calls on files are in `file_calls.rs`, the effects on the model in `calls.rs`, and calls on unknown memory
-//! in `unknown.rs`.
+//! Input: a recorded call, its task and its line. Output: steps in `Planner::builder`, and a changed model
+//! ([`Space`]). [`Planner::call`] is the entry:
+//!
+//! 1. Calls that change only the personality, the limits or the files are passed to `personality.rs`,
+//!    `limited.rs` and `file_calls.rs`.
+//! 2. A call that the replay cannot check is *set aside*: `reason_not_planned` returns the reason, the call
+//!    is counted under this reason (`aside.rs`), and no step is added.
+//! 3. `call_data` looks up the file, the segment and the page size of the call.
+//! 4. `plan_call` gathers the waits, adds the steps that the unknown memory needs (`unknown.rs`), applies
+//!    the call to the model (`calls.rs`), and adds the step of the call itself.
+//!
+//! The thread that plans owns the planner, so no locks are needed. A model is taken out of
+//! `Processes::spaces` while a call is planned, and every path must insert the model again.
 
 use super::area::PAGE;
 use super::aside;
@@ -12,7 +23,7 @@ use super::files::in_whole_pages;
 use super::order::Stamp;
 use super::planner::Planner;
 use super::pools::Pool;
-use super::space::{Doing, Reach, Space, replaces};
+use super::space::{AppliedCall, Reach, Space, replaces};
 use super::step::{PlannedCall, StepKind};
 use super::transfers::Partial;
 use super::{refused, unknown};
@@ -31,17 +42,21 @@ const EIDRM: u16 = 43;
 const MADV_DONTNEED: u64 = 4;
 const MADV_DONTNEED_LOCKED: u64 = 24;
 
-/// The position of a call: its line, its task, and the task's address space.
+/// The place of a call in the recording.
 #[derive(Clone, Copy)]
-struct At {
+struct Position {
+    /// Line of the recording.
     line: u32,
+    /// The task that makes the call.
     task: u32,
     /// The number of the task's address space.
     space: u32,
 }
 
-/// A call, with the data that does not depend on the contents of its address space.
-struct About {
+/// A call, with the data from the recording's tables of files, segments and userfaultfds. The data does not
+/// depend on the contents of the address space.
+struct CallData {
+    /// The recorded call, with lengths rounded up to the page size of the file.
     call: Call,
     /// The number in the plan of the file that the call maps.
     file: Option<u32>,
@@ -49,14 +64,16 @@ struct About {
     access: Option<Access>,
     /// Size in bytes of the segment that shmat attaches.
     segment: u64,
+    /// The number in the plan of the userfaultfd, if the call registers memory with one.
     userfaultfd: Option<u32>,
     /// True if the call maps huge pages from a pool.
     huge: bool,
-    /// The range that the call unmapped although it was refused.
+    /// The range that the kernel unmapped although it refused the call (`refused.rs`).
     emptied: Option<Range<u64>>,
 }
 
 impl Planner {
+    /// Plans a call, or counts the call as set aside.
     pub(super) fn call(&mut self, line: u32, task: u32, call: Call) {
         self.shows_seals |= call.name == CallName::Mseal;
         if call.name == CallName::Personality {
@@ -72,8 +89,8 @@ impl Planner {
             CallName::Ioctl if uffdio::registers(call.args[1]) => self.userfaultfd_of(task, &call),
             _ => None,
         };
-        if let Some(why) = self.is_elsewhere(&call, userfaultfd) {
-            self.note_elsewhere(line, task, &call);
+        if let Some(why) = self.reason_not_planned(&call, userfaultfd) {
+            self.note_unplanned(line, task, &call);
             return self.aside(why);
         }
         if call.returned == Returned::Never {
@@ -83,15 +100,15 @@ impl Planner {
         if self.passes_over_move(space, &call) {
             return self.aside(aside::USERFAULTFD);
         }
-        let at = At { line, task, space };
+        let at = Position { line, task, space };
         self.limit_call(line, task, space, &call);
-        if let Some(about) = self.about(at, call, userfaultfd) {
+        if let Some(about) = self.call_data(at, call, userfaultfd) {
             self.plan_call(at, about);
         }
     }
 
-    /// Notes the effects of a call that is not planned.
-    fn note_elsewhere(&mut self, line: u32, task: u32, call: &Call) {
+    /// Notes the effects that a call has on later calls although the call itself is set aside.
+    fn note_unplanned(&mut self, line: u32, task: u32, call: &Call) {
         self.note_userfaultfd(task, call);
         self.doubt(line, task, call);
         if call.name == CallName::Truncate {
@@ -102,10 +119,10 @@ impl Planner {
         }
     }
 
-    /// Returns the data of a call. Returns `None` if the call is set aside because it found no free huge
-    /// pages.
-    fn about(&mut self, at: At, call: Call, userfaultfd: Option<u32>) -> Option<About> {
-        let At { line, task, space } = at;
+    /// Returns the call with its data. Returns `None` if the call is set aside because the pool had too few
+    /// huge pages.
+    fn call_data(&mut self, at: Position, call: Call, userfaultfd: Option<u32>) -> Option<CallData> {
+        let Position { line, task, space } = at;
         let call = self.as_personality_has_it(task, call);
         let file = self.files.mapped_file(&self.recording, task, &call);
         self.length_before(line, task, &call, file);
@@ -118,7 +135,7 @@ impl Planner {
             Some(page)
                 if call.returned == Returned::Error(ENOMEM) && !Pool::is_known(&self.recording, page) =>
             {
-                self.replaced_by_nothing(at, in_whole_pages(call, page));
+                self.unmap_replaced(at, in_whole_pages(call, page));
                 self.aside(aside::POOL);
                 return None;
             }
@@ -128,12 +145,12 @@ impl Planner {
         let emptied = page.and_then(|page| refused::has_emptied(&call, page));
         let attaches = self.files.segments.get(&call.args[0]).filter(|_| call.name == CallName::Shmat);
         let huge = page.is_some() || attaches.is_some_and(|segment| segment.huge.is_some());
-        Some(About { call, file, access, segment, userfaultfd, huge, emptied })
+        Some(CallData { call, file, access, segment, userfaultfd, huge, emptied })
     }
 
     /// Plans a call, with the steps before it that establish its memory, and the steps after it that remove
     /// memory.
-    fn plan_call(&mut self, at: At, about: About) {
+    fn plan_call(&mut self, at: Position, about: CallData) {
         let stamp = self.stamp(at.task);
         self.gather_target(&about.call, at.space, at.task);
         let Some(space) = self.processes.spaces.get(&at.space) else { return };
@@ -147,19 +164,19 @@ impl Planner {
         if space.uses_pool(&reach, about.huge) {
             self.use_pool(stamp);
         }
-        let partly = space.told.is_some();
+        let partly = space.known_ranges.is_some();
         let files = self.followed(&space, &reach, about.file);
         // The steps for assumed memory have the same waits as the call.
         let beside = space.gather(&reach, &mut self.builder.waits);
         let (unsure, before, mut after) = self.assume(&mut space, at, &about.call, &reach);
-        if unsure && unknown::leaves_alone(&about.call) {
+        if unsure && unknown::is_skipped_if_unsure(&about.call) {
             // The range is unmapped, whatever was mapped there.
             if let Some(range) = &about.emptied {
-                space.empty(range, about.call.beside.is_empty());
+                space.note_unmapped(range, about.call.beside.is_empty());
                 space.note(&reach, beside, stamp);
             }
             self.processes.spaces.insert(at.space, space);
-            return self.leave_alone(at, about.emptied);
+            return self.skip_unsure_call(at, about.emptied);
         }
         after.extend(about.emptied.clone().map(StepKind::Clear));
         after.extend(self.executable_heap(at.task, &about.call, &reach));
@@ -179,19 +196,19 @@ impl Planner {
         after.into_iter().for_each(|what| self.push(at.task, at.line, what));
     }
 
-    /// Sets a call aside whose result depends on unknown memory. The range that the call unmapped is unmapped
-    /// in the plan.
-    fn leave_alone(&mut self, at: At, emptied: Option<Range<u64>>) {
+    /// Sets a call aside whose result depends on unknown memory. If the refused call unmapped a range, a step
+    /// of the plan unmaps the range.
+    fn skip_unsure_call(&mut self, at: Position, emptied: Option<Range<u64>>) {
         emptied.into_iter().for_each(|range| self.push(at.task, at.line, StepKind::Clear(range)));
         self.builder.waits.clear();
         self.aside(aside::UNSURE);
     }
 
     /// Applies the call to the model of the address space.
-    fn apply(&mut self, space: &mut Space, about: &About, reach: &Reach, stamp: Stamp) {
-        let About { call, segment, .. } = about;
+    fn apply(&mut self, space: &mut Space, about: &CallData, reach: &Reach, stamp: Stamp) {
+        let CallData { call, segment, .. } = about;
         self.builder.waits.extend(space.keep_order(call, stamp, self.keeps_layout));
-        let mut doing = Doing {
+        let mut applied = AppliedCall {
             call,
             zeroes: self.files.is_zeroes(about.file),
             file: self.files.own_memory(call, about.file),
@@ -201,7 +218,7 @@ impl Planner {
             stamp,
             families: &mut self.processes.families,
         };
-        space.apply(&mut doing);
+        space.apply(&mut applied);
         if about.huge {
             space.note_huge(call, *segment, stamp);
         }
@@ -209,17 +226,17 @@ impl Planner {
         // Called after the effect of the call, because memory cannot grow into a range that the call has just
         // mapped.
         space.forget_growth();
-        let unheard_of = call.name == CallName::Shmat && self.is_unheard_of(call.args[0]);
-        if let Some(at) = call.returned.value().filter(|_| unheard_of) {
-            space.hide_from(at.saturating_add(PAGE));
+        let unknown_segment = call.name == CallName::Shmat && self.is_unknown_segment(call.args[0]);
+        if let Some(at) = call.returned.value().filter(|_| unknown_segment) {
+            space.mark_unknown_from(at.saturating_add(PAGE));
         }
         space.forget_written(call, reach);
     }
 
     /// Returns the call with the data that the plan adds, except for the data that only its address space
     /// has. `unsure` is true if the result depends on unknown memory.
-    fn planned(&mut self, space: u32, about: About, unsure: bool) -> PlannedCall {
-        let About { call, file, access, segment, userfaultfd, .. } = about;
+    fn planned(&mut self, space: u32, about: CallData, unsure: bool) -> PlannedCall {
+        let CallData { call, file, access, segment, userfaultfd, .. } = about;
         let partial = self.partial(&call, space);
         let unsure = unsure || partial == Partial::Unsure;
         if unsure {
@@ -241,9 +258,9 @@ impl Planner {
         }
     }
 
-    /// Handles an mmap of huge pages at a fixed address that failed because the pool had too few pages, after
-    /// the old mappings were removed.
-    fn replaced_by_nothing(&mut self, at: At, call: Call) {
+    /// Unmaps the old mappings in the range of an mmap of huge pages with `MAP_FIXED` that failed: Linux had
+    /// removed them before it found too few pages in the pool.
+    fn unmap_replaced(&mut self, at: Position, call: Call) {
         let range = span(call.args[0], call.args[1]);
         if !replaces(&call) {
             return;
@@ -252,7 +269,7 @@ impl Planner {
         let reach = Reach::Vmas([range.clone(), 0..0]);
         let beside = space.gather(&reach, &mut self.builder.waits);
         space.areas.unmap(&range);
-        space.untell(&range);
+        space.mark_unknown(&range);
         space.note(&reach, beside, self.stamp(at.task));
         self.processes.spaces.insert(at.space, space);
         self.push(at.task, at.line, StepKind::Clear(range));
@@ -271,9 +288,9 @@ impl Planner {
             && self.recording.format() == Format::Strace
     }
 
-    /// Returns true if a segment is unknown, and may exist or not: a text by strace need not contain the
-    /// shmget.
-    fn is_unheard_of(&self, id: u64) -> bool {
+    /// Returns true if the recording does not show that the System V segment `id` exists. A text by strace
+    /// need not contain the shmget.
+    fn is_unknown_segment(&self, id: u64) -> bool {
         self.recording.format() == Format::Strace && !self.files.segments.contains_key(&id)
     }
 
@@ -294,24 +311,25 @@ impl Planner {
     fn assume(
         &mut self,
         space: &mut Space,
-        at: At,
+        at: Position,
         call: &Call,
         reach: &Reach,
     ) -> (bool, u32, Vec<StepKind>) {
-        if space.told.is_none() {
+        if space.known_ranges.is_none() {
             return (false, 0, Vec::new());
         }
         let ranges = match reach {
             Reach::Vmas(ranges) => ranges.clone(),
             Reach::Pages(range) => [range.clone(), 0..0],
             Reach::Whole => {
-                space.show_locks(call, &[0..0, 0..0]);
+                space.learn_locks(call, &[0..0, 0..0]);
                 return (call.transfer.is_none(), 0, Vec::new());
             }
         };
-        let unknown::Shown { mut unsure, cleared, assumed, moved } = space.show_call(call, &ranges);
-        unsure |= space.show_beside(call, &ranges);
-        space.show_locks(call, &ranges);
+        let unknown::Conclusions { mut unsure, cleared, assumed, moved } =
+            space.learn_from_call(call, &ranges);
+        unsure |= space.learn_from_overlaps(call, &ranges);
+        space.learn_locks(call, &ranges);
         let count = (cleared.len() + assumed.len()) as u32;
         for range in cleared {
             self.push(at.task, at.line, StepKind::Clear(range));
@@ -324,11 +342,13 @@ impl Planner {
         (unsure, count, after.into_iter().filter(is_some).collect())
     }
 
-    /// Returns the reason why a call is not planned.
-    fn is_elsewhere(&mut self, call: &Call, userfaultfd: Option<u32>) -> Option<&'static str> {
+    /// Returns the reason why a call is set aside: one of the texts of `aside.rs`. Returns `None` for a call
+    /// that is planned. Also notes the first use of protection keys, and writes by process_vm_writev to
+    /// unknown addresses.
+    fn reason_not_planned(&mut self, call: &Call, userfaultfd: Option<u32>) -> Option<&'static str> {
         Some(match call.name {
             CallName::Prctl if call.args[0] == prctl::SET_VMA => aside::NAMES,
-            CallName::Prctl if is_unknown_there(call) => aside::PRCTL,
+            CallName::Prctl if is_unsupported_prctl(call) => aside::PRCTL,
             CallName::Prctl
                 if matches!(call.args[0], prctl::SET_THP_DISABLE | prctl::GET_THP_DISABLE)
                     || matches!(call.args[0], prctl::SET_MDWE..=prctl::GET_MEMORY_MERGE) =>
@@ -355,7 +375,7 @@ impl Planner {
             name if name.is_of_descriptors() => aside::FILES,
             CallName::SetMempolicy | CallName::MigratePages | CallName::MovePages => aside::NUMA,
             CallName::PkeyAlloc | CallName::PkeyFree | CallName::PkeyMprotect => {
-                self.uses_keys |= shows_keys(call);
+                self.uses_keys |= depends_on_pkeys(call);
                 if self.uses_keys || call.name == CallName::PkeyMprotect {
                     return None;
                 }
@@ -367,7 +387,7 @@ impl Planner {
             }
             // The permissions of segments, and the results of calls that overlap a removal, are not modelled.
             CallName::Shmat if matches!(call.returned, Returned::Error(EACCES | EIDRM)) => aside::SHM,
-            CallName::Shmat if call.returned.value().is_none() && self.is_unheard_of(call.args[0]) => {
+            CallName::Shmat if call.returned.value().is_none() && self.is_unknown_segment(call.args[0]) => {
                 aside::SHM
             }
             CallName::Clone | CallName::Clone3 | CallName::Fork | CallName::Vfork => aside::TASKS,
@@ -417,9 +437,9 @@ fn first_heap(space: &mut Space, call: &Call) -> Option<u64> {
     call.returned.value()
 }
 
-/// Returns true if a prctl was refused although its arguments are valid: the recorded kernel does not know
-/// the operation, or one of its flags.
-fn is_unknown_there(call: &Call) -> bool {
+/// Returns true if the recorded kernel does not support a prctl or one of its flags: the kernel refused the
+/// call although its arguments are valid.
+fn is_unsupported_prctl(call: &Call) -> bool {
     let sound = match (call.args[0], &call.args[1..5]) {
         (prctl::SET_THP_DISABLE, [on, flags, 0, 0]) => *on != 0 && *flags == 2,
         (prctl::SET_MDWE, [bits, 0, 0, 0]) => matches!(bits, 1 | 3),
@@ -430,9 +450,10 @@ fn is_unknown_there(call: &Call) -> bool {
     sound && call.returned == Returned::Error(EINVAL)
 }
 
-/// Returns true if only a machine with protection keys gives this result. Without protection keys the kernel
-/// refuses every key, including key 0, after it has checked the range and before it checks seals.
-fn shows_keys(call: &Call) -> bool {
+/// Returns true if the result of the call shows that the recorded machine has protection keys. Without
+/// protection keys the kernel refuses every key, including key 0, after it has checked the range and before
+/// it checks seals.
+fn depends_on_pkeys(call: &Call) -> bool {
     let [start, len, _, key, ..] = call.args;
     let names_pages = || {
         let len = len.checked_next_multiple_of(PAGE).filter(|len| *len > 0);

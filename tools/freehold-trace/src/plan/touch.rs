@@ -1,4 +1,9 @@
 //! The steps that a step must wait for in its address space, and the notes that it leaves for later steps.
+//!
+//! Each step on memory does three things in this order: it gathers the earlier steps that it must wait for
+//! (`gather`, `touch`), changes the model, and notes itself in [`Order`](super::order::Order) (`note`) so
+//! that later steps wait for it. `events.rs` and `syscall.rs` call these functions; the rules are in the
+//! table of `mod.rs`.
 
 use super::area::{PAGE, flag, page_of};
 use super::order::{CHUNK, Stamp};
@@ -137,6 +142,7 @@ impl Space {
         (grows && clear).then_some(page..start)
     }
 
+    /// Extends a stack downwards over the range `grown`.
     pub(super) fn grow_stack(&mut self, grown: &Range<u64>, stamp: Stamp) {
         let Some((start, mut stack)) = self.areas.take(grown.end) else { return };
         stack.offset = stack.offset.wrapping_sub(start - grown.start);

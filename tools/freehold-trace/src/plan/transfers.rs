@@ -1,7 +1,11 @@
 //! Calls that read or write the memory of another address space.
+//!
+//! The calls are process_vm_readv, process_vm_writev and process_madvise. The recording may not know the
+//! memory at either end, so this file says how much of the result a replay can compare. `syscall.rs` calls
+//! it for each such call, and stores the answer in the `PlannedCall`.
 
+use super::address_set::AddressSet;
 use super::planner::Planner;
-use super::told::Told;
 use crate::addresses::{PAGE, span};
 use crate::{Call, CallName, Returned};
 use std::ops::Range;
@@ -22,22 +26,24 @@ impl Planner {
     /// memory at the start of the recording may be unknown, and in the other address space.
     pub(super) fn partial(&self, call: &Call, number: u32) -> Partial {
         let Some(about) = &call.transfer else { return Partial::No };
-        let told =
-            |space: Option<u32>| space.and_then(|number| self.processes.spaces.get(&number)?.told.as_ref());
+        let ranges_of = |space: Option<u32>| {
+            space.and_then(|number| self.processes.spaces.get(&number)?.known_ranges.as_ref())
+        };
         let asked = about.remote.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
         let short = call.returned != Returned::Value(asked);
         if call.name == CallName::ProcessMadvise {
-            let is_known =
-                |told: &Told| about.remote.iter().all(|&(at, len)| told.missing(&span(at, len)).is_empty());
-            let known = told(Some(number)).is_none_or(is_known);
+            let is_known = |set: &AddressSet| {
+                about.remote.iter().all(|&(at, len)| set.missing(&span(at, len)).is_empty())
+            };
+            let known = ranges_of(Some(number)).is_none_or(is_known);
             return if short && !known { Partial::Unsure } else { Partial::No };
         }
         // A local range that the recording shows by its bytes has address 0; its true address is unknown.
-        let known = |told: &Told, &(at, len): &(u64, u64)| {
-            at == 0 || told.missing(&span(at, len.saturating_add(at % PAGE))).is_empty()
+        let known = |set: &AddressSet, &(at, len): &(u64, u64)| {
+            at == 0 || set.missing(&span(at, len.saturating_add(at % PAGE))).is_empty()
         };
         let is_known = |space: Option<u32>, pieces: &[(u64, u64)]| {
-            told(space).is_none_or(|told| pieces.iter().all(|piece| known(told, piece)))
+            ranges_of(space).is_none_or(|set| pieces.iter().all(|piece| known(set, piece)))
         };
         let other = about.process.and_then(|process| self.space_of(process));
         match is_known(other, &about.remote) && (!short || is_known(Some(number), &about.local)) {

@@ -1,15 +1,22 @@
 //! Address spaces whose start is not recorded, as in a text by strace: the knowledge that each call adds.
 //!
+//! The addresses whose mappings are known are in `Space::known_ranges`. Each recorded call and its result
+//! add knowledge:
+//!
 //! - A call that maps or unmaps memory determines its whole range.
 //! - Another call that succeeds shows that memory is mapped in its range, but not what kind of memory. Such
 //!   memory is *assumed*: later calls find the memory, and results that depend on it are not checked.
 //! - A range that the kernel chose for a call was free.
 //! - Below a mapping that grows downwards, mappings change without a call.
+//!
+//! `syscall.rs` calls the functions `learn_*` before it applies a call to the model. [`Conclusions`] says
+//! which steps precede the call, and if the result of the call can be compared. In an address space that a
+//! snapshot shows from its start, the functions have no effect except on growth and locks.
 
+use super::address_set::AddressSet;
 use super::area::{PAGE, flag};
 use super::refused;
 use super::space::{MAP_GROWSDOWN, MREMAP_DONTUNMAP, Space, replaces};
-use super::told::Told;
 use crate::addresses::{MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_FIXED, span};
 use crate::{Beside, Call, CallName, Returned};
 use std::ops::Range;
@@ -19,9 +26,9 @@ const EINVAL: u16 = 22;
 /// Number of bytes that Linux keeps free below memory that grows downwards.
 const GAP: u64 = 1 << 20;
 
-/// The conclusions from a call.
+/// The conclusions from a call and its result. The ranges become steps of the plan.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct Conclusions {
     /// True if the result depends on unknown memory.
     pub(super) unsure: bool,
     /// Ranges to unmap before the call.
@@ -33,16 +40,16 @@ pub(super) struct Shown {
     pub(super) moved: Option<[Range<u64>; 2]>,
 }
 
-/// Returns true if a call that failed for an unknown reason is not replayed, because it might succeed in the
-/// replay and change known memory.
-pub(super) fn leaves_alone(call: &Call) -> bool {
+/// Returns true if a failed call is set aside when its result depends on unknown memory: the call might
+/// succeed in the replay, and then change known memory.
+pub(super) fn is_skipped_if_unsure(call: &Call) -> bool {
     let changes = matches!(call.name, CallName::Mmap | CallName::Mremap | CallName::Munmap | CallName::Shmat)
         || call.name == CallName::Ioctl;
     changes && matches!(call.returned, Returned::Error(1..512))
 }
 
-/// Returns the range that must have been mapped for the call to succeed.
-fn found(call: &Call, range: &Range<u64>) -> Range<u64> {
+/// Returns the range that must have been mapped before the call, for the call to succeed.
+fn mapped_before(call: &Call, range: &Range<u64>) -> Range<u64> {
     let [_, old, new, ..] = call.args;
     let [old, new] = [old, new].map(|bytes| bytes.div_ceil(PAGE));
     match call.name {
@@ -55,8 +62,8 @@ fn found(call: &Call, range: &Range<u64>) -> Range<u64> {
     }
 }
 
-/// Returns the range that must have been free for the call to succeed.
-fn free(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
+/// Returns the range that must have been free before the call, for the call to succeed.
+fn free_before(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
     let [from, old, new, flags, ..] = call.args;
     let [old, new] = [old, new].map(|bytes| bytes.div_ceil(PAGE));
     let Some(to) = call.returned.value() else { return 0..0 };
@@ -88,7 +95,7 @@ fn may_have_locked(call: &Call) -> bool {
 }
 
 /// Returns true if the result depends on which memory is locked.
-fn asks_for_locks(call: &Call) -> bool {
+fn depends_on_locks(call: &Call) -> bool {
     const MS_INVALIDATE: u64 = 2;
     match call.name {
         // FREE, DONTNEED, REMOVE, COLD, PAGEOUT, GUARD_INSTALL
@@ -114,11 +121,12 @@ fn moved_in_part(call: &Call) -> bool {
 }
 
 impl Space {
-    /// Notes what a call on `ranges` shows about an address space of unknown start.
-    pub(super) fn show_call(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> Shown {
+    /// Notes the knowledge that the result of a call on `ranges` adds about an address space of unknown
+    /// start. Returns the conclusions for the plan.
+    pub(super) fn learn_from_call(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> Conclusions {
         self.grows |= call.name == CallName::Mmap && call.args[3] & MAP_GROWSDOWN != 0;
         self.forget_growth();
-        let Some(told) = &self.told else { return Shown::default() };
+        let Some(known_ranges) = &self.known_ranges else { return Conclusions::default() };
         let [mut source, target] = ranges.clone();
         // A length of zero makes a second mapping of the same shared memory.
         let copies = call.name == CallName::Mremap && call.args[1] == 0;
@@ -128,30 +136,30 @@ impl Space {
         let replaces =
             matches!(call.name, CallName::Mmap | CallName::Munmap | CallName::Brk | CallName::Shmat);
         let succeeded = call.returned.value().is_some();
-        let doubted = asks_for_locks(call) && !self.locks.within(&source).is_empty();
-        let unknown = !told.missing(&source).is_empty() || doubted;
-        let unsure = unknown && !(replaces && succeeded) || self.is_told_nowhere(call);
+        let doubted = depends_on_locks(call) && !self.locks.within(&source).is_empty();
+        let unknown = !known_ranges.missing(&source).is_empty() || doubted;
+        let unsure = unknown && !(replaces && succeeded) || self.lacks_known_result_buffer(call);
         if !succeeded {
             if let Some(range) = refused::may_have_emptied(call) {
-                self.untell(&range);
-                return Shown { unsure: true, ..Shown::default() };
+                self.mark_unknown(&range);
+                return Conclusions { unsure: true, ..Conclusions::default() };
             }
-            let target = call.name == CallName::Mremap && !told.missing(&target).is_empty();
+            let target = call.name == CallName::Mremap && !known_ranges.missing(&target).is_empty();
             let limit = call.name == CallName::Mremap && call.returned == Returned::Error(ENOMEM);
             let unsure = unsure || target;
             let protects = matches!(call.name, CallName::Mprotect | CallName::PkeyMprotect);
             if unsure && protects && call.returned == Returned::Error(ENOMEM) {
                 // The call may have stopped at any hole, or may have continued.
-                self.untell(&source);
+                self.mark_unknown(&source);
             }
             if (unsure || limit) && moved_in_part(call) {
-                ranges.iter().for_each(|range| self.untell(range));
+                ranges.iter().for_each(|range| self.mark_unknown(range));
             }
-            return Shown { unsure, ..Shown::default() };
+            return Conclusions { unsure, ..Conclusions::default() };
         }
-        let missing = told.missing(&found(call, &ranges[0]));
+        let missing = known_ranges.missing(&mapped_before(call, &ranges[0]));
         let assumed: Vec<_> = missing.iter().flat_map(|part| self.assumed.missing(part)).collect();
-        let mut cleared = told.missing(&free(call, ranges));
+        let mut cleared = known_ranges.missing(&free_before(call, ranges));
         let near = self.near_above(call, ranges);
         let unsure = unsure || near.is_some();
         cleared.extend(near.into_iter().flatten());
@@ -162,9 +170,9 @@ impl Space {
         }
         let mut moved = None;
         match call.name {
-            CallName::Mremap if copies && unknown => self.hide(&target),
+            CallName::Mremap if copies && unknown => self.assume_mapped(&target),
             CallName::Mremap => {
-                self.show_move(call, [&source, &target], unknown);
+                self.learn_move(call, [&source, &target], unknown);
                 let left = match call.args[3] & MREMAP_DONTUNMAP {
                     _ if target.start == source.start => target.end.min(source.end)..source.end,
                     0 => source,
@@ -172,46 +180,46 @@ impl Space {
                 };
                 moved = unknown.then_some([left, target]);
             }
-            _ if replaces || call.name == CallName::Shmdt => self.tell(&ranges[0]),
+            _ if replaces || call.name == CallName::Shmdt => self.mark_known(&ranges[0]),
             _ => {}
         }
-        Shown { unsure, cleared, assumed, moved }
+        Conclusions { unsure, cleared, assumed, moved }
     }
 
     /// Returns the unmapped parts of memory that grows downwards, if Linux has chosen an address closer below
     /// that memory than the gap allows. In that case the memory above has been unmapped, or
     /// unknown memory lies between.
     fn near_above(&self, call: &Call, ranges: &[Range<u64>; 2]) -> Option<Vec<Range<u64>>> {
-        let told = self.told.as_ref().filter(|_| self.grows && keeps_gap(call))?;
-        let end = free(call, ranges).end;
+        let known_ranges = self.known_ranges.as_ref().filter(|_| self.grows && keeps_gap(call))?;
+        let end = free_before(call, ranges).end;
         let above = end..end.saturating_add(GAP);
         let (start, area) = self.areas.within(&above).next().filter(|_| end != 0)?;
         let between = end..start.max(end);
         if area.flags & flag::GROWSDOWN == 0 || !self.assumed.within(&between).is_empty() {
             return None;
         }
-        let gone = told.missing(&(between.end..area.end.min(above.end)));
-        (!gone.is_empty() || !told.missing(&between).is_empty()).then_some(gone)
+        let gone = known_ranges.missing(&(between.end..area.end.min(above.end)));
+        (!gone.is_empty() || !known_ranges.missing(&between).is_empty()).then_some(gone)
     }
 
     /// Notes the unknown effects of calls that overlapped this one, and that precede or follow it in the
     /// plan. Returns true if the call's own result depends on the order.
     ///
     /// One order is certain: mapped memory is unmapped before the kernel gives the range to another call.
-    pub(super) fn show_beside(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> bool {
-        let Some(told) = &mut self.told else { return false };
-        let given = free(call, ranges);
+    pub(super) fn learn_from_overlaps(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> bool {
+        let Some(known_ranges) = &mut self.known_ranges else { return false };
+        let given = free_before(call, ranges);
         let mut unsure = false;
         for Beside { range, later, locks } in &call.beside {
             if *locks {
-                unsure |= asks_for_locks(call);
+                unsure |= depends_on_locks(call);
                 self.locks.add(range.clone());
                 continue;
             }
             if *later {
                 // A munmap succeeds with or without mappings in its range.
                 unsure |= call.name != CallName::Munmap;
-                if told.missing(range).is_empty() && self.areas.cover(range) {
+                if known_ranges.missing(range).is_empty() && self.areas.cover(range) {
                     self.awaited.add(range.clone());
                 }
                 continue;
@@ -222,19 +230,19 @@ impl Space {
             self.awaited.remove(range);
             if !certain {
                 unsure = true;
-                told.remove(range);
+                known_ranges.remove(range);
             }
         }
         unsure
     }
 
     /// Notes which memory a call locks or unlocks.
-    pub(super) fn show_locks(&mut self, call: &Call, [source, target]: &[Range<u64>; 2]) {
+    pub(super) fn learn_locks(&mut self, call: &Call, [source, target]: &[Range<u64>; 2]) {
         let succeeded = call.returned.value().is_some();
         match call.name {
             CallName::Mlockall if may_have_locked(call) => self.locks.add(0..u64::MAX),
             _ if may_have_locked(call) => self.locks.add(source.clone()),
-            CallName::Munlockall if succeeded => self.locks = Told::default(),
+            CallName::Munlockall if succeeded => self.locks = AddressSet::default(),
             CallName::Mmap | CallName::Munmap | CallName::Mlock | CallName::Mlock2 | CallName::Munlock
                 if succeeded =>
             {
@@ -255,66 +263,71 @@ impl Space {
         }
     }
 
-    /// Returns true if the call failed to store its result in unknown memory.
-    fn is_told_nowhere(&self, call: &Call) -> bool {
+    /// Returns true if a mincore failed because its result buffer was not writable, and the mappings of the
+    /// buffer are unknown.
+    fn lacks_known_result_buffer(&self, call: &Call) -> bool {
         const EFAULT: u16 = 14;
         let answer = span(call.args[2], call.args[1].div_ceil(PAGE).saturating_add(call.args[2] % PAGE));
         call.name == CallName::Mincore
             && call.returned == Returned::Error(EFAULT)
-            && self.told.as_ref().is_some_and(|told| !told.missing(&answer).is_empty())
+            && self
+                .known_ranges
+                .as_ref()
+                .is_some_and(|known_ranges| !known_ranges.missing(&answer).is_empty())
     }
 
     /// Notes a successful mremap. `unknown` is true if a part of the source is unknown.
-    fn show_move(&mut self, call: &Call, [source, target]: [&Range<u64>; 2], unknown: bool) {
+    fn learn_move(&mut self, call: &Call, [source, target]: [&Range<u64>; 2], unknown: bool) {
         if !unknown {
-            self.tell(source);
-            return self.tell(target);
+            self.mark_known(source);
+            return self.mark_known(target);
         }
         let stays = target.start == source.start;
         if call.args[3] & MREMAP_DONTUNMAP == 0 && !stays {
-            self.tell(source);
+            self.mark_known(source);
         }
         if stays && target.end < source.end {
-            return self.tell(&(target.end..source.end));
+            return self.mark_known(&(target.end..source.end));
         }
-        self.hide(target);
+        self.assume_mapped(target);
     }
 
-    /// Marks a range as mapped with unknown memory.
-    fn hide(&mut self, range: &Range<u64>) {
-        self.untell(range);
+    /// Marks a range as mapped with memory of unknown kind.
+    fn assume_mapped(&mut self, range: &Range<u64>) {
+        self.mark_unknown(range);
         self.assumed.add(range.clone());
         if self.grows {
             self.grown.add(range.clone());
         }
     }
 
-    /// Marks the contents of a range as unknown.
-    pub(super) fn untell(&mut self, range: &Range<u64>) {
-        if let Some(told) = &mut self.told {
-            told.remove(range);
+    /// Marks the mappings of a range as unknown.
+    pub(super) fn mark_unknown(&mut self, range: &Range<u64>) {
+        if let Some(known_ranges) = &mut self.known_ranges {
+            known_ranges.remove(range);
         }
     }
 
     /// Marks the addresses from `at` to the next VMA as unknown, because memory of unknown length begins at
     /// `at`.
-    pub(super) fn hide_from(&mut self, at: u64) {
+    pub(super) fn mark_unknown_from(&mut self, at: u64) {
         let next = self.areas.iter().map(|(start, _)| start).find(|start| *start > at);
-        self.untell(&(at..next.unwrap_or(u64::MAX)));
+        self.mark_unknown(&(at..next.unwrap_or(u64::MAX)));
     }
 
     /// Notes that a range was unmapped. `certain` is true if no other call can have mapped memory there
     /// since.
-    pub(super) fn empty(&mut self, range: &Range<u64>, certain: bool) {
+    pub(super) fn note_unmapped(&mut self, range: &Range<u64>, certain: bool) {
         self.areas.unmap(range);
         if certain {
-            self.tell(range);
+            self.mark_known(range);
         }
     }
 
-    fn tell(&mut self, range: &Range<u64>) {
-        if let Some(told) = &mut self.told {
-            told.add(range.clone());
+    /// Marks the mappings of a range as known: the model has them.
+    fn mark_known(&mut self, range: &Range<u64>) {
+        if let Some(known_ranges) = &mut self.known_ranges {
+            known_ranges.add(range.clone());
             self.assumed.remove(range);
             self.grown.remove(range);
         }
@@ -323,20 +336,20 @@ impl Space {
     /// Marks addresses as unknown at which memory that grows downwards may be: from each mapping that grows
     /// downwards, and from each range into which memory may have grown, down to the next known memory.
     pub(super) fn forget_growth(&mut self) {
-        let Some(told) = self.told.as_mut().filter(|_| self.grows) else { return };
+        let Some(known_ranges) = self.known_ranges.as_mut().filter(|_| self.grows) else { return };
         let mut below = 0;
         for (start, area) in self.areas.iter() {
             if area.flags & flag::GROWSDOWN != 0 {
-                told.remove(&(below..start));
+                known_ranges.remove(&(below..start));
                 self.grown.add(below..start);
             }
-            below = told.within(&(start..area.end)).last().map_or(below, |known| known.end);
+            below = known_ranges.within(&(start..area.end)).last().map_or(below, |known| known.end);
         }
-        let known = self.areas.iter().flat_map(|(start, area)| told.within(&(start..area.end)));
+        let known = self.areas.iter().flat_map(|(start, area)| known_ranges.within(&(start..area.end)));
         let ends: Vec<u64> = known.map(|part| part.end).collect();
         for part in self.grown.within(&(0..u64::MAX)) {
             let below = ends.iter().copied().take_while(|end| *end <= part.start).last().unwrap_or(0);
-            told.remove(&(below..part.start));
+            known_ranges.remove(&(below..part.start));
             self.grown.add(below..part.start);
         }
     }

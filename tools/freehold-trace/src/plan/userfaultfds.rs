@@ -1,4 +1,9 @@
 //! The userfaultfds of processes: the userfaultfd of each descriptor, and its end. See `registered.rs`.
+//!
+//! A program creates a userfaultfd by a call or by an ioctl of /dev/userfaultfd, and names its descriptor in
+//! later ioctls. This file maps descriptors to userfaultfds, so that `registered.rs` can note registrations,
+//! and adds the step that ends a userfaultfd when its last descriptor is closed. The table is
+//! [`Userfaultfds`](super::registered::Userfaultfds), a part of the planner.
 
 use super::descriptors::Open;
 use super::planner::Planner;
@@ -21,6 +26,7 @@ impl Planner {
         }
     }
 
+    /// Notes the features that a UFFDIO_API has requested.
     fn note_features(&mut self, task: u32, call: &Call) {
         self.userfaultfds.recorded = true;
         let [descriptor, _, _, features, ..] = call.args;
@@ -33,6 +39,7 @@ impl Planner {
         space.into_iter().for_each(|space| _ = space.features.insert(known, features));
     }
 
+    /// Adds the userfaultfd of a new descriptor.
     fn new_userfaultfd(&mut self, task: u32, descriptor: u64) {
         let Some(number) = self.space_of(task) else { return };
         let Some(space) = self.processes.spaces.get_mut(&number) else { return };
@@ -77,8 +84,8 @@ impl Planner {
         };
         let [at, old, new, flags, to, _] = call.args;
         if flags & MREMAP_FIXED != 0 {
-            space.untell(&span(at, old));
-            space.untell(&span(to, new));
+            space.mark_unknown(&span(at, old));
+            space.mark_unknown(&span(to, new));
         }
         true
     }

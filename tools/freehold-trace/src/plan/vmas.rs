@@ -5,7 +5,7 @@
 use super::area::{Area, Purpose, flag, page_of};
 use super::calls::reach;
 use super::order::Stamp;
-use super::space::{Doing, Reach, Space};
+use super::space::{AppliedCall, Reach, Space};
 use super::touch::STACK_LIMIT;
 use crate::{Call, Snapshot};
 use std::ops::Range;
@@ -73,7 +73,7 @@ impl Vmas {
             Reach::Vmas(ranges) => ranges,
             Reach::Pages(_) | Reach::Whole => [0..0, 0..0],
         };
-        self.space.apply(&mut Doing {
+        self.space.apply(&mut AppliedCall {
             call,
             file: Some(SOME_FILE),
             access: None,

@@ -1,3 +1,5 @@
+//! Tests the VMAs for readers that plan nothing (`vmas.rs`).
+
 use super::*;
 use crate::{CallName, Returned};
 

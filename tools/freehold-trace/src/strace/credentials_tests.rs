@@ -1,3 +1,5 @@
+//! Tests which processes of a text by strace may lock memory without limit (`credentials.rs`).
+
 use super::super::tests::parse;
 
 /// Checks the changes of CAP_IPC_LOCK that are reported for calls. `head` is the end of the first line.

@@ -1,4 +1,7 @@
 //! Names of errors in strace's notation, and their numbers on Linux.
+//!
+//! `text.rs` looks up the name after ` = -1 ` here. The list must stay sorted by name, because the lookup is
+//! a binary search (a test checks the order).
 
 /// Returns the number of the error called `name`.
 pub(super) fn number(name: &str) -> Option<u16> {

@@ -1,4 +1,9 @@
 //! The lines of a text, with a look ahead where the order of lines is not the order of effects.
+//!
+//! [`Feed`] is a queue between the file (`lines.rs`) and the reader (`mod.rs`). strace may print the line of
+//! a new task before the clone that created it returns, or the call that got freed addresses before the
+//! munmap returns. The reader then asks for a later line ([`Feed::take_return`], [`Feed::parent`]), and the
+//! feed reads ahead, within limits of lines and bytes.
 
 use super::head::{Says, head, is_remark, says};
 use crate::error::{Bad, Place, ReadError};
@@ -23,10 +28,13 @@ pub(super) struct Line {
 
 /// The lines of a text.
 pub(super) struct Feed {
+    /// The file.
     lines: Lines,
     /// True if the current line of `lines` is the first line and has not been returned.
     first: bool,
+    /// Lines that were read and not yet returned.
     ahead: VecDeque<Line>,
+    /// Number of bytes of the lines in `ahead`.
     bytes: usize,
 }
 
@@ -123,6 +131,7 @@ impl Feed {
         Ok(true)
     }
 
+    /// Reads the next line of the file, past the lines in `ahead`.
     fn read(&mut self) -> Result<Option<Line>, ReadError> {
         loop {
             if !std::mem::take(&mut self.first) && !self.lines.advance()? {

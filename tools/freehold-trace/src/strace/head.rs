@@ -1,4 +1,10 @@
 //! The beginning of a line: the task, the time, and the kind of line.
+//!
+//! 1. [`head`] splits a line into PID, time and rest.
+//! 2. [`says`] returns the kind of the rest: a call, its beginning or its end, a signal, the end of a task.
+//!
+//! `feed.rs` and `mod.rs` call them for every line; `text.rs` parses the text of a call. A line of another
+//! form is an error, which the reader counts as an unread line. Nothing is stored.
 
 use super::call;
 use super::time::{SECOND, fraction};
@@ -114,6 +120,7 @@ pub(super) fn says(rest: &[u8], at: usize) -> Result<Says<'_>, Bad> {
     Ok(Says::Call(rest))
 }
 
+/// Parses `+++ ... +++`: the end of a task, or of a leader that an execve superseded.
 fn ended(text: &[u8]) -> Option<Says<'_>> {
     let text = text.strip_suffix(b" +++")?;
     if text.starts_with(b"exited with ") || text.starts_with(b"killed by ") {

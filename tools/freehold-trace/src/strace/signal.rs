@@ -1,4 +1,7 @@
 //! Signals that concern memory.
+//!
+//! `mod.rs` passes the text between the dashes of `--- SIGSEGV {...} ---`. Only SIGSEGV and SIGBUS become
+//! events: the planner ends the fault of the task with them. The code is given by name or as a number.
 
 use super::text::args;
 use super::value::named;
@@ -22,6 +25,7 @@ pub(super) fn kind(text: &[u8]) -> Result<Option<Kind>, Bad> {
     Ok(Some(Kind::Signal { signal, code }))
 }
 
+/// Parses the value of `si_code`.
 fn code_of(text: &[u8]) -> Option<i32> {
     let known = CODES.iter().find(|(name, _)| name.as_bytes() == text);
     if let Some((_, code)) = known {
@@ -34,6 +38,7 @@ fn code_of(text: &[u8]) -> Option<i32> {
     Some(if negative { -value } else { value })
 }
 
+/// Codes of SIGSEGV and SIGBUS by name.
 const CODES: &[(&str, i32)] = &[
     ("SEGV_MAPERR", 1),
     ("SEGV_ACCERR", 2),

@@ -1,4 +1,11 @@
 //! The tasks of a text: the numbers in the text, and the serial numbers of the recording.
+//!
+//! A text names a task by its PID, which the kernel may use again; a recording numbers tasks serially.
+//! [`Tasks`] maps PIDs to living tasks, and holds for each task its call in progress, and for each process
+//! its descriptors and credentials.
+//!
+//! `mod.rs` calls [`Tasks::create`] at a clone, [`Tasks::begin`] and [`Tasks::take_begun`] at the lines of a
+//! call. The sizes of all tables are limited (`MOST`), because the text may be hostile.
 
 use super::beside::Extent;
 use super::credentials::Credentials;
@@ -56,28 +63,34 @@ pub(super) struct Begun {
 /// A process.
 #[derive(Default)]
 struct Process {
+    /// PIDs of the living tasks.
     alive: BTreeSet<u32>,
     /// True if a task has called exit_group.
     leaving: bool,
     /// The number of the address space.
     space: u32,
+    /// The open descriptors, as far as the text shows them.
     descriptors: Descriptors,
+    /// The credentials that decide if the process may lock memory without limit.
     credentials: Credentials,
 }
 
 /// All tasks.
 #[derive(Default)]
 pub(super) struct Tasks {
+    /// Living tasks, and ended tasks whose last line has not been read, by their number in the text.
     by_pid: BTreeMap<u32, Task>,
+    /// Processes by their serial number.
     processes: BTreeMap<u32, Process>,
     /// Number of tasks so far.
     serials: u32,
     /// Number of address spaces so far.
     spaces: u32,
+    /// Number of bytes of the texts of calls in progress.
     begun_bytes: usize,
-    /// Tasks in a clone whose child is not known yet, and in `freeing` the tasks in a call that may free
-    /// addresses.
+    /// Tasks in a clone whose child is not known yet.
     cloning: BTreeSet<u32>,
+    /// Tasks in a call that may free addresses.
     freeing: BTreeSet<u32>,
     /// All tasks in a call.
     within: BTreeSet<u32>,
@@ -145,6 +158,7 @@ impl Tasks {
         Ok(())
     }
 
+    /// Returns the next serial number.
     fn serial(&mut self) -> Result<u32, Bad> {
         if self.serials >= MOST {
             return Err(Bad::TooMany("tasks", u64::from(MOST)));

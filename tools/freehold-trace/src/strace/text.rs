@@ -1,4 +1,9 @@
 //! The text of one call: its arguments, its result and its duration.
+//!
+//! `mod.rs` splits a line into a head (`head.rs`) and a text such as `munmap(0x7f00, 4096) = 0 <0.000013>`.
+//! [`args`] returns the arguments as slices of the text, without their meaning, which is in `value.rs` and
+//! `call.rs`; [`end`] parses the rest. All functions must accept any bytes: strings, nested brackets and
+//! notes may contain commas and parentheses. Errors name the offset in the text.
 
 use super::errno;
 use super::head::find;
@@ -92,6 +97,7 @@ pub(super) fn without_mark(text: Vec<u8>) -> Vec<u8> {
     without
 }
 
+/// Parses ` = RESULT`, with an errno or a note, at the beginning of the text.
 fn returned(text: &[u8]) -> Option<(Returned, Option<&[u8]>)> {
     if let Some(why) = text.strip_prefix(b"?") {
         let mut words = Fields::new(why.trim_ascii_start());

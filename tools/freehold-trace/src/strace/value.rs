@@ -1,4 +1,9 @@
 //! The values of arguments.
+//!
+//! Input: an argument as it stands in the text (`text.rs`). Output: the number that the program passed, the
+//! bytes of a string, or the members of a structure. Names of constants are in `symbols.rs`. An argument
+//! with an unknown name is an error, except for flags (`known_part`): a wrong number would make the replay
+//! wrong.
 
 use super::symbols;
 use super::text::{Arg, args, is_note};
@@ -101,6 +106,7 @@ fn term(fields: &mut Fields<'_>) -> Option<u64> {
     value.checked_shl(shift)
 }
 
+/// Parses one constant or number.
 fn atom(fields: &mut Fields<'_>) -> Option<u64> {
     match fields.peek()? {
         b'-' => {
@@ -118,6 +124,7 @@ fn atom(fields: &mut Fields<'_>) -> Option<u64> {
     }
 }
 
+/// Parses the digits of an octal number.
 fn octal(fields: &mut Fields<'_>) -> Option<u64> {
     let mut value = 0_u64;
     while let Some(digit @ b'0'..=b'7') = fields.peek() {
@@ -127,6 +134,7 @@ fn octal(fields: &mut Fields<'_>) -> Option<u64> {
     Some(value)
 }
 
+/// Parses the name of a constant.
 fn word<'a>(fields: &mut Fields<'a>) -> Option<&'a str> {
     let word = fields.take_while(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     str::from_utf8(word).ok().filter(|word| !word.is_empty())

@@ -1,4 +1,11 @@
 //! An address space that many CPUs change concurrently, and the operations of each CPU.
+//!
+//! `mod.rs` creates one [`Shared`] for each side of the comparison, and calls [`Shared::rate`] and
+//! [`Shared::times`] in turns; `tables.rs` prints the results. Each CPU changes only its own part of the
+//! address space, so every loss against one CPU comes from locks and shared cache lines.
+//!
+//! Part of a CPU, from `BASE + cpu * PART` on: the area that it changes at offset `OWN`, the area that it
+//! only reads at offset `WATCHED`.
 
 use crate::executor::{Barrier, Instant, sleep, together, unnoted};
 use crate::load::{ANON, PAGE, RW, World, fault_in};
@@ -142,14 +149,17 @@ impl Areas {
     }
 }
 
-/// Start of the first CPU's part, and distance to the next part. Each part has its own upper-level tables.
+/// Start of the first CPU's part. Each part has its own upper-level tables.
 const BASE: u64 = 1 << 36;
+/// Distance from the part of a CPU to the part of the next CPU, in bytes.
 const PART: u64 = 1 << 37;
 /// Offsets in a part: of the area that is changed, and of the area that is only read. Each of the two areas
 /// lies between other areas.
 const OWN: u64 = 1 << 32;
 const WATCHED: u64 = 1 << 34;
+/// Number of pages of the area that is changed.
 const OWN_PAGES: u64 = 8;
+/// Number of pages of the area that is only read.
 const WATCHED_PAGES: u64 = 512;
 /// With many areas, the number of additional areas before each of the two, and in the stretch where the
 /// engine places mappings. The additional areas fill some leaves.
@@ -160,10 +170,12 @@ const STRIDE: u64 = 16 * PAGE;
 /// Delay between the starts of two CPUs that map these areas, so that two or three CPUs map at a time.
 const LATER: Duration = Duration::from_micros(100);
 
+/// Returns the address of the area that the CPU changes.
 fn own(cpu: usize) -> u64 {
     BASE + cpu as u64 * PART + OWN
 }
 
+/// Returns the address of the area that the CPU only reads.
 fn watched(cpu: usize) -> u64 {
     BASE + cpu as u64 * PART + WATCHED
 }
@@ -171,12 +183,16 @@ fn watched(cpu: usize) -> u64 {
 /// Times at which operations ended.
 #[derive(Default)]
 struct Ends {
+    /// Time of the first end, since the start of the run.
     first: Duration,
+    /// Time of the last end, since the start of the run.
     last: Duration,
+    /// Number of ends.
     count: u64,
 }
 
 impl Ends {
+    /// Adds the end of an operation.
     fn add(&mut self, at: Duration) {
         if self.count == 0 {
             self.first = at;
@@ -197,7 +213,9 @@ impl Ends {
 
 /// An address space in which each CPU has its areas.
 pub struct Shared {
+    /// The address space.
     process: Process,
+    /// The lock design of changes: it decides if concurrent changes exist.
     write: Write,
 }
 

@@ -1,5 +1,10 @@
 //! CPUs that change one address space at the same time, each its own part. Compares changes that run one
 //! after the other with concurrent changes of disjoint ranges.
+//!
+//! `loads.rs` has the address space and the operations of the CPUs, `tables.rs` the findings. Two
+//! measurements for each layout of areas: the rate of all CPUs together ([`Rate`], for each load and number
+//! of CPUs), and the times of one CPU's operations while the others run a load ([`Times`]). On a simulated
+//! machine up to 384 CPUs run in virtual time.
 
 mod loads;
 mod tables;
@@ -39,23 +44,33 @@ const BESIDE: [Option<Load>; 3] = [None, Some(Load::Touch), Some(Load::Protect)]
 
 /// Operations per second of each side.
 struct Rate {
+    /// The layout of the areas.
     areas: Areas,
+    /// The operation.
     load: Load,
+    /// Number of CPUs.
     cpus: usize,
+    /// The rate by side.
     rates: Vec<Figure>,
 }
 
 /// Times of one CPU's operations on each side, with or without other CPUs at work.
 struct Times {
+    /// The layout of the areas.
     areas: Areas,
+    /// The timed operation.
     watched: Watched,
+    /// The load of the other CPUs; `None` if the CPU runs alone.
     beside: Option<Load>,
+    /// The median in nanoseconds, by side.
     median: Vec<Figure>,
-    /// The 99th percentile.
+    /// The 99th percentile in nanoseconds, by side.
     most: Vec<Figure>,
+    /// The mean in nanoseconds, by side.
     mean: Vec<Figure>,
 }
 
+/// Returns true if loads run on a simulated machine.
 fn is_simulated(scale: &Scale) -> bool {
     scale.place.simulated().is_some()
 }
@@ -66,6 +81,7 @@ fn areas(scale: &Scale) -> &'static [Areas] {
     if is_simulated(scale) { &Areas::ALL } else { &Areas::ALL[..1] }
 }
 
+/// Returns the operations that are timed on one CPU.
 fn watched(scale: &Scale) -> &'static [Watched] {
     if is_simulated(scale) { &Watched::ALL } else { &[] }
 }
@@ -155,6 +171,7 @@ fn of_cpus(areas: Areas, cpus: usize) -> String {
     format!("{}, {cpus} CPUs", areas.name())
 }
 
+/// Measures the rates of all sides in turns.
 fn rate(
     world: &World,
     sides: &mut [Shared],
@@ -170,6 +187,7 @@ fn rate(
     Ok(Rate { areas, load, cpus, rates: figures(&found, |rate| *rate) })
 }
 
+/// Measures the times of one CPU on the watched sides in turns.
 fn watch(
     world: &World,
     sides: &mut [Shared],

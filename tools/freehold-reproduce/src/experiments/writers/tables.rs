@@ -1,4 +1,12 @@
-//! The findings as tables and plots.
+//! Makes the tables and plots of the experiment `writers`: concurrent changes of one address space.
+//!
+//! Input: the measured rates ([`Rate`]: operations per second for each load, number of CPUs and lock design)
+//! and times ([`Times`]: duration of one CPU's operations, alone and while other CPUs make changes). Output:
+//! the [`Findings`], with one table of rates and one table of times for each arrangement of areas.
+//!
+//! `mod.rs` measures, `loads.rs` has the loads. This file only computes and formats; it measures nothing. A
+//! *side* is one of the compared lock designs (`SIDES`). *Linear* scaling means the rate of one CPU times
+//! the number of CPUs; a share of 1 is linear.
 
 use super::loads::{Areas, Load};
 use super::{RANGES, Rate, SIDES, Times, WATCHED_SIDES, Writers, areas, cpus, of_cpus, others};
@@ -9,6 +17,7 @@ use crate::measure::Figure;
 use crate::scale::Scale;
 use crate::unit::Unit;
 
+/// Returns the findings of the experiment from its measured rates and times.
 pub fn findings(rates: &[Rate], times: &[Times], scale: &Scale) -> Findings {
     let most = |areas| cpus(scale, areas).last().copied().unwrap_or(1);
     let mut tables = Vec::new();
@@ -17,7 +26,7 @@ pub fn findings(rates: &[Rate], times: &[Times], scale: &Scale) -> Findings {
         tables.extend(hottest_of_each(RANGES, &of_cpus(areas, most(areas))));
         tables.extend(time_table(times, areas, others(scale)));
     }
-    let columns = SIDES.map(|(side, _)| of_linear(side));
+    let columns = SIDES.map(|(side, _)| linear_column(side));
     let columns = columns.each_ref().map(String::as_str);
     let most = most(Areas::Many);
     let found = Load::ALL.iter().filter_map(|load| {
@@ -53,10 +62,12 @@ pub fn findings(rates: &[Rate], times: &[Times], scale: &Scale) -> Findings {
     }
 }
 
-fn of_linear(side: &str) -> String {
+/// Returns the heading of the column with the share of linear scaling of a side.
+fn linear_column(side: &str) -> String {
     format!("{side}: share of linear")
 }
 
+/// Returns the name of the row for a load and a number of CPUs.
 fn row_name(load: Load, cpus: usize) -> String {
     format!("{}, {cpus}", load.name())
 }
@@ -71,6 +82,8 @@ fn linear(rates: &[Rate], rate: &Rate) -> Vec<Option<Figure>> {
     (0..SIDES.len()).map(side).collect()
 }
 
+/// Returns the table of rates: one row per load and number of CPUs, with the rate of each side and its share
+/// of linear scaling.
 fn rate_table(rates: &[Rate], areas: Areas) -> Table {
     let names = SIDES.map(|(name, _)| name);
     let columns = ["load, CPUs"].iter().chain(&names).map(|name| (*name).to_owned());
@@ -81,11 +94,13 @@ fn rate_table(rates: &[Rate], areas: Areas) -> Table {
     });
     Table {
         title: format!("operations per second of all CPUs together, {}", areas.name()),
-        columns: columns.chain(names.map(of_linear)).collect(),
+        columns: columns.chain(names.map(linear_column)).collect(),
         rows: rows.collect(),
     }
 }
 
+/// Returns the table of times: one row per timed operation and load of the other CPUs, with median, 99th
+/// percentile and the ratios to the times alone. Returns `None` if nothing was timed with these areas.
 fn time_table(times: &[Times], areas: Areas, others: usize) -> Option<Table> {
     let figures = ["median", "99 %", "99 %, ratio to alone", "mean, ratio to alone"];
     let columns =
@@ -115,6 +130,8 @@ fn time_table(times: &[Times], areas: Areas, others: usize) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { title, columns, rows })
 }
 
+/// Returns the plot of the share of linear scaling over the number of CPUs, one line per load, for the side
+/// `Ranges`.
 fn plot(rates: &[Rate], areas: Areas) -> Plot {
     let lines = Load::ALL.iter().map(|load| {
         let of = rates.iter().filter(|rate| rate.areas == areas && rate.load == *load);

@@ -1,15 +1,20 @@
-//! A set of addresses, for example those whose mappings are known from recorded calls.
+//! A set of addresses, stored as disjoint ranges.
+//!
+//! The planner keeps several such sets per address space (`Space`): the addresses whose mappings are known
+//! from recorded calls, assumed memory, written bytes, possible locks. A set has no pages: its ranges may
+//! begin and end at any byte.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Disjoint ranges that are not adjacent to each other.
+/// A set of addresses. Empty ranges have no effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct AddressSet {
+    /// The end of each range, by its start. The ranges are disjoint and not adjacent to each other.
     ranges: BTreeMap<u64, u64>,
 }
 
-impl Told {
+impl AddressSet {
     /// Adds a range.
     pub(crate) fn add(&mut self, range: Range<u64>) {
         if range.start >= range.end {
@@ -79,26 +84,26 @@ mod tests {
     #[test]
     #[expect(clippy::single_range_in_vec_init, reason = "lists of one range")]
     fn ranges_are_joined_and_split() {
-        let mut told = Told::default();
-        assert_eq!(told.missing(&(0..10)), [0..10]);
-        told.add(2..4);
-        told.add(6..8);
-        assert_eq!(told.missing(&(0..10)), [0..2, 4..6, 8..10]);
-        assert_eq!(told.missing(&(3..7)), [4..6]);
-        told.add(4..6);
-        assert_eq!(told.ranges, BTreeMap::from([(2, 8)]));
-        assert_eq!(told.missing(&(2..8)), []);
-        told.add(0..20);
-        assert_eq!(told.within(&(5..25)), [5..20]);
-        told.remove(&(4..6));
-        told.remove(&(18..30));
-        told.remove(&(0..0));
-        assert_eq!(told.ranges, BTreeMap::from([(0, 4), (6, 18)]));
-        assert_eq!(told.within(&(2..20)), [2..4, 6..18]);
-        assert_eq!(told.within(&(4..6)), []);
-        told.add(0..20);
-        assert_eq!(told.ranges, BTreeMap::from([(0, 20)]));
-        told.add(5..5);
-        assert_eq!(told.missing(&(19..25)), [20..25]);
+        let mut set = AddressSet::default();
+        assert_eq!(set.missing(&(0..10)), [0..10]);
+        set.add(2..4);
+        set.add(6..8);
+        assert_eq!(set.missing(&(0..10)), [0..2, 4..6, 8..10]);
+        assert_eq!(set.missing(&(3..7)), [4..6]);
+        set.add(4..6);
+        assert_eq!(set.ranges, BTreeMap::from([(2, 8)]));
+        assert_eq!(set.missing(&(2..8)), []);
+        set.add(0..20);
+        assert_eq!(set.within(&(5..25)), [5..20]);
+        set.remove(&(4..6));
+        set.remove(&(18..30));
+        set.remove(&(0..0));
+        assert_eq!(set.ranges, BTreeMap::from([(0, 4), (6, 18)]));
+        assert_eq!(set.within(&(2..20)), [2..4, 6..18]);
+        assert_eq!(set.within(&(4..6)), []);
+        set.add(0..20);
+        assert_eq!(set.ranges, BTreeMap::from([(0, 20)]));
+        set.add(5..5);
+        assert_eq!(set.missing(&(19..25)), [20..25]);
     }
 }
