@@ -155,7 +155,7 @@ fn number_of(file: &Counted<File<Machine>>) -> u32 {
     number
 }
 
-/// Serves a page fault and writes it. The kernel's own stores for an exec are not recorded.
+/// Serves a page fault and records it. The kernel's own stores for an exec are not recorded.
 ///
 /// # Errors
 ///

@@ -125,7 +125,7 @@ pub fn enqueue(thread: Arc<Thread>) {
     }
 }
 
-/// Returns true if the thread that runs on CPU `target` should be preempted for one of this virtual time.
+/// Returns true if a thread with the virtual time `own` should preempt the thread that runs on CPU `target`.
 fn is_ahead(target: usize, own: u64) -> bool {
     let there = cpu::other(target);
     let ran = clock::now_ns().saturating_sub(there.turn_began.load(Relaxed));

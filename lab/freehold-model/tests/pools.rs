@@ -23,7 +23,7 @@ impl Draw for Words {
     }
 }
 
-/// Makes the calls of a life on the model and on `other`, and calls `alike` after each.
+/// Makes the same random calls on the model and on `other`, and runs the check `alike` after each call.
 fn life<S: Subject>(seed: u64, like: Like, other: &mut S, alike: impl Fn(&Model, &S)) -> u64 {
     let (mut random, mut model) = (Words(Pcg64Mcg::seed_from_u64(seed)), Model::new(like));
     let mut made: Vec<(Op, Answer)> = Vec::new();

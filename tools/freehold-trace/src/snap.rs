@@ -293,7 +293,7 @@ fn split_name<'a>(fields: &mut Fields<'a>) -> Result<(&'a str, Option<Measured>)
     Ok((name, Some((measured, pairs.to_vec(), eligible))))
 }
 
-/// Parses nine comma-separated numbers, an empty one meaning 0, or a single `0`.
+/// Parses a single `0`, or nine comma-separated numbers. An empty number means 0.
 fn kilobytes(sizes: &str) -> Option<[u32; 9]> {
     let mut found = [0; 9];
     if sizes == "0" {

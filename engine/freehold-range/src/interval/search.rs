@@ -63,7 +63,7 @@ fn next_overlapping(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
         if let Some(right) = get(at).right.get().filter(|&right| get(right).max.get() >= first) {
             return first_overlapping(right, first, last);
         }
-        // Go up until the step is one from a left child.
+        // Go up until the last step was from a left child to its parent.
         loop {
             let from = at;
             at = get(at).parent()?;

@@ -69,7 +69,7 @@ impl Fanout {
         if self.is_narrow() { 1 } else { 8 }
     }
 
-    /// Returns the minimum number of entries of a contended leaf that is split.
+    /// Returns the number of entries that a contended leaf must have to be split.
     pub(super) fn min_divided(self) -> usize {
         if self.is_narrow() { 2 } else { 4 }
     }

@@ -70,7 +70,7 @@ fn c57_fast_pin_concurrent_with_fork() {
             });
             let (child, pins) = (child.unwrap(), pins.unwrap());
             {
-                // C-21: the child has the memory of one moment, including the copied page.
+                // C-21: all pages of the child, including the copied page, have their contents of one moment.
                 let mut cpu = scene.machine.cpu(2);
                 let [first, second] = [0, 1].map(|n| child.load::<u64>(&mut cpu, page(n)).unwrap());
                 assert!(second != 6 || first == 5, "the child has the second store but not the first");

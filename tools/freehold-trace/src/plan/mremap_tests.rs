@@ -24,9 +24,9 @@ fn pages(space: &Space) -> Vec<(u64, u64)> {
 }
 
 /// ```text
-/// pages    1  2  3  4  5    9  a  b  c
+/// pages    1  2  3  4  5    9  a  b  c      #: a VMA     o: a VMA in the range of the target
 /// before   #     #     #       o     o
-/// after                     #  o  #  o
+/// after                #    #  o  #  o
 /// ```
 #[test]
 fn several_vmas_are_moved_one_by_one() {

@@ -45,8 +45,8 @@ impl SegmentBuilder {
         SegmentBuilder { limit, ..SegmentBuilder::default() }
     }
 
-    /// Returns true if the segment has reached its maximum size. `holds` is true if a call waits for its
-    /// place.
+    /// Returns true if the segment has reached its maximum size. `holds` is true while the
+    /// planner holds back a call whose position in the order is not known yet.
     pub(super) fn is_full(&self, holds: bool) -> bool {
         // The next event of the task determines the end of a fault.
         let limit = if self.open_faults > 0 || holds { self.limit + SLACK } else { self.limit };

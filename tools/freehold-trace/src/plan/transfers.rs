@@ -66,9 +66,9 @@ impl Planner {
         }
     }
 
-    /// Notes the bytes that a call moved from or to another address space. Returns the memory that must have
-    /// been mapped before the recording began, and the addresses of the bytes read that recorded calls had
-    /// written.
+    /// Notes the bytes that a call moved from or to another address space. Returns two lists: the ranges
+    /// that must have been mapped before the recording began, and the ranges of read bytes that earlier
+    /// recorded calls had written.
     pub(super) fn moved(&mut self, call: &Call) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
         let Some(transfer) = &call.transfer else { return Default::default() };
         self.shows_bytes |= call.name != CallName::ProcessMadvise;

@@ -35,8 +35,8 @@ pub(super) struct Conclusions {
     pub(super) cleared: Vec<Range<u64>>,
     /// Ranges to map before the call.
     pub(super) assumed: Vec<Range<u64>>,
-    /// A range to unmap after the call, and a range to map if it is not mapped: the call moved memory that
-    /// may differ in the replay.
+    /// Set if the call moved memory that may differ in the replay. The first range is unmapped after the
+    /// call. The second range is mapped after the call if it is not mapped.
     pub(super) moved: Option<[Range<u64>; 2]>,
 }
 

@@ -77,8 +77,8 @@ impl<P: Platform> Mapping<P> {
             let Some(index) = cut_within else { break (None, self.invalidate.write()) };
             let last = self.page_to_zero(index)?;
             let pages_go = self.invalidate.write();
-            // A page may have entered the cache in between, or the page's memory may have failed and another
-            // page entered.
+            // Since the lookup, a page may have entered the cache, or another page may have replaced `last`
+            // because its memory failed.
             let is_still = match &last {
                 Some(last) => self.word_of(&pages_go, index, **last).is_some(),
                 None => self.is_absent(Stay::locked(&pages_go), PageRange::one(index)),

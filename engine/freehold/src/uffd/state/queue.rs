@@ -155,7 +155,7 @@ impl<P: Platform> List<P> {
 
 struct Lists<P: Platform> {
     closed: bool,
-    /// True if tasks sleep on the bell or are about to: it rings for the next message.
+    /// True if a task sleeps on the bell or is about to. The next message then rings the bell.
     armed: bool,
     pending: List<P>,
     delivered: List<P>,
