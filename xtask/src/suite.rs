@@ -142,7 +142,7 @@ pub const PLAIN: &[Suite] = &[
             "--tests",
         ],
         passed_on: &[],
-        budget: [460, 720],
+        budget: [480, 720],
         quick: Quick::Same,
     },
     Suite {
@@ -213,7 +213,7 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     build: Build::Shuttle,
     args: &["test", "--quiet", "--package", "freehold-machine-tests", "--test", "shuttle*"],
     passed_on: &[],
-    budget: [100, 275],
+    budget: [145, 275],
     quick: Quick::Same,
 }];
 
@@ -235,7 +235,7 @@ pub const SIM: &[Suite] = &[Suite {
         "sim*",
     ],
     passed_on: &[],
-    budget: [75, 165],
+    budget: [85, 165],
     quick: Quick::Only {
         args: &["test", "--quiet", "--package", "freehold-machine-tests", "--test", "sim*"],
         left_out: "recordings and experiments, which need a build of the replayer",
@@ -244,7 +244,7 @@ pub const SIM: &[Suite] = &[Suite {
 
 /// Approximate duration in seconds of all suites, in a quick run and in a full run. It is less than the sum
 /// of the budgets, because two suites run at a time.
-pub const WHOLE: [u32; 2] = [480, 760];
+pub const WHOLE: [u32; 2] = [500, 760];
 
 /// Returns the suites that a change must pass.
 #[must_use]
