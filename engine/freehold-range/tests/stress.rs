@@ -155,7 +155,8 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
     }
 }
 
-/// Replaces one entry over the slots `[from, to)` by the fixed entries inside it, one entry at a time.
+/// Replaces the entry over the slots `[from, to)` by fixed entries. Each round cuts one fixed entry off its
+/// start.
 fn carve(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>, from: u64, to: u64, value: u64) {
     for at in (from..to).step_by(FIXED as usize) {
         writer.preallocate(1).unwrap();

@@ -80,7 +80,7 @@ fn getparam(frame: &mut Frame) -> Answer {
     out.write(&0).map(|()| 0)
 }
 
-/// Returns the processes that `which` and `who` select.
+/// Returns the processes that the first two arguments of getpriority and setpriority select.
 fn meant(which: u64, who: u64) -> Result<Vec<Arc<Process>>, Errno> {
     let who = who as u32;
     let here = current().process();

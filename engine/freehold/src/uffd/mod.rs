@@ -53,8 +53,8 @@
 //! | a page | WRITEPROTECT: changes a flag of the entry | the fault of a store, which checks the flag under the table's lock before it grants write permission |
 //!
 //! A page that COPY took from the pool and cannot map is freed, and its reservation restored, before the
-//! fault mutex is released. The tables of a registered VMA belong to its space alone: registration unshares
-//! them with i_mmap held exclusively, and a fault that shares a table checks the VMA's flags with i_mmap held
+//! fault mutex is released. No other space shares the tables of a registered VMA. Registration unshares them
+//! with i_mmap held exclusively. A fault that shares a table checks the VMA's flags with i_mmap held
 //! (`hugetlb/sharing.rs`).
 
 pub(crate) mod event;

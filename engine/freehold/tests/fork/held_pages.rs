@@ -28,16 +28,16 @@ fn load(space: &Space, cpu: &mut Vcpu) -> u64 {
 }
 
 /// Maps a page that contains 1 and forks. Reads the page from the parent or the child. During the read, calls
-/// `meanwhile` with the space that is read and the other one. Returns the word that the reader got.
+/// `during_read` with the space that is read and the other one. Returns the word that the reader got.
 fn read_while(
     locking: Locking,
     read_parent: bool,
-    meanwhile: impl FnOnce(&Space, Space, &mut Vcpu) + Send + 'static,
+    during_read: impl FnOnce(&Space, Space, &mut Vcpu) + Send + 'static,
 ) -> u64 {
     read_with(locking, |parent| {
         let child = parent.fork().unwrap();
         let (read, other) = if read_parent { (parent, child) } else { (child, parent) };
-        (read, move |own: &Space, cpu: &mut Vcpu| meanwhile(own, other, cpu))
+        (read, move |own: &Space, cpu: &mut Vcpu| during_read(own, other, cpu))
     })
 }
 
@@ -56,12 +56,12 @@ where
     parent.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     let mut cpu = machine.cpu(0);
     store(&parent, &mut cpu, 1);
-    let (read, meanwhile) = prepare(parent);
+    let (read, during_read) = prepare(parent);
     let inside = read.clone();
     let (keep, kept) = std::sync::mpsc::channel();
     // Runs on a thread of its own, because the reader holds a lock.
     gated.read.put(move || {
-        keep.send(std::thread::spawn(move || meanwhile(&inside, &mut cpu)).join().unwrap()).unwrap();
+        keep.send(std::thread::spawn(move || during_read(&inside, &mut cpu)).join().unwrap()).unwrap();
     });
     let mut word = [0; 8];
     assert_eq!(read.read_memory(BASE, &mut word, AccessMode::Plain), Ok(8));

@@ -118,7 +118,8 @@ fn c42_c49_move_handles_every_kind_of_source_entry() {
         assert_eq!(uffd.copy(page(603), &bytes(3), FillMode::WP), Ok(PAGE));
         assert_eq!(uffd.move_pages(page(3), page(603), PAGE, PLAIN), Ok(PAGE));
         process.store(cpu, page(3), 4u64).unwrap();
-        // A page that is shared with a child, and a page that was shared before.
+        // move_pages refuses a page that a child shares. After the child has ended, it refuses the page until
+        // a store finds that the page is exclusive.
         assert_eq!(uffd.copy(page(604), &bytes(4), WAKE), Ok(PAGE));
         let child = Process::of(process.fork().unwrap());
         assert_eq!(uffd.move_pages(page(4), page(604), PAGE, PLAIN), Err(UffdError::Busy));

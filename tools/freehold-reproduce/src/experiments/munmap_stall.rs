@@ -32,8 +32,8 @@ const QUICK: [u64; 1] = [2 * GIB];
 const OF_HOST: u64 = 8 * GIB;
 /// Size that the host unmaps in a quick run.
 const QUICK_OF_HOST: u64 = GIB / 2;
-/// Time for which victims are watched before the munmap begins, on a host. The host's scheduler needs this
-/// time to start them.
+/// Longest time for which victims are watched before the munmap begins, on a host. The host's scheduler
+/// needs this time to start them.
 const ALONE: Duration = Duration::from_millis(250);
 
 /// One side: a design, or the host with a number of bytes.
@@ -167,7 +167,8 @@ fn seconds(scale: &Scale, size: u64) -> f64 {
     (size / PAGE) as f64 * 65e-9 + alone(scale).as_secs_f64()
 }
 
-/// Returns the time for which victims are watched before the munmap begins.
+/// Returns the time for which victims are watched before the munmap begins. Tests use short turns, and so
+/// watch for a shorter time than [`ALONE`].
 fn alone(scale: &Scale) -> Duration {
     if scale.place.simulated().is_some() { scale.turn / 4 } else { ALONE.min(25 * scale.turn) }
 }
