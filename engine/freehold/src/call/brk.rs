@@ -1,4 +1,6 @@
-//! brk: resizes the heap, one area above the program's data.
+//! brk: resizes the heap, one area above the program's data. To grow the heap, brk maps the pages between the
+//! old and the new break. To shrink the heap, brk unmaps them (`space/change/unmap.rs`). A call that fails
+//! changes neither the break nor a mapped page, and returns the old break instead of an error.
 //!
 //! # The break
 //!
@@ -12,6 +14,10 @@
 //!
 //! A task that finds `heap_locked` set becomes the exclusive writer. The flag is therefore false for the
 //! exclusive writer, and the break agrees with the mapped pages for every task that may read it.
+//!
+//! `lock_heap` in `space/range_writer.rs` sets the flag. Two concurrent calls are tested by
+//! `brk_waits_for_another_brk` in `tests/range_writers.rs`. The rules of a single call are in the model's
+//! `brk.rs` and in the case `brk.txt`.
 
 use crate::{
     PAGE_SIZE,
@@ -66,7 +72,7 @@ struct BreakPlan {
 /// The change that moves the break to the requested address.
 #[derive(Clone, Copy)]
 enum BreakStep {
-    /// The break cannot be there.
+    /// The break cannot be at the requested address.
     Denied,
     /// The break stays in its page, so that no page changes.
     InPage,
@@ -92,8 +98,8 @@ impl BreakStep {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Requests that the break, the end of the heap, be at `to`. Returns the break, which is unchanged if
-    /// `to` is not possible. The break never lies below its start.
+    /// Moves the break, which is the end of the heap, to `to`. Returns the break, which is unchanged if `to`
+    /// is not possible. The break never lies below the start of the heap.
     ///
     /// # Errors
     ///
@@ -152,11 +158,13 @@ impl<P: Platform> AddressSpace<P> {
         to: u64,
     ) -> Result<(WriteGuard<'s, P>, BreakPlan), Killed> {
         let plan = || {
-            // Relaxed: the value is only a guess until no other task can move the break.
+            // Relaxed: the break may change until this task has the right to move it. `claim_heap` checks the
+            // value again.
             let from = self.brk.load(Relaxed);
             BreakPlan { from, step: self.step_to(from, to) }
         };
-        // Holds the plan of the reservation, which is made before the claim.
+        // Holds the plan for which the limits are reserved. The limits are reserved before the range is
+        // claimed.
         let reserved = Cell::new(BreakPlan { from: 0, step: BreakStep::Denied });
         let needs = || {
             reserved.set(plan());
@@ -254,7 +262,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Err(ClaimError::NeedsExclusive);
         }
         if space.brk.load(Relaxed) != plan.from {
-            // The reservation was made for a different change.
+            // The limits were reserved for a different change.
             return Err(ClaimError::NotAHole);
         }
         match plan.step {

@@ -1,4 +1,12 @@
-//! The end of an address space, when its last user drops it.
+//! exec and exit: unmaps a whole address space. `trim` frees memory that a space keeps in reserve.
+//!
+//! `clear` empties a space that is used again, for example by exec. `Shared::end` empties a space whose last
+//! reference was dropped. At that moment a walk of the reverse map can still find the space through a file
+//! that it maps. The VMAs must therefore be unmapped in `Shared::end`, before the space is dropped.
+//!
+//! `unmap_all` (`space/change/unmap.rs`) allocates nothing and cannot fail. No other munmap may be in
+//! progress at the same time, so `clear` waits for them. `exec_and_exit_hold_the_lock` in
+//! `tests/munmap/callers.rs` checks which locks are held.
 
 use crate::space::AddressSpace;
 use crate::{counted::Shared, platform::Platform};

@@ -12,11 +12,15 @@
 //! copied: pages of files and the zero page in VMAs that never had an anonymous page.
 //!
 //! A pinned page stays the parent's own, and the child gets a copy (hazard C-57). The copy is made after the
-//! flush, while the parent's VMAs are still locked. No CPU stores to the page during the copy, and the
-//! child's memory shows a single moment.
+//! flush, while the parent's VMAs are still locked. No CPU stores to the page during the copy, so the child
+//! has the memory of the parent at one moment.
 //!
 //! A failure leaves a consistent, partial child, which is dropped like any other address space. Pages become
 //! exclusive to the parent again as soon as the child's references are dropped (hazard C-64).
+//!
+//! `copy_entries` of `freehold-vmspace` copies the entries of small pages, and `hugetlb/moves.rs` those of
+//! huge pages of pools. `tests/fork` and `shuttle_engine/fork.rs` compare the memory of parent and child.
+//! Without the flush, `no_cached_translation_is_left_when_a_call_returns` fails.
 
 use crate::space::{
     AddressSpace, SpaceConfig,
@@ -40,7 +44,8 @@ impl<P: Platform> AddressSpace<P> {
     /// only in shared mappings.
     ///
     /// The child does not get VMAs with `DONTCOPY`, the contents of VMAs with `WIPEONFORK`, memory locks
-    /// (including those of mlockall for future mappings), and userfaultfds without fork events.
+    /// (including those of mlockall for future mappings), and registrations with userfaultfds that did not
+    /// request fork events.
     ///
     /// # Errors
     ///

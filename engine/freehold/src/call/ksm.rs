@@ -1,5 +1,13 @@
-//! Setting that allows equal pages of a program to be merged with other pages (prctl's
-//! `PR_SET_MEMORY_MERGE`). The engine only records the setting and does not search for equal pages.
+//! PR_SET_MEMORY_MERGE: allows equal pages of a program to be merged with other pages. The engine only
+//! records the setting and does not search for equal pages.
+//!
+//! The setting is the flag `MERGEABLE` in `default_flags` of the address space, from which mmap and brk take
+//! flags for new VMAs. mmap removes the flag from a mapping that cannot be merged ([`with_mergeable`]).
+//! `madvise/flags.rs` sets and clears the flag of single VMAs.
+//!
+//! `default_flags` also contains the lock flags of mlockall. The mmap lock, held for writing, guards the
+//! word, and a call that changes one kind of flag must keep the other kind. `tests/mmap/merging.rs` tests
+//! this, and the model's `ksm.rs` has the rules.
 
 use crate::space::AddressSpace;
 use crate::{
@@ -19,7 +27,7 @@ const NOT_MERGEABLE: VmFlags = VmFlags::SPECIAL
     .union(VmFlags::HUGETLB)
     .union(VmFlags::DROPPABLE);
 
-/// Returns true if memory with these flags can be [`MERGEABLE`](VmFlags::MERGEABLE).
+/// Returns true if memory with these flags, of this object, can be [`MERGEABLE`](VmFlags::MERGEABLE).
 pub(super) fn may_merge<P: Platform>(flags: VmFlags, object: &Object<P>) -> bool {
     !flags.intersects(NOT_MERGEABLE) && !object.is_direct()
 }
@@ -59,7 +67,7 @@ impl<P: Platform> AddressSpace<P> {
         let wanted = if on { VmFlags::MERGEABLE } else { VmFlags::empty() };
         self.default_flags.store((defaults | wanted).bits(), Relaxed);
         let mut rounds = Rounds::new();
-        // As on Linux, neighbours with equal attributes do not merge here.
+        // As on Linux, VMAs that become equal to their neighbours by this call do not merge.
         guard.vmas(UserRange::ALL).filter(|vma| can_change(vma, on)).try_for_each(|vma| {
             rounds.again::<P>()?;
             let flags = (vma.flags() - VmFlags::MERGEABLE) | wanted;
@@ -69,7 +77,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Returns true if the flag of `vma` must change and can change.
+/// Returns true if the flag `MERGEABLE` of `vma` differs from `on` and can be set to `on`.
 fn can_change<P: Platform>(vma: &Vma<P>, on: bool) -> bool {
     vma.flags().contains(VmFlags::MERGEABLE) != on && (!on || may_merge(vma.flags(), vma.object()))
 }

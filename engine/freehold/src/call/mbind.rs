@@ -1,5 +1,9 @@
-//! mbind: records NUMA policies and keeps VMAs with different policies separate. The embedder defines the
-//! policy of each tag.
+//! mbind: records NUMA policies in VMAs.
+//!
+//! A policy is a tag, a number whose meaning only the embedder knows. The engine stores the tag in each VMA
+//! and never merges VMAs with different tags. It does not choose frames by the tag. A range that covers a
+//! part of a VMA splits the VMA (`space/change/split_merge.rs`). All checks for holes come before the first
+//! change.
 
 use crate::{
     error::MbindError,

@@ -1,8 +1,16 @@
-//! mlock and related calls: memory whose pages stay mapped.
+//! mlock, munlock, mlockall and related calls: memory whose pages stay mapped.
 //!
 //! The engine never reclaims pages of programs. Locking therefore sets a flag on the VMA, counts the pages,
-//! and faults them in unless they are locked on first access. Locks do not nest, and a forked child does not
-//! inherit them.
+//! and faults them in (`fault/populate.rs`), unless they are locked on first access. Locks do not nest, and a
+//! forked child does not inherit them.
+//!
+//! The flag `LOCKED` marks a locked VMA, and `LOCKONFAULT` a VMA that is locked on first access.
+//! `default_flags` of the address space holds the flags that mlockall(MCL_FUTURE) gives to new mappings. That
+//! word also holds the flag of `ksm.rs`, which a change must keep. The count of locked pages must change with
+//! the flag of each VMA: RLIMIT_MEMLOCK limits this count.
+//!
+//! The model's `mlock.rs` and the case `mlock.txt` have the rules. The right is released before pages are
+//! faulted in, so a failed fault leaves the range locked.
 
 use crate::{
     PAGE_SIZE,
@@ -44,7 +52,7 @@ bitflags! {
     }
 }
 
-/// Flags of VMAs whose pages cannot be locked or always stay. Locking skips these VMAs.
+/// Flags of VMAs whose pages cannot be locked or are always present. Locking skips these VMAs.
 const NOT_LOCKABLE: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFlags::DROPPABLE);
 
 impl From<SplitMergeError> for MlockError {
@@ -70,7 +78,8 @@ impl From<PopulateError> for MlockError {
     }
 }
 
-/// Rounds start and length to whole pages. As on Linux, a length that overflows becomes a small one.
+/// Rounds the start down and the length up to whole pages. As on Linux, the length wraps around if it
+/// overflows.
 fn whole_pages(addr: u64, len: u64) -> (u64, u64) {
     let offset = addr % PAGE_SIZE;
     let len = len.wrapping_add(offset).wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
@@ -256,14 +265,15 @@ impl<P: Platform> WriteGuard<'_, P> {
             UserRange::new(0, AddressSpace::<P>::TASK_SIZE),
             HolePolicy::Skip,
             |vma, part| {
-                // A VMA keeps its flags if there is no memory to merge it with its neighbours. The failure is
-                // not reported.
+                // A VMA keeps its flags if they cannot be changed, for example because there is no memory.
+                // The failure is not reported.
                 let _ = self.lock_part(vma, part, lock);
                 Ok::<(), MlockError>(())
             },
         );
     }
 
+    /// Sets the lock flags of `part` of `vma` and counts its pages. Does nothing if the VMA cannot be locked.
     fn lock_part(&self, vma: &Vma<P>, part: UserRange, lock: VmFlags) -> Result<(), MlockError> {
         let old = vma.flags();
         let new = (old - VmFlags::LOCK_MASK) | lock;

@@ -1,7 +1,18 @@
 //! System calls on an address space, one per file or folder.
 //!
-//! Each call decodes its arguments, acquires the right that it needs (`space::locking`), and uses the
-//! operations of the layers below: changes (`space/`), faults (`fault/`), huge pages (`hugetlb/`).
+//! Each call decodes its arguments, acquires the right that it needs (`space/locking.rs`), and uses the
+//! operations of the layers below: changes (`space/change/`), faults (`fault/`), huge pages (`hugetlb/`). The
+//! section *Locks* of a public call names its locks.
+//!
+//! The order of a call's checks is Linux's, because a program sees which of two errors it gets. The model
+//! (`lab/freehold-model/src/model`) has most calls and their order of checks. Random calls compare the model
+//! with the engine and with the running kernel, and the files in `lab/freehold-model/cases` hold single
+//! rules.
+//!
+//! In the comments of this folder, paths that begin with `tests/` are below `engine/freehold`, and paths that
+//! begin with `shuttle_engine/` are below `lab/freehold-machine/tests`. `tests/sweep` makes each allocation
+//! of each public call fail, and checks the state that the call leaves. A new call needs an entry in
+//! `tests/sweep/ops`: without the entry, the test `every_public_call_is_swept_or_exempt_for_a_reason` fails.
 
 mod brk;
 mod exit;

@@ -4,6 +4,12 @@
 //! table entries change in place and are never empty in between, so that a concurrent MADV_DONTNEED or fault
 //! finds a page if there is one. Revoked rights are flushed from every TLB before the lock is released.
 //! Granted rights need no flush: a CPU with a stale TLB entry takes one fault and reads the entry again.
+//!
+//! The sequence for each VMA is: check, charge, split or merge (`modify` in `space/change/split_merge.rs`),
+//! change the entries. `vm.protect` of `freehold-vmspace` changes the entries and puts revoked rights into a
+//! gather, which `apply` flushes. Mutation `mprotect-flush` removes this flush, and
+//! `no_cached_translation_is_left_when_a_call_returns` then fails. The model's `mprotect.rs` has the rules;
+//! `shuttle_engine/mprotect.rs` changes rights concurrently with faults.
 
 use crate::{
     PAGE_SIZE, VirtAddr,
@@ -49,7 +55,8 @@ struct ProtectRequest {
     grows: Option<Grows>,
 }
 
-/// Side on which the change extends to the bound of a VMA that grows.
+/// The flag PROT_GROWSDOWN or PROT_GROWSUP: the change extends to the lower or to the upper end of a VMA that
+/// grows.
 #[derive(Clone, Copy, Debug)]
 enum Grows {
     Down,
@@ -125,6 +132,7 @@ impl<P: Platform> AddressSpace<P> {
         self.protect(addr, len, prot, Some(pkey))
     }
 
+    /// Implements mprotect and, with `pkey`, pkey_mprotect.
     fn protect(&self, addr: u64, len: u64, prot: Prot, pkey: Option<u8>) -> Result<(), MprotectError> {
         let ProtectRequest { range, access, grows } = ProtectRequest::new(addr, len, prot)?;
         if range.is_empty() {
@@ -146,9 +154,9 @@ impl<P: Platform> AddressSpace<P> {
         done
     }
 
-    /// Changes the rights from the start of a VMA that grows. The start is known only after the VMA is found.
-    /// The start may lie below the range, where the VMA may merge with a neighbour. This case therefore needs
-    /// the exclusive writer.
+    /// Changes the rights from the start of a VMA that grows. The start is known only after the VMA is found,
+    /// and may lie below the range, where the VMA may merge with a neighbour. A range writer would not have
+    /// claimed these addresses, so the change needs the exclusive writer.
     #[cold]
     #[inline(never)]
     fn protect_growing(
@@ -173,7 +181,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// The state of one call.
+/// The arguments and the state of one call.
 struct Protection<'s, P: Platform> {
     space: &'s AddressSpace<P>,
     /// Pending flushes of revoked rights. The gather has minimal capacity, because no frame is freed.
@@ -181,8 +189,8 @@ struct Protection<'s, P: Platform> {
     access: VmFlags,
     /// The requested protection key.
     pkey: Option<u8>,
-    /// Locked private memory that became writable. If there are more pieces than the capacity, the last one
-    /// covers the rest.
+    /// Ranges of locked private memory that became writable, in ascending order. If there are more ranges
+    /// than the capacity, the last one extends to the end of the rest.
     opened: ArrayVec<UserRange, 16>,
 }
 
@@ -264,9 +272,9 @@ impl<P: Platform> Protection<'_, P> {
     /// Checks the limits on writable memory. Returns the flags with the decision whether the part counts as
     /// committed memory.
     ///
-    /// Private memory counts as committed as soon as it may have been written, and still counts when it
-    /// becomes read-only. Only anonymous memory without any pages so far stops counting. The flag affects
-    /// merges, so the decision is visible in maps.
+    /// Private memory counts as committed from the time at which it becomes writable, and still counts when
+    /// it becomes read-only. There is one exception: anonymous memory that never had a page stops counting.
+    /// VMAs merge only if their flags agree, so a program can see the decision in /proc/PID/maps.
     fn charge_part<'g>(
         &self,
         guard: &WriteGuard<'g, P>,

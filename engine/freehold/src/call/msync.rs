@@ -1,8 +1,12 @@
-//! msync: writes stores of shared mappings back to the store of the file.
+//! msync: writes the pages that a program changed through shared mappings back to the store of the file.
 //!
-//! The mmap lock is held only to search the next file and pages to write. The lock is released for the write
-//! itself (`file/change/write_back.rs`), which may wait for the store, and the search continues behind the
-//! written pages. Mappings may change in between; msync writes those that it finds.
+//! The mmap lock is held for reading, and only while the call searches the next file and pages to write. The
+//! lock is released for the write itself (`file/change/write_back.rs`), which may wait for the store. The
+//! search then continues at the address after the written pages. Mappings may change between two searches;
+//! msync writes the files that each search finds.
+//!
+//! The model's `sync.rs` has the rules for arguments and holes. `tests/files/advice.rs` tests them with
+//! files.
 
 use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
 use crate::{
@@ -22,8 +26,8 @@ bitflags! {
     pub struct SyncFlags: u32 {
         /// MS_ASYNC: writes nothing now; dirty pages are written back later.
         const ASYNC = 1;
-        /// MS_INVALIDATE: has no effect, because all mappings share the same pages. Refused for locked
-        /// memory.
+        /// MS_INVALIDATE: has no effect on pages, because all mappings of a file share them. The call fails
+        /// if the range contains locked memory.
         const INVALIDATE = 2;
         /// MS_SYNC: returns after everything is written.
         const SYNC = 4;
@@ -81,7 +85,7 @@ impl<P: Platform> AddressSpace<P> {
         if hole { Err(MsyncError::NotMapped) } else { Ok(()) }
     }
 
-    /// Searches the next part of `range` that must be written.
+    /// Searches the next part of `range` that must be written. Sets `hole` to true if a hole lies before it.
     fn sync_step(
         &self,
         mut range: UserRange,
@@ -114,7 +118,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Returns the file and the pages to which stores to `part` of `vma` go.
+/// Returns the file and the pages that stores to `part` of `vma` change. Returns `None` if they change no
+/// file.
 fn stores_to<P: Platform>(vma: &Vma<P>, part: UserRange) -> Option<(Counted<File<P>>, PageRange)> {
     let file = vma.object().file().filter(|_| vma.flags().contains(VmFlags::SHARED))?;
     let first = vma.pgoff_of(part.start());

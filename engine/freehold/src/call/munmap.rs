@@ -1,5 +1,11 @@
-//! munmap: the simplest change of an address space. The steps are in `unmap.rs`, which all calls that unmap
-//! ranges share.
+//! munmap: unmaps a range. The call is the simplest change of an address space.
+//!
+//! This file acquires the right and chooses between the design of the space and an atomic removal. The steps
+//! decode, prepare, commit, settle and retire are in `space/change/unmap.rs`, which all calls that unmap
+//! ranges share. `docs/guide/munmap.md` describes them.
+//!
+//! `tests/munmap` tests the locks held in each step (`callers.rs`) and failed calls (`refused_calls.rs`).
+//! `shuttle_engine/munmap.rs` runs munmap concurrently with faults and with new mappings.
 
 use crate::{
     error::MunmapError,
@@ -17,7 +23,9 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`MunmapError`]. After an error everything stays mapped.
+    /// See [`MunmapError`]. After an error everything stays mapped, with one exception: with
+    /// [`Unmap::Sectioned`](crate::space::Unmap::Sectioned), the sections before a failed one are unmapped. A
+    /// later section can fail only because of changes by other tasks between two sections.
     ///
     /// # Locks
     ///
@@ -41,7 +49,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Unmaps a range like [`munmap`](Self::munmap) for an *atomic* caller: no task sees the range partly
-    /// unmapped, and the lock is held throughout, whatever the design.
+    /// unmapped, and the lock is held until the end with every
+    /// [`Locking::unmap`](crate::space::Locking::unmap).
     ///
     /// # Errors
     ///

@@ -1,4 +1,8 @@
-//! pkey_alloc and pkey_free. `space/pkeys.rs` explains protection keys.
+//! pkey_alloc and pkey_free: allocate and free protection keys.
+//!
+//! `space/pkeys.rs` explains protection keys and keeps the set of allocated keys, which the mmap lock guards.
+//! `mprotect.rs` gives a key to pages. Freeing a key changes no page, as on Linux. `tests/pkeys.rs` has the
+//! tests.
 
 use crate::{
     error::PkeyError,
@@ -7,7 +11,7 @@ use crate::{
 };
 
 impl<P: Platform> AddressSpace<P> {
-    /// Allocates a protection key, and sets the calling thread's rights for it.
+    /// Allocates a protection key, and sets the rights of the calling thread for its pages. Returns the key.
     ///
     /// # Errors
     ///

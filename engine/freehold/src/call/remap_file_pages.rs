@@ -1,5 +1,10 @@
-//! remap_file_pages: maps other pages of the same file at the same addresses. Since Linux 4.0 this is an mmap
-//! over the old mapping.
+//! remap_file_pages: maps other pages of the same file at the same addresses. As on Linux since 4.0, the call
+//! is an mmap with a fixed address over the old mapping.
+//!
+//! This file finds the file and its rights in the old mapping, and passes a request to the steps of mmap
+//! (`mmap/mod.rs`). The mmap lock is held for writing from the lookup of the old mapping until it is
+//! replaced, so that no other task changes the mapping in between. `tests/mmap/remap_file_pages.rs` tests
+//! arguments and errors; `tests/shm.rs` tests segments (hazard C-71).
 
 use crate::space::{
     AddressSpace,
@@ -33,7 +38,7 @@ impl From<MmapError> for RemapFilePagesError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Replaces the shared file mapping at `len` bytes from `addr` by a mapping of the same file from page
+    /// Replaces the shared file mapping of `len` bytes at `addr` by a mapping of the same file from page
     /// `pgoff` on. `addr` and `len` are rounded down to whole pages. The only meaningful bit of `flags` is
     /// [`MapFlags::NONBLOCK`], which prevents population. The access rights stay, and `prot` must be empty.
     /// The range may span several adjacent VMAs if they map the same open file with the same flags.
@@ -62,7 +67,7 @@ impl<P: Platform> AddressSpace<P> {
         if !prot.is_empty() || pgoff.checked_add(len >> PAGE_SHIFT).is_none() {
             return Err(RemapFilePagesError::Invalid);
         }
-        // The range cannot be mapped.
+        // Nothing can be mapped beyond the end of user space.
         if end > Self::TASK_SIZE {
             return Err(RemapFilePagesError::Invalid);
         }

@@ -1,11 +1,13 @@
 //! System V shared memory: attaches and detaches segments.
 //!
 //! An attach is a shared mapping of a file that is opened for this attach alone (`Segment::open`). The VMAs
-//! of two attaches therefore never merge. A detach finds the VMAs that are left of one attach by that file,
-//! and unmaps them. `file/kinds/segment.rs` counts attachments and decides when the memory is freed. The
-//! embedder manages keys, identifiers and permissions, and checks them before the call.
+//! of two attaches therefore never merge. A detach finds the remaining VMAs of one attach by this file, and
+//! unmaps them. `file/kinds/segment.rs` counts attachments and decides when the memory is freed. The embedder
+//! manages keys, identifiers and permissions, and checks them before the call.
 //!
-//! Both calls hold the mmap lock for writing. The memory of a removed segment is freed after that lock.
+//! Both calls hold the mmap lock for writing. The memory of a removed segment is freed after this lock is
+//! released, because that takes locks of the file. `tests/shm.rs` has the tests, and
+//! `shuttle_engine/segments.rs` attaches concurrently with the removal (hazard C-71).
 
 use crate::space::{
     AddressSpace,
@@ -59,7 +61,8 @@ impl From<MmapError> for ShmatError {
     }
 }
 
-/// Returns the address for a segment, or `None` for any address.
+/// Checks the address and the flags of shmat. Returns the address for the segment, or `None` if the engine
+/// chooses it.
 fn decode(addr: u64, flags: ShmFlags) -> Result<Option<u64>, ShmatError> {
     let (round, remap) = (flags.contains(ShmFlags::RND), flags.contains(ShmFlags::REMAP));
     let at = if round { addr & !(ALIGN - 1) } else { addr };
@@ -106,7 +109,8 @@ impl<P: Platform> AddressSpace<P> {
         flags: ShmFlags,
     ) -> Result<u64, ShmatError> {
         let at = decode(addr, flags)?;
-        // Dropped last, when no lock is held.
+        // The attempt counts as an attachment. Dropped at the end of the call, when no lock is held, because
+        // the drop may free the segment.
         let _attached = segment.attaching().ok_or(ShmatError::Removed)?;
         let (access, mut prot) = match flags.contains(ShmFlags::RDONLY) {
             true => (FileAccess::READ, Prot::READ),
@@ -117,6 +121,7 @@ impl<P: Platform> AddressSpace<P> {
         self.attach(&file, at, prot, flags.contains(ShmFlags::REMAP))
     }
 
+    /// Maps `file` with the steps of mmap, at `at` or at any address.
     fn attach(
         &self,
         file: &Counted<File<P>>,
@@ -185,7 +190,8 @@ impl<P: Platform> AddressSpace<P> {
 /// The remaining parts of an attachment.
 struct Attach<P: Platform> {
     addr: u64,
-    /// Holds a reference, so that another segment is not mistaken for this one while the lock is released.
+    /// The file of the attach. The reference keeps its address from being reused by the file of another
+    /// attach while the lock is released.
     file: Counted<File<P>>,
     /// End of the whole attachment.
     end: u64,
@@ -195,6 +201,7 @@ struct Attach<P: Platform> {
 }
 
 impl<P: Platform> Attach<P> {
+    /// Finds the attachment at `addr`.
     fn at(guard: &WriteGuard<'_, P>, addr: u64) -> Result<Self, ShmdtError> {
         let first = guard
             .vmas(UserRange::new(addr, addr.max(AddressSpace::<P>::TASK_SIZE)))
@@ -206,6 +213,7 @@ impl<P: Platform> Attach<P> {
         Ok(Attach { addr, end, at: first.start(), limit: first.end().max(end), file })
     }
 
+    /// Returns the next VMA of the attachment, in ascending order.
     fn next_part(&mut self, guard: &WriteGuard<'_, P>) -> Option<UserRange> {
         while let Some(vma) = guard.next(self.at).filter(|vma| vma.end() <= self.limit) {
             self.limit = self.end;
@@ -217,6 +225,7 @@ impl<P: Platform> Attach<P> {
         None
     }
 
+    /// Returns true if no part can follow.
     fn is_over(&self) -> bool {
         self.at >= self.limit
     }
@@ -229,6 +238,7 @@ fn attached_at<P: Platform>(vma: &Vma<P>, addr: u64) -> Option<&Counted<File<P>>
     (PageIndex::of_byte(offset) == vma.pgoff()).then_some(file)
 }
 
+/// Combines two removals, so that both are retired together.
 fn join<'s, P: Platform>(a: Option<Unmapped<'s, P>>, b: Option<Unmapped<'s, P>>) -> Option<Unmapped<'s, P>> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.join(b)),

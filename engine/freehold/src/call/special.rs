@@ -1,8 +1,10 @@
-//! Special mappings without a file, such as the vdso and its data, which exec installs.
+//! Installs special mappings that no file descriptor refers to, such as the vdso and its data, which exec
+//! maps.
 //!
 //! Several parts are installed in one step under the mmap lock for writing: all of them, or none. Everything
 //! that can fail comes before the first insertion. `file/kinds/special.rs` has the object that such a VMA
-//! maps and its hooks, and `fault/special.rs` its faults.
+//! maps and its hooks, and `fault/special.rs` its faults. Special mappings of device files are created by
+//! mmap (`mmap/driver.rs`). `tests/special/vdso.rs` has the tests.
 
 use crate::{
     PAGE_SIZE,

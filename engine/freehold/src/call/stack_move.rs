@@ -1,12 +1,16 @@
-//! exec's stack move (Linux: shift_arg_pages). exec fills the stack of a new program with arguments before
-//! the final address is known. The stack then moves down as a whole, and the new range may overlap the old
-//! one.
+//! The stack move of exec (Linux: shift_arg_pages). exec fills the stack of a new program with arguments
+//! before the final address of the stack is known. The stack then moves down as a whole, and the new range
+//! may overlap the old one.
 //!
-//! The call is atomic: the mmap lock and the VMA's lock are held for writing throughout. The VMA keeps its
-//! offset in the home of its pages, so that the same offset afterwards means another address. Walkers of the
-//! reverse map could use the wrong address during the move. The home's lock excludes them until the end.
-//! Linux instead marks the VMA and lets walkers skip it, because other processes may use the same home. Here
-//! a program being loaded has its own home, and its stack has only a few pages.
+//! The call is atomic: the mmap lock and the VMA's lock are held for writing until the end. The VMA keeps its
+//! page offsets, which therefore mean other addresses after the move. A walk of the reverse map computes an
+//! address from such an offset, so walks could use a wrong address during the move. The anon rmap lock, held
+//! for writing, excludes them until the end. Linux instead marks the VMA and lets walks skip it, because
+//! other processes may use the same anon_vma. Here a program being loaded has its own tree of VMAs, and its
+//! stack has only a few pages, so the lock is held only briefly.
+//!
+//! Everything that can fail comes before the first entry moves. `tests/mremap/stack.rs` has the tests;
+//! `c40_stack_move_concurrent_with_migration` in `shuttle_engine/stack.rs` tests the exclusion of walks.
 
 use crate::space::{
     AddressSpace,
@@ -54,7 +58,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Ok(());
         }
         let (from, to) = (vma.range(), vma.range().moved_to(target));
-        // From here on no fault can create a page table from which its entries could not move.
+        // The lock keeps faults out. After this point no fault creates a page table that `prepare_entries`
+        // has not seen.
         let right = self.lock_vma_killable(vma)?;
         self.reserve(1)?;
         if let Err(error) = space.vm.prepare_entries(from, target, TableMoves::Never) {

@@ -1,7 +1,8 @@
-//! The kinds of advice of madvise, and checks that they share.
+//! The advice numbers of madvise ([`Advice`]), and two checks that the kinds of advice share.
 //!
-//! Each advice has a file that implements it; `mod.rs` dispatches. The checks of this file only read flags of
-//! a VMA, so the caller keeps the VMA unchanged, and nothing is changed here.
+//! `mod.rs` dispatches each advice to the file that implements it, and lists the changes that a new advice
+//! needs. The checks of this file read the flags of a VMA and change nothing. The caller holds a lock that
+//! keeps the VMA unchanged. The case `seal.txt` tests the rule for sealed memory.
 
 use crate::{
     error::MadviseError,
@@ -109,7 +110,7 @@ pub(super) fn check_seal<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<()
     if discards && refused { Err(MadviseError::Sealed) } else { Ok(()) }
 }
 
-/// Returns the result of a call that processed all parts: an error if there was a hole.
+/// Returns the result of a call that has processed all mapped parts: `NotMapped` if there was a hole.
 pub(super) fn fail_on_hole(no_holes: bool) -> Result<(), MadviseError> {
     if no_holes { Ok(()) } else { Err(MadviseError::NotMapped) }
 }

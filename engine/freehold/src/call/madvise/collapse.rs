@@ -1,8 +1,17 @@
 //! MADV_COLLAPSE: replaces small pages by huge pages immediately.
 //!
 //! A call processes all aligned 2 MiB areas of each VMA's part of the range, as on Linux 6.18. The call stops
-//! at the first area that cannot be collapsed, except if pages of that area are only temporarily in use. The
-//! call fails for a VMA in which no huge page fits.
+//! at the first area that cannot be collapsed. There is one exception: if pages of the area are only
+//! temporarily in use, the call continues and fails at the end. The call also fails for a VMA in which no
+//! huge page fits.
+//!
+//! This file checks the VMAs and takes the locks for each area. `fault/collapse.rs` replaces the pages of
+//! anonymous memory. Shared memory gets no huge page: its small pages are brought into the cache without a
+//! lock and then mapped (`map_window` in `fault/file.rs`). Each lock is released before the next one is
+//! taken, so the VMA is looked up and checked again under each lock.
+//!
+//! `tests/huge/collapse.rs` has the answers of Linux. `shuttle_engine/collapse.rs` collapses concurrently
+//! with stores, reverse map walks and pins.
 
 use crate::{
     error::MadviseError,
@@ -20,6 +29,8 @@ const NO_COLLAPSE: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB).union(VmFl
 const PAGES_PER_HUGE: u64 = HUGE / crate::PAGE_SIZE;
 
 impl<P: Platform> AddressSpace<P> {
+    /// Collapses all small pages of `range` for which a huge page is possible. Takes the mmap lock itself,
+    /// killably; the caller holds no lock.
     pub(crate) fn advise_collapse(&self, range: UserRange) -> Result<(), MadviseError> {
         let (mut at, mut no_holes) = (range.start(), true);
         while at < range.end() {
@@ -69,10 +80,12 @@ impl<P: Platform> AddressSpace<P> {
         result
     }
 
+    /// Collapses the 2 MiB at `first`, a multiple of 2 MiB. Looks the VMA up again, because it may have
+    /// changed since the check.
     fn collapse_one(&self, first: u64) -> Result<(), MadviseError> {
         let range = UserRange::at(first, HUGE);
         let guard = self.write_exclusive_range(range)?;
-        // The VMA may have changed since the lock was released.
+        // The VMA may have changed since the check under the earlier lock.
         let vma = guard.find(first).filter(|vma| vma.end() >= range.end()).ok_or(MadviseError::Invalid)?;
         self.check_collapse(vma)?;
         let Object::File(file) = vma.object() else { return self.collapse(&guard, vma, first) };

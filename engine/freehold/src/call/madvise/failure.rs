@@ -1,4 +1,10 @@
-//! Advice that injects memory failures, for tests of programs that handle such failures.
+//! MADV_HWPOISON and MADV_SOFT_OFFLINE: inject memory failures, for tests of programs that handle such
+//! failures.
+//!
+//! For each page, this file finds the frame like a read of the page (`hold_page` in `remote/page.rs`), which
+//! may fault the page in. `rmap/failure.rs` then implements the failure: it removes the page from all
+//! processes, or moves it to another frame. The mmap lock is not held. A page that changed in between is
+//! looked up again. `tests/rmap/failure.rs` has the tests.
 
 use super::advice::Advice;
 use crate::{
@@ -31,8 +37,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let mut at = range.start();
         while at < range.end() {
-            // A frame without reference count does not belong to a program: the shared zero page or a
-            // driver's frame.
+            // A frame without a reference count is not memory of a program. It is the shared zero page or a
+            // frame of a driver.
             let pfn = self.hold_page(at)?.ok_or(MadviseError::Busy)?;
             let Some(page) = self.engine.page_of_kept(pfn) else { return Err(MadviseError::Busy) };
             let done = match advice {

@@ -1,4 +1,9 @@
-//! Advice that concerns the file of a mapping.
+//! MADV_WILLNEED and MADV_REMOVE: advice that concerns the file of a mapping.
+//!
+//! WILLNEED reads pages into the cache (`file/fill.rs`), and REMOVE punches a hole into the file
+//! (`file/change/truncate.rs`). Operations on a file may wait for its store, so no lock of the address space
+//! may be held during them. A userfaultfd that requested messages about removed pages is notified first, also
+//! without a lock. `tests/files/advice.rs` has the tests.
 
 use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
@@ -13,9 +18,9 @@ use crate::{
 use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Follows an advice about the files in `range`. Operations on files hold no lock of the address space.
-    /// Each part is therefore looked up again at the end address of the last one, and no earlier result is
-    /// reused (hazard C-69).
+    /// Applies the advice to the files in `range`, one VMA after the other. The mmap lock is held only for
+    /// the lookup of a VMA. Each lookup starts at the end of the previous part, and no earlier result is used
+    /// again (hazard C-69).
     pub(super) fn advise_file(&self, mut range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         let mut no_holes = true;
         while range.start() < range.end() {
@@ -55,6 +60,7 @@ fn removable<P: Platform>(vma: &Vma<P>) -> Result<&Counted<File<P>>, MadviseErro
     if writes_reach_it { Ok(file) } else { Err(MadviseError::AccessDenied) }
 }
 
+/// Punches a hole over `pages` into the file.
 fn punch<P: Platform>(file: &File<P>, pages: PageRange) -> Result<(), MadviseError> {
     let bytes = pages.start.byte()..pages.end.byte();
     file.mapping().punch(bytes).map_err(|error| match error {
@@ -72,7 +78,7 @@ fn punch<P: Platform>(file: &File<P>, pages: PageRange) -> Result<(), MadviseErr
     })
 }
 
-/// Maximum number of pages that one call reads, so that a hint does not use up memory.
+/// Maximum number of pages that the advice reads for one VMA, so that a hint does not use up memory.
 const READ_AHEAD: u64 = 512;
 
 /// Reads the first pages into the cache. The first failure ends the read-ahead and is not reported, because

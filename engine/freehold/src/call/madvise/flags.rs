@@ -1,4 +1,9 @@
-//! Advice that changes flags of VMAs.
+//! Advice that changes flags of VMAs: the order of access, huge pages, merging, core dumps, and fork.
+//!
+//! The call is a range writer, or the exclusive writer (`space/locking.rs`). A VMA of which only a part
+//! changes is split, and parts that become equal to their neighbours merge (`modify` in
+//! `space/change/split_merge.rs`). No page table entry changes. The model's `madvise.rs` and the case
+//! `flags-split-merge.txt` have the rules.
 
 use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
@@ -20,6 +25,8 @@ use crate::{
 use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
+    /// Changes the flags of all VMAs in `range` as the advice requires. VMAs before a failing one keep the
+    /// change.
     pub(super) fn advise_flags(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         let state = RangeWriterState::default();
         let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
@@ -34,7 +41,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Returns the flags of `vma` after the advice.
+/// Returns the flags of `vma` after the advice. Fails with `Invalid` if the VMA does not support the advice.
 fn advised_flags<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<VmFlags, MadviseError> {
     let flags = vma.flags();
     let special = flags.intersects(VmFlags::SPECIAL);

@@ -1,4 +1,10 @@
-//! Guard pages: markers in the page tables that need no VMAs of their own.
+//! MADV_GUARD_INSTALL and MADV_GUARD_REMOVE: guard pages, which are markers in the page tables and need no
+//! VMAs of their own.
+//!
+//! `pages.rs` calls these functions after its checks, with the VMA locked or the mmap lock held. A fault at a
+//! guard raises SIGSEGV (`marker_fault` in `fault/mod.rs`). The flag `MAYBE_GUARD` of a VMA is set before its
+//! first guard is installed and is never cleared, because fork copies the entries of such a VMA.
+//! `tests/guards.rs` and the case `guards.txt` have the tests.
 
 use crate::{
     error::MadviseError,
@@ -18,12 +24,13 @@ impl From<OutOfTables> for MadviseError {
 impl<P: Platform> AddressSpace<P> {
     /// Replaces every page of `part` by a guard, and unmaps the pages.
     ///
-    /// A page is exchanged for its guard under the table's lock. A concurrent fault finds either the page or
-    /// the guard, so that no step must be repeated. (Linux tries three times, and then restarts the call.)
+    /// Each page is replaced by its guard under the lock of the table. A concurrent fault finds either the
+    /// page or the guard, so no step has to be repeated. (Linux tries three times, and then restarts the
+    /// call.)
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory for a page table. The pages below are guarded.
+    /// Fails if there is no memory for a page table. The pages below the missing table then have guards.
     ///
     /// # Locks
     ///

@@ -1,4 +1,5 @@
-//! madvise: hints about the expected use of a range, and requests to discard its pages.
+//! madvise: hints about the expected use of a range, and requests to discard its pages. This file dispatches
+//! each advice to the file that implements it.
 //!
 //! The kinds of advice, by implementation:
 //!
@@ -7,14 +8,15 @@
 //! | changes flags, and may split and merge VMAs | `flags.rs` | those of a [range writer](crate::space::locking#writers) |
 //! | unmaps pages or replaces them by guards | `pages.rs`, `guard.rs` | the VMA's own lock if the range lies in one VMA; otherwise the mmap lock for reading |
 //! | injects memory failures | `failure.rs` | none on entry; each page is looked up as for a read |
-//! | collapses small pages | `collapse.rs` | mmap lock for writing, 2 MiB at a time; for shared memory also for reading |
+//! | collapses small pages | `collapse.rs` | mmap lock for reading while VMAs are checked; then for writing, 2 MiB at a time; for shared memory then again for reading |
 //! | concerns pages of files | `file.rs` | mmap lock for reading during the lookup; none during operations on the file |
-//! | faults in pages | `fault/populate.rs` | the same |
+//! | faults in pages | `fault/populate.rs` | the VMA's own lock or the mmap lock for reading, per batch of pages |
 //!
-//! All kinds skip holes and report them at the end. Any other error ends the call immediately, after the part
-//! below the error was processed.
+//! Most kinds skip holes and report them at the end. Populating and injecting failures stop at the first
+//! hole. Any other error ends the call immediately, after the part below the error was processed.
 //!
-//! A new advice needs these changes, here and in other crates:
+//! A new advice needs these changes, here and in other crates. The test `every_advice_is_swept`
+//! (`tests/sweep/complete.rs`) fails if the line for the sweep is missing.
 //!
 //! - A line in `advice!` (`advice.rs`) with Linux's number, and an arm in `AddressSpace::madvise` that calls
 //!   the file of its kind. A new kind also needs a row in the table above and in
@@ -22,7 +24,7 @@
 //! - An entry in `check_seal` if the advice discards pages, and in `process.rs` if it may be given to other
 //!   processes.
 //! - Tests: a case in `tests/files/advice.rs`, `tests/guards.rs` or a similar file, and a line in
-//!   `tests/sweep/ops/advice.rs`, which makes its allocations fail. A test checks that this line exists.
+//!   `tests/sweep/ops/advice.rs`, which makes its allocations fail.
 //! - For the model: its rule in `freehold-model/src/model/madvise.rs`, and in
 //!   `freehold-model/src/model/seal.rs` if the advice discards pages; its number in
 //!   `freehold-model/src/generate.rs` and `freehold-model/src/script.rs`, which generate random calls, and in
@@ -73,7 +75,7 @@ impl From<PopulateError> for MadviseError {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Follows an advice about `len` bytes at `addr`.
+    /// Applies an advice to `len` bytes at `addr`.
     ///
     /// # Errors
     ///
@@ -87,7 +89,7 @@ impl<P: Platform> AddressSpace<P> {
     /// | --- | --- |
     /// | changes flags | those of a [range writer](crate::space::locking#writers) |
     /// | unmaps pages, or replaces them by guards | the VMA's own lock for reading if the range lies in one VMA; otherwise the mmap lock for reading |
-    /// | [`Collapse`](Advice::Collapse) | the mmap lock for writing, 2 MiB at a time; for shared memory also for reading |
+    /// | [`Collapse`](Advice::Collapse) | the mmap lock for reading while a VMA is checked; then for writing, 2 MiB at a time; for shared memory then again for reading |
     /// | [`WillNeed`](Advice::WillNeed), [`Remove`](Advice::Remove) | the mmap lock for reading during the lookup; no lock of the address space during operations on the file |
     /// | [`PopulateRead`](Advice::PopulateRead), [`PopulateWrite`](Advice::PopulateWrite), [`HwPoison`](Advice::HwPoison), [`SoftOffline`](Advice::SoftOffline) | for each page those of a fault |
     ///

@@ -1,11 +1,13 @@
 //! Advice that unmaps pages or changes their entries: DONTNEED, FREE, COLD, and guards.
 //!
-//! Such advice changes no VMA, so it needs only the lock of the VMA or the mmap lock for reading. The only
-//! change of a VMA is its first anon_vma, which the first guard needs. A userfaultfd that requested messages
-//! about removed pages is notified first, with no lock held; the range is then looked up again.
+//! Such advice needs only the lock of the VMA or the mmap lock for reading, because it does not change the
+//! VMA. There is one exception: the first guard gives the VMA its anon_vma, which needs the mmap lock. A
+//! userfaultfd that requested messages about removed pages is notified before the pages are removed, with no
+//! lock held. The range is then looked up again.
 //!
-//! `guard.rs` installs and removes the guards. `call/madvise/mod.rs` lists the other kinds of advice and
-//! their locks.
+//! `guard.rs` installs and removes the guards. `mod.rs` lists the other kinds of advice and their locks.
+//! `shuttle_engine/discard.rs` and `shuttle_engine/reclaim.rs` discard pages concurrently with faults, munmap
+//! and each other.
 
 use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
@@ -25,9 +27,9 @@ use crate::{
 use freehold_vmspace::{Aging, HugePageSize, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Follows an advice about pages. If the range lies in one VMA, takes only the VMA's lock, like a fault,
-    /// because no VMA changes. Otherwise takes the mmap lock for reading. Each lock is released before
-    /// another is taken, and results found under one lock are not reused under the next.
+    /// Applies an advice to pages. If the range lies in one VMA, takes only the VMA's lock, like a fault.
+    /// Otherwise takes the mmap lock for reading. Each lock is released before another is taken, and results
+    /// found under one lock are not reused under the next.
     pub(super) fn advise_pages(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         if let Ok(vma) = self.lock_vma(range.start())
             && range.end() <= vma.end()
@@ -65,8 +67,8 @@ impl<P: Platform> AddressSpace<P> {
         fail_on_hole(no_holes)
     }
 
-    /// Follows the advice for the first VMA in `part`, after a userfaultfd was notified. The mapping may have
-    /// changed during the notification (hazard C-69). Returns the end of the processed part.
+    /// Applies the advice to the VMA at the start of `part`, after a userfaultfd was notified. The mapping
+    /// may have changed during the notification (hazard C-69). Returns the end of the processed part.
     fn discard_notified(&self, part: UserRange, advice: Advice) -> Result<u64, MadviseError> {
         let guard = self.read_killable()?;
         let vma = guard.find(part.start()).ok_or(MadviseError::NotMapped)?;
@@ -75,7 +77,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(part.end())
     }
 
-    /// Follows the advice for `part` of `vma`. The caller holds the lock of `vma`, or the mmap lock.
+    /// Applies the advice to `part` of `vma`. The caller holds the lock of `vma`, or the mmap lock.
     fn advise_part(
         &self,
         vma: &Vma<P>,
@@ -130,6 +132,7 @@ impl<P: Platform> AddressSpace<P> {
 
 /// Reason to stop the loop over the parts before its end.
 enum AdviceEnd<P: Platform> {
+    /// The call fails.
     Error(MadviseError),
     /// A userfaultfd must first be notified that pages of this part will be unmapped.
     Notify(Notice<P>, UserRange),

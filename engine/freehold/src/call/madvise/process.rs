@@ -1,4 +1,9 @@
-//! process_madvise: one advice about several ranges.
+//! process_madvise: one advice about several ranges, for the calling process or another one.
+//!
+//! This file checks and limits the ranges, and calls `madvise` for each of them, one after the other. The
+//! embedder finds the address space of the other process and checks the right to access it.
+//! `overflowing_lengths_get_the_answers_of_linux` in `tests/every_call/lengths.rs` tests the checks, and
+//! `tests/files/advice.rs` the effect.
 
 use super::advice::Advice;
 use crate::{error::MadviseError, platform::Platform, remote::IoVec, space::AddressSpace};
@@ -10,7 +15,7 @@ const MAX_RANGES: usize = 1024;
 const MAX_BYTES: u64 = 0x7fff_f000;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Follows an advice about each of `ranges` in order, until one fails. Returns the number of processed
+    /// Applies an advice to each of `ranges` in order, until one fails. Returns the number of processed
     /// bytes. `own` is true if the process gives the advice about itself. For the memory of another process,
     /// only `Cold`, `PageOut`, `WillNeed` and `Collapse` are allowed.
     ///

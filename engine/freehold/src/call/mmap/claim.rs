@@ -1,4 +1,15 @@
 //! Acquires the right to create a mapping, as the exclusive writer or as a range writer.
+//!
+//! A range writer claims the place of the mapping before it creates the mapping: a free hole, or the VMAs
+//! that a fixed mapping replaces. The address is therefore chosen before the claim, and the search is
+//! repeated if another task takes the hole first (`try_claim` in `space/claim.rs`). The exclusive writer is
+//! needed for files of drivers, and for fixed addresses outside user space, for which `place` then returns
+//! the error.
+//!
+//! `mod.rs` calls [`lock_for_mmap`](AddressSpace::lock_for_mmap). Private anonymous memory is first tried
+//! without any claim there. The demand on limited sizes ([`limit_demand`](MmapRequest::limit_demand)) is
+//! reserved before the claim; it must not be smaller than what the mapping can use. `tests/range_writers.rs`
+//! tests claims and limits.
 
 use super::request::MmapRequest;
 use crate::{
@@ -20,7 +31,7 @@ use freehold_vmspace::{PageCount, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Acquires the right to create the requested mapping. With `ranges`, tries to become a range writer
-    /// first. Returns the address if it was claimed.
+    /// first. Returns the address of the mapping if a range writer has claimed it.
     #[inline]
     pub(super) fn lock_for_mmap<'s>(
         &'s self,

@@ -1,5 +1,5 @@
-//! mmap of a driver's file, which has no page cache. The driver decides what is mapped, and which frames are
-//! mapped immediately.
+//! mmap of a driver's file, which has no page cache. The driver decides which object is mapped, and which
+//! frames are mapped immediately.
 //!
 //! ```text
 //! ask        call the mmap hook, which fails or returns hooks, flags, and frames for some or all pages
@@ -17,6 +17,10 @@
 //! If there are frames to map, the old mappings are removed before the page tables are allocated. As on
 //! Linux, a failure after this point leaves a hole. Its cause is lack of memory, or an error of the attempt
 //! that follows a revocation. If the first call of the hook fails, the old mappings stay.
+//!
+//! `file/kinds/driver.rs` defines the hook, its request and its answer. `file/change/revoke.rs` explains why
+//! the fill detects every revocation. `tests/special` has the tests: `revoke.rs` for answers that are no
+//! longer valid, `oom.rs` for failed allocations.
 
 use super::request::MmapRequest;
 use crate::{

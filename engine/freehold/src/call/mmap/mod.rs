@@ -1,11 +1,21 @@
 //! mmap: creates mappings of memory or of files.
 //!
-//! The call follows the five steps of a change (`space/change/unmap.rs`). It decodes its arguments
-//! (`decode_mmap`, `request.rs`), makes all checks and chooses the address (this file, `place.rs`,
-//! `secret.rs`), and then stores the mapping in place of older mappings (`store.rs`). `claim.rs` acquires the
-//! right to do so. Replaced VMAs are retired, and pages populated, after the locks are released.
+//! The call follows the steps of a change (`space/change/unmap.rs`):
+//!
+//! | step | work | file |
+//! | --- | --- | --- |
+//! | decode | checks the arguments that need no address space | `decode_mmap` in this file, `request.rs` |
+//! | prepare | acquires the right; chooses the address; checks flags, file and limits; allocates | `claim.rs`, `place.rs`, `secret.rs`, this file, `store.rs` |
+//! | commit, settle | stores the mapping in place of older mappings | `store.rs`, `driver.rs` |
+//! | retire | retires replaced VMAs, without locks; then populates the mapping, if requested | `map_and_populate` in this file |
 //!
 //! `driver.rs` maps files of drivers, whose hooks run with the mmap lock held for writing.
+//! `remap_file_pages.rs` and `shm.rs` use the same steps with a request of their own.
+//!
+//! A check that can fail must come before the first change, so that a failed mmap changes nothing. The order
+//! of the checks is Linux's. The model's `mmap.rs` has both. `tests/mmap` tests places, merging and committed
+//! memory, and `tests/hugetlb/failed_calls.rs` failed mappings of huge pages. Most functions of a step are
+//! inlined only in optimised builds, because a kernel has little stack (`tests/stack_depth.rs`).
 
 mod claim;
 mod driver;
@@ -113,7 +123,7 @@ impl<P: Platform> AddressSpace<P> {
         self.map_request(request, reserving)
     }
 
-    /// Performs steps 2 to 5 with the right that they need.
+    /// Acquires the right to create the mapping, and performs the steps from prepare to retire.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn map_request(
         &self,
@@ -177,7 +187,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(Unclaimed::Mapped(start))
     }
 
-    /// Performs step 1: checks that do not need the address space.
+    /// Performs decode: the checks that do not need the address space.
     #[inline]
     pub(super) fn decode_mmap(
         &self,
@@ -212,8 +222,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let too_long = if huge.is_some() { MmapError::Invalid } else { MmapError::NoSpace };
         let len = len.checked_next_multiple_of(unit).ok_or(too_long)?;
-        // The limit on the offset is checked later: by `resolve_file`, and for huge pages in the last step by
-        // `store_mapping`.
+        // The limit on the offset is checked later, by `resolve_file`. The alignment of the offset of huge
+        // pages is checked by `store_mapping`.
         if (offset >> PAGE_SHIFT).checked_add(len >> PAGE_SHIFT).is_none() {
             return Err(MmapError::OffsetOverflow);
         }
@@ -252,8 +262,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Performs steps 2 to 5 and releases the locks after step 4; then populates the mapping if requested.
-    /// Returns the address.
+    /// Performs the steps from prepare to retire, and releases the locks before retire. Then populates the
+    /// mapping if requested. Returns the address.
     #[inline(never)]
     pub(super) fn map_and_populate(
         self,
@@ -264,9 +274,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.map_and_populate_inline(request, placed, reserving)
     }
 
-    /// Implements `map_and_populate` as an inline function, because moving a guard is expensive. This
-    /// function and the other steps are inlined only in optimised builds. Otherwise their stack use would add
-    /// up (`tests/stack_depth.rs`).
+    /// Implements `map_and_populate` as an inline function, because moving a guard is expensive. In other
+    /// builds than optimised ones the function is not inlined, because the stack use of inlined functions
+    /// adds up there.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn map_and_populate_inline(
         self,
@@ -280,8 +290,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             // The guard is dropped at the end of this block without another move.
             let guard = self;
             let mapped = guard.map(request, placed, reserving.as_ref(), &mut replaced);
-            // From here on the VMA, if it was created, prevents seals on its file. This task must not prevent
-            // seals while the task waits below, for example for the reader of a userfaultfd.
+            // If the VMA was created, it now prevents seals on its file, so `writing` is no longer needed.
+            // `writing` is dropped here, because this task may wait below, for example for the reader of a
+            // userfaultfd, and must not prevent seals during that wait.
             request.writing = None;
             mapped
         };
@@ -296,8 +307,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(range.start())
     }
 
-    /// Performs steps 2 to 4. `placed` is the address if it is already chosen. Returns the range, and true if
-    /// it must be populated.
+    /// Performs prepare, commit and settle. `placed` is the address if it is already chosen. Returns the
+    /// range, and true if the range must be populated.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn map(
         &self,
@@ -315,8 +326,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok((range, populate))
     }
 
-    /// Performs the checks of step 2 and determines the flags and the object. `placed` is the start if it is
-    /// already chosen. Returns the range.
+    /// Performs the checks of prepare, and determines the flags and the object. `placed` is the start if it
+    /// is already chosen. Returns the range.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn resolve(&self, request: &mut MmapRequest<P>, placed: Option<u64>) -> Result<UserRange, MmapError> {
         let space = self.space;
@@ -391,6 +402,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         File::shared_memory(&self.space.engine, request.len, committed)
     }
 
+    /// Performs the checks of a mapping of `file`, in Linux's order, and sets the flags that follow from its
+    /// access.
     fn resolve_file(&self, request: &mut MmapRequest<P>, file: &File<P>) -> Result<(), MmapError> {
         /// Flags that MAP_SHARED_VALIDATE accepts for an ordinary file.
         const KNOWN: MapFlags = MapFlags::SHARED_VALIDATE
@@ -462,6 +475,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
+    /// Performs the checks of an anonymous mapping at `start`. Creates the file of a shared one.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn resolve_anonymous(&self, request: &mut MmapRequest<P>, start: u64) -> Result<(), MmapError> {
         match request.flags.bits() & TYPE {

@@ -1,4 +1,9 @@
 //! Choice of the address of a new mapping.
+//!
+//! This file handles fixed addresses and the alignment of huge pages. The search for free addresses is in
+//! `space/placement.rs`. A range writer calls `place` before it claims the address, so another task may take
+//! the address first, and `claim.rs` then repeats the search. `tests/mmap/places.rs` and
+//! `tests/mmap/layouts.rs` test places.
 
 use super::request::MmapRequest;
 use crate::{
@@ -9,7 +14,8 @@ use crate::{
 };
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Returns the fixed address of the mapping, or an address with enough free space.
+    /// Returns the fixed address of the mapping, or an address with enough free space. Fails if the fixed
+    /// address is not aligned or not permitted, or if there is no free space.
     #[inline(never)]
     pub(super) fn place(&self, request: &MmapRequest<P>) -> Result<u64, MmapError> {
         let &MmapRequest { addr, len, unit, flags, .. } = request;

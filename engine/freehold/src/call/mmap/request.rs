@@ -1,4 +1,9 @@
-//! The arguments of mmap, decoded and completed step by step.
+//! The arguments of mmap ([`MmapRequest`]), decoded and completed step by step.
+//!
+//! `decode_mmap` in `mod.rs` creates a request. The later steps replace its flags and its object by those of
+//! the new VMA. A request belongs to one call, so no lock guards it. `shm.rs` and `remap_file_pages.rs` also
+//! create requests. Reservations for files of huge pages are made here, as the last step that can fail:
+//! `refused_mmap_changes_nothing` in `tests/hugetlb/failed_calls.rs` tests that.
 
 use crate::{
     call::ksm::with_mergeable,
@@ -11,7 +16,7 @@ use crate::{
 };
 use freehold_vmspace::{PageIndex, UserRange};
 
-/// Decoded arguments.
+/// Decoded arguments of one call.
 pub(in crate::call) struct MmapRequest<P: Platform> {
     /// Page-aligned hint, or the fixed address as passed.
     pub(super) addr: u64,
@@ -19,27 +24,33 @@ pub(in crate::call) struct MmapRequest<P: Platform> {
     pub(super) len: u64,
     /// Size of a page in bytes.
     pub(super) unit: u64,
+    /// Flags that the caller passed. `FIXED_NOREPLACE` implies `FIXED`.
     pub(super) flags: MapFlags,
+    /// Flags of the VMA. The checks of prepare complete them.
     pub(super) vm_flags: VmFlags,
+    /// The memory that the VMA will map.
     pub(super) object: Object<P>,
+    /// Offset of the mapping in the object, in pages of 4 KiB.
     pub(super) pgoff: PageIndex,
-    /// Prevents seals on the file.
+    /// Prevents that the file is sealed against writing before the VMA exists. `None` if the mapping cannot
+    /// write to a file that can be sealed.
     pub(super) writing: Option<Writing<P>>,
 }
 
 impl<P: Platform> MmapRequest<P> {
-    /// Returns true if other mappings see the stores.
+    /// Returns true if other mappings of the same object see the stores of this one.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.flags.bits() & TYPE, SHARED | SHARED_VALIDATE)
     }
 
-    /// Returns true if the file reserves its pages for the mapping. Files reserve pages only for shared
-    /// mappings.
+    /// Returns true if a file of huge pages reserves pages for the mapping. Such a file reserves pages only
+    /// for shared mappings.
     fn wants_reservation(&self) -> bool {
         self.is_shared() && !self.flags.contains(MapFlags::NORESERVE)
     }
 
-    /// Returns the file of huge pages, if the mapping reserves its pages or may enlarge it.
+    /// Returns the file of huge pages that the mapping maps, if the mapping reserves pages of the file or may
+    /// enlarge the file.
     pub(super) fn file_to_reserve(&self) -> Option<&Counted<File<P>>> {
         if !self.vm_flags.contains(VmFlags::HUGETLB) {
             return None;

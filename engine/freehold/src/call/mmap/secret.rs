@@ -1,4 +1,7 @@
-//! Rules for mappings of secret memory: shared, locked, and omitted from core dumps.
+//! Rules for mappings of secret memory: shared, locked, and omitted from core dumps. `resolve_file` in
+//! `mod.rs` calls this file; `file/kinds/secret.rs` creates the memory, and `tests/secret.rs` has the tests.
+//! The check of RLIMIT_MEMLOCK belongs here, because the mapping is locked even if the call has no lock
+//! flags.
 
 use crate::space::locking::WriteGuard;
 use crate::{error::MmapError, platform::Platform, vma::flags::VmFlags};

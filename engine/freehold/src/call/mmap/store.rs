@@ -1,9 +1,14 @@
-//! The last steps of mmap: removes the old mappings and inserts the new one.
+//! The last part of prepare, and the commit and settle of mmap: removes the old mappings and inserts the new
+//! one.
 //!
 //! The caller (`call/mmap/mod.rs`) holds the right to change the range, and has chosen the address and the
-//! flags. Every step that can fail comes before the first change. The only exception is a mapping over the
-//! last VMAs of the removed segment that is to be mapped: the VMAs are unmapped, and the call fails. The old
-//! VMAs are passed to the caller, which retires them after it has released its locks.
+//! flags. Every step that can fail comes before the first change. There is one exception: the mapping is of a
+//! removed segment and replaces the last VMAs that map this segment. The call then unmaps these VMAs, which
+//! destroys the segment, and fails. The old VMAs are passed to the caller, which retires them after it has
+//! released its locks.
+//!
+//! `driver.rs` stores mappings of drivers with parts of this file. `hugetlb-promise-last` and `segment-ends`
+//! in `xtask/mutants` name the tests for the order of the steps.
 
 use super::request::MmapRequest;
 use crate::{
@@ -104,8 +109,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ) -> Result<bool, MmapError> {
         let (mut gathered, charge) = self.gather_replaced(request, range)?;
         if let Some(ending) = gathered.take_if(|gathered| gathered.ends_segment(&request.object)) {
-            // A removed segment is destroyed when its last VMA is unmapped. The old VMAs are unmapped first,
-            // so there is then no segment that could be mapped.
+            // The old VMAs are unmapped before the new one is created, and the removed segment is destroyed
+            // with its last VMA. There is then no segment that could be mapped.
             replaced.add(ending.unmap());
             return Err(MmapError::Invalid);
         }
@@ -183,9 +188,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
         let unlockable = VmFlags::DROPPABLE | VmFlags::SPECIAL | VmFlags::HUGETLB;
         if locked && (request.vm_flags.intersects(unlockable) || request.object.is_direct()) {
-            // These VMAs cannot have the lock flags that mlockall requests for new mappings. As on Linux, the
-            // new VMA had these flags until here, so it did not merge with VMAs without them. The mapping is
-            // populated even though it loses the flags.
+            // These VMAs cannot have the lock flags that mlockall requests for new mappings, so the flags are
+            // removed here. As on Linux they are removed only now: with the flags, the new VMA did not merge
+            // with VMAs without them. The mapping is populated although it loses the flags.
             let vma = vma.expect("memory that is stored without a claim can be locked");
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
         } else if locked {

@@ -5,6 +5,11 @@
 //! Moves to an address that the caller names need the exclusive writer. The following mappings also need the
 //! exclusive writer, because their move changes more than page-table entries: huge pages of a pool, segments,
 //! special mappings, and memory registered with a userfaultfd.
+//!
+//! The limits are reserved before the range is claimed (`limit_demand`), except for the pages of a locked
+//! mapping: only the claimed VMA shows that it is locked. Every failed claim releases all claims of the call.
+//! `tests/mremap/range_writers.rs` compares moves of range writers with those of the exclusive writer, and
+//! `tests/range_writers.rs` tests claims that meet.
 
 use crate::{
     call::mremap::Remap,
@@ -96,7 +101,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Claims the hole behind the VMA that ends with the mapping.
+    /// Claims the hole behind the mapping, if the mapping ends where its VMA ends.
     fn claim_extension(&self, request: &Remap) -> Result<(), ClaimError> {
         let (_, end) = self.space.vma_bounds(request.addr).ok_or(ClaimError::NeedsExclusive)?;
         let extension = UserRange::clipped(end, request.growth());
@@ -117,12 +122,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         if source.is_empty() {
             return Err(ClaimError::NeedsExclusive);
         }
-        // Called before any claim is held, because the search may insert the boundary of its arena.
+        // The search is run once before any claim is held, because it may insert the boundary of the arena
+        // that it searches.
         let _ = self.find_placement(&PlacementRequest::new(0, request.new_len));
         self.claims().claim(source.start(), source.end(), false, true)?;
         self.claim_target(request).map_err(|why| self.release_claims(why))
     }
 
+    /// Claims a hole for the moved mapping, whose VMA is already claimed. Returns the start of the hole.
     fn claim_target(&self, request: &Remap) -> Result<u64, ClaimError> {
         let Some(vma) = self.find(request.addr).filter(|vma| range_writer_may_move(vma, request)) else {
             return Err(ClaimError::NeedsExclusive);

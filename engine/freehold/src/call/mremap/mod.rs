@@ -11,6 +11,10 @@
 //! and the empty source is unmapped. None of these steps can fail, so that no entry ever has to be moved back
 //! (hazard C-47). With `FIXED`, the target is unmapped before the preparation, and stays unmapped after a
 //! failure.
+//!
+//! `claim.rs` acquires the right, `pages.rs` moves the entries, and `failure.rs` converts errors. The model's
+//! `mremap.rs` has the rules and the order of the checks. `tests/mremap/moves.rs` tests moves and failed
+//! moves. Mutation `mremap-gathers-before` shows that the source must be gathered before entries move.
 
 mod claim;
 mod failure;
@@ -62,7 +66,7 @@ pub(super) struct Remap {
 }
 
 impl Remap {
-    /// Returns true if the caller determines the target.
+    /// Returns true if the request has a target: `FIXED` gives an address, and `DONTUNMAP` a hint.
     pub(super) fn has_target(&self) -> bool {
         self.flags.intersects(RemapFlags::FIXED | RemapFlags::DONTUNMAP)
     }
@@ -89,7 +93,7 @@ impl Remap {
         self.new_len - self.old_len
     }
 
-    /// Performs step 1: checks that do not need the address space.
+    /// Performs decode: the checks that do not need the address space.
     fn decode<P: Platform>(
         addr: u64,
         old_len: u64,
@@ -106,6 +110,8 @@ impl Remap {
         if sane { Ok(request) } else { Err(MremapError::Invalid) }
     }
 
+    /// Returns true if the target lies in user space, is aligned, does not overlap the source, and fits the
+    /// flags.
     fn target_is_sane<P: Platform>(&self) -> bool {
         let ends_after = |start: u64, len: u64, other: u64| start.wrapping_add(len) > other;
         let overlap = ends_after(self.addr, self.old_len, self.new_addr)
@@ -236,14 +242,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn remap_several(&self, request: Remap, later: &mut DeferredRetire<'s, P>) -> Result<u64, MremapError> {
         let source = UserRange::clipped(request.addr, request.old_len);
         let end = source.end();
-        // A userfaultfd could be notified of at most one move.
+        // A call notifies a userfaultfd of at most one move, so several VMAs move only if none of them is
+        // registered.
         let mut vmas = self.vmas(source);
         let several = vmas.next().is_some_and(|first| first.end() < end) && vmas.next().is_some();
         drop(vmas);
         let (mut target, mut last_end) = (request.new_addr, None);
         let mut result = Err(MremapError::NotMapped);
         loop {
-            // Everything below the old end of the last VMA is processed, whatever is mapped there now.
+            // Addresses below the old end of the last VMA are not visited again, although the move may have
+            // mapped something there.
             let at = last_end.unwrap_or(request.addr);
             let Some(vma) = self.first_in(at..end) else { return result };
             let gap = match last_end {
@@ -402,8 +410,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// Charges `pages` with these flags if they count as committed. `kept` of these pages are already
-    /// committed. The call that moves the mapping releases their old charge later.
+    /// Charges `pages` with these flags if they count as committed. `kept` pages are already committed for
+    /// the source. The limit is not checked for them, because their charge is released when the source is
+    /// unmapped.
     fn charge_moved(
         &self,
         flags: VmFlags,
@@ -414,6 +423,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             .map_err(|_| MremapError::Limit)
     }
 
+    /// Counts the new pages of a mapping in the totals of the space.
     fn count_mapped(&self, flags: VmFlags, pages: PageCount) {
         self.space.counters.count_mapped(self, flags, pages);
         if flags.contains(VmFlags::LOCKED) {
@@ -508,16 +518,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         })
     }
 
-    /// Returns the range of the VMA that contains the source, if the target would merge with that VMA.
+    /// Returns the range of the VMA that contains the source, if the target would merge with this VMA.
+    /// Returns `None` if the source stays.
     fn joins_source(&self, request: &Remap, target: UserRange) -> Option<UserRange> {
         let source = self.find(request.addr).filter(|_| !request.keeps_source() && request.old_len != 0)?;
         self.would_join(target, &moved_attrs(source, request), source).then(|| source.range())
     }
 
-    /// Gives the rest of the source's VMA the attributes that it gets on Linux. Linux merges the target with
-    /// the whole VMA `whole`, and perhaps with the neighbour on the other side, before it splits the source
-    /// off. All of `whole` therefore gets attributes of that neighbour. Here the split comes first, because
-    /// it can fail, and the rest of `whole` gets the attributes afterwards.
+    /// Gives the rest of the source's VMA the attributes that it gets on Linux. `whole` is the range of this
+    /// VMA before the split. Linux first merges the target with the VMA, and perhaps with the neighbour on
+    /// the other side, and then splits the source off. All of `whole` therefore gets sticky flags and the
+    /// anon_vma of that neighbour. Here the split comes first, because it can fail, and the rest of `whole`
+    /// gets the attributes afterwards.
     fn share_with_rest(&self, landing: &Vma<P>, whole: UserRange, from: UserRange) {
         let sides =
             [(whole.start() < from.start(), from.start() - 1), (from.end() < whole.end(), from.end())];
@@ -560,8 +572,8 @@ fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v
     }
 }
 
-/// Returns true if a call that moves the VMA can move no other VMA. This is the case for segments and devices
-/// of zeroes, because their files choose the address of a mapping.
+/// Returns true if a call that moves this VMA can move no other VMA. On Linux this is the case for segments
+/// and devices of zeroes, because their files choose the address of a mapping.
 fn must_move_alone<P: Platform>(vma: &Vma<P>) -> bool {
     match vma.object() {
         Object::Zeroes(_) => true,

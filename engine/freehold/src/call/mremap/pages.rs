@@ -1,4 +1,14 @@
-//! mremap: moves the entries of a mapping.
+//! The page-table side of a move by mremap: prepares the target's tables, then moves the entries of a
+//! mapping.
+//!
+//! `move_vma` in `mod.rs` calls `prepare_pages` before its first change and `move_pages` after it.
+//! `move_pages` must therefore need no memory: all tables of the target exist by then. The caller has
+//! write-locked the source, so no fault adds an entry. The functions that move single entries and whole
+//! tables are `move_entries` of `freehold-vmspace` and, for huge pages of pools, `hugetlb/moves.rs`.
+//!
+//! A walk of the reverse map must meet each page at its old or at its new place (hazards C-39, C-40).
+//! `shuttle_engine/mremap.rs` and `shuttle_engine/stack.rs` move concurrently with faults, truncation and
+//! migration.
 
 use crate::space::{change::split_merge::NewMapping, locking::WriteGuard};
 use crate::{
@@ -12,7 +22,8 @@ use crate::{
 use freehold_vmspace::{MoveGather, TableMoves, UserRange};
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Allocates the target's page tables.
+    /// Allocates the target's page tables. Returns the prepared move if the mapping consists of huge pages of
+    /// a pool. Calls the hook of a special mapping last.
     pub(super) fn prepare_pages(
         &self,
         source: &Vma<P>,
@@ -46,7 +57,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Moves the entries. The source's TLB entries are flushed when this function returns.
+    /// Moves the entries of `from` to the addresses from `to` on. `landing` is the target's VMA; `fresh` is
+    /// true if the target did not merge with another VMA. The source's TLB entries are flushed when this
+    /// function returns.
     pub(super) fn move_pages(
         &self,
         source: &Vma<P>,
@@ -55,9 +68,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         from: UserRange,
         to: u64,
     ) {
-        // A walker of the reverse map visits the source first and a new target later. Walkers must be
-        // excluded in two cases: if a merge placed the target in a VMA before the source, and if whole page
-        // tables move, because a walker may be in one of them.
+        // A walk of the reverse map visits the source first and a new target later, so it meets each page.
+        // Walks must be excluded in two cases: if a merge placed the target in a VMA that is visited before
+        // the source, and if whole page tables move, because a walk may be in one of them.
         let exposed = !fresh && landing.pgoff() <= source.pgoff();
         let mut gather: MoveGather<'_, P> = self.space.vm.gather();
         if let Some(huge) = huge {
