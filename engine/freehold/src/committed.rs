@@ -16,10 +16,16 @@
 //! # Two counts
 //!
 //! Under every policy except [`Overcommit::Never`], the limit applies only to single requests. Each CPU then
-//! counts in its own cell, so that no change writes a shared cache line for this count.
-//! [`Overcommit::Never`] limits the sum: every charge then updates `total` by compare-and-swap, and the limit
-//! is never exceeded. The number of committed pages is the sum of `total` and all cells. A page may be added
-//! to one of them and removed from another. All accesses are Relaxed: they order no other memory access.
+//! counts in its own cell, so that no change writes a shared cache line for this count. [`Overcommit::Never`]
+//! limits the sum: every charge then updates `total` by compare-and-swap, and the limit is never exceeded.
+//! The number of committed pages is the sum of `total` and all cells. A page may be added to one of them and
+//! removed from another, for example after a change of the policy or on another CPU. All accesses are
+//! Relaxed: they order no other memory access.
+//!
+//! `WriteGuard::charge` (`space/limits.rs`) charges for changes of an address space, and `file/committed.rs`
+//! for files. Each kept charge must be matched by a later `uncharge` of as many pages; otherwise the check in
+//! the `Drop` of [`CommittedMemory`] fails at the end of the engine. `tests/mmap/committed.rs` (below
+//! `engine/freehold`) tests the rules of the table, and `loom_tests.rs` concurrent charges.
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -60,6 +66,7 @@ impl Overcommit {
         }
     }
 
+    /// Returns the policy that [`word`](Self::word) encoded.
     fn of(word: u64) -> Self {
         match (word & Self::NEVER != 0, word >> 1) {
             (true, pages) => Overcommit::Never(PageCount::new(pages)),
@@ -114,6 +121,7 @@ impl<H: Host> Drop for Charge<'_, H> {
 }
 
 impl<H: Host> CommittedMemory<H> {
+    /// Creates the count with no committed pages. Fails if there is no memory for the cells.
     pub fn try_new(policy: Overcommit) -> Result<Self, NoMemory> {
         let total = AtomicU64::new(0);
         Ok(CommittedMemory { policy: AtomicU64::new(policy.word()), total, cells: Counter::try_new()? })
@@ -137,7 +145,8 @@ impl<H: Host> CommittedMemory<H> {
     /// Returns the number of committed pages; exact when none are added or removed concurrently.
     pub fn pages(&self) -> PageCount {
         let sum = self.total.load(Relaxed).wrapping_add_signed(self.cells.sum());
-        // A reader can see a removal on one CPU before it sees the earlier addition on another.
+        // A reader can see a removal on one CPU before the earlier addition on another, so the sum may be
+        // negative for a moment.
         PageCount::new(if sum as i64 >= 0 { sum } else { 0 })
     }
 
@@ -179,7 +188,7 @@ impl<H: Host> CommittedMemory<H> {
     fn add_within(&self, pages: u64, more: u64, limit: u64) -> Result<(), Overcommitted> {
         let mut total = self.total.load(Relaxed);
         loop {
-            // Only tasks that still see an older policy change the cells now.
+            // While the policy is `Never`, only tasks that still see an older policy change the cells.
             let committed = total.wrapping_add_signed(self.cells.sum()) as i64;
             if more != 0 && (committed.max(0) as u64).saturating_add(more) > limit {
                 return Err(Overcommitted);

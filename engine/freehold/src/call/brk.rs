@@ -5,7 +5,7 @@
 //! # The break
 //!
 //! The exclusive writer may change the break and the start of the heap. In addition, one range writer at a
-//! time may change the break. The range writer that may do so has set `heap_locked`:
+//! time may change the break: the range writer that has set `heap_locked`.
 //!
 //! | `heap_locked` | meaning | next value |
 //! | --- | --- | --- |
@@ -83,7 +83,7 @@ enum BreakStep {
 }
 
 impl BreakStep {
-    /// Returns the demand of the step on limited sizes, if new mappings get `default_flags`.
+    /// Returns how much the step may add to each size that has a limit, if new mappings get `default_flags`.
     fn limit_demand(self, default_flags: VmFlags) -> LimitDemand {
         match self {
             BreakStep::Denied | BreakStep::InPage => LimitDemand::default(),

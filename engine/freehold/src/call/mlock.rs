@@ -47,7 +47,7 @@ bitflags! {
         const CURRENT = 1;
         /// MCL_FUTURE: locks all future mappings.
         const FUTURE = 2;
-        /// MCL_ONFAULT: modifies either of the others so that pages are locked on their first access.
+        /// MCL_ONFAULT: with one or both of the other flags, locks each page on its first access.
         const ONFAULT = 4;
     }
 }

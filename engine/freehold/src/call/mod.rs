@@ -6,8 +6,7 @@
 //!
 //! The order of a call's checks is Linux's, because a program sees which of two errors it gets. The model
 //! (`lab/freehold-model/src/model`) has most calls and their order of checks. Random calls compare the model
-//! with the engine and with the running kernel, and the files in `lab/freehold-model/cases` hold single
-//! rules.
+//! with the engine and with the running kernel, and each file in `lab/freehold-model/cases` tests one rule.
 //!
 //! In the comments of this folder, paths that begin with `tests/` are below `engine/freehold`, and paths that
 //! begin with `shuttle_engine/` are below `lab/freehold-machine/tests`. `tests/sweep` makes each allocation

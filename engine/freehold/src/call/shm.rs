@@ -55,7 +55,7 @@ impl From<MmapError> for ShmatError {
             MmapError::NotPermitted => ShmatError::NotPermitted,
             MmapError::OtherEngine => ShmatError::OtherEngine,
             MmapError::Killed => ShmatError::Killed,
-            // Errors that only other files and flags can cause.
+            // Errors that mmap returns only for other kinds of files or for flags that shmat does not use.
             _ => ShmatError::Invalid,
         }
     }

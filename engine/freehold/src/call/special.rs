@@ -46,8 +46,8 @@ const ALLOWED: VmFlags = VmFlags::ACCESS
 pub struct SpecialPart<'a, P: Platform> {
     /// Length in bytes, rounded up to whole pages.
     pub len: u64,
-    /// Access rights and properties. Regardless of them, the VMA never merges, grows or becomes locked: its
-    /// pages are always in memory.
+    /// Access rights and properties. With any flags, the VMA never merges or grows. The VMA never becomes
+    /// locked either, because its pages are always in memory.
     pub flags: VmFlags,
     /// The special mapping, mapped from its first page on.
     pub special: &'a Counted<Special<P>>,

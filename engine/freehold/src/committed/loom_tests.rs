@@ -1,15 +1,22 @@
-//! Tasks that commit memory concurrently under a limit on the sum.
+//! Loom tests of [`CommittedMemory`]: tasks that commit memory concurrently under a limit on the sum.
+//!
+//! `model` runs each test with every interleaving of its two threads. The assertions are the oracle: the sum
+//! stays within the limit, a request that fits is not refused because of a refused one, and no page stays
+//! committed at the end. To add a case, write a test with `limited` and `commits`; a third thread makes the
+//! model much slower.
 
 use super::{CommittedMemory, Overcommit};
 use freehold_sync::testing::{LoomHost, model};
 use freehold_vmspace::PageCount;
 use loom::{sync::Arc, thread};
 
+/// Creates a count that allows `pages` committed pages in total.
 fn limited(pages: u64) -> Arc<CommittedMemory<LoomHost>> {
     Arc::new(CommittedMemory::try_new(Overcommit::Never(PageCount::new(pages))).expect("memory"))
 }
 
-/// Commits `pages` while `then` runs. Returns false if the pages exceed the limit.
+/// Commits `pages` while `then` runs, and then releases them. Returns false, without a call of `then`, if the
+/// pages exceed the limit.
 fn commits(commit: &CommittedMemory<LoomHost>, pages: u64, then: impl FnOnce()) -> bool {
     let charge = commit.charge(PageCount::new(pages));
     let fits = charge.is_ok();

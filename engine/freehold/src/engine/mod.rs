@@ -2,8 +2,17 @@
 //! the settings that Linux keeps under `/proc/sys/vm`.
 //!
 //! Each setting is a word that is read and written on its own, without a lock. A change applies at once to
-//! all address spaces, and does not affect what is already mapped. Objects of two engines must never be
-//! combined: a mapping of another engine's file fails.
+//! all address spaces, and does not affect what is already mapped. A new setting must be such a word too,
+//! because a fault reads settings without a lock.
+//!
+//! Files are a lower layer than the engine. State that they need is therefore in
+//! [`Files`](crate::file::Files) (`file/files.rs`), to which the engine refers. `trim.rs` frees memory that
+//! is kept for reuse. Operations of other folders on an engine, such as the pools of huge pages
+//! (`hugetlb/pools.rs`) and migration (`rmap/`), are in these folders.
+//!
+//! Objects of two engines must never be combined, because the frames and locks of one mean nothing in the
+//! other. Each call that gets a file or a special mapping checks `owns`. `tests/every_call/engines.rs` (below
+//! `engine/freehold`) tests these checks.
 
 mod trim;
 
@@ -375,9 +384,10 @@ impl<P: Platform> Engine<P> {
         Counted::ptr_eq(&self.files, files)
     }
 
-    /// Returns a new anon_vma for anonymous pages, which no VMA has yet.
+    /// Returns the identifier of a new anon_vma, which no VMA has yet.
     pub(crate) fn new_anon(&self) -> AnonId {
-        // Unique without a shared counter: each CPU counts in its own residue class.
+        // Unique without a shared counter: each CPU issues only numbers whose remainder modulo `MAX_CPUS` is
+        // the number of the CPU.
         self.serials.with_index(|cpu, serial| {
             let n = serial.load(Relaxed) + 1;
             serial.store(n, Relaxed);

@@ -9,6 +9,10 @@
 //! | page tables that MADV_DONTNEED has emptied | munmap of their whole span, as in Linux |
 //! | frames of zeroes; objects that exist once per CPU (counters, reader slots, heads of these lists) | the end of the engine |
 //! | free pages of a pool of huge pages | [`Engine::resize_huge_pool`] |
+//!
+//! A new cache of the engine needs a row in this table, and a function here if the engine does not free it by
+//! itself. `tests/heap_in_use/idle.rs` (below `engine/freehold`) checks that an idle engine returns to its
+//! initial use of memory, and `tests/files/drop_clean.rs` tests [`Engine::drop_clean`].
 
 use super::Engine;
 use crate::platform::Platform;

@@ -1,4 +1,6 @@
-//! Errors of calls that access the memory of another process or report about an address space.
+//! Errors of calls that access the memory of another process, report about an address space, set the bounds
+//! of its arguments, move the stack, or pin pages. `remote/`, `report/`, `space/arguments.rs` and
+//! `call/stack_move.rs` return these errors. `mod.rs` describes the macros and the messages.
 
 use super::{Errno, NoMemory};
 use freehold_sync::Killed;

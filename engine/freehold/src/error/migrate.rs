@@ -1,4 +1,5 @@
-//! Errors of page migration.
+//! The error of a move of a page to another frame. `rmap/migrate.rs` and `file/change/exchange.rs` return it.
+//! No system call reports it, so it has no errno: `rmap/failure.rs` and `call/madvise/failure.rs` convert it.
 
 freehold_sync::error_enum! {
     /// Reason why a page was not moved to another frame.

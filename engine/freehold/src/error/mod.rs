@@ -1,8 +1,16 @@
 //! One small error enum per verb, and the only table that maps errors to errno numbers.
 //!
 //! A call that can fail returns the enum of its verb, with one variant for each cause that a caller can
-//! distinguish. `errno` returns the number for a system call. The message of a variant is the first sentence
-//! of its documentation.
+//! distinguish. `errno` returns the number for a system call. This file has the errors of the calls that
+//! change mappings, and of seals and probes. The other errors are in `access.rs`, `fill.rs`, `migrate.rs`,
+//! `settings.rs` and `uffd.rs`, and those of faults in `fault/outcome.rs`.
+//!
+//! The first paragraph of a variant's documentation is the message of the error. The paragraph must be one
+//! sentence without links and without names in backticks; otherwise the build fails.
+//!
+//! This folder is the lowest layer and uses no other folder. Most conversions between errors of two calls are
+//! in the file of the call that needs them. A new enum needs an entry in `tests/every_call/messages.rs`
+//! (below `engine/freehold`): without the entry, `every_error_of_the_engine_is_covered` fails.
 
 use core::fmt;
 use freehold_sync::{Killed, error::write_message};
@@ -56,7 +64,7 @@ errnos! {
     EHWPOISON = 133, "The memory failed";
 }
 
-/// Defines an error of a verb that allocates no memory and that no signal interrupts.
+/// Defines an error with its messages and its errno numbers. The other two macros also define conversions.
 macro_rules! plain_error {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }) => {
         freehold_sync::error_enum! {
@@ -74,7 +82,8 @@ macro_rules! plain_error {
     };
 }
 
-/// Defines an error of a verb that no signal interrupts.
+/// Defines an error of a verb that may run out of memory and that no signal interrupts. `NoMemory` converts
+/// to the variant `OutOfMemory`.
 macro_rules! unkillable_error {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }) => {
         plain_error! { $(#[$meta])* $name { $($(#[doc = $doc])+ $variant => $errno,)* } }
@@ -85,6 +94,8 @@ macro_rules! unkillable_error {
     };
 }
 
+/// Defines an error of a verb that may run out of memory, and that a fatal signal may interrupt. `NoMemory`
+/// and `Killed` convert to the variants `OutOfMemory` and `Killed`.
 macro_rules! verb_error {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }) => {
         unkillable_error! { $(#[$meta])* $name { $($(#[doc = $doc])+ $variant => $errno,)* } }

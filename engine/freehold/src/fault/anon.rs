@@ -3,6 +3,10 @@
 //! The caller keeps the VMA unchanged. `map_zero` and `map_anon` check under the lock of the page table that
 //! the entry is still empty. A store first needs an anon_vma (`space/change/anon.rs`). `mthp.rs` maps several
 //! small pages at once, and `huge.rs` maps 2 MiB where no table is linked yet.
+//!
+//! `resolve` in `mod.rs` calls this file. The choice of the anon_vma is the only step that may need the mmap
+//! lock, and the fault then climbs to the next rung. `tests/fault/concurrent.rs` (below `engine/freehold`)
+//! runs such faults concurrently in one VMA.
 
 use super::{Access, FaultOutcome, vma_pte_flags, written};
 use crate::{
@@ -41,7 +45,8 @@ impl<P: Platform> AddressSpace<P> {
         let Ok(frame) = self.vm.alloc_anon(true, vma.anon_page(page)) else {
             return FaultOutcome::OUT_OF_MEMORY;
         };
-        // If another task has installed an entry first, the retried access uses that entry.
+        // If another task has installed an entry first, `map_anon` frees the frame, and the retried access
+        // uses that entry.
         self.vm.map_anon(table, address, frame, rights | written(vma.flags()));
         FaultOutcome::Done
     }

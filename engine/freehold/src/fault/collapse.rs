@@ -1,4 +1,5 @@
 //! Collapsing small pages into a huge page: 2 MiB of anonymous memory at a time, for MADV_COLLAPSE.
+//! `call/madvise/collapse.rs` checks the VMA and takes the mmap lock.
 //!
 //! ```text
 //! check    every entry is empty or maps a page to which only page tables refer; otherwise the call fails
@@ -8,9 +9,14 @@
 //! install  the single entry of the huge page
 //! ```
 //!
-//! No other task changes the range during this. The mmap lock is held for writing and the VMA is locked,
-//! which excludes faults and lookups. The tree of the VMA's anon_vma is locked, which excludes walks of the
-//! reverse map. A pin that takes no lock finds the table locked, closed entries, or no entries.
+//! No other task changes the range during these steps. The mmap lock is held for writing and the VMA is
+//! locked, which excludes faults and lookups. The tree of the VMA's anon_vma is locked, which excludes walks
+//! of the reverse map. A pin that takes no lock finds the table locked, closed entries, or no entries.
+//!
+//! A page with any other reference must not be collapsed, because the holder would keep the old page. A page
+//! that a userfaultfd waits for must not be filled with zeroes. `tests/huge/collapse.rs` (below
+//! `engine/freehold`) tests both, and `rmap_walks_during_collapse_lose_no_page` in the shuttle tests fails if
+//! walks are not excluded.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
@@ -72,6 +78,7 @@ impl<P: Platform> AddressSpace<P> {
         self.look(vma, &mut table.lock())
     }
 
+    /// Checks all entries of a locked table.
     fn look(&self, vma: &Vma<P>, table: &mut SmallGuard<'_, P>) -> Result<(), MadviseError> {
         let (mut filled, mut result) = (0, Ok(()));
         let _ = table.for_each(table.span(), |_, pte| {

@@ -1,8 +1,16 @@
 //! Faults on a file at an empty entry.
 //!
-//! The fault looks the page up. Under the lock of the table it then raises the reference count, checks the
-//! page again, and maps it. A truncation that locks the table later finds the entry. A truncation that locked
-//! the table earlier has hidden the page (`file/change/truncate.rs`).
+//! The fault looks the page up in the page cache without a lock, in a read section of RCU. Under the lock of
+//! the page table, it then raises the reference count of the page's frame, checks that the cache still has
+//! the page, and maps it. A truncation that locks the table later finds the entry. A truncation that locked
+//! the table earlier has hidden the page (`file/change/truncate.rs`). A page must not be mapped without this
+//! second check: `c26_c37_frame_stays_until_a_fault_has_copied_it` tests it for private copies.
+//!
+//! `resolve` in `mod.rs` calls this file, with the VMA unchanged. If the page is not in the cache, the fault
+//! returns `FaultOutcome::Fill`, and the page is added without locks (`file/fill.rs`). A read maps cached
+//! pages around the page too. `shmem_mthp.rs` decides which blocks of shared memory are mapped together, and
+//! `cow.rs` handles stores to pages that are mapped read-only. Pages with breakpoints (`uprobe/`) are mapped
+//! as private copies that contain the breakpoints.
 
 use super::{
     Access, FaultError, FaultOutcome,
@@ -75,7 +83,7 @@ impl<P: Platform> AddressSpace<P> {
             mapping.is_mapped_singly() || vma.flags().intersects(VmFlags::UFFD_MINOR | VmFlags::UFFD_WP);
         let window = if alone { UserRange::page(page) } else { window(vma, page, &table) };
         let rcu = P::rcu_read();
-        // Checked first: otherwise the neighbours would be mapped now, and the page only in a second round.
+        // Checked first. Otherwise this attempt would map only the neighbours, and a second attempt the page.
         if mapping.find(&rcu, index).is_none() {
             return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         }
@@ -178,7 +186,8 @@ impl<P: Platform> AddressSpace<P> {
         outcome
     }
 
-    /// Returns true if the page must show breakpoints, and is therefore copied for any access. A hint.
+    /// Returns true if the page must show breakpoints, and is therefore copied for any access. The answer is
+    /// a hint, because probes may be added or removed concurrently.
     pub(super) fn is_probed(&self, vma: &Vma<P>, page: u64) -> bool {
         let Object::File(file) = vma.object() else { return false };
         probe_state::are_put(vma.flags()) && file.mapping().probes().wants::<P>(vma.pgoff_of(page))
@@ -235,8 +244,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Returns the probes that pages of `vma` must show. A task that adds probes later finds the pages that were
-/// mapped within the read section `rcu`.
+/// Returns the probes that pages of `vma` must show. A task that adds probes waits for read sections, and
+/// then finds the pages that were mapped within `rcu`.
 fn shown_probes<'f, P: Platform>(
     vma: &Vma<P>,
     file: &'f File<P>,

@@ -13,8 +13,14 @@
 //!
 //! Each of the 512 frames has its own record, which counts references like the record of a small page.
 //! Splitting a huge page therefore replaces one entry by 512 and changes nothing else, even if the page is
-//! shared. Counting costs far less than zeroing. Each huge page comes with a preallocated table, which is
-//! kept with the upper table. A split uses that table and therefore cannot fail.
+//! shared. Counting 512 references costs far less than zeroing 2 MiB. Each huge page comes with a
+//! preallocated table, which is kept with the upper table. A split uses that table and therefore cannot fail.
+//!
+//! `make_table` in `mod.rs` calls [`huge_fault`](AddressSpace::huge_fault) where no table is linked, and
+//! [`huge_entry_fault`](AddressSpace::huge_entry_fault) where an entry maps 2 MiB. `mthp.rs` maps several
+//! small pages at once where a huge page is not possible, `collapse.rs` makes huge pages of small ones, and
+//! `hugetlb/fault/` serves huge pages of pools. The caller keeps the VMA unchanged; entries change under the
+//! lock of the upper table. `tests/huge` (below `engine/freehold`) has the tests.
 
 use super::{Access, FaultOutcome, WRITTEN, present::bits_of, vma_pte_flags, written};
 use crate::{

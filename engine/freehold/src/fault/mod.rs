@@ -18,6 +18,17 @@
 //! Code that the most common fault does not need, the first store to anonymous memory, is kept out of line
 //! (`inline(never)`). Otherwise every fault would pay for the stack frames of gathers, which cost this fault
 //! a third of its time.
+//!
+//! `outcome.rs` defines the result of an attempt. `present.rs` and `table.rs` have steps that all kinds of
+//! faults share. The other files serve one kind of fault each: `anon.rs`, `mthp.rs` and `huge.rs` anonymous
+//! memory, `file.rs` and `shmem_mthp.rs` files, `cow.rs` stores to pages that are mapped read-only,
+//! `special.rs` mappings with hooks, `stack.rs` growing stacks. `populate.rs` makes faults in advance, and
+//! `collapse.rs` belongs to MADV_COLLAPSE.
+//!
+//! An attempt must not wait for a page, a frame or a pager while it holds a lock: it returns a
+//! `FaultOutcome`, and `handle_fault` waits without locks. An entry that was read without the table's lock is
+//! a hint and must be checked again under the lock. `docs/guide/faults.md` describes the whole; `tests/fault`
+//! (below `engine/freehold`) and the shuttle tests have concurrent faults.
 
 mod anon;
 mod collapse;
@@ -130,7 +141,8 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 FaultOutcome::Failed(error) => break Err(error.at(addr)),
             }
-            // A task that removes each page that a round brings can prolong this loop, but not forever.
+            // Another task can remove each page that a round adds, and so prolong this loop. A fatal signal
+            // ends the loop.
             if let Err(killed) = rounds.again::<P>() {
                 break Err(killed.into());
             }
@@ -139,6 +151,7 @@ impl<P: Platform> AddressSpace<P> {
         end
     }
 
+    /// Serves the first rung: one attempt under the VMA's own lock.
     #[inline]
     fn fault_under_vma_lock(&self, page: u64, access: Access) -> FaultOutcome<P> {
         match self.lock_vma(page) {
@@ -147,6 +160,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// Serves the second and third rung: one attempt under the mmap lock or a claim.
     #[inline(never)]
     fn fault_under_mmap_lock(&self, page: u64, access: Access) -> FaultOutcome<P> {
         if self.has_range_writers()

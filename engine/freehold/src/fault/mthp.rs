@@ -1,4 +1,4 @@
-//! Blocks of anonymous memory: one store allocates and maps several small pages at once.
+//! Blocks of anonymous memory: one store allocates and maps several small pages at once (multi-size THP).
 //!
 //! ```text
 //! all entries of the block are empty   write -> a frame for each of its pages
@@ -9,6 +9,11 @@
 //! small page. Programs can observe only those entries. Here each page therefore has its own frame, and code
 //! that removes, copies or shares a page does not need to know about blocks. As without blocks, a read maps
 //! one zero page, and a copy is one page.
+//!
+//! `anon.rs` calls [`block_fault`](AddressSpace::block_fault) for the first store to a page, with the VMA
+//! unchanged. [`Engine::set_blocks`](crate::engine::Engine::set_blocks) sets the sizes; `shmem_mthp.rs` is
+//! the counterpart for shared memory. `tests/huge/blocks.rs` (below `engine/freehold`) tests which pages a
+//! store allocates.
 
 use super::{FaultOutcome, vma_pte_flags, written};
 use crate::{

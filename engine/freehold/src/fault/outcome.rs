@@ -1,8 +1,12 @@
 //! The result of a fault ([`Resolved`], [`FaultError`]), and the result of one attempt ([`FaultOutcome`]).
 //!
-//! One attempt runs under one lock, and does not wait for a page, a frame or a pager. If the fault must wait,
-//! the attempt returns an outcome that names the event. `fault/mod.rs` then drops all locks, waits, and makes
-//! the next attempt. This file also has the check of access rights that all faults share ([`check_access`]).
+//! An attempt runs under one lock that keeps the VMA unchanged, and does not wait for a page, a frame or a
+//! pager. If the fault must wait, the attempt returns an outcome that names the event. `fault/mod.rs` then
+//! drops all locks, waits, and makes the next attempt. This file also has the check of access rights that all
+//! faults share ([`check_access`]).
+//!
+//! `populate.rs`, `remote/page.rs` and the faults on huge pages of pools (`hugetlb/fault/`) use the same
+//! outcomes. A new outcome needs an arm in `handle_fault`, in `populate_part` and in `remote/page.rs`.
 
 use crate::{
     Pfn,

@@ -3,6 +3,12 @@
 //! Pages are populated in batches, under the lock of their VMA or under the mmap lock held for reading.
 //! Between batches the lock is released so that other tasks can take it. Each batch therefore looks
 //! everything up again, and skips ranges that were unmapped in between.
+//!
+//! mmap, mlock, brk, mprotect and mremap call `populate` or a variant of it after they have released their
+//! locks. madvise calls `populate_with`. The caller must hold no lock of the address space. [`Policy`] has
+//! the rules in which the variants differ. Each loop must check for a fatal signal or be bounded, because a
+//! program chooses the length of the range: `calls_of_any_length_end_with_a_fatal_signal` in
+//! `tests/every_call/hostile.rs` (below `engine/freehold`) tests that.
 
 use super::{Access, FaultError, FaultOutcome, WaitFor, present::bits_of};
 use crate::uffd::state::Userfault;
@@ -22,7 +28,7 @@ use freehold_vmspace::{HugePageSize, UserRange};
 /// Number of pages that are checked in one hold of the lock.
 const BATCH: u64 = 128;
 
-/// Mappings of frames that the engine does not own. Such mappings are never populated.
+/// Flags of mappings of frames that the engine does not own. Such mappings are never populated.
 const NOT_OURS: VmFlags = VmFlags::IO.union(VmFlags::PFNMAP);
 
 impl From<FaultError> for PopulateError {

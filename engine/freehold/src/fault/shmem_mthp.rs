@@ -1,4 +1,5 @@
-//! Blocks of shared memory in faults: the sizes that are allowed, and the pages that are mapped together.
+//! Blocks of shared memory in faults: the sizes that are allowed, and the pages that are mapped together
+//! (multi-size THP).
 //!
 //! ```text
 //! not cached   the largest block that lies in the VMA and has no cached page enters the cache,
@@ -8,7 +9,9 @@
 //!                       otherwise the single page
 //! ```
 //!
-//! Linux 6.18 does the same. `file/cache/mthp.rs` implements the blocks themselves.
+//! Linux 6.18 does the same. `file.rs` calls this file, with the VMA unchanged and in a read section of RCU.
+//! `file/cache/mthp.rs` adds blocks to the cache, and `file/kinds/shmem_huge.rs` has the settings.
+//! `tests/huge/shared.rs` (below `engine/freehold`) tests which pages an access allocates and maps.
 
 use crate::{
     PAGE_SIZE,

@@ -1,7 +1,13 @@
-//! Faults on special mappings. The hooks supply the frame, and then permit the first write to it.
+//! Faults on special mappings. The hooks of the mapping supply the frame, and then permit the first write to
+//! it.
 //!
-//! The frame may be revoked between the hook's answer and the installation of the entry.
-//! `file/change/revoke.rs` describes why a fault detects every such revocation.
+//! `resolve` in `mod.rs` calls `special_fault` at an empty entry, and `cow.rs` calls `special_mkwrite` for a
+//! store to a read-only one. The hooks run with the VMA locked or the mmap lock held for reading, but without
+//! the lock of the page table. `file/kinds/special.rs` has the table of hooks.
+//!
+//! The frame may be revoked between the hook's answer and the installation of the entry. The entry must
+//! therefore be installed in a read section in which `asked.holds` is true. `file/change/revoke.rs` describes
+//! why a fault detects every revocation. `tests/special/revoke.rs` (below `engine/freehold`) has the tests.
 
 use super::{FaultError, FaultOutcome, SegvCode, WRITTEN, vma_pte_flags};
 use crate::{
@@ -14,6 +20,7 @@ use crate::{
 use freehold_pagetable::{Kind, Level, PteFlags, PteTable};
 
 impl HookFault {
+    /// Converts the error of a hook to the outcome of a fault on `page`.
     fn at<P: Platform>(self, page: u64) -> FaultOutcome<P> {
         match self {
             HookFault::Bus => FaultOutcome::Failed(FaultError::Bus { addr: page }),

@@ -3,6 +3,12 @@
 //! Growth changes the bounds of a VMA, so it needs the third rung of a fault (`fault/mod.rs`): the mmap lock
 //! for writing, or a claim of the hole below the stack. The stack gap below a stack must stay free.
 //! `space/placement.rs` keeps new mappings out of this gap.
+//!
+//! `mod.rs` calls [`grow_stack`](AddressSpace::grow_stack) for a fault at an address that no VMA contains.
+//! The gap is checked again under the lock or claim that excludes other mappings; a check under a read lock
+//! alone is not sufficient (hazard C-3). `tests/mmap/places.rs` and `tests/range_writers.rs` (below
+//! `engine/freehold`) test growth, gap and limits; the shuttle tests grow stacks concurrently with munmap and
+//! mmap.
 
 use super::{FaultError, SegvCode};
 use crate::{
@@ -19,7 +25,7 @@ use crate::{
 use freehold_range::ClaimError;
 use freehold_vmspace::{PageCount, UserRange};
 
-/// Returns the error of an access to an unmapped address to which no stack grows.
+/// Returns the error of an access to an unmapped address that no stack may grow to.
 fn not_mapped(addr: u64) -> FaultError {
     FaultError::Segv { addr, code: SegvCode::Maperr }
 }
@@ -74,8 +80,8 @@ impl<P: Platform> AddressSpace<P> {
             if vma.start() <= addr {
                 return Ok(());
             }
-            // Another VMA is the next one now, or the VMA was cut. The stack would then grow into a larger
-            // range than the range for which this task has waited.
+            // The next VMA now starts higher than before. The stack would grow into a larger range than the
+            // range for which `write_exclusive_range` has waited.
             if vma.start() > start {
                 continue;
             }

@@ -1,4 +1,10 @@
-//! Steps that all kinds of faults share.
+//! Two steps that several kinds of faults share: filling a page of a file, and a fault at the marker of
+//! failed memory.
+//!
+//! `fill` is called by faults, by `populate.rs`, by MADV_COLLAPSE and by remote access, when an attempt has
+//! returned `FaultOutcome::Fill`. The caller must hold no lock, because the page may be read from storage.
+//! `poison_fault` is called by `marker_fault` in `mod.rs`. A new error of a fill needs an arm here, which
+//! decides the signal. `tests/rmap/failure.rs` (below `engine/freehold`) tests accesses to failed memory.
 
 use crate::{
     VirtAddr,

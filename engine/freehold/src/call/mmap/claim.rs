@@ -7,9 +7,9 @@
 //! the error.
 //!
 //! `mod.rs` calls [`lock_for_mmap`](AddressSpace::lock_for_mmap). Private anonymous memory is first tried
-//! without any claim there. The demand on limited sizes ([`limit_demand`](MmapRequest::limit_demand)) is
-//! reserved before the claim; it must not be smaller than what the mapping can use. `tests/range_writers.rs`
-//! tests claims and limits.
+//! without any claim there. A range writer reserves before the claim how much it may add to sizes that have a
+//! limit ([`limit_demand`](MmapRequest::limit_demand)). The reservation must not be smaller than the size
+//! that the mapping can add. `tests/range_writers.rs` tests claims and limits.
 
 use super::request::MmapRequest;
 use crate::{
@@ -83,7 +83,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> MmapRequest<P> {
-    /// Returns the demand of the mapping on limited sizes.
+    /// Returns how much the mapping may add to each size that has a limit.
     pub(super) fn limit_demand(&self, space: &AddressSpace<P>) -> LimitDemand {
         let pages = PageCount::of_bytes(self.len);
         let flags = self.vm_flags | VmFlags::from_bits_retain(space.default_flags.load(Relaxed));

@@ -12,8 +12,8 @@
 //! `driver.rs` maps files of drivers, whose hooks run with the mmap lock held for writing.
 //! `remap_file_pages.rs` and `shm.rs` use the same steps with a request of their own.
 //!
-//! A check that can fail must come before the first change, so that a failed mmap changes nothing. The order
-//! of the checks is Linux's. The model's `mmap.rs` has both. `tests/mmap` tests places, merging and committed
+//! Every check that can fail must come before the first change, so that a failed mmap changes nothing. The
+//! model's `mmap.rs` has the order of the checks on Linux. `tests/mmap` tests places, merging and committed
 //! memory, and `tests/hugetlb/failed_calls.rs` failed mappings of huge pages. Most functions of a step are
 //! inlined only in optimised builds, because a kernel has little stack (`tests/stack_depth.rs`).
 
@@ -70,7 +70,7 @@ enum Unclaimed {
 impl<P: Platform> AddressSpace<P> {
     /// Maps `len` bytes of anonymous memory, or of `file` from byte `offset` on. Returns the address.
     ///
-    /// `addr` is a hint. With [`MapFlags::FIXED`] it is the address, and existing mappings there are
+    /// `addr` is a hint. With [`MapFlags::FIXED`], `addr` is the address, and existing mappings there are
     /// replaced. `file` is ignored with [`MapFlags::ANONYMOUS`]. Supports all features of mmap(2) and checks
     /// the arguments in Linux's order.
     ///

@@ -55,7 +55,7 @@ pub(super) enum Destination {
 }
 
 impl Remap {
-    /// Returns the demand of the request on limited sizes, if the mapping is not locked.
+    /// Returns how much the request may add to each size that has a limit, if the mapping is not locked.
     fn limit_demand(&self) -> LimitDemand {
         match (self.grows(), self.may_move()) {
             // Source and target exist at the same time. Linux requires room for four VMAs; the source is

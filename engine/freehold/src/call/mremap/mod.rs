@@ -350,7 +350,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.move_vma(&request, later)
     }
 
-    /// Grows the mapping: in place if it ends with its VMA and the space behind is free, otherwise by a move.
+    /// Grows the mapping. The mapping grows in place if it ends where its VMA ends and the addresses behind
+    /// it are free. Otherwise the mapping moves.
     fn expand(
         &self,
         mut request: Remap,
