@@ -45,7 +45,9 @@
 //! # Map of the modules
 //!
 //! Reading order: [`space`] (the address space and what guards each field), `space/change/unmap.rs` (the
-//! model of a change), [`fault`] (the model of a fault). Every other module can be read on its own.
+//! model of a change), [`fault`] (the model of a fault). Every other module can be read on its own. Comments
+//! name source files by their paths below `engine/freehold/src`. Paths that begin with `tests/` are below
+//! `engine/freehold`, and paths that begin with `shuttle_engine/` are below `lab/freehold-machine/tests`.
 //!
 //! | module | contents |
 //! | --- | --- |

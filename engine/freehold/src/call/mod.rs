@@ -8,10 +8,9 @@
 //! (`lab/freehold-model/src/model`) has most calls and their order of checks. Random calls compare the model
 //! with the engine and with the running kernel, and each file in `lab/freehold-model/cases` tests one rule.
 //!
-//! In the comments of this folder, paths that begin with `tests/` are below `engine/freehold`, and paths that
-//! begin with `shuttle_engine/` are below `lab/freehold-machine/tests`. `tests/sweep` makes each allocation
-//! of each public call fail, and checks the state that the call leaves. A new call needs an entry in
-//! `tests/sweep/ops`: without the entry, the test `every_public_call_is_swept_or_exempt_for_a_reason` fails.
+//! `tests/sweep` (below `engine/freehold`) makes each allocation of each public call fail, and checks the
+//! state that the call leaves. A new call needs an entry in `tests/sweep/ops`: without the entry, the test
+//! `every_public_call_is_swept_or_exempt_for_a_reason` fails.
 
 mod brk;
 mod exit;

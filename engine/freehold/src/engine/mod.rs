@@ -11,8 +11,8 @@
 //! (`hugetlb/pools.rs`) and migration (`rmap/`), are in these folders.
 //!
 //! Objects of two engines must never be combined, because the frames and locks of one mean nothing in the
-//! other. Each call that gets a file or a special mapping checks `owns`. `tests/every_call/engines.rs` (below
-//! `engine/freehold`) tests these checks.
+//! other. Each call that gets a file or a special mapping checks `owns`. `tests/every_call/engines.rs` tests
+//! these checks.
 
 mod trim;
 

@@ -11,8 +11,8 @@
 //! | free pages of a pool of huge pages | [`Engine::resize_huge_pool`] |
 //!
 //! A new cache of the engine needs a row in this table, and a function here if the engine does not free it by
-//! itself. `tests/heap_in_use/idle.rs` (below `engine/freehold`) checks that an idle engine returns to its
-//! initial use of memory, and `tests/files/drop_clean.rs` tests [`Engine::drop_clean`].
+//! itself. `tests/heap_in_use/idle.rs` checks that an idle engine returns to its initial use of memory, and
+//! `tests/files/drop_clean.rs` tests [`Engine::drop_clean`].
 
 use super::Engine;
 use crate::platform::Platform;

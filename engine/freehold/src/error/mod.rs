@@ -9,8 +9,8 @@
 //! sentence without links and without names in backticks; otherwise the build fails.
 //!
 //! This folder is the lowest layer and uses no other folder. Most conversions between errors of two calls are
-//! in the file of the call that needs them. A new enum needs an entry in `tests/every_call/messages.rs`
-//! (below `engine/freehold`): without the entry, `every_error_of_the_engine_is_covered` fails.
+//! in the file of the call that needs them. A new enum needs an entry in `tests/every_call/messages.rs`:
+//! without the entry, `every_error_of_the_engine_is_covered` fails.
 
 use core::fmt;
 use freehold_sync::{Killed, error::write_message};
@@ -488,7 +488,7 @@ verb_error! {
         NoneLeft => ENOSPC,
         /// There is no memory left.
         ///
-        /// No call reports this.
+        /// No call returns this error.
         OutOfMemory => ENOMEM,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,

@@ -5,8 +5,8 @@
 //! small pages at once, and `huge.rs` maps 2 MiB where no table is linked yet.
 //!
 //! `resolve` in `mod.rs` calls this file. The choice of the anon_vma is the only step that may need the mmap
-//! lock, and the fault then climbs to the next rung. `tests/fault/concurrent.rs` (below `engine/freehold`)
-//! runs such faults concurrently in one VMA.
+//! lock, and the fault then climbs to the next rung. `tests/fault/concurrent.rs` runs such faults
+//! concurrently in one VMA.
 
 use super::{Access, FaultOutcome, vma_pte_flags, written};
 use crate::{

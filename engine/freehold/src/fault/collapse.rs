@@ -14,9 +14,8 @@
 //! of the reverse map. A pin that takes no lock finds the table locked, closed entries, or no entries.
 //!
 //! A page with any other reference must not be collapsed, because the holder would keep the old page. A page
-//! that a userfaultfd waits for must not be filled with zeroes. `tests/huge/collapse.rs` (below
-//! `engine/freehold`) tests both, and `rmap_walks_during_collapse_lose_no_page` in the shuttle tests fails if
-//! walks are not excluded.
+//! that a userfaultfd waits for must not be filled with zeroes. `tests/huge/collapse.rs` tests both, and
+//! `rmap_walks_during_collapse_lose_no_page` in `shuttle_engine/collapse.rs` fails if walks are not excluded.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{

@@ -20,7 +20,7 @@
 //! [`huge_entry_fault`](AddressSpace::huge_entry_fault) where an entry maps 2 MiB. `mthp.rs` maps several
 //! small pages at once where a huge page is not possible, `collapse.rs` makes huge pages of small ones, and
 //! `hugetlb/fault/` serves huge pages of pools. The caller keeps the VMA unchanged; entries change under the
-//! lock of the upper table. `tests/huge` (below `engine/freehold`) has the tests.
+//! lock of the upper table. `tests/huge` has the tests.
 
 use super::{Access, FaultOutcome, WRITTEN, present::bits_of, vma_pte_flags, written};
 use crate::{

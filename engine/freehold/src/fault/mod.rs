@@ -28,7 +28,7 @@
 //! An attempt must not wait for a page, a frame or a pager while it holds a lock: it returns a
 //! `FaultOutcome`, and `handle_fault` waits without locks. An entry that was read without the table's lock is
 //! a hint and must be checked again under the lock. `docs/guide/faults.md` describes the whole; `tests/fault`
-//! (below `engine/freehold`) and the shuttle tests have concurrent faults.
+//! runs concurrent faults.
 
 mod anon;
 mod collapse;

@@ -12,8 +12,7 @@
 //!
 //! `anon.rs` calls [`block_fault`](AddressSpace::block_fault) for the first store to a page, with the VMA
 //! unchanged. [`Engine::set_blocks`](crate::engine::Engine::set_blocks) sets the sizes; `shmem_mthp.rs` is
-//! the counterpart for shared memory. `tests/huge/blocks.rs` (below `engine/freehold`) tests which pages a
-//! store allocates.
+//! the counterpart for shared memory. `tests/huge/blocks.rs` tests which pages a store allocates.
 
 use super::{FaultOutcome, vma_pte_flags, written};
 use crate::{

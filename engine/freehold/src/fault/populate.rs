@@ -8,7 +8,7 @@
 //! locks. madvise calls `populate_with`. The caller must hold no lock of the address space. [`Policy`] has
 //! the rules in which the variants differ. Each loop must check for a fatal signal or be bounded, because a
 //! program chooses the length of the range: `calls_of_any_length_end_with_a_fatal_signal` in
-//! `tests/every_call/hostile.rs` (below `engine/freehold`) tests that.
+//! `tests/every_call/hostile.rs` tests that.
 
 use super::{Access, FaultError, FaultOutcome, WaitFor, present::bits_of};
 use crate::uffd::state::Userfault;

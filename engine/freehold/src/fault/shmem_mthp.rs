@@ -11,7 +11,7 @@
 //!
 //! Linux 6.18 does the same. `file.rs` calls this file, with the VMA unchanged and in a read section of RCU.
 //! `file/cache/mthp.rs` adds blocks to the cache, and `file/kinds/shmem_huge.rs` has the settings.
-//! `tests/huge/shared.rs` (below `engine/freehold`) tests which pages an access allocates and maps.
+//! `tests/huge/shared.rs` tests which pages an access allocates and maps.
 
 use crate::{
     PAGE_SIZE,

@@ -7,7 +7,7 @@
 //!
 //! The frame may be revoked between the hook's answer and the installation of the entry. The entry must
 //! therefore be installed in a read section in which `asked.holds` is true. `file/change/revoke.rs` describes
-//! why a fault detects every revocation. `tests/special/revoke.rs` (below `engine/freehold`) has the tests.
+//! why a fault detects every revocation. `tests/special/revoke.rs` has the tests.
 
 use super::{FaultError, FaultOutcome, SegvCode, WRITTEN, vma_pte_flags};
 use crate::{

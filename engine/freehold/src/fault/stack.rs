@@ -6,9 +6,8 @@
 //!
 //! `mod.rs` calls [`grow_stack`](AddressSpace::grow_stack) for a fault at an address that no VMA contains.
 //! The gap is checked again under the lock or claim that excludes other mappings; a check under a read lock
-//! alone is not sufficient (hazard C-3). `tests/mmap/places.rs` and `tests/range_writers.rs` (below
-//! `engine/freehold`) test growth, gap and limits; the shuttle tests grow stacks concurrently with munmap and
-//! mmap.
+//! alone is not sufficient (hazard C-3). `tests/mmap/places.rs` and `tests/range_writers.rs` test growth, gap
+//! and limits; `shuttle_engine/stack.rs` grows stacks concurrently with munmap and mmap.
 
 use super::{FaultError, SegvCode};
 use crate::{

@@ -1,10 +1,15 @@
-//! Reading and writing the contents of a file through its page cache, for read and write.
+//! Reading and writing the contents of a file through its page cache: the part of read(2) and write(2) that
+//! concerns pages.
 //!
-//! Mappings use the same pages, so a store through a mapping and a write are visible to each other at once.
-//! Pages are brought into the cache by `fill.rs`, and written back to the store by `change/write_back.rs`.
+//! Mappings use the same pages. A store through a mapping is therefore visible to a read at once, and a write
+//! is visible through mappings at once. Pages are brought into the cache by `fill.rs`, and written back to
+//! the store by `change/write_back.rs`.
 //!
 //! A write holds the content lock for writing, so writes of one file do not overlap and the size is stable. A
-//! read does not take the content lock. A write publishes the new size last, after the bytes.
+//! read does not take the content lock.
+//!
+//! A write must publish the size after the bytes, because a reader that sees the new size reads them without
+//! a lock. `tests/files/mapped.rs` tests reads and writes together with mappings.
 
 use super::{
     cache::{lookup::CachedPage, radix::Stay},

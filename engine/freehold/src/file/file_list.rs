@@ -2,7 +2,12 @@
 //!
 //! The search for reclaimable pages walks the list in a ring, so that every file gets its share of the
 //! search. The list does not own its files: a file that ends removes itself. One spin lock, a leaf of the
-//! lock order, guards the ring and the links in the files. Under this lock, no file is dropped.
+//! lock order, guards the ring and the links in the files. No reference to a file may be dropped under this
+//! lock, because dropping the last one removes the file from the list.
+//!
+//! `mapping.rs` adds each file with a backing store, and removes the file at its end. `engine/trim.rs` walks
+//! the list. `tests/files/drop_clean.rs` tests the order of the walk, and files that open and close during
+//! it.
 #![expect(unsafe_code, reason = "the list holds pointers to files that it does not own")]
 
 use super::Mapping;
@@ -31,7 +36,7 @@ struct Ring<P: Platform> {
 // SAFETY: the pointers refer to files, which are `Sync`, so any thread may use them.
 unsafe impl<P: Platform> Send for Ring<P> {}
 
-/// A file's neighbours in the ring, or null. Guarded by the lock of the ring.
+/// A file's neighbours in the ring, or null if the file was never added. Guarded by the lock of the ring.
 pub(crate) struct FileListLink<P: Platform> {
     prev: AtomicPtr<Mapping<P>>,
     next: AtomicPtr<Mapping<P>>,

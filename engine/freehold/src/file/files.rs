@@ -1,4 +1,10 @@
-//! [`Files`]: the state that all files of an engine share.
+//! [`Files`]: the state that all files of an engine share. It is separate from
+//! [`Engine`](crate::engine::Engine), because files are a lower layer.
+//!
+//! A file and a special mapping keep a reference to the `Files` of their engine, so pages can be freed after
+//! the engine's last address space has ended. The identity of this object tells to which engine a file
+//! belongs. Each field is constant, has its own lock, or is a single word. `memory` must stay the last field,
+//! because the fields before it free frames into it.
 
 use super::{file_list::FileList, kinds::shmem_huge::SharedBlocks};
 use crate::{
@@ -34,7 +40,7 @@ pub struct Files<P: Platform> {
     memory: Counted<Memory<P>>,
 }
 
-/// An engine, as far as files need it. Functions that create files and segments take this argument.
+/// The part of an engine that files need. Functions that create files and segments take this argument.
 pub trait HasFiles<P: Platform> {
     /// Returns the state that all files of this engine share.
     fn files(&self) -> &Counted<Files<P>>;

@@ -7,6 +7,10 @@
 //!
 //! `cache/new_page.rs` describes a page that is not published yet. `remove.rs` removes pages. `kinds/huge.rs`
 //! adds pages to files of huge pages, and `kinds/direct.rs` adds frames of storage.
+//!
+//! The page must have its contents and its record before it is published, because lookups take no lock. A
+//! fill that fails leaves the cache unchanged and no tree nodes behind. `shuttle_engine/waiting.rs` fills
+//! from a store whose reads take long, concurrently with truncation.
 
 use crate::{
     PAGE_SIZE, Pfn,
@@ -126,7 +130,7 @@ impl<P: Platform> Mapping<P> {
         index: PageIndex,
         contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
     ) -> Result<(), FillError> {
-        // If a faster fault has published its page first, that page serves equally well.
+        // If another task has published a page first, that page is used, and `add_page` frees this one.
         self.add_page(pages_stay, index, contents, |page| {
             page.publish();
         })

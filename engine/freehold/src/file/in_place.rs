@@ -1,12 +1,19 @@
-//! The pages of a file for address spaces without an MMU: either the file's own frames, if they are
-//! contiguous, or copies.
+//! The pages of a file for address spaces without an MMU (`nommu/`): either the file's own frames, if they
+//! are contiguous, or copies.
+//!
+//! Without page tables, a mapping needs contiguous frames, and a removed page cannot be unmapped.
+//! `nommu/mmap.rs` therefore holds [`PagesStay`] while it chooses: the file's invalidate lock for reading,
+//! under which no page leaves the cache. Shared memory gets contiguous frames from
+//! [`lay_out`](Mapping::lay_out), before its first page is added. The caller holds no lock of an address
+//! space. `tests/nommu/files.rs` tests the choice, and `tests/nommu/truncate.rs` truncation of mapped files.
 
 use super::{Mapping, cache::radix::Stay, mapping::FillError};
 use crate::{Pfn, platform::Platform};
 use freehold_sync::RwSemReadGuard;
 use freehold_vmspace::{PageIndex, PageRange, Run};
 
-/// Holds the invalidate lock of a file for reading: pages can enter the cache but cannot leave it.
+/// The right to use pages of a file in place. Holds the invalidate lock of the file for reading, so pages can
+/// enter the cache but cannot leave it.
 pub(crate) struct PagesStay<'m, P: Platform> {
     mapping: &'m Mapping<P>,
     lock: RwSemReadGuard<'m, P>,

@@ -25,8 +25,11 @@
 //! pages are added, exclusive while pages are removed), `i_mmap`. A fault that finds its page in the cache
 //! takes none of them.
 //!
-//! In a file that is mapped directly (`kinds/direct.rs`), the frames belong to the storage. Everything else
-//! is the same.
+//! In a direct file (`kinds/direct.rs`), the frames belong to the storage. Everything else is the same.
+//!
+//! This file has the fields of a file, their locks, and simple queries. The operations on a file are in the
+//! other files of this folder; `mod.rs` lists them. A new operation that changes a word must use the lock of
+//! the table above. [`check`](Mapping::check) recounts the cached pages; the tests call it.
 
 use super::{
     Pager, Zeroes,

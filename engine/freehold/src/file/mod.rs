@@ -1,4 +1,4 @@
-//! Objects that a VMA can map: anonymous memory, a file, or a mapping with an embedder's own hooks.
+//! The objects that a VMA can map: anonymous memory, a file, or a mapping with an embedder's own hooks.
 //!
 //! | file or folder | contents |
 //! | --- | --- |
@@ -14,6 +14,10 @@
 //! | `kinds/` | special kinds of files: direct storage, drivers, secret memory, segments, huge pages |
 //!
 //! [`rmap`](crate::rmap) keeps the VMAs that map a file.
+//!
+//! The order of a file's locks and the states of a page are in `mapping.rs`. This folder, except `change/`,
+//! is a layer below VMAs and address spaces. It must not use them; the trees in `rmap/tree/` lead from a file
+//! to its VMAs.
 
 pub(crate) mod cache;
 pub(crate) mod change;

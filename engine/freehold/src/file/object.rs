@@ -4,6 +4,10 @@
 //! This file answers questions that depend on the kind of memory, such as merging or locking. It also passes
 //! the beginning and the end of a VMA on to the file. The files themselves are in `open_file.rs`,
 //! `mapping.rs` and `kinds/`. No function of this file examines a page table.
+//!
+//! The VMA code calls [`opened`](Object::opened) and [`closed`](Object::closed) once for each VMA. The counts
+//! of writable mappings (`seals.rs`) and of attachments (`kinds/segment.rs`) depend on these calls. A new
+//! kind of object needs an arm in each function, which the compiler checks.
 
 use super::{kinds::special::Special, mapping::Mapping, open_file::File};
 use crate::{counted::Counted, platform::Platform, vma::flags::VmFlags};

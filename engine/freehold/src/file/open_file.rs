@@ -1,10 +1,14 @@
-//! An open file: the part of a file descriptor's target that mapping it needs.
+//! An open file ([`File`]): the part of a file descriptor's target that a mapping needs.
 //!
 //! The pages belong to [`Mapping`] (`mapping.rs`), which all open files of one file share. An open file adds
 //! the access that it was opened for, its name, and its driver or segment. The embedder keeps the rest:
 //! descriptors, file positions, status flags. `object.rs` says how a VMA refers to an open file.
 //!
 //! An open file never changes, so no lock guards it. It is freed with its last reference.
+//!
+//! mmap checks the access of an open file (`resolve_file` in `call/mmap/mod.rs`); this file only records it.
+//! VMAs merge only if they map the same open file, so a mapping that must not merge gets an open file of its
+//! own (`kinds/segment.rs`).
 
 use super::{Driver, Mapping, Segment};
 use crate::{

@@ -1,4 +1,10 @@
-//! The backing store of a file's pages.
+//! The backing store of a file's pages: the trait [`Pager`], which the embedder implements, and [`Zeroes`],
+//! the store of shared memory.
+//!
+//! `fill.rs` reads pages, `change/write_back.rs` writes them, `kinds/direct.rs` gets frames of storage, and
+//! `remove.rs` discards pages. All of them call the pager with the invalidate lock held, so a call of the
+//! pager delays truncation of this file but no other file. The pager may sleep. It must not wait for an
+//! access to the same file, which may need this lock.
 
 use super::ForeignFrames;
 use crate::{Pfn, platform::Platform};

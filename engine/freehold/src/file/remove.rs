@@ -4,6 +4,11 @@
 //! the reference counts, and drop the pages. The caller holds the content and invalidate locks for writing,
 //! so that no page is added in between. `mapping.rs` describes the states of a word, and `change/truncate.rs`
 //! explains why no fault can map a page that was removed.
+//!
+//! `change/truncate.rs`, `kinds/segment.rs` (through `clear`), `rmap/lose.rs` and the drop of a file use
+//! these functions. A cut cannot fail: [`prepare_cut`](Mapping::prepare_cut) allocates for it in advance.
+//! Pages beyond the end must not stay in the cache, and an empty node of the index must not stay allocated
+//! (`tests/heap_in_use/page_index.rs`).
 
 use crate::{
     file::{
@@ -139,8 +144,8 @@ impl<P: Platform> Mapping<P> {
         Ok(self.huge.as_ref().map_or(Ok(()), |huge| huge.prepare_cut::<P>())?)
     }
 
-    /// Removes all pages of a file that no VMA maps any more, and sets the size to 0. Needs no memory,
-    /// because the cut covers all offsets: it splits no run of reservations.
+    /// Removes all pages of a file that no VMA maps any more, and sets the size to 0. Needs no memory: the
+    /// cut covers all offsets and therefore splits no run of reservations.
     ///
     /// # Locks
     ///

@@ -1,4 +1,9 @@
-//! The seals of a file, and the word that counts its writers. [`seals`](super::seals) describes the protocol.
+//! The state of a file's seals ([`Sealing`]): the seals, and the word that counts the writers.
+//!
+//! `seals.rs` has the protocol, the table of the word's values, and the operations. This file has the atomic
+//! accesses. The word must never leave `DENIED` by an increment or a decrement, and a release in `leave` must
+//! pair with the acquire in `deny`: a store through a mapping then happens before the seal.
+//! `write_seal_and_writable_mmap_exclude_each_other` in `tests/files/seals.rs` tests the race.
 
 use bitflags::bitflags;
 use freehold_sync::atomic::{
@@ -27,6 +32,7 @@ bitflags! {
 }
 
 impl Seals {
+    /// The seals that forbid new writers.
     pub(super) const ANY_WRITE: Seals = Seals::WRITE.union(Seals::FUTURE_WRITE);
 }
 
@@ -37,6 +43,7 @@ const DENIED: u64 = u64::MAX;
 pub(super) struct Sealing {
     /// True if the file can be sealed. Never changes.
     pub(super) possible: bool,
+    /// The bits of [`Seals`]. Written under the content lock held for writing.
     pub(super) seals: AtomicU32,
     /// Count of writers, or `DENIED`; the table in `seals` describes the values.
     pub(super) writers: AtomicU64,
@@ -48,6 +55,7 @@ impl Sealing {
         Sealing { possible, seals: AtomicU32::new(0), writers: AtomicU64::new(0) }
     }
 
+    /// Returns the seals.
     pub(super) fn seals(&self) -> Seals {
         // Acquire pairs with the release in `add_seals`.
         Seals::from_bits_retain(self.seals.load(Acquire))
@@ -66,11 +74,13 @@ impl Sealing {
         false
     }
 
+    /// Uncounts a writer.
     pub(super) fn leave(&self) {
         // Release pairs with the acquire in `deny`: stores through the mapping happen before the seal.
         self.writers.fetch_sub(1, Release);
     }
 
+    /// Denies new writers, if there are none. Returns true if denied.
     pub(super) fn deny(&self) -> bool {
         // Acquire pairs with the release in `leave`.
         self.writers.compare_exchange(0, DENIED, Acquire, Relaxed).is_ok()

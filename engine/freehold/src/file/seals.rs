@@ -15,6 +15,11 @@
 //!
 //! Only files that can be sealed count their writers. Seals are added under the content lock held for
 //! writing, so they do not change while that lock is held.
+//!
+//! mmap calls [`begin_writing`](Mapping::begin_writing) (`call/mmap/mod.rs`), VMAs are counted through
+//! `object.rs`, and calls that change contents or size call [`may_change`](Mapping::may_change) or
+//! [`may_resize`](Mapping::may_resize). A new call of that kind must check too. `tests/files/seals.rs` has
+//! the tests.
 
 use super::{Mapping, mapping::FillError};
 use crate::{
@@ -24,7 +29,8 @@ use crate::{
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::PageRange;
 
-/// Number of times the pages are checked before an extra reference to one of them counts as a writer.
+/// Number of checks of all pages before an extra reference to a page counts as a writer. References for one
+/// step of a task are dropped in between.
 const ROUNDS: usize = 5;
 
 /// An mmap call that will be able to write. The file cannot be sealed against writing while this value lives.
@@ -36,6 +42,7 @@ impl<P: Platform> Drop for Writing<P> {
     }
 }
 
+/// Returns true if a mapping with these flags may write to its file, now or after an mprotect.
 fn can_write(flags: VmFlags) -> bool {
     flags.contains(VmFlags::SHARED | VmFlags::MAYWRITE)
 }

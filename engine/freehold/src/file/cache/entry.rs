@@ -1,4 +1,9 @@
-//! The word that a page has in the tree of its file's page cache. `mapping.rs` describes the states.
+//! The word that a page has in the tree of its file's page cache: the frame of the page, two state bits, and
+//! the order of its block.
+//!
+//! `mapping.rs` has the table of the states and of the lock that each change needs. This file only encodes
+//! and decodes values; it reads and writes no word. Code that changes a word must use these functions,
+//! because the bits of the block's order must survive a change of the frame.
 
 use crate::Pfn;
 
@@ -6,18 +11,20 @@ use crate::Pfn;
 const PRESENT: u64 = 1 << 0;
 /// The page is leaving the cache or moving.
 pub(in crate::file) const LEAVING: u64 = 1 << 1;
+/// The frame number begins at this bit.
 const FRAME_SHIFT: u32 = 2;
-/// The bits from here on hold the order of the block that the page came with, see `mthp.rs`. Frame numbers
-/// are smaller.
+/// The bits from here on hold the order of the block that the page was added with, see `mthp.rs`. Frame
+/// numbers need only the bits below.
 const ORDER_SHIFT: u32 = 60;
 /// The page's memory failed; the table in `mapping.rs` describes this value.
 pub(crate) const LOST: u64 = LEAVING;
 
-/// A word that says where a page is.
+/// The value of a page's word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(pub(crate) u64);
 
 impl Word {
+    /// Returns the word of a visible single page in this frame.
     pub(crate) fn present(pfn: Pfn) -> Self {
         Word(pfn.get() << FRAME_SHIFT | PRESENT)
     }

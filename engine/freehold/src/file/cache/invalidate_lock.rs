@@ -1,4 +1,10 @@
-//! The lock under which pages enter and leave a file's cache, and the number of pages in the cache.
+//! The invalidate lock of a file ([`Invalidate`]), under which pages enter and leave the file's cache, and
+//! the number of pages in the cache.
+//!
+//! The lock comes after the content lock and before the i_mmap lock. A pager runs under the lock, so a wait
+//! for it may be long; a fault therefore waits for it killably and with no lock of an address space. Code
+//! that adds or removes a page must also change the number: `Mapping::check` recounts the pages, and
+//! `tests/files/page_counts.rs` calls it.
 
 use crate::platform::Platform;
 use core::ops::Deref;

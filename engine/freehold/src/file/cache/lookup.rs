@@ -1,12 +1,16 @@
 //! Looking up pages in a file's cache, and keeping the pages that were found.
 //!
 //! A lookup under RCU (`Mapping::find`) takes no lock and keeps nothing. The caller must raise the reference
-//! count of the frame, or lock the page table that it changes, and then call `Found::is_still`. Functions
-//! that return a `CachedPage` have already taken a reference. The functions that return the word of a page
-//! require the invalidate lock, as their arguments show.
+//! count of the frame, or lock the page table that it changes, and then call `Found::is_still`. A page that
+//! was found and not kept in one of these ways must not be read or mapped, because its frame may already hold
+//! another page. Functions that return a `CachedPage` have already taken a reference. The functions that
+//! return the word of a page require the invalidate lock, as their arguments show.
 //!
 //! `file/mapping.rs` describes the states of a word, and `radix.rs` implements the tree of words.
 //! `file/fill.rs` adds pages to the cache, and `file/remove.rs` removes them.
+//!
+//! Faults, remote access, userfaultfd and the functions of `file/` call these functions. `shuttle_files.rs`
+//! in `lab/freehold-machine/tests` runs lookups concurrently with truncation and hole punching.
 
 use super::{entry::Word, radix::Stay};
 use crate::{
@@ -46,16 +50,17 @@ impl<'g> Found<'g> {
         self.pfn
     }
 
-    /// Reads the word again and returns true if the cache still has the page in this frame. To be called
-    /// after the caller raised the frame's reference count, or locked the table in which it maps something in
-    /// the page's place.
+    /// Reads the word again and returns true if the cache still has the page in this frame. The caller must
+    /// first raise the frame's reference count, or lock the table in which it is about to map a copy of the
+    /// page.
     pub(crate) fn is_still(&self) -> bool {
         // Relaxed: the reference count or the lock orders this load.
         Word(self.word.load(Relaxed)).visible() == Some(self.pfn)
     }
 }
 
-/// A page of a file with a reference. The frame remains this page's frame, in or out of the cache.
+/// A page of a file with a reference. The frame holds this page until the value is dropped, even if the page
+/// leaves the cache.
 pub(crate) struct CachedPage<'m, P: Platform> {
     memory: &'m Memory<P>,
     pfn: Pfn,
@@ -75,12 +80,13 @@ impl<P: Platform> Drop for CachedPage<'_, P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Finds a page inside the file in the cache. Without a reference or a lock, the frame may hold another
-    /// page at the next moment.
+    /// Finds a page inside the file in the cache. The frame may hold another page at the next moment, unless
+    /// the caller takes a reference or a lock and then calls `is_still`.
     pub(crate) fn find<'g>(&'g self, rcu: &'g P::RcuGuard, index: PageIndex) -> Option<Found<'g>> {
         if index < self.end() { self.find_any(rcu, index) } else { None }
     }
 
+    /// Finds a page in the cache, inside the file or not.
     fn find_any<'g>(&'g self, rcu: &'g P::RcuGuard, index: PageIndex) -> Option<Found<'g>> {
         Found::at(self.cache.get(Stay::within::<P>(rcu), index)?)
     }

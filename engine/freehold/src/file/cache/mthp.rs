@@ -1,5 +1,5 @@
-//! Blocks of shared memory: pages that enter the cache together and are mapped together while the block is
-//! whole.
+//! Blocks of shared memory: pages that enter the cache together, and that are mapped together until a part of
+//! the block is removed.
 //!
 //! ```text
 //! no page of the block is cached  -> every page inside the file enters the cache; each word holds the order
@@ -9,6 +9,11 @@
 //! Linux keeps a block in one piece (a large folio). Here each page has its own word and record, and code
 //! that removes, copies or moves a page does not need to know about blocks. The order in a word is a hint for
 //! a fault that maps the block: pages of the block may be missing.
+//!
+//! `fault/shmem_mthp.rs` decides which sizes a fault requests ([`Wanted`]), and `change/truncate.rs` splits
+//! blocks. A block is added under the invalidate lock held for writing, because none of its pages may be in
+//! the cache. `in_place.rs` uses [`add_run`](Mapping::add_run) for files without an MMU.
+//! `tests/huge/shared.rs` has the tests.
 
 use super::{
     entry::Word,
@@ -135,8 +140,8 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Returns the block that a page in the cache is part of, possibly the page alone. Returns `None` if the
-    /// page is not in the cache.
+    /// Returns the block that a page in the cache is part of. The block of a single page is the page itself.
+    /// Returns `None` if the page is not in the cache.
     pub(crate) fn block_of(&self, rcu: &P::RcuGuard, index: PageIndex) -> Option<PageRange> {
         // Acquire pairs with the release that published the page, as in `find`.
         let word = Word(self.cache.get(Stay::within::<P>(rcu), index)?.load(Acquire));

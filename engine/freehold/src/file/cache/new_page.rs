@@ -1,4 +1,11 @@
-//! A page that is about to be added to a file.
+//! A page that is about to be added to a file's cache ([`NewPage`]): its frame is filled, but no lookup finds
+//! it yet.
+//!
+//! `fill.rs` and `kinds/huge.rs` allocate and fill the frame, and then call [`put`](NewPage::put) with a
+//! function that publishes the page. A fault publishes at once. The pager of a userfaultfd (`uffd/fill.rs`)
+//! publishes under the lock of a page table, so that a fault that finds the page also finds the entry. The
+//! compare-and-swap in [`publish`](NewPage::publish) decides if two tasks add the same page. The frame's
+//! record must be complete before it, because lookups take no lock.
 
 use super::entry::Word;
 use crate::{
@@ -10,8 +17,8 @@ use freehold_sync::atomic::{
     Ordering::{Relaxed, Release},
 };
 
-/// A page that is about to be added to a file, under the file's invalidate lock held for reading. The
-/// contents and the record are complete. No other task can find the page.
+/// A page that is about to be added to a file, under the file's invalidate lock held for reading. The frame's
+/// contents and record are complete. No other task can find the page before it is published.
 pub(crate) struct NewPage<'m> {
     word: &'m AtomicU64,
     pfn: Pfn,

@@ -29,6 +29,10 @@
 //! child were unlinked, so both grace periods wait for that reader.
 //!
 //! The caller defines the meaning of the words and which tasks may write them.
+//!
+//! `radix_tests.rs` tests the tree on its own, and `radix_loom_tests.rs` a prune with concurrent readers. A
+//! leaf that is freed without a grace period makes `reader_finds_old_or_new_word_while_leaf_is_replaced`
+//! fail.
 #![expect(unsafe_code, reason = "owns nodes that are linked by atomic pointers")]
 
 use allocator_api2::{alloc::AllocError, boxed::Box};
@@ -46,7 +50,8 @@ use freehold_sync::{
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Number of index bits per level. Small under a schedule checker, so that trees have few children.
+/// Number of index bits per level. Small under a schedule checker (loom, shuttle), so that nodes have few
+/// children.
 const BITS: u32 = if CHECKED { 2 } else { 6 };
 const FAN: usize = 1 << BITS;
 
@@ -79,7 +84,7 @@ impl<'g> Stay<'g> {
     }
 }
 
-/// Proof of exclusive access: no other task can reach the tree.
+/// Proof of exclusive access: no other task can reach the tree. Used when a file is dropped, and by tests.
 pub(in crate::file) struct Alone;
 
 impl Locked for Alone {}
@@ -88,8 +93,8 @@ impl Locked for Alone {}
 struct Node {
     /// Used by the host after the node is unlinked. The first field, so that it has the node's address.
     head: RcuHead,
-    /// Shift that selects the child of an index. The children of a node of shift `BITS` are leaves. Never
-    /// changes.
+    /// Number of low index bits that the nodes below decide. The children of a node of shift `BITS` are
+    /// leaves. Never changes.
     shift: u32,
     /// Null or a child: a `Leaf` if `shift` is `BITS`, otherwise a `Node` of shift `shift - BITS`.
     children: [AtomicPtr<u8>; FAN],

@@ -1,9 +1,14 @@
-//! Tests of the radix tree alone.
+//! Tests of the radix tree on its own, without a file and mostly with one thread.
+//!
+//! The tests use [`Alone`] as the proof of the lock. [`words`] and [`nodes`] show the contents and the size
+//! of a tree. The expected number of nodes follows from 64 words per leaf; `radix_loom_tests.rs` tests
+//! concurrent readers.
 
 use super::*;
 use alloc::vec::Vec as StdVec;
 use freehold_machine::Machine;
 
+/// Returns the index and the value of each word of `range` that is not zero.
 fn words(tree: &Radix, range: Range<u64>) -> StdVec<(u64, u64)> {
     let mut found = StdVec::new();
     let _: ControlFlow<()> = tree.each(Stay::locked(&Alone), range.into(), |index, word| {
@@ -105,6 +110,7 @@ fn nodes(tree: &Radix) -> usize {
     tree.node(tree.root.load(Relaxed)).map_or(0, |root| below(tree, root))
 }
 
+/// Prunes the tree and waits until the unlinked nodes are freed.
 fn prune(tree: &Radix, range: Range<u64>) {
     tree.prune_alone::<Machine>(range);
     <Machine>::rcu_barrier();

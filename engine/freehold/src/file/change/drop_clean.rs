@@ -1,4 +1,5 @@
-//! Dropping pages from a cache that are unused and that the store behind the file also has.
+//! Dropping clean pages from a cache: pages that are not in use, and whose contents the store behind the file
+//! also has.
 //!
 //! ```text
 //! mark      a page that seems unused is marked as leaving: later lookups do not find it
@@ -15,6 +16,12 @@
 //! All of this happens under the invalidate lock held for writing. The call takes the lock only if it is
 //! free, because pagers run with the lock held for reading. A fault that reaches a page in between waits for
 //! the lock, and then finds the page or reads it again.
+//!
+//! The embedder calls [`Mapping::drop_clean`], and `engine/trim.rs` calls
+//! [`drop_clean_up_to`](Mapping::drop_clean_up_to) for all files. Each check is removed by one of the
+//! mutations `memory-drop-dirty`, `memory-drop-only-copy`, `memory-drop-referenced` and `memory-drop-waits`
+//! in `xtask/mutants`, and tests of `tests/files/drop_clean.rs` then fail. `shuttle_engine/drop_clean.rs`
+//! drops pages while other tasks begin to use them.
 
 use crate::{
     Pfn,

@@ -1,4 +1,17 @@
-//! Changes of a file that affect the page table entries for its pages.
+//! Changes of a file that affect the page-table entries for its pages.
+//!
+//! | file | operation |
+//! | --- | --- |
+//! | `truncate.rs` | truncation and hole punching: removes pages, and explains why no fault maps a removed page |
+//! | `unmap.rs` | clears the entries of pages, for the other operations |
+//! | `write_back.rs` | writes dirty pages to the store |
+//! | `exchange.rs` | moves a page to another frame |
+//! | `drop_clean.rs` | drops clean pages that are not in use |
+//! | `revoke.rs` | revokes the frames of a device |
+//!
+//! These operations find the entries through the VMAs that map the file (`rmap/tree/`), under the i_mmap
+//! lock. None of them may take a lock of an address space, because those locks come before the locks of a
+//! file. `mapping.rs` (in the folder above) has the states of a page.
 
 mod drop_clean;
 mod exchange;

@@ -20,6 +20,10 @@
 //! Code that maps no page of the file raises no count. Such code calls [`is_inside`](Mapping::is_inside)
 //! under the lock of its table, which checks the size of the file. A fence in `is_inside` and one before the
 //! zap give the same guarantee.
+//!
+//! `remove.rs` implements the steps (`cut`), and `unmap.rs` the zap. The order publish, mark, zap, count,
+//! drop must not change. `shuttle_files.rs` in `lab/freehold-machine/tests` and `shuttle_engine/files.rs` run
+//! truncation and hole punching concurrently with faults (hazards C-26, C-37).
 
 use crate::{
     PAGE_SIZE,

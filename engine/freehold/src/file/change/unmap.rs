@@ -1,4 +1,10 @@
-//! Clearing the entries that map pages of a file.
+//! Clearing the page-table entries that map pages of a file, in all address spaces.
+//!
+//! Truncation, hole punching, revocation and memory failure (`rmap/lose.rs`) call [`unmap`](Mapping::unmap);
+//! a page that moves uses [`unmap_present`](Mapping::unmap_present). The walk holds the i_mmap lock for
+//! reading, which keeps the VMAs in the tree, and takes the locks of page tables one at a time. Every entry
+//! must be flushed before the i_mmap lock is released (hazard C-58). Huge pages of pools are cleared by
+//! `hugetlb/unmap_file.rs`, because their tables may be shared.
 
 use crate::{
     PAGE_SHIFT, VirtAddr,
@@ -9,7 +15,7 @@ use crate::{
 use freehold_vmspace::{PageIndex, PageRange, Zap};
 
 impl<P: Platform> Mapping<P> {
-    /// Returns how entries of `vma` for removed pages are zapped.
+    /// Returns how the entries of `vma` for removed pages are zapped: which markers and private copies stay.
     fn zap_of(&self, vma: &Vma<P>, copies: Copies) -> Zap {
         match copies {
             // Linux drops write protection of huge pages of a pool beyond the end of the file.

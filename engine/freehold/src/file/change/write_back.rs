@@ -1,4 +1,15 @@
 //! Writing the dirty pages of a file back to its store.
+//!
+//! msync (`call/msync.rs`) and the embedder, for fsync or before it drops a file, call
+//! [`write_back`](Mapping::write_back). Two steps follow each other for each page. First every entry through
+//! which stores reach the file loses its write permission and its dirty bit, and the page is marked dirty if
+//! the entry was. Then the pager writes each dirty page, with the frame locked. The order matters: a store
+//! during the write then faults and makes the page dirty again.
+//!
+//! A page must stay dirty if its write fails. `tests/files/mapped.rs` tests write-back of cached files, and
+//! `tests/files/direct.rs` that of direct files. The number of visited entries must depend on the cached
+//! pages and not on the size of mappings: `write_back_visits_cached_pages_instead_of_mapped_ranges` fails
+//! otherwise.
 
 use crate::{
     file::{IoError, Mapping, cache::lookup::CachedPage},
@@ -54,6 +65,7 @@ impl<P: Platform> Mapping<P> {
         if self.lost.swap(false, Relaxed) { Err(IoError) } else { result }
     }
 
+    /// Writes one page if it is dirty. If the write fails, the page stays dirty.
     fn write_back_page(&self, index: PageIndex, page: &CachedPage<'_, P>) -> Result<(), IoError> {
         // A second write-back waits for this lock. The second write-back then finds the page clean only after
         // the page is written.

@@ -1,5 +1,4 @@
-//! Files whose pages are frames of the storage itself (DAX, once called xip). Nothing is copied, and there is
-//! no cache.
+//! Files whose pages are frames of the storage itself (DAX). Nothing is copied, and there is no cache.
 //!
 //! The index of the file contains frames of the storage, as the index of another file contains frames of the
 //! cache. While a frame is in the index, the frame's record counts references as for any other frame. The
@@ -24,6 +23,9 @@
 //!
 //! A page is never both clean and writable. A store fault makes both the entry and the page dirty.
 //! Write-back, or a call that removes the entry, transfers the entry's dirty bit to the page after the flush.
+//!
+//! `tests/files/direct.rs` uses a storage (`tests/support/storage.rs`) that loses stores which were not made
+//! durable, and `shuttle_engine/direct.rs` returns frames while other tasks use them.
 
 use crate::{
     PAGE_SIZE, Pfn,

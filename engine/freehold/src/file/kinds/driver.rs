@@ -1,17 +1,22 @@
-//! The mmap hook of a file that is not made of pages: the request that its driver gets and the answers that
-//! the driver may give.
+//! The mmap hook of a device file: the request that the driver gets, and the answers that the driver may
+//! give.
 //!
 //! The hook sees only the request. There is no VMA yet, and no part of the answer is published before every
 //! step that can fail has succeeded. If the hook gives up half-way, or if the engine runs out of memory
 //! afterwards, there is nothing to undo: the objects that the hook made are dropped, and `close` is never
 //! called without a preceding `open` (hazard C-31).
+//!
+//! `call/mmap/driver.rs` calls the hook and stores the answer. `special.rs` has the object that the hook
+//! returns, and the other hooks. An answer with flags or frames that the rules do not allow must be refused
+//! here, because the frames become visible to a program. `tests/special/hooks.rs` and
+//! `tests/special/mapping.rs` have the tests.
 
 use crate::file::{File, ForeignFrames, Special, VmaInfo};
 use crate::{PAGE_SHIFT, Pfn, counted::Counted, error::MmapError, platform::Platform, vma::flags::VmFlags};
 use allocator_api2::vec::Vec;
 use freehold_vmspace::UserRange;
 
-/// The driver of a [file](File::with_driver) that has no pages.
+/// The driver of a [device file](File::with_driver), which has no pages.
 pub trait Driver<P: Platform>: Send + Sync + 'static {
     /// The mmap hook. Answers `request` with the object to map. A new [`Special`] has its own private data.
     /// If the driver returns the same `Special` again, adjacent VMAs over it may merge, if their flags allow
@@ -26,7 +31,7 @@ pub trait Driver<P: Platform>: Send + Sync + 'static {
     fn mmap(&self, request: &mut MapRequest<'_, P>) -> Result<Counted<Special<P>>, MmapError>;
 }
 
-/// Contiguous frames for contiguous pages.
+/// Contiguous frames that are mapped at contiguous addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The addresses of the pages.
@@ -67,7 +72,7 @@ impl<'r, P: Platform> MapRequest<'r, P> {
         self.mmu
     }
 
-    /// Returns the VMA as it will be unless it merges with a neighbour.
+    /// Returns the description of the VMA to be created, which may still merge with a neighbour.
     pub fn vma(&self) -> &VmaInfo {
         &self.info
     }

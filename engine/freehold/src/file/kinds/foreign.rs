@@ -1,4 +1,9 @@
-//! Frames that the engine does not own, with their owner's promise that programs may use them.
+//! Frames that the engine does not own ([`ForeignFrames`]), with the promise of their owner that programs may
+//! use them.
+//!
+//! Hooks of special mappings (`special.rs`), drivers (`driver.rs`) and pagers (`pager.rs`) return such
+//! frames. The engine maps them, but neither counts nor frees them. Only the unsafe constructor creates a
+//! value, and no function of this file may produce a frame outside the promised range.
 #![expect(unsafe_code, reason = "the caller that names frames vouches for their ownership")]
 
 use crate::Pfn;

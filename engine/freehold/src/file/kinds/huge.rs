@@ -1,8 +1,14 @@
 //! Files of huge pages: hugetlbfs, memfd_create(MFD_HUGETLB), and the files that MAP_HUGETLB maps.
 //!
 //! The rules of every file ([`file`](crate::file)) apply to their pages, in units of huge pages. Three things
-//! differ: the source of a page, the reservations, and the removal of a page, which also unshares page
-//! tables.
+//! differ. The pages come from a pool. The file can have reservations in the pool. Removing a page also
+//! unshares page tables.
+//!
+//! `hugetlb/mod.rs` has the locks and the reading order. `hugetlb/fault/` maps the pages, `huge_allocate.rs`
+//! allocates them in advance, and `hugetlb/state/reserves.rs` keeps the reservations. A page that is taken
+//! from the pool and not published must return to the pool with its reservation, if it used one. The tests
+//! compare the counts of the pool: `tests/hugetlb/pools.rs`, and `tests/hugetlb/failed_calls.rs` for calls
+//! that fail.
 
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,

@@ -1,4 +1,9 @@
-//! Allocation of pages of a file of huge pages before their first access (fallocate).
+//! fallocate of a file of huge pages: allocates pages before their first access.
+//!
+//! Pages inside the file are allocated like those of a fault (`fill.rs`). Pages beyond the end are created
+//! where no lookup finds them, and become visible when the new size is published. The size must be published
+//! last, because a fallocate that fails must leave the file as long as it was, without pages beyond its end.
+//! `failed_fallocate_does_not_enlarge_the_file` in `tests/hugetlb/failed_calls.rs` tests that.
 
 use crate::{
     file::{FillError, LOST, MAX_BYTES, Mapping, Word},
@@ -34,7 +39,7 @@ impl<P: Platform> Mapping<P> {
         self.may_resize(end.max(old))?;
         let [from, to, inside] = [bytes.start, end, old].map(|byte| PageIndex::new(byte >> shift));
         PageRange::new(from, to.min(inside)).into_iter().try_for_each(|index| self.fill(index))?;
-        // The pages beyond the end that were not reserved before this call.
+        // `fresh` lists the pages beyond the end that were not reserved before this call.
         let (first, fresh) = (from.max(inside), IndexSet::new());
         for index in PageRange::new(first, to) {
             if let Err(error) = self.fill_beyond(huge, index, &fresh) {
@@ -82,8 +87,8 @@ impl<P: Platform> Mapping<P> {
             word.store(0, Relaxed);
             if let Some(pfn) = old.held() {
                 self.invalidate.went(1);
-                // If there was no memory for `forget`, the index of the page stays reserved. The pool then
-                // keeps the reservation as well.
+                // If there was no memory for `forget`, the index of the page counts as reserved. The pool
+                // then keeps a reservation for it as well.
                 if !forgotten {
                     self.files().memory().restore_reservation(pfn, huge.size);
                 }

@@ -1,4 +1,16 @@
-//! Special kinds of files.
+//! Special kinds of files: the rules in which they differ from a file with a page cache and a backing store.
+//!
+//! | file | kind |
+//! | --- | --- |
+//! | `direct.rs` | files whose pages are frames of the storage (DAX) |
+//! | `driver.rs`, `special.rs`, `foreign.rs` | devices: the mmap hook, the mapping with its other hooks, frames that the engine does not own |
+//! | `huge.rs`, `huge_allocate.rs` | files of huge pages of pools, and fallocate of such files |
+//! | `secret.rs` | secret memory |
+//! | `segment.rs` | System V shared memory |
+//! | `shmem_huge.rs` | settings for blocks of shared memory |
+//! | `zeroes.rs` | devices of zeroes |
+//!
+//! `mapping.rs` (in the folder above) has the rules of every file. A file's kind never changes.
 
 mod direct;
 pub(super) mod driver;

@@ -1,9 +1,9 @@
 //! System V shared memory, as far as address spaces need it: the memory, and the number of its attachments.
 //!
-//! The embedder manages keys, permissions, identifiers and times. This module decides when the memory is
-//! freed: once the segment is marked as removed *and* is not attached. Each VMA that maps the segment counts
-//! as an attachment. A fork and a split therefore increment the count, and an unmapped fragment decrements
-//! it. Each attempt to attach the segment counts while it runs (hazard C-71).
+//! The embedder manages keys, permissions, identifiers and times. This file decides when the memory is freed:
+//! when the segment is marked as removed *and* is not attached. Each VMA that maps the segment counts as an
+//! attachment. A fork and a split therefore increment the count, and an unmapped fragment decrements it. Each
+//! attempt to attach the segment counts while it runs (hazard C-71).
 //!
 //! | state | meaning | becomes |
 //! | --- | --- | --- |
@@ -11,6 +11,10 @@
 //! | n attached, marked | still in use; may still be attached by identifier | another n; destroyed, by the task that decrements n to 0; ending, by a mapping that replaces all n VMAs |
 //! | n attached, marked, ending | one call is removing all n VMAs; the segment cannot be attached any more | n - 1; destroyed, by the task that decrements n to 0 |
 //! | 0 attached, marked (ending or not) | destroyed; the segment cannot be attached any more | |
+//!
+//! `call/shm.rs` attaches and detaches segments. `object.rs` reports each VMA that begins or ends. The task
+//! that brings the state to "0 attached, marked" frees the memory, exactly once, and must hold no lock.
+//! `tests/shm.rs` and `shuttle_engine/segments.rs` have the tests.
 
 use crate::{
     counted::{Counted, Shared},

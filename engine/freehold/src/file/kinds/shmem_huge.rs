@@ -1,5 +1,11 @@
-//! Size of the blocks that the first access to shared memory allocates: the settings of Linux's
-//! `shmem_enabled` files.
+//! Settings for blocks of shared memory: how many pages the first access to shared memory allocates together
+//! (multi-size THP).
+//!
+//! The settings are those of Linux's `shmem_enabled` files and of the mount option `huge` of tmpfs.
+//! [`SharedBlocks`] is the setting of an engine and [`SharedHuge`] the policy in it or of a mount. [`Sizes`]
+//! is the answer for one piece of memory. This file only computes the answer. `fault/shmem_mthp.rs` asks for
+//! it in a fault, and `cache/mthp.rs` (in the folder above) adds the blocks. `Files` keeps the settings in
+//! one word, which a fault reads without a lock. `tests/huge/shared.rs` tests all settings.
 
 use crate::PAGE_SIZE;
 use freehold_pagetable::Level;
@@ -34,8 +40,8 @@ impl SharedHuge {
         Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
     }
 
-    /// Returns the places where blocks of the sizes `sizes` are allowed. `advised` says whether MADV_HUGEPAGE
-    /// applies to the memory.
+    /// Returns the conditions under which blocks of the sizes `sizes` are allowed. `advised` says whether
+    /// MADV_HUGEPAGE applies to the memory.
     fn sizes(self, sizes: u64, advised: bool) -> Sizes {
         let none = Sizes::default();
         match self {
@@ -75,7 +81,7 @@ pub struct SharedBlocks {
     pub inherit: u64,
 }
 
-/// Sizes of blocks that are allowed at some place. Each field is a sum of sizes in bytes.
+/// Sizes of blocks that are allowed in some memory, by condition. Each field is a sum of sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Sizes {
     /// Sizes that are allowed regardless of the file's length.
@@ -112,6 +118,7 @@ impl SharedBlocks {
         bits << u8::BITS | u64::from(self.all as u8)
     }
 
+    /// Returns the settings that [`word`](Self::word) packed.
     pub(crate) fn of(word: u64) -> Self {
         let sum = |n: u32| ((word >> (u8::BITS + n * Self::BITS)) * Self::SMALLEST) & Self::SIZES;
         let all = SharedHuge::of(word as u8);

@@ -5,17 +5,21 @@
 //! split, fork, mremap) share the `Special` and count references to it. The `Special` is dropped once, after
 //! the last of them (hazard C-30). The embedder owns the frames: the engine neither counts nor frees them.
 //!
-//! A hook gets a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space. A hook
-//! that has its own handle must not use it: most hooks run with locks of the address space held, and the
-//! lock-order checker reports a hook that waits for those locks (hazards C-6, C-31). A hook may take its own
-//! locks, if the engine is never called with them held. The only exception is [`Mapping::revoke`], which may
-//! be called with those locks held. [`VmOps`] lists when each hook runs.
+//! A hook gets a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space. A
+//! driver that has a handle of its own must not use the handle in a hook: most hooks run with locks of the
+//! address space held, and the lock-order checker reports a hook that waits for those locks (hazards C-6,
+//! C-31). A hook may take its own locks, if the engine is never called with them held. The only exception is
+//! [`Mapping::revoke`], which may be called with those locks held. [`VmOps`] lists when each hook runs.
 //!
 //! # Revoking frames
 //!
-//! A device that loses its frames revokes them (`file/change/revoke.rs`). An entry that a hook's answer leads
-//! to is made in a read section in which no revocation has occurred since the hook was called ([`Asked`]).
-//! Otherwise the hook is called again.
+//! A device that loses its frames revokes them (`file/change/revoke.rs`). The engine makes an entry from a
+//! hook's answer in a read section, and only if no revocation has occurred since the hook was called
+//! ([`Asked`]). Otherwise it calls the hook again.
+//!
+//! `fault/special.rs` and `call/mmap/driver.rs` make entries. `call/special.rs` installs special mappings
+//! without a device. `tests/special` has the tests: `hooks.rs` for the rules of hooks, `random.rs` for the
+//! balance of `open` and `close`.
 
 use crate::{
     Pfn,
@@ -197,7 +201,7 @@ impl<P: Platform> Special<P> {
         self.mapping.as_ref()
     }
 
-    /// Records the number of revocations. Must be called before a hook is called for frames.
+    /// Reads the number of revocations. Must be called before a hook is called for frames.
     pub(crate) fn ask(&self) -> Asked<'_, P> {
         self.mapping().map_or(Asked { of: None }, |mapping| mapping.asking())
     }
@@ -276,7 +280,7 @@ impl<P: Platform> VmOps<P> for Frames {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Records the number of revocations. Must be called before a hook is called for frames.
+    /// Reads the number of revocations. Must be called before a hook is called for frames.
     pub(crate) fn asking(&self) -> Asked<'_, P> {
         Asked { of: Some((self, self.revocations())) }
     }

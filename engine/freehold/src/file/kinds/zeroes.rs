@@ -4,6 +4,10 @@
 //! and in merges, for which adjacent VMAs need the same file and consecutive offsets. A shared mapping of a
 //! file that was not opened for writing is treated in the same way, because no task can store to such a
 //! mapping. Every other shared mapping is its own shared memory, as if there were no file.
+//!
+//! This file only creates the device. mmap chooses the object of the mapping (`resolve_kind` in
+//! `call/mmap/mod.rs`), and `Object::Zeroes` in `object.rs` marks the private memory. `tests/mmap/zeroes.rs`
+//! has the tests.
 
 use crate::{
     counted::Counted,
