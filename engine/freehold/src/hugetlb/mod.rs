@@ -33,6 +33,9 @@
 //! the page in, and starts over. As for every file (see [`file`](crate::file)), pages are looked up, counted,
 //! and checked again under the lock of the table. Neither truncation nor migration therefore needs the fault
 //! mutex.
+//!
+//! `tests/hugetlb` tests calls and counts of pools, `shuttle_engine/hugetlb.rs` concurrent calls.
+//! `docs/guide/hugetlb.md` introduces the subject.
 
 pub(crate) mod fault;
 mod moves;

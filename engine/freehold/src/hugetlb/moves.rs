@@ -1,5 +1,14 @@
-//! Moving huge pages to other addresses (mremap), and copying them into a child (fork). `hugetlb/sharing.rs`
-//! lists the tasks that can meet a move, and the locks that exclude them.
+//! Moving huge pages to other addresses (mremap), and copying them into a child (fork).
+//!
+//! `call/mremap/pages.rs` calls [`prepare_huge_pages`](AddressSpace::prepare_huge_pages) before its first
+//! change, and [`move_huge_pages`](AddressSpace::move_huge_pages) after it. `call/fork.rs` calls
+//! [`copy_huge_pages`](AddressSpace::copy_huge_pages). The head of `sharing.rs` lists the tasks that can meet
+//! a move, and the locks that exclude them.
+//!
+//! Both VMAs of a move must be closed, so that their tables cannot be shared, before the target's tables are
+//! allocated. Otherwise another task can add entries for which the target has no table, or fill an entry that
+//! the move is about to fill: `mremap_concurrent_with_a_short_share` and
+//! `tables_of_a_move_target_are_not_shared_early` in `shuttle_engine/hugetlb.rs` then fail.
 
 use super::HugePageSize;
 use super::sharing::{HugeMove, SPAN};
@@ -43,8 +52,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Moves the entries of `from`, in `source`, to the same offsets in the range that starts at `to`.
-    /// Entries in tables that were shared stay in those tables; faults find their pages again. The target
-    /// takes over the source's reservations.
+    /// Entries of tables that were shared do not move: they stay in these tables, and faults at the target
+    /// find the pages of the file again. The target takes over the source's reservations.
     ///
     /// Excludes walkers of the reverse map, at most for the time that the entries of one table take. No
     /// walker can therefore miss an entry at both places. The caller has write-locked both VMAs.

@@ -1,4 +1,10 @@
-//! The pools of huge pages of an engine.
+//! Operations of an engine on its pools of huge pages, and the creation of the additional state of a VMA of
+//! huge pages.
+//!
+//! The pools themselves are in `freehold-vmspace` (`freehold-vmspace/src/memory/pool.rs`); an engine has one
+//! for each page size. `space/change/split_merge.rs` calls `hugetlb_part` for each VMA that it allocates.
+//! Every VMA of huge pages must get this state: `split_between_two_shared_tables_survives_failures` in
+//! `tests/hugetlb/oom.rs` fails otherwise. `tests/hugetlb/pools.rs` tests the sizes of pools.
 
 use super::{HugePageSize, HugePool, state::vma_lock::HugetlbVma};
 use crate::{

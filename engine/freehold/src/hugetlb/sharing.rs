@@ -1,45 +1,50 @@
 //! PMD tables that address spaces share, and the lock that keeps them in place for a fault.
 //!
-//! Two VMAs share one table if they map the same part of a file with the same flags. The part must be at
-//! least 1 GiB long, and its addresses must allow one table to serve both. The first fault in such a span
-//! searches the file's VMAs for one that already has a table.
+//! Two VMAs share one table if they map the same part of a file with the same flags. The part must contain
+//! the whole range of a table, 1 GiB ([`SPAN`]), and must begin at a multiple of 1 GiB in both VMAs. The
+//! first fault in such a range searches the file's VMAs for one that already has a table.
 //!
 //! ```text
 //! share      i_mmap shared      find a table and link it; from then on both VMAs see each other's entries
 //! unshare    i_mmap exclusive   unlink the table; flush all its translations; wait for walks without locks
 //! ```
 //!
-//! An entry in a shared table changes for all spaces that share it. A call must therefore unshare first if it
-//! changes entries for one address space only, or removes an entry and flushes only its own CPUs. The tables
-//! must then stay unshared until the call ends ([`ClosedTables`]). While a VMA [allows sharing](HugetlbVma),
-//! other VMAs may share its tables and it may share theirs. The exception is a file in which a walk over all
-//! VMAs waits for a busy one: no VMA of such a file starts to share a table
-//! ([`apart`](crate::hugetlb::state::huge_file::HugeFile)).
+//! A shared table belongs to several address spaces, so a change of one of its entries changes all of them. A
+//! call must therefore unshare a table before it does one of two things: change entries for its own address
+//! space only, or remove an entry and flush only the CPUs of its own address space. The table must then stay
+//! unshared until the call ends.
+//!
+//! A VMA is *open* while its flag `sharing_allowed` ([`HugetlbVma`]) is set: it may share tables with other
+//! open VMAs. A VMA whose flag is clear is *closed* ([`ClosedTables`]). A walk over all VMAs of a file
+//! ([`each_alone`](Mapping::each_alone)) sometimes waits for the lock of one VMA. From this wait until the
+//! end of the walk, no VMA of the file starts to share a table, even if it is open (`apart` in
+//! `state/huge_file.rs`).
 //!
 //! | call | its tables stay unshared because |
 //! | --- | --- |
-//! | munmap, exit | the VMA never allows sharing again |
-//! | mprotect, DONTNEED, registration | the VMA does not allow sharing during the call ([`UnsharedTables`]) |
-//! | mremap | neither of the two VMAs allows sharing during the call |
+//! | munmap, exit | the VMA is closed permanently |
+//! | mprotect, DONTNEED, registration with a userfaultfd | the VMA is closed during the call ([`UnsharedTables`]) |
+//! | mremap | both VMAs are closed during the call |
 //! | a userfaultfd that fills, protects, poisons | the VMA is registered, and registered VMAs share no tables |
 //! | truncation, hole punch, migration | the call holds i_mmap exclusively, VMA by VMA |
-//! | a split inside a span | the call holds i_mmap exclusively (hazard C-12), and no fault can be running |
+//! | a split inside the range of one table | the call holds i_mmap exclusively (hazard C-12), and no fault can run in the VMA |
 //!
-//! A task may fill an empty slot without unsharing, because the page at that offset of the file is the same
-//! for all VMAs.
+//! A task may fill an empty entry of a shared table without unsharing the table, because the page at that
+//! offset of the file is the same for all VMAs.
 //!
 //! # mremap
 //!
-//! A move involves two VMAs that map the same pages of the file. Other tasks can find both:
+//! A move involves two VMAs that map the same pages of the file, the source and the target. Other tasks can
+//! find both through the file:
 //!
 //! | step of the move | source | target |
 //! | --- | --- | --- |
-//! | before | open: its tables may be shared | created, not visible to other tasks: VMAs of huge pages do not merge |
+//! | before | open: its tables may be shared | created, and not visible to other tasks, because VMAs of huge pages do not merge |
 //! | closed | closed, with unshared tables: entries may be removed but not added | closed |
 //! | prepared | unchanged | has empty tables for the entries of the source |
 //! | linked | unchanged | found and skipped by faults of other VMAs |
 //! | moved | empty | has the entries of the source; entries made by a userfaultfd are visible only here |
-//! | after | open for a short time, until munmap closes it finally | open: a fault that shares a table sees all moved entries |
+//! | after | open for a short time, until its removal closes it permanently | open: a fault that shares a table sees all moved entries |
 //!
 //! If the source were open while the target is prepared, a task could share one of its tables, fill it and
 //! unshare it, and the target would have no table for the new entries. If the target were open before the
@@ -51,8 +56,14 @@
 //! and the target is write-locked from before it can be found. The move therefore does not need the two
 //! hugetlb VMA locks, which have the same rank.
 //!
-//! With [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock) a fault holds i_mmap shared for its
-//! whole duration instead of the VMA's lock, and a zap holds i_mmap exclusively: Linux 5.7 to 6.0.
+//! With [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock), as in Linux 5.7 to 6.0, a fault holds
+//! i_mmap shared until its end instead of the hugetlb VMA lock, and a zap holds i_mmap exclusively.
+//!
+//! # Neighbours
+//!
+//! `tables.rs` shares tables in faults, `zap.rs`, `unmap_file.rs` and `moves.rs` use the functions of this
+//! file. `mod.rs` has the order of the locks. `tests/hugetlb/shared.rs` and `shuttle_engine/hugetlb.rs` test
+//! sharing, and `check_shared_tables` in `tables.rs` checks its rules in every test that calls `check`.
 
 use super::state::HugePageSize;
 use crate::{
@@ -77,7 +88,7 @@ pub(crate) const SPAN: u64 = Level::Pmd.table_span();
 pub(crate) enum SharedTablesGuard<'v, P: Platform> {
     /// No lock: the tables cannot be unshared.
     Own,
-    /// The VMA's lock.
+    /// The hugetlb VMA lock.
     #[expect(dead_code, reason = "held until dropped")]
     Vma(RwSemReadGuard<'v, P>),
     /// The file's i_mmap lock.

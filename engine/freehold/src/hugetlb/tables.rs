@@ -1,5 +1,11 @@
-//! Tables that address spaces share: keeping them in place, filling them, unsharing them.
-//! `hugetlb/sharing.rs` describes when tables are shared.
+//! Page tables of 2 MiB entries that address spaces share: keeping them in place, sharing one in a fault,
+//! unsharing one for a split.
+//!
+//! `sharing.rs` describes when tables are shared, and which locks prevent that. Faults (`fault/place.rs`),
+//! remote access, reports and userfaultfds call [`keep_tables`](AddressSpace::keep_tables) before they look
+//! up a table of a VMA of huge pages, and keep the result until they have finished with the table. A table
+//! that is looked up without it may be unshared and freed during the use. `check_shared_tables` checks the
+//! rules after tests.
 
 use super::sharing::{SPAN, SharedTablesGuard, unshare};
 use crate::{
@@ -16,7 +22,8 @@ use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns the file whose i_mmap lock keeps the tables of `vma` in place. Returns `None` if a lock of the
-    /// VMA keeps the tables in place. Only this function reads the setting that chooses the lock.
+    /// VMA keeps them in place. The setting `Locking::hugetlb` chooses, and only this function reads the
+    /// setting.
     pub(super) fn kept_by_file<'v>(&self, vma: &'v Vma<P>) -> Option<&'v File<P>> {
         let file = vma.object().file().map(|file| &**file);
         file.filter(|_| self.locking().hugetlb == HugetlbLock::FileLock)
@@ -58,8 +65,9 @@ impl<P: Platform> AddressSpace<P> {
         if whole && vma.shares(UserRange::at(span, SPAN)) {
             match kept {
                 SharedTablesGuard::File(lookups) => self.share_table(vma, file, span, lookups)?,
-                // Before this lock is released, a shared table is linked, or the space keeps a table of its
-                // own that other spaces can find.
+                // A shared table is linked before this lock is released. If no table was found, the space
+                // makes a table of its own after the release, and faults of other spaces may share that
+                // table.
                 SharedTablesGuard::Vma(_) | SharedTablesGuard::Own => {
                     self.share_table(vma, file, span, &file.mapping().mappers())?
                 }

@@ -1,8 +1,13 @@
-//! Unmapping huge pages from unshared page tables.
+//! Unmapping huge pages from unshared page tables: the pages of a VMA, or the pages of a file in all VMAs.
 //!
 //! The functions here clear entries and put the pages into a gather, which flushes and frees them. They must
 //! not meet a table that other spaces share: `sharing.rs` unshares the tables first, and keeps them unshared
 //! during the call. The caller holds the locks that this needs (see [`hugetlb`](super)).
+//!
+//! `zap.rs` calls [`zap_own`] for one VMA. `file/change/unmap.rs` calls
+//! [`unmap_huge_pages`](Mapping::unmap_huge_pages) for truncation, hole punching and moved pages. The
+//! reservation of a private page must be restored when its owner discards the page, also if another task
+//! still has a reference: `tests/hugetlb/pages_in_use.rs` tests that.
 
 use super::state::{HugePageSize, reserves::Reserves};
 use crate::{PAGE_SHIFT, Pfn, file::Mapping, platform::Platform, vma::Vma};

@@ -1,4 +1,12 @@
-//! Unmapping the huge pages of a VMA.
+//! Unmapping the huge pages of a VMA, for munmap and for MADV_DONTNEED.
+//!
+//! `space/change/unmap.rs` calls [`zap_huge_pages`](AddressSpace::zap_huge_pages) for a detached VMA, and
+//! `call/madvise/pages.rs` calls [`discard_huge_pages`](AddressSpace::discard_huge_pages) for a mapped one.
+//! `unmap_file.rs` clears the entries.
+//!
+//! The VMA must be closed and its tables unshared before an entry is cleared. Otherwise another address space
+//! loses the entry, or shares a table that is being emptied: `table_being_emptied_does_not_become_shared` in
+//! `tests/munmap/file_walks.rs` tests that.
 
 use super::{sharing::leave_tables, unmap_file::zap_own};
 use crate::{
@@ -12,9 +20,9 @@ impl<P: Platform> AddressSpace<P> {
     /// Unmaps all pages of `vma`, which is detached. First unshares the VMA's tables, then clears the entries
     /// of the tables that remain.
     ///
-    /// No fault can occur in this VMA, and its tables are never shared again. After the first step all its
-    /// tables are unshared, so other tasks wait at i_mmap only for the first step, which handles 512 pages at
-    /// a time, and not for the zap.
+    /// No fault can occur in this VMA, and after the first step its tables are unshared and are never shared
+    /// again. Other tasks that need i_mmap wait only for the first step, which unlinks 512 pages with each
+    /// table, and not for the zap.
     pub(crate) fn zap_huge_pages(&self, vma: &Vma<P>, gather: &mut VmGather<'_, P>) {
         let Some(file) = vma.object().file() else { return };
         let kept_by_file = self.kept_by_file(vma).is_some();

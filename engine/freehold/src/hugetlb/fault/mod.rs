@@ -8,15 +8,22 @@
 //! private, store   grants write permission if the page is exclusive; otherwise maps a copy
 //! ```
 //!
-//! If a userfaultfd has write-protected an absent page, the new entry takes the write protection over from
-//! the marker.
+//! If a userfaultfd has write-protected an absent page, its entry is a marker. An entry that replaces the
+//! marker is write-protected too.
 //!
 //! A private page is allocated and copied under the fault mutex of its offset in the file. For a shared page
 //! the file takes the same mutex.
 //!
 //! If the pool is empty, an access is a bus error. There is one exception: the process that made a private
-//! mapping has reservations for its pages. If such a process shares a page with another process since a fork,
-//! and the pool has no page left for a copy, the other process loses the page.
+//! mapping has reservations for its pages, and must get a page for each store. If the process shares a page
+//! with a child since a fork, and the pool has no page left for a copy, the child loses the page.
+//!
+//! `resolve` in `fault/mod.rs` calls [`hugetlb_fault`](AddressSpace::hugetlb_fault) with the VMA unchanged.
+//! `place.rs` takes private pages from the pool, and `file/kinds/huge.rs` the pages of files. An entry that
+//! was read without the lock of its table is a hint: it is checked again under the lock, together with the
+//! size of the file. A page that was taken and not mapped must return to the pool with its reservation.
+//! `tests/hugetlb/pages_in_use.rs` tests pages that another task uses, and `shuttle_engine/hugetlb.rs`
+//! concurrent faults.
 
 pub(crate) mod place;
 

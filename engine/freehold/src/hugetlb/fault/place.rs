@@ -1,9 +1,13 @@
-//! The place of a huge page of a pool: its table, its entry, and the page that a private mapping allocates
-//! for it. Used by faults and by the pager of a userfaultfd.
+//! The place of a huge page of a pool in a VMA ([`HugePlace`]): its table, its entry, and the page that a
+//! private mapping allocates for it. Faults (`mod.rs`) and the pager of a userfaultfd (`uffd/fill_huge.rs`)
+//! use it.
 //!
 //! A page that was taken but not mapped must be discarded before the fault mutex is released. Until then no
 //! other task uses or renews the page's reservation. The caller keeps the VMA unchanged and its tables in
 //! place, as [`hugetlb`](crate::hugetlb) describes; the functions here take only the locks that they return.
+//!
+//! Mutations `uffd-pool-marker` and `uffd-pool-reservation` in `xtask/mutants` name the tests of the marker
+//! and of the reservation.
 
 use crate::{
     Pfn, VirtAddr,
@@ -22,10 +26,13 @@ use freehold_vmspace::{HugePageSize, PageIndex, TakeError};
 
 /// A place for a huge page in a VMA.
 pub(crate) struct HugePlace<'v, P: Platform> {
+    /// The VMA that contains the place.
     pub vma: &'v Vma<P>,
+    /// The file that the VMA maps.
     pub file: &'v Counted<File<P>>,
     /// Address of the page's first byte.
     pub address: VirtAddr,
+    /// Size of the page.
     pub size: HugePageSize,
     /// Index of the page in the file, in huge pages.
     pub index: PageIndex,
@@ -72,7 +79,7 @@ impl From<NoMemory> for Lacking {
 /// A page taken from the pool for a private mapping. No other task can find the page yet.
 pub(crate) struct OwnPage<'v> {
     pub pfn: Pfn,
-    /// The owner of the reservation that the page used.
+    /// The set of reservations of the VMA, if the page used one of them.
     reservation: Option<&'v Counted<Reserves>>,
 }
 

@@ -1,4 +1,10 @@
-//! The additional state of a file of huge pages.
+//! The additional state of a file of huge pages ([`HugeFile`]): page size, reservations, and whether its VMAs
+//! may start to share page tables.
+//!
+//! `Mapping` in `file/mapping.rs` has this state in the field `huge`. `file/kinds/huge.rs` allocates pages
+//! with it, `file/remove.rs` releases reservations (`cut`), and `sharing.rs` and `tables.rs` (in the folder
+//! above) use `apart`. [`NotMade`] tells the allocation of a page why there is none; the caller must release
+//! its locks before it waits with [`after`](HugeFile::after).
 
 use super::{HugePageSize, reserves::FileReserves};
 use crate::{
@@ -10,14 +16,17 @@ use freehold_vmspace::{Memory, PageRange};
 
 /// The additional state of a file of huge pages.
 pub(crate) struct HugeFile {
+    /// Size of a page. Never changes.
     pub(crate) size: HugePageSize,
+    /// The reservations for shared mappings. Has a lock of its own.
     pub(crate) reserves: FileReserves,
-    /// Number of walks that need VMAs without shared tables. While the number is not zero, no VMA of the file
-    /// starts to share a table. Changed under i_mmap held exclusively.
+    /// Number of walks over the file's VMAs that have had to wait for a VMA and have not ended yet. While the
+    /// number is not zero, no VMA of the file starts to share a table. Changed under i_mmap held exclusively.
     pub(crate) apart: AtomicU32,
 }
 
 impl HugeFile {
+    /// Creates the state of a file without reservations.
     pub(crate) fn new(size: HugePageSize) -> Self {
         HugeFile { size, reserves: FileReserves::new(), apart: AtomicU32::new(0) }
     }
@@ -41,6 +50,7 @@ impl HugeFile {
 
 /// Reasons for which a file did not get a page.
 pub(crate) enum NotMade {
+    /// The page cannot be allocated.
     Failed(FillError),
     /// The pool is empty, but a page that the file has reserved is returning: see
     /// [`HugePool::wait`](freehold_vmspace::HugePool::wait).

@@ -1,12 +1,18 @@
-//! A set of page offsets, stored as runs. Runs suit reserve maps, because such a map usually contains all
-//! pages of a mapping or none.
+//! A set of page offsets ([`IndexSet`]), stored as runs of consecutive offsets. `reserves.rs` keeps
+//! reservations in such sets, and `file/kinds/huge_allocate.rs` the pages that a fallocate added. Runs suit
+//! them, because a set usually contains all pages of a mapping or none.
+//!
+//! A spin lock guards the runs, so nothing may be allocated or freed under it: [`Roomy`] carries the old
+//! buffer out of the lock. `set_of_reservations_grows` in `tests/hugetlb/pools.rs` fails if the buffer is
+//! freed under the lock. A change may need memory for one more run, and must leave the set unchanged if there
+//! is none.
 
 use crate::{error::NoMemory, platform::Platform};
 use allocator_api2::vec::Vec;
 use freehold_sync::{Rank, SpinGuard, SpinLock};
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// A set of page offsets. Each call is atomic for other tasks.
+/// A set of page offsets. Other tasks see each call as one step.
 pub(crate) struct IndexSet {
     /// Runs in ascending order. No run is empty, and no run touches the next.
     runs: SpinLock<Vec<PageRange>>,
@@ -96,7 +102,8 @@ impl IndexSet {
         Ok(gone)
     }
 
-    /// Makes sure that the next change needs no memory, provided that no other task makes a change before it.
+    /// Makes sure that the next change needs no memory. The caller prevents changes by other tasks in
+    /// between.
     pub fn prepare<P: Platform>(&self) -> Result<(), NoMemory> {
         self.with_room::<P>().map(drop)
     }
@@ -121,12 +128,14 @@ impl IndexSet {
     }
 }
 
-/// Returns the run that extends beyond both ends of `range`, and that removing `range` would split.
+/// Returns the position of the run that extends beyond both ends of `range`, if there is one. Removing
+/// `range` splits this run.
 fn around(runs: &[PageRange], range: &PageRange) -> Option<usize> {
     let at = runs.partition_point(|run| run.end <= range.start);
     runs.get(at).is_some_and(|run| run.start < range.start && range.end < run.end).then_some(at)
 }
 
+/// Returns the number of offsets of `range` that are in the runs.
 fn count(runs: &[PageRange], range: &PageRange) -> u64 {
     let first = runs.partition_point(|run| run.end <= range.start);
     let inside = |run: &PageRange| (run.end.min(range.end) - run.start.max(range.start)).get();

@@ -1,4 +1,14 @@
 //! State of huge pages in files, VMAs and engines. [`hugetlb`](crate::hugetlb) describes the whole.
+//!
+//! | file | state of |
+//! | --- | --- |
+//! | this file | an engine: the fault mutexes ([`Hugetlb`]) |
+//! | `huge_file.rs` | a file |
+//! | `vma_lock.rs` | a VMA |
+//! | `reserves.rs`, `index_set.rs` | the owners of reservations, and the sets in which they keep them |
+//!
+//! This folder is a layer below files and VMAs, which keep this state. It must not use them: the operations
+//! on huge pages are in the folder above and in `file/kinds/huge.rs`.
 
 pub(crate) mod huge_file;
 pub(crate) mod index_set;
@@ -15,12 +25,13 @@ use freehold_vmspace::PageIndex;
 /// Number of fault mutexes. Small under a schedule checker, so that different pages share a mutex.
 const MUTEXES: usize = if CHECKED { 2 } else { 256 };
 
-/// A fault mutex in its own cache line.
+/// A fault mutex, alone in its cache line. Always locked for writing.
 #[repr(align(64))]
 struct FaultMutex<P: Platform>(RwSem<P>);
 
 /// State that an engine keeps for huge pages.
 pub(crate) struct Hugetlb<P: Platform> {
+    /// The fault mutexes. Several pages share one.
     mutexes: Vec<FaultMutex<P>>,
     /// Statistics of the VMA locks, if statistics are enabled.
     pub(crate) stats: Option<Counted<LockStats<P>>>,

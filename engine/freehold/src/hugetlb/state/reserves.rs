@@ -9,11 +9,18 @@
 //!           DONTNEED removes a page if that frees the page.
 //! ```
 //!
-//! The parts of a split VMA share one set, indexed by offsets in the file. mremap passes the set on.
+//! The parts of a split VMA share one set, indexed by offsets in the file. mremap passes the set to the VMA
+//! at the new address.
 //!
 //! The pool only counts. While no operation is running, the numbers agree: the pool's reserved count is the
 //! number of reserved offsets without a page in all files, plus the number of unused reservations of all
 //! private owners.
+//!
+//! [`Reserves`] is the set of a private owner, and [`FileReserves`] that of a file. `hugetlb/fault/place.rs`
+//! and `unmap_file.rs` use reservations of private owners, `vma_reserves.rs` releases the rest, and
+//! `file/kinds/huge.rs` and `file/remove.rs` change those of files. A change of a set and the change of the
+//! pool's count belong together. The tests compare the counts of the pool at the end:
+//! `tests/hugetlb/pools.rs` and `tests/hugetlb/failed_calls.rs`.
 
 use super::{HugePageSize, index_set::IndexSet};
 use crate::{
@@ -23,7 +30,7 @@ use crate::{
 };
 use freehold_vmspace::{Memory, PageIndex, PageRange};
 
-/// The used reservations of a private owner.
+/// The reservations of a private owner: the set of offsets whose reservation is used.
 pub(crate) struct Reserves {
     used: IndexSet,
 }
