@@ -99,7 +99,9 @@ pub(crate) struct CommittedMemory<H: Host> {
 /// Pages that are committed for a change that may still fail.
 #[must_use = "dropping a charge releases its pages"]
 pub(crate) struct Charge<'e, H: Host> {
+    /// The count that contains the pages.
     commit: &'e CommittedMemory<H>,
+    /// Number of pages that the drop releases. Zero after [`keep`](Self::keep).
     pages: u64,
 }
 

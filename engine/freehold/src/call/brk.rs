@@ -62,10 +62,12 @@ impl From<NoMemory> for GrowthDenied {
     }
 }
 
-/// The current break, and the step that changes it to the requested one.
+/// A plan to move the break.
 #[derive(Clone, Copy)]
 struct BreakPlan {
+    /// The current break.
     from: u64,
+    /// The step that moves the break to the requested address.
     step: BreakStep,
 }
 

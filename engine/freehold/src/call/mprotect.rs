@@ -49,9 +49,11 @@ impl From<SplitMergeError> for MprotectError {
 
 /// Decoded arguments.
 struct ProtectRequest {
+    /// The whole pages to change. Empty if there is nothing to do.
     range: UserRange,
     /// New access rights.
     access: VmFlags,
+    /// The requested extension to the end of a VMA that grows.
     grows: Option<Grows>,
 }
 
@@ -183,9 +185,11 @@ impl<P: Platform> AddressSpace<P> {
 
 /// The arguments and the state of one call.
 struct Protection<'s, P: Platform> {
+    /// The address space of the call.
     space: &'s AddressSpace<P>,
     /// Pending flushes of revoked rights. The gather has minimal capacity, because no frame is freed.
     gather: Option<VmGather<'s, P, 1>>,
+    /// New access rights.
     access: VmFlags,
     /// The requested protection key.
     pkey: Option<u8>,

@@ -189,14 +189,16 @@ impl<P: Platform> AddressSpace<P> {
 
 /// The remaining parts of an attachment.
 struct Attach<P: Platform> {
+    /// Start of the whole attachment, as passed to shmdt.
     addr: u64,
     /// The file of the attach. The reference keeps its address from being reused by the file of another
     /// attach while the lock is released.
     file: Counted<File<P>>,
     /// End of the whole attachment.
     end: u64,
-    /// Address at which the search for the next part continues, and the maximum end of that part.
+    /// Address at which the search for the next part continues.
     at: u64,
+    /// Maximum end of the next part.
     limit: u64,
 }
 

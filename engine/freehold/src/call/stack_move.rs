@@ -45,6 +45,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
+    /// Moves the stack that starts at `start` to `target`, which lies below. Fails if another mapping lies
+    /// between.
     fn move_stack(&self, start: u64, target: u64) -> Result<(), StackMoveError> {
         let space = self.space;
         let stack = |flags: VmFlags| flags.contains(VmFlags::GROWSDOWN) && !flags.contains(VmFlags::SEALED);

@@ -86,6 +86,7 @@ impl Blocks {
         bits(self.always) | bits(self.advised) << Self::BITS
     }
 
+    /// Returns the sets that [`word`](Self::word) encoded.
     fn of(word: u32) -> Self {
         let sizes = |bits: u32| (u64::from(bits) * Self::SMALLEST) & Self::SIZES;
         Blocks { always: sizes(word), advised: sizes(word >> Self::BITS) }

@@ -109,6 +109,7 @@ impl<P: Platform> BlockFrames<'_, P> {
         true
     }
 
+    /// Frees the frames.
     fn discard(&mut self) {
         self.frames.drain(..).for_each(|frame| self.vm.memory().discard_anon(frame));
     }

@@ -123,6 +123,7 @@ impl<P: Platform> AddressSpace<P> {
         self.populate_by(range, Policy::Exactly(if write { Access::WRITE } else { Access::READ }))
     }
 
+    /// Populates `range` batch by batch, and waits between batches without a lock.
     fn populate_by(&self, range: UserRange, policy: Policy) -> Result<(), PopulateError> {
         let (mut at, mut rounds) = (range.start(), Rounds::new());
         while at < range.end() {

@@ -27,9 +27,11 @@ use freehold_sync::{
 /// file from the ring.
 pub(crate) struct FileList<P: Platform>(SpinLock<Ring<P>>);
 
+/// The state of the list, under its lock.
 struct Ring<P: Platform> {
     /// The file that [`next`](FileList::next) returns next. Null if the ring is empty.
     at: *mut Mapping<P>,
+    /// Number of files in the ring.
     len: usize,
 }
 
@@ -103,6 +105,7 @@ impl<P: Platform> FileList<P> {
 }
 
 impl<P: Platform> Ring<P> {
+    /// Returns the links of a file that is in the ring or is being added.
     fn neighbours(&self, file: *mut Mapping<P>) -> &FileListLink<P> {
         // SAFETY: the file is in the ring or is being added, so it has not ended.
         unsafe { &(*file).list_link }

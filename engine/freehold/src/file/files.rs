@@ -1,10 +1,10 @@
 //! [`Files`]: the state that all files of an engine share. It is separate from
 //! [`Engine`](crate::engine::Engine), because files are a lower layer.
 //!
-//! A file and a special mapping keep a reference to the `Files` of their engine, so pages can be freed after
-//! the engine's last address space has ended. The identity of this object tells to which engine a file
-//! belongs. Each field is constant, has its own lock, or is a single word. `memory` must stay the last field,
-//! because the fields before it free frames into it.
+//! Each file and each special mapping keeps a reference to this state, which therefore exists as long as any
+//! of them. Two objects belong to the same engine if they refer to the same `Files`. Each field is constant,
+//! has its own lock, or is a single word. `memory` must stay the last field, because the fields before it
+//! free frames into it.
 
 use super::{file_list::FileList, kinds::shmem_huge::SharedBlocks};
 use crate::{

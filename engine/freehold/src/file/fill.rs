@@ -124,6 +124,7 @@ impl<P: Platform> Mapping<P> {
         })
     }
 
+    /// Adds a page with `contents`, unless the cache already has the page.
     fn fill_page(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
@@ -183,6 +184,7 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
+    /// Zeroes the bytes of the page `index` in the frame `pfn` that lie beyond the end of the file.
     pub(super) fn zero_beyond_end(&self, index: PageIndex, pfn: Pfn) {
         let end = self.size().saturating_sub(index.byte()).min(PAGE_SIZE);
         if end < PAGE_SIZE {

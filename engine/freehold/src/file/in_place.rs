@@ -15,6 +15,7 @@ use freehold_vmspace::{PageIndex, PageRange, Run};
 /// The right to use pages of a file in place. Holds the invalidate lock of the file for reading, so pages can
 /// enter the cache but cannot leave it.
 pub(crate) struct PagesStay<'m, P: Platform> {
+    /// The file whose pages stay.
     mapping: &'m Mapping<P>,
     lock: RwSemReadGuard<'m, P>,
 }

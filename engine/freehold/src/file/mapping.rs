@@ -175,6 +175,7 @@ impl<P: Platform> Mapping<P> {
         Self::of_kind(files.files(), Zeroes, size, Kind::Memory, None, true)
     }
 
+    /// Creates a file of this kind. The pages of shared memory are committed one by one.
     pub(crate) fn of_kind(
         files: &Counted<Files<P>>,
         pager: impl Pager<P>,
@@ -190,6 +191,8 @@ impl<P: Platform> Mapping<P> {
         Self::of_kind_committed(files, pager, size, kind, huge, sealable, committed)
     }
 
+    /// Creates a file of this kind, and adds a file with a store to the engine's list. `committed` says which
+    /// of its memory counts as committed.
     pub(super) fn of_kind_committed(
         files: &Counted<Files<P>>,
         pager: impl Pager<P>,
@@ -255,6 +258,7 @@ impl<P: Platform> Mapping<P> {
         &self.files
     }
 
+    /// Returns the backing store.
     pub(super) fn pager(&self) -> &dyn Pager<P> {
         &*self.pager
     }

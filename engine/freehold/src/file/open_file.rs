@@ -101,6 +101,7 @@ impl<P: Platform> File<P> {
         Self::open(segment.mapping(), Some(segment.clone()), None, access, name)
     }
 
+    /// Creates an open file, which copies `name`.
     fn open(
         mapping: &Counted<Mapping<P>>,
         segment: Option<Counted<Segment<P>>>,
@@ -194,6 +195,7 @@ impl<P: Platform> File<P> {
     }
 }
 
+/// Returns true if `pages` pages at page offset `pgoff` lie within the first `bytes` bytes of a file.
 fn fits(bytes: u64, pgoff: PageIndex, pages: u64) -> bool {
     let room = (bytes >> PAGE_SHIFT).checked_sub(pages);
     room.is_some_and(|room| pgoff.get() <= room)

@@ -116,6 +116,7 @@ impl<P: Platform> Drop for ClosedTables<P> {
 /// dropped.
 #[must_use = "sharing is allowed again when this is dropped"]
 pub(crate) struct HugeMove<P: Platform> {
+    /// Size of the pages to be moved.
     pub size: HugePageSize,
     /// Closed tables of the source and of the target.
     pub _closed: [ClosedTables<P>; 2],
@@ -126,6 +127,7 @@ pub(crate) struct HugeMove<P: Platform> {
 pub(crate) struct UnsharedTables<'v, P: Platform> {
     /// The first field, so that sharing is allowed again before the lock is released.
     _closed: Option<ClosedTables<P>>,
+    /// The hugetlb VMA lock, which keeps faults of this VMA out.
     _lock: Option<RwSemWriteGuard<'v, P>>,
 }
 

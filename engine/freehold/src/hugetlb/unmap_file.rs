@@ -18,9 +18,13 @@ use freehold_pagetable::{
 };
 use freehold_vmspace::{Memory, MigrationEntry, PageRange, UserRange, VmGather, VmSpace, Zap};
 
+/// A walk that clears the entries of huge pages.
 struct Zapper<'z, 'g, P: Platform> {
+    /// Markers and private copies that stay.
     zap: Zap,
+    /// The memory that has the pool.
     memory: &'z Memory<P>,
+    /// The pages to be freed after the flush.
     gather: &'z mut VmGather<'g, P>,
     /// Reservations to restore when one of their pages becomes free, and the VMA that owns them.
     renew: Option<(&'z Reserves, &'z Vma<P>, HugePageSize)>,

@@ -24,6 +24,7 @@ impl<P: Platform> Vma<P> {
         }
     }
 
+    /// Implements [`end_reservations`](Self::end_reservations) for a VMA of huge pages.
     #[cold]
     fn end_own_reservations(&self, own: &HugetlbVma<P>, memory: &Memory<P>) {
         let Some((reserves, size)) = own.own_reservations().zip(self.huge_page_size()) else { return };

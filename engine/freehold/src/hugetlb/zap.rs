@@ -46,7 +46,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Unmaps the pages of `part`, for DONTNEED. Pages of a private owner that become free are reserved
-    /// again. Both steps are complete before a fault of this VMA can take a page from the pool.
+    /// again. The unmapping and the new reservations are complete before a fault of this VMA can take a page
+    /// from the pool.
     pub(crate) fn discard_huge_pages(&self, vma: &Vma<P>, part: UserRange) {
         let Some(size) = vma.huge_page_size() else { return };
         let _alone = vma.unshare_tables(&self.vm, part);

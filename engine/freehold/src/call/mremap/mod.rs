@@ -58,10 +58,14 @@ bitflags! {
 /// The arguments, with lengths in whole pages. A move of several VMAs uses one request for each VMA.
 #[derive(Clone, Copy)]
 pub(super) struct Remap {
+    /// Start of the source.
     pub(super) addr: u64,
+    /// Length of the source in bytes. Zero duplicates a shared mapping.
     pub(super) old_len: u64,
+    /// Length of the target in bytes.
     pub(super) new_len: u64,
     flags: RemapFlags,
+    /// Start of the target, or a hint for it; see [`has_target`](Remap::has_target).
     new_addr: u64,
 }
 

@@ -44,6 +44,7 @@ impl Word {
         (self.0 & PRESENT != 0).then(|| self.frame())
     }
 
+    /// Returns the frame number of a word that has one.
     fn frame(self) -> Pfn {
         Pfn::new((self.0 & ((1 << ORDER_SHIFT) - 1)) >> FRAME_SHIFT)
     }

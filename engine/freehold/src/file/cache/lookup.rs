@@ -32,7 +32,9 @@ use freehold_vmspace::{Memory, PageIndex, PageRange};
 
 /// A page that was found in a cache without a lock.
 pub(crate) struct Found<'g> {
+    /// The word of the page.
     word: &'g AtomicU64,
+    /// The frame that the word named.
     pfn: Pfn,
 }
 
@@ -62,7 +64,9 @@ impl<'g> Found<'g> {
 /// A page of a file with a reference. The frame holds this page until the value is dropped, even if the page
 /// leaves the cache.
 pub(crate) struct CachedPage<'m, P: Platform> {
+    /// The memory to which the reference is returned.
     memory: &'m Memory<P>,
+    /// The frame, whose count includes this reference.
     pfn: Pfn,
 }
 
@@ -151,7 +155,7 @@ impl<P: Platform> Mapping<P> {
         self.find(&P::rcu_read(), index).is_some()
     }
 
-    /// Returns true if the file still reaches to the page `index`. A task calls this under the lock of the
+    /// Returns true if the page `index` still lies inside the file. A task calls this under the lock of the
     /// table in which it is about to map something else there. If a truncation is not visible to this check,
     /// the truncation finds the entry.
     pub(crate) fn is_inside(&self, index: PageIndex) -> bool {

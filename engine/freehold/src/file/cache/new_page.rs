@@ -3,9 +3,9 @@
 //!
 //! `fill.rs` and `kinds/huge.rs` allocate and fill the frame, and then call [`put`](NewPage::put) with a
 //! function that publishes the page. A fault publishes at once. The pager of a userfaultfd (`uffd/fill.rs`)
-//! publishes under the lock of a page table, so that a fault that finds the page also finds the entry. The
-//! compare-and-swap in [`publish`](NewPage::publish) decides if two tasks add the same page. The frame's
-//! record must be complete before it, because lookups take no lock.
+//! publishes under the lock of a page table, so that a fault that finds the page also finds the entry. If two
+//! tasks add the same page, the compare-and-swap in [`publish`](NewPage::publish) decides which of them
+//! succeeds. The frame's record must be complete before `publish`, because lookups take no lock.
 
 use super::entry::Word;
 use crate::{
@@ -20,9 +20,13 @@ use freehold_sync::atomic::{
 /// A page that is about to be added to a file, under the file's invalidate lock held for reading. The frame's
 /// contents and record are complete. No other task can find the page before it is published.
 pub(crate) struct NewPage<'m> {
+    /// The word of the page in the file's tree. 0 until the page, or another one, is published.
     word: &'m AtomicU64,
+    /// The frame that holds the contents.
     pfn: Pfn,
+    /// The record of the frame.
     frame: &'m Frame,
+    /// True after a successful `publish`.
     is_published: bool,
 }
 
@@ -41,6 +45,7 @@ impl<'m> NewPage<'m> {
         page.is_published
     }
 
+    /// Returns the frame that holds the contents.
     pub fn pfn(&self) -> Pfn {
         self.pfn
     }

@@ -53,6 +53,7 @@ use freehold_vmspace::{PageIndex, PageRange};
 /// Number of index bits per level. Small under a schedule checker (loom, shuttle), so that nodes have few
 /// children.
 const BITS: u32 = if CHECKED { 2 } else { 6 };
+/// Number of children of a node, and of words of a leaf.
 const FAN: usize = 1 << BITS;
 
 /// Number of index bits that the tallest tree supports.
@@ -89,6 +90,7 @@ pub(in crate::file) struct Alone;
 
 impl Locked for Alone {}
 
+/// An inner node. Freed after a grace period, once it is unlinked.
 #[repr(C)]
 struct Node {
     /// Used by the host after the node is unlinked. The first field, so that it has the node's address.
@@ -100,6 +102,7 @@ struct Node {
     children: [AtomicPtr<u8>; FAN],
 }
 
+/// A node without children: the words of consecutive indices.
 #[repr(C)]
 struct Leaf {
     /// Used by the host after the leaf is unlinked. The first field, so that it has the leaf's address.
@@ -129,6 +132,7 @@ impl Node {
         index >> self.shift < FAN as u64
     }
 
+    /// Returns the slot of the child that `index` lies below.
     fn child(&self, index: u64) -> &AtomicPtr<u8> {
         &self.children[(index >> self.shift) as usize & (FAN - 1)]
     }
@@ -145,6 +149,7 @@ impl Leaf {
         self.words.iter().all(|word| word.load(Relaxed) == 0)
     }
 
+    /// Returns the word of `index`, which lies in this leaf.
     fn word(&self, index: u64) -> &AtomicU64 {
         &self.words[index as usize & (FAN - 1)]
     }
@@ -211,6 +216,7 @@ impl Radix {
         }
     }
 
+    /// Implements [`each`](Self::each) for the part of the range below `node`.
     fn each_below<B>(
         &self,
         node: &Node,
@@ -266,6 +272,7 @@ impl Radix {
         }
     }
 
+    /// Implements [`prune`](Self::prune) for the children of `node` in `range`. Does not free `node`.
     fn prune_below<H: Host>(&self, node: &Node, range: Range<u64>) {
         let mut at = range.start;
         while at < range.end {
@@ -335,6 +342,7 @@ impl Radix {
     }
 }
 
+/// A child of a node, by type.
 enum Below<'t> {
     Node(&'t Node),
     Leaf(&'t Leaf),

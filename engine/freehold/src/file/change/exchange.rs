@@ -46,6 +46,7 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
+    /// Implements [`exchange`](Self::exchange) under the invalidate lock in either mode.
     fn exchange_under(
         &self,
         lock: &impl Locked,

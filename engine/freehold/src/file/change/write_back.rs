@@ -1,10 +1,10 @@
 //! Writing the dirty pages of a file back to its store.
 //!
 //! msync (`call/msync.rs`) and the embedder, for fsync or before it drops a file, call
-//! [`write_back`](Mapping::write_back). Two steps follow each other for each page. First every entry through
-//! which stores reach the file loses its write permission and its dirty bit, and the page is marked dirty if
-//! the entry was. Then the pager writes each dirty page, with the frame locked. The order matters: a store
-//! during the write then faults and makes the page dirty again.
+//! [`write_back`](Mapping::write_back). Write-back has two steps. First, every entry through which stores
+//! reach the file loses its write permission and its dirty bit, and the frame is marked dirty if the entry
+//! was dirty. Then the pager writes each dirty page, with its frame locked. The steps must have this order: a
+//! store during the write then faults and makes the page dirty again.
 //!
 //! A page must stay dirty if its write fails. `tests/files/mapped.rs` tests write-back of cached files, and
 //! `tests/files/direct.rs` that of direct files. The number of visited entries must depend on the cached

@@ -42,7 +42,9 @@ pub(crate) struct Run {
 
 /// A request to map a device.
 pub struct MapRequest<'r, P: Platform> {
+    /// The device file.
     file: &'r Counted<File<P>>,
+    /// The platform's record of the address space.
     mmu: &'r P::Mmu,
     /// Description of the VMA to be created.
     info: VmaInfo,

@@ -21,7 +21,9 @@ use crate::Pfn;
 /// The frames are neither managed by an engine nor memory of page tables, as long as the engine may map them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignFrames {
+    /// The first frame.
     first: Pfn,
+    /// Number of frames, at least one.
     count: u64,
 }
 

@@ -37,7 +37,9 @@ const ATTACH: u64 = 4;
 
 /// A segment of System V shared memory.
 pub struct Segment<P: Platform> {
+    /// The key by which reports name the segment.
     key: u32,
+    /// The pages.
     memory: Counted<Mapping<P>>,
     /// Marks and count; the module's table describes the values.
     state: AtomicU64,
@@ -100,6 +102,7 @@ impl<P: Platform> Segment<P> {
         Ok(Self::over(key, memory)?)
     }
 
+    /// Creates a segment over `memory`, without attachments.
     fn over(key: u32, memory: Counted<Mapping<P>>) -> Result<Counted<Self>, NoMemory> {
         Ok(Counted::try_new(Segment { key, memory, state: AtomicU64::new(0) })?)
     }

@@ -156,6 +156,7 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
 pub struct Special<P: Platform> {
     /// State of the engine whose address spaces may map the object.
     files: Counted<Files<P>>,
+    /// The hooks.
     ops: Box<dyn VmOps<P>>,
     /// The file whose reverse map lists the VMAs, so that the frames can be revoked.
     mapping: Option<Counted<Mapping<P>>>,
@@ -224,6 +225,7 @@ impl<P: Platform> Special<P> {
 /// number is unchanged.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'m, P: Platform> {
+    /// The file, and the number that was read. `None` if the frames are never revoked.
     pub(in crate::file) of: Option<(&'m Mapping<P>, u64)>,
 }
 
@@ -264,6 +266,7 @@ impl Frames {
         self.one(pgoff).map(ForeignFrames::first)
     }
 
+    /// Returns the frame of the page at offset `pgoff`, if there is one.
     fn one(&self, pgoff: PageIndex) -> Option<ForeignFrames> {
         self.frames.get(usize::try_from(pgoff.get()).ok()?).copied()
     }

@@ -47,14 +47,17 @@ impl<'v, P: Platform> HugePlace<'v, P> {
         Some(HugePlace { vma, file, address, size, index })
     }
 
+    /// Returns the level of the page table entry.
     pub fn level(&self) -> Level {
         self.size.level()
     }
 
+    /// Returns true if stores through the VMA do not reach the file.
     pub fn is_private(&self) -> bool {
         !self.vma.flags().contains(VmFlags::MAYSHARE)
     }
 
+    /// Returns the file's pages.
     pub fn mapping(&self) -> &'v Mapping<P> {
         self.file.mapping()
     }
@@ -78,6 +81,7 @@ impl From<NoMemory> for Lacking {
 
 /// A page taken from the pool for a private mapping. No other task can find the page yet.
 pub(crate) struct OwnPage<'v> {
+    /// First frame of the page.
     pub pfn: Pfn,
     /// The set of reservations of the VMA, if the page used one of them.
     reservation: Option<&'v Counted<Reserves>>,

@@ -40,6 +40,7 @@ pub(crate) struct Hugetlb<P: Platform> {
 }
 
 impl<P: Platform> Hugetlb<P> {
+    /// Creates the fault mutexes of an engine.
     pub fn try_new(
         stats: Option<Counted<LockStats<P>>>,
         fault_stats: Option<Counted<LockStats<P>>>,

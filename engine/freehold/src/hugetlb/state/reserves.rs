@@ -32,12 +32,14 @@ use freehold_vmspace::{Memory, PageIndex, PageRange};
 
 /// The reservations of a private owner: the set of offsets whose reservation is used.
 pub(crate) struct Reserves {
+    /// The offsets whose reservation is used.
     used: IndexSet,
 }
 
 impl Shared for Reserves {}
 
 impl Reserves {
+    /// Creates an owner that has used no reservation.
     pub fn try_new() -> Result<Counted<Self>, NoMemory> {
         Ok(Counted::try_new(Reserves { used: IndexSet::new() })?)
     }
@@ -77,8 +79,11 @@ impl Reserves {
 /// handed over.
 #[must_use = "the reservations are released when this is dropped"]
 pub(crate) struct PendingReservation<P: Platform> {
+    /// The memory that has the pool.
     memory: Counted<Memory<P>>,
+    /// Size of a page, which selects the pool.
     size: HugePageSize,
+    /// Number of reservations that the drop releases.
     pages: u64,
     /// The set that the VMA will own.
     pub reserves: Counted<Reserves>,
