@@ -4,6 +4,9 @@
 //! and never merges VMAs with different tags. It does not choose frames by the tag. A range that covers a
 //! part of a VMA splits the VMA (`space/change/split_merge.rs`). All checks for holes come before the first
 //! change.
+//!
+//! `tests/every_call/lengths.rs` has the answers of Linux, and `tests/special/random.rs` sets policies among
+//! other random calls.
 
 use crate::{
     error::MbindError,

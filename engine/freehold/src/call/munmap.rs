@@ -1,8 +1,9 @@
 //! munmap: unmaps a range. The call is the simplest change of an address space.
 //!
-//! This file acquires the right and chooses between the design of the space and an atomic removal. The steps
-//! decode, prepare, commit, settle and retire are in `space/change/unmap.rs`, which all calls that unmap
-//! ranges share. `docs/guide/munmap.md` describes them.
+//! This file acquires the right to remove the range. It then removes the range as
+//! [`Locking::unmap`](crate::space::Locking::unmap) says, or without a release of the lock for an *atomic*
+//! caller. The steps decode, prepare, commit, settle and retire are in `space/change/unmap.rs`, which all
+//! calls that unmap ranges share. `docs/guide/munmap.md` describes them.
 //!
 //! `tests/munmap` tests the locks held in each step (`callers.rs`) and failed calls (`refused_calls.rs`).
 //! `shuttle_engine/munmap.rs` runs munmap concurrently with faults and with new mappings.

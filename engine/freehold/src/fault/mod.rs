@@ -15,9 +15,9 @@
 //! only needs an unchanged VMA and does not depend on the lock. The one exception is the first anonymous page
 //! of a VMA, because the choice of an anon_vma reads the neighbouring VMAs.
 //!
-//! Code that the most common fault does not need, the first store to anonymous memory, is kept out of line
-//! (`inline(never)`). Otherwise every fault would pay for the stack frames of gathers, which cost this fault
-//! a third of its time.
+//! The most common fault is the first store to anonymous memory. Code that this fault does not need is kept
+//! out of line (`inline(never)`). Otherwise every fault would pay for the stack frames of gathers, which cost
+//! the most common fault a third of its time.
 //!
 //! `outcome.rs` defines the result of an attempt. `present.rs` and `table.rs` have steps that all kinds of
 //! faults share. The other files serve one kind of fault each: `anon.rs`, `mthp.rs` and `huge.rs` anonymous

@@ -10,6 +10,11 @@
 //! the bits, a fault finds them missing only in the first case, and then sets bits that the access is about
 //! to set anyway.
 //!
+//! `resolve` in `mod.rs` and the faults on huge pages of pools call
+//! [`present_fault`](AddressSpace::present_fault). The entry was found without the table's lock, so it must
+//! be checked again under the lock before bits are set. `tests/fault/software_bits.rs` tests the bits and
+//! this check.
+//!
 //! [`Format`]: crate::platform::Format
 
 use super::outcome::FaultOutcome;

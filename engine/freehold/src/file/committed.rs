@@ -1,5 +1,5 @@
-//! Accounting of a file's memory as committed memory. `committed.rs` (below `src`) has the rules and the
-//! count.
+//! Accounting of a file's memory as committed memory. `engine/freehold/src/committed.rs` has the rules and
+//! the count.
 //!
 //! A file commits nothing, each page in its cache, or its whole size (`Committed` in `mapping.rs`). `fill.rs`
 //! and `cache/mthp.rs` charge pages before they enter the cache, and [`pages_went`](Mapping::pages_went)

@@ -16,8 +16,8 @@
 //! [`rmap`](crate::rmap) keeps the VMAs that map a file.
 //!
 //! The order of a file's locks and the states of a page are in `mapping.rs`. This folder, except `change/`,
-//! is a layer below VMAs and address spaces. It must not use them; the trees in `rmap/tree/` lead from a file
-//! to its VMAs.
+//! is a layer below VMAs and address spaces, and must not use either. The trees in `rmap/tree/` lead from a
+//! file to its VMAs.
 
 pub(crate) mod cache;
 pub(crate) mod change;

@@ -10,8 +10,8 @@
 //! | `revoke.rs` | revokes the frames of a device |
 //!
 //! These operations find the entries through the VMAs that map the file (`rmap/tree/`), under the i_mmap
-//! lock. None of them may take a lock of an address space, because those locks come before the locks of a
-//! file. `mapping.rs` (in the folder above) has the states of a page.
+//! lock. None of them may wait for a lock of an address space, because those locks come before the invalidate
+//! lock and the i_mmap lock. `mapping.rs` (in the folder above) has the states of a page.
 
 mod drop_clean;
 mod exchange;
