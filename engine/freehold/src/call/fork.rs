@@ -5,11 +5,12 @@
 //! child   built privately: only the reverse maps of files can find it
 //! ```
 //!
-//! For each VMA, in order, fork creates the VMA of the child, inserts it into the file's interval tree
-//! immediately behind the parent's, and copies the entries. A writable entry becomes read-only on both sides,
-//! under both tables' locks. The parent's CPUs may still store through stale TLB entries until the flush. The
-//! flush happens before any of the parent's locks is released. Entries that faults can recreate are not
-//! copied: pages of files and the zero page in VMAs that never had an anonymous page.
+//! fork visits the VMAs in ascending order. For each VMA it creates the VMA of the child, inserts the new VMA
+//! into the file's interval tree immediately behind the parent's, and copies the entries. A writable entry
+//! becomes read-only on both sides, under both tables' locks. The parent's CPUs may still store through stale
+//! TLB entries until the flush. The flush happens before any of the parent's locks is released. Entries that
+//! faults can recreate are not copied: pages of files and the zero page in VMAs that never had an anonymous
+//! page.
 //!
 //! A pinned page stays the parent's own, and the child gets a copy (hazard C-57). The copy is made after the
 //! flush, while the parent's VMAs are still locked. No CPU stores to the page during the copy, so the child
@@ -43,9 +44,9 @@ impl<P: Platform> AddressSpace<P> {
     /// Copies this address space for a forked child. Later stores on one side are visible on the other side
     /// only in shared mappings.
     ///
-    /// The child does not get VMAs with `DONTCOPY`, the contents of VMAs with `WIPEONFORK`, memory locks
-    /// (including those of mlockall for future mappings), and registrations with userfaultfds that did not
-    /// request fork events.
+    /// The child does not get VMAs with `DONTCOPY` and the contents of VMAs with `WIPEONFORK`. It does not
+    /// get memory locks either, including those of mlockall for future mappings, nor registrations with
+    /// userfaultfds that did not request fork events.
     ///
     /// # Errors
     ///
@@ -53,9 +54,9 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing and the write lock of each VMA, both killably; under them the child's mmap
-    /// lock and the i_mmap lock of each file. After these locks are released, waits until each userfaultfd
-    /// with fork events has received its event.
+    /// The mmap lock for writing and the write lock of each VMA, both killably. Under these locks, the
+    /// child's mmap lock and the i_mmap lock of each file. After these locks are released, waits until each
+    /// userfaultfd with fork events has received its event.
     ///
     /// # Examples
     ///

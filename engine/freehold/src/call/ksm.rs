@@ -2,7 +2,7 @@
 //! records the setting and does not search for equal pages.
 //!
 //! The setting is the flag `MERGEABLE` in `default_flags` of the address space, from which mmap and brk take
-//! flags for new VMAs. mmap removes the flag from a mapping that cannot be merged ([`with_mergeable`]).
+//! flags for new VMAs. A mapping that cannot be merged does not get the flag ([`with_mergeable`]).
 //! `madvise/flags.rs` sets and clears the flag of single VMAs.
 //!
 //! `default_flags` also contains the lock flags of mlockall. The mmap lock, held for writing, guards the

@@ -1,9 +1,9 @@
 //! mbind: records NUMA policies in VMAs.
 //!
 //! A policy is a tag, a number whose meaning only the embedder knows. The engine stores the tag in each VMA
-//! and never merges VMAs with different tags. It does not choose frames by the tag. A range that covers a
-//! part of a VMA splits the VMA (`space/change/split_merge.rs`). All checks for holes come before the first
-//! change.
+//! and never merges VMAs with different tags. The engine does not choose frames by the tag. A range that
+//! covers a part of a VMA splits the VMA (`space/change/split_merge.rs`). All checks for holes come before
+//! the first change.
 //!
 //! `tests/every_call/lengths.rs` has the answers of Linux, and `tests/special/random.rs` sets policies among
 //! other random calls.

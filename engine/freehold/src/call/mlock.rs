@@ -5,9 +5,9 @@
 //! forked child does not inherit them.
 //!
 //! The flag `LOCKED` marks a locked VMA, and `LOCKONFAULT` a VMA that is locked on first access.
-//! `default_flags` of the address space holds the flags that mlockall(MCL_FUTURE) gives to new mappings. That
-//! word also holds the flag of `ksm.rs`, which a change must keep. The count of locked pages must change with
-//! the flag of each VMA: RLIMIT_MEMLOCK limits this count.
+//! `default_flags` of the address space holds the flags that mlockall(MCL_FUTURE) gives to new mappings.
+//! `default_flags` also holds the flag of `ksm.rs`, which a change of the lock flags must keep. The count of
+//! locked pages must change with the flag of each VMA: RLIMIT_MEMLOCK limits this count.
 //!
 //! The model's `mlock.rs` and the case `mlock.txt` have the rules. The right is released before pages are
 //! faulted in, so a failed fault leaves the range locked.

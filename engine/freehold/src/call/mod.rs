@@ -1,8 +1,8 @@
 //! System calls on an address space, one per file or folder.
 //!
-//! Each call decodes its arguments, acquires the right that it needs (`space/locking.rs`), and uses the
-//! operations of the layers below: changes (`space/change/`), faults (`fault/`), huge pages (`hugetlb/`). The
-//! section *Locks* of a public call names its locks.
+//! Each call decodes its arguments and acquires the right that it needs (`space/locking.rs`). It then uses
+//! the operations of the layers below: changes (`space/change/`), faults (`fault/`), huge pages (`hugetlb/`).
+//! The section *Locks* of a public call names its locks.
 //!
 //! The order of a call's checks is Linux's, because a program sees which of two errors it gets. The model
 //! (`lab/freehold-model/src/model`) has most calls and their order of checks. Random calls compare the model

@@ -1,8 +1,8 @@
 //! munmap: unmaps a range. The call is the simplest change of an address space.
 //!
-//! This file acquires the right to remove the range. It then removes the range as
-//! [`Locking::unmap`](crate::space::Locking::unmap) says, or without a release of the lock for an *atomic*
-//! caller. The steps decode, prepare, commit, settle and retire are in `space/change/unmap.rs`, which all
+//! This file acquires the right to remove the range. The range is then removed as
+//! [`Locking::unmap`](crate::space::Locking::unmap) says, or, for an *atomic* caller, without a release of
+//! the lock. The steps decode, prepare, commit, settle and retire are in `space/change/unmap.rs`, which all
 //! calls that unmap ranges share. `docs/guide/munmap.md` describes them.
 //!
 //! `tests/munmap` tests the locks held in each step (`callers.rs`) and failed calls (`refused_calls.rs`).
@@ -50,7 +50,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Unmaps a range like [`munmap`](Self::munmap) for an *atomic* caller: no task sees the range partly
-    /// unmapped, and the lock is held until the end with every
+    /// unmapped. The lock is held until the end, for every value of
     /// [`Locking::unmap`](crate::space::Locking::unmap).
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 //! is an mmap with a fixed address over the old mapping.
 //!
 //! This file finds the file and its rights in the old mapping, and passes a request to the steps of mmap
-//! (`mmap/mod.rs`). The mmap lock is held for writing from the lookup of the old mapping until it is
-//! replaced, so that no other task changes the mapping in between. `tests/mmap/remap_file_pages.rs` tests
+//! (`mmap/mod.rs`). The mmap lock is held for writing from the lookup of the old mapping until its
+//! replacement, so no other task changes the mapping in between. `tests/mmap/remap_file_pages.rs` tests
 //! arguments and errors; `tests/shm.rs` tests segments (hazard C-71).
 
 use crate::space::{
@@ -45,8 +45,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`RemapFilePagesError`]. Nothing is changed after an error, with one exception: if a
-    /// [segment](crate::file::Segment) was removed and is attached only in the range, it is destroyed with
+    /// See [`RemapFilePagesError`]. Nothing is changed after an error, with one exception. A
+    /// [segment](crate::file::Segment) that was removed and is attached only in the range is destroyed with
     /// the old mapping, as on Linux. The range is then unmapped, and the call fails with
     /// [`Invalid`](RemapFilePagesError::Invalid).
     ///

@@ -143,8 +143,8 @@ impl Default for Config {
 }
 
 /// The shared state of one kernel.
-// Aligned to a cache line: each fault reads the engine, and every new or ended space writes the reference
-// count, which lies before the engine in memory.
+// Aligned to a cache line, because each fault reads the engine. The reference count lies before the engine in
+// memory, and every new or ended space writes it.
 #[repr(align(64))]
 pub struct Engine<P: Platform> {
     /// The memory of all VMAs. Has locks of its own.
@@ -380,7 +380,8 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Returns true if `files` are the files of this engine. An engine must never reach an object of another
-    /// engine, because it treats every frame that it finds as one of its own caches, pools and records.
+    /// engine, because an engine treats every frame that it finds as a frame of its own caches, pools and
+    /// records.
     pub(crate) fn owns(&self, files: &Counted<Files<P>>) -> bool {
         Counted::ptr_eq(&self.files, files)
     }

@@ -1,8 +1,8 @@
 //! The error of bringing pages into the cache of a file and of removing them.
 //!
-//! The functions of `file/` return [`FillError`]. A fault converts it to a signal (`fault/table.rs`), madvise
-//! to the errno of the advice (`call/madvise/file.rs`), and read, write and truncate of a file use
-//! `FillError::errno` in `mod.rs`. A new variant needs an arm in each of them.
+//! The functions of `file/` return [`FillError`]. A fault converts the error to a signal (`fault/table.rs`),
+//! and madvise converts it to an error of madvise (`call/madvise/file.rs`). Reads, writes and truncation of a
+//! file use `FillError::errno` in `mod.rs`. A new variant needs an arm in each of these files.
 
 use super::NoMemory;
 use freehold_sync::Killed;

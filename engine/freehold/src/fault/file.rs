@@ -1,8 +1,8 @@
 //! Faults on a file at an empty entry.
 //!
-//! The fault looks the page up in the page cache without a lock, in a read section of RCU. Under the lock of
-//! the page table, it then raises the reference count of the page's frame, checks that the cache still has
-//! the page, and maps it. A truncation that locks the table later finds the entry. A truncation that locked
+//! The fault looks the page up in the page cache without a lock, in a read section of RCU. Then, under the
+//! lock of the page table, it raises the reference count of the frame, checks that the cache still has the
+//! page, and maps the page. A truncation that locks the table later finds the entry. A truncation that locked
 //! the table earlier has hidden the page (`file/change/truncate.rs`). A page must not be mapped without this
 //! second check: `c26_c37_frame_stays_until_a_fault_has_copied_it` tests it for private copies.
 //!
@@ -223,8 +223,8 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
-        // Declared before the guard, so that `original` is dropped after the guard. It may be the last
-        // reference.
+        // Declared before the guard, so that `original` is dropped after the guard. `original` may be the
+        // last reference to its frame.
         let Some(original) = mapping.get_page(index) else { return FaultOutcome::Retry };
         let rcu = P::rcu_read();
         let found = mapping.find(&rcu, index).filter(|found| found.pfn() == *original);

@@ -19,7 +19,7 @@
 //!
 //! `make_table` in `mod.rs` calls [`huge_fault`](AddressSpace::huge_fault) where no table is linked, and
 //! [`huge_entry_fault`](AddressSpace::huge_entry_fault) where an entry maps 2 MiB. `mthp.rs` maps several
-//! small pages at once where a huge page is not possible, `collapse.rs` makes huge pages of small ones, and
+//! small pages at once where a huge page is not possible. `collapse.rs` makes huge pages of small ones.
 //! `hugetlb/fault/` serves huge pages of pools. The caller keeps the VMA unchanged; entries change under the
 //! lock of the upper table. `tests/huge` has the tests.
 

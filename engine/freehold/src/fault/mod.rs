@@ -227,8 +227,8 @@ impl<P: Platform> AddressSpace<P> {
         Some(self.fault_in(&vma, page, access, HeldLock::Vma))
     }
 
-    /// Returns true if the fault will make an anonymous page, including a page with breakpoints, or will map
-    /// the huge zero page, whose first write needs an anon_vma.
+    /// Returns true if the fault will make an anonymous page, including a page with breakpoints. Also returns
+    /// true if the fault will map the huge zero page, whose first write needs an anon_vma.
     fn wants_anon_vma(&self, vma: &Vma<P>, page: u64, access: Access) -> bool {
         let huge = || self.wants_huge(vma, page) && self.vm.pte_table(VirtAddr::new(page)).is_none();
         let hugetlb = vma.flags().contains(VmFlags::HUGETLB);
@@ -252,7 +252,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Like [`fault_in`](Self::fault_in), but ignores the permissions of the VMA, for a caller whose access
     /// was permitted in another way. Such a caller may request a write that the VMA does not permit only if
-    /// the page is present, and gets a private copy that stays read-only.
+    /// the page is present. The page is then replaced by a private copy that stays read-only.
     pub(crate) fn resolve(
         &self,
         vma: &Vma<P>,

@@ -34,11 +34,10 @@ impl<P: Platform> AddressSpace<P> {
     /// address is mapped by now; the caller then looks it up again.
     ///
     /// Growth changes the bounds of a VMA, so a read lock is not sufficient. A munmap that has downgraded its
-    /// lock also holds a read lock: the stack could grow into page tables that this munmap is about to free
-    /// (hazard C-3).
-    /// The state that was seen under the read lock is therefore checked again under the write lock, which is
-    /// granted only after every munmap of the range has ended. A range writer claims the range instead; a
-    /// range that is being unmapped cannot be claimed.
+    /// lock also holds a read lock. The stack could then grow into page tables that this munmap is about to
+    /// free (hazard C-3). The state is therefore checked again under the write lock, which is granted only
+    /// after every munmap of the range has ended. A range writer claims the range instead; a range that is
+    /// being unmapped cannot be claimed.
     ///
     /// # Errors
     ///
@@ -114,8 +113,8 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Returns true if a stack may begin at `addr`. `below` is the next VMA below. A stack may never use the
     /// lowest addresses, whatever the privileges of the process (hazard C-67). A gap must remain between a
-    /// stack and the VMA below, unless that VMA is another stack, or permits no access and therefore acts as
-    /// a gap.
+    /// stack and the VMA below. No gap is needed if that VMA is another stack, or permits no access and
+    /// therefore acts as a gap.
     fn may_begin_at(&self, addr: u64, below: Option<&Vma<P>>) -> bool {
         let config = self.engine.config();
         let clear = below.is_none_or(|below| {

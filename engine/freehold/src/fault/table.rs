@@ -47,7 +47,7 @@ impl<P: Platform> AddressSpace<P> {
                 return FaultOutcome::Wait(WaitFor::Frame(pfn));
             }
             // The marker exists either while the frame is locked or permanently. If the frame was unlocked
-            // before the check above, the task that held it has finished with this table, and its result is
+            // before the check above, the task that held its lock has finished with this table. The result is
             // visible under the table's lock.
             let marker = Pte::marker(MarkerKind::Poison, payload);
             if table.lock_linked().is_none_or(|table| table.get(address) != marker) {

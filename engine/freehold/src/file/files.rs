@@ -1,4 +1,4 @@
-//! [`Files`]: the state that all files of an engine share. It is separate from
+//! [`Files`]: the state that all files of an engine share. The state is separate from
 //! [`Engine`](crate::engine::Engine), because files are a lower layer.
 //!
 //! Each file and each special mapping keeps a reference to this state, which therefore exists as long as any

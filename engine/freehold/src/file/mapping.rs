@@ -132,7 +132,7 @@ pub(crate) enum Committed {
 pub(crate) enum Kind {
     /// The engine owns the frames, which hold copies of the contents of a store.
     Cached,
-    /// The engine owns the frames. There is no store behind them.
+    /// The engine owns the frames. The file has no store.
     Memory,
     /// The engine owns the frames, as for `Memory`. Only programs that map the file can access the contents.
     Secret,

@@ -1,13 +1,14 @@
 //! [`Object`]: the memory that a VMA maps.
 //!
 //! A VMA holds its object by a counted reference, and the object never changes while the VMA is attached.
-//! This file answers questions that depend on the kind of memory, such as merging or locking. It also passes
-//! the beginning and the end of a VMA on to the file. The files themselves are in `open_file.rs`,
-//! `mapping.rs` and `kinds/`. No function of this file examines a page table.
+//! This file answers questions that depend on the kind of memory, such as merging or locking.
+//! [`Object::opened`] and [`Object::closed`] report the beginning and the end of a VMA to the mapped file.
+//! The files themselves are in `open_file.rs`, `mapping.rs` and `kinds/`. No function of this file examines a
+//! page table.
 //!
-//! The VMA code calls [`opened`](Object::opened) and [`closed`](Object::closed) once for each VMA. The counts
-//! of writable mappings (`seals.rs`) and of attachments (`kinds/segment.rs`) depend on these calls. A new
-//! kind of object needs an arm in each function, which the compiler checks.
+//! The code of VMAs calls these two functions once for each VMA. The counts of writable mappings (`seals.rs`)
+//! and of attachments (`kinds/segment.rs`) depend on them. A new kind of object needs an arm in each
+//! function, which the compiler checks.
 
 use super::{kinds::special::Special, mapping::Mapping, open_file::File};
 use crate::{counted::Counted, platform::Platform, vma::flags::VmFlags};
@@ -36,7 +37,7 @@ impl<P: Platform> Clone for Object<P> {
 }
 
 impl<P: Platform> Object<P> {
-    /// Returns true if adjacent VMAs that map these two objects can merge. They can merge if both are
+    /// Returns true if adjacent VMAs that map these two objects can merge. The VMAs can merge if both are
     /// anonymous without a file, if both map the same open file, or if both have the same private data.
     pub fn same(&self, other: &Self) -> bool {
         match (self, other) {

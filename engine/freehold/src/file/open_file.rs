@@ -4,7 +4,7 @@
 //! the access that it was opened for, its name, and its driver or segment. The embedder keeps the rest:
 //! descriptors, file positions, status flags. `object.rs` says how a VMA refers to an open file.
 //!
-//! An open file never changes, so no lock guards it. It is freed with its last reference.
+//! An open file never changes, so no lock guards it. An open file is freed with its last reference.
 //!
 //! mmap checks the access of an open file (`resolve_file` in `call/mmap/mod.rs`); this file only records it.
 //! VMAs merge only if they map the same open file, so a mapping that must not merge gets an open file of its

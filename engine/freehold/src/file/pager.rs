@@ -3,7 +3,7 @@
 //!
 //! `fill.rs` reads pages, `change/write_back.rs` writes them, `kinds/direct.rs` gets frames of storage, and
 //! `remove.rs` discards pages. All of them call the pager with the invalidate lock held, so a call of the
-//! pager delays truncation of this file but no other file. The pager may sleep. It must not wait for an
+//! pager delays truncation of this file but no other file. A pager may sleep. A pager must not wait for an
 //! access to the same file, which may need this lock.
 
 use super::ForeignFrames;

@@ -1,8 +1,8 @@
 //! The state of a file's seals ([`Sealing`]): the seals, and the word that counts the writers.
 //!
 //! `seals.rs` has the protocol, the table of the word's values, and the operations. This file has the atomic
-//! accesses. The word must never leave `DENIED` by an increment or a decrement, and a release in `leave` must
-//! pair with the acquire in `deny`: a store through a mapping then happens before the seal.
+//! accesses. No increment or decrement may change the word while it is `DENIED`. The release in `leave` must
+//! pair with the acquire in `deny`, so that a store through a mapping happens before the seal.
 //! `write_seal_and_writable_mmap_exclude_each_other` in `tests/files/seals.rs` tests the race.
 
 use bitflags::bitflags;

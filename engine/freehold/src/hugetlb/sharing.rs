@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A shared table belongs to several address spaces, so a change of one of its entries changes all of them. A
-//! call must therefore unshare a table before it does one of two things: change entries for its own address
-//! space only, or remove an entry and flush only the CPUs of its own address space. The table must then stay
-//! unshared until the call ends.
+//! call must therefore unshare a table first if it changes entries for its own address space only. It must
+//! also unshare the table first if it removes an entry and flushes only the CPUs of its own address space.
+//! The table must then stay unshared until the call ends.
 //!
 //! A VMA is *open* while its flag `sharing_allowed` ([`HugetlbVma`]) is set: it may share tables with other
 //! open VMAs. A VMA whose flag is clear is *closed* ([`ClosedTables`]). A walk over all VMAs of a file
@@ -46,9 +46,10 @@
 //! | moved | empty | has the entries of the source; entries made by a userfaultfd are visible only here |
 //! | after | open for a short time, until its removal closes it permanently | open: a fault that shares a table sees all moved entries |
 //!
-//! If the source were open while the target is prepared, a task could share one of its tables, fill it and
-//! unshare it, and the target would have no table for the new entries. If the target were open before the
-//! move is complete, a task could share its empty table and fill a slot that the move is about to fill.
+//! Suppose that the source were open while the target is prepared. A task could then share a table with the
+//! source, fill the table and unshare it. The target would have no table for the new entries. Suppose that
+//! the target were open before the move is complete. A task could then share its empty table, and fill an
+//! entry that the move is about to fill.
 //!
 //! A fault of another VMA reads `sharing_allowed` under i_mmap shared. The flag is cleared under i_mmap
 //! exclusive before the target is linked under i_mmap exclusive. A fault that finds the target therefore
@@ -56,8 +57,9 @@
 //! and the target is write-locked from before it can be found. The move therefore does not need the two
 //! hugetlb VMA locks, which have the same rank.
 //!
-//! With [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock), as in Linux 5.7 to 6.0, a fault holds
-//! i_mmap shared until its end instead of the hugetlb VMA lock, and a zap holds i_mmap exclusively.
+//! [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock) selects the locks of Linux 5.7 to 6.0. A
+//! fault then holds i_mmap shared until its end instead of the hugetlb VMA lock, and a zap holds i_mmap
+//! exclusively.
 //!
 //! # Neighbours
 //!
@@ -216,8 +218,8 @@ impl<P: Platform> Vma<P> {
 
 impl<P: Platform> Mapping<P> {
     /// Calls `f` for every VMA that maps a page of `pages`, in page offsets of 4 KiB, with the range that the
-    /// VMA maps of them. The tables of the range are unshared and stay so during the call. `f` must flush
-    /// every entry that it removes before it returns.
+    /// VMA maps of them. The tables of the range are unshared, and stay unshared during the call. `f` must
+    /// flush every entry that it removes before it returns.
     ///
     /// A fault takes the VMA's lock before i_mmap, and this function takes them in the opposite order. This
     /// function therefore takes a VMA's lock only if the lock is free. If it is not free, the function

@@ -1,10 +1,10 @@
 //! Page tables of 2 MiB entries that address spaces share: keeping them in place, sharing one in a fault,
 //! unsharing one for a split.
 //!
-//! `sharing.rs` describes when tables are shared, and which locks prevent that. Faults (`fault/place.rs`),
-//! remote access, reports and userfaultfds call [`keep_tables`](AddressSpace::keep_tables) before they look
-//! up a table of a VMA of huge pages, and keep the result until they have finished with the table. A table
-//! that is looked up without it may be unshared and freed during the use. `check_shared_tables` checks the
+//! `sharing.rs` describes when tables are shared, and which locks prevent that. Faults, remote access,
+//! reports and userfaultfds look up tables of VMAs of huge pages. They must call
+//! [`keep_tables`](AddressSpace::keep_tables) first, and keep the result until they have finished with the
+//! table. Without it, the table may be unshared and freed during the use. `check_shared_tables` checks the
 //! rules after tests.
 
 use super::sharing::{SPAN, SharedTablesGuard, unshare};

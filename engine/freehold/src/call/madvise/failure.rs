@@ -37,8 +37,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let mut at = range.start();
         while at < range.end() {
-            // A frame without a reference count is not memory of a program. It is the shared zero page or a
-            // frame of a driver.
+            // A frame without a reference count is the shared zero page or a frame of a driver, and not
+            // memory of a program.
             let pfn = self.hold_page(at)?.ok_or(MadviseError::Busy)?;
             let Some(page) = self.engine.page_of_kept(pfn) else { return Err(MadviseError::Busy) };
             let done = match advice {

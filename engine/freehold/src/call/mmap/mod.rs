@@ -274,9 +274,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.map_and_populate_inline(request, placed, reserving)
     }
 
-    /// Implements `map_and_populate` as an inline function, because moving a guard is expensive. In other
-    /// builds than optimised ones the function is not inlined, because the stack use of inlined functions
-    /// adds up there.
+    /// Implements `map_and_populate` as an inline function, because moving a guard is expensive. Unoptimised
+    /// builds do not inline the function: without optimisation, the stack use of inlined functions adds up.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn map_and_populate_inline(
         self,

@@ -164,9 +164,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         attrs: &Attrs<'_, P>,
         gone: &mut DeferredRetire<'s, P>,
     ) -> &'g Vma<P> {
-        // No step can fail from here on. The old pages are unmapped before the new VMA is inserted, for two
-        // reasons: the new VMA may merge with a neighbour that is not locked, and its first fault must find
-        // the range empty.
+        // No step can fail from here on. The old pages are unmapped before the new VMA is inserted, because
+        // the first fault in the new VMA must find the range empty. This fault can come at once: the new VMA
+        // may merge with a neighbour that is not locked.
         gathered.zap_in_place();
         let vma = self.insert(range, new, attrs);
         gone.add(gathered.commit_replaced());

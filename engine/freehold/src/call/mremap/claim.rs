@@ -2,14 +2,14 @@
 //!
 //! To resize a mapping in place, a range writer claims its VMA, and the part to be unmapped or the hole
 //! behind it. To move a mapping that has no room to grow, a range writer claims its VMA and a hole elsewhere.
-//! Moves to an address that the caller names need the exclusive writer. The following mappings also need the
-//! exclusive writer, because their move changes more than page-table entries: huge pages of a pool, segments,
-//! special mappings, and memory registered with a userfaultfd.
+//! Moves to an address that the caller names need the exclusive writer. Moves of some mappings also need the
+//! exclusive writer, because such a move changes more than page-table entries. These mappings are huge pages
+//! of a pool, segments, special mappings, and memory registered with a userfaultfd.
 //!
-//! The limits are reserved before the range is claimed (`limit_demand`), except for the pages of a locked
-//! mapping: only the claimed VMA shows that it is locked. Every failed claim releases all claims of the call.
-//! `tests/mremap/range_writers.rs` compares moves of range writers with those of the exclusive writer, and
-//! `tests/range_writers.rs` tests claims that meet.
+//! The limits are reserved before the range is claimed (`limit_demand`). The limit on locked pages is
+//! reserved after the claim, because only the claimed VMA shows whether it is locked. Every failed claim
+//! releases all claims of the call. `tests/mremap/range_writers.rs` compares moves of range writers with
+//! those of the exclusive writer, and `tests/range_writers.rs` tests claims that meet.
 
 use crate::{
     call::mremap::Remap,

@@ -150,7 +150,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// See [`MremapError`]. If an error is found after a fixed target was cleared, the target stays unmapped.
-    /// Of several VMAs, those before the failing one have moved.
+    /// If several VMAs are moved, those before the failing one have moved.
     ///
     /// # Locks
     ///

@@ -69,8 +69,9 @@ impl<P: Platform> WriteGuard<'_, P> {
         to: u64,
     ) {
         // A walk of the reverse map visits the source first and a new target later, so it meets each page.
-        // Walks must be excluded in two cases: if a merge placed the target in a VMA that is visited before
-        // the source, and if whole page tables move, because a walk may be in one of them.
+        // Walks must be excluded in two cases. In the first case, a merge placed the target in a VMA that is
+        // visited before the source. In the second case, whole page tables move, and a walk may be in one of
+        // them.
         let exposed = !fresh && landing.pgoff() <= source.pgoff();
         let mut gather: MoveGather<'_, P> = self.space.vm.gather();
         if let Some(huge) = huge {

@@ -2,8 +2,8 @@
 //! the number of pages in the cache.
 //!
 //! The lock comes after the content lock and before the i_mmap lock. A pager runs under the lock, so a wait
-//! for it may be long; a fault therefore waits for it killably and with no lock of an address space. Code
-//! that adds or removes a page must also change the number: `Mapping::check` recounts the pages, and
+//! for the lock may be long. A fault therefore waits killably and with no lock of an address space. Code that
+//! adds or removes a page must also change the number: `Mapping::check` recounts the pages, and
 //! `tests/files/page_counts.rs` calls it.
 
 use crate::platform::Platform;

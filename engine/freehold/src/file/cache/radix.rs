@@ -24,9 +24,9 @@
 //! A word therefore stays valid exactly as long as the guard that it was found under; [`Stay`] expresses
 //! this. An unlinked node is never linked again, and only zero words are read from it.
 //!
-//! An old root that was replaced by its child still points to that child. A later prune may free the child. A
-//! reader that reaches the child through the old root entered its read section before the old root and the
-//! child were unlinked, so both grace periods wait for that reader.
+//! An old root that was replaced by its child still points to that child. A later prune may free the child.
+//! Consider a reader that reaches the child through the old root. It entered its read section before the old
+//! root was unlinked, and therefore before the child was. Both grace periods wait for that reader.
 //!
 //! The caller defines the meaning of the words and which tasks may write them.
 //!

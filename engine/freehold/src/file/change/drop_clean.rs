@@ -57,8 +57,8 @@ impl<P: Platform> Mapping<P> {
     /// /proc/sys/vm/drop_caches.
     ///
     /// Drops no page of shared memory, which has no other copy, nor of a file whose pages are the storage
-    /// itself. If another task is reading or writing back pages of this file, leaves the rest of the range in
-    /// the cache, because this call never waits for a pager.
+    /// itself. This call never waits for a pager. If another task is reading or writing back pages of this
+    /// file, the rest of the range therefore stays in the cache.
     ///
     /// # Locks
     ///

@@ -1,9 +1,9 @@
 //! Moving a page of a file to another frame: the part of a page migration that concerns the file.
 //!
 //! `rmap/migrate.rs` allocates the new frame and calls [`exchange`](Mapping::exchange). The page is hidden
-//! first, so that lookups do not find it, and then unmapped. It moves only if the cache and the caller hold
-//! the only references: any other reference is valid only for the old frame. A fault on the hidden page waits
-//! for the lock of the old frame, so this lock must be held until the word is visible again.
+//! first, so that lookups do not find it, and then unmapped. The page moves only if the cache and the caller
+//! hold the only references: any other reference is valid only for the old frame. A fault on the hidden page
+//! waits for the lock of the old frame, so this lock must be held until the word is visible again.
 //!
 //! `c26_c37_frame_stays_until_a_fault_has_copied_it` in `tests/files/cached_translations.rs` fails without
 //! the check of references. `shuttle_engine/file_moves.rs` moves pages concurrently with stores, write-back

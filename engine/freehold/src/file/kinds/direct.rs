@@ -16,10 +16,10 @@
 //!
 //! Only direct files need the wait in the last step. A frame of a cache stays allocated until its last
 //! reference is dropped, but a storage frame must return to the storage. Three kinds of tasks may still hold
-//! a reference at that point: a munmap that has removed an entry and not flushed it yet (hazard C-58), a
-//! transfer that is copying a page (process_vm_readv), and a read of the file. No such task waits for a lock
-//! of the file while the task holds the reference, and no task can get a reference by frame number
-//! (`rmap/walk.rs`), so the wait is short.
+//! a reference in this step: a munmap that has removed an entry and not flushed it yet (hazard C-58), a
+//! transfer that is copying a page (process_vm_readv), and a read of the file. The wait for these tasks is
+//! short, because they wait for no lock of the file while they hold the reference. No other task can get a
+//! reference by frame number (`rmap/walk.rs`).
 //!
 //! A page is never both clean and writable. A store fault makes both the entry and the page dirty.
 //! Write-back, or a call that removes the entry, transfers the entry's dirty bit to the page after the flush.

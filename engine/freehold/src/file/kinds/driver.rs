@@ -2,9 +2,9 @@
 //! give.
 //!
 //! The hook sees only the request. There is no VMA yet, and no part of the answer is published before every
-//! step that can fail has succeeded. If the hook gives up half-way, or if the engine runs out of memory
-//! afterwards, there is nothing to undo: the objects that the hook made are dropped, and `close` is never
-//! called without a preceding `open` (hazard C-31).
+//! step that can fail has succeeded. If the hook fails, or if the engine runs out of memory afterwards, there
+//! is nothing to undo. The objects that the hook made are dropped, and `close` is never called without a
+//! preceding `open` (hazard C-31).
 //!
 //! `call/mmap/driver.rs` calls the hook and stores the answer. `special.rs` has the object that the hook
 //! returns, and the other hooks. An answer with flags or frames that the rules do not allow must be refused

@@ -1,9 +1,9 @@
 //! Secret memory (memfd_secret): a file whose contents only programs that map it can access.
 //!
-//! This file only creates the memory. The kind `Secret` makes other files refuse accesses by other ways: read
-//! and write (`contents.rs`), pins and remote access (`remote/`), holes and a second size
-//! (`change/truncate.rs`), and population (`fault/populate.rs`). `call/mmap/secret.rs` has the rules for
-//! mappings. `tests/secret.rs` has the tests, with the answers of Linux.
+//! This file only creates the memory. Other files check for the kind `Secret` and refuse all other ways of
+//! access: read and write (`contents.rs`), pins and remote access (`remote/`), and population
+//! (`fault/populate.rs`). `change/truncate.rs` refuses holes and a second size. `call/mmap/secret.rs` has the
+//! rules for mappings. `tests/secret.rs` has the tests, with the answers of Linux.
 
 use crate::{
     counted::Counted,

@@ -6,8 +6,8 @@
 //! the last of them (hazard C-30). The embedder owns the frames: the engine neither counts nor frees them.
 //!
 //! A hook gets a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space. A
-//! driver that has a handle of its own must not use the handle in a hook: most hooks run with locks of the
-//! address space held, and the lock-order checker reports a hook that waits for those locks (hazards C-6,
+//! driver that has a handle of its own must not use the handle in a hook, because most hooks run with locks
+//! of the address space held. The lock-order checker reports a hook that waits for those locks (hazards C-6,
 //! C-31). A hook may take its own locks, if the engine is never called with them held. The only exception is
 //! [`Mapping::revoke`], which may be called with those locks held. [`VmOps`] lists when each hook runs.
 //!

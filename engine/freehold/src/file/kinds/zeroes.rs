@@ -1,8 +1,8 @@
 //! A device of zeroes, such as /dev/zero. A mapping of the device is new memory.
 //!
-//! A private mapping is anonymous memory that shows the open file in two ways: by name and offset in reports,
-//! and in merges, for which adjacent VMAs need the same file and consecutive offsets. A shared mapping of a
-//! file that was not opened for writing is treated in the same way, because no task can store to such a
+//! A private mapping is anonymous memory, but the open file is visible in two ways. Reports show its name and
+//! the offset. Adjacent VMAs merge only if they have the same file and consecutive offsets. A shared mapping
+//! of a file that was not opened for writing is treated in the same way, because no task can store to such a
 //! mapping. Every other shared mapping is its own shared memory, as if there were no file.
 //!
 //! This file only creates the device. mmap chooses the object of the mapping (`resolve_kind` in

@@ -3,8 +3,8 @@
 //!
 //! `Mapping` in `file/mapping.rs` has this state in the field `huge`. `file/kinds/huge.rs` allocates pages
 //! with it, `file/remove.rs` releases reservations (`cut`), and `sharing.rs` and `tables.rs` (in the folder
-//! above) use `apart`. [`NotMade`] tells the allocation of a page why there is none; the caller must release
-//! its locks before it waits with [`after`](HugeFile::after).
+//! above) use `apart`. [`NotMade`] is the reason for which a page was not allocated. The caller must release
+//! its locks before it calls [`after`](HugeFile::after), which may wait.
 
 use super::{HugePageSize, reserves::FileReserves};
 use crate::{

@@ -7,8 +7,8 @@
 //! | `vma_lock.rs` | a VMA |
 //! | `reserves.rs`, `index_set.rs` | the owners of reservations, and the sets in which they keep them |
 //!
-//! This folder is a layer below files and VMAs, which keep this state. It must not use them: the operations
-//! on huge pages are in the folder above and in `file/kinds/huge.rs`.
+//! Files and VMAs keep this state, so this folder is a layer below files and VMAs, and must not use either.
+//! The operations on huge pages are in the folder above and in `file/kinds/huge.rs`.
 
 pub(crate) mod huge_file;
 pub(crate) mod index_set;
