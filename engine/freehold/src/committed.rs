@@ -184,7 +184,8 @@ impl<H: Host> CommittedMemory<H> {
         Charge { commit: self, pages: 0 }
     }
 
-    /// Adds `pages` to the total if `more` of them stay within `limit`.
+    /// Adds `pages` to the total. Fails if committed memory plus `more` pages would exceed `limit`. The other
+    /// pages replace pages that are already committed.
     #[cold]
     #[inline(never)]
     fn add_within(&self, pages: u64, more: u64, limit: u64) -> Result<(), Overcommitted> {

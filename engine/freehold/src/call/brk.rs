@@ -48,7 +48,8 @@ const HEAP: VmFlags = VmFlags::READ
     .union(VmFlags::ACCOUNT)
     .union(VmFlags::SOFTDIRTY);
 
-/// Returns the end of the last page below a break at `brk`; `None` if it lies beyond the last address.
+/// Returns the end of the last page of a heap whose break is `brk`. Returns `None` if the end lies beyond the
+/// last address.
 fn page_end(brk: u64) -> Option<u64> {
     brk.checked_next_multiple_of(PAGE_SIZE)
 }
@@ -76,7 +77,7 @@ struct BreakPlan {
 enum BreakStep {
     /// The break cannot be at the requested address.
     Denied,
-    /// The break stays in its page, so that no page changes.
+    /// The break stays in its page, so no page is mapped or unmapped.
     InPage,
     /// Maps these pages at the end of the heap.
     Grow(UserRange),

@@ -32,7 +32,7 @@ pub(super) fn may_merge<P: Platform>(flags: VmFlags, object: &Object<P>) -> bool
     !flags.intersects(NOT_MERGEABLE) && !object.is_direct()
 }
 
-/// Returns the flags of a new mapping without `MERGEABLE`, if the mapping cannot be mergeable.
+/// Returns the flags for a new mapping: `flags`, without `MERGEABLE` if the mapping cannot be mergeable.
 #[inline]
 pub(super) fn with_mergeable<P: Platform>(flags: VmFlags, object: &Object<P>) -> VmFlags {
     let wrong = flags.contains(VmFlags::MERGEABLE) && !may_merge(flags, object);
@@ -42,7 +42,7 @@ pub(super) fn with_mergeable<P: Platform>(flags: VmFlags, object: &Object<P>) ->
 impl<P: Platform> AddressSpace<P> {
     /// Returns true if new private mappings become mergeable.
     pub fn memory_merge(&self) -> bool {
-        // Relaxed: a single word; a concurrent change is seen or not.
+        // Relaxed: a single word. The caller sees either the old or the new setting.
         VmFlags::from_bits_retain(self.default_flags.load(Relaxed)).contains(VmFlags::MERGEABLE)
     }
 

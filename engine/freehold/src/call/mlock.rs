@@ -96,8 +96,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`MlockError`]. After a hole, the part below it is locked. If pages cannot be faulted in, the
-    /// whole range is locked.
+    /// See [`MlockError`]. If the range has a hole, the part below the hole is locked. If pages cannot be
+    /// faulted in, the whole range is locked nevertheless.
     ///
     /// # Locks
     ///
@@ -164,7 +164,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`MlockError`]. After a hole, the part below it is unlocked.
+    /// See [`MlockError`]. If the range has a hole, the part below the hole is unlocked.
     ///
     /// # Locks
     ///

@@ -95,7 +95,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`MprotectError`]. The part below the cause already has the new rights.
+    /// See [`MprotectError`]. After an error, the part below the address that caused the error has the new
+    /// rights.
     ///
     /// # Locks
     ///
@@ -194,7 +195,7 @@ struct Protection<'s, P: Platform> {
     /// The requested protection key.
     pkey: Option<u8>,
     /// Ranges of locked private memory that became writable, in ascending order. If there are more ranges
-    /// than the capacity, the last one extends to the end of the rest.
+    /// than the capacity, the last element covers all further ranges.
     opened: ArrayVec<UserRange, 16>,
 }
 
@@ -273,8 +274,8 @@ impl<P: Platform> Protection<'_, P> {
         self.change_entries(part, old, new);
     }
 
-    /// Checks the limits on writable memory. Returns the flags with the decision whether the part counts as
-    /// committed memory.
+    /// Checks the limits on writable memory. Returns the new flags, in which `ACCOUNT` says whether the part
+    /// counts as committed memory.
     ///
     /// Private memory counts as committed from the time at which it becomes writable, and still counts when
     /// it becomes read-only. There is one exception: anonymous memory that never had a page stops counting.

@@ -27,7 +27,7 @@ use bitflags::bitflags;
 use freehold_vmspace::{PageIndex, UserRange};
 
 bitflags! {
-    /// Flags of shmat, with Linux's numbers. Others are ignored.
+    /// Flags of shmat, with Linux's numbers. Other flags are ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ShmFlags: u32 {
         /// SHM_RDONLY: the attachment can only be read, permanently.

@@ -106,7 +106,8 @@ impl<P: Platform> AddressSpace<P> {
             lens.push(len);
         }
         let guard = self.write_killable()?;
-        // Each VMA except the last counts when the next one is inserted.
+        // As on Linux, the last VMA may exceed the limit by one: when it is inserted, only the VMAs before it
+        // count.
         if !guard.may_have_vmas(parts.len() as u64 - 1) {
             return Err(MmapError::TooManyVmas);
         }

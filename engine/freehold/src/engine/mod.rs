@@ -114,7 +114,8 @@ pub struct Config {
     /// Initial setting that makes MADV_DONTNEED free the page tables that it empties; see
     /// [`Engine::set_reclaims_tables`].
     pub reclaims_tables: bool,
-    /// Mode in which walks that do not change the tree of a file's VMAs take the lock over that tree.
+    /// Mode in which walks over the VMAs of a file take the i_mmap lock, if they do not change the tree of
+    /// these VMAs.
     pub file_rmap: FileRmap,
     /// Number of entries per node of the VMA tree. Range writers that change entries of one node share its
     /// latch.

@@ -63,7 +63,7 @@ impl<P: Platform> AddressSpace<P> {
         if !table.peek(address).is_none() {
             return None;
         }
-        // Also for the zero page, so that the first write finds an anon_vma.
+        // Needed for the zero page too, so that the first write finds an anon_vma.
         if let Err(step) = self.prepare_anon(vma, held) {
             return Some(step.into());
         }

@@ -42,7 +42,7 @@ impl From<FaultError> for PopulateError {
     }
 }
 
-/// Rule that selects the VMAs of a range to populate, the access, and the failures that end the call.
+/// Rule for populating a range: the VMAs that are populated, the access, and the failures that end the call.
 #[derive(Clone, Copy)]
 enum Policy {
     /// All VMAs except those that are locked on fault; holes are skipped. A VMA that allows no access is a

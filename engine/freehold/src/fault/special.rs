@@ -56,7 +56,8 @@ impl<P: Platform> AddressSpace<P> {
         if !asked.holds(&rcu) {
             return FaultOutcome::Retry;
         }
-        // If the entry is no longer empty, or the table was reclaimed, the retried access uses what it finds.
+        // If the entry is no longer empty, or the table was reclaimed, `map_foreign` installs nothing, and
+        // the access faults again if necessary.
         self.vm.map_foreign(table, VirtAddr::new(page), core::iter::once(pfn), rights);
         FaultOutcome::Done
     }

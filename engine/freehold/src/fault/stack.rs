@@ -67,7 +67,7 @@ impl<P: Platform> AddressSpace<P> {
             if !vma.flags().contains(VmFlags::GROWSDOWN) || !self.may_begin_at(addr, guard.prev(addr)) {
                 return Err(not_mapped(addr));
             }
-            // The page that the fault brings will be anonymous. Choosing an anon_vma needs only the read
+            // The fault will map an anonymous page, which needs an anon_vma. Choosing one needs only the read
             // lock.
             if let Err(AnonVmaError::NoMemory) = self.prepare_anon(vma, HeldLock::Mmap(&guard)) {
                 return Err(FaultError::OutOfMemory);

@@ -173,7 +173,7 @@ impl<P: Platform> Mapping<P> {
         published.map(drop)
     }
 
-    /// Fills the frame `to` with the page as the backing store has it.
+    /// Fills the frame `to` with the contents that the page has in the backing store.
     pub(super) fn read(&self, lock: &impl Locked, index: PageIndex, to: Pfn) -> Result<(), FillError> {
         // Relaxed: the lock that the caller holds keeps a `LOST` word unchanged.
         if self.word(lock, index).is_some_and(|word| word.load(Relaxed) == LOST) {

@@ -70,9 +70,9 @@ impl<P: Platform> PagesStay<'_, P> {
         core::ptr::eq(self.mapping, mapping)
     }
 
-    /// Returns the file's own frames of `pages`, which is not empty, if the frames are contiguous. For shared
-    /// memory these are the frames in the cache. For a mapping that only reads, they may be frames of a store
-    /// that is memory itself.
+    /// Returns the file's own frames of `pages`, if the frames are contiguous. `pages` must not be empty. For
+    /// shared memory these are the frames in the cache. For a mapping that only reads, they may be frames of
+    /// a store that is memory itself.
     pub fn own(&self, pages: PageRange, write: bool) -> Option<Run<P>> {
         if pages.end > self.mapping.end() {
             return None;

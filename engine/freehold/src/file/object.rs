@@ -133,8 +133,8 @@ impl<P: Platform> Object<P> {
         matches!(self, Object::Anonymous | Object::Zeroes(_))
     }
 
-    /// Returns true if mappings of the object are placed at addresses that suit huge pages at their offsets.
-    /// For a device of zeroes this holds only for private mappings.
+    /// Returns true if mappings of the object are placed so that huge pages can map them: address and offset
+    /// agree modulo the huge page size. Shared mappings of a device of zeroes are not placed in this way.
     pub(crate) fn aligns(&self, shared: bool) -> bool {
         match self {
             Object::Zeroes(file) => !shared && file.mapping().aligns_to_huge_pages(),

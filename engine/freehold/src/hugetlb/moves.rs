@@ -55,8 +55,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Entries of tables that were shared do not move: they stay in these tables, and faults at the target
     /// find the pages of the file again. The target takes over the source's reservations.
     ///
-    /// Excludes walkers of the reverse map, at most for the time that the entries of one table take. No
-    /// walker can therefore miss an entry at both places. The caller has write-locked both VMAs.
+    /// Excludes walks of the reverse map while the entries of one table move, so that no walk misses an entry
+    /// at both places. The caller has write-locked both VMAs.
     pub(crate) fn move_huge_pages(
         &self,
         HugeMove { size, _closed }: HugeMove<P>,

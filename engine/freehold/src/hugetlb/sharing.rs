@@ -165,7 +165,7 @@ impl<P: Platform> Vma<P> {
     }
 }
 
-/// Unlinks the tables over `range` that other spaces also use from `vm`. The CPUs of `vm` can use the tables
+/// Unlinks from `vm` the tables over `range` that other spaces also use. The CPUs of `vm` can use the tables
 /// until `gather` is flushed. The caller must flush before it drops `_edit`.
 pub(crate) fn leave_tables<P: Platform, const N: usize>(
     vm: &VmSpace<P>,
@@ -217,9 +217,10 @@ impl<P: Platform> Vma<P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Calls `f` for every VMA that maps a page of `pages`, in page offsets of 4 KiB, with the range that the
-    /// VMA maps of them. The tables of the range are unshared, and stay unshared during the call. `f` must
-    /// flush every entry that it removes before it returns.
+    /// Calls `f` for every VMA that maps one of `pages`, which count in units of 4 KiB. `f` gets the address
+    /// space, the VMA, and the addresses at which the VMA maps these pages. The tables of this range are
+    /// unshared, and stay unshared during the call. `f` must flush every entry that it removes before it
+    /// returns.
     ///
     /// A fault takes the VMA's lock before i_mmap, and this function takes them in the opposite order. This
     /// function therefore takes a VMA's lock only if the lock is free. If it is not free, the function

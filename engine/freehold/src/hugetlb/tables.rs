@@ -29,8 +29,8 @@ impl<P: Platform> AddressSpace<P> {
         file.filter(|_| self.locking().hugetlb == HugetlbLock::FileLock)
     }
 
-    /// Keeps the tables of `vma` in place while entries are read or filled. Takes no lock for a VMA of other
-    /// pages, whose tables are never unshared.
+    /// Keeps the tables of `vma` in place while entries are read or filled. Takes no lock for a VMA without
+    /// huge pages of a pool, whose tables are never shared.
     ///
     /// # Locks
     ///

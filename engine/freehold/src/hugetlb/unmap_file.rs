@@ -56,7 +56,7 @@ fn wait_for_tables<P: Platform>(vm: &VmSpace<P>, range: UserRange, size: HugePag
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Clears every entry that maps one of `pages`, in page offsets of 4 KiB.
+    /// Clears every entry that maps one of `pages`, which count in units of 4 KiB.
     ///
     /// # Locks
     ///

@@ -83,7 +83,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// Depend on the kind of advice. Waits for the mmap lock are killable.
+    /// The locks depend on the kind of advice. Waits for the mmap lock are killable.
     ///
     /// | advice | locks |
     /// | --- | --- |

@@ -116,7 +116,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Completes [`mmap`](Self::mmap) if `file` must reserve its pages.
+    /// Completes [`mmap`](Self::mmap) if the mapping may reserve pages of `file` or enlarge it.
     #[cold]
     fn map_reserving(&self, request: &mut MmapRequest<P>, file: &Counted<File<P>>) -> Result<u64, MmapError> {
         let reserving = file.mapping().reserving()?;

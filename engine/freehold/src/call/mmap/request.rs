@@ -32,7 +32,7 @@ pub(in crate::call) struct MmapRequest<P: Platform> {
     pub(super) object: Object<P>,
     /// Offset of the mapping in the object, in pages of 4 KiB.
     pub(super) pgoff: PageIndex,
-    /// Prevents that the file is sealed against writing before the VMA exists. `None` if the mapping cannot
+    /// Keeps the file from being sealed against writing until the VMA exists. `None` if the mapping cannot
     /// write to a file that can be sealed.
     pub(super) writing: Option<Writing<P>>,
 }

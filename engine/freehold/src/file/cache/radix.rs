@@ -25,8 +25,9 @@
 //! this. An unlinked node is never linked again, and only zero words are read from it.
 //!
 //! An old root that was replaced by its child still points to that child. A later prune may free the child.
-//! Consider a reader that reaches the child through the old root. It entered its read section before the old
-//! root was unlinked, and therefore before the child was. Both grace periods wait for that reader.
+//! Consider a reader that reaches the child through the old root. The reader entered its read section before
+//! the old root was unlinked, and therefore before the child was unlinked. Both grace periods wait for the
+//! reader.
 //!
 //! The caller defines the meaning of the words and which tasks may write them.
 //!
@@ -250,8 +251,8 @@ impl Radix {
     /// Like [`prune`](Self::prune), without the lock. The caller excludes makers.
     fn prune_alone<H: Host>(&self, range: Range<u64>) {
         // Relaxed, here and below: the lock orders makers before or after this call. Stores that unlink need
-        // no release: `rcu_defer` waits for a reader that sees the old value, and orders a reader that must
-        // not see it.
+        // no release. `rcu_defer` waits for each reader that may see the old value, and makes later readers
+        // see the new value.
         let Some(mut root) = self.node(self.root.load(Relaxed)) else { return };
         let end = range.end.min((FAN as u64) << root.shift);
         if range.start < end {

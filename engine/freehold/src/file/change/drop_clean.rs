@@ -135,8 +135,8 @@ impl<P: Platform> Mapping<P> {
         (count, end.break_value().unwrap_or(pages.end))
     }
 
-    /// Returns true if only the cache has a reference to the page and the page is clean. A hint, because
-    /// lookups still find the page.
+    /// Returns true if only the cache has a reference to the page and the page is clean. The answer is a
+    /// hint, because lookups still find the page.
     fn seems_unused(&self, pfn: Pfn) -> bool {
         let frame = self.files().platform().frame(pfn);
         frame.refs() == 1 && !frame.is_dirty()

@@ -39,9 +39,9 @@ use freehold_sync::RwSemWriteGuard;
 use freehold_vmspace::{PageCount, PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
-    /// Sets the size of the file. Pages beyond a smaller size are removed, also from page tables, including
-    /// private copies. An access there is then a bus error. The bytes that a larger file gains read as
-    /// zeroes.
+    /// Sets the size of the file. If the file shrinks, the pages beyond the new size are removed from the
+    /// cache and from page tables, including private copies. An access beyond the new size is then a bus
+    /// error. The bytes that a larger file gains read as zeroes.
     ///
     /// # Errors
     ///

@@ -1,9 +1,10 @@
 //! Mappings with an embedder's own rules: device memory, a crash dump, the vdso.
 //!
-//! Such a VMA maps a [`Special`]. A `Special` consists of hooks, whose fields are the mapping's private data,
-//! and optionally of a file, whose reverse map then lists the VMA. All VMAs that come from one mapping (by
-//! split, fork, mremap) share the `Special` and count references to it. The `Special` is dropped once, after
-//! the last of them (hazard C-30). The embedder owns the frames: the engine neither counts nor frees them.
+//! Such a VMA maps a [`Special`]. A `Special` consists of hooks and optionally of a file. The fields of the
+//! hooks' type are the mapping's private data. If there is a file, the reverse map of the file lists the VMA.
+//! All VMAs that come from one mapping (by split, fork, mremap) share the `Special` and count references to
+//! it. The `Special` is dropped once, after the last of them (hazard C-30). The embedder owns the frames: the
+//! engine neither counts nor frees them.
 //!
 //! A hook gets a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space. A
 //! driver that has a handle of its own must not use the handle in a hook, because most hooks run with locks
@@ -100,8 +101,8 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
     }
 
     /// Permits a move of `vma` to `to`. `vma` describes a VMA or a part of one. `to` is longer than `vma` if
-    /// the mapping grows. After `Ok` the move takes place. If the pages are only mapped a second time, the
-    /// range of `vma` is empty.
+    /// the mapping grows. After `Ok` the move takes place. If mremap maps the pages a second time and unmaps
+    /// nothing (an old length of 0), the range of `vma` is empty.
     ///
     /// # Errors
     ///

@@ -83,7 +83,7 @@ impl From<NoMemory> for Lacking {
 pub(crate) struct OwnPage<'v> {
     /// First frame of the page.
     pub pfn: Pfn,
-    /// The set of reservations of the VMA, if the page used one of them.
+    /// The reservations of the VMA, if the page used one of them.
     reservation: Option<&'v Counted<Reserves>>,
 }
 

@@ -55,8 +55,8 @@ impl Reserves {
         !self.used.contains::<P>(index)
     }
 
-    /// Marks the reservation of a page as used. Also called for a page without a reservation, so that a
-    /// reservation is not assumed later.
+    /// Marks the reservation of a page as used. Also called for a page that used no reservation, so that
+    /// [`is_reserved`](Self::is_reserved) does not return true for it later.
     ///
     /// # Errors
     ///
@@ -130,8 +130,8 @@ impl FileReserves {
         FileReserves { offsets: IndexSet::new() }
     }
 
-    /// Returns true if a page is reserved for this offset, which has no page. The caller holds the page's
-    /// fault mutex.
+    /// Returns true if a page is reserved for this offset. The offset must have no page. The caller holds the
+    /// page's fault mutex.
     pub fn is_reserved<P: Platform>(&self, index: PageIndex) -> bool {
         self.offsets.contains::<P>(index)
     }
