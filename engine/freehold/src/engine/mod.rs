@@ -58,9 +58,10 @@ pub enum HugePages {
 /// Sizes of blocks of anonymous memory that a first store installs if it installs no huge page, like
 /// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled for sizes below 2 MiB (multi-size THP).
 ///
-/// A store installs the largest block of these sizes around its address that is aligned to its size, lies
-/// within the VMA, and is still empty. If no block fits, the store installs one page. MADV_NOHUGEPAGE,
-/// MAP_STACK, `PR_SET_THP_DISABLE` and a userfaultfd prevent blocks as they prevent huge pages.
+/// A store installs the largest block that has one of these sizes and contains the address. The block must be
+/// aligned to its size, lie within the VMA, and be empty so far. If no block fits, the store installs one
+/// page. MADV_NOHUGEPAGE, MAP_STACK, `PR_SET_THP_DISABLE` and a userfaultfd prevent blocks as they prevent
+/// huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Blocks {
     /// Sum of the block sizes, in bytes, that are installed wherever they fit. Bits outside

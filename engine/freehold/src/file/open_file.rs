@@ -52,7 +52,7 @@ pub struct File<P: Platform> {
     mapping: Counted<Mapping<P>>,
     /// The segment of System V shared memory that this file attaches.
     segment: Option<Counted<Segment<P>>>,
-    /// The driver that handles mmap, if the pages of `mapping` do not.
+    /// The driver that handles mmap. `None` if mappings show the pages of `mapping`.
     driver: Option<Box<dyn Driver<P>>>,
     /// The access that the file was opened for.
     access: FileAccess,

@@ -16,8 +16,8 @@ const MAX_BYTES: u64 = 0x7fff_f000;
 
 impl<P: Platform> AddressSpace<P> {
     /// Applies an advice to each of `ranges` in order, until one fails. Returns the number of processed
-    /// bytes. `own` is true if the process gives the advice about itself. For the memory of another process,
-    /// only `Cold`, `PageOut`, `WillNeed` and `Collapse` are allowed.
+    /// bytes. `own` is true if the process gives the advice about its own memory. For the memory of another
+    /// process, only `Cold`, `PageOut`, `WillNeed` and `Collapse` are allowed.
     ///
     /// # Errors
     ///

@@ -18,8 +18,8 @@
 //!
 //! [`Reserves`] is the set of a private owner, and [`FileReserves`] that of a file. `hugetlb/fault/place.rs`
 //! and `unmap_file.rs` use reservations of private owners, `vma_reserves.rs` releases the rest, and
-//! `file/kinds/huge.rs` and `file/remove.rs` change those of files. A change of a set and the change of the
-//! pool's count belong together. The tests compare the counts of the pool at the end:
+//! `file/kinds/huge.rs` and `file/remove.rs` change those of files. Each change of a set must come with the
+//! matching change of the pool's count. The tests compare the counts of the pool at the end:
 //! `tests/hugetlb/pools.rs` and `tests/hugetlb/failed_calls.rs`.
 
 use super::{HugePageSize, index_set::IndexSet};
