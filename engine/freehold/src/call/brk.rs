@@ -205,7 +205,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Returns the flags that mlockall(MCL_FUTURE) and `set_memory_merge` add to new mappings.
     fn default_flags(&self) -> VmFlags {
-        // Relaxed: read and written only by exclusive writers and range writers.
+        // Relaxed: the caller is a writer, and only exclusive writers change the word.
         VmFlags::from_bits_retain(self.default_flags.load(Relaxed))
     }
 
