@@ -4,8 +4,8 @@
 //! reference was dropped. At that moment a walk of the reverse map can still find the space through a file
 //! that it maps. The VMAs must therefore be unmapped in `Shared::end`, before the space is dropped.
 //!
-//! `unmap_all` (`space/change/unmap.rs`) allocates nothing and cannot fail. No other munmap may be in
-//! progress at the same time, so `clear` waits for them. `exec_and_exit_hold_the_lock` in
+//! `unmap_all` (`space/change/unmap.rs`) allocates nothing and cannot fail. No munmap may be in progress at
+//! the same time, so `clear` first waits until each has ended. `exec_and_exit_hold_the_lock` in
 //! `tests/munmap/callers.rs` checks which locks are held.
 
 use crate::space::AddressSpace;
