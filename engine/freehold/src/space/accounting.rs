@@ -4,6 +4,9 @@
 //! uses its reservation and the credit of its CPU (`state/counters.rs`). These functions check no limits
 //! (`limits.rs`). They do not charge committed memory either: a change charges it earlier, while the change
 //! can still fail ([`committed`](crate::committed)).
+//!
+//! `AddressSpace::check`, which tests call after each scenario, compares the sizes with a recount over all
+//! VMAs (`check` below). A change that forgets to count fails there.
 
 use crate::{
     platform::Platform,
@@ -17,6 +20,7 @@ use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageCount, UserRange};
 
 impl<P: Platform> Counters<P> {
+    /// Adds `more` to a size, in the way of the guard's writer.
     #[inline(always)]
     fn add(&self, guard: &WriteGuard<'_, P>, size: Size, more: u64) {
         match guard.limit_reservation() {
@@ -25,6 +29,7 @@ impl<P: Platform> Counters<P> {
         }
     }
 
+    /// Subtracts `less` from a size, in the way of the guard's writer.
     #[inline(always)]
     fn remove(&self, guard: &WriteGuard<'_, P>, size: Size, less: u64) {
         match guard.limit_reservation() {
@@ -53,7 +58,8 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Counts pages with these flags that were unmapped. The caller uncommits those that count as committed.
+    /// Counts pages with these flags that were unmapped. The caller releases the charge of those that count
+    /// as committed.
     #[inline(always)]
     pub fn count_unmapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         self.remove(guard, Size::Total, pages.get());

@@ -1,14 +1,18 @@
-//! Location of a program's arguments and environment.
+//! Storing and reading the location of a program's arguments and environment. exec and prctl's `PR_SET_MM`
+//! set the location, fork copies it, and /proc/PID/cmdline and /proc/PID/environ read it.
 //!
-//! A spin lock guards the bounds, so that all of them change together and a reader does not wait for the mmap
-//! lock. `remote/arguments.rs` reads the arguments themselves.
+//! The location is one value (`state/arguments.rs`) under a spin lock of rank `Leaf`, under which no other
+//! lock may be taken. All bounds therefore change together, and a reader of /proc does not wait for the mmap
+//! lock. Only the bounds are checked here: the addresses need not be mapped. `remote/arguments.rs` reads the
+//! bytes at these addresses and copes with every location. `engine/freehold/tests/reports/readers.rs` tests
+//! both files.
 
 use super::AddressSpace;
 use crate::{error::ArgumentsError, platform::Platform, space::Arguments};
 use core::ops::Range;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Sets the location of the arguments, for exec and PR_SET_MM.
+    /// Sets the location of the arguments and the environment.
     ///
     /// # Errors
     ///
@@ -17,7 +21,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// A spin lock of the arguments, briefly.
+    /// The spin lock of the arguments, briefly.
     pub fn set_arguments(&self, arguments: &Arguments) -> Result<(), ArgumentsError> {
         let fits = |range: &Range<u64>| range.start <= range.end && range.end <= Self::TASK_SIZE;
         if !fits(&arguments.args) || !fits(&arguments.env) {
@@ -27,16 +31,17 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// Sets the location of the arguments to one that was read from another space, without checking it.
+    /// Stores a location without a check. The caller has read it from another address space, where it was
+    /// checked.
     pub(crate) fn put_arguments(&self, arguments: Arguments) {
         *self.arguments.lock::<P>() = arguments;
     }
 
-    /// Returns the location of the arguments.
+    /// Returns the location of the arguments and the environment.
     ///
     /// # Locks
     ///
-    /// A spin lock of the arguments, briefly.
+    /// The spin lock of the arguments, briefly.
     pub fn arguments(&self) -> Arguments {
         self.arguments.lock::<P>().clone()
     }

@@ -7,6 +7,10 @@
 //!
 //! `range_writer.rs` implements the end of a range writer, and `write_mode.rs` chooses between the two kinds
 //! of writer. `docs/guide/ranges.md` describes the protocol.
+//!
+//! A task must not hold a claim, a lock of the address space or the gate while it sleeps for a claim. Claims
+//! therefore have no rank in the lock order. `ranges::every_pair_of_concurrent_changes` (`shuttle_engine`)
+//! and the tests of `range_writers` (`engine/freehold/tests`) test this file.
 #![expect(unsafe_code, reason = "claims in the tree of VMAs")]
 
 use crate::{
@@ -81,6 +85,8 @@ impl<P: Platform> AddressSpace<P> {
         self.with_range_claim(range, needs, change)
     }
 
+    /// Performs [`with_write_range`](Self::with_write_range) if the task did not become the exclusive writer
+    /// at once.
     #[inline(never)]
     fn with_range_claim<E: From<Killed>>(
         &self,
@@ -93,6 +99,8 @@ impl<P: Platform> AddressSpace<P> {
         change(&guard)
     }
 
+    /// Becomes a range writer for `range` if the address space prefers range writers, otherwise the exclusive
+    /// writer.
     #[inline(never)]
     fn claim_or_exclusive<'s>(
         &'s self,
@@ -211,11 +219,11 @@ impl<P: Platform> AddressSpace<P> {
                 Err(ClaimError::Contended | ClaimError::NotAHole) if self.record_contention() => {
                     return RangeClaim::NeedsExclusive;
                 }
-                // Another task filled the hole first. Another hole can be tried without waiting.
+                // Another task filled the hole first. The task can try another hole without waiting.
                 Err(ClaimError::NotAHole) => continue,
                 Err(ClaimError::Contended) => {}
             }
-            // Tries again after reading the generation, which changes when the conflicting claim ends.
+            // Reads the generation, which changes when the conflicting claim ends, and then tries again.
             let seen = self.closings.generation();
             match claim(&mut guard) {
                 Ok(decided) => return RangeClaim::Granted(guard, decided),
@@ -223,7 +231,7 @@ impl<P: Platform> AddressSpace<P> {
                 Err(ClaimError::NotAHole) => continue,
                 Err(ClaimError::NeedsExclusive | ClaimError::NoMemory) => return RangeClaim::NeedsExclusive,
             }
-            // Nothing is held during the wait, so claims have no place in the lock order.
+            // This task holds no lock of the address space and no claim during the wait.
             rank::will_wait::<P>(Rank::Mmap);
             if P::wait_killable(self.closings.generation_word(), seen).is_err() {
                 return RangeClaim::Killed;
@@ -335,9 +343,10 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Stores a VMA of anonymous memory into the hole at its addresses in a single step, without a claim, if
-    /// it `joins` none of the VMAs that touch it. Other tasks may use the VMA as soon as it is stored.
-    /// Returns `None` if the VMA could not be stored; it is freed then.
+    /// Stores a VMA of anonymous memory into the hole at its addresses in a single step, without a claim.
+    /// Stores nothing if `joins` returns true for a VMA that touches the hole, because the mapping must then
+    /// merge with that VMA. Other tasks may use the VMA as soon as it is stored. Returns `None` if the VMA
+    /// could not be stored; it is freed then.
     pub(crate) fn insert_unclaimed(
         &self,
         vma: OwnedVma<'_, P>,

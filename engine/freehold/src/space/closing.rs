@@ -2,7 +2,7 @@
 //!
 //! A closing reservation is inserted into the tree when its VMAs are removed. Once no translation and no page
 //! table of the range is left, a range writer or the exclusive writer removes the reservation. A task that
-//! needs the same range sleeps here, without holding anything.
+//! needs the same range sleeps here, and holds no lock and no claim of the address space during the sleep.
 //!
 //! | word | meaning |
 //! | --- | --- |
@@ -12,6 +12,12 @@
 //! | `has_sleepers` | 1 if tasks may sleep until the next end of a reservation and must be woken |
 //!
 //! Exclusive writers and range writers change all of these words.
+//!
+//! `change/unmap.rs` inserts a closing reservation and calls `end_closing`; every change that needs a range
+//! calls `clear_for_write` or `write_exclusive_range` first, and `claim.rs` refuses the claim of a closing
+//! range. No task may hold the mmap lock, the gate or a claim while it sleeps here, because the munmap that
+//! ends the range needs the mmap lock or the gate. `ranges::every_pair_of_concurrent_changes`
+//! (`shuttle_engine`) fails if a sleeper is not woken.
 
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
@@ -47,16 +53,16 @@ impl Closings {
         }
     }
 
-    /// Releases the lock and sleeps until some reservation that exists now has ended. Fails with [`Killed`]
-    /// if a fatal signal arrives first.
+    /// Releases the lock and sleeps until at least one of the reservations that exist now has ended. Fails
+    /// with [`Killed`] if a fatal signal arrives first.
     pub fn wait_after<P: Platform>(&self, guard: WriteGuard<'_, P>) -> Result<(), Killed> {
         let seen = self.announce_sleep(&guard);
         drop(guard);
         P::wait_killable(&self.generation, seen)
     }
 
-    /// Releases the lock and sleeps until some reservation that exists now has ended. Signals do not end the
-    /// sleep.
+    /// Releases the lock and sleeps until at least one of the reservations that exist now has ended. Signals
+    /// do not end the sleep.
     pub fn wait_after_unkillable<P: Platform>(&self, guard: WriteGuard<'_, P>) {
         let seen = self.announce_sleep(&guard);
         drop(guard);
@@ -121,8 +127,9 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Returns the free addresses around and including `range`: page tables inside them may be freed. For a
-    /// range writer these are only `range` itself; the end of its claim finds the tables at the edges.
+    /// Returns the free addresses around `range`, including `range` itself. Page tables that lie inside them
+    /// may be freed. For a range writer the result is only `range`, because the end of its claim frees the
+    /// tables at the edges.
     pub(crate) fn free_span(&self, range: UserRange) -> VaRange {
         if self.range_writer().is_some() {
             return range.va();

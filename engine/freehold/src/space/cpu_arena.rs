@@ -10,6 +10,11 @@
 //! the exclusive writer (`WriteGuard::clear_for_write`). A mapping that finds no room otherwise removes all
 //! boundaries (`WriteGuard::remove_boundaries`). The next search that reaches the place of a missing boundary
 //! inserts it again, unless something is mapped there.
+//!
+//! `placement.rs` calls this file for range writers. The tests `cpu_arena` (`engine/freehold/tests`) fail if
+//! a boundary takes addresses from a program, and
+//! `changes::range_writers_in_empty_arenas_share_almost_no_cache_line` (`sim_engine`) fails if range writers
+//! in different arenas write the same cache lines.
 
 use super::{
     AddressSpace,
@@ -62,7 +67,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         if at + request.len() <= arena.end - BOUNDARY_BYTES {
             return Some(at);
         }
-        // The found place overlaps the addresses of the boundary, so the boundary is missing.
+        // The place that was found overlaps the addresses of the boundary, so the boundary is missing.
         match self.range_writer().is_some_and(RangeWriter::has_no_claim) {
             true if self.insert_boundary(arena.end) => find(),
             true => Some(at),

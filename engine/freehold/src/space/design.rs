@@ -1,10 +1,17 @@
-//! The locking designs that an address space can use: one value for Linux before and after each step of its
-//! development (`docs/guide/five-steps.md`).
+//! The locking designs of an address space, as values: how munmap, faults, huge pages and writers lock. Most
+//! values are the locking of Linux before or after one of the five changes that `docs/guide/five-steps.md`
+//! describes; "step 0" to "step 4" in this file are the steps of that page. `Released` and `Ranges` are
+//! designs of Freehold.
+//!
+//! A `Locking` is fixed when its address space is created. Most tests of the engine run on all combinations
+//! in `Locking::ALL`, and expect the same results from each. To add a design of munmap, add its
+//! `UnmapPolicy`, on which the code in `change/unmap.rs` depends, and combinations in `Locking::ALL`. The
+//! last table of `docs/guide/five-steps.md` names the code that reads each setting.
 
 use crate::PAGE_SIZE;
 use freehold_sync::FaultLock;
 
-/// How much of the mmap lock a large munmap holds, and for how long; see `change/unmap.rs`.
+/// Mode in which munmap of a large range holds the mmap lock, and for how long; see `change/unmap.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Unmap {
     /// Holds the mmap lock for writing during the whole munmap (Linux before 4.20).
@@ -25,15 +32,15 @@ pub enum Unmap {
 
 /// The properties of a munmap design.
 pub(super) struct UnmapPolicy {
-    /// How the mmap lock is held while pages are zapped.
+    /// Mode in which the mmap lock is held while pages are zapped.
     pub(super) held: MmapHold,
     /// Bytes of a section, if the lock is released between sections.
     pub(super) sections: Option<u64>,
-    /// True if special VMAs are unmapped as in step 0.
+    /// True if special VMAs (`AddressSpace::is_special`) are unmapped section by section, as in step 0.
     pub(super) falls_back: bool,
 }
 
-/// How the mmap lock is held.
+/// Mode in which the mmap lock is held.
 pub(super) enum MmapHold {
     Write,
     Read,
@@ -108,9 +115,10 @@ pub struct Locking {
 }
 
 impl Locking {
-    /// Pairs of the designs of munmap and faults, for tests and comparisons. The pairs with [`Write::Whole`]
-    /// contain every value of a design together with at least two values of the other design. The pairs with
-    /// range writers, at the end, contain every value at least once.
+    /// Combinations of a design of munmap, a design of faults and a kind of writers, for tests and
+    /// comparisons. Those with [`Write::Whole`] contain every design of munmap with two designs of faults,
+    /// and every design of faults except `VmaRwsem` with at least two designs of munmap. Those with range
+    /// writers are last. They contain every design of munmap, and every design of faults except `MmapLock`.
     pub const ALL: [Locking; 13] = {
         const fn with(unmap: Unmap, fault: FaultLock, write: Write) -> Locking {
             Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write }

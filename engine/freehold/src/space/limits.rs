@@ -1,7 +1,11 @@
-//! Resource limits and privileges of an address space, in bytes as setrlimit takes them.
+//! Checks of the resource limits and privileges of an address space, and the charge of pages that count as
+//! committed. A change calls them in its prepare step, while it can still fail.
 //!
-//! This file checks the limits, and charges pages that count as committed. `accounting.rs` counts mapped
-//! pages, `state/limits.rs` stores the limits, and `state/counters.rs` reserves what a range writer may add.
+//! An exclusive writer compares a limit with the exact size. A range writer compares with its reservation
+//! (`LimitReservation`), because other range writers change the sizes concurrently. `accounting.rs` then
+//! counts the change, `state/limits.rs` has the values, and `state/counters.rs` has the sizes and
+//! reservations. A limit must be exact for both kinds of writer;
+//! `range_writers::address_space_and_memlock_limits_are_exact` (`engine/freehold/tests`) tests this.
 
 pub use super::state::limits::{Limits, LiveLimits, UNLIMITED};
 use super::{AddressSpace, locking::WriteGuard, state::limits::pages};
@@ -22,8 +26,8 @@ impl<P: Platform> AddressSpace<P> {
         self.limits.may_lock.load(Relaxed) || self.limits.memlock.load(Relaxed) != 0
     }
 
-    /// Returns the limit of a size in units of that size, or `None` if it has none. A range writer must not
-    /// exceed this limit.
+    /// Returns the limit of a size in the unit of that size (VMAs or pages), or `None` if the size has no
+    /// limit. A range writer must not exceed this limit.
     #[inline]
     pub(super) fn limit_of(&self, size: Size) -> Option<u64> {
         let limited = |bytes: &AtomicU64| match bytes.load(Relaxed) {
@@ -50,7 +54,8 @@ impl<P: Platform> AddressSpace<P> {
         self.limits.may_inject_failure.load(Relaxed)
     }
 
-    /// Returns true if the address space may map at `addr`: not below the minimum address, or with privilege.
+    /// Returns true if the address space may map at `addr`: the address is not below `mmap_min_addr`, or the
+    /// space has the privilege.
     pub(crate) fn may_map_at(&self, addr: u64) -> bool {
         addr >= self.engine.config().mmap_min_addr || self.limits.may_map_low.load(Relaxed)
     }
@@ -66,7 +71,8 @@ pub(crate) struct ReplacedPages {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Commits `grow` more pages that replace `shrink`, if pages with these flags count as committed.
+    /// Charges `grow` more committed pages that replace `shrink`, if pages with these flags count as
+    /// committed. Dropping the result before it is [kept](Charge::keep) releases the charge.
     #[inline(always)]
     pub(crate) fn charge(
         &self,

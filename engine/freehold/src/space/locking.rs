@@ -1,5 +1,5 @@
-//! How an address space may be read and changed. This file holds the protocol; `docs/guide/locking.md`
-//! describes it.
+//! The guards through which an address space is read and changed. `docs/guide/locking.md` describes the
+//! protocol that they enforce.
 //!
 //! Each right keeps a part of the address space unchanged:
 //!
@@ -205,7 +205,7 @@ impl<P: Platform> AddressSpace<P> {
     fn find_vma_by_mmap_lock(&self, addr: u64) -> Option<VmaRead<'_, P>> {
         loop {
             let guard = self.read();
-            // The VMA has the maximum number of readers, which is a temporary condition.
+            // Fails if the VMA has the maximum number of readers, which is a temporary condition.
             if let Ok(vma) = guard.lock_vma(guard.find(addr)?) {
                 return Some(vma);
             }
@@ -352,7 +352,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Returns the VMAs that overlap `range`, in order of address. The caller may change the set of VMAs
-    /// during the iteration.
+    /// during the iteration, because each step searches the tree again.
     pub fn vmas(&self, range: UserRange) -> impl Iterator<Item = &Vma<P>> {
         let mut at = range.start();
         core::iter::from_fn(move || {
@@ -371,8 +371,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// of this length.
     #[inline(always)]
     pub(crate) fn highest_gap(&self, len: u64, bounds: Range<u64>) -> Option<(u64, u64)> {
-        // The entry above the gap is the last one that the search passes to the function. There is none if
-        // the gap lies above all entries.
+        // The last entry that the search passes to the function is the entry above the gap. If the gap lies
+        // above all entries, the search passes none.
         let above = Cell::new(u64::MAX);
         let start = self.gap(len, bounds, Direction::TopDown, |found| above.set(self.guard_start(found)))?;
         Some((start, above.get()))
@@ -401,6 +401,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Some((UserRange::new(found.start, found.end), self.guard_start(&found)))
     }
 
+    /// Returns the start of the gap of a stack, or the start of any other entry.
     pub(super) fn guard_start(&self, found: &Entry) -> u64 {
         let gap = match self.slot(found) {
             TreeEntry::Vma(vma) if vma.flags().contains(VmFlags::GROWSDOWN) => {
@@ -565,7 +566,7 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
         self.vma.set_policy(policy);
     }
 
-    /// Gives an anon_vma to a VMA that has none, as a part of a change of its rmap tree.
+    /// Gives an anon_vma to a VMA that has none, and links the VMA in its tree, which `edit` has locked.
     pub fn join_within(&self, edit: &mut RmapEdit<'_, P>, anon_vma: AnonVma<'_, P>) {
         debug_assert!(!self.vma.anon().is_some());
         self.vma.set_anon_vma(anon_vma);

@@ -1,4 +1,10 @@
-//! Arguments of mmap: access rights, flags, and the VMA flags that follow from them.
+//! The arguments `prot` and `flags` of mmap and mprotect, with Linux's numbers on x86-64, and the VMA flags
+//! that follow from them.
+//!
+//! This file only defines and converts bits. `call/mmap/` and `call/mprotect.rs` check which bits and
+//! combinations are allowed, and `VmFlags` (`vma/flags/`) has the flags of a VMA. An embedder for an
+//! architecture with other numbers converts them before it calls the engine. The model (`freehold-model`) has
+//! the same rules, and its tests compare both with the running kernel.
 
 use crate::vma::flags::VmFlags;
 use bitflags::bitflags;
@@ -18,7 +24,7 @@ bitflags! {
         const SEM = 8;
         /// PROT_GROWSDOWN: mprotect extends its range down to the start of a VMA that grows downwards.
         const GROWSDOWN = 0x0100_0000;
-        /// PROT_GROWSUP: no VMA grows upwards.
+        /// PROT_GROWSUP: mprotect of mapped memory fails, because no VMA grows upwards.
         const GROWSUP = 0x0200_0000;
     }
 
@@ -31,7 +37,7 @@ bitflags! {
         const PRIVATE = 0x02;
         /// MAP_SHARED_VALIDATE: shared; unknown flags are rejected.
         const SHARED_VALIDATE = 0x03;
-        /// MAP_DROPPABLE
+        /// MAP_DROPPABLE: the pages may be dropped under memory pressure.
         const DROPPABLE = 0x08;
         /// MAP_FIXED
         const FIXED = 0x10;
@@ -39,7 +45,7 @@ bitflags! {
         const ANONYMOUS = 0x20;
         /// MAP_32BIT: placed in the second GiB, so that addresses fit in 31 bits.
         const BIT32 = 0x40;
-        /// MAP_ABOVE4G: the top-down search ends at 4 GiB. Hints below 4 GiB are followed.
+        /// MAP_ABOVE4G: the top-down search ends at 4 GiB. A hint below 4 GiB is still used.
         const ABOVE_4G = 0x80;
         /// MAP_GROWSDOWN
         const GROWSDOWN = 0x0100;
@@ -72,7 +78,7 @@ bitflags! {
 /// Bit position of the huge page size in the flags.
 const HUGE_SHIFT: u32 = 26;
 
-/// Mask of the sharing type, which is a number and not a set of bits.
+/// Mask of the sharing type, which is a number and not a set of bits. The four values follow.
 pub(crate) const TYPE: u64 = 0x0f;
 pub(crate) const SHARED: u64 = 1;
 pub(crate) const PRIVATE: u64 = 2;

@@ -4,13 +4,18 @@
 //! mmap        rejects WRITE with EXEC
 //! mprotect    rejects EXEC with WRITE, and EXEC for memory that is not executable yet
 //! ```
+//!
+//! The restrictions are one word of the address space (`state/mdwe.rs` has its values). The word changes at
+//! most once, from 0 to the first restrictions. mmap and mprotect call `denies_exec` for each mapping. The
+//! rule must be Linux's: `mdwe.txt` and `mdwe-alone.txt` in `lab/freehold-model/cases` compare the answers of
+//! the engine, the model and the running kernel.
 
 use super::AddressSpace;
 use crate::{error::MdweError, platform::Platform, space::Mdwe, vma::flags::VmFlags};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Returns the restrictions that are set.
+    /// Returns the restrictions of this address space.
     pub fn mdwe(&self) -> Mdwe {
         // Relaxed, here and below: a single word on which no other data depends. A concurrent change of
         // rights is ordered before or after this access.

@@ -1,7 +1,22 @@
-//! The address space (Linux: `mm`): its fields, the locks that guard them, and one operation per file.
+//! The address space (Linux: `mm`): its fields, the locks that guard them, and the parts of calls that
+//! several calls share. The system calls themselves are in `call/`, and faults in `fault/`.
 //!
-//! Reading order: this file; [`locking`] (how an address space may be read and changed); `change/unmap.rs`
-//! (the model of a change: decode, prepare, commit, settle, retire); then any operation.
+//! Reading order: this file; [`locking`] (the guards, and the two kinds of writers); `change/unmap.rs` (the
+//! model of a change: decode, prepare, commit, settle, retire); then any operation.
+//!
+//! | subject | files |
+//! | --- | --- |
+//! | guards and locks | `locking.rs`, `held_lock.rs`; lookups without a lock: `vma_lock.rs`, `speculate.rs` |
+//! | writers | `write_right.rs`, `claim.rs` and `range_writer.rs` (start and end of a range writer), `write_mode.rs` (choice of the kind), `closing.rs` (closing ranges) |
+//! | the VMA tree | `tree_entry.rs` |
+//! | steps of changes | `change/` |
+//! | search for free addresses | `placement_request.rs`, `placement.rs`, `cpu_arena.rs` |
+//! | sizes and limits | `accounting.rs`, `limits.rs` |
+//! | settings and arguments | `design.rs`, `map_flags.rs`, `mdwe.rs`, `pkeys.rs`, `thp.rs`, `arguments.rs` |
+//! | state without locks | `state/` |
+//!
+//! A new field of `AddressSpace` needs a comment that says which lock guards it, its initial value in `make`,
+//! and a line in `announce!`, by which the simulation names the cache lines of the field.
 
 mod accounting;
 mod arguments;
@@ -70,14 +85,15 @@ pub struct SpaceConfig {
     pub layout: Layout,
     /// The policy by which mmap places mappings without a fixed address.
     pub placement: Placement,
-    /// Start of the heap (the break). At most the [end of user space](AddressSpace::TASK_SIZE).
+    /// Start of the heap, where the break is at first. At most the [end of user
+    /// space](AddressSpace::TASK_SIZE).
     pub brk: u64,
     /// Start and end of the program's initialised data, at most the [end of user
     /// space](AddressSpace::TASK_SIZE). RLIMIT_DATA counts the data together with the heap.
     pub data: core::ops::Range<u64>,
     /// Resource limits and privileges.
     pub limits: Limits,
-    /// Restrictions that are [inherited](Mdwe::inherited) at exec.
+    /// Restrictions on executable memory. The embedder passes those that exec [inherits](Mdwe::inherited).
     pub mdwe: Mdwe,
     /// Setting, inherited at exec, that disables transparent huge pages.
     pub thp_disable: ThpDisable,
@@ -85,7 +101,7 @@ pub struct SpaceConfig {
     pub memory_merge: bool,
     /// The locking designs in use.
     pub locking: Locking,
-    /// Keeps separate statistics of this space's mmap lock, instead of the [shared
+    /// True to keep separate statistics of this space's mmap lock, instead of the [shared
     /// statistics](crate::engine::Config::lock_stats).
     pub lock_stats: bool,
 }
@@ -142,8 +158,8 @@ pub struct AddressSpace<P: Platform> {
     /// The words on which tasks wait for closing ranges. Atomic; `space/closing.rs` says when each word is
     /// written.
     closings: Closings,
-    /// Conflicts between range writers. Their number decides whether changes use range writers.
-    /// Atomic, without a lock.
+    /// Number of recent conflicts between range writers, which decides whether changes use range writers.
+    /// Hints: each is read and written on its own, without a lock.
     contention: WriteContention,
     /// Sizes and fault counts, read without a lock. Writers change the sizes; see
     /// [`counters`](state::counters).
@@ -176,7 +192,8 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) default_flags: AtomicU64,
     /// Location of the program's arguments, guarded by this spin lock.
     arguments: SpinLock<Arguments>,
-    /// Protection keys in use. Written under `mmap_lock` held for writing.
+    /// Protection keys in use. Written under `mmap_lock` held for writing, or by a range writer that makes
+    /// memory executable and not readable.
     pub(crate) pkeys: Pkeys,
 }
 
@@ -302,6 +319,7 @@ impl<P: Platform> AddressSpace<P> {
         self.mmap_lock.stats().map(LockStats::snapshot)
     }
 
+    /// Returns the platform, which provides frames, TLB flushes and hooks of the embedding kernel.
     pub(crate) fn platform(&self) -> &P {
         self.vm.platform()
     }

@@ -10,6 +10,10 @@
 //! Key 0 is the default. A call may name key 0 on processors that have keys. One other key can be allocated
 //! for memory that may be executed but not read, because x86 has no such page right. The engine allocates
 //! this key at the first request for `EXEC` without other rights, and never frees it.
+//!
+//! `call/pkeys.rs` has pkey_alloc and pkey_free, `call/mprotect.rs` has pkey_mprotect, and `state/pkeys.rs`
+//! has the record. All functions take the guard of a writer. A change of the rules must agree with Linux;
+//! `engine/freehold/tests/pkeys.rs` tests them on every design.
 
 use super::locking::WriteGuard;
 use crate::{

@@ -1,5 +1,15 @@
 //! Placement of mappings without a fixed address: the first gap that is large enough, from above or from
 //! below ([`Layout`]).
+//!
+//! mmap, mremap and special mappings (`call/`) describe what they need in a `PlacementRequest` and call
+//! `find_placement`. The search only reads the tree and reserves nothing. The exclusive writer can use the
+//! result at once. A range writer must claim the place, and searches again if another task was faster
+//! (`claim.rs`). For range writers the search begins in an arena of their CPU (`cpu_arena.rs`).
+//!
+//! For the exclusive writer the result must be Linux's, including the gaps below stacks (hazard C-67) and the
+//! bytes that alignment costs. The tests `mmap::layouts`, `mmap::places` and `mmap::five_levels`
+//! (`engine/freehold/tests`) compare the results with Linux's addresses. The search must also be bounded,
+//! because tasks wait for the mmap lock: `every_call::hostile::gap_search_skips_a_bounded_number_of_stacks`.
 
 use super::{AddressSpace, locking::WriteGuard, map_flags::MapFlags, placement_request::HUGE};
 use crate::{
@@ -15,7 +25,7 @@ use freehold_vmspace::UserRange;
 /// as many stacks as VMAs, and other tasks wait for the mmap lock during the search.
 const MAX_DETOURS: usize = 64;
 
-/// The range in which MAP_32BIT places.
+/// The addresses that MAP_32BIT allows: the second GiB.
 const LOW: Range<u64> = 1 << 30..1 << 31;
 
 /// The lowest address of a top-down search with MAP_ABOVE4G.
@@ -40,7 +50,8 @@ impl<P: Platform> AddressSpace<P> {
         if request.flags().contains(MapFlags::BIT32) || self.layout == Layout::BottomUp {
             return None;
         }
-        // If the request may use addresses above the default window, the search range grows by their number.
+        // If the request may use addresses above the default window, the range is larger by the size of that
+        // part.
         let high = self.mmap_base + (Self::window_end(request) - DEFAULT_MAP_WINDOW);
         let low = if request.flags().contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
         Some(low..high)
@@ -77,17 +88,20 @@ impl<P: Platform> WriteGuard<'_, P> {
             .flatten()
     }
 
+    /// Returns a free place with the offset within huge pages that the request prefers, or else any free
+    /// place.
     #[inline(always)]
     fn find_aligned_or_any(&self, request: &PlacementRequest) -> Option<u64> {
         let aligned = request.huge_offset.and_then(|offset| self.find_aligned_placement(request, offset));
         aligned.or_else(|| self.find_any_placement(request))
     }
 
-    /// Returns a free place without a required offset within huge pages.
+    /// Returns a free place, without regard to the offset within huge pages.
     #[inline(always)]
     fn find_any_placement(&self, request: &PlacementRequest) -> Option<u64> {
         if request.hint != 0 && self.is_hint_free(request) {
-            // If a boundary is in the way, the claim of a range writer fails.
+            // The exclusive writer removes boundaries from the place. For a range writer this call does
+            // nothing, and its claim fails if there is a boundary.
             self.clear_for_write(UserRange::at(request.hint, request.len));
             return Some(request.hint);
         }
@@ -175,7 +189,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         lowest(self.clear_of_stacks(wanted)?, low).map(|at| at.next_multiple_of(align))
     }
 
-    /// Returns the length of a gap that has room for `len` bytes whatever entry lies above the gap.
+    /// Returns the length of a gap that has room for `len` bytes and for the largest gap of a stack above
+    /// them.
     fn clear_of_stacks(&self, len: u64) -> Option<u64> {
         len.checked_add(self.space.engine.config().stack_gap.checked_next_multiple_of(PAGE_SIZE)?)
     }

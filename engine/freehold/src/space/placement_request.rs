@@ -1,4 +1,9 @@
-//! The parameters of a search for free addresses.
+//! The description of a search for free addresses: length, hint, alignment, and the offset within a huge page
+//! that the mapped object prefers.
+//!
+//! mmap, mremap and special mappings create a request, and `placement.rs` finds the place. `for_object`
+//! decides which objects are aligned so that huge pages can map them, by Linux's rule; the tests in
+//! `engine/freehold/tests/mmap` compare the resulting addresses with Linux's.
 
 use crate::{PAGE_SIZE, file::Object, platform::Platform, space::map_flags::MapFlags};
 use freehold_vmspace::PageIndex;

@@ -17,6 +17,9 @@
 //! them as soon as the write set is visible. A lookup between the two steps can reach a VMA through an old
 //! tree entry. The lookup then sees bounds that do not match, or a detached VMA, and falls back to the mmap
 //! lock.
+//!
+//! The steps must stay in this order. `ranges::every_pair_of_concurrent_changes` (`shuttle_engine`) runs all
+//! pairs of range writers, and fails if a writer publishes before it unlocks, or leaves a waiter asleep.
 #![expect(unsafe_code, reason = "claims in the tree of VMAs, and unlinks page tables")]
 
 use super::AddressSpace;
@@ -33,11 +36,13 @@ use freehold_sync::{
 };
 use freehold_vmspace::{UserRange, VmGather};
 
-/// The state of a range writer: its write set, and the work to do when it ends. Separate from
-/// [`RangeWriter`], because that value is moved.
+/// The state of a range writer: its write set, and the work to do when it ends. The caller keeps this value
+/// on its stack. It is separate from [`RangeWriter`], which is moved and refers to it.
 #[derive(Default)]
 pub(crate) struct RangeWriterState {
+    /// The future entries of the claimed part of the tree.
     pub(super) write_set: WriteSet,
+    /// The reserved part of the sizes that have a limit.
     pub(super) reserved: LimitReservation,
     /// The range that the write set [removes](RangeWriter::remove), if it removes one.
     removed: Cell<Option<UserRange>>,
@@ -99,6 +104,7 @@ impl<'s, P: Platform> RangeWriter<'s, P> {
 }
 
 impl<P: Platform> RangeWriter<'_, P> {
+    /// Publishes the write set, releases the break and the reservation, and wakes waiters.
     // Not inlined, so that the end of a guard is short for the exclusive writer.
     #[inline(never)]
     fn end(&mut self) {
@@ -176,9 +182,9 @@ impl<P: Platform> AddressSpace<P> {
         goes(span.start()) || (span.start() / TABLE != last / TABLE && goes(last))
     }
 
-    /// Calls `end` with a function that unlinks the page tables at the ends of `span`. `end` must call this
-    /// function with the bounds of the hole that contains `span`, while no entry can be inserted there. Only
-    /// tables inside the hole are unlinked.
+    /// Calls `end` with a function that unlinks the page tables at the ends of `span`. `end` calls that
+    /// function with the bounds of the hole that contains `span`, while no entry can be inserted in the hole.
+    /// Only tables inside the hole are unlinked.
     fn with_edge_tables_unlinked(&self, span: UserRange, end: impl FnOnce(&mut dyn FnMut(u64, u64))) {
         let mut gathered: Option<VmGather<'_, P, 1>> = None;
         end(&mut |before, behind| {

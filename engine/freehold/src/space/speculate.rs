@@ -14,6 +14,9 @@
 //! If the number has changed, the values read are meaningless; the VMA may even have belonged to another
 //! space. The read is harmless nevertheless: the memory stays a VMA until the RCU section ends, and the
 //! fields are atomics.
+//!
+//! `probe_at` (`uprobe/`) and `vma_info` read VMAs in this way. No function here may wait or take a lock.
+//! `c70_lock_free_lookup_sees_one_moment` (`shuttle_engine`) fails if a result mixes two moments.
 #![expect(
     unsafe_code,
     reason = "follows words of the tree, and the word for a file's home, without a lock that keeps the target"
@@ -31,10 +34,11 @@ use crate::{
 };
 use freehold_range::Lookup;
 
-/// A [`VmaInfo`], and the home of the file that the VMA maps.
+/// The attributes that a VMA had at one moment, and the home of the file that it maps.
 pub(crate) struct VmaSnapshot<'r, P: Platform> {
+    /// The attributes.
     pub info: VmaInfo,
-    /// The home of the file. Valid during the RCU section.
+    /// The home of the file (`rmap/tree/root.rs`), or `None` without a file. Valid during the RCU section.
     pub file: Option<&'r RmapRoot<P, IMmap>>,
 }
 

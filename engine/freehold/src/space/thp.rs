@@ -1,5 +1,10 @@
-//! The setting that disables transparent huge pages for a whole program (prctl's `PR_SET_THP_DISABLE`). It
-//! applies to anonymous memory and to shared memory.
+//! The setting that disables transparent huge pages for a whole program (prctl's `PR_SET_THP_DISABLE`). The
+//! setting applies to anonymous memory and to shared memory.
+//!
+//! `state/thp.rs` has the values. Faults (`fault/huge.rs`, `fault/mthp.rs`, `fault/shmem_mthp.rs`) call
+//! `disables_thp` before they install a huge page or a block, and MADV_COLLAPSE (`call/madvise/collapse.rs`)
+//! reads the setting itself. The settings of the engine and the flags of the VMA must also allow the page.
+//! The tests in `engine/freehold/tests/huge` fail if a fault ignores the setting.
 
 use super::AddressSpace;
 use crate::{
@@ -10,14 +15,16 @@ use crate::{
 use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Returns where transparent huge pages, and blocks of a file, are disabled.
+    /// Returns the part of memory in which transparent huge pages and blocks (multi-size huge pages) are
+    /// disabled.
     pub fn thp_disable(&self) -> ThpDisable {
         // Relaxed, here and below: a single word on which no other data depends. A concurrent fault is
         // ordered before or after the change.
         ThpDisable::of(self.thp_disable.load(Relaxed))
     }
 
-    /// Disables transparent huge pages from now on. Huge pages that are mapped stay.
+    /// Sets the part of memory in which transparent huge pages are disabled from now on. Huge pages that are
+    /// already mapped stay.
     ///
     /// # Locks
     ///

@@ -1,8 +1,10 @@
-//! Encoding of the words that an address space keeps in its tree.
+//! Encoding of the entries of the VMA tree. An entry is a VMA, a closing reservation or a boundary, and the
+//! tree stores it as a word.
 //!
-//! An entry of the VMA tree is a VMA, a closing reservation or a boundary. Only this file converts between
-//! these and the words of the tree. The caller of `decode` must keep the VMA of the entry from being freed,
-//! by a lock or by an RCU read section.
+//! Only this file converts between entries and words. The tree adds marks, such as the bit of a claim, to a
+//! word; `decode` ignores them. The caller of `decode` must keep the VMA of the entry from being freed, by a
+//! lock or by an RCU read section. The guards (`locking.rs`) and the lookups without a lock (`vma_lock.rs`,
+//! `speculate.rs`) do so, and are its only callers.
 #![expect(unsafe_code, reason = "turns words of the tree into references")]
 
 use crate::{UserRange, platform::Platform, vma::Vma};

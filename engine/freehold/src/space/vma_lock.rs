@@ -1,5 +1,13 @@
-//! Lookups in the tree of VMAs by a task that holds no lock. The task either locks a VMA for reading, or
-//! learns what was at an address at some instant during the call.
+//! Lookups in the VMA tree by a task that holds no lock. `lock_vma` locks the VMA that it finds for reading;
+//! most faults and most accesses to another process's memory begin with it. `vma_bounds` and `address_state`
+//! tell what was at an address at some instant during the call.
+//!
+//! A lookup runs in an RCU read section, so the memory of a VMA that it finds stays a `Vma`. That memory may
+//! have been reused. Therefore a VMA counts as found only after its lock is taken and after its owner,
+//! sequence number and bounds are checked, in this order (`vma/mod.rs`). A lookup never sleeps and never
+//! takes the mmap lock. If it meets writers too often, it fails, and the caller climbs. The shuttle tests in
+//! `reuse.rs`, `readers.rs` and `speculative_lookup.rs` (`lab/freehold-machine/tests/shuttle_engine`) test
+//! these races.
 #![expect(unsafe_code, reason = "turns words of the tree into references, within a read section")]
 
 use super::{
@@ -14,7 +22,7 @@ use core::{marker::PhantomData, ops::Deref};
 use freehold_range::{Entry, Lookup};
 use freehold_sync::{ReadFail, ReaderPlace};
 
-/// Maximum number of lookups without locks, if each finds a VMA that leaves the tree during the lookup.
+/// Maximum number of repeated lookups, if each of them finds an entry that changes during the lookup.
 const MAX_LOOKUPS: u32 = 8;
 
 /// The reason why a lookup without locks failed and the caller must take the mmap lock.
@@ -82,7 +90,7 @@ impl<P: Platform> Drop for VmaRead<'_, P> {
     }
 }
 
-/// The use of an address.
+/// The use of an address, for a fault that finds no VMA there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressState {
     /// The address is mapped.
@@ -117,9 +125,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Performs [`lock_vma`](Self::lock_vma) after the first lookup found a writer at work. Uses a lookup
-    /// that retries inside the tree, and repeats that lookup a bounded number of times if the VMA leaves the
-    /// tree.
+    /// Performs [`lock_vma`](Self::lock_vma) after the first lookup met a writer. Uses a lookup that retries
+    /// inside the tree. Repeats that lookup at most [`MAX_LOOKUPS`] times if the VMA leaves the tree.
     #[cold]
     #[inline(never)]
     fn retry_lookup(&self, rcu: &P::RcuGuard, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
@@ -165,7 +172,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Returns the bounds of the VMA at `addr`.
+    /// Returns the bounds that the VMA at `addr` had at some instant, or `None` if nothing was mapped there.
     pub(crate) fn vma_bounds(&self, addr: u64) -> Option<(u64, u64)> {
         let rcu = P::rcu_read();
         loop {
@@ -181,7 +188,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Returns the use of the address `addr`.
+    /// Returns the use of the address `addr` at some instant.
     pub(crate) fn address_state(&self, addr: u64) -> AddressState {
         let rcu = P::rcu_read();
         let mut seen: Option<(Entry, VmFlags)> = None;
@@ -199,8 +206,9 @@ impl<P: Platform> AddressSpace<P> {
                 return AddressState::Mapped;
             }
             match seen {
-                // The VMA is still in the tree, so the flags belong to it. If it had left the tree, its
-                // memory could hold another VMA by now. A VMA never changes whether it grows.
+                // The second lookup found the same entry, so the VMA stayed in the tree and the flags belong
+                // to it. Otherwise its memory could hold another VMA by now. `GROWSDOWN` never changes in a
+                // VMA.
                 Some((before, flags)) if before == found => {
                     return match flags.contains(VmFlags::GROWSDOWN) {
                         true => AddressState::BelowStack { start: found.start },

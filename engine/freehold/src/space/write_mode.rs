@@ -12,6 +12,9 @@
 //!
 //! The gate of the mmap lock records which kind is in use (`freehold-sync/src/mmap_lock/gate.rs`). This file
 //! only decides when to change it. All values here are hints.
+//!
+//! `claim.rs`, `closing.rs`, mmap and faults call these functions. A change here cannot make a result wrong,
+//! but may make calls slow: the benchmark `writers` (`freehold-bench`) measures it.
 
 use super::{AddressSpace, Write};
 use crate::platform::Platform;

@@ -1,5 +1,11 @@
-//! The right to change the set of VMAs, and the part of the tree that its holder may use: the whole tree, or
-//! the claimed part.
+//! The right to change the set of VMAs, and the part of the VMA tree that its holder may use: the whole tree
+//! for the exclusive writer, or the claimed part for a range writer.
+//!
+//! A `WriteGuard` (`locking.rs`) contains this value. Each function here is one operation of the tree, with
+//! an arm for each kind of writer. Claims, and the end of a range writer, use the `ClaimWriter` directly
+//! (`claim.rs`, `range_writer.rs`). A range writer sees only its write set, except in `next_of_any_writer`
+//! and `gap`, whose results its claim checks again. `AddressSpace::enter_range_writer` creates the right of a
+//! range writer, and `AddressSpace::writer` that of the exclusive writer.
 #![expect(unsafe_code, reason = "reads the tree without counting the borrow")]
 
 use super::range_writer::RangeWriter;
@@ -26,7 +32,7 @@ impl<P: Platform> MmapWriteProof<P> for WriteRight<'_, P> {
     }
 }
 
-/// Borrows the tree for one lookup, without updating the borrow count.
+/// Borrows the tree for one lookup, without updating the borrow count of the `RefCell`.
 ///
 /// # Safety
 ///
@@ -75,8 +81,8 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    /// Returns the first entry that ends above `addr`, whichever writer owns it. The RCU section keeps the
-    /// VMA of that entry readable.
+    /// Returns the first entry that ends above `addr`, even if another range writer has claimed it. The RCU
+    /// section keeps the VMA of that entry readable.
     #[inline]
     pub(crate) fn next_of_any_writer(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
         match self {
@@ -122,7 +128,8 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    /// Returns the whole tree, for operations of the exclusive writer.
+    /// Returns the whole tree, for operations that only the exclusive writer has. Must not be called for a
+    /// range writer.
     pub(super) fn exclusive_tree(&self) -> &RefCell<ExclusiveWriter<'s, P>> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree,

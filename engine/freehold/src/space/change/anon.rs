@@ -4,6 +4,10 @@
 //! adjacent VMAs with different anon_vmas cannot merge later. The choice is therefore made under the mmap
 //! lock, or with the neighbours locked. `vma/anon_vma.rs` has the words in the VMA, and `rmap/tree/` the tree
 //! of an anon_vma.
+//!
+//! Every fault that makes an anonymous page calls `prepare_anon` first, and so do calls that fill pages. The
+//! choice must be Linux's, because it decides which VMAs merge later: `lab/freehold-model/tests/merges.rs`
+//! compares it with the model.
 
 use crate::space::{
     AddressSpace,
@@ -81,7 +85,7 @@ impl<P: Platform> AddressSpace<P> {
         let (prev, next) = guard.neighbours(vma.range());
         let Some(part) = guard.range_writer() else { return self.join_anon_vma(vma, prev, next) };
         // A VMA that has grown can have a neighbour outside the claim. If another task is changing that
-        // neighbour, it is ignored, which is the same result as if its change came later.
+        // neighbour, this task ignores the neighbour. The result is the same as if that change came later.
         let (from, to) = part.map.claimed_range();
         let beyond = |at: Option<u64>| at.and_then(|at| self.lock_vma(at).ok());
         let before = beyond((vma.start() == from).then(|| from.checked_sub(1)).flatten());

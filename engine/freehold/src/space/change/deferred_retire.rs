@@ -1,11 +1,18 @@
-//! VMAs that the steps of one call have unmapped, and the notifications to send after the lock is released.
+//! The retire step of a call that removes mappings in several parts, as mmap over old mappings and mremap do.
+//! The call collects here the VMAs that its parts have unmapped, and the notice that memory has moved, until
+//! it has released its locks.
+//!
+//! `retire` must be called without a lock, because it may drop files and waits for the pagers of
+//! userfaultfds. The order of its parts is the order in which a pager must get the messages: unmapped
+//! targets, the move, unmapped sources. If the value is dropped instead, the VMAs are freed, but no pager
+//! gets a message.
 
 use super::unmap::Unmapped;
 use crate::{platform::Platform, uffd::event::Notice};
 
 /// The work that a call does after it has released the lock.
 pub(crate) struct DeferredRetire<'s, P: Platform> {
-    /// VMAs unmapped to make room.
+    /// VMAs unmapped to make room for the new mapping.
     before: Option<Unmapped<'s, P>>,
     /// Notice of a move for a userfaultfd.
     pub moved: Option<Notice<P>>,
@@ -19,7 +26,7 @@ impl<'s, P: Platform> DeferredRetire<'s, P> {
         DeferredRetire { before: None, moved: None, after: None }
     }
 
-    /// Adds unmapped VMAs.
+    /// Adds VMAs that were unmapped to make room.
     pub fn add(&mut self, unmapped: Unmapped<'s, P>) {
         Self::join(&mut self.before, unmapped);
     }
@@ -36,8 +43,7 @@ impl<'s, P: Platform> DeferredRetire<'s, P> {
         });
     }
 
-    /// Retires everything (step 5), and sends the notice of the move after the first VMAs and before the
-    /// sources.
+    /// Retires the VMAs that made room, then sends the notice of the move, then retires the sources.
     // Inlined, because there is usually nothing to do.
     #[inline]
     pub fn retire(&mut self) {

@@ -1,5 +1,17 @@
-//! Steps that several system calls share: unmapping in five steps (`unmap.rs`, the model of every change),
-//! splitting and merging VMAs, iterating over the VMAs of a range, and releasing objects after the locks.
+//! Parts of changes of the VMAs that several system calls share. The calls in `call/` combine these parts.
+//!
+//! A change has the steps *decode*, *prepare*, *commit*, *settle* and *retire*; `unmap.rs` describes them and
+//! is the model of every change.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `unmap.rs` | removal of mappings, step by step |
+//! | `sections.rs` | removal section by section, for the design `Sectioned` |
+//! | `vma_list.rs` | the list of the VMAs that a removal collects and frees |
+//! | `split_merge.rs` | split, merge and insertion of VMAs |
+//! | `vma_ranges.rs` | iteration over the VMAs of a range |
+//! | `anon.rs` | the choice of an anon_vma |
+//! | `deferred_retire.rs` | the retire step of calls that remove several parts |
 
 pub(crate) mod anon;
 pub(crate) mod deferred_retire;

@@ -1,4 +1,10 @@
-//! Unmapping a range section by section (step 0 of docs/guide/five-steps.md).
+//! The design `Sectioned` of munmap: a range is unmapped section by section, and other tasks may take the
+//! mmap lock between two sections (step 0 of `docs/guide/five-steps.md`).
+//!
+//! `unmap.rs` calls `unmap_sections` if the design or a special VMA requires it. After each section, every
+//! other task must find the section completely mapped or completely unmapped, and the rest unchanged. Errors
+//! that can be known in advance, such as a seal, are therefore reported before the first section. The tests
+//! of `munmap` (`engine/freehold/tests`) run on this design, among others.
 
 use super::unmap::UnmapRange;
 use crate::{
@@ -10,13 +16,14 @@ use crate::{
 use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Unmaps `range`. Each section goes through all five steps before the lock is released, so no task sees
-    /// a section partly unmapped. The call checks for seals and splits the VMAs at the edges before the first
-    /// section. Signals do not end the wait for the lock between two sections.
+    /// Unmaps `range`. For each section, prepare, commit and settle take place in one hold of the lock, so no
+    /// task sees a section partly unmapped; retire follows after the lock is released. The call checks for
+    /// seals and splits the VMAs at the edges before the first section. Signals do not end the wait for the
+    /// lock between two sections.
     ///
-    /// A section may add one VMA, by the split at its end; the section before it has removed one. The call
-    /// fails with the earlier sections unmapped if, while the lock is released, other tasks add VMAs up to
-    /// the limit or seal a later section.
+    /// The split at the end of a section may add one VMA; the section before it has removed at least one. The
+    /// call can still fail after some sections are unmapped: while the lock is released, other tasks may add
+    /// VMAs up to the limit, or seal a later section.
     pub(super) fn unmap_sections<'s>(
         &'s self,
         mut guard: WriteGuard<'s, P>,
@@ -25,7 +32,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<(), MunmapError> {
         let (mut start, end) = (range.range().start(), range.range().end());
         if guard.vmas(UserRange::new(start, end)).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
-            // Splits as far as the other designs do before they find a seal.
+            // Splits the first VMA, as the other designs do before they find a seal.
             if let Some(vma) = guard.find(start) {
                 guard.clip(vma, range.range())?;
             }

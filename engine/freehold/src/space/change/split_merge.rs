@@ -13,6 +13,12 @@
 //! Each change replaces entries of the tree in one step, after all operations that can fail. A failed change
 //! leaves everything unchanged. Bounds change only under the VMA's write lock: a reader that still finds an
 //! old entry cannot lock the VMA, and looks again.
+//!
+//! mmap, mprotect, mremap, madvise, mlock, mseal and the registration of a userfaultfd call these functions
+//! under a `WriteGuard`. `vma/merge.rs` decides which VMAs may merge. The result must be the set of VMAs that
+//! Linux would have: `lab/freehold-model/tests/merges.rs` compares all small layouts, and the model's random
+//! calls compare the rest. `ranges::merges_concurrent_with_first_faults` (`shuttle_engine`) tests anon_vmas
+//! that appear during a merge.
 
 use crate::space::locking::{VmaWrite, WriteGuard, entry, entry_at};
 use crate::{
@@ -57,7 +63,9 @@ impl From<NoMemory> for SplitMergeError {
 /// New attributes for a part of a VMA.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VmaChange {
+    /// The new flags, all of them.
     pub flags: VmFlags,
+    /// The new NUMA policy tag.
     pub policy: u64,
 }
 
@@ -98,8 +106,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
         let appends = |prev: &&Vma<P>| can_append(prev, attrs);
         let prepends = |next: &&Vma<P>| can_prepend(attrs, range.end() - range.start(), next);
-        // Neighbours that may merge keep their anon_vma from here on. If a neighbour has just got its first
-        // anon_vma, its attributes are compared again.
+        // A neighbour that may merge keeps its anon_vma from here on. If it has got its first anon_vma in
+        // this moment, its attributes are compared again.
         let prev = prev.filter(|prev| appends(prev) && (self.pin_anon_vma(prev) || appends(prev)));
         let next = next.filter(|next| prepends(next) && (self.pin_anon_vma(next) || prepends(next)));
         match (prev, next) {
@@ -173,8 +181,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         if self.space.mmap_lock.uses_rwsems() { vma.with_lock_beside() } else { Ok(vma) }
     }
 
-    /// Stores a prepared mapping of `range` in the tree and replaces everything there. Returns the VMA that
-    /// now contains the range.
+    /// Stores a prepared mapping of `range` in the tree and replaces everything there. Cannot fail. Returns
+    /// the VMA that now contains the range.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn insert<'g>(
         &'g self,
@@ -230,8 +238,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             anon_vma = anon_vma.or(vma.anon_vma());
         }
         right.set_flags(flags);
-        // A single edit, here and below: a walk over the rmap tree must not miss a page that passes from one
-        // VMA to another.
+        // One edit contains all changes, here and below: a walk over the rmap tree must not miss a page that
+        // passes from one VMA to another.
         let mut edit = RmapEdit::new(survivor.object(), anon_vma.tree);
         if !survivor.anon().is_some() {
             right.join_within(&mut edit, anon_vma);
@@ -343,6 +351,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(result)
     }
 
+    /// Performs [`modify`](Self::modify) and [`modify_uffd`](Self::modify_uffd): gives `range` the new flags
+    /// and policy. `uffd` is the userfaultfd of the range after the change, which a merge compares.
     fn modify_attrs<'g>(
         &'g self,
         vma: &'g Vma<P>,
@@ -473,8 +483,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         right
     }
 
-    /// Extends `vma` over free addresses, with all other attributes unchanged. Uses one of the reserved
-    /// changes of the tree.
+    /// Extends `vma` over free addresses, with all other attributes unchanged. Uses up one reserved replace.
     pub(crate) fn extend(&self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         self.lock_vma(vma).set_bounds(range, pgoff);
         self.replace(range, &[entry(vma)]);

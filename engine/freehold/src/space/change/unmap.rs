@@ -1,5 +1,5 @@
-//! Removing mappings, in the five steps of every change. Each step returns a value that the next one
-//! consumes.
+//! Removal of mappings: the model of every change. A change has the steps decode, prepare, commit, settle and
+//! retire. Each step returns a value that the next step consumes, so no step can be left out:
 //!
 //! ```text
 //! decode    UnmapRange checks the arguments, touches nothing
@@ -9,21 +9,24 @@
 //! retire               drops files, frees VMAs to the slab, notifies userfaultfds; after the locks
 //! ```
 //!
-//! The designs differ only in the lock that is held during *settle*:
+//! The designs of munmap (`space/design.rs`) differ only in the lock that is held during *settle*:
 //!
 //! | design | held | other tasks wait for |
 //! | --- | --- | --- |
 //! | `Exclusive` | write lock | the whole step |
-//! | `Sectioned` | write lock, section by section, all five steps for each | one section |
+//! | `Sectioned` | write lock, section by section; prepare, commit and settle of one section in each hold | one section |
 //! | `Downgraded` | read lock | the whole step, if they are writers |
 //! | `Released` | no lock; the range is a *closing* reservation in the tree | the whole step, if they need the same range |
 //!
 //! With `Released`, neighbours that map and fault concurrently share the page tables at the two edges. These
 //! tables, at most two per level, stay until the end of the munmap. The end of the closing reservation
-//! unlinks them if nothing else lies in the range that they span.
+//! (`closing.rs`) unlinks them if nothing else lies in the range that they span.
 //!
-//! Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is released. On failure the caller still
-//! holds the lock, and every VMA is attached and mapped as before, except that VMAs may have been split.
+//! munmap, brk, mremap, mmap over a range and exit use this file; `docs/guide/munmap.md` lists the callers
+//! and what each may release. Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is released.
+//! On failure the caller still holds the lock, and every VMA is attached and mapped as before, except that
+//! VMAs may have been split. The tests of `munmap` and `every_call::oom` (`engine/freehold/tests`) test this
+//! contract on every design.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
@@ -50,9 +53,9 @@ use alloc::vec::Vec;
 use freehold_pagetable::VaRange;
 use freehold_vmspace::{PageCount, PageRange, UserRange, VmGather};
 
-/// Maximum size of a range that is zapped under the write lock if no other processor runs the address space:
-/// a second hold of the lock would cost more. A constant, so that the hold does not depend on the size of the
-/// range.
+/// Maximum size of a range that `Released` zaps under the write lock if no other processor runs the address
+/// space. For such a range a second hold of the lock would cost more. The maximum is a constant, so that the
+/// hold does not depend on the size of the range.
 const SMALL_UNMAP_BYTES: u64 = 64 * PAGE_SIZE;
 
 /// Bytes of a section if the design does not specify a size.
@@ -68,7 +71,7 @@ impl From<SplitMergeError> for MunmapError {
     }
 }
 
-/// Step 1: a range that munmap accepts: whole pages, not empty, inside user space.
+/// The result of decode: a range that munmap accepts, which is whole pages, not empty, and inside user space.
 #[derive(Clone, Debug)]
 pub(crate) struct UnmapRange(UserRange);
 
@@ -107,26 +110,27 @@ struct Totals {
     files: u64,
 }
 
-/// Step 2: the VMAs of a range, split at its edges, write-locked, and still in the tree.
+/// The result of prepare: the VMAs of a range, split at its edges, write-locked, and still in the tree.
+/// Dropping it abandons the removal.
 #[must_use = "gathered VMAs are committed or abandoned"]
 pub(crate) struct Gathered<'g, 's, P: Platform> {
     guard: &'g WriteGuard<'s, P>,
     range: UserRange,
     list: VmaList<P>,
     totals: Totals,
-    /// Notifications for userfaultfds, sent in step 5.
+    /// Notifications for userfaultfds, which retire sends.
     notices: Notices<P>,
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Performs step 2. No part of the range may be closing.
+    /// Performs prepare. No part of the range may be closing.
     pub(crate) fn gather(&self, range: &UnmapRange) -> Result<Gathered<'_, 's, P>, MunmapError> {
         let mut gathered = self.gather_nothing(range.range());
         gathered.fill()?;
         Ok(gathered)
     }
 
-    /// Performs step 2 for a range that is known to be free.
+    /// Performs prepare for a range that is known to be free, or for a caller that then adds the VMAs.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn gather_nothing(&self, range: UserRange) -> Gathered<'_, 's, P> {
         Gathered {
@@ -187,7 +191,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Unmaps a range like [`unmap_unlocking`](Self::unmap_unlocking), or section by section if the design
-    /// says so. Other tasks may take the lock between two sections.
+    /// requires it. Other tasks may take the lock between two sections.
     ///
     /// # Errors
     ///
@@ -197,8 +201,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.unmap_by_design_inline(range)
     }
 
-    /// Unmaps a range like [`unmap_by_design`](Self::unmap_by_design), but inlined, because a guard is large
-    /// to pass on. Here and in the steps, functions are inlined only in optimised builds: without
+    /// Unmaps a range like [`unmap_by_design`](Self::unmap_by_design), but inlined, because moving a guard is
+    /// expensive. This function and those of the steps are inlined only in optimised builds. Without
     /// optimisation their stack frames would add up (`tests/stack_depth.rs`).
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn unmap_by_design_inline(self, range: &UnmapRange) -> Result<(), MunmapError> {
@@ -209,8 +213,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let mut gathered = self.gather_nothing(range.range());
         gathered.fill()?;
         if gathered.totals.special != 0 {
-            // Step 1 of the designs uses step 0 for special VMAs (docs/guide/five-steps.md). The gathered
-            // VMAs are still in place.
+            // `Downgraded` unmaps special VMAs section by section. The gathered VMAs are still in place.
             drop(gathered);
             return space.unmap_sections(self, range, DEFAULT_SECTION_BYTES);
         }
@@ -219,7 +222,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(())
     }
 
-    /// Performs step 3 of [`unmap_unlocking`](Self::unmap_unlocking). Also returns how step 4 is to be done.
+    /// Performs commit for [`unmap_unlocking`](Self::unmap_unlocking). Also returns the way to settle.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn detach_gathered(&self, gathered: Gathered<'_, 's, P>) -> (Detached<'s, P>, SettleMode) {
         let settle_mode = self.settle_mode(&gathered);
@@ -227,7 +230,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         (gathered.commit(closing), settle_mode)
     }
 
-    /// Performs steps 4 and 5 of [`unmap_unlocking`](Self::unmap_unlocking).
+    /// Performs settle and retire for [`unmap_unlocking`](Self::unmap_unlocking).
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn settle_unlocking(self, detached: Detached<'s, P>, settle_mode: SettleMode) {
         match settle_mode {
@@ -255,7 +258,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Returns how step 4 is to be done, according to the design.
+    /// Returns the way to settle, according to the design.
     ///
     /// The lock is never released before a VMA of a file is unlinked from the file's tree. Until then, walks
     /// from the file visit the VMA's addresses, so no other mapping may be there. Such a walk may also still
@@ -311,13 +314,14 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
             let vma = guard.clip(vma, range)?;
             self.add(vma);
             at = vma.end();
-            // After the VMA is locked, so that no fault fills it any more.
+            // Noted after the VMA is locked, so that no fault fills it any more.
             self.notices.note_unmap(vma, range)?;
         }
         guard.reserve(1)?;
         Ok(())
     }
 
+    /// Write-locks a VMA and adds it to the list and the totals. Cannot fail.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn add(&mut self, vma: &Vma<P>) {
         let _ = self.guard.lock_vma(vma);
@@ -340,8 +344,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         ReplacedPages { total: self.totals.pages, committed: self.totals.committed }
     }
 
-    /// Returns true if `object` is a removed segment and no VMA maps it except the gathered ones. The segment
-    /// is then destroyed when these VMAs are unmapped, so the caller cannot map `object` again.
+    /// Returns true if `object` is a System V segment that was removed, and only the gathered VMAs map it.
+    /// Unmapping these VMAs then destroys the segment, so the caller cannot map `object` again.
     pub fn ends_segment(&self, object: &Object<P>) -> bool {
         let segment = |object: &Object<P>| object.file().and_then(|file| file.segment()).cloned();
         let Some(ending) = segment(object) else { return false };
@@ -350,7 +354,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         ending.ends_with(self.list.iter().filter(of_it).count() as u64)
     }
 
-    /// Performs steps 3 and 4 without releasing the lock. The range is free afterwards.
+    /// Performs commit and settle without releasing the lock. The range is free afterwards.
     pub fn unmap(self) -> Unmapped<'s, P> {
         let free = self.guard.free_span(self.span());
         self.commit(false).settle(free)
@@ -364,7 +368,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         }
     }
 
-    /// Performs step 3: removes the VMAs from the tree, or replaces them by a closing reservation over their
+    /// Performs commit: removes the VMAs from the tree, or replaces them by a closing reservation over their
     /// span.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn commit(self, closing: bool) -> Detached<'s, P> {
@@ -394,12 +398,13 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         }
     }
 
-    /// Performs step 3 after the caller has stored other mappings over the VMAs, which were zapped in place.
+    /// Performs commit after the caller has stored other mappings over the VMAs, which were zapped in place.
     pub fn commit_replaced(self) -> Unmapped<'s, P> {
         let span = self.span();
         self.detach(span).without_pages()
     }
 
+    /// Detaches the VMAs and adjusts the sizes: the part of commit that does not touch the tree.
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn detach(self, span: UserRange) -> Detached<'s, P> {
         let Gathered { guard, list, totals, notices, .. } = self;
@@ -417,7 +422,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     }
 }
 
-/// The way to perform step 4.
+/// The way to settle: the lock that is held, and the page tables that may be freed.
 enum SettleMode {
     /// Under the write lock. Tables inside this span may be freed.
     Exclusive(VaRange),
@@ -429,7 +434,7 @@ enum SettleMode {
     Released,
 }
 
-/// Result of step 3: VMAs that no lookup can find, with their pages still mapped.
+/// The result of commit: VMAs that no lookup can find, with their pages still mapped.
 #[must_use = "detached VMAs must be settled, or their pages leak"]
 pub(crate) struct Detached<'s, P: Platform> {
     owned: OwnedList<'s, P>,
@@ -441,7 +446,7 @@ pub(crate) struct Detached<'s, P: Platform> {
     exclusive: bool,
 }
 
-/// Result of step 4: VMAs without pages.
+/// The result of settle: VMAs without pages.
 #[must_use = "retire unmapped VMAs after the locks"]
 pub(crate) struct Unmapped<'s, P: Platform> {
     owned: OwnedList<'s, P>,
@@ -449,18 +454,19 @@ pub(crate) struct Unmapped<'s, P: Platform> {
 }
 
 impl<'s, P: Platform> Detached<'s, P> {
-    /// Performs step 4 at once. `free` stays free until this call returns.
+    /// Performs settle at once. `free` stays free until this call returns.
     fn settle(self, free: VaRange) -> Unmapped<'s, P> {
         settle(self.owned.space, &self.owned.list, self.files, self.span, free);
         self.without_pages()
     }
 
-    /// Performs step 4 if nothing is mapped and the VMAs are unlinked, or if everything was settled in place.
+    /// Performs settle if nothing is left to do: nothing is mapped and the VMAs are unlinked, or everything
+    /// was settled in place.
     fn without_pages(self) -> Unmapped<'s, P> {
         Unmapped { owned: self.owned, notices: self.notices }
     }
 
-    /// Performs step 4 without any lock of the address space, and ends the closing reservation.
+    /// Performs settle without any lock of the address space, and ends the closing reservation.
     fn settle_released(self) -> Unmapped<'s, P> {
         let space = self.owned.space;
         settle(space, &self.owned.list, self.files, self.span, self.span.va());
@@ -477,7 +483,7 @@ impl<P: Platform> Unmapped<'_, P> {
         self
     }
 
-    /// Performs step 5: drops the objects of the VMAs and frees the VMAs. Then waits until userfaultfds have
+    /// Performs retire: drops the objects of the VMAs and frees the VMAs. Then waits until userfaultfds have
     /// received the notifications.
     ///
     /// # Locks
@@ -538,23 +544,25 @@ fn settle<P: Platform>(
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Returns true if a VMA must be zapped with the lock held for writing. Only step 1 (`Downgraded`) has
-    /// this restriction. In the other designs, such a VMA can be zapped without a lock of the address space.
-    /// The VMA must stay linked in its file's tree until its entries are cleared, and its driver is notified
-    /// afterwards ([`VmOps::close`](crate::file::VmOps::close)).
+    /// Returns true if a VMA must be zapped with the lock held for writing. Only the design `Downgraded` has
+    /// this restriction. With the other designs, such a VMA can be zapped without a lock of the address
+    /// space. The VMA must stay linked in its file's tree until its entries are cleared. Its driver is
+    /// notified afterwards ([`VmOps::close`](crate::file::VmOps::close)).
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn is_special(&self, vma: &Vma<P>) -> bool {
         self.locking.unmap.policy().falls_back && self.needs_caution(vma)
     }
 
+    /// Returns true if a VMA is special: frames that the engine does not own, huge pages of a pool, or a file
+    /// with probes in the range.
     fn needs_caution(&self, vma: &Vma<P>) -> bool {
         let pages = || PageRange::new(vma.pgoff(), vma.pgoff_of(vma.end()));
         let probed = || vma.object().file().is_some_and(|file| file.mapping().probes().any::<P>(pages()));
         vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB) || probed()
     }
 
-    /// Returns true if a munmap may be a range writer. The designs that hold a lock over more than the range
-    /// while they zap pages require the exclusive writer.
+    /// Returns true if a munmap may be a range writer. `Sectioned` and `Downgraded` require the exclusive
+    /// writer, because they hold a lock over more than the range while they zap pages.
     pub(crate) fn range_writers_unmap(&self) -> bool {
         let policy = self.locking.unmap.policy();
         policy.sections.is_none() && !matches!(policy.held, MmapHold::Read)

@@ -1,4 +1,10 @@
-//! Lists of VMAs that are being removed: gathered under the write lock, then detached, then freed.
+//! The list of VMAs that one removal collects: gathered under the write lock, then detached, then freed.
+//! `unmap.rs` is its only user.
+//!
+//! The list links VMAs through their own fields (`Vma::chain`), so adding a VMA needs no memory and cannot
+//! fail. The task that made the list owns the links: no other code may use `chain` of a VMA that is listed.
+//! Dropping an `OwnedList` frees its VMAs, which may drop files and call hooks of drivers, so it is dropped
+//! after all locks.
 #![expect(unsafe_code, reason = "owns detached VMAs through an intrusive list")]
 
 use crate::space::AddressSpace;
@@ -18,10 +24,12 @@ pub(super) struct VmaList<P: Platform> {
 }
 
 impl<P: Platform> VmaList<P> {
+    /// Creates an empty list.
     pub fn new() -> Self {
         VmaList { head: null_mut(), tail: null_mut() }
     }
 
+    /// Adds a VMA at the end.
     pub fn push(&mut self, vma: &Vma<P>) {
         vma.chain().store(null_mut(), Relaxed);
         let link = core::ptr::from_ref(vma);
@@ -46,6 +54,7 @@ impl<P: Platform> VmaList<P> {
         }
     }
 
+    /// Returns the VMAs in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = &Vma<P>> {
         let mut at = self.head;
         core::iter::from_fn(move || {
@@ -57,7 +66,7 @@ impl<P: Platform> VmaList<P> {
     }
 }
 
-/// Detached VMAs. Frees them to the slab when dropped.
+/// Detached VMAs. Dropping the list releases their reservations and files, and frees them to the slab.
 pub(super) struct OwnedList<'s, P: Platform> {
     pub space: &'s AddressSpace<P>,
     pub list: VmaList<P>,

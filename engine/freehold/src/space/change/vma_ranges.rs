@@ -1,4 +1,10 @@
 //! Iteration over the VMAs of a range in order of address, while the caller may change the set of VMAs.
+//!
+//! mprotect, mlock, mseal, msync, mbind, mincore, madvise and population walk their range with `VmaRanges`,
+//! under the mmap lock for reading (`ReadGuard`) or with the right of a writer (`WriteGuard`). Each step
+//! looks up the tree again from the end of the last part, so a split or merge by the caller cannot skip or
+//! repeat addresses. The treatment of holes decides which error a call returns, and must be Linux's; cases
+//! such as `holes.txt` (`lab/freehold-model/cases`) compare it.
 
 use crate::space::locking::{ReadGuard, WriteGuard};
 use crate::{platform::Platform, vma::Vma};
@@ -37,8 +43,11 @@ pub(crate) trait VmaRanges<P: Platform> {
     }
 
     /// Calls `f` with each VMA in `range` and the part of the VMA inside. `f` may split that VMA and merge it
-    /// with its neighbours: each step looks up the VMA behind the previous part again. Returns true if there
-    /// was no hole.
+    /// with its neighbours. Returns true if there was no hole.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the first error of `f`. The later VMAs are then not visited.
     fn for_each_vma_range<'g, E>(
         &'g self,
         mut range: UserRange,

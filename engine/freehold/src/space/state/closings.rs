@@ -1,9 +1,14 @@
-//! The words on which tasks wait for closing ranges; see `space/closing.rs`.
+//! The words on which tasks wait for closing ranges and for claims, and the operations on them that take no
+//! guard. `space/closing.rs` explains each word and has the operations of the exclusive writer.
+//!
+//! All accesses are Relaxed. The mmap lock orders them for exclusive writers. For range writers, the latched
+//! leaf of the reservation or claim does; each function names the access that it depends on. A missing
+//! wake-up shows as a deadlock in `ranges::every_pair_of_concurrent_changes` (`shuttle_engine`).
 
 use crate::platform::Platform;
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The words on which tasks wait for closing ranges; `space/closing.rs` has a table of them.
+/// The words on which tasks wait; `space/closing.rs` has a table of them.
 #[derive(Debug)]
 pub(crate) struct Closings {
     pub(in crate::space) counted: AtomicU32,
@@ -22,11 +27,11 @@ impl Closings {
         }
     }
 
-    /// Returns the number of reservations that have ended, and of claims that had waiters when they ended. A
-    /// task must read this number before it announces its wait: a refused claim announces it with the leaf
-    /// latched.
+    /// Returns the number of reservations that have ended, plus the number of claims that had waiters when
+    /// they ended. A task must read this number before it announces its wait. A refused claim announces the
+    /// wait, while the leaf is latched.
     pub fn generation(&self) -> u32 {
-        // Relaxed: the task that increments the number has seen the announcement.
+        // Relaxed: only a task that has seen the announcement increments the number for this waiter.
         self.generation.load(Relaxed)
     }
 

@@ -1,8 +1,13 @@
-//! The counters of an address space.
+//! The counters of an address space: its sizes in VMAs and pages, and its faults by how they ended.
 //!
-//! Exclusive writers and range writers change the sizes in VMAs and pages. Sizes may be read at any time, and
-//! are exact if no writer changes them. Faults are counted per CPU and summed when read, like [resident
-//! pages](freehold_vmspace::VmSpace::rss).
+//! Exclusive writers and range writers change the sizes, through `space/accounting.rs`. `space/limits.rs`
+//! compares the sizes with the limits. A size may be read at any time, and is exact if no writer changes it.
+//! Range writers avoid the shared totals by means of *credits*; see `Counters`. Faults are counted per CPU
+//! and summed when read, like [resident pages](freehold_vmspace::VmSpace::rss).
+//!
+//! `AddressSpace::check` compares the sizes with a recount over the VMAs.
+//! `range_writers::address_space_and_memlock_limits_are_exact` (`engine/freehold/tests`) fails if a limit is
+//! not exact.
 
 use crate::{error::NoMemory, platform::Platform, vma::flags::VmFlags};
 use freehold_sync::{
@@ -11,25 +16,26 @@ use freehold_sync::{
 };
 use freehold_vmspace::PageCount;
 
-/// The end of a fault.
+/// How a fault ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultEnd {
-    /// The fault was served under the VMA's own lock.
+    /// The fault was served under the VMA's own lock, without the mmap lock and without a claim.
     VmaLock,
-    /// The fault was served under the mmap lock.
+    /// The fault climbed: it took the mmap lock for reading, or a claim of its VMA.
     MmapLock,
-    /// The fault ended in a signal.
+    /// The fault ended in a signal, or for lack of memory.
     Failed,
 }
 
+/// Number of values of [`FaultEnd`].
 const FAULT_ENDS: usize = 3;
 
 /// Numbers of faults, by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Faults served under the VMA's own lock.
+    /// Faults served under the VMA's own lock, without the mmap lock and without a claim.
     pub vma_lock: u64,
-    /// Faults served under the mmap lock.
+    /// Faults that took the mmap lock for reading, or a claim of their VMA.
     pub mmap_lock: u64,
     /// Faults that ended in a signal, or for lack of memory.
     pub failed: u64,
@@ -63,18 +69,19 @@ pub(crate) enum Size {
     Locked,
     /// Pages of private writable memory, except stacks.
     Data,
-    // The following sizes have no limit.
+    // The sizes above may have a limit (`LIMITED` counts them). The following sizes have none.
     /// Pages of program text.
     Exec,
     /// Pages of stacks.
     Stack,
 }
 
+/// Number of values of [`Size`].
 const SIZES: usize = 6;
 
 impl Size {
-    /// Returns the amount that a CPU takes in addition to what it needs, and the maximum amount that it keeps
-    /// unused.
+    /// Returns two amounts of credit, in VMAs or pages: the amount that a CPU takes in addition to what it
+    /// needs, and the maximum amount that a CPU keeps unused.
     fn credit(self) -> (u64, u64) {
         match self {
             Size::Vmas => (16, 64),
@@ -101,9 +108,10 @@ impl Size {
 ///
 /// # Credits
 ///
-/// `taken` is the number of mapped pages (or VMAs) plus the *credit* of all CPUs, so it is never less than
-/// what is mapped. The exclusive writer changes only `taken`. A range writer changes the credit of its CPU,
-/// and changes `taken` only if the credit does not suffice or becomes too large.
+/// A *credit* is an amount of pages or VMAs that a CPU has taken from an address space in advance. `taken` is
+/// the number of mapped pages (or VMAs) plus the credits of all CPUs, so `taken` is never less than what is
+/// mapped. The exclusive writer changes only `taken`. A range writer changes the credit of its CPU. It
+/// changes `taken` only if the credit does not suffice or becomes too large.
 ///
 /// A range writer first [reserves](Self::reserve_limits) what it may add to a size that has a limit. The
 /// reservation fails if `taken` would exceed the limit. No limit is therefore ever exceeded. A range writer
@@ -123,17 +131,19 @@ struct CpuCounters {
     credit: [AtomicU64; SIZES],
     /// Number of changes made as a range writer.
     changes: AtomicU64,
-    /// Number of such changes on all CPUs when this CPU last read them.
+    /// Sum of `changes` over all CPUs when this CPU last computed it.
     seen: AtomicU64,
 }
 
-/// Amounts that a range writer may add to sizes that have a limit.
+/// Amounts by which a change may increase sizes that have a limit. A range writer reserves them before it
+/// claims.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LimitDemand {
+    /// Number of VMAs.
     pub vmas: u64,
-    /// Pages of any kind.
+    /// Pages of any kind, for RLIMIT_AS and RLIMIT_DATA.
     pub pages: PageCount,
-    /// Locked pages.
+    /// Locked pages, for RLIMIT_MEMLOCK.
     pub locked: PageCount,
 }
 
@@ -148,7 +158,7 @@ impl LimitDemand {
     }
 }
 
-/// The unused part of a range writer's reservation.
+/// The unused part of a range writer's reservation. Only the task that made the reservation uses it.
 #[derive(Default)]
 pub(crate) struct LimitReservation {
     /// The reserved amount of each size that has a limit.
@@ -192,6 +202,7 @@ pub(in crate::space) struct NearLimit;
 const LIMITED: usize = 4;
 
 impl<P: Platform> Counters<P> {
+    /// Creates counters that are zero.
     pub fn try_new() -> Result<Self, NoMemory> {
         let zeroes = || core::array::from_fn(|_| AtomicU64::new(0));
         Ok(Counters {
@@ -230,6 +241,7 @@ impl<P: Platform> Counters<P> {
         Ok(())
     }
 
+    /// Performs the part of [`reserve_limits`](Self::reserve_limits) that concerns pages.
     #[cold]
     #[inline(never)]
     fn reserve_page_limits(
@@ -367,6 +379,7 @@ impl<P: Platform> Counters<P> {
         within(self.taken[size as usize].load(Relaxed)) || within(self.get(size))
     }
 
+    /// Adds `more` to a size as a range writer: first from the reservation, then from the credit of this CPU.
     #[inline]
     pub(in crate::space) fn add_as_range_writer(&self, reserved: &LimitReservation, size: Size, more: u64) {
         match reserved.use_up(size, more) {
@@ -377,6 +390,7 @@ impl<P: Platform> Counters<P> {
         }
     }
 
+    /// Adds `more` to a size as the exclusive writer.
     #[inline(always)]
     pub(in crate::space) fn add_exclusive(&self, size: Size, more: u64) {
         // Relaxed load and store: the exclusive writer is the only task that changes the value.
@@ -384,6 +398,7 @@ impl<P: Platform> Counters<P> {
         taken.store(taken.load(Relaxed) + more, Relaxed);
     }
 
+    /// Counts `more` mapped pages as a range writer, in the total and in `kind`.
     #[inline(never)]
     pub(in crate::space) fn count_mapped_as_range_writer(
         &self,
@@ -433,9 +448,9 @@ impl<P: Platform> Counters<P> {
         })
     }
 
-    /// Returns true if nearly all changes since the last check of this CPU were made on this CPU. The check
-    /// takes place when `changes`, the number on this CPU, is a multiple of `every` times the number of CPUs;
-    /// otherwise returns false.
+    /// Returns true if nearly all changes since the last check of this CPU were made on this CPU. `changes`
+    /// is the number of changes on this CPU. If `changes` is not a multiple of `every` times the number of
+    /// CPUs, there is no check, and the result is false.
     #[cold]
     #[inline(never)]
     pub(in crate::space) fn only_this_cpu_changed(&self, changes: u64, every: u64) -> bool {

@@ -3,6 +3,11 @@
 //! Page tables of five levels reach to 2^56. Programs store their own data in address bits that processors
 //! did not use for a long time. Addresses above 2^47 are therefore used only if the caller requests an
 //! address there.
+//!
+//! `SpaceConfig` fixes these values when the address space is created. `space/placement.rs` searches by them,
+//! and `space/cpu_arena.rs` implements `Placement::PerCpu`. The addresses that mmap returns depend on them:
+//! the tests of `mmap::layouts` and `mmap::five_levels` (`engine/freehold/tests`) compare the addresses with
+//! Linux's.
 
 use crate::PAGE_SIZE;
 

@@ -1,4 +1,8 @@
-//! Resource limits and privileges of an address space, in bytes as setrlimit takes them.
+//! The values of an address space's resource limits and privileges: as plain values, and as the words in use.
+//! `space/limits.rs` checks them.
+//!
+//! Each word is independent, and no lock guards it. A new value applies from the next check on. Memory that
+//! exceeds a lowered limit stays mapped.
 
 use crate::PAGE_SHIFT;
 use freehold_sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -7,18 +11,18 @@ use freehold_vmspace::PageCount;
 /// The value of a limit that does not apply.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// Limits and privileges, as plain values.
+/// Limits and privileges, as plain values. All limits are in bytes, as setrlimit takes them.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// RLIMIT_AS.
+    /// RLIMIT_AS: all mapped memory.
     pub address_space: u64,
-    /// RLIMIT_DATA.
+    /// RLIMIT_DATA: private writable memory except stacks, and the heap together with the program's data.
     pub data: u64,
     /// The hard limit of RLIMIT_DATA. Applies if the soft limit is zero.
     pub data_hard: u64,
-    /// RLIMIT_MEMLOCK.
+    /// RLIMIT_MEMLOCK: locked memory.
     pub memlock: u64,
-    /// RLIMIT_STACK.
+    /// RLIMIT_STACK: the size up to which a fault grows a stack.
     pub stack: u64,
     /// Privilege to lock memory beyond the limit (CAP_IPC_LOCK).
     pub may_lock: bool,

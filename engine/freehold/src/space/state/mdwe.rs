@@ -1,4 +1,6 @@
-//! Restrictions that a program sets for itself with [`set_mdwe`](crate::space::AddressSpace::set_mdwe).
+//! The values of prctl's `PR_SET_MDWE`: restrictions that a program sets for itself with
+//! [`set_mdwe`](crate::space::AddressSpace::set_mdwe). `space/mdwe.rs` stores and enforces them. This file
+//! decides which combinations are valid, and which restrictions a child and an exec inherit.
 
 use bitflags::bitflags;
 

@@ -1,11 +1,13 @@
-//! The record of the protection keys in use. The operations on keys are in `space/pkeys.rs`.
+//! The record of the protection keys in use. `space/pkeys.rs` explains protection keys and has the operations
+//! on this record.
 
 use freehold_sync::atomic::AtomicU32;
 
 /// The protection keys that one address space uses.
 ///
-/// Written under the space's mmap lock held for writing, and read under that lock. All accesses are Relaxed,
-/// because the lock orders them.
+/// pkey_alloc, pkey_free and fork write this record under the space's mmap lock held for writing. The first
+/// request for `EXEC` without other rights also writes it, with the right of its writer, which may be a range
+/// writer. All accesses are Relaxed, because no other data depends on these words.
 pub(crate) struct Pkeys {
     /// One bit for each allocated key, including the execute-only key.
     pub(in crate::space) allocated: AtomicU32,

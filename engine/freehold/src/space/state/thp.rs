@@ -1,4 +1,5 @@
-//! The setting that disables transparent huge pages.
+//! The values of prctl's `PR_SET_THP_DISABLE`, with the conversions from and to Linux's numbers.
+//! `space/thp.rs` stores the setting in a word of the address space, and applies it to faults.
 
 /// The part of a program's memory in which transparent huge pages are disabled. The numbers are those that
 /// `PR_GET_THP_DISABLE` returns. A forked child inherits the setting, and so does the address space that an
