@@ -52,6 +52,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// Checks that a VMA is linked in the trees to which it belongs, and checks its page table entries.
     fn check_reverse(&self, vma: &Vma<P>) {
         let at = vma.start();
         let watched = vma.flags().intersects(VmFlags::UFFD);
@@ -88,6 +89,7 @@ struct Reverse<'v, P: Platform> {
 }
 
 impl<P: Platform> Reverse<'_, P> {
+    /// Checks one entry, and the records of the frames that it maps.
     fn check(&self, address: VirtAddr, pte: Pte<P::Format>, level: Level) {
         let (marked, flags) = match pte.kind(level) {
             Kind::Leaf { flags, .. } => (flags.contains(PteFlags::UFFD_WP), flags),

@@ -1,4 +1,11 @@
-//! Clearing of accessed bits: /proc/PID/clear_refs.
+//! The file /proc/PID/clear_refs: clears the accessed bits of a process's pages, so that smaps later shows
+//! which pages were used since.
+//!
+//! The function visits one VMA at a time under the lock of that VMA (`with_next_vma` in `maps.rs`).
+//! `freehold-vmspace/src/aging.rs` clears the bits and flushes the TLBs of each VMA. Without the flush, CPUs
+//! would not set a cleared bit again.
+//! `reports::usage::clear_refs_clears_accessed_bits_of_the_selected_memory` (`engine/freehold/tests`) tests
+//! this file.
 
 use crate::space::AddressSpace;
 use crate::{
@@ -19,6 +26,7 @@ pub enum ClearRefs {
 }
 
 impl ClearRefs {
+    /// Returns true if the accessed bits of `vma` are to be cleared.
     fn concerns<P: Platform>(self, vma: &Vma<P>) -> bool {
         // Linux skips huge pages of pools and frames of drivers.
         let is_known = !vma.flags().intersects(VmFlags::HUGETLB | VmFlags::PFNMAP);

@@ -5,6 +5,9 @@
 //! so the VMAs may change in between. The next line is the first VMA, or part of a VMA, at or above the end
 //! of the last line. A mapping that exists during the whole report is reported, in one line or in several. A
 //! gap between two lines existed at some moment (hazard C-70).
+//!
+//! `with_next_vma` is the iteration for smaps, pagemap, PROCMAP_QUERY and clear_refs too. The text must be
+//! Linux's: `reports::maps::maps_text_matches_linux` (`engine/freehold/tests`) compares it.
 
 use crate::space::{AddressSpace, locking::NeedMmapLock};
 use crate::{
@@ -77,6 +80,7 @@ impl<P: Platform> MapLine<P> {
         MapLine { start: part.start(), end: part.end(), flags: vma.flags(), offset, name }
     }
 
+    /// Returns the four letters of the rights, such as `rw-p`.
     fn rights(&self) -> [u8; 4] {
         let letter = |flag, letter| if self.flags.contains(flag) { letter } else { b'-' };
         [
@@ -212,6 +216,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// Locks the first VMA that ends above `at`, without the mmap lock. Returns `None` if there is none.
     fn lock_next_vma(&self, at: u64) -> Result<Option<VmaRead<'_, P>>, NeedMmapLock> {
         if !self.tries_vma_lock() {
             return Err(NeedMmapLock::Busy);

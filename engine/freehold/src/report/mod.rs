@@ -1,5 +1,19 @@
-//! Reports about an address space (/proc/PID/maps, smaps, pagemap, clear_refs, PROCMAP_QUERY and mincore) and
-//! the engine's check of its own invariants.
+//! Reports about an address space: the data of files in /proc/PID, and mincore. The embedding kernel makes
+//! files of them; this folder returns values, or text in Linux's format.
+//!
+//! | file | report |
+//! | --- | --- |
+//! | `maps.rs` | /proc/PID/maps, and the iteration over VMAs that other reports use |
+//! | `smaps.rs` | smaps, smaps_rollup, the size of the page tables |
+//! | `pagemap.rs` | /proc/PID/pagemap, PAGEMAP_SCAN |
+//! | `query.rs` | PROCMAP_QUERY |
+//! | `clear_refs.rs` | /proc/PID/clear_refs, which clears accessed bits |
+//! | `mincore.rs` | mincore |
+//! | `check.rs` | no report, but the engine's check of its own invariants |
+//!
+//! A report must not disturb the program. The reports of /proc hold the lock of one VMA at a time, so the
+//! VMAs may change between two of them. mincore holds the mmap lock for reading, for a bounded number of
+//! pages. The tests are `reports` (`engine/freehold/tests`) and `speculative_lookup` (`shuttle_engine`).
 
 mod check;
 pub mod clear_refs;

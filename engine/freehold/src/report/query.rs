@@ -1,4 +1,9 @@
-//! The PROCMAP_QUERY request of /proc/PID/maps: one VMA, found by address and properties.
+//! The request PROCMAP_QUERY of /proc/PID/maps: returns one VMA, found by address and properties, so that a
+//! profiler need not read all of maps.
+//!
+//! Each VMA is examined under its own lock (`with_next_vma` in `maps.rs`), and the result is one line of
+//! maps. The flags have Linux's numbers, and an unknown flag must be refused. `reports::readers`
+//! (`engine/freehold/tests`) and `speculative_lookup` (`shuttle_engine`) test this file.
 
 use crate::report::maps::MapLine;
 use crate::space::AddressSpace;
@@ -29,6 +34,7 @@ bitflags! {
 }
 
 impl QueryFlags {
+    /// Returns true if `vma` has the required properties.
     fn fits<P: Platform>(self, vma: &Vma<P>) -> bool {
         let wanted = [
             (QueryFlags::READABLE, VmFlags::READ),

@@ -3,6 +3,9 @@
 //! Each VMA is examined on its own, under a lock that keeps this VMA unchanged (`report/maps.rs`). A report
 //! of several VMAs is therefore no snapshot of the space. The figures come from the page tables
 //! (`freehold-vmspace/src/residency.rs`); this file adds lines and formats them as Linux does.
+//!
+//! The rows must have Linux's names and order; rows for memory that the engine does not have, such as swap,
+//! show zero. `reports::usage` (`engine/freehold/tests`) tests the figures.
 
 use crate::report::maps::{MapLine, write_named};
 use crate::space::AddressSpace;
@@ -126,6 +129,7 @@ impl<P: Platform> AddressSpace<P> {
         sum.usage()
     }
 
+    /// Adds the memory in use by `part` to `sum`. The caller holds a lock that keeps the VMA stable.
     fn add_usage(&self, vma: &Vma<P>, part: UserRange, sum: &mut UsageSum) {
         self.vm.add_usage(part, vma.flags().contains(VmFlags::LOCKED), sum);
     }
@@ -144,9 +148,12 @@ pub struct Rollup {
 /// support are zero.
 struct Row(&'static str, fn(&Usage) -> u64, In);
 
+/// The reports that contain a row.
 #[derive(PartialEq, Eq)]
 enum In {
+    /// smaps and smaps_rollup.
     Both,
+    /// Only smaps_rollup.
     Rollup,
 }
 

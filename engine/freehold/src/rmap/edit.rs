@@ -4,13 +4,17 @@
 //! An edit holds the locks of both trees for writing, the file's first. Walks of the reverse map therefore
 //! see a split or a merge of VMAs as one step. `tree/` has the trees and their locks, and `walk.rs` the
 //! walks. An edit changes links and keys only; the change of the VMA tree is the caller's (`space/change/`).
+//!
+//! Splits, merges, moves, forks and unmaps of VMAs use an edit. All links and bounds that one change of the
+//! VMAs needs must change within one edit; otherwise a walk can miss a page that passes from one VMA to
+//! another (hazards C-34, C-35, C-37).
 
 use super::tree::{AnonPages, IMmap, RmapWriteGuard, root::RmapRoot};
 use crate::{file::Object, platform::Platform, vma::Vma};
 use freehold_vmspace::{PageIndex, UserRange};
 
-/// Maximum number of VMAs that are unlinked under one hold. Large enough for the VMAs of a program's library,
-/// whose file lock is then taken once; small enough that no task waits long.
+/// Maximum number of VMAs that are unlinked under one hold of the locks. The VMAs of a library are fewer, so
+/// the lock of their file is taken only once. The number is small enough that no task waits long.
 const BATCH: usize = 8;
 
 /// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree.
@@ -40,7 +44,8 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         Self::new(vma.object(), vma.tree())
     }
 
-    /// Returns true if an edit for `a` also serves for `b`.
+    /// Returns true if an edit for `a` also covers `b`: both have the same file tree and the same anonymous
+    /// tree, or `b` has no anonymous tree.
     pub fn serves_both(a: &Vma<P>, b: &Vma<P>) -> bool {
         let mapping = |vma: &Vma<P>| vma.object().listed_by().map(|mapping| core::ptr::from_ref(&**mapping));
         let tree = |vma: &Vma<P>| vma.tree().map(core::ptr::from_ref);
@@ -61,7 +66,8 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         self.insert_pages(vma);
     }
 
-    /// Links a VMA in the tree of its anonymous pages, if it was linked only in its file's tree.
+    /// Links a VMA in the tree of its anonymous pages, if it has one. The VMA is linked in its file's tree
+    /// already, or maps no file.
     pub fn insert_pages(&mut self, vma: &Vma<P>) {
         if let Some(pages) = self.pages.as_mut().filter(|_| vma.tree().is_some()) {
             pages.insert(vma);

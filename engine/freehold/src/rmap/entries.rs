@@ -1,7 +1,11 @@
-//! Operations on all entries of one page: unmapping, write protection, tests of the accessed bit.
+//! Operations on all entries of one page: unmapping, write protection, and tests of the accessed bit. They
+//! are functions of `Engine` for the memory reclaim of an embedder, and have the names of Linux. In this
+//! repository only tests call them; write-back (`file/change/write_back.rs`) processes ranges of a file
+//! instead.
 //!
-//! The names are those of Linux. Each operation gets the number of a frame. When the operation examines the
-//! frame, the frame may hold another page or none; then there is nothing to do.
+//! Each operation gets the number of a frame, without a lock or a reference. When the operation examines the
+//! frame, the frame may hold another page or none; the operation then changes nothing. `walk.rs` finds the
+//! page and its places. `rmap::page_entries` (`engine/freehold/tests`) tests this file.
 
 use super::{
     tree::{Mapper, RmapKind, VmaTree},
@@ -24,7 +28,7 @@ freehold_sync::error_enum! {
         NoPage,
         /// The page is anonymous, and its contents are nowhere else.
         Anonymous,
-        /// Another task is changing the reverse map of the page.
+        /// Another task has locked the reverse map of the page.
         Contended,
     }
 }
@@ -52,7 +56,8 @@ impl<P: Platform> Engine<P> {
     /// Write-protects every entry through which stores reach the page of a file in `pfn`. The next store
     /// faults, and the fault is reported to the file. Returns the number of entries that were writable or
     /// dirty. If any entry was dirty, the file's page is marked dirty.
-    /// [`write_back`](crate::file::Mapping::write_back) does this before it writes a page.
+    /// [`write_back`](crate::file::Mapping::write_back) protects entries in the same way before it writes
+    /// pages.
     ///
     /// # Errors
     ///
@@ -68,8 +73,8 @@ impl<P: Platform> Engine<P> {
         })
     }
 
-    /// Returns how many of the entries that map the page in `pfn` were used since the last call. A huge page
-    /// counts as one.
+    /// Returns the number of entries that map the page in `pfn` and were used since the last call. The entry
+    /// of a huge page counts as one.
     ///
     /// Nothing is flushed. A processor with a cached translation continues to use it without setting the
     /// accessed bit again, so a page in use may count as unused once. A flush would cost more than this
@@ -84,9 +89,9 @@ impl<P: Platform> Engine<P> {
     ///
     /// The home's lock for reading, if that requires no waiting; page table locks one at a time.
     pub fn referenced(&self, pfn: Pfn) -> Result<u64, PageError> {
-        // Takes no reference. An entry that maps the frame, read under its table's lock, maps this page if it
-        // is at an address where the page may be mapped. If the frame holds another page by now, that page
-        // was used.
+        // Takes no reference to the frame. An entry at a place of this page, which is read under its table's
+        // lock and names the frame, maps this page. If the frame holds another page by now, the accessed bits
+        // are those of that page.
         if !self.platform().has_frame(pfn) {
             return Err(PageError::NoPage);
         }
@@ -98,8 +103,8 @@ impl<P: Platform> Engine<P> {
         count.ok_or(PageError::Contended)
     }
 
-    /// Returns the number of places that may map the page of a file in `pfn` for which `f` returns true. The
-    /// frame is locked during the calls.
+    /// Calls `f` for every place of the page of a file in `pfn`. Returns the number of calls that returned
+    /// true. The frame is locked during the calls.
     fn count_file_places(
         &self,
         pfn: Pfn,
@@ -121,7 +126,8 @@ impl<P: Platform> Engine<P> {
     }
 }
 
-/// Returns the number of used entries, or `None` if the lock requires waiting.
+/// Clears the accessed bits of the entries of a page. Returns the number of bits that were set, or `None` if
+/// the lock requires waiting.
 fn count_accessed<P: Platform, W: RmapKind>(home: &VmaTree<P, W>, index: PageIndex, pfn: Pfn) -> Option<u64> {
     let lookups = home.try_read()?;
     let used = lookups

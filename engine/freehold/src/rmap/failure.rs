@@ -18,6 +18,11 @@
 //! fork copies a marker during these steps, the walk finds the copy, because the walk visits the parent
 //! before the child, as for a page that moves (`migrate.rs`). Calls that unmap or discard pages (munmap,
 //! DONTNEED, truncation) remove markers. A marker does not count as a page.
+//!
+//! `memory_failure` is for the machine-check handler of an embedder, and MADV_HWPOISON
+//! (`call/madvise/failure.rs`) injects a failure. `lose.rs` has the part of a file's page, and `migrate.rs`
+//! moves a page for `soft_offline`. The tests `rmap::failure` (`engine/freehold/tests`) check at their end
+//! that exactly the failed frames are missing.
 
 use super::{
     MigrateError,
@@ -27,7 +32,7 @@ use crate::{Pfn, VirtAddr, engine::Engine, error::Errno, platform::Platform};
 use freehold_pagetable::{Format, Level, MarkerKind, Pte};
 use freehold_vmspace::HugePageSize;
 
-/// The loss that a failure of memory caused.
+/// Loss that a failure of memory caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Damage {
@@ -160,6 +165,7 @@ impl<P: Platform> Engine<P> {
         found.is_some()
     }
 
+    /// Records that a frame is out of use.
     fn note_failed(&self, pfn: Pfn) {
         self.platform().frame(pfn).set_failed();
         self.memory().count_failed();
@@ -195,6 +201,7 @@ impl<P: Platform> Page<'_, P> {
         Ok(if lost { Damage::Lost } else { Damage::Dropped })
     }
 
+    /// Handles a failure of the memory of an anonymous page, whose contents are always lost.
     fn fail_anon(&self) -> Result<Damage, MigrateError> {
         let _identity = self.engine.memory().lock_frame(self.pfn);
         if !self.is_at_home() {
@@ -221,12 +228,14 @@ impl<P: Platform> Page<'_, P> {
         });
     }
 
-    /// Notifies all spaces that may map the page that it is lost, if no marker records the loss.
+    /// Notifies all spaces that may map the page that the page is lost. Used for huge pages of a pool, whose
+    /// entries get no markers.
     pub(crate) fn tell_lost(&self) {
         self.each_place(|place| self.engine.platform().memory_failed(place.vm.mmu(), place.range.start()));
     }
 
-    /// Records at every marker whether the page is lost.
+    /// Processes every marker of the page. If the page is `lost`, notifies the space and keeps the marker.
+    /// Otherwise removes the marker.
     pub(crate) fn resolve_poison(&self, lost: bool) {
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start());

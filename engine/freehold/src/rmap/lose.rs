@@ -1,4 +1,10 @@
-//! Removal of a file's page whose memory failed.
+//! Memory failure in a page of a file: the page leaves the page cache, and every space that maps it.
+//! `failure.rs` handles the frame and anonymous pages, and calls `lose` for pages of files.
+//!
+//! The order is that of truncation (`file/change/truncate.rs`): mark the page in the cache, remove the
+//! entries, and remove them again if a fault may have mapped the page in between. The invalidate lock, held
+//! for writing, and the lock of the frame exclude truncation, migration and write-back of this page. The
+//! tests `rmap::failure` (`engine/freehold/tests`) and `failure` (`shuttle_engine`) test this file.
 
 use super::walk::Page;
 use crate::{
@@ -44,12 +50,13 @@ impl<P: Platform> Mapping<P> {
         // The cache and the caller each have a reference.
         let frame = page.frame();
         if frame.refs_of_marked() > 2 {
-            // As in truncation: a fault that found the page before it was marked may have mapped it in a
-            // table that the first walk did not find.
+            // As in truncation: a fault that found the page before the page was marked may have mapped it in
+            // a table that the first walk did not find.
             take_entries();
         }
-        // Decided after every entry and its dirty bit are gone. Another holder of a reference may be about to
-        // write, and would not learn that its write is lost.
+        // Decided after every entry, and so every dirty bit, is removed. If another task holds a reference,
+        // the page counts as lost, because that task may be about to write and would not learn that its write
+        // is lost.
         let lost = self.is_shmem() || frame.is_dirty() || frame.refs() > 2;
         if lost && !self.is_shmem() {
             // Relaxed: read under the lock that is held here.

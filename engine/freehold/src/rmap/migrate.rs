@@ -14,6 +14,11 @@
 //! If there is a reference besides those of the entries and the cache (a pipe, a transfer in progress), the
 //! move is undone, because that reference is valid only for the old frame. A pinned anonymous page keeps its
 //! entry from the start.
+//!
+//! `Engine::migrate` is for an embedder that compacts memory or empties a node. `failure.rs` moves a page for
+//! `soft_offline`. `file/change/exchange.rs` has the part of a file's page. A failed move must leave the page
+//! usable in its old frame. The tests are `rmap::moves` (`engine/freehold/tests`), and `rmap` and
+//! `file_moves` (`shuttle_engine`).
 
 use super::walk::{AnyRmapRoot, Page};
 use crate::{
@@ -75,8 +80,8 @@ impl<P: Platform> Page<'_, P> {
         self.each_place(|place| {
             place.vm.set_migration_entry(VirtAddr::new(place.range.start()), self.level, self.pfn)
         });
-        // The number of references can no longer grow except through this task's reference: there is no entry
-        // left, or only the entry of a pinned page.
+        // No task can take a new reference except through this task's own: no entry is left, or only the
+        // entry of a pinned page.
         let alone = self.frame().refs() == 1;
         let to = if alone { new } else { self.pfn };
         if alone {
@@ -85,8 +90,8 @@ impl<P: Platform> Page<'_, P> {
         }
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start());
-            // Called under the table's lock. If a change of rights has stored new flags in the VMA, it has
-            // already updated this entry, or it updates the entry after this call.
+            // Called under the table's lock. A change of rights first stores the new flags in the VMA, and
+            // then updates the entries. It has already updated this entry, or updates it after this call.
             let rights = || (vma_pte_flags(place.vma.flags()), place.vma.flags().contains(VmFlags::WRITE));
             place.vm.end_migration_entry(rights, address, self.level, self.pfn, to);
         });

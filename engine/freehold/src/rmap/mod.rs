@@ -1,8 +1,17 @@
-//! The reverse map: from a page to every entry that maps it.
+//! The reverse map: from a page to every entry that maps it, in all address spaces.
 //!
-//! Reading order: `tree/` (the trees of VMAs), `walk.rs` (from a frame to its page and the page's entries),
-//! `entries.rs` (operations on all entries of a page), `migrate.rs`, `failure.rs`, `lose.rs`, `edit.rs`
-//! (linking and unlinking of VMAs that change).
+//! A page has a *home*: its file, or the VMA tree of its anonymous pages. A *place* is an address in a VMA of
+//! the home at which the page may be mapped. A walk visits all places of a page under the rmap lock of the
+//! home, held for reading: the i_mmap lock of the file, or the lock of the tree. No walk takes an mmap lock.
+//! `docs/guide/reverse-map-and-pins.md` has the rules by which a walk misses no entry.
+//!
+//! Reading order: `tree/` (the trees of VMAs), `walk.rs` (from a frame to its page and the page's places),
+//! `entries.rs` (operations on all entries of a page), `migrate.rs` (moves), `failure.rs` and `lose.rs`
+//! (memory failures), `edit.rs` (linking and unlinking of VMAs that change).
+//!
+//! `AddressSpace::check`, which tests call after each scenario, fails if the reverse map does not find a page
+//! where it is mapped. The tests are `rmap` (`engine/freehold/tests`), and `rmap` and `failure`
+//! (`shuttle_engine`).
 
 pub(crate) mod edit;
 mod entries;

@@ -7,6 +7,9 @@
 //!
 //! `entries.rs`, `migrate.rs`, `failure.rs` and `lose.rs` use these walks. `tree/` contains the trees of
 //! VMAs.
+//!
+//! A task that holds a `Page` must not wait for a truncation of a file whose pages are frames of storage,
+//! because that truncation waits for all references; `Engine::page` therefore returns no such page.
 #![expect(unsafe_code, reason = "finds the home that a frame's record names by its address")]
 
 use super::tree::{
@@ -35,6 +38,7 @@ pub(crate) struct Page<'e, P: Platform> {
     /// The level of the entries that map the page.
     pub(super) level: Level,
     pub(super) home: AnyRmapRoot<P>,
+    /// The page's index in its home.
     pub(super) index: PageIndex,
 }
 
@@ -87,12 +91,12 @@ impl<P: Platform> Engine<P> {
             return None;
         }
         let page = Page { engine: self, pfn, asked, level, home, index };
-        // The frame cannot change its page now. If it held another page during the lookup, another task is
-        // working on it. The check also covers a change between a small page and a huge one.
+        // The frame cannot change its page any more. If the record names another home or level now, another
+        // task was changing the page during the lookup.
         (page.is_at_home() && frame.hugetlb().unwrap_or(Level::Pte) == level).then_some(page)
     }
 
-    /// Takes a reference in addition to that of an entry that maps the frame.
+    /// Takes a reference to a frame that an entry maps. Returns false if no entry maps the frame any more.
     fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, AnonPages>, index: PageIndex) -> bool {
         let lookups = home.read();
         // A page of another engine on the same platform does not count.
@@ -103,7 +107,8 @@ impl<P: Platform> Engine<P> {
         })
     }
 
-    /// Takes a reference in addition to that of the cache.
+    /// Takes a reference to a frame that is in the cache of its file. Returns false if the frame is not in
+    /// the cache any more.
     fn keep_cached(&self, pfn: Pfn, home: &RmapRoot<P, IMmap>, index: PageIndex) -> bool {
         let lookups = home.read();
         // Frames of storage do not move, and a truncation waits until all references to them are released.
@@ -172,8 +177,8 @@ impl<P: Platform> Page<'_, P> {
         self.frame().rmap() == (home, self.index)
     }
 
-    /// Calls `f` for every place where the page may be mapped, in order: parents before the children that
-    /// fork made. Everything except the entries stays unchanged during the calls.
+    /// Calls `f` for every place of the page, in order: parents before the children that fork made. The VMAs
+    /// and page tables stay during the calls; entries may change.
     ///
     /// # Locks
     ///

@@ -1,4 +1,11 @@
-//! The locks of the trees of VMAs: a reader/writer lock for anonymous pages, a [`FileRmap`] design for files.
+//! The locks of the trees of VMAs (*rmap locks*): a reader/writer lock for trees of anonymous pages, and for
+//! trees of files a lock with one of three designs, [`FileRmap`] (step 2 of `docs/guide/five-steps.md`).
+//!
+//! Only `VmaTree` (`mod.rs` of this folder) takes these locks. A change that links, unlinks or moves a VMA is
+//! a writer; a walk is a reader. The rmap locks come after the VMA lock and before the locks of page tables
+//! (`docs/guide/locking.md`). A walk over a tree of many processes is long, so waiting writers may overtake a
+//! waiting reader, up to `GATHERING` of them. The tests of `rmap::moves` (`engine/freehold/tests`) run on all
+//! three designs.
 #![expect(unsafe_code, reason = "implements an unsafe trait that a tree relies on")]
 
 use crate::{counted::Counted, platform::Platform};
@@ -8,8 +15,8 @@ use freehold_sync::{Mutex, MutexGuard, Rank, RwSem, RwSemReadGuard, RwSemWriteGu
 /// VMA; a reader walks over all matching VMAs.
 pub(crate) const GATHERING: u32 = 256;
 
-/// The lock over a file's VMAs, and how calls that do not change the tree take it: truncation, write-back,
-/// every walk from a page.
+/// Design of the lock over a file's VMAs. The designs differ in the way in which calls that do not change the
+/// tree take the lock: truncation, write-back, every walk from a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileRmap {
     /// A mutex (Linux to 3.18).

@@ -7,6 +7,10 @@
 //!
 //! A VMA is linked before its first page can be mapped, and unlinked after its last fault. A walk of the tree
 //! therefore visits every entry that maps a page. An address space unlinks all its VMAs before it is freed.
+//!
+//! `edit.rs` changes the trees, and `walk.rs` and the functions of files (`file/change/`) read them.
+//! `root.rs` has the home, which contains a tree and is its only owner. `lock.rs` has the kinds of locks. A
+//! change of the tree while only a read lock is held is unsound: the iterator of `mappers` follows the links.
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
 pub(crate) mod lock;
@@ -136,8 +140,8 @@ impl<P: Platform, W: RmapKind> VmaTree<P, W> {
         Some(RmapReadGuard { tree: unsafe { &*self.tree.get() }, _lock: lock })
     }
 
-    /// Calls `f` for every VMA that maps any page of `pages`, with the addresses of these pages, one part of
-    /// the pages after the other.
+    /// Calls `f` for every VMA that maps any page of `pages`, with the addresses of these pages. Processes
+    /// one part of the pages after the other.
     ///
     /// The lock is released between two parts. A task that links or unlinks a VMA therefore waits for a
     /// bounded number of entries, however many pages there are. `f` is called for each page in every VMA that
@@ -150,7 +154,7 @@ impl<P: Platform, W: RmapKind> VmaTree<P, W> {
         let mut at = pages.start;
         loop {
             let lookups = self.read();
-            // A file may have too many pages to count through, so pages that no VMA maps are skipped.
+            // Skips pages that no VMA maps, because a file may have too many pages to visit each of them.
             let Some(first) = lookups.mappers(PageRange::new(at, pages.end)).next() else { return };
             at = at.max(first.vma.pgoff());
             let end = lookups.part_end(PageRange::new(at, pages.end));
@@ -184,7 +188,7 @@ impl<P: Platform, W: RmapKind> RmapReadGuard<'_, P, W> {
         part_end(self.tree, pages, 1)
     }
 
-    /// Returns true if the tree contains a VMA that is linked in no other tree of this kind.
+    /// Returns true if the tree contains `vma`. The caller knows that no other tree of this kind contains it.
     pub fn holds(&self, vma: &W::Node<P>) -> bool {
         // SAFETY: the VMA is live, and is in this tree or in none by the caller's promise.
         unsafe { self.tree.contains(NonNull::from(vma)) }

@@ -38,7 +38,7 @@ use freehold_sync::{
 /// Bit that marks the address of a file's home in a frame's record. Homes are aligned, so the bit is free.
 pub(crate) const FILE: usize = 1;
 
-/// The home of pages; see the module.
+/// The home of pages; the head of this file explains it.
 pub(crate) struct RmapRoot<P: Platform, W: RmapKind> {
     /// Number of references. Each is a word in a VMA or a file, or on the stack of a walker, so the number
     /// cannot exceed the number of words in memory.
