@@ -4,6 +4,8 @@
 //! both (the field `areas` of [`NoMmuSpace`](super::NoMmuSpace)): read for lookups, write for changes. The
 //! frames of a mapping belong to its region (`region.rs`), which other mappings may use too. An area is
 //! therefore dropped only after the space's lock is released, because that can free the region.
+//!
+//! `NoMmuSpace::check`, which tests call, checks the counters and that each mapping lies in its region.
 #![expect(unsafe_code, reason = "mappings are linked by pointers")]
 
 use super::region::RegionUse;

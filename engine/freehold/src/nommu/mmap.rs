@@ -13,6 +13,9 @@
 //! The region exists before the space is locked, because no page is read, zeroed or copied under a space's
 //! lock. `regions.rs` finds and shares regions, `area.rs` has the set of mappings, and `file/in_place.rs` the
 //! pages of a file. [`nommu`](super) describes the locks.
+//!
+//! `nommu::files` and `nommu::anonymous` test the kinds of mappings, and `nommu::oom` tests that a failed
+//! call has no effect (`engine/freehold/tests`).
 
 use super::{
     NoMmuSpace, Regions,

@@ -3,6 +3,9 @@
 //! A part of anonymous memory is cut out under the space's lock: its region changes, and the part's frames
 //! are split off. Frames and files are released after the locks, when the removed memory is dropped.
 //! `area.rs` has the set of mappings; `region.rs` frees a region with its last user.
+//!
+//! Everything that can fail must come before the first change of `areas` or of a region, so that a failed
+//! call has no effect (`nommu::oom`, `engine/freehold/tests`).
 
 use super::region::{Region, Source};
 use super::{

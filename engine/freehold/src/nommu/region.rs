@@ -12,6 +12,10 @@
 //! | `by_page` | the file's i_mmap lock W, inside the regions' lock W | i_mmap R |
 //! | `run` | regions W and the space's lock W, by the only user of a single region | regions R, or the space's lock R of a user |
 //! | `source`, `regions` | never | without a lock |
+//!
+//! `regions.rs` has the set of all regions and finds them, and `state/file_regions.rs` the part that a file
+//! sees. A mapping holds a `RegionUse`. Dropping the last one destroys the region and frees its frames, so a
+//! mapping is dropped only after the lock of its space is released (`area.rs`).
 #![expect(unsafe_code, reason = "regions are linked by pointers and freed by their last user")]
 
 use super::{regions::Regions, state::file_regions::RegionRecord};
@@ -38,6 +42,7 @@ pub(crate) struct FilePages<P: Platform> {
     pub first: PageIndex,
 }
 
+/// Contiguous frames that one or several mappings use; the head of this file explains the kinds.
 pub(crate) struct Region<P: Platform> {
     /// Link in the tree of all regions; guarded by the lock of that tree.
     by_address: IntervalLink,

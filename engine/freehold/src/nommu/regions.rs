@@ -5,6 +5,9 @@
 //!
 //! One lock (nommu_region_sem) guards the tree of addresses and the user counts of all regions. It comes
 //! after the space's lock and before the i_mmap lock of a file. No page is read, zeroed or copied under it.
+//!
+//! `mmap.rs` creates and finds regions, and `munmap.rs` cuts them. `nommu` (`shuttle_engine`) tests mappings
+//! that are made and removed concurrently.
 #![expect(unsafe_code, reason = "regions are linked by pointers")]
 
 use super::{
@@ -93,6 +96,7 @@ impl<P: Platform> Regions<P> {
         }
     }
 
+    /// Takes the lock of all regions for writing.
     pub(crate) fn edit(&self) -> Write<'_, P, IntervalTree<ByAddress<P>>> {
         self.all.write()
     }
@@ -166,6 +170,7 @@ impl<P: Platform> Regions<P> {
         Ok(region)
     }
 
+    /// Finds a copy that contains these pages. The caller holds the lock of all regions for writing.
     fn find_text(
         &self,
         _all: &Write<'_, P, IntervalTree<ByAddress<P>>>,

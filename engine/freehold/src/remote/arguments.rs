@@ -1,5 +1,11 @@
-//! The contents of /proc/PID/cmdline and /proc/PID/environ. Both are read page by page, like all other memory
-//! of another process. A writer of the address space waits for at most one page.
+//! The contents of /proc/PID/cmdline and /proc/PID/environ: the bytes of a program's arguments and
+//! environment, read from its memory.
+//!
+//! `space/arguments.rs` has their location, which the program may change at any time, and at which anything
+//! may be mapped. Both files are read page by page with `AccessMode::Report`, like all other memory of
+//! another process: a writer of the address space waits for at most one page, and a reader never waits for a
+//! file. The rules for overwritten arguments are Linux's. `reports::readers` (`engine/freehold/tests`) tests
+//! this file.
 
 use super::AccessMode;
 use crate::{
@@ -13,9 +19,9 @@ use core::ops::Range;
 impl<P: Platform> AddressSpace<P> {
     /// Reads /proc/PID/cmdline from `offset` on. Returns the number of bytes read, which is zero at the end.
     ///
-    /// A program may overwrite its arguments, as setproctitle does. If the arguments do not end with a zero
-    /// byte any more, they continue up to the first zero byte. In this case they extend into the environment
-    /// if it follows immediately, and are at most one page long.
+    /// A program may overwrite its arguments, as setproctitle does. If the last byte of the arguments is not
+    /// zero any more, the result ends at the first zero byte. It may then extend into the environment, if the
+    /// environment follows immediately, and is at most one page long.
     ///
     /// # Errors
     ///
@@ -58,6 +64,7 @@ impl<P: Platform> AddressSpace<P> {
         self.read_report(self.arguments().env, offset, out)
     }
 
+    /// Reads `range` from its byte `offset` on. Returns 0 at or beyond the end of the range.
     fn read_report(&self, range: Range<u64>, offset: u64, out: &mut [u8]) -> Result<usize, AccessError> {
         let Some(left) = (range.end - range.start).checked_sub(offset).filter(|left| *left > 0) else {
             return Ok(0);

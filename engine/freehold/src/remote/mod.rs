@@ -2,10 +2,19 @@
 //! process_vm_writev, ptrace, /proc/PID/mem, /proc/PID/cmdline; and pinned pages, for callers that need the
 //! memory itself.
 //!
+//! | file | contents |
+//! | --- | --- |
+//! | `page.rs` | lookup of one page, on which every access is based |
+//! | `process_vm.rs` | copies between two address spaces |
+//! | `pin.rs` | pins of pages for devices and for the kernel |
+//! | `arguments.rs` | /proc/PID/cmdline and environ |
+//!
 //! Each page is processed separately. The page is looked up, or faulted in, under the VMA's lock, and gets a
 //! reference under its page table's lock. The bytes are copied while the VMA's lock is still held, so that
 //! fork cannot share the page during a write. No lock is held between two pages, so that a waiting task waits
-//! for at most one page.
+//! for at most one page. A new loop over pages must call `Rounds::again`, so that a fatal signal ends it. The
+//! tests are `access`, `pins` and `secret` (`engine/freehold/tests`), and `pins` and `forced`
+//! (`shuttle_engine`).
 
 mod arguments;
 mod page;
@@ -44,7 +53,9 @@ pub struct IoVec {
 /// Kind of access to pages.
 #[derive(Clone, Copy)]
 struct How {
+    /// True for a write.
     write: bool,
+    /// The rights of the access.
     manner: AccessMode,
     /// True if the process itself makes the access. Only such an access reaches secret memory, and only such
     /// an access obeys the protection keys of the calling thread.
@@ -104,6 +115,7 @@ impl<P: Platform> AddressSpace<P> {
         self.read_as(addr, out, How { write: false, manner, own: false })
     }
 
+    /// Implements [`read_memory`](Self::read_memory) for any kind of access.
     fn read_as(&self, addr: u64, out: &mut [u8], how: How) -> Result<usize, AccessError> {
         let (mut done, mut rounds) = (0, Rounds::new());
         while done < out.len() {
@@ -137,6 +149,7 @@ impl<P: Platform> AddressSpace<P> {
         self.write_as(addr, data, How { write: true, manner, own: false })
     }
 
+    /// Implements [`write_memory`](Self::write_memory) for any kind of access.
     fn write_as(&self, addr: u64, data: &[u8], how: How) -> Result<usize, AccessError> {
         let (mut done, mut rounds) = (0, Rounds::new());
         while done < data.len() {

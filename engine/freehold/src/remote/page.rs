@@ -8,6 +8,11 @@
 //! A forced write to a VMA that is not writable uses a private copy. The entry of that copy does not become
 //! writable. The copy is recognized by its frame, which is anonymous and exclusive, and not by a dirty entry
 //! (hazard C-52).
+//!
+//! `mod.rs`, `process_vm.rs` and `pin.rs` call `with_page` and `with_vma`, which retry like a fault: first
+//! under the VMA's lock, then under the mmap lock. `secret::secret_memory_is_only_accessible_to_its_program`
+//! and `pkeys::keys_apply_to_the_local_side_of_transfers` (`engine/freehold/tests`) fail if a check of rights
+//! is missing.
 
 use super::{AccessMode, How};
 use crate::{
@@ -72,8 +77,8 @@ impl How {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Calls `f` once with the frame of the page at `addr`, while the requested access is possible. Does not
-    /// call `f` if it fails.
+    /// Calls `f` once with the frame of the page at `addr`, while a lock keeps the requested access possible.
+    /// Does not call `f` if this function fails.
     pub(super) fn with_page(&self, addr: u64, how: How, mut f: impl FnMut(Pfn)) -> Result<(), AccessError> {
         self.with_found(addr, how, |found| f(found.pfn))
     }
@@ -99,6 +104,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(held)
     }
 
+    /// Calls `f` once with the page at `addr`, like [`with_page`](Self::with_page).
     fn with_found(&self, addr: u64, how: How, mut f: impl FnMut(&Found)) -> Result<(), AccessError> {
         let page = addr & !(PAGE_SIZE - 1);
         self.with_vma(page, how.manner, |vma, held| self.try_page(vma, page, how, held, &mut f))
@@ -137,6 +143,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// Calls `attempt` under the mmap lock. If nothing is mapped at `page`, grows a stack if `manner` allows
+    /// it.
     fn under_mmap_lock(
         &self,
         page: u64,
@@ -197,7 +205,7 @@ impl<P: Platform> AddressSpace<P> {
         self.make_up(vma, page, how.write, &missing, held)
     }
 
-    /// Resolves a fault for the missing page. `write` says whether the caller wants to write or only to read.
+    /// Resolves a fault for the missing page. `write` is true if the caller wants to write to the page.
     pub(super) fn make_up(
         &self,
         vma: &Vma<P>,

@@ -24,6 +24,9 @@
 //! storage cannot be pinned, because truncation would have to wait for the pin. A file's own page cannot be
 //! pinned for writing, because the file would be notified of stores too late. In a private mapping, a
 //! long-term pin makes the space's own copy of each page immediately, even for reading.
+//!
+//! `docs/guide/reverse-map-and-pins.md` explains pins. The tests are `pins` (`engine/freehold/tests`), and
+//! `pins` and `pinned` (`shuttle_engine`).
 
 use super::{AccessMode, How, page::Missing};
 use crate::{
@@ -289,6 +292,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         })
     }
 
+    /// Returns true if all pages are pinned.
     fn is_over(&self) -> bool {
         self.at == self.end
     }
@@ -311,6 +315,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         {}
     }
 
+    /// Pins all pages under locks.
     fn pin_slow(mut self) -> Result<Pins<P>, PinError> {
         let mut rounds = Rounds::new();
         while !self.is_over() {
@@ -374,8 +379,8 @@ impl<'s, P: Platform> Pinning<'s, P> {
     }
 
     /// Pins pages of one table, up to `limit` or to the first page without the required rights. Fails if that
-    /// page is the first. With `own`, pins only pages that belong to this space or serve a long-term pin in
-    /// any mapping.
+    /// page is the first one. With `own`, pins only pages that belong to this space alone, or that allow a
+    /// long-term pin in any mapping.
     fn table(&mut self, limit: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (space, address) = (self.space, VirtAddr::new(self.at));
         if let Some(table) = space.vm.pte_table(address) {
@@ -412,6 +417,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         self.entries(guard, limit, walk, own)
     }
 
+    /// Implements [`table`](Self::table) for a locked table of any level.
     fn entries<const LEVEL: usize>(
         &mut self,
         mut guard: EntryGuard<'_, P::Format, P, LEVEL>,
@@ -489,7 +495,9 @@ impl<'s, P: Platform> Pinning<'s, P> {
 
 /// Reason why a page was not pinned.
 enum Stop {
+    /// A fault must first bring or copy the page, or no page can be mapped there.
     Missing(Missing),
+    /// The frame has the maximum number of pins.
     TooMany,
 }
 

@@ -1,12 +1,16 @@
 //! process_vm_readv and process_vm_writev between two address spaces.
 //!
-//! Pages of the other space are pinned in small batches. Bytes are copied directly from frame to frame, while
-//! the lock of the VMA in the own space keeps the page of that space. No two VMAs are locked at the same
-//! time, even if both spaces are the same.
+//! Pages of the other space are pinned in small batches (`pin.rs`). Bytes are copied directly from frame to
+//! frame, while the lock of the VMA in the own space keeps the page of that space (`page.rs`). No two VMAs
+//! are locked at the same time, even if both spaces are the same.
 //!
 //! Frames that are a file's storage are an exception. A task must not wait for a file while it holds a pin of
-//! the file's storage. The page in the own space may belong to the same file. Such pages are copied through a
-//! small buffer.
+//! the file's storage, and the page in the own space may belong to the same file. Such pages are copied
+//! through a small buffer.
+//!
+//! `access::between` (`engine/freehold/tests`) tests this file. The length of a transfer is the caller's
+//! choice, so every loop must end with a fatal signal
+//! (`every_call::hostile::transfers_of_any_length_end_with_a_fatal_signal`).
 
 use super::{AccessMode, How, IoVec, partial, pin::PinFlags, within_page};
 use crate::{
@@ -26,7 +30,9 @@ const BUFFER: usize = 512;
 /// Direction of the copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
+    /// From the other space to this one: process_vm_readv.
     FromOther,
+    /// From this space to the other one: process_vm_writev.
     ToOther,
 }
 
@@ -70,6 +76,7 @@ impl<P: Platform> AddressSpace<P> {
         self.transfer(local, other, remote, Way::ToOther)
     }
 
+    /// Copies between the ranges of both spaces until one side is exhausted or a page is not available.
     fn transfer(
         &self,
         local: &[IoVec],
@@ -203,6 +210,7 @@ impl<'p> Parts<'p> {
         None
     }
 
+    /// Skips `by` bytes of the first range.
     fn advance(&mut self, by: u64) {
         self.done += by;
     }

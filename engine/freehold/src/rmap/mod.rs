@@ -5,9 +5,13 @@
 //! home, held for reading: the i_mmap lock of the file, or the lock of the tree. No walk takes an mmap lock.
 //! `docs/guide/reverse-map-and-pins.md` has the rules by which a walk misses no entry.
 //!
-//! Reading order: `tree/` (the trees of VMAs), `walk.rs` (from a frame to its page and the page's places),
-//! `entries.rs` (operations on all entries of a page), `migrate.rs` (moves), `failure.rs` and `lose.rs`
-//! (memory failures), `edit.rs` (linking and unlinking of VMAs that change).
+//! Reading order:
+//!
+//! 1. `tree/`: the trees of VMAs, and their locks;
+//! 2. `walk.rs`: from a frame to its page, and to the page's places;
+//! 3. `entries.rs`: operations on all entries of a page;
+//! 4. `migrate.rs`: moves; `failure.rs` and `lose.rs`: memory failures;
+//! 5. `edit.rs`: linking and unlinking of VMAs that change.
 //!
 //! `AddressSpace::check`, which tests call after each scenario, fails if the reverse map does not find a page
 //! where it is mapped. The tests are `rmap` (`engine/freehold/tests`), and `rmap` and `failure`

@@ -8,6 +8,9 @@
 //!
 //! `uffd/mod.rs` describes the protocol, and `state/queue.rs` describes how the sender waits. A munmap
 //! collects its messages in the gathered set (`space/change/unmap.rs`).
+//!
+//! A change first takes its notices, then changes the mappings, then calls `send` without locks. The tests
+//! are `uffd::events` and `uffd::changes_during_fills` (`engine/freehold/tests`).
 
 use super::state::{Change, Context, Features, Message, Userfaultfd, queue::Waiter};
 use crate::{
@@ -31,6 +34,7 @@ impl<P: Platform> Notice<P> {
         Some(Self::to(context, message()))
     }
 
+    /// Begins a change of `context` and prepares its message.
     fn to(context: &Counted<Context<P>>, message: Message<P>) -> Self {
         Notice { change: Change::begin(context), message }
     }
@@ -96,7 +100,7 @@ impl<P: Platform> Notices<P> {
         self.last = Some(link);
     }
 
-    /// Adds the message that the part of `vma` in `range` is about to be unmapped.
+    /// Adds the message that the part of `vma` in `range` is about to be unmapped, if its pager wants it.
     ///
     /// # Errors
     ///

@@ -1,11 +1,13 @@
 //! Faults that a userfaultfd's pager must serve: detecting them, and waiting for the pager.
 //!
 //! A fault calls `ask_pager` under the lock that keeps its VMA unchanged. If the pager must serve it, the
-//! fault drops all locks and waits here, then starts over. The order of the wait matters: the fault first
-//! enters the queue, then checks VMA and entry again, then sleeps ([`uffd`](super), section *The protocol*).
-//! A waiting fault holds no lock and no reference into the address space (hazard C-25).
+//! fault drops all locks and waits here, then starts over. The wait has a fixed order: the fault first enters
+//! the queue, then checks VMA and entry again, then sleeps ([`uffd`](super), section *The protocol*). A fault
+//! that checked before it queued could miss its wake-up. A waiting fault holds no lock and no reference into
+//! the address space (hazard C-25).
 //!
-//! `state/queue.rs` has the queue and its lock. The pager's side is in `fill.rs` and `protect.rs`.
+//! `state/queue.rs` has the queue and its lock. The pager's side is in `fill.rs` and `protect.rs`. The tests
+//! are `uffd` (`engine/freehold/tests`) and `uffd` (`shuttle_engine`).
 
 use super::state::{FaultReason, Features, Userfault, queue::Waiter};
 use crate::{
@@ -41,8 +43,8 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Returns the reason for which the pager must serve an access to a page of a registered VMA, or `None`.
     /// The caller keeps the VMA unchanged. The table's lock is released before this function returns, so the
-    /// result may be out of date. A task that changes the entry afterwards wakes every fault that is already
-    /// queued. A fault must therefore queue before it calls this function, and then misses no change.
+    /// result may be out of date. A task that changes the entry afterwards wakes the faults that are queued
+    /// by then. A fault that queues before it calls this function therefore misses no change.
     fn fault_reason(&self, vma: &Vma<P>, page: u64, write: bool) -> Option<FaultReason> {
         let flags = vma.flags();
         let (pte, level) = self.vm.read_entry(VirtAddr::new(page));

@@ -8,6 +8,12 @@
 //! fault that finds the page in the cache then waits for that lock and finds the entry. No store can
 //! therefore occur before the page's write protection is in place (hazard C-53). Linux keeps the page locked
 //! instead.
+//!
+//! A fill must not take effect after a change whose message the pager has not read. Each function that
+//! installs an entry therefore calls `still_fills` in the RCU read section in which it installs the entry.
+//! `uffd::changes_during_fills` (`engine/freehold/tests`) fails without this check, and
+//! `uffd::c53_protected_fill_concurrent_with_accesses` (`shuttle_engine`) fails if a page is visible before
+//! its protection.
 
 use super::{Context, Userfaultfd, decode, fill_huge::Obstacle};
 use crate::{
@@ -54,7 +60,9 @@ bitflags! {
 /// Source of the pages' contents.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'b> {
+    /// These bytes.
     Bytes(&'b [u8]),
+    /// Zeroes.
     Zeroes,
     /// The page that the file's cache has.
     Cached,
@@ -135,6 +143,8 @@ impl<P: Platform> Userfaultfd<P> {
         self.fill(start, len, Source::Poison, mode, FillMode::DONTWAKE)
     }
 
+    /// Puts pages from `source` at `start`, batch by batch. `known` contains the options that the operation
+    /// accepts.
     fn fill(
         &self,
         start: u64,
@@ -170,6 +180,7 @@ pub(super) struct Filler<'f, P: Platform> {
     context: &'f Counted<Context<P>>,
     pub space: &'f AddressSpace<P>,
     pub source: Source<'f>,
+    /// True if the new entries are write-protected.
     wp: bool,
 }
 
@@ -350,6 +361,7 @@ impl<P: Platform> Filler<'_, P> {
         }
     }
 
+    /// Makes a private page and maps it.
     fn put_private(
         &self,
         vma: &Vma<P>,

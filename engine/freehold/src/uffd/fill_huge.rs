@@ -7,6 +7,9 @@
 //! all locks first.
 //!
 //! A registered VMA shares no tables, so only its own space sees the new entries.
+//!
+//! `uffd::pools` (`engine/freehold/tests`) compares the counts of the pool after each scenario, so a page or
+//! a reservation that is lost fails there.
 
 use super::{
     fill::{Filler, Source, within_file},

@@ -15,6 +15,8 @@
 //!
 //! Forks, moves and unmaps of either VMA wait for its lock. Such an operation therefore finds every page at
 //! exactly one place.
+//!
+//! The tests are `uffd::moving` (`engine/freehold/tests`) and `uffd` (`shuttle_engine`).
 
 use super::{Context, Userfaultfd, decode, fill};
 use crate::{
@@ -106,6 +108,7 @@ struct Mover<'m, P: Platform> {
     space: &'m AddressSpace<P>,
     source: UserRange,
     target: UserRange,
+    /// True if holes of the source are allowed.
     holes: bool,
 }
 
@@ -238,8 +241,8 @@ impl<'m, P: Platform> Mover<'m, P> {
             done = self.one(both, &mut tables, *moved, &mut gather);
             *moved += if done.is_ok() { PAGE_SIZE } else { 0 };
         }
-        // With both locks held: after their release, other tasks may find the page at its new place and unmap
-        // it.
+        // Flushes with both locks held: after their release, other tasks may find the page at its new place
+        // and unmap it.
         gather.flush();
         drop(tables);
         drop(rcu);
@@ -312,8 +315,8 @@ impl<'m, P: Platform> Mover<'m, P> {
         if !frame.is_anon() || !frame.is_exclusive() {
             return Err(UffdError::Busy.into());
         }
-        // A task that is working on the page comes first, and this task waits for it. A walk that starts from
-        // the page's current home may come too late for the old entry. See `rmap`.
+        // If another task is working on the page, this task waits for it. Otherwise the walk of that task,
+        // which starts from the page's old home, could miss the entry at the new place (`rmap/walk.rs`).
         let Some(identity) = self.space.vm.memory().try_lock_frame(pfn) else {
             return Err(Obstacle::Wait(pfn));
         };

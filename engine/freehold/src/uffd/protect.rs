@@ -1,9 +1,14 @@
-//! Write protection by the pager: a bit of entries, and markers where no page is mapped.
+//! Write protection by the pager (UFFDIO_WRITEPROTECT): a bit of entries, and markers where no page is
+//! mapped.
 //!
 //! An entry with [`UFFD_WP`](freehold_pagetable::PteFlags::UFFD_WP) never has write permission. Code that
 //! grants this permission checks the bit under the table's lock. The permission and the bit change in one
 //! exchange. When the call returns, no TLB holds the old permission, even if another call removed it (hazard
 //! C-53).
+//!
+//! The bit and the markers may exist only in VMAs with the flag `UFFD_WP`; `AddressSpace::check` tests this.
+//! `freehold-vmspace` changes the entries, this file walks the VMAs. A range may have any length, so the
+//! VMA's lock is released after each batch. The tests are `uffd::protect` (`engine/freehold/tests`).
 
 use super::{Features, Userfaultfd, decode};
 use crate::{
@@ -125,8 +130,9 @@ impl<P: Platform> AddressSpace<P> {
         Ok(self.vm.write_protect(part, unpopulated || !vma.is_anonymous())?)
     }
 
-    /// Removes the write protection from the pages of `part`, in `vma`. The next store to a page decides
-    /// whether the page may be written. The caller has write-locked the VMA, or keeps its tables in place.
+    /// Removes the pager's write protection from the pages of `part`, in `vma`. Does not grant write
+    /// permission: the next store to a page faults, and the fault decides. The caller has write-locked the
+    /// VMA, or keeps its tables in place.
     pub(crate) fn unprotect(&self, vma: &Vma<P>, part: UserRange) {
         match vma.huge_page_size() {
             Some(size) => self.vm.write_unprotect_large(size.level(), part),

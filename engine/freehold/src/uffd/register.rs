@@ -6,6 +6,9 @@
 //! faults that wait.
 //!
 //! `uffd/mod.rs` describes the protocol. `fault.rs` reads the registration.
+//!
+//! The checks and their order are Linux's. The tests are `uffd::register` (`engine/freehold/tests`), and
+//! `uffd::pools` for huge pages.
 
 use super::{Context, Userfaultfd, decode};
 use crate::{
@@ -159,7 +162,7 @@ impl<P: Platform> Userfaultfd<P> {
             return Err(UffdRegisterError::Closed);
         }
         let flags = mode.flags();
-        // Before all other checks of VMAs, as on Linux.
+        // This check comes before all other checks of VMAs, as on Linux.
         if !starts_at_border(guard.vmas(range), range) {
             return Err(UffdRegisterError::Invalid);
         }
@@ -191,8 +194,8 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// # Errors
     ///
-    /// Fails with a [`UffdRegisterError`]; also if a part of the range could not be registered, or belongs to
-    /// another context.
+    /// Fails with a [`UffdRegisterError`]. Fails also if the range contains memory that cannot be registered,
+    /// or memory that is registered with another context.
     ///
     /// # Locks
     ///
@@ -218,8 +221,8 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let done = guard.set_uffd(range, VmFlags::empty(), None);
         drop(guard);
-        // Also after a failure, because a part may be unregistered. A fault that still has to wait queues
-        // again.
+        // Wakes faults also after a failure, because a part may be unregistered. A woken fault that still has
+        // to wait queues again.
         self.context.wake(range);
         done
     }
@@ -258,7 +261,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Registers or unregisters huge pages. VMAs of huge pages never merge. A registered VMA shares no
     /// tables, so the tables are unshared before the flags are set. An unregistered VMA may share its tables
-    /// again, so the marks are cleared before.
+    /// again, so the write protection of its entries is removed before.
     fn set_uffd_of_huge(
         &self,
         vma: &Vma<P>,

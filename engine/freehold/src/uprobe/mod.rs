@@ -37,6 +37,10 @@
 //! A mapping is "private" and "not writable" if its VMA maps a file and has `MAYEXEC`, but neither `MAYSHARE`
 //! nor `WRITE`. In a VMA that became writable later, existing breakpoints stay and no new ones are inserted.
 //! Removing a probe also removes its breakpoints there.
+//!
+//! `place.rs` updates one page of one address space, and `state.rs` has the registry. Faults make patched
+//! copies in `fault/file.rs`. The tests are `probes` (`engine/freehold/tests`) and `probes`
+//! (`shuttle_engine`).
 
 mod place;
 pub(crate) mod state;

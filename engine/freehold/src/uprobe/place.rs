@@ -5,6 +5,12 @@
 //! only if it belongs to this address space alone. A concurrent process_vm_writev continues to use the same
 //! frame, so that no store is lost. A copy is discarded only after the flush and only if no other task holds
 //! a reference to it, so that no store can reach it any more.
+//!
+//! The walk of `mod.rs` calls `settle_probes` for each VMA that maps the page, and mprotect calls
+//! `settle_text` for memory that becomes text. No frame may be allocated or freed under the table's lock or
+//! within the guard: `Outcome::NeedsFrame` returns to the caller for an allocation, and the gather frees
+//! frames afterwards. `forced_stores_during_probe_changes_are_kept` (`shuttle_engine`) tests the stores of a
+//! debugger.
 
 use super::state::{Probe, are_put, may_show};
 use crate::{
@@ -30,7 +36,9 @@ pub(super) enum Unsettled {
 
 /// Result of one attempt.
 enum Outcome {
+    /// The page is correct now.
     Settled,
+    /// The page is being moved out of this frame.
     Moving(Pfn),
     /// A frame for a copy is needed. The caller allocates the frame without locks.
     NeedsFrame,
@@ -71,12 +79,12 @@ pub(super) fn settle_probes<P: Platform>(
     let address = VirtAddr::new(vma.start() + (index - vma.pgoff()).bytes());
     let mut spare = Spare { memory: vm.memory(), frame: None };
     loop {
-        // Not an exclusive gather, because another task may have cleared the entry and not flushed it yet
-        // (hazard C-4). `settle` flushes before it releases the table's lock. Frames taken out of the entry
-        // are freed after the guard is dropped.
+        // A shared gather, because another task may have cleared the entry and not flushed it yet (hazard
+        // C-4). `settle` flushes before it releases the table's lock. Frames taken out of the entry are freed
+        // after the guard is dropped.
         let mut gather = vm.gather();
         let Some(table) = vm.pte_table(address) else { return Ok(()) };
-        // Dropped after the guard, because it may be the last reference.
+        // Dropped after the RCU guard, because this may be the last reference to the page.
         let original = mapping.get_page(index);
         let outcome = {
             let rcu = P::rcu_read();
@@ -148,6 +156,7 @@ struct Page<'a, P: Platform> {
 }
 
 impl<P: Platform> Page<'_, P> {
+    /// Updates the page whose table is locked by `guard`.
     fn settle(
         &self,
         mut guard: PteGuard<'_, P::Format, P>,
@@ -228,6 +237,7 @@ impl<P: Platform> Page<'_, P> {
         probe.shows(self.vm.platform(), pfn, from).then_some(to)
     }
 
+    /// Writes all missing corrections into a private copy that no CPU can execute now.
     fn write(&self, pfn: Pfn) {
         for probe in self.probes {
             if let Some(bytes) = self.correction(probe, pfn) {

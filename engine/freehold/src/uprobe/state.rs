@@ -6,6 +6,11 @@
 //! | `leaving` is set, and never cleared | the same | the same |
 //!
 //! If a file has no probes, a reader only loads one word, which is not written.
+//!
+//! The registry is a field of a file's home (`rmap/tree/root.rs`). `mod.rs` changes it, and faults read it
+//! through `wants` and `read`. It is a layer below files, so nothing here knows VMAs or page tables. A list
+//! that readers may use is never changed, except for `leaving`; a change copies the list. The tests are
+//! `probes` (`engine/freehold/tests`, `shuttle_engine`).
 #![expect(unsafe_code, reason = "readers find the list without a lock")]
 
 use crate::{PAGE_SIZE, error::ProbeError, platform::Platform, wait::grace_period};
@@ -40,6 +45,7 @@ pub(crate) fn are_put(flags: VmFlags) -> bool {
 pub(crate) struct Probe {
     /// Offset in the file, in bytes.
     offset: u64,
+    /// The bytes that replace the original ones.
     breakpoint: ArrayVec<u8, MAX_BYTES>,
     /// Bytes that the file contained there; at least as long as the breakpoint.
     pub(crate) original: ArrayVec<u8, MAX_BYTES>,
@@ -58,12 +64,13 @@ impl Probe {
         }
     }
 
+    /// Returns a copy for a new list.
     fn copied(&self) -> Self {
         Probe {
             offset: self.offset,
             breakpoint: self.breakpoint.clone(),
             original: self.original.clone(),
-            // Relaxed: read under the lock under which `leaving` is written.
+            // Relaxed: the caller holds the content lock, under which `leaving` is written.
             leaving: AtomicBool::new(self.leaving.load(Relaxed)),
         }
     }
@@ -78,11 +85,13 @@ impl Probe {
         (self.start()..self.start() + self.breakpoint.len()).contains(&at)
     }
 
+    /// Returns true if the probe is being removed: its breakpoint is no longer inserted.
     pub(crate) fn is_leaving(&self) -> bool {
         // Relaxed: an old value may be used until a grace period has passed.
         self.leaving.load(Relaxed)
     }
 
+    /// Returns the bytes of the breakpoint.
     pub(crate) fn breakpoint(&self) -> &[u8] {
         &self.breakpoint
     }
@@ -100,6 +109,7 @@ pub(crate) struct List(Vec<Probe>);
 pub(crate) type Owned = Option<Box<List>>;
 
 impl List {
+    /// Returns the index in the list of the first probe at or after `offset`.
     fn first_from(&self, offset: u64) -> usize {
         self.0.partition_point(|probe| probe.offset < offset)
     }
@@ -126,6 +136,7 @@ impl List {
         self.on_page(index).iter().any(|probe| !probe.is_leaving())
     }
 
+    /// Makes a list of `len` probes, or `None` if `len` is 0.
     fn copy(probes: impl Iterator<Item = Probe>, len: usize) -> Result<Owned, ProbeError> {
         if len == 0 {
             return Ok(None);
@@ -201,8 +212,8 @@ impl Registry {
                 .is_some_and(|page| page < range.end)
     }
 
-    /// Returns the list to a caller that holds the lock under which it is replaced: the content lock of the
-    /// registry's file.
+    /// Returns the list to a caller that holds the content lock of the registry's file for writing, under
+    /// which the list is replaced.
     pub(crate) fn locked<'l, P: Platform>(&'l self, _: &'l RwSemWriteGuard<'_, P>) -> Option<&'l List> {
         // Relaxed: the pointer is written only under the lock that the caller holds.
         let list = NonNull::new(self.list.load(Relaxed))?;

@@ -1,11 +1,14 @@
-//! A description of a VMA for callers that hold no lock on it.
+//! A copy of a VMA's attributes, for code that must not refer to the VMA itself.
+//!
+//! Hooks of drivers and special mappings (`file/kinds/`) get a `VmaInfo`, and lookups without a lock
+//! (`space/speculate.rs`) return one. The copy keeps nothing: the VMA may be changed or unmapped as soon as
+//! the caller's lock is released. This file is a layer below files and VMAs, so it must not use either.
 
 use super::flags::VmFlags;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 use freehold_vmspace::{PageCount, PageIndex, UserRange};
 
-/// A copy of the attributes that a VMA had at one moment. For hooks, and for callers that read a VMA without
-/// a lock.
+/// The attributes that a VMA had at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmaInfo {
     /// The addresses of the VMA.

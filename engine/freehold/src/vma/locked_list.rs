@@ -3,6 +3,11 @@
 //! A writer locks its VMAs one after another and unlocks them at the end of the change. The list remembers
 //! them without an allocation, and unlocks them when it is dropped. Only the task that owns the list uses it
 //! and the members' links, so no other lock guards them. `vma/mod.rs` has the lock of a VMA itself.
+//!
+//! `WriteGuard` (`space/locking.rs`) contains the list, and its methods `lock_vma`, `attach` and `detach`
+//! call the functions here. The VMAs must be unlocked before the right of the writer ends; the order of the
+//! fields of `WriteGuard` guarantees this. `mmap::merging::memory_merge_marks_all_mergeable_vmas`
+//! (`engine/freehold/tests`) fails if a VMA that was detached stays in the list.
 #![expect(unsafe_code, reason = "finds the VMAs through an intrusive list")]
 
 use super::Vma;

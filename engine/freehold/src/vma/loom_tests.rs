@@ -1,5 +1,11 @@
-//! Readers that access an object of the slab late, or wake a waiter by its address: the memory is still
-//! allocated.
+//! Tests with loom of the slab and the VMA lock together: a reader accesses an object late, or wakes a waiter
+//! by its address, and the memory must still be allocated (hazards C-19, C-22).
+//!
+//! A test uses objects that consist of a VMA's lock words, and a host (`Watched`) that checks each wake-up.
+//! `end_beside` runs a reader concurrently with the end of the only object. loom tries the interleavings up
+//! to a number of preemptions, and reports an access that is not ordered before the release of the memory. To
+//! add a case, write a function that takes a `World` and pass it to `end_beside`. `cargo xtask loom` runs the
+//! tests.
 #![expect(unsafe_code, reason = "allocates and frees objects of a slab; passes on the contract of a host")]
 
 use super::slab::{Item, Links, Slab};
@@ -18,7 +24,7 @@ use loom::{cell::UnsafeCell, sync::Arc, thread};
 struct Watched;
 
 loom::lazy_static! {
-    /// Address of the words that are checked.
+    /// Address of the words of the object under test, which `Watched` checks.
     static ref FOUND: core::sync::atomic::AtomicPtr<Words> = core::sync::atomic::AtomicPtr::default();
 }
 
@@ -99,6 +105,7 @@ unsafe impl Sync for Words {}
 unsafe impl Send for Words {}
 
 impl Words {
+    /// Fails if the memory of the object was freed.
     fn touch(&self) {
         // SAFETY: loom checks that no thread writes concurrently.
         self.gone.with(|gone| assert!(!unsafe { *gone }, "the memory of an object in use was freed"));
@@ -108,12 +115,14 @@ impl Words {
         VmaLock { count: &self.count, seq: &self.seq }
     }
 
+    /// Returns true if `word` lies in the VMA's count.
     fn is(&self, word: &AtomicU32) -> bool {
         let count = core::ptr::from_ref(&self.count).addr();
         (count..count + size_of::<VmaCount>()).contains(&core::ptr::from_ref(word).addr())
     }
 }
 
+/// An object of the slab.
 struct Object {
     links: Links<Object>,
     words: Arc<Words>,
@@ -142,6 +151,7 @@ impl Drop for Object {
     }
 }
 
+/// One object, and what its reader and its owner share.
 struct World {
     slab: Slab<Object, Watched>,
     lock: MmapLock<Watched>,
@@ -150,8 +160,8 @@ struct World {
     words: Arc<Words>,
 }
 
-/// Runs `reader`, which holds no lock, concurrently with the end of the only object. The slab is trimmed
-/// then.
+/// Runs `reader`, which holds no lock, concurrently with a thread that detaches and frees the only object and
+/// trims the slab. Fails if the object's memory is freed too early, or not at all.
 fn end_beside(reader: fn(&World)) {
     model_bounded(3, move || {
         let slab = Slab::<Object, Watched>::try_new().unwrap();

@@ -5,6 +5,13 @@
 //!     same flags (sticky ones joined), same object, consecutive offsets, same policy,
 //!     same userfaultfd, compatible anon_vmas
 //! ```
+//!
+//! These functions only compare; `space/change/split_merge.rs` performs the merge. Each side is a VMA or a
+//! range that does not exist yet (`Attrs`). The caller holds a lock that keeps the VMAs unchanged. *Sticky*
+//! flags are those that a merge combines (`VmFlags::STICKY`). A new field of a VMA needs a decision here:
+//! VMAs that differ in it must not merge, or the merge must combine it. `lab/freehold-model/tests/merges.rs`
+//! compares all small layouts with the model, and cases such as `flags-split-merge.txt` with the running
+//! kernel.
 
 use super::{AnonId, AnonVma, Vma, flags::VmFlags};
 use crate::{
@@ -15,11 +22,15 @@ use freehold_vmspace::PageIndex;
 
 /// The attributes that decide whether a range may merge with a neighbour.
 pub(crate) struct Attrs<'a, P: Platform> {
+    /// Access rights and properties.
     pub flags: VmFlags,
+    /// The mapped object.
     pub object: &'a Object<P>,
     /// Page offset of the first page.
     pub pgoff: PageIndex,
+    /// The anon_vma, or [`AnonVma::NONE`].
     pub anon: AnonVma<'a, P>,
+    /// The NUMA policy tag.
     pub policy: u64,
     /// The reservations of huge pages that the range can use. Irrelevant for merges, because VMAs of huge
     /// pages do not merge.
@@ -54,12 +65,13 @@ pub(crate) fn anon_agree(a: AnonId, b: AnonId) -> bool {
     }
 }
 
-/// Returns true if two ranges that may each merge with the range between them may also merge with each other.
+/// Returns true if the anon_vmas of two ranges do not prevent them from merging with each other. Each of the
+/// two may merge with the range between them.
 pub(crate) fn anon_compatible(a: AnonId, b: AnonId) -> bool {
     !a.is_some() || !b.is_some() || a.same(b)
 }
 
-/// Compares everything except anon_vmas and position.
+/// Returns true if `vma` and `attrs` agree in everything except anon_vmas and position.
 #[inline]
 fn alike<P: Platform>(vma: &Vma<P>, attrs: &Attrs<'_, P>) -> bool {
     let flags = vma.flags();

@@ -19,6 +19,11 @@
 //! | a walk of the reverse map | `RmapReadGuard`, `RmapWriteGuard` | the lock: a VMA is unlinked before it is freed |
 //! | a munmap's list, `OwnedVma` | until retired | ownership |
 //! | a slot of readers | | nothing: the slot holds a number that is compared and never dereferenced |
+//!
+//! `space/change/split_merge.rs` changes VMAs through the write guards. A new field needs a place in one of
+//! the cache lines of `Vma`, a line in the list of locks above `Vma`, its initial value and its `announce!`
+//! line in `owned.rs`, and a decision in `merge.rs`. The tests of races are `loom_tests.rs`, and `reuse`
+//! (`shuttle_engine`).
 
 #![expect(
     unsafe_code,

@@ -7,6 +7,11 @@
 //!   slab](super::slab).
 //! - The lock word of a free VMA is 0 (detached). A reader that still has the VMA's address cannot lock it,
 //!   or locks the memory's next VMA and then notices that this VMA is a different one.
+//!
+//! `space/change/split_merge.rs` allocates VMAs. `split_merge.rs`, `vma_list.rs` and `space/claim.rs` take
+//! ownership of VMAs that they have detached, to free them. The owner must detach a VMA before it takes
+//! ownership; `OwnedVma` checks this with debug assertions. A new field of `Vma` needs its value in `blank`,
+//! and a reset in `drop` if it holds a reference.
 #![expect(unsafe_code, reason = "returns references to objects of the slab")]
 
 use super::{

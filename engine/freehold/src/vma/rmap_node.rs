@@ -1,4 +1,10 @@
-//! The place of a VMA in the trees of the reverse map.
+//! The VMA as a node of the trees of the reverse map: implements the traits of `rmap/tree/` for `Vma`, once
+//! for trees of files and once for trees of anonymous pages.
+//!
+//! `rmap/tree/` is a layer below VMAs and knows them only through these traits. Each kind of tree has its own
+//! link in the VMA, so a VMA can be in one tree of each kind. The lock of the tree guards the link. A wrong
+//! offset or a shared link corrupts the trees; `AddressSpace::check` and `IntervalTree::check` find that in
+//! tests.
 #![expect(unsafe_code, reason = "implements the unsafe traits that the trees rely on")]
 
 use super::Vma;

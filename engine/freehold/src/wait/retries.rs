@@ -1,4 +1,9 @@
-//! Loops whose length a user controls. A fatal signal ends them.
+//! `Rounds`: loops whose length a user controls, and which a fatal signal ends.
+//!
+//! A loop whose number of pages, VMAs or attempts a caller or other tasks choose calls `Rounds::again` in
+//! each round, unless `docs/reference/bounds.md` names another bound for it. That page lists all such loops.
+//! The tests of `every_call::hostile` (`engine/freehold/tests`) fail if a loop does not end with a fatal
+//! signal.
 
 use crate::platform::Platform;
 use freehold_sync::{Killed, check_killed};
@@ -6,11 +11,12 @@ use freehold_sync::{Killed, check_killed};
 /// Number of rounds between two checks for a signal.
 const PERIOD: u32 = 64;
 
-/// Counts the rounds of a loop that starts again whenever other tasks change its data, or that processes as
-/// many pages or VMAs as its caller chooses. `docs/reference/bounds.md` lists such loops.
+/// A counter of the rounds of a loop. The loop starts again whenever other tasks change its data, or
+/// processes as many pages or VMAs as its caller chooses.
 pub(crate) struct Rounds(u32);
 
 impl Rounds {
+    /// Creates a counter for a loop that is about to start.
     pub const fn new() -> Self {
         Rounds(0)
     }

@@ -1,4 +1,9 @@
-//! A value behind a sleeping reader/writer lock.
+//! `Locked`: a value behind a sleeping reader/writer lock, whose guards give access to the value.
+//!
+//! Code without an MMU uses it for the mappings of a space, for the set of all regions and for the tree of a
+//! file's regions; each gets its own rank in the lock order (`docs/guide/locking.md`). Code with an MMU does
+//! not use it, because its locks and their values are separate. Only these guards may create references to
+//! the value.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
 use crate::platform::Host;
@@ -34,20 +39,24 @@ pub(crate) struct Write<'l, H: Host, T> {
 }
 
 impl<H: Host, T> Locked<H, T> {
+    /// Creates a lock of this rank around `value`.
     pub fn new(rank: Rank, value: T) -> Self {
         Locked { lock: RwSem::new(rank), value: UnsafeCell::new(value) }
     }
 
+    /// Takes the lock for reading.
     pub fn read(&self) -> Read<'_, H, T> {
         let lock = self.lock.read();
         // SAFETY: the lock is held for reading, so no thread changes the value while the guard lives.
         Read { value: unsafe { &*self.value.get() }, _lock: lock }
     }
 
+    /// Takes the lock for writing.
     pub fn write(&self) -> Write<'_, H, T> {
         self.writing(self.lock.write())
     }
 
+    /// Takes the lock for writing. Fails with [`Killed`] if a fatal signal arrives first.
     pub fn write_killable(&self) -> Result<Write<'_, H, T>, Killed> {
         Ok(self.writing(self.lock.write_killable()?))
     }

@@ -1,5 +1,11 @@
-//! State of a userfaultfd that VMAs, the pager and its waiters share: the context, its queue, and its
-//! messages. [`uffd`](crate::uffd) describes the protocol.
+//! The state of a userfaultfd that VMAs, the pager and its waiters share: the context, its messages, and the
+//! handle of the pager. `queue.rs` has the waiters and the readers. [`uffd`](crate::uffd) describes the
+//! protocol.
+//!
+//! This folder is a layer below files and VMAs, because a VMA holds a reference to its context. The
+//! operations of the pager, which need an address space, are therefore one folder up. The queue's lock guards
+//! the waiters and messages. `Context::changing` is a word without a lock; its comment says when it may be
+//! read and written. The tests are `uffd` (`engine/freehold/tests`) and `uffd` (`shuttle_engine`).
 
 pub(crate) mod queue;
 
@@ -20,9 +26,9 @@ pub use queue::Poll;
 use queue::Queue;
 
 bitflags! {
-    /// Behaviour of a context beyond serving faults, with Linux's numbers. Flags that only announce a
-    /// capability are accepted and have no effect. To convert a program's word, use `from_bits`, which
-    /// refuses unknown flags (EINVAL).
+    /// Optional behaviour of a context, with Linux's numbers. Flags that only announce a capability are
+    /// accepted and have no effect. To convert a program's word, use `from_bits`, which refuses unknown flags
+    /// (EINVAL).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Features: u64 {
         /// UFFD_FEATURE_PAGEFAULT_FLAG_WP: announces write protection.
@@ -111,8 +117,9 @@ pub enum Message<P: Platform> {
     Unmap(UserRange),
 }
 
-/// State that VMAs and the handle share; the module's documentation has an overview.
+/// State that VMAs and the handle share. The head of [`uffd`](crate::uffd) has an overview.
 pub(crate) struct Context<P: Platform> {
+    /// The address space whose memory the pager serves. Never changes.
     pub(crate) space: Weak<AddressSpace<P>>,
     /// Settings. Never change.
     pub(crate) config: UffdConfig,
@@ -120,6 +127,7 @@ pub(crate) struct Context<P: Platform> {
     /// lock of the VMA concerned, or followed by a grace period. Read within an RCU read section, under that
     /// VMA's lock.
     changing: AtomicU32,
+    /// The waiters and the unread messages, under a spin lock.
     pub(crate) queue: Queue<P>,
 }
 
@@ -140,15 +148,16 @@ impl<P: Platform> Context<P> {
         self.config.features.intersects(features)
     }
 
-    /// Returns true if fills are currently refused.
+    /// Returns true if a change is in progress whose message the pager has not read. Fills are then refused.
     pub(crate) fn is_changing(&self) -> bool {
-        // Acquire pairs with the release in `end_change`: a fill that follows sees the mappings as the
-        // message describes them.
+        // Acquire pairs with the release in `end_change`: if a fill finds that the change has ended, it sees
+        // the mappings as the message describes them.
         self.changing.load(Acquire) != 0
     }
 
     fn begin_change(&self) {
-        // The VMA's lock or the grace period makes the change visible in time, not this release.
+        // The VMA's lock or the grace period makes the new count visible to fills. The release is not needed
+        // for that.
         self.changing.fetch_add(1, Release);
     }
 
@@ -231,8 +240,8 @@ impl<P: Platform> Userfaultfd<P> {
     }
 
     /// Returns the state for poll(2), which says whether a message can be read. The message stays in the
-    /// queue, so another task may read it first. The [bell](Poll::bell) rings for the next message. The bell
-    /// does not ring for later messages unless this is called again.
+    /// queue, so another task may read it first. The [bell](Poll::bell) rings once, for the next message. A
+    /// caller that waits for another message must call this function again.
     ///
     /// # Examples
     ///
@@ -280,8 +289,12 @@ impl<P: Platform> Userfaultfd<P> {
 
 /// A fault that must wait for the pager. Holds no lock and borrows nothing from the address space.
 pub(crate) struct Userfault<P: Platform> {
+    /// The context whose pager must serve the fault.
     pub context: Counted<Context<P>>,
+    /// The address of the page.
     pub page: u64,
+    /// True if the access was a store.
     pub write: bool,
+    /// The reason for which the fault waits.
     pub reason: FaultReason,
 }

@@ -24,6 +24,10 @@
 //! lists, reads the bell and arms it. A task that has queued its waiter increments the bell if it is armed,
 //! and wakes all tasks that sleep on it. Either the reader finds the waiter, or the bell has changed or
 //! changes while the reader sleeps.
+//!
+//! No task may sleep, allocate, free or wake a task under the queue's lock, which is a spin lock of rank
+//! `Leaf`. The tests are `uffd::sleepers` and `uffd::polls` (`engine/freehold/tests`), and
+//! `c54_faults_sharing_a_wait_word_are_all_woken` (`shuttle_engine`).
 #![expect(unsafe_code, reason = "lists of waiters on the stacks of their tasks")]
 
 use super::{Change, FaultReason, Message};
@@ -41,13 +45,16 @@ use freehold_sync::{
 };
 use freehold_vmspace::UserRange;
 
+/// Value of a waiter's word while its task sleeps or is about to sleep.
 const ASLEEP: u32 = 0;
+/// Value of a waiter's word after it was woken.
 const WOKEN: u32 = 1;
 
 /// Number of counters that waiters sleep on.
 const TURNS: usize = if CHECKED { 2 } else { 16 };
 
-/// Set of `turns` that must be incremented because waiters were woken under the lock: one bit each.
+/// Set of indices in `turns`, one bit each. These counters must be incremented after the lock is released,
+/// because their waiters were marked as woken under the lock.
 #[derive(Clone, Copy, Default)]
 #[must_use = "the waiters sleep until their counters are incremented"]
 struct Woken(u32);
@@ -55,9 +62,13 @@ struct Woken(u32);
 /// The list that a waiter is linked into.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WaiterState {
+    /// None: not queued yet, or unlinked.
     Nowhere,
+    /// Unread faults.
     Pending,
+    /// Read faults.
     Delivered,
+    /// Unread events.
     Events,
 }
 
@@ -153,7 +164,9 @@ impl<P: Platform> List<P> {
     }
 }
 
+/// The lists of a queue. The spin lock of the queue guards all fields.
 struct Lists<P: Platform> {
+    /// True once the context is closed. No waiter enters then.
     closed: bool,
     /// True if a task sleeps on the bell or is about to. The next message then rings the bell.
     armed: bool,
@@ -220,7 +233,8 @@ impl<P: Platform> Lists<P> {
         // SAFETY: the lock, which is held, guards a member's `what`. The member's task does not access it
         // while the waiter is linked.
         let message = match unsafe { &mut *waiter.what.get() } {
-            // The reader holds a reference to the context, so ending the change does not drop the last one.
+            // Drops the change under the lock. The reader holds a reference to the context, so this is not
+            // the last reference.
             What::Event(event) => event.take().map(|(message, _change)| message),
             What::Fault { .. } => None,
         };
@@ -232,7 +246,9 @@ impl<P: Platform> Lists<P> {
 /// The queue of one context.
 pub(crate) struct Queue<P: Platform> {
     lists: SpinLock<Lists<P>>,
+    /// The counter that readers and polling tasks sleep on.
     bell: AtomicU32,
+    /// The counters that waiters sleep on.
     turns: [AtomicU32; TURNS],
 }
 

@@ -1,4 +1,10 @@
-//! Faults that attach an anon_vma to the same VMA concurrently, and a walk for the pages that they made.
+//! Tests with loom of the two words of an anon_vma (`AnonVmaWords`): faults that attach an anon_vma to the
+//! same VMA concurrently, and a walk for the pages that they made.
+//!
+//! The VMA, the trees and the page are models (`World`); only the words are those of the engine. loom tries
+//! all interleavings. The assertions are: a fault that finds an identity finds an initialised tree, two
+//! faults make pages with the same home, and a walk finds the VMA of every page. The mutations `vma-family-*`
+//! (`xtask/mutants`) weaken each memory order and must fail here. `cargo xtask loom` runs the tests.
 
 use super::{AnonId, AnonVmaWords};
 use core::ptr::null_mut;

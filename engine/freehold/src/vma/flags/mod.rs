@@ -1,4 +1,11 @@
-//! Flags of a mapped area, and the two-letter names by which smaps reports them.
+//! The flags of a VMA (`VmFlags`): its access rights and properties, with the two-letter names by which smaps
+//! reports them.
+//!
+//! The meanings are Linux's; most bit numbers are the engine's own. Flags change only with the VMA
+//! write-locked by a writer, except `MAYBE_GUARD` (`Vma::note_guards`). VMAs that differ in a flag do not
+//! merge, unless the flag is in `STICKY`, and VMAs with a flag in `SPECIAL` never merge. fork copies all
+//! flags that it does not name. A new flag that Linux shows needs its name in `SMAPS`. Recordings
+//! (`freehold-replay`) and the cases of `freehold-model` compare the flags by these names with Linux's.
 
 pub(crate) mod pte_flags;
 
@@ -32,7 +39,7 @@ bitflags! {
         const IO = 1 << 10;
         /// mremap may not enlarge it.
         const DONTEXPAND = 1 << 11;
-        /// Absent in a forked child.
+        /// Not copied to a forked child (MADV_DONTFORK).
         const DONTCOPY = 1 << 12;
         /// Pages stay in memory.
         const LOCKED = 1 << 13;
@@ -46,9 +53,9 @@ bitflags! {
         const ACCOUNT = 1 << 17;
         /// MAP_NORESERVE.
         const NORESERVE = 1 << 18;
-        /// Empty in a forked child.
+        /// Mapped but empty in a forked child (MADV_WIPEONFORK).
         const WIPEONFORK = 1 << 19;
-        /// Left out of core dumps.
+        /// Left out of core dumps (MADV_DONTDUMP).
         const DONTDUMP = 1 << 20;
         /// MADV_HUGEPAGE.
         const HUGEPAGE = 1 << 21;
@@ -58,13 +65,13 @@ bitflags! {
         const MERGEABLE = 1 << 23;
         /// Sealed by mseal.
         const SEALED = 1 << 24;
-        /// Some entries may be guard markers. A merge keeps this flag.
+        /// Some entries may be guard markers. Never cleared; a merge combines it.
         const MAYBE_GUARD = 1 << 25;
         /// Pages may be dropped under pressure.
         const DROPPABLE = 1 << 26;
-        /// hugetlb pages.
+        /// Maps huge pages of a pool.
         const HUGETLB = 1 << 27;
-        /// Holds frames with and without records.
+        /// Maps frames that have records and frames that have none.
         const MIXEDMAP = 1 << 28;
         /// Soft-dirty: written, or new, since the last clearing.
         const SOFTDIRTY = 1 << 29;
@@ -153,6 +160,7 @@ impl VmFlags {
     }
 }
 
+/// The names of the flags in smaps, in Linux's order.
 const SMAPS: [(VmFlags, &str); 34] = [
     (VmFlags::READ, "rd"),
     (VmFlags::WRITE, "wr"),

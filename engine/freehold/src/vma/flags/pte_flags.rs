@@ -1,4 +1,9 @@
-//! The rights of page table entries in a VMA.
+//! The flags of page-table entries that follow from the flags of a VMA.
+//!
+//! All code that installs or changes an entry of a VMA computes the flags here: faults, mprotect, fills of a
+//! userfaultfd, moves of pages. Write permission is separate, because it also depends on the frame: a private
+//! page is writable only if it belongs to this address space alone. Two functions that disagree would give a
+//! page rights that its VMA does not have.
 
 use super::VmFlags;
 use freehold_pagetable::PteFlags;

@@ -1,5 +1,10 @@
-//! The part of a slab that all CPUs share: its chunks, in lists by the number of free objects. The slab's
-//! lock guards everything except the allocation and release of chunks.
+//! The part of a slab that all CPUs share: its chunks, in lists by the number of free objects. `mod.rs` has
+//! the caches of the CPUs and explains the states of a chunk.
+//!
+//! The slab's lock guards everything except the allocation and release of chunks, which take place without
+//! it: `Chunk::try_new` before, and `Leaving` after the lock is held. Chunks are freed only after a grace
+//! period. `objects_of_partial_chunks_are_taken_before_idle_ones` (`tests.rs`) tests the lists, and
+//! `c22_late_reader_accesses_allocated_memory` (`vma/loom_tests.rs`) the grace period.
 #![expect(unsafe_code, reason = "owns chunks in intrusive lists")]
 
 use super::{Item, pop, push};
@@ -34,8 +39,11 @@ pub(super) struct Chunk<T> {
 
 /// The chunks that all CPUs share.
 pub(super) struct Depot<T> {
+    /// Chunks with both free objects in the depot and objects elsewhere.
     pub(super) partial: *mut Chunk<T>,
+    /// Chunks whose objects are all in the depot.
     pub(super) idle: *mut Chunk<T>,
+    /// Number of chunks in `idle`.
     pub(super) idle_len: usize,
 }
 
@@ -78,6 +86,7 @@ impl<T: Item> Depot<T> {
         Depot { partial: null_mut(), idle: null_mut(), idle_len: 0 }
     }
 
+    /// Adds a new chunk.
     pub(super) fn add_idle(&mut self, chunk: NonNull<Chunk<T>>) {
         // SAFETY: the chunk is in no list, and all its objects are free.
         unsafe { link(&mut self.idle, chunk.as_ptr()) };
@@ -202,6 +211,7 @@ impl<T: Item> Leaving<T> {
         self.each(|chunk| drop(unsafe { Box::from_raw(chunk.as_ptr()) }));
     }
 
+    /// Passes each chunk to `f`, which frees it.
     fn each(self, f: impl Fn(NonNull<Chunk<T>>)) {
         let mut at = self.0;
         while let Some(chunk) = NonNull::new(at) {

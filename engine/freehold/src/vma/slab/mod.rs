@@ -27,6 +27,9 @@
 //!   earlier ones.
 //! - A reader that uses only the address of an object, to wake a sleeper there, does so in a read section
 //!   that began while the object was in use ([`VmaLock`](freehold_sync::VmaLock): a reader that leaves).
+//!
+//! The only user is the slab of VMAs (`vma/owned.rs`). The tests are `tests.rs` and, for races,
+//! `vma/loom_tests.rs`.
 #![expect(unsafe_code, reason = "links free objects through their own fields")]
 
 mod depot;
@@ -49,7 +52,7 @@ const IDLE: usize = if CHECKED { 0 } else { 8 };
 pub(crate) trait Item: Send + Sync + Sized {
     /// Creates an object in the state of a free one.
     fn blank() -> Self;
-    /// Passes the addresses of new objects to the report of the simulation.
+    /// Announces new objects to the simulation, which names their cache lines in its report.
     fn announce(_first: *const Self, _count: usize) {}
     /// Returns the slab's words in the object.
     fn links(&self) -> &Links<Self>;
@@ -91,6 +94,7 @@ pub(crate) struct Slab<T: Item, H: Host> {
 }
 
 impl<T: Item, H: Host> Slab<T, H> {
+    /// Creates a slab without chunks.
     pub fn try_new() -> Result<Self, NoMemory> {
         let caches = PerCpu::try_new(|_| Cache::new())?;
         Ok(Slab { caches, depot: SpinLock::new(Depot::new(), Rank::Slab) })

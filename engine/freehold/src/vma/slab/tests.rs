@@ -1,3 +1,10 @@
+//! Tests of the slab: how many objects stay allocated after objects are freed or the slab is trimmed.
+//!
+//! The objects count themselves in a counter of the test's thread (`THERE`), which `there` reads after it has
+//! waited for grace periods. A test that needs a second CPU starts a second thread with the same counter.
+//! `CHUNK`, `CACHE` and `IDLE` are the sizes of the slab in this build. Races are tested in
+//! `vma/loom_tests.rs`.
+
 extern crate std;
 
 use super::{depot::CHUNK, *};
@@ -11,6 +18,7 @@ std::thread_local! {
     static THERE: RefCell<Arc<AtomicI64>> = RefCell::default();
 }
 
+/// An object of the slab that counts itself in `there`.
 struct Object {
     links: Links<Object>,
     there: Arc<AtomicI64>,
@@ -36,15 +44,18 @@ impl Drop for Object {
 
 type Objects = Slab<Object, Machine>;
 
+/// Returns the number of objects that exist after all pending grace periods.
 fn there() -> usize {
     <Machine>::rcu_barrier();
     THERE.with_borrow(|there| there.load(Relaxed)) as usize
 }
 
+/// Takes `count` objects.
 fn take(slab: &Objects, count: usize) -> Vec<NonNull<Object>> {
     (0..count).map(|_| slab.take().unwrap()).collect()
 }
 
+/// Frees objects that the test has taken.
 fn give(slab: &Objects, objects: impl IntoIterator<Item = NonNull<Object>>) {
     // SAFETY: the test took the objects and does not use them again.
     objects.into_iter().for_each(|object| unsafe { slab.give(object) });
