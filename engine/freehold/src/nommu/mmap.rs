@@ -49,7 +49,7 @@ struct Request<'f, P: Platform> {
 }
 
 impl<P: Platform> Request<'_, P> {
-    /// Prevents seals against writing on the file if the mapping is a shared, writable one.
+    /// Keeps the file from being sealed against writing, if the mapping is shared and writable.
     fn begin_writing(&self) -> Result<Option<Writing<P>>, MmapError> {
         let mut flags = VmFlags::SHARED | VmFlags::MAYWRITE | VmFlags::WRITE;
         match self.file.filter(|_| self.shared && self.prot.contains(Prot::WRITE)) {
@@ -262,7 +262,7 @@ impl<P: Platform> NoMmuSpace<P> {
         if let Some(region) = Regions::text(&self.regions, mapping, pages)? {
             return Ok(region);
         }
-        // Made without the lock of the regions, because reading the file may wait.
+        // The copy is made without the lock of the regions, because reading the file may wait.
         let run = copy(mapping, pages)?;
         Regions::offer_text(&self.regions, run, FilePages { mapping: mapping.clone(), first: pages.start })
     }

@@ -207,8 +207,8 @@ impl<P: Platform> NoMmuSpace<P> {
     ///
     /// # Locks
     ///
-    /// The space's lock for writing. After it is released, for each mapping the locks with which
-    /// [`munmap`](Self::munmap) releases a whole mapping.
+    /// The space's lock for writing. After that lock is released, the locks that [`munmap`](Self::munmap)
+    /// takes to release a whole mapping, for each mapping.
     pub fn clear(&self) {
         let old = core::mem::replace(&mut *self.areas.write(), Areas::new());
         drop(old);

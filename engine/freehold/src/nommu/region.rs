@@ -55,7 +55,8 @@ pub(crate) struct Region<P: Platform> {
     pub run: Run<P>,
     /// Contents of the frames. Constant.
     pub source: Source<P>,
-    /// The set of all regions. Constant. The last field, so that the frames are freed before it is dropped.
+    /// The set of all regions. Constant. Must be the last field: fields are dropped in order, and the frames
+    /// must be freed before this reference is dropped.
     regions: Counted<Regions<P>>,
 }
 

@@ -1,10 +1,11 @@
 //! The set of all regions of a machine without an MMU.
 //!
-//! It finds a copy that a new mapping can share, and counts regions and pages. `region.rs` describes one
+//! The set finds a copy that a new mapping can share, and counts regions and pages. `region.rs` describes one
 //! region, and `state/file_regions.rs` the second tree that a file has of its regions.
 //!
-//! One lock (nommu_region_sem) guards the tree of addresses and the user counts of all regions. It comes
-//! after the space's lock and before the i_mmap lock of a file. No page is read, zeroed or copied under it.
+//! One lock (nommu_region_sem) guards the tree of addresses and the user counts of all regions. In the lock
+//! order this lock comes after the space's lock and before the i_mmap lock of a file. No page is read, zeroed
+//! or copied under it.
 //!
 //! `mmap.rs` creates and finds regions, and `munmap.rs` cuts them. `nommu` (`shuttle_engine`) tests mappings
 //! that are made and removed concurrently.

@@ -1,8 +1,8 @@
 //! The contents of /proc/PID/cmdline and /proc/PID/environ: the bytes of a program's arguments and
 //! environment, read from its memory.
 //!
-//! `space/arguments.rs` has their location, which the program may change at any time, and at which anything
-//! may be mapped. Both files are read page by page with `AccessMode::Report`, like all other memory of
+//! `space/arguments.rs` has their location. The program may change the location at any time, and may map
+//! anything there. Both files are read page by page with `AccessMode::Report`, like all other memory of
 //! another process: a writer of the address space waits for at most one page, and a reader never waits for a
 //! file. The rules for overwritten arguments are Linux's. `reports::readers` (`engine/freehold/tests`) tests
 //! this file.
@@ -20,8 +20,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Reads /proc/PID/cmdline from `offset` on. Returns the number of bytes read, which is zero at the end.
     ///
     /// A program may overwrite its arguments, as setproctitle does. If the last byte of the arguments is not
-    /// zero any more, the result ends at the first zero byte. It may then extend into the environment, if the
-    /// environment follows immediately, and is at most one page long.
+    /// zero any more, the result ends at the first zero byte. In this case the result may extend into the
+    /// environment, if the environment follows immediately, and is at most one page long.
     ///
     /// # Errors
     ///

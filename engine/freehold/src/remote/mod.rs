@@ -74,8 +74,8 @@ impl From<FaultError> for AccessError {
     }
 }
 
-/// Returns the offset of `addr` in its page and the number of bytes, of `left` in total, that lie in this
-/// page.
+/// Returns the offset of `addr` in its page, and the number of bytes from there that lie in this page, at
+/// most `left`.
 fn within_page(addr: u64, left: usize) -> (usize, usize) {
     let offset = (addr % PAGE_SIZE) as usize;
     (offset, left.min(PAGE_SIZE as usize - offset))

@@ -181,8 +181,8 @@ impl<P: Platform> AddressSpace<P> {
         if !how.allowed(self.platform(), vma) {
             return FaultOutcome::Failed(FaultError::Segv { addr: page, code: SegvCode::Accerr });
         }
-        // The tables of huge pages are kept only during the lookup, because the page has a reference
-        // afterwards.
+        // The tables of huge pages are kept in place only during the lookup. Afterwards the reference keeps
+        // the page.
         let kept = self.keep_tables(vma);
         let found = self.find_page(page, how);
         drop(kept);

@@ -16,8 +16,8 @@
 //!    Otherwise a copy-on-write by either sharer could separate the pinned page from the page that the
 //!    pinning process uses.
 //! 2. fork does not share a page that is exclusive and pinned. The child gets a copy, which is made while no
-//!    CPU can store to the page through the parent's mapping. A pin request that reaches the table after fork
-//!    has processed it finds the page shared, and waits for the end of fork.
+//!    CPU can store to the page through the parent's mapping. A pin request that reaches a table after fork
+//!    has processed that table finds the page shared, and waits for the end of fork.
 //! 3. A store to an exclusive page changes this page, regardless of other references to it.
 //!
 //! A long-term pin, for example for a registered device, is refused in two cases. Frames that are a file's
@@ -367,7 +367,8 @@ impl<'s, P: Platform> Pinning<'s, P> {
         }
     }
 
-    /// Returns the reason if no page of `vma` can be pinned, whatever is mapped.
+    /// Returns the reason why no page of `vma` can be pinned, or `None`. The reason depends only on the VMA
+    /// and the request, and not on the mapped pages.
     fn refusal(&self, vma: &Vma<P>) -> Option<PinError> {
         let Object::File(file) = vma.object() else { return None };
         let (mapping, long) = (file.mapping(), self.flags.contains(PinFlags::LONGTERM));
@@ -442,7 +443,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         Ok(())
     }
 
-    /// Pins one page of an entry: frame `n` of the page that the entry maps. The table is locked.
+    /// Pins frame `n` of the page that an entry maps. `kind` is the entry. The table is locked.
     fn entry(&mut self, kind: Kind, n: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (first, pfn, flags) = match kind {
             Kind::Leaf { pfn, flags } => (pfn, pfn.add(n), flags),

@@ -43,7 +43,8 @@ impl ClearRefs {
 impl<P: Platform> AddressSpace<P> {
     /// Clears the accessed bits of pages, which [`smaps`](Self::smaps) shows as referenced.
     ///
-    /// Flushes the TLB entries of each VMA, so that an access after this call returns sets the bit again.
+    /// Flushes the TLB entries of each VMA. An access that begins after this call has returned therefore sets
+    /// the bit again.
     ///
     /// # Locks
     ///

@@ -66,8 +66,8 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         self.insert_pages(vma);
     }
 
-    /// Links a VMA in the tree of its anonymous pages, if it has one. The VMA is linked in its file's tree
-    /// already, or maps no file.
+    /// Links a VMA in the tree of its anonymous pages, if there is such a tree. The VMA is linked in its
+    /// file's tree already, or maps no file.
     pub fn insert_pages(&mut self, vma: &Vma<P>) {
         if let Some(pages) = self.pages.as_mut().filter(|_| vma.tree().is_some()) {
             pages.insert(vma);

@@ -53,7 +53,7 @@ impl<P: Platform> Engine<P> {
         })
     }
 
-    /// Write-protects every entry through which stores reach the page of a file in `pfn`. The next store
+    /// Write-protects the entries of the page of a file in `pfn` in all shared mappings. The next store
     /// faults, and the fault is reported to the file. Returns the number of entries that were writable or
     /// dirty. If any entry was dirty, the file's page is marked dirty.
     /// [`write_back`](crate::file::Mapping::write_back) protects entries in the same way before it writes

@@ -75,7 +75,7 @@ impl OfflineError {
 
 /// Returns the marker that replaces an entry whose frame failed.
 fn poison<F: Format>(pfn: Pfn) -> Pte<F> {
-    // 0 means that no frame is known: memory that failed in other ways.
+    // A payload of 0 is for memory that failed in another way, whose frame is not known.
     Pte::marker(MarkerKind::Poison, pfn.get() + 1)
 }
 

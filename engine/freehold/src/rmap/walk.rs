@@ -8,8 +8,8 @@
 //! `entries.rs`, `migrate.rs`, `failure.rs` and `lose.rs` use these walks. `tree/` contains the trees of
 //! VMAs.
 //!
-//! A task that holds a `Page` must not wait for a truncation of a file whose pages are frames of storage,
-//! because that truncation waits for all references; `Engine::page` therefore returns no such page.
+//! `Engine::page` returns no page of a file whose pages are frames of storage. A truncation of such a file
+//! waits for all references, so a task that held such a `Page` could deadlock with it.
 #![expect(unsafe_code, reason = "finds the home that a frame's record names by its address")]
 
 use super::tree::{
@@ -126,13 +126,13 @@ impl<P: Platform> Engine<P> {
 /// Returns the home that the record of a frame names, with a reference, and the page's index there.
 pub(super) fn find_rmap_root<P: Platform>(frame: &Frame) -> Option<(AnyRmapRoot<P>, PageIndex)> {
     let rcu = P::rcu_read();
-    // An unmapped anonymous page can outlive its home. `maps` is read first: if the page is mapped, it was
-    // mapped within this section.
+    // An unmapped anonymous page can outlive its home. `maps` is read first: a page that counts as mapped was
+    // then mapped at a moment within this section.
     let mapped = frame.maps() != 0;
     let (home, index) = frame.rmap();
     let home = match home & FILE != 0 {
-        // SAFETY: the record of a page in a cache names the home of its file, and the name is removed before
-        // the file is freed.
+        // SAFETY: the record of a page in a cache names the home of its file. The record stops naming the
+        // home before the file is freed.
         true => AnyRmapRoot::File(unsafe { find(&rcu, home & !FILE) }?),
         // SAFETY: the page was mapped within this section.
         false if mapped => AnyRmapRoot::Anon(unsafe { find(&rcu, home) }?),

@@ -81,8 +81,8 @@ impl<P: Platform> AddressSpace<P> {
     /// the range that nothing else needs, and removes the reservation from the tree. Flushes and frees the
     /// tables after releasing the lock.
     ///
-    /// `counted` is true if an exclusive writer inserted the reservation. If it is false, or if there are
-    /// range writers now, a range writer ends the reservation instead.
+    /// `counted` is true if an exclusive writer inserted the reservation. If `counted` is false, or if there
+    /// are range writers now, a range writer ends the reservation instead.
     pub(super) fn end_closing(&self, span: UserRange, counted: bool) {
         if !counted || self.has_range_writers() {
             return self.end_closing_as_range_writer(span, counted);
@@ -106,7 +106,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     #[inline(always)]
     pub(crate) fn clear_for_write(&self, range: UserRange) -> bool {
         // A range writer has claimed its range, and neither a closing range nor a boundary can be claimed. If
-        // there is neither anywhere, which is the common case, no lookup is needed.
+        // the space has neither, which is the common case, no lookup is needed.
         self.range_writer().is_some() || !self.space.closings.any() || self.clear_for_write_slow(range)
     }
 

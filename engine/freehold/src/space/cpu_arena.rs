@@ -30,8 +30,8 @@ use crate::{
 use core::ops::Range;
 use freehold_vmspace::UserRange;
 
-/// Bytes of a CPU's arena. An arena shares no page table with another arena, except those of the levels that
-/// span more than this.
+/// Bytes of a CPU's arena. An arena shares no page table with another arena, except tables whose span is
+/// larger than an arena.
 const ARENA_BYTES: u64 = 1 << 36;
 
 /// Bytes of a boundary: the range of one page table of the second level. No table of that level or below is

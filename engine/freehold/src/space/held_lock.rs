@@ -2,9 +2,9 @@
 //!
 //! A fault, an access to the memory of another process (`remote/`) and a fill of a userfaultfd
 //! (`uffd/fill.rs`) get their VMA under one of these locks, and pass the lock on as a value. The code that
-//! gets the value is the same for both locks, except where it needs a second lock. With only the VMA's own
-//! lock it must not wait for the mmap lock or a neighbour's lock, because a writer that holds one of them may
-//! wait for this VMA (`change/anon.rs`).
+//! gets the value is the same for both locks, except where it needs a second lock. If only the VMA's own lock
+//! is held, that code must not wait for the mmap lock or a neighbour's lock, because a writer that holds one
+//! of them may wait for this VMA (`change/anon.rs`).
 
 use super::locking::ReadGuard;
 use crate::platform::Platform;

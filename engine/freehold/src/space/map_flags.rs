@@ -85,8 +85,8 @@ pub(crate) const PRIVATE: u64 = 2;
 pub(crate) const SHARED_VALIDATE: u64 = 3;
 pub(crate) const DROPPABLE: u64 = 8;
 
-/// VMA flags of droppable memory. Droppable memory is never marked for merging with equal pages, like shared
-/// memory.
+/// VMA flags of droppable memory. Like shared memory, droppable memory is never marked for merging with equal
+/// pages.
 pub(crate) const DROPPED: VmFlags =
     VmFlags::DROPPABLE.union(VmFlags::NORESERVE).union(VmFlags::WIPEONFORK).union(VmFlags::DONTDUMP);
 

@@ -307,7 +307,7 @@ impl<P: Platform> AddressSpace<P> {
         self.vm.rss()
     }
 
-    /// Returns the number of faults so far, by the lock that served them.
+    /// Returns the numbers of faults so far, by how the faults ended.
     pub fn faults(&self) -> Faults {
         self.counters.faults()
     }

@@ -153,8 +153,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     pub(super) fn highest_placement(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let low = range.start.max(self.space.engine.config().mmap_min_addr);
         let mut high = range.end;
-        // Includes the bytes that alignment can cost, as on Linux, so that the search need not try gaps one
-        // by one.
+        // The length includes the bytes that alignment can cost, as on Linux, so that the search need not try
+        // gaps one by one.
         let wanted = len.checked_add(align - PAGE_SIZE)?;
         for _ in 0..MAX_DETOURS {
             let (gap, kept) = self.highest_gap(wanted, low..high)?;

@@ -114,8 +114,8 @@ impl<P: Platform> Notices<P> {
         }
     }
 
-    /// Returns the context for `child`'s copy of `vma`, which is write-locked. Creates one context for the
-    /// child per context of the parent. Returns `None` if the copy is not registered.
+    /// Returns the context for `child`'s copy of `vma`, which is write-locked. VMAs that share a context in
+    /// the parent also share a context in the child. Returns `None` if the copy is not registered.
     ///
     /// # Errors
     ///
@@ -137,7 +137,7 @@ impl<P: Platform> Notices<P> {
             }
             at = &link.before;
         }
-        // Allocated first: a handle must not be dropped here, where locks are held.
+        // The link is allocated first, because a handle must not be dropped here, where locks are held.
         let room = Box::try_new_uninit()?;
         let handle = Userfaultfd::new(child, parent.config)?;
         let context = handle.context.clone();

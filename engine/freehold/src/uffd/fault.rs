@@ -98,8 +98,8 @@ impl<P: Platform> AddressSpace<P> {
         let told = if context.wants(Features::EXACT_ADDRESS) { addr } else { fault.page };
         let waiter = Waiter::for_page(told, fault.reason, fault.write);
         let Some(queued) = context.queue.enter(&waiter) else { return Ok(()) };
-        // Checked only after queueing: a pager that fills the page, or a call that unregisters the VMA, from
-        // now on finds this waiter in the queue.
+        // Checks only after queueing: from now on, a pager that fills the page and a call that unregisters
+        // the VMA find this waiter in the queue.
         if self.still_waits(fault)? { queued.wait(sleep) } else { Ok(()) }
     }
 

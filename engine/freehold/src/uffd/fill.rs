@@ -81,8 +81,8 @@ impl From<TableError> for UffdError {
 
 impl<P: Platform> Userfaultfd<P> {
     /// Puts copies of `bytes`, which are whole pages, at `start` (UFFDIO_COPY). Returns the number of bytes
-    /// put. The number is smaller than requested if an obstacle appears after the first page, where Linux
-    /// returns EAGAIN with a number.
+    /// put. The number is smaller than requested if an obstacle appears after the first page. In this case
+    /// Linux returns EAGAIN together with the number.
     ///
     /// In a private mapping of shared memory the copy is private; in a shared mapping it becomes the file's
     /// page. A huge page of a pool uses its reservation or an unreserved page. If the pool has none, fails

@@ -38,8 +38,8 @@
 //! Fills share no lock.
 //!
 //! **The flag `UFFD_WP`** of an entry, and the markers that replace such entries where no page is mapped,
-//! exist only in VMAs with the flag of that name. A call that clears the VMA flag clears the entries and
-//! markers in the same hold of the write locks.
+//! exist only in VMAs that have the VMA flag `UFFD_WP`. A call that clears the VMA flag clears the entries
+//! and markers in the same hold of the write locks.
 //!
 //! # Huge pages of pools
 //!
@@ -86,7 +86,8 @@ impl<P: Platform> Userfaultfd<P> {
         if let Some(space) = self.context.space.upgrade() {
             let guard = space.write();
             guard.clear_uffd(&self.context);
-            // In the same hold of the mmap lock, so that no later call registers memory with the context.
+            // Closes the queue in the same hold of the mmap lock, so that no later call registers memory with
+            // the context.
             self.context.queue.close();
         } else {
             self.context.queue.close();

@@ -223,8 +223,8 @@ impl<'m, P: Platform> Mover<'m, P> {
             return self.pass_hole(moved, len).map_err(Obstacle::Error);
         };
         let mut gather: VmGather<'_, _, 1> = space.vm.gather();
-        // In one read section with the moves, so that a change that waits for a grace period finds the pages
-        // at their new place.
+        // Checks in the same read section as the moves, so that a change that waits for a grace period finds
+        // the pages at their new place.
         let rcu = P::rcu_read();
         if self.context.is_changing() {
             return Err(UffdError::Changing.into());

@@ -123,8 +123,8 @@ impl<P: Platform> Mapping<P> {
     /// When this function returns, no CPU executes the original bytes, except in a range that is being
     /// unmapped.
     ///
-    /// A private copy that differs from the file at this place contains modified text and is not changed. New
-    /// copies do not get the breakpoint either after the file itself was overwritten there. Each place has at
+    /// A private copy that differs from the file at this place contains modified text and is not changed. If
+    /// the file itself was overwritten there, new copies do not get the breakpoint either. Each place has at
     /// most one probe; an owner with several users of one probe counts them. Probes exist as long as the
     /// `Mapping`, so their owner keeps a reference to it. Without an MMU there are no private copies, and
     /// this function inserts no breakpoint.

@@ -60,8 +60,8 @@ impl<P: Platform> Drop for Spare<'_, P> {
     }
 }
 
-/// Updates the page `index` of `mapping` in `vma`, which maps it, so that the page contains the breakpoints
-/// of the registry. Does nothing if the page is not mapped.
+/// Updates the page `index` of the file `mapping` at its place in `vma`, so that the page contains the
+/// breakpoints of the registry. Does nothing if the page is not mapped.
 ///
 /// # Locks
 ///

@@ -8,8 +8,8 @@
 //! If a file has no probes, a reader only loads one word, which is not written.
 //!
 //! The registry is a field of a file's home (`rmap/tree/root.rs`). `mod.rs` changes it, and faults read it
-//! through `wants` and `read`. It is a layer below files, so nothing here knows VMAs or page tables. A list
-//! that readers may use is never changed, except for `leaving`; a change copies the list. The tests are
+//! through `wants` and `read`. This file is a layer below files, so it does not use VMAs or page tables. A
+//! list that readers may use is never changed, except for `leaving`; a change copies the list. The tests are
 //! `probes` (`engine/freehold/tests`, `shuttle_engine`).
 #![expect(unsafe_code, reason = "readers find the list without a lock")]
 
@@ -189,8 +189,8 @@ impl Registry {
     pub fn read<'r, P: Platform>(&'r self, _: &'r P::RcuGuard) -> Option<&'r List> {
         // Acquire pairs with the release in `replace`: the contents of the list are visible.
         let list = NonNull::new(self.list.load(Acquire))?;
-        // SAFETY: by the type's invariant the list is freed only after a grace period, which the guard `'r`
-        // prevents.
+        // SAFETY: by the type's invariant the list is freed only after a grace period, which cannot end while
+        // the guard of `'r` exists.
         Some(unsafe { list.as_ref() })
     }
 

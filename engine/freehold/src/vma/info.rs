@@ -25,7 +25,7 @@ impl VmaInfo {
         self.range.pages()
     }
 
-    /// Returns the offset in the mapped object of an address in the range, in bytes.
+    /// Returns the offset of the address `addr` in the mapped object, in bytes. `addr` lies in the range.
     pub fn offset_of(&self, addr: u64) -> u64 {
         let page = self.pgoff.wrapping_add(addr.wrapping_sub(self.range.start()) >> PAGE_SHIFT);
         page.byte() + addr % PAGE_SIZE

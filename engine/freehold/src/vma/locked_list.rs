@@ -21,8 +21,8 @@ use freehold_sync::{Killed, MmapWriteProof, atomic::PlainCell};
 /// # Invariants
 ///
 /// Every member is attached and was write-locked by the owner of the list. Only the owner may detach a
-/// member, and removes it from the list before. Every member is therefore a live VMA, and only the owner uses
-/// the members' links.
+/// member, and first removes the member from the list. Every member is therefore a live VMA, and only the
+/// owner uses the members' links.
 pub(crate) struct LockedVmas<'s, P: Platform> {
     first: Cell<*const Vma<P>>,
     space: PhantomData<&'s Vma<P>>,
@@ -123,8 +123,8 @@ impl<P: Platform> Drop for LockedVmas<'_, P> {
     #[inline]
     fn drop(&mut self) {
         let mut at = self.first.get();
-        // SAFETY: null or a member. A member stays attached, and so a `Vma`, until it is unlocked. Its link
-        // is read before that, because another task may change the VMA afterwards.
+        // SAFETY: null or a member. A member stays attached until it is unlocked, so its memory stays a `Vma`
+        // until then. Its link is read before that, because another task may change the VMA afterwards.
         while let Some(vma) = unsafe { at.as_ref() } {
             at = vma.state.locked.next.get();
             vma.lock().unlock_write();

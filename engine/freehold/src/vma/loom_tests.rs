@@ -20,7 +20,7 @@ use freehold_sync::{
 };
 use loom::{cell::UnsafeCell, sync::Arc, thread};
 
-/// loom's host, with a check that the word by whose address it wakes a waiter is still allocated.
+/// loom's host. Its `wake_one` also checks that the word is still allocated.
 struct Watched;
 
 loom::lazy_static! {

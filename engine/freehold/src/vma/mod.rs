@@ -1,15 +1,16 @@
 //! The VMA: a range of addresses with the same rights on the same object.
 //!
 //! A VMA lives in a [slab]. Its memory stays a `Vma` until all read sections (RCU) that could find it have
-//! ended, so a reader that has lost a race may still access the memory there and notice the race. Only the
-//! guards of [`space::locking`](crate::space::locking) keep the *content* of a VMA unchanged. Only these
-//! guards return a `&Vma`, and only for their own lifetime. A reader without a guard (`space/speculate.rs`)
-//! reads the words of a VMA and uses them only if no writer was active during the read.
+//! ended, so a reader that loses a race against an unmap may still access the memory there, and notices the
+//! race. Only the guards of [`space::locking`](crate::space::locking) keep the *content* of a VMA unchanged.
+//! Only these guards return a `&Vma`, and only for their own lifetime. A reader without a guard
+//! (`space/speculate.rs`) reads the words of a VMA and uses them only if no writer was active during the
+//! read.
 //!
 //! The slab reuses a freed VMA at once, perhaps for another address space. A reader that found the address in
 //! a read section cannot lock a free VMA, because its count is 0. The reader may lock the next VMA in the
-//! same memory. The reader then finds that the owner, the sequence number or the bounds, which it checks in
-//! this order, do not match, before it reads anything else (hazard C-22).
+//! same memory. The reader then checks the owner, the sequence number and the bounds, in this order. One of
+//! these checks fails before the reader reads anything else (hazard C-22).
 //!
 //! | holder of a VMA's address | during | kept valid by |
 //! | --- | --- | --- |
@@ -266,8 +267,8 @@ impl<P: Platform> Vma<P> {
         unsafe { self.anon_vma_words().tree().as_ref() }
     }
 
-    /// Returns how an anonymous page made at `addr` is found: its rmap tree, as in the record of a frame, and
-    /// its index there.
+    /// Returns the place of an anonymous page at `addr` in the reverse map: its rmap tree, encoded as in the
+    /// record of a frame, and its index there.
     pub(crate) fn anon_page(&self, addr: u64) -> AnonPage {
         debug_assert!(self.tree().is_some(), "anonymous page in a VMA without an anon_vma");
         let home = self.tree().map_or(0, |tree| core::ptr::from_ref(tree).expose_provenance());
@@ -279,8 +280,8 @@ impl<P: Platform> Vma<P> {
         Zap::new(self.flags().contains(VmFlags::MAYSHARE))
     }
 
-    /// Returns true if a page stays write-protected by a userfaultfd when it is unmapped and mapped again, as
-    /// pages of files do.
+    /// Returns true if a page keeps a userfaultfd's write protection while it is not mapped. Pages of files
+    /// do, by a marker; anonymous pages do not.
     pub(crate) fn keeps_wp(&self) -> bool {
         self.flags().contains(VmFlags::UFFD_WP) && !self.is_anonymous()
     }

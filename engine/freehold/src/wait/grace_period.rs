@@ -1,8 +1,9 @@
 //! Waiting for a grace period: until all RCU read sections that exist now have ended.
 //!
-//! Changes of seals, probes, revocations and messages of a userfaultfd wait in this way after they publish a
-//! new state. Every reader that can still use the old state is then gone. The wait may be long, and signals
-//! do not end it, so it is only for rare calls. A caller that only frees memory uses `rcu_defer` instead.
+//! Some changes publish a new state and then wait here: changes of seals and of probes, revocations, and
+//! messages of a userfaultfd about removed pages. Every reader that can still use the old state is then gone.
+//! The wait may be long, and signals do not end it, so it is only for rare calls. A caller that only frees
+//! memory uses `rcu_defer` instead.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use crate::platform::Platform;

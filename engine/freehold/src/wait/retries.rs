@@ -1,4 +1,4 @@
-//! `Rounds`: loops whose length a user controls, and which a fatal signal ends.
+//! `Rounds` ends a loop whose length a user controls, if a fatal signal arrives.
 //!
 //! A loop whose number of pages, VMAs or attempts a caller or other tasks choose calls `Rounds::again` in
 //! each round, unless `docs/reference/bounds.md` names another bound for it. That page lists all such loops.

@@ -2,8 +2,9 @@
 //! [`nommu`](crate::nommu)). This file has the part of a region that its file uses, and the tree of these
 //! parts in each file.
 //!
-//! It lies below `file/`, because a file checks its tree before it loses pages. `nommu/region.rs` owns the
-//! region, and links it into the tree and unlinks it. No function of this file creates or frees a region.
+//! This file is a layer below `file/`, because a file checks its tree before it loses pages.
+//! `nommu/region.rs` owns the region, and links it into the tree and unlinks it. No function of this file
+//! creates or frees a region.
 #![expect(unsafe_code, reason = "regions are linked by pointers")]
 
 use super::locked::{Locked, Read, Write};

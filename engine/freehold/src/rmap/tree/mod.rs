@@ -50,7 +50,7 @@ pub(crate) unsafe trait RmapKind: 'static {
     type Lock<P: Platform>: TreeLock;
     /// The type of the nodes: the VMA.
     type Node<P: Platform>: RmapNode;
-    /// The object other than a VMA that can own the pages: the file.
+    /// The type of the owner of the pages, if the owner is not a VMA: the file.
     type Owner<P: Platform>: Shared + Send + Sync;
     /// Returns the offset of the link in a node, in bytes.
     fn offset<P: Platform>() -> usize;
@@ -79,7 +79,7 @@ unsafe impl<P: Platform, W: RmapKind> IntervalAdapter for ByLink<P, W> {
     }
 
     fn object(link: NonNull<IntervalLink>) -> NonNull<W::Node<P>> {
-        // SAFETY: every link in a tree of this adapter is that field of a node.
+        // SAFETY: every link in a tree of this adapter is the field at this offset in a node.
         unsafe { link.byte_sub(W::offset::<P>()).cast() }
     }
 }

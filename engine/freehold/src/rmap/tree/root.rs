@@ -2,10 +2,10 @@
 //!
 //! A page of a file has the home of that file: all VMAs that map the file. An anonymous page has the home of
 //! the VMA in which it was made. That VMA shares its home with all VMAs that come from it by split, mremap or
-//! fork. The page has an *index*, by which the VMAs of its home know it: the offset in the file, or for
-//! anonymous memory the page number at which the first VMA was made. Splits, merges and moves change bounds,
-//! but never the relation between addresses and offsets. A forked child's VMA joins the home of the parent's
-//! VMA. Pages that the child makes in this VMA have the same home.
+//! fork. The page has an *index* in its home: the offset in the file, or for anonymous memory the page number
+//! of its address before any move of the VMA (`Vma::pgoff`). Splits, merges and moves change bounds, but
+//! never the relation between addresses and offsets. A forked child's VMA joins the home of the parent's VMA.
+//! Pages that the child makes in this VMA have the same home.
 //!
 //! A walk therefore finds every entry of a page. The walk also visits VMAs of other processes of the fork
 //! tree that have another page at this offset. For a page of a server with 1,000 children these are at most a
@@ -14,8 +14,8 @@
 //!
 //! Lifetime: each linked VMA, the file, and each walker hold a reference; pages do not. A VMA that maps an
 //! anonymous page keeps the home until the entry is removed. A page of a file is in the file's cache. The
-//! memory of a home is freed after a grace period: a task that finds the address in the record of such a
-//! frame, within a read section, may try to take a reference.
+//! memory of a home is freed after a grace period. A task in a read section may therefore find the address of
+//! a home in the record of a frame, and try to take a reference.
 #![expect(unsafe_code, reason = "counts references that VMAs store as plain words")]
 
 use super::{RmapKind, RmapReadGuard, VmaTree};
@@ -202,8 +202,8 @@ impl<P: Platform, W: RmapKind> Drop for RmapRootRef<P, W> {
 ///
 /// # Safety
 ///
-/// The head belongs to a home to which there is no reference, and a grace period has passed since the last
-/// one.
+/// The head belongs to a home without references, and a grace period has passed since the last reference was
+/// dropped.
 unsafe fn free<P: Platform, W: RmapKind>(head: NonNull<RcuHead>) {
     // SAFETY: the caller's promise; the home came from `Box::leak`.
     unsafe {

@@ -175,7 +175,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             object: attrs.object,
             hugetlb,
             uffd: attrs.uffd,
-            // Exposed, because the reverse map converts the address to a reference to the space.
+            // The address is exposed, because the reverse map converts it to a reference to the space.
             owner: core::ptr::from_ref(&self.space.vm).expose_provenance(),
         })?;
         if self.space.mmap_lock.uses_rwsems() { vma.with_lock_beside() } else { Ok(vma) }

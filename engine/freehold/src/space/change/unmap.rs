@@ -568,12 +568,14 @@ impl<P: Platform> AddressSpace<P> {
         policy.sections.is_none() && !matches!(policy.held, MmapHold::Read)
     }
 
-    /// Returns true if other tasks may take the lock between two parts of what one call unmaps.
+    /// Returns true if one call unmaps its range in several holds of the lock, between which other tasks may
+    /// take the lock.
     pub(crate) fn unmaps_by_sections(&self) -> bool {
         self.locking.unmap.policy().sections.is_some()
     }
 
-    /// Unlinks and frees the page tables of `range`, where nothing is mapped and nothing was mapped.
+    /// Unlinks and frees the page tables of `range`, in which no entry is left. Earlier translations were
+    /// flushed.
     pub(crate) fn drop_tables(&self, guard: &WriteGuard<'_, P>, range: UserRange) {
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let free = guard.free_span(range);

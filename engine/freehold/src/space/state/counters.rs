@@ -151,8 +151,8 @@ impl LimitDemand {
     /// The VMAs for two cuts at the ends of a range.
     pub const CUTS: LimitDemand = LimitDemand { vmas: 2, pages: PageCount::ZERO, locked: PageCount::ZERO };
 
-    /// Returns the demand of a change that cuts VMAs at both ends of its range, and because of which `pages`
-    /// begin to count in more sizes.
+    /// Returns the demand of a change that cuts VMAs at both ends of its range. `pages` is the number of
+    /// pages that may begin to count in more sizes.
     pub fn cuts_and_pages(pages: PageCount) -> Self {
         LimitDemand { pages, ..LimitDemand::CUTS }
     }

@@ -4,8 +4,9 @@
 //! The meanings are Linux's; most bit numbers are the engine's own. Flags change only with the VMA
 //! write-locked by a writer, except `MAYBE_GUARD` (`Vma::note_guards`). VMAs that differ in a flag do not
 //! merge, unless the flag is in `STICKY`, and VMAs with a flag in `SPECIAL` never merge. fork copies all
-//! flags that it does not name. A new flag that Linux shows needs its name in `SMAPS`. Recordings
-//! (`freehold-replay`) and the cases of `freehold-model` compare the flags by these names with Linux's.
+//! flags except those that its code removes. A new flag that Linux shows needs its name in `SMAPS`.
+//! Recordings (`freehold-replay`) and the cases of `freehold-model` compare the flags by these names with
+//! Linux's.
 
 pub(crate) mod pte_flags;
 

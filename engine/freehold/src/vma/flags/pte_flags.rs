@@ -8,8 +8,8 @@
 use super::VmFlags;
 use freehold_pagetable::PteFlags;
 
-/// Returns the access rights and the protection key of an entry in a VMA, without the right to write, which
-/// depends on the frame.
+/// Returns the access rights and the protection key of an entry in a VMA. The result never contains write
+/// permission, because that also depends on the frame.
 pub(crate) fn vma_pte_flags(flags: VmFlags) -> PteFlags {
     let mut rights = PteFlags::USER | PteFlags::ACCESSED;
     rights.set(PteFlags::EXEC, flags.contains(VmFlags::EXEC));
@@ -21,10 +21,10 @@ pub(crate) fn vma_pte_flags(flags: VmFlags) -> PteFlags {
 pub(crate) const WRITTEN: PteFlags = PteFlags::WRITE.union(PteFlags::DIRTY).union(PteFlags::ACCESSED);
 
 /// Returns the flags of an entry for a store that writes to its frame. The entry is not writable if the VMA
-/// allows stores only to a debugger.
+/// does not allow stores, because the store is then a forced one of a debugger.
 ///
-/// Used wherever an entry is made for a store: the page that a debugger wanted to copy may have been removed
-/// by the time of its fault.
+/// All code that makes an entry for a store uses this function. A forced store normally copies a present
+/// page, but the page may have been removed before the fault, which then makes a new entry.
 pub(crate) fn written(flags: VmFlags) -> PteFlags {
     if flags.contains(VmFlags::WRITE) { WRITTEN } else { WRITTEN - PteFlags::WRITE }
 }
