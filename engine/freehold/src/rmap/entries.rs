@@ -1,7 +1,7 @@
-//! Operations on all entries of one page: unmapping, write protection, and tests of the accessed bit. They
-//! are functions of `Engine` for the memory reclaim of an embedder, and have the names of Linux. In this
-//! repository only tests call them; write-back (`file/change/write_back.rs`) processes ranges of a file
-//! instead.
+//! Operations on all entries of one page: unmapping, write protection, and tests of the accessed bit. The
+//! operations are functions of `Engine`, for the memory reclaim of an embedder. Their names are those of
+//! Linux. In this repository only tests call them; write-back (`file/change/write_back.rs`) processes ranges
+//! of a file instead.
 //!
 //! Each operation gets the number of a frame, without a lock or a reference. When the operation examines the
 //! frame, the frame may hold another page or none; the operation then changes nothing. `walk.rs` finds the

@@ -1,9 +1,9 @@
 //! Protection keys: additional restrictions on pages, which a thread changes for itself without a system
 //! call.
 //!
-//! A key is a number. Pages have it in the flags of their VMA and in their page table entries, in addition to
-//! the rights that apply to all threads. A register of the processor holds the rights of the current thread
-//! to the pages of each key. The platform writes that register, and each fault reports it
+//! A key is a number. The flags of a VMA and its page-table entries contain the key of its pages, in addition
+//! to the rights that apply to all threads. A register of the processor holds the rights of the current
+//! thread to the pages of each key. The platform writes that register, and each fault reports it
 //! ([`Access::pkru`](crate::fault::Access)). This file keeps the list of keys in use. As on Linux, freeing a
 //! key changes no page: pages keep a freed key until the program changes it.
 //!

@@ -453,8 +453,8 @@ impl<P: Platform> Filler<'_, P> {
     }
 }
 
-/// Checks that a page may be put at this offset of the VMA's file. No page may be put beyond the end of a
-/// file, not even a private one, nor anywhere in a device of zeroes.
+/// Checks that a page may be put at this offset of the VMA's file. No page, shared or private, may be put
+/// beyond the end of a file. No page at all may be put in a device of zeroes.
 pub(super) fn within_file<P: Platform>(vma: &Vma<P>, page: u64) -> Result<(), UffdError> {
     let ends_before = |mapping: &Mapping<P>| !mapping.is_inside(mapping.index_of(vma.pgoff_of(page)));
     match vma.object() {

@@ -39,8 +39,8 @@ pub(crate) unsafe trait RmapNode: Send + Sync {
     fn owner_addr(&self) -> usize;
 }
 
-/// A kind of tree: its nodes and the link that it uses in them, its lock, and the owner of the pages.
-/// `vma/rmap_node.rs` implements this trait for both kinds.
+/// A kind of tree: the type of its nodes, the link in a node that the tree uses, the type of its lock, and
+/// the type of the owner of the pages. `vma/rmap_node.rs` implements this trait for both kinds.
 ///
 /// # Safety
 ///

@@ -106,8 +106,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
         let appends = |prev: &&Vma<P>| can_append(prev, attrs);
         let prepends = |next: &&Vma<P>| can_prepend(attrs, range.end() - range.start(), next);
-        // A neighbour that may merge keeps its anon_vma from here on. If it has got its first anon_vma in
-        // this moment, its attributes are compared again.
+        // A neighbour that may merge keeps its anon_vma from here on. If a fault has attached its first
+        // anon_vma since the comparison, its attributes are compared again.
         let prev = prev.filter(|prev| appends(prev) && (self.pin_anon_vma(prev) || appends(prev)));
         let next = next.filter(|next| prepends(next) && (self.pin_anon_vma(next) || prepends(next)));
         match (prev, next) {

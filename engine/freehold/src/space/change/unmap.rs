@@ -26,7 +26,7 @@
 //! and what each may release. Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is released.
 //! On failure the caller still holds the lock, and every VMA is attached and mapped as before, except that
 //! VMAs may have been split. The tests of `munmap` and `every_call::oom` (`engine/freehold/tests`) test this
-//! contract on every design.
+//! contract.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
