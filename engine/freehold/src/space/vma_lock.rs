@@ -125,8 +125,9 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Performs [`lock_vma`](Self::lock_vma) after the first lookup met a writer. Uses a lookup that retries
-    /// inside the tree. Repeats that lookup at most [`MAX_LOOKUPS`] times if the VMA leaves the tree.
+    /// Performs [`lock_vma`](Self::lock_vma) after the first lookup met a writer. Uses `RangeMap::lookup`,
+    /// which retries while writers change the tree. Repeats that lookup at most [`MAX_LOOKUPS`] times if the
+    /// VMA leaves the tree.
     #[cold]
     #[inline(never)]
     fn retry_lookup(&self, rcu: &P::RcuGuard, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
