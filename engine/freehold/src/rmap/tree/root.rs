@@ -1,4 +1,4 @@
-//! The home of pages: the VMAs that may map them, and the file if they belong to one.
+//! The home of pages: the VMAs that may map the pages, and the file to which the pages belong, if any.
 //!
 //! A page of a file has the home of that file: all VMAs that map the file. An anonymous page has the home of
 //! the VMA in which it was made. That VMA shares its home with all VMAs that come from it by split, mremap or

@@ -101,7 +101,8 @@ fn trimmed_cache_of_another_cpu_empties_at_its_next_free() {
     let slab = &Objects::try_new().unwrap();
     let ours = THERE.with_borrow(Arc::clone);
     let barrier = &std::sync::Barrier::new(2);
-    // No assertion before the other thread has finished: it would wait at the barrier for ever.
+    // The assertions come after the scope: a failure before would leave the other thread waiting at the
+    // barrier.
     let (before, after) = std::thread::scope(|scope| {
         scope.spawn(move || {
             THERE.set(ours);
