@@ -113,7 +113,7 @@ fn failing(call: &Call, locking: Locking, point: &Point) {
         let left = scene.board.counts.made.load(SeqCst) - scene.board.counts.dropped.load(SeqCst);
         assert!(left <= made, "{what}: a failed mapping leaked its private data");
         // As on Linux, the mapping that was to be replaced may be unmapped, and no other.
-        let gone = if call.name.ends_with("over something") { 1..5 } else { 0..0 };
+        let gone = if call.name.ends_with("in place of an older mapping") { 1..5 } else { 0..0 };
         for (page, (before, after)) in before.iter().zip(scene.contents()).enumerate() {
             let may_go = gone.contains(&page) && after.is_none();
             assert!(*before == after || may_go, "{what}: page {page} was {before:?} and is {after:?}");
