@@ -1,5 +1,26 @@
-//! Tests of the engine. All tests are modules of one program, because each further program would link the
-//! whole engine once more. Each module covers an operation; a table in `docs/reference/testing.md` lists them.
+//! Tests of the crate `freehold` on the test machine `freehold-machine`. All tests are modules of this one
+//! program, because each further program would link the whole engine once more. `stack_depth.rs` and
+//! `heap_in_use/` are programs of their own. A module tests one operation, and its head names the engine's
+//! files that it tests: a path that begins with `src/` is below `engine/freehold`, all other paths below this
+//! folder or the root of the repository.
+//!
+//! Most tests are *scenarios*: closures that get a world, a process and a CPU, and that run once for each
+//! *design* (a value of `Locking::ALL`); `support/mod.rs` has the functions that run them. Where a test needs
+//! several tasks, these tasks are threads of the host. A test never depends on the speed of these threads: a
+//! gate (`support/gate.rs`) runs code at a chosen point of a call, or the test repeats until an event has
+//! occurred. Interleavings are explored in `lab/freehold-machine/tests/shuttle_engine`.
+//!
+//! Besides the assertions of a test, these oracles detect defects of the engine:
+//!
+//! - The machine panics at the use of a stale translation, at a write to a freed frame and at a wrong free.
+//!   Builds with debug assertions also panic at a platform call in a forbidden context, and at a wait that
+//!   breaks the lock order (`Rank`).
+//! - `Process::check` recounts sizes and pages, and checks the VMA tree and the reverse map.
+//! - `World::end` fails if a frame, a page table or an address space is still in use.
+//!
+//! A number such as C-26 in a comment, or a prefix such as `c26_` of a function's name, cites an entry of
+//! `docs/reference/hazards.md`. A new module needs a line here and in the table of operations in
+//! `docs/reference/testing.md`; tests of xtask compare the numbers and the modules with these documents.
 
 mod access;
 mod cpu_arena;

@@ -1,4 +1,10 @@
-//! A board with memory of its own, and a driver whose behaviour a test can choose and that counts calls.
+//! A device with memory of its own, the *board*, and its driver. A test chooses the behaviour of the driver
+//! ([`DriverMode`]), can run code inside a hook ([`Board::inside`]), and reads how often each hook was called
+//! ([`Counts`]). The modules `special` and `sweep` use the board.
+//!
+//! Hooks are the functions that the engine calls on an embedder's driver and mappings (`Driver`, `VmOps`).
+//! The hooks check their own arguments. The balance of `open` and `close` is checked when a mapping is
+//! dropped, and by [`Board::assert_closed`], which a test calls after its last process has ended.
 
 use super::*;
 use freehold::{

@@ -1,4 +1,11 @@
-//! Injected failures of memory allocations.
+//! Failures of memory allocations, injected at the `nth` allocation of a call. A test repeats a call with
+//! [`at_every_allocation`] until a run of the call needs no `nth` allocation. `oom.rs` compares the state
+//! after each failure; tests with simpler checks use this file directly.
+//!
+//! Two kinds of memory fail separately: the machine's memory (frames, page tables, records of address spaces)
+//! and the heap. The machine counts per thread, so a failure reaches only allocations of the thread that
+//! makes the call. Heap failures need `FailingAllocator` as the global allocator, which `heap.rs` wraps for
+//! the program `engine`.
 
 use super::*;
 use core::{cell::Cell, convert::Infallible, fmt};

@@ -1,6 +1,14 @@
-//! A platform that forwards to the machine and has gates: a function that a test puts into a gate runs in the
-//! middle of a flush, or of a copy from a frame. The platform can also report when a thread begins to wait
-//! for a grace period.
+//! A platform that forwards to the machine and has *gates*. A function that a test puts into a [`Gate`] runs
+//! once, on the next thread that passes the gate, which is at the start of a flush, a copy, a read, a write
+//! or a clearing of a frame. Tests use gates to make a second call at a chosen point of a first call, without
+//! a race.
+//!
+//! Two similar functions affect only the calling thread: they run a function before the thread takes a spin
+//! lock of a given rank ([`before_lock`]) or accesses a page table ([`before_table`]). The platform can also
+//! report when a thread begins to wait for a grace period. The thread inside a gate may hold locks of the
+//! engine. A call that would wait for these locks must therefore run on another thread. After the first call,
+//! the test checks with [`Gate::is_waiting`], [`waits_for_lock`] or [`waits_for_table`] that its function has
+//! run.
 #![allow(dead_code, reason = "each test program uses its part")]
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits by forwarding to the machine")]
 

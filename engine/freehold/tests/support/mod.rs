@@ -1,10 +1,15 @@
-//! Common parts of the tests of address spaces: a machine with a file on a disk, and helpers that map, fill
-//! and check memory.
+//! Helpers of the tests of address spaces: a machine with a file on a disk, functions that run a scenario on
+//! every design, and functions that map, fill and check memory. The three test programs of this package use
+//! them.
 //!
-//! A test usually calls [`everywhere`] with a scenario, which then runs once for every design of the locks of
-//! an address space. A scenario gets a [`World`], a process and a CPU. The process is checked and the world
-//! ends after each run, so a leaked frame or table fails the test. The other files of this folder have what
-//! only some tests need: gates, failures of allocations, a board with a driver.
+//! A test usually calls [`everywhere`] with a scenario, which then runs once for every design. A scenario
+//! gets a [`World`], a process and a CPU. After each run the process is checked and the world ends, so a
+//! leaked frame or table fails the test. A scenario that creates further processes or CPUs drops them itself.
+//!
+//! Helpers of only some tests are in the other files of this folder: gates in the middle of a call
+//! (`gate.rs`), failed allocations (`failure.rs`, `oom.rs`, `scarce.rs`, `view.rs`, `heap.rs`), a device
+//! (`board.rs`), direct-access storage (`storage.rs`), and the list of public methods (`public_calls.rs`). A
+//! helper of only one folder of tests belongs in the `mod.rs` of that folder.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 pub mod board;

@@ -8,7 +8,11 @@
 //! the call succeeded  it did without the memory: the state is that after a call without failures
 //! ```
 //!
-//! In the end all memory is free.
+//! In the end all memory is free. The state is a [`View`], which `view.rs` takes.
+//!
+//! Users are `every_call/oom.rs`, `huge/oom.rs` and `sweep/`. Each has a list of [`Call`]s and a type that
+//! implements [`Scene`]. A new call is one entry of such a list. Its methods (`changes`, `leaves`, `partial`,
+//! ...) state each exception from the rule above; a call without exceptions needs none of them.
 
 use super::{
     failure::{Failure, Point, try_at_every_allocation},

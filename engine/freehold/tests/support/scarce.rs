@@ -1,8 +1,13 @@
-//! A world whose engine has empty caches, for a sequence of scenes.
+//! A world whose engine has empty caches, for a sequence of scenes ([`Scene`](super::oom::Scene) in
+//! `oom.rs`).
 //!
-//! Frames and VMAs are allocated in batches, and taking one from the store cannot fail. A separate process,
-//! the hog, takes all of them before a call is made, so that every allocation of the call reaches the
-//! allocator.
+//! The engine allocates frames and VMAs in batches and keeps the rest in caches. While a cache is not empty,
+//! an allocation from it cannot fail. A separate process, the *hog*, therefore takes all cached frames and
+//! VMAs before a call is made, so that every allocation of the call reaches the allocator. `use_up` can leave
+//! a chosen number in the caches.
+//!
+//! One world serves many scenes, because creating a world is slow. `check_that_all_is_back` detects what a
+//! scene has leaked. `is_worn` says when the hog has so many VMAs that a new world is faster.
 
 use super::{failure::Failure, heap::last_refused, *};
 use freehold::{

@@ -1,5 +1,10 @@
-//! Direct-access storage: its frames are the pages of a file. Stores that were not made persistent are lost
-//! in a power failure.
+//! Storage for direct access (DAX): its frames are the pages of a file, so the page cache copies nothing. The
+//! storage also keeps the words that would survive a power failure: those that were made persistent by a
+//! write-back. `files/direct.rs`, `pins/files.rs`, `access/between.rs`, `random_interactions/` and `sweep/`
+//! use it.
+//!
+//! The storage asserts that a frame that the engine returns has no user left. A test can make the storage
+//! fail (`broken`) or return a wrong frame (`lie`).
 
 use super::{
     Counted, File, FileAccess, ForeignFrames, IoError, Machine, Mapping, PAGE, Pager, Pfn, Platform, World,

@@ -1,4 +1,9 @@
-//! The memory of a process as a program sees it, for comparisons before and after a call.
+//! The memory of a process as a program sees it: VMAs, counts, the break and words at chosen addresses.
+//! `oom.rs` and the tests that use it compare such views before and after a call.
+//!
+//! Taking a view reads pages, which populates them. A view before a call therefore needs a scene of its own.
+//! VMAs that could merge are joined, so that a failed call may leave VMAs split. Pages that a userfaultfd
+//! pager must supply are not loaded, because no pager would answer.
 
 use super::*;
 use freehold::{fault::FaultError, space::Counts, vma::flags::VmFlags};
