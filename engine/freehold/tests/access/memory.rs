@@ -1,5 +1,6 @@
-//! Transfers of bytes by one call: reads, vectored and forced accesses, and long ranges. `between.rs` tests
-//! transfers between two address spaces.
+//! Transfers of bytes between an address space and a buffer of the caller: `read_memory`, `write_memory`, the
+//! vectored calls and `read_chunks`. A *forced* access ignores the rights of the mapping, as a debugger does,
+//! and writes to a private copy. `between.rs` tests transfers between two address spaces.
 
 use super::*;
 use freehold::{

@@ -1,5 +1,11 @@
-//! Calls of the platform in contexts that forbid them, by the table of `freehold::platform`. The machine
-//! panics at each such call.
+//! Checks that the test machine forbids calls of the platform in the contexts that the table in the
+//! documentation of `freehold::platform` excludes. Contexts are, for example, a spin lock, a read section or
+//! `with_cpu`. The machine panics at such a call in builds with debug assertions, and all other tests rely on
+//! these panics.
+//!
+//! Each test makes every call of `calls` in one context and compares the names of the calls that panicked
+//! with the expected list. A change of the table in `freehold-vmspace/src/platform.rs` needs a change of the
+//! machine (`context`) and of the list here.
 #![expect(unsafe_code, reason = "calls the platform as the engine does")]
 
 use crate::support::*;
@@ -82,7 +88,7 @@ fn forbidden(place: impl Fn(&dyn Fn())) -> String {
     wrong.map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
 }
 
-/// Calls that are forbidden in a context where the contents of frames may still be used.
+/// Forbidden calls in contexts that permit access to the contents of frames.
 const CLOSED: &str = "wait wait_killable wait_interruptible wake_one wake_all rcu_read rcu_barrier alloc_table \
                       alloc_frames alloc_run free_frames";
 const SHORT: &str = "wait wait_killable wait_interruptible wake_one wake_all rcu_read rcu_barrier alloc_table \

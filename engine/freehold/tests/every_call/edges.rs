@@ -1,5 +1,6 @@
-//! Arguments and settings at the edges of their ranges. Values that cannot be honoured are refused with an
-//! error that names the problem. No call panics.
+//! Arguments and settings at the edges of their ranges. A value that the engine cannot honour is refused with
+//! an error that names the problem, is rounded, or is capped, as each test states. No call panics.
+//! `numbers.rs` tries many more numbers, but checks only that no call panics.
 
 use crate::support::*;
 use freehold::{

@@ -1,6 +1,7 @@
 //! Objects of two engines must never be combined, because each engine assumes that objects belong to its own
-//! caches and records. There is one test for each place where objects could be combined. Two tests use frame
-//! numbers that belong to no frame or to another engine.
+//! caches and records. There is one test for each call that gets an object of another engine: a file, a
+//! device, a special mapping, a segment, another address space. The call must fail and change nothing. The
+//! last two tests use frame numbers that belong to no frame or to another engine.
 
 use crate::support::*;
 use freehold::{

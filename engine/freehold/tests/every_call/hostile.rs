@@ -1,6 +1,9 @@
 //! A process that chooses addresses, offsets, orders and lengths to make other processes wait. Each wait is
-//! bounded, or ends with a fatal signal (`docs/reference/bounds.md`). The tests assert no times. They assert
-//! depths, places, and how many bytes a call covered.
+//! bounded, or ends with a fatal signal.
+//!
+//! The tests assert no times. They assert depths of trees, addresses, numbers of lock acquisitions, and how
+//! many bytes a killed call covered. `docs/reference/bounds.md` lists all such loops and names the test of
+//! each; a new row there may need a test here.
 
 use crate::support::*;
 use freehold::{
@@ -11,15 +14,16 @@ use freehold::{
     uffd::{FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 
-/// Hash that an earlier version of the tree of a file's VMAs used for its balance. The hash has no secret.
+/// Returns the number by which an earlier version of the tree of a file's VMAs placed a node at this address.
+/// The number depended on no secret, so a program could compute it.
 fn hash(addr: usize) -> u64 {
     let product = (addr as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
 }
 
 /// The slab hands out the VMA that was freed last. A process can therefore learn the address of its next VMA
-/// from a mapping that it unmaps at once. It then maps the page of the file at which a VMA of that address
-/// makes the tree deepest.
+/// from a mapping that it unmaps at once. It then chooses the offset in the file by that address, so that the
+/// tree of an earlier version became as deep as possible.
 #[test]
 fn offsets_chosen_by_vma_addresses_do_not_degrade_the_tree() {
     const VMAS: u64 = 400;

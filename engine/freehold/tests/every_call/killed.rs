@@ -1,9 +1,14 @@
 //! A fatal signal arrives while a call waits (C-72).
 //!
 //! The bug in Linux: architecture code ignored that a killable lock was not acquired, continued, and released
-//! a lock that another task held. These tests make every call wait for the mmap lock, for a VMA lock, or for
-//! the end of a munmap of the same range, and kill it. The call must return an error, hold no lock, and have
-//! changed nothing.
+//! a lock that another task held. These tests make every call wait for the mmap lock, for a VMA lock, for the
+//! end of a munmap of the same range, or for a page, and kill it. The call must return an error, hold no
+//! lock, and have changed nothing.
+//!
+//! The calls are those of `oom/calls.rs` and of the lists `NEEDING` and `LOOKING` below. `waits` states which
+//! calls wait for the mmap lock in which design; the test fails in both directions. In most tests the signal
+//! is pending already and takes effect at the call's first wait (`Task::interrupt_wait`), so no test needs a
+//! second thread to send it in time.
 
 use super::{
     gate::Gated,

@@ -1,5 +1,6 @@
-//! Lengths at the edges of arithmetic: zero, the end of user space, the end of 64 bits, and beyond. The
-//! expected answers are those of Linux 6.18 for three pages followed by a hole.
+//! Lengths at the edges of arithmetic: zero, the end of user space, the end of 64 bits, and beyond. `ROWS`
+//! has one row for each call, with the expected answer to each of `LENGTHS`. The answers are those of Linux
+//! 6.18 for three pages followed by a hole; a new row needs the answers of that kernel.
 
 use crate::support::*;
 use freehold::error::Errno;

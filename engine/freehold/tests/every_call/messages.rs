@@ -1,4 +1,6 @@
-//! Messages of errors: every variant of every error of the engine's crates prints a sentence.
+//! Messages of errors: every variant of every error of the engine's crates prints a sentence that differs
+//! from the sentences of the other variants. A test searches the sources of the crates for types of errors
+//! and fails if `all` does not list one of them.
 
 use freehold::{error::*, fault::FaultError, fault::SegvCode, file::*, rmap::*};
 use freehold_pagetable::{FaultCode, Level, OutOfTables, TableError, WalkFault};

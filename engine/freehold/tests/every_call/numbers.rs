@@ -1,5 +1,9 @@
 //! Calls that take an address, an offset, a length, a count, an index or a key, with numbers at every edge.
-//! Each call returns, and none panics. Counters and page tables are consistent afterwards.
+//! Each call returns, and none panics, with every pair of the values in `EDGES`. Counters and page tables are
+//! consistent afterwards.
+//!
+//! A new call is one line in `OF_SPACES`, `OF_FILES` or `OF_ENGINES`. The answers of the calls are not
+//! checked here: `edges.rs` and `lengths.rs` check them.
 
 use crate::support::*;
 use freehold::{

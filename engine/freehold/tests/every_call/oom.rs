@@ -5,7 +5,9 @@
 //! had already changed. A move that failed lost pages. A fork that failed left a child that the reverse maps
 //! could find.
 //!
-//! `support/oom.rs` lists the injected failures and the required state afterwards. VMAs may stay split.
+//! The first test makes the calls of `oom/calls.rs` on the process of `oom/scene.rs`, with the harness of
+//! `support/oom.rs`, which lists the injected failures and the required state afterwards. VMAs may stay
+//! split. The other tests create an address space, an engine and a file without memory.
 
 pub mod calls;
 pub mod scene;

@@ -5,6 +5,10 @@
 //! the writer. One more window is shared by all threads: a page there may hold nothing, or a tag that a
 //! thread of this process wrote to that page. The tag reveals a page that appears at another address, in the
 //! other process, or after it was freed. The machine reveals a translation that outlived its page.
+//!
+//! The calls of each thread come from fixed seeds, but the interleaving is that of the host and differs
+//! between runs. A failure names the address. `lab/freehold-machine/tests/shuttle_engine` has smaller
+//! scenarios whose schedules can be repeated.
 
 use super::*;
 use freehold::{

@@ -1,4 +1,6 @@
-//! Threads that fault in one VMA concurrently, and the source of their frames.
+//! Faults in one VMA by several threads and a concurrent writer of that VMA; the number of frames that a CPU
+//! requests at once; and the anon_vma that the first fault of a VMA chooses. The counts of pages, frames and
+//! VMAs decide.
 
 use crate::support::*;
 use freehold::fault::Access;

@@ -1,4 +1,6 @@
-//! Faults that run concurrently with each other and with walks of the page tables.
+//! Page faults (`src/fault/`): concurrent faults, the frames that they request, the accessed and dirty bits
+//! that they set, and walks of page tables that run at the same time. Faults on one kind of memory are tested
+//! with that memory: `files/mapped.rs`, `huge/`, `hugetlb/`, `uffd/`.
 
 mod concurrent;
 mod requests;

@@ -4,6 +4,10 @@
 //! locks. Concurrent faults made such a walk miss pages. A change of rights also cleared an entry for a
 //! moment. A concurrent DONTNEED found the entry empty, and the page that it should have discarded was there
 //! afterwards.
+//!
+//! In each test one thread repeats a call that walks or changes the entries ([`with_repeated`]). The other
+//! thread stores, discards or locks the same pages, and checks that no store is lost, no discarded page is
+//! present and no page is missing.
 
 use super::*;
 use freehold::{call::Advice, fault::FaultError};

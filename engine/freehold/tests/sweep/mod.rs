@@ -3,6 +3,10 @@
 //! The tests run every operation of [`each_op`] on memory of every kind of [`STATES`], with the harness of
 //! `support/oom.rs`. `complete.rs` compares the list of operations with the public methods in the sources, so
 //! that no new method is left out.
+//!
+//! A *state* is a kind of memory that fills a range of eight units; a unit is a page, a quarter of a huge
+//! page or a huge page (`states.rs`). An *operation* is a call with fixed arguments on that range (`ops/`). A
+//! failure names both; `SWEEP_OP=NAME SWEEP_STATE=NAME` repeats only this combination.
 
 mod complete;
 mod ops;

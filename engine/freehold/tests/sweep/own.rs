@@ -1,4 +1,6 @@
-//! Memory runs out in a `VmSpace` without an address space above it.
+//! Memory runs out in `VmSpace::map`, on a `VmSpace` without an address space above it. `VmSpace` is part of
+//! `freehold-vmspace`, and the engine does not call this method, so the sweep of the other files cannot reach
+//! it. The call maps all pages or none.
 
 use crate::support::failure::{Failure, at_every_allocation};
 use freehold_machine::{Machine, MachineConfig};

@@ -1,4 +1,7 @@
-//! The stage on which scenes with one kind of memory follow each other.
+//! The part of a scene that is used again for the next scene with the same kind of memory: a world with empty
+//! caches, a segment, a special mapping and a board. [`Stage::renewed`] resets what the last operation may
+//! have changed, and replaces a world that has become slow. A new object here must be reset there and dropped
+//! in [`Stage::end`].
 
 use super::{
     board::{Board, PAGES},

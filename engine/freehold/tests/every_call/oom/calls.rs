@@ -1,4 +1,9 @@
-//! Every call that may need memory.
+//! The calls that `oom.rs` makes while memory runs out, and that `killed.rs` makes while another task holds a
+//! lock. An entry has a name, the call on a `Scene`, and the expectations that differ from the usual ones.
+//! The methods of `Call` in `support/oom.rs` explain the expectations.
+//!
+//! `killed.rs` selects calls by their names. If an entry gets another name, the lists in `killed.rs` need
+//! that name too.
 
 use super::{
     scene::{Scene, at},

@@ -1,4 +1,5 @@
-//! madvise with every advice.
+//! Operations of the sweep: madvise with every advice, and process_madvise. A new `Advice` needs a line in
+//! `OPS` of the form `advice!(Name)`; `complete.rs` fails without it.
 
 use super::{Left, Op, PAGE, R, RW, errno, op};
 use crate::sweep::scene::Scene;

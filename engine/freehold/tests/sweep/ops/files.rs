@@ -1,4 +1,6 @@
-//! Files, segments, pools, and operations on pages by frame number.
+//! Operations of the sweep on files, segments, pools, and pages by frame number. They use the file, the
+//! segment and the board of the scene, or the frame that the first unit of the range maps. `memory.rs`
+//! describes the entries.
 
 use super::{Left, Op, done, errno, filled, made, op};
 use crate::sweep::{board::OpenBoard, scene::Scene, *};

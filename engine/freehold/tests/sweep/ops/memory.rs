@@ -1,4 +1,5 @@
-//! Calls that change mappings, and accesses.
+//! Operations of the sweep that change mappings or access memory: system calls, faults, remote access and
+//! pins.
 //!
 //! Each entry of `OPS` names the public method and the arguments, and makes the call on a scene. It returns
 //! the error of the call as an [`Errno`], so that the harness can check whether the error is allowed.

@@ -1,4 +1,5 @@
-//! Calls that only read.
+//! Operations of the sweep that only read: reports, queries and lookups, and the locks of an address space.
+//! Most of them must need no memory (`needs_nothing`). `memory.rs` describes the entries.
 
 use super::{Op, errno, made, op};
 use crate::sweep::scene::Scene;

@@ -1,4 +1,7 @@
-//! userfaultfd.
+//! Operations of the sweep on a userfaultfd: creation, registration, fills, write protection and moves. They
+//! use the userfaultfd of the scene. The range is registered with it only in the states that `watched`
+//! creates; in the other states fills fail with an error, with and without memory. `memory.rs` describes the
+//! entries.
 
 use super::{Left, Op, done, errno, made, op};
 use crate::sweep::{scene::Scene, *};
