@@ -1,4 +1,7 @@
-//! Guard pages, and sealed mappings.
+//! Guard pages (`src/call/madvise/guard.rs`), and sealed mappings (`src/call/mseal.rs`). A guard is a
+//! page-table entry, not a VMA: the tests check which calls keep, copy, move or remove it, by accesses that
+//! must fail with SIGSEGV. A seal makes calls on its mapping fail; the test lists the calls that fail and
+//! those that are still allowed. One test installs guards while other threads store.
 
 use crate::support::*;
 use freehold::{

@@ -1,4 +1,6 @@
-//! Results and effects of mincore, msync and madvise on mapped files.
+//! Results and effects of mincore, msync and madvise on mapped files (`src/report/mincore.rs`,
+//! `src/call/msync.rs`, `src/call/madvise/`). The tests assert the resident pages that mincore reports, the
+//! loaded words and the errors.
 
 use crate::support::{
     Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, TASK_SIZE, Vcpu, World,

@@ -6,6 +6,10 @@
 //! the frame is set once before the flush, because a concurrent write-back finds the entry already cleared.
 //! The bit is set again after the flush, because that write-back may have cleared it before the last store.
 //! Without both, a store to a file is lost.
+//!
+//! Each test stops an operation of `TAKING` or `ENDING` at its first flush, by a gate of `support/gate.rs`,
+//! and stores or runs a second operation there. The disk `Store` then shows which words were written. A new
+//! way to unmap a page, or to take away its right to write, belongs in these lists.
 
 use super::{
     gate::{Gate, Gated},

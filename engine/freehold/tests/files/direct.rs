@@ -1,6 +1,10 @@
-//! Direct access (DAX): the pages of a file are its storage. Nothing is copied. The first store to a page
-//! after each write-back marks the page dirty. A frame is returned to the storage only when it has no user
-//! left.
+//! Direct access (DAX, `src/file/kinds/direct.rs`): the pages of a file are its storage. Nothing is copied.
+//! The first store to a page after each write-back marks the page dirty. A frame is returned to the storage
+//! only when it has no user left.
+//!
+//! `with_file` maps a file of `support/storage.rs` on every design. The storage records which pages were made
+//! persistent, and panics if it gets back a frame that is still in use. Concurrent cases are explored in
+//! `direct.rs` of `lab/freehold-machine/tests/shuttle_engine`.
 
 use crate::support::{
     ANON, BASE, Counted, File, Locking, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, anon,

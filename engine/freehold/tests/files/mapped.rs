@@ -1,5 +1,10 @@
 //! Mapped files: what programs see through their mappings, and the effects of truncation, hole punching and
 //! copy on write. The TLBs of the machine keep stale translations until they are flushed.
+//!
+//! The file under test is on a disk whose pages contain their numbers and which stores written pages. This
+//! module has its own `World` and `Disk`, because the ones of `support/mod.rs` do not store written pages.
+//! `on_every_design` runs a test. The words that a program loads, the words on the disk and the number of
+//! writes decide. The tests with C-21 and C-26 run several threads.
 
 use crate::support::failure::{Failure, at_every_allocation};
 use freehold::{

@@ -1,4 +1,11 @@
-//! Mapped files: their pages, their caches, write-back, truncation, seals.
+//! Mapped files (`src/file/`): their pages, their caches, write-back, truncation, seals, and the advice and
+//! reports that concern them. Files of huge pages are tested in `hugetlb/`, blocks of shared memory in
+//! `huge/shared.rs`, pages that migrate or fail in `rmap/`.
+//!
+//! A file gets its contents from a *pager*, which a test may implement itself: it counts or stores what the
+//! engine writes, or runs code in the middle of a read or write. Most tests run on every design, and
+//! `Mapping::check` recounts the pages of the cache. Truncation and write-back concurrent with faults are
+//! explored in `files.rs` and `file_moves.rs` of `lab/freehold-machine/tests/shuttle_engine`.
 
 mod advice;
 mod cached_translations;

@@ -1,4 +1,6 @@
-//! A file counts the pages in its cache without visiting them. `Mapping::check` recounts the pages.
+//! The count of pages in the cache of a file (`Mapping::present_pages`), which the engine keeps up to date
+//! without visiting the pages. After each store, hole, truncation and drop, the tests compare the count with
+//! the expected one, and `Mapping::check` recounts the pages.
 
 use crate::support::*;
 use freehold::{PageIndex, PageRange, file::Zeroes, hugetlb::HugePageSize};

@@ -1,5 +1,9 @@
 //! Removing or moving pages of a file does not wait for RCU read sections. A task that found a page checks
 //! again before it uses the page.
+//!
+//! A test holds a read section open, and makes each operation of `TAKING` on another thread. The platform of
+//! `support/gate.rs` sends a message if that thread begins to wait for a grace period, and the test then
+//! fails. A new operation that removes pages from a file belongs in `TAKING`.
 
 use super::{
     gate::{Gated, send_at_barriers},

@@ -1,4 +1,6 @@
-//! Seals of a memfd: what each seal refuses, and which mappings prevent it. No concurrent mmap can bypass a
+//! Seals of a memfd (`src/file/seals.rs`): what each seal refuses, and which mappings prevent it. No
+//! concurrent mmap can bypass a seal. Most tests run on every design with a fresh memfd (`with_memfd`) and
+//! assert the errors of the calls. The last test lets threads map and store while another thread adds the
 //! seal.
 
 use crate::support::{

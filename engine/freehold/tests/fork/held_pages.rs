@@ -5,7 +5,8 @@
 //! This leaked data across the fork in both directions.
 //!
 //! In these tests, the holder of the page is a reader of another process's memory, stopped in the middle of
-//! its copy.
+//! its copy by a gate (`read_with`). A test makes its stores or unmaps at that point, and asserts that the
+//! reader gets the old word.
 
 use super::{gate::Gated, *};
 use freehold::{

@@ -1,5 +1,9 @@
-//! Heap use of the engine. These tests are a program of their own, because the count covers all threads. The
-//! tests run one after the other.
+//! Memory that the engine keeps allocated: heap, frames and page tables. These tests are a program of their
+//! own, because the allocator counts the bytes of all threads of the program. A test first locks out the
+//! other tests ([`one_at_a_time`]), so that only its own allocations change the count.
+//!
+//! [`bytes_in_use`] waits for deferred functions, and then returns the count. Each test compares the count
+//! with the one at its start and permits a fixed number of bytes in addition, for lists that the host keeps.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 mod idle;
