@@ -1,4 +1,6 @@
-//! Access to huge pages on behalf of another process: process_vm_readv and process_vm_writev, and debuggers.
+//! Access to huge pages on behalf of another process (`src/remote/`): process_vm_readv and process_vm_writev,
+//! and debuggers. The tests check the words on both sides and whether the huge page stays whole: a write to a
+//! shared page copies one small page, and a forced write splits a read-only huge page.
 
 use super::*;
 use freehold::remote::AccessMode;

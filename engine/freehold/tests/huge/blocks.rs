@@ -1,6 +1,9 @@
-//! Blocks of anonymous memory: which pages one store allocates, by the setting, the VMA and the present
-//! pages, and when a store allocates one page only. The expected numbers are those of the pagemap of Linux
-//! 6.18 with the same block sizes allowed.
+//! Blocks of anonymous memory (`src/fault/mthp.rs`): which pages one store allocates, by the setting, the VMA
+//! and the present pages, and when a store allocates one page only. A setting is a sum of block sizes in KiB,
+//! for example `16 + 64`.
+//!
+//! The expected numbers are those of the pagemap of Linux 6.18 with the same block sizes allowed;
+//! `recordings/causes/blocks` records such a program there. `shared.rs` has the blocks of shared memory.
 #![expect(clippy::single_range_in_vec_init, reason = "lists of runs of pages, often of one run")]
 
 use super::*;

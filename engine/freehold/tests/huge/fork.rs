@@ -1,4 +1,7 @@
-//! Huge pages that two processes share until one of them stores.
+//! Huge pages that two processes share after fork, until one of them stores. A store to a shared huge page
+//! splits the page of the storing process and copies one small page. The last owner of all frames stores
+//! without a copy and without a split. The tests count frames and compare the runs of `present` in both
+//! processes.
 
 use super::*;
 

@@ -1,5 +1,9 @@
 //! A discard frees a page table that another call has found but not locked yet. The call continues in the
 //! table that is installed by then, and never uses the freed one.
+//!
+//! `late` makes a call, and discards the block on another thread before the call takes its first page table
+//! lock (`before_lock` in `support/gate.rs`). Each test makes one kind of call in this way. A new call that
+//! finds a table without a lock needs a test here. `reclaim.rs` tests which tables a discard frees.
 
 use super::HUGE;
 use crate::support::{

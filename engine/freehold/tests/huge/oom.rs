@@ -1,6 +1,9 @@
 //! Memory runs out while huge pages are allocated, split and shared (C-10, C-47, C-64). `support/oom.rs`
 //! lists the injected failures and the required state afterwards. A call may succeed without memory for huge
 //! pages by using small pages.
+//!
+//! `CALLS` lists the calls, and `Scene` the memory on which each call is made. A new call that may split or
+//! allocate a huge page is one more entry of `CALLS`.
 
 use super::{
     support::{

@@ -1,7 +1,9 @@
-//! Random calls by processes that get huge pages wherever they fit, compared with a map from pages to bytes.
+//! Random calls by processes that get huge pages wherever they fit, compared with a map from pages to bytes
+//! (`random/known.rs`). One thread makes all calls, and every process is checked after each call.
 //!
-//! A failure names its design and seed. `FREEHOLD_SEED` chooses the first seed. `FREEHOLD_EFFORT=long` runs
-//! thirty times as many seeds.
+//! A failure names its design, its seed and the call. `FREEHOLD_SEED` chooses the first seed.
+//! `FREEHOLD_EFFORT=long` runs thirty times as many seeds. A new kind of call is one more arm of `Run::step`,
+//! and a method that also makes the change in the model.
 
 mod known;
 

@@ -1,5 +1,9 @@
-//! MADV_DONTNEED frees page tables that it covers completely and leaves empty, as Linux does since 6.14
-//! (CONFIG_PT_RECLAIM). The next store then allocates a huge page in place of small pages.
+//! MADV_DONTNEED frees page tables that it covers completely and leaves empty (`src/call/madvise/pages.rs`),
+//! as Linux does since 6.14 (CONFIG_PT_RECLAIM). The next store then allocates a huge page in place of small
+//! pages.
+//!
+//! `frees` gives advice and counts the page tables that the machine gets back. The expected counts are those
+//! of VmPTE on Linux 6.18. `freed_tables.rs` tests calls that have found such a table before it was freed.
 
 use super::*;
 use crate::support::File;

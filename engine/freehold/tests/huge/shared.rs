@@ -1,6 +1,11 @@
-//! Blocks of shared memory: the pages that a first access allocates and maps, by the setting, the file and
-//! the VMA; and the state after a file loses pages of a block. The expected numbers are those of pagemap and
-//! mincore of Linux 6.18 with the same block sizes allowed.
+//! Blocks of shared memory (`src/fault/shmem_mthp.rs`, `src/file/cache/mthp.rs`): the pages that a first
+//! access allocates and maps, by the setting, the file and the VMA; and the state after a file loses pages of
+//! a block.
+//!
+//! A test compares the runs of mapped pages (`mapped`) and of cached pages (`cached`) with expected numbers.
+//! These are the numbers of pagemap and mincore of Linux 6.18 with the same block sizes allowed;
+//! `recordings/causes/shared-blocks` records such a program there. `blocks.rs` has the blocks of anonymous
+//! memory.
 #![expect(clippy::single_range_in_vec_init, reason = "lists of runs of pages, often of one run")]
 
 use super::*;

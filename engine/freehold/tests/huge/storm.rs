@@ -1,7 +1,10 @@
-//! Threads store to the same huge pages while other threads split, share and discard them.
+//! Threads store to the same huge pages or blocks while other threads split, share, collapse, migrate and
+//! discard them.
 //!
 //! Each thread has a word of its own in every page, so it knows the expected contents of that word wherever
-//! the page is mapped.
+//! the page is mapped. Seeds are fixed, but the interleaving is that of the host and differs between runs.
+//! `huge.rs` and `collapse.rs` of `lab/freehold-machine/tests/shuttle_engine` have smaller scenarios whose
+//! schedules can be repeated.
 
 use super::*;
 use freehold::{engine::Blocks, fault::FaultError};

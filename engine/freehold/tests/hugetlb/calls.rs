@@ -1,4 +1,6 @@
-//! Calls on huge pages of pools: arguments that the calls refuse, and the contents of reports.
+//! Calls on huge pages of pools: mmap, mremap and segments of huge pages, the arguments that these calls
+//! refuse, and the contents of reports. Pages of 1 GiB are tested here on a machine whose memory has no
+//! contents. `failed_calls.rs` tests what a refused call leaves behind.
 
 use super::*;
 use freehold::{

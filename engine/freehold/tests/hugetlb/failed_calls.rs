@@ -1,4 +1,9 @@
-//! Calls on files of huge pages that fail. The file and the pool are unchanged afterwards.
+//! Calls on files of huge pages that fail: mmap and fallocate. The file and the pool are unchanged
+//! afterwards, and mmap also keeps the mapping that it would have replaced.
+//!
+//! `cases` lists arguments of mmap that must be refused, each as one change of an mmap that is granted, with
+//! its errno. A new reason to refuse is one more entry. The remaining tests let mmap and fallocate fail for
+//! another reason: a seal, a limit, a signal, no memory.
 
 use super::{
     support::failure::{Failure, at_every_allocation},

@@ -1,4 +1,6 @@
-//! Counts of a pool: total, free, reserved and surplus pages.
+//! Counts of a pool (`src/hugetlb/pools.rs`): total, free, reserved and surplus pages, after a change of the
+//! pool's size and after each mmap, fault and munmap. A surplus page is allocated on demand beyond the size
+//! of the pool. `failed_calls.rs` and `oom.rs` check the counts after failures.
 
 use super::*;
 

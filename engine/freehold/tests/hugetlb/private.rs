@@ -1,4 +1,6 @@
-//! Private mappings of huge pages: copies, reservations, fork.
+//! Private mappings of huge pages: copies, reservations, fork. The parent owns the reservations. If the pool
+//! is empty, the owner of a mapping takes the page back that it shares with a child, and the child gets
+//! SIGBUS at its next access. The tests compare words in parent and child, and the counts of the pool.
 
 use super::*;
 use freehold::remote::PinFlags;

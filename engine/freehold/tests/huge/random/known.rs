@@ -1,4 +1,6 @@
-//! Model of the memory of the processes that make random calls.
+//! Model of the memory of the processes in `random.rs`: for each process a map from page numbers to bytes,
+//! rights and guards. The model has no huge pages, because programs must not see a difference. `compare`
+//! checks one page of a process against the model.
 
 use super::*;
 use std::{collections::BTreeMap, rc::Rc};
