@@ -1,4 +1,11 @@
-//! Protection keys: allocation, the accesses that a key denies, and which pages keep a key.
+//! Protection keys (`src/call/pkeys.rs`, `src/space/pkeys.rs`): allocation, the accesses that a key denies,
+//! and which pages keep a key. A key is a number in the page-table entry; each thread has a register with its
+//! rights to each key, which `set_rights` changes.
+//!
+//! `keyed` runs a scenario on every design, on a machine with protection keys. `denied` is the fault of a key
+//! and `forbidden` the fault of a mapping's rights. `mprotect.rs` of
+//! `lab/freehold-machine/tests/shuttle_engine` explores concurrent changes of rights. The last test changes a
+//! key while other threads use the page.
 
 use crate::support::*;
 use freehold::{

@@ -1,6 +1,11 @@
-//! Breakpoints (uprobes) in pages of files: each is present exactly once in every process that maps the text,
-//! now or later, and nowhere else. Every scenario runs on every design. The TLBs of the machine keep stale
-//! translations until they are flushed.
+//! Breakpoints (`src/uprobe/`) in pages of files: each is present exactly once in every process that maps the
+//! text, now or later, and nowhere else.
+//!
+//! A test adds a probe at `PLACE` of a program whose bytes never equal a trap, makes calls that map, move,
+//! copy or discard the page, and compares the bytes that each process reads (`assert_trapped`,
+//! `assert_plain`). The file itself must not change (`assert_file_untouched`). Every scenario runs on every
+//! design, including those of the locks of files. The TLBs of the machine keep stale translations until they
+//! are flushed. The last test makes random calls and compares them with a model.
 
 use crate::support::{
     failure::{Failure, at_every_allocation},

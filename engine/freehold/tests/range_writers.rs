@@ -1,6 +1,11 @@
-//! Range writers (`docs/guide/ranges.md`). In each test, one of them is stopped half-way: a reader of the VMA
-//! that it is going to change keeps it waiting while it holds its claim.
-//! `lab/freehold-machine/tests/shuttle_engine/ranges.rs` explores the interleavings.
+//! Range writers (`src/space/claim.rs`, `src/space/range_writer.rs`; `docs/guide/ranges.md`): which changes
+//! take no mmap lock, which claims a change waits for, and limits that range writers enforce exactly.
+//!
+//! In most tests one range writer is stopped half-way: a reader of the VMA that it is going to change keeps
+//! it waiting while it holds its claim. A second call on a thread with a pending fatal signal (`unwaiting`)
+//! then returns `Killed` if it would have to wait. `is_claimed` tells whether a VMA is claimed. Every test
+//! runs with wide and with narrow nodes of the VMA tree. `ranges.rs` of
+//! `lab/freehold-machine/tests/shuttle_engine` explores the interleavings.
 
 use crate::support::*;
 use freehold::{
@@ -35,8 +40,8 @@ fn with_range_writers(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     with_range_writers_in(Placement::PerCpu, scenario);
 }
 
-/// Runs `scenario` like [`with_range_writers`], with mappings placed by `placement`. The first run has wide nodes,
-/// so that neighbours are in one leaf of the VMA tree. The second run has narrow nodes, so that most
+/// Runs `scenario` like [`with_range_writers`], with mappings placed by `placement`. The first run has wide
+/// nodes, so that neighbours are in one leaf of the VMA tree. The second run has narrow nodes, so that most
 /// neighbours are in different leaves.
 fn with_range_writers_in(placement: Placement, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for vma_nodes in [NodeWidth::Wide, NodeWidth::Narrow] {

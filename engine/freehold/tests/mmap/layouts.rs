@@ -1,6 +1,7 @@
-//! Search for free addresses: top-down or bottom-up, in the second GiB, and above 4 GiB. The expected
-//! addresses are those of Linux 6.18 without randomisation; freehold-model compares random calls with the
-//! running kernel.
+//! Search for free addresses (`src/space/placement.rs`, `src/call/mmap/place.rs`): top-down or bottom-up, in
+//! the second GiB, and above 4 GiB. `laid_out` creates a process with a layout. The expected addresses are
+//! those of Linux 6.18 without randomisation; freehold-model compares random calls with the running kernel.
+//! `places.rs` tests hints, stacks and the ends of the address space.
 
 use super::*;
 use freehold::{

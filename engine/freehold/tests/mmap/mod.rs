@@ -1,4 +1,10 @@
-//! mmap: where mappings are placed, what they merge with, and limits.
+//! mmap and what surrounds it (`src/call/mmap/`, `src/space/placement.rs`): where mappings are placed, what
+//! they merge with, limits, counts of pages, committed memory, and stacks that grow. brk and mlock have no
+//! module of their own.
+//!
+//! Expected addresses and answers are those of Linux 6.18 unless a test says otherwise. The crate
+//! `freehold-model` compares random calls with the running kernel. A list of calls to which engine, model and
+//! Linux must give the same answers may be a case in `lab/freehold-model/cases` instead of a test here.
 
 mod committed;
 mod five_levels;

@@ -5,6 +5,10 @@
 //! hints to align huge pages. A large stack frame jumped over the gap of one page below a stack. A write
 //! through a descriptor of another task made a stack grow down to address zero. A move counted its progress
 //! by a subtraction that wrapped for a source at address zero.
+//!
+//! The tests call mmap with hints and lengths near stacks, holes and the ends, and compare the addresses; for
+//! growing stacks they also compare the faults. Every test runs on every design. `layouts.rs` tests the
+//! search itself, and `range_writers.rs` stacks that grow while other tasks map.
 
 use super::*;
 use freehold::{

@@ -1,5 +1,7 @@
-//! remap_file_pages maps other pages of a shared file at the same addresses, with the arguments and errors of
-//! the emulation in Linux.
+//! remap_file_pages (`src/call/remap_file_pages.rs`) maps other pages of a shared file at the same addresses,
+//! with the arguments and errors of the emulation in Linux. `with_file` maps a file whose pages contain their
+//! numbers; the tests compare the numbers that a program loads, the VMAs and the errors. `shm.rs` tests the
+//! call on attached segments.
 
 use crate::support::{
     BASE, Counted, File, FileAccess, Machine, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World, anon,

@@ -1,8 +1,11 @@
-//! Counts of pages (C-11).
+//! Counts of pages (C-11, `src/space/accounting.rs`).
 //!
 //! The bugs in Linux: locked pages were counted in 32 bits. A part that was split off was counted after it
 //! had been unmapped. A change of rights left the pages in the wrong count. In these tests, `check` recounts
 //! everything after each step, with more than 2^31 pages in each count.
+//!
+//! Each test maps 2^33 pages without reserving memory for them, splits, moves or unmaps them, and compares
+//! the counts of total, locked, data and executable pages.
 
 use super::*;
 use freehold::{

@@ -1,6 +1,9 @@
-//! /dev/zero: a private mapping is anonymous memory that shows an open file, and a shared mapping is new
-//! shared memory. The expected answers are those of Linux 6.18; `recordings/causes/dev-zero` records the same
-//! calls there.
+//! /dev/zero (`src/file/kinds/zeroes.rs`): a private mapping is anonymous memory that shows an open file, and
+//! a shared mapping is new shared memory.
+//!
+//! `with_device` runs a scenario on every design with the device opened for reading and writing.
+//! `assert_maps` compares VMAs, offsets and names as the maps report shows them. The expected answers are
+//! those of Linux 6.18; `recordings/causes/dev-zero` records the same calls there.
 
 use crate::support::{
     ANON, BASE, Counted, File, FileAccess, HUGE, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW,

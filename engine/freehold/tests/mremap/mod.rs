@@ -1,4 +1,6 @@
-//! mremap and exec's stack move. Every scenario runs on every design.
+//! mremap (`src/call/mremap/`) and exec's stack move (`src/call/stack_move.rs`). `range_writers.rs` in the
+//! parent folder tests the claims of an mremap, and `special/` and `shm.rs` moves of their kinds of memory.
+//! Concurrent moves are explored in `mremap.rs` of `lab/freehold-machine/tests/shuttle_engine`.
 
 mod moves;
 mod range_writers;

@@ -1,6 +1,9 @@
 //! mremap: moved, grown and shrunk mappings, the order of its errors, and moves that run out of memory. Most
-//! scenarios run on every design. `range_writers.rs` compares the results of range writers, and `stack.rs`
-//! tests exec's stack move.
+//! scenarios run on every design. Addresses are page numbers from `BASE` on (`remap`). The words at the old
+//! and the new address, the VMAs and the counts decide; the machine detects a stale translation of the old
+//! address.
+//!
+//! `range_writers.rs` compares the results of range writers, and `stack.rs` tests exec's stack move.
 
 use super::*;
 use freehold::{

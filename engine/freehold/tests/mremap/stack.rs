@@ -1,5 +1,7 @@
-//! exec's stack move. The stack moves downwards, and the new range may overlap the old one. A call that fails
-//! has no effect.
+//! exec's stack move (`src/call/stack_move.rs`). The stack moves downwards, and the new range may overlap the
+//! old one. A call that fails has no effect. Every second page of a stack contains its number (`fill_half`),
+//! so that a page at a wrong address is detected (`assert_half`). The tests run on every design, with shifts
+//! within a page table, into another table and by whole tables.
 
 use super::*;
 use freehold::{call::Advice, error::StackMoveError, space::Limits};

@@ -7,6 +7,10 @@
 //! or two files, with equal or different rights. Every call runs over every range. Each file must be closed
 //! when its last VMA is removed, and not before. Each page must show the right offset of the right file at
 //! all times.
+//!
+//! `Trio::change` has the calls, with the effect of each on the expected contents. A new call that splits,
+//! merges or removes VMAs is one more arm there. `special/hooks.rs` counts the hooks of a device in the same
+//! way.
 
 use super::*;
 use freehold::{

@@ -3,6 +3,9 @@
 //! Walks of a file find address spaces through the VMAs in the tree of the file. munmap removes its VMAs from
 //! that tree before it changes an entry. From then on, only munmap reaches the entries. munmap waits for
 //! walks in progress, but no other task of the address space waits with it.
+//!
+//! Each test stops one side at its flush, by a gate of `support/gate.rs`, and runs the other side there on a
+//! further thread.
 
 use super::{gate::Gated, *};
 use freehold::{

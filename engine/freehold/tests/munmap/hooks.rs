@@ -9,7 +9,9 @@
 //! destructor that runs with the last VMA may make any call. A disk that reads or writes a page must not make
 //! such a call, because the locks of its file are held, and these come after the locks of an address space.
 //! The lock order checker reports such a call at once, and not only when two threads collide. The compiler
-//! ensures that no VMA outlives its guard; `space/locking.rs` has examples that must not compile.
+//! ensures that no VMA outlives its guard; `src/space/locking.rs` has examples that must not compile.
+//!
+//! The disk `Meddler` calls back at a chosen event. Hooks of devices are tested in `special/hooks.rs`.
 
 use super::*;
 use freehold::{

@@ -1,4 +1,5 @@
-//! State that a munmap may leave behind. Earlier versions of the engine had these bugs:
+//! State that a munmap may leave behind. Earlier versions of the engine had these bugs, and each test here
+//! covers one of them:
 //!
 //! - A VMA was still in the tree of its file when its range was handed out again. A truncation then unmapped
 //!   a page of the new owner.

@@ -1,5 +1,7 @@
-//! munmap: locks held in each step, refused calls, and state left behind. Numbers such as C-10 refer to
-//! `docs/reference/hazards.md`.
+//! munmap and the removal of mappings (`src/space/change/unmap.rs`): locks held in each step, refused calls,
+//! and state left behind. `docs/guide/munmap.md` describes the steps. Faults and other changes during a
+//! munmap are explored in `munmap.rs` of `lab/freehold-machine/tests/shuttle_engine`; `every_call/killed.rs`
+//! tests calls that wait for a closing range.
 
 mod balance;
 mod callers;

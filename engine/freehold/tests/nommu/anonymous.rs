@@ -1,4 +1,6 @@
-//! Anonymous memory without an MMU: runs of frames that are freed as a whole or in parts.
+//! Anonymous memory without an MMU (`src/nommu/area.rs`, `src/nommu/munmap.rs`): runs of frames that are
+//! freed as a whole or in parts, and the errors of mmap and munmap. One test makes random calls and compares
+//! them with a list of pages.
 
 use super::*;
 use freehold::error::{Errno, MunmapError};

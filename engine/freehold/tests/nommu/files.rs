@@ -1,4 +1,7 @@
-//! Mapped files without an MMU: shared text, private copies, and pages mapped in place.
+//! Mapped files without an MMU (`src/nommu/region.rs`, `src/file/in_place.rs`): shared text, private copies,
+//! and pages mapped in place. A mapping *in place* uses the frames of the file itself; without an MMU this
+//! needs frames with consecutive numbers. The tests compare addresses, which show whether two mappings share
+//! frames, and the number of frames in use.
 
 use super::*;
 use freehold::{PageIndex, PageRange, error::MunmapError};

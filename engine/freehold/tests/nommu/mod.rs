@@ -1,6 +1,12 @@
-//! Address spaces without an MMU, on a machine whose CPUs use frame numbers directly, without page tables.
-//! The machine fills freed frames with a pattern and checks the pattern at the next allocation, so it detects
-//! a store to freed memory.
+//! Address spaces without an MMU (`src/nommu/`), on a machine whose CPUs use frame numbers directly, without
+//! page tables. An address identifies a frame, so all spaces see the same memory at an address, and rights
+//! are only recorded.
+//!
+//! A test creates the machine ([`Flat`]) and one or more spaces. [`Flat::load`] reads memory as any program
+//! does. The numbers of frames and regions in use decide; a *region* is the run of frames that one mapping,
+//! or several mappings of the same text, use. The machine fills freed frames with a pattern and checks the
+//! pattern at the next allocation, so it detects a store to freed memory. `nommu.rs` of
+//! `lab/freehold-machine/tests/shuttle_engine` explores concurrent calls.
 
 mod anonymous;
 mod files;

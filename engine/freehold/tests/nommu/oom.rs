@@ -1,5 +1,10 @@
-//! Memory runs out in the middle of a call. Every allocation of every call fails once, alone and together
-//! with all later allocations. The failed call has no effect, and the same call without failures succeeds.
+//! Memory runs out in the middle of a call without an MMU. Every allocation of every call fails once, alone
+//! and together with all later allocations. The failed call has no effect, and the same call without failures
+//! succeeds.
+//!
+//! `CALLS` lists the calls, and states for each of three kinds of failure whether the call must fail.
+//! `Scene::state` returns the state that a failed call must not change. This module does not use the harness
+//! of `support/oom.rs`, which needs an address space with an MMU.
 
 use super::*;
 use freehold::error::Errno;

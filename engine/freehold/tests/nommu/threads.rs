@@ -1,4 +1,7 @@
-//! Four spaces map and unmap one file while other tasks truncate it.
+//! Four threads map and unmap memory without an MMU at the same time: a file that another thread truncates,
+//! text that the threads share, and anonymous memory that they unmap in parts. The interleaving is that of
+//! the host and differs between runs. The tests compare the contents of mapped pages, and at the end the
+//! machine's memory must be free. `truncate.rs` tests the rules of truncation on one thread.
 
 use super::*;
 use freehold::file::FillError;

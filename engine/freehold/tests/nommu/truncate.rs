@@ -1,5 +1,6 @@
 //! Truncation and hole punching of files that are mapped without an MMU, where the engine cannot revoke
-//! access to a mapped page.
+//! access to a mapped page. A call that would remove a page in use fails with `FillError::Busy` and changes
+//! nothing. The tests list the pages in the cache after each call.
 
 use super::*;
 use freehold::{PageIndex, error::Errno, file::FillError};

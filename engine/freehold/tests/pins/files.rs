@@ -1,4 +1,6 @@
-//! Pins of pages of files: dirty tracking, refused long-term pins, and truncation.
+//! Pins of pages of files: dirty tracking, refused long-term pins, and truncation. A device stores past the
+//! page tables, so the engine must mark a page dirty when it is unpinned. The disk `Noting` records the
+//! written pages, and `support/storage.rs` is the storage for direct access.
 
 use super::*;
 use freehold::{PageIndex, file::Zeroes};

@@ -1,5 +1,6 @@
-//! Pins, fork and copy on write (hazards C-56, C-57): a program and the holder of its pins see the same
-//! memory, and a child sees other memory.
+//! Pins, fork and copy on write (C-56, C-57): a program and the holder of its pins see the same memory, and a
+//! child sees other memory. Each test stores through the program, the child and the pin, and checks which of
+//! the three see the store. `hugetlb/private.rs` tests the same rule for huge pages of pools.
 
 use super::*;
 use freehold::engine::HugePages;

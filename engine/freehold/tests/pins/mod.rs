@@ -1,4 +1,11 @@
-//! Pinned pages: which pages can be pinned, and what the holder of a pin, the program and its children see.
+//! Pinned pages (`src/remote/pin.rs`): which pages can be pinned, and what the holder of a pin, the program
+//! and its children see. The holder is a device or the kernel; in the tests it reads and writes the frames
+//! through `Pins` ([`word`], [`put`]), past the page tables.
+//!
+//! There are two ways to pin: the ordinary call, and a fast call without a lock ([`fast`]) for pages that are
+//! present. [`refused`] checks that both refuse with the same error. A *long-term* pin may last for any time,
+//! so it refuses pages that the engine must be able to take back. `pins.rs` and `pinned.rs` of
+//! `lab/freehold-machine/tests/shuttle_engine` explore pins concurrent with other calls.
 
 mod files;
 mod fork;

@@ -1,4 +1,6 @@
-//! Memory runs out at each allocation in turn. A failed operation has no effect, and existing pages stay.
+//! Memory runs out at each allocation of a pin, a fork or a transfer. A failed operation has no effect, and
+//! existing pages stay. `at_every_ordinal` repeats a test with one failure at each allocation, and with 0, 1
+//! and 2 frames and VMAs in the caches of the engine (`support/scarce.rs`).
 
 use super::*;
 use freehold::{

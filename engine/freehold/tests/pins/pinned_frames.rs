@@ -1,4 +1,5 @@
-//! Pinned pages: the frame stays allocated and does not move.
+//! Frames that are pinned: a frame stays allocated after its page is unmapped, discarded or failed, and does
+//! not move. The tests compare the word that the pin reads, the frames in use, and the error of a migration.
 
 use super::*;
 use freehold::{

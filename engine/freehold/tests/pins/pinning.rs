@@ -1,4 +1,6 @@
-//! Pages that can be pinned.
+//! Which pages can be pinned: missing pages are faulted in, the range ends at the first inaccessible page, a
+//! forced pin ignores rights, and frames that the engine does not own are refused. One test holds the mmap
+//! lock to check that the fast call takes no lock.
 
 use super::*;
 use freehold::{

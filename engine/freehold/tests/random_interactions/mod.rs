@@ -1,6 +1,11 @@
 //! Interactions of features that are tested separately elsewhere: direct-access files, probes, memory
 //! failures, migration, write-back, truncation and forced access. Calls are made in random order by a tree of
-//! processes, and compared with a model.
+//! processes, on one thread, and compared with a model.
+//!
+//! The model has the expected contents of each file ([`Known`]) and the expected state of each page of each
+//! process ([`Place`]). [`Run::step`] chooses the next call. A new call is one more arm there, and a method
+//! that makes the call and updates the model. `storm.rs` makes similar calls on several threads without a
+//! model.
 //!
 //! A failure names its design and seed. `FREEHOLD_SEED` chooses the first seed. `FREEHOLD_EFFORT=long` runs
 //! thirty times as many seeds.
