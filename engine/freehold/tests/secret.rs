@@ -1,5 +1,7 @@
-//! Secret memory (memfd_secret): mapping, access to it, and refused calls. The expected answers are those of
-//! Linux 6.18; `recordings/causes/secret-memory` records the same calls there.
+//! Secret memory (memfd_secret, `src/file/kinds/secret.rs`): mapping, access to it, and refused calls. Only
+//! the program that maps the memory can access its contents. `mapped` runs a scenario on every design with
+//! four mapped pages. A new call that reads memory on behalf of another task needs a refusal here. The
+//! expected answers are those of Linux 6.18; `recordings/causes/secret-memory` records the same calls there.
 
 use crate::support::{
     Counted, File, FileAccess, Machine, MapFlags, Mapping, PAGE, Process, Prot, R, RW, Vcpu, World,

@@ -5,6 +5,10 @@
 //! frames of the engine. The functions of the platform below that call are not counted, because those of this
 //! test machine handle stale translations and deferred functions, which no kernel does. Engine functions that
 //! do not call the platform are leaves.
+//!
+//! The test is a program of its own, so that a full test run can repeat it with an engine that is compiled
+//! without optimisation, for which the limit `MOST` is chosen. A new entry point is one more call of
+//! `Depths::of`. The test prints all depths, and a failure names the entry point with the largest one.
 
 mod support;
 

@@ -1,4 +1,6 @@
-//! Reports about an address space.
+//! Reports about an address space (`src/report/`): the data behind `/proc/PID/maps`, smaps, pagemap and
+//! clear_refs, and queries for single VMAs. mincore is tested in `files/advice.rs` and `huge/fill.rs`. A new
+//! row or flag of a report needs a test of its text here: programs parse these reports.
 
 mod maps;
 mod readers;

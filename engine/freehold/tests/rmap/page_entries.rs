@@ -1,4 +1,7 @@
-//! Operations on all entries of one page: unmapping, write-protecting, and reading accessed bits.
+//! Operations on all entries of one page (`src/rmap/entries.rs`): unmapping (`try_to_unmap`),
+//! write-protecting (`mkclean`), and reading accessed bits (`referenced`). The tests compare the numbers of
+//! entries that the operations return, the loaded words, and the words on the disk `Store`, which keeps what
+//! was written back.
 
 use crate::support::*;
 use freehold::{

@@ -1,5 +1,10 @@
-//! C-31: hooks that fail, call back, or are called for a mapping that never existed. C-30: private data that
-//! is freed twice.
+//! Hooks that fail, call back, or are called for a mapping that never existed (C-31), and private data that
+//! is freed twice (C-30).
+//!
+//! Hooks that run under a lock must not change mappings: the tests with `should_panic` expect that the lock
+//! order checker reports such a call. They exist only in builds with debug assertions. The close hook runs
+//! without a lock and may make any call. The remaining tests count opened and closed VMAs, and check that
+//! invalid requests of a driver are refused.
 
 use super::*;
 use freehold::{

@@ -1,5 +1,11 @@
-//! Mappings with rules of the embedder: device memory, a crash dump, the vdso. Numbers such as C-31 refer to
-//! the list of hazards.
+//! Mappings with rules of the embedder (`src/file/kinds/special.rs`, `src/file/kinds/driver.rs`,
+//! `src/fault/special.rs`): device memory, a crash dump, the vdso. The embedder's *hooks* (`Driver`, `VmOps`)
+//! choose the frames and get a call when a VMA is opened, closed, split or moved.
+//!
+//! Most tests use the board of `support/board.rs`, whose driver they configure and which counts the calls of
+//! its hooks. At the end of most tests, `Board::assert_closed` checks that every opened VMA was closed and
+//! that all private data was dropped. `special.rs` of `lab/freehold-machine/tests/shuttle_engine` explores
+//! concurrent cases.
 
 mod hooks;
 mod mapping;

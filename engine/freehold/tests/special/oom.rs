@@ -4,6 +4,9 @@
 //! A failed call has no effect, with two exceptions: VMAs may stay split, and a mapping that was to be
 //! replaced may be unmapped. Afterwards the number of opened and not yet closed VMAs equals the number of
 //! existing VMAs, and the same call succeeds.
+//!
+//! A new call is one more entry of `CALLS`. The checks are in `failing`; the harness of `support/oom.rs` is
+//! not used, because it does not know hooks.
 
 use super::{
     support::{

@@ -1,6 +1,10 @@
 //! Random calls on mappings of a device by a process and its children. At any time the number of opened and
 //! not yet closed VMAs equals the number of existing VMAs (C-31, C-33), and mapped pages have the expected
 //! contents (C-30).
+//!
+//! The driver's mode changes at random too. The model knows which page of the board backs a page, as far as
+//! that is certain after failed calls. A failure names its seed. A new call is one more arm of
+//! `Player::play`.
 
 use super::*;
 use freehold::call::{Advice, LockFlags, RemapFlags};

@@ -4,6 +4,9 @@
 //! On Linux, this hook calls munmap: if a piece cannot be mapped, the hook unmaps the pieces before it, under
 //! the lock that mmap holds. In the engine the hook fails instead, and nothing was mapped (C-31 a, c). No
 //! task sees a part of the mapping before it is complete, and the lock is held throughout.
+//!
+//! The driver `Vmcore` maps pieces of a board that are not contiguous. A test chooses the piece that fails,
+//! and compares VMAs, counts and page tables before and after the call.
 
 use super::*;
 use freehold::{

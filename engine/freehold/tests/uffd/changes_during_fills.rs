@@ -1,5 +1,8 @@
-//! A change that begins in the middle of a fill. A fill must not complete after the change has begun, because
-//! the pager does not know of the change yet.
+//! A change that begins in the middle of a fill (`src/uffd/fill.rs`, `src/uffd/fill_huge.rs`). A fill must
+//! not complete after the change has begun, because the pager does not know of the change yet. Each test
+//! stops a fill while it copies into its frame, by a gate of `support/gate.rs`. There it begins the change on
+//! another thread and waits until fills are refused with `UffdError::Changing`. The stopped fill must then
+//! fail with the same error and map nothing.
 
 use super::{
     gate::Gated,

@@ -1,4 +1,6 @@
-//! UFFDIO_MOVE: pages that move within an address space.
+//! UFFDIO_MOVE (`src/uffd/move_pages.rs`): pages that move within an address space. The moved frame must be
+//! the same as before, and the source must be empty. The tests cover each kind of entry at the source, the
+//! order of errors of Linux, and concurrent moves in both directions.
 
 use super::*;
 use freehold::{call::Advice, uffd::MoveMode};

@@ -1,5 +1,10 @@
-//! C-10, C-55: every allocation of every call fails once, alone or together with all later allocations.
-//! Either the call fails and can be repeated, or it succeeds without the memory.
+//! Memory runs out in calls of a userfaultfd and in calls that send messages (C-10, C-55). Every allocation
+//! of every call fails once, alone or together with all later allocations. Either the call fails and can be
+//! repeated, or it succeeds without the memory.
+//!
+//! A new call is one more entry of `CALLS`. Another thread reads the messages, so that no call waits for a
+//! pager. The sweep (`sweep/ops/userfaults.rs`) makes the same calls on more kinds of memory, and also
+//! compares the state after a failure.
 
 use super::{
     support::{

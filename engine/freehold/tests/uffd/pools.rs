@@ -1,5 +1,9 @@
-//! Huge pages of pools: they are registered and supplied as a whole, and the counts of the pool are balanced
-//! afterwards.
+//! userfaultfd on huge pages of pools (`src/uffd/fill_huge.rs`, `src/uffd/protect.rs`): the pages are
+//! registered and supplied as a whole, and the counts of the pool are balanced afterwards.
+//!
+//! `in_pools` runs a scenario on every design and checks at the end that all pages of the pool are free.
+//! `in_pool` also maps and registers the memory, once private and once shared. `books` returns the counts of
+//! the pool. The order of errors is that of Linux. `hugetlb/` tests such memory without a pager.
 
 use super::*;
 use freehold::{

@@ -1,4 +1,7 @@
-//! Write protection by the pager.
+//! Write protection by the pager (`src/uffd/protect.rs`). A store to a protected page waits for the pager
+//! (`store_waits`); no store may succeed after the call that protects the page has returned (C-53). The tests
+//! cover missing pages, shared memory, fork, moves and huge pages. The tests with gates (`support/gate.rs`)
+//! make a second call during a migration or a fault.
 
 use super::{
     gate::{Gated, before_lock, waits_for_lock},

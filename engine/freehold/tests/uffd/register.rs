@@ -1,4 +1,6 @@
-//! Registration: which VMAs can be registered with which context, and the effect on VMAs.
+//! Registration (`src/uffd/register.rs`): which VMAs can be registered with which context, and the effect on
+//! VMAs. A context is one userfaultfd. The errors and their order are those of Linux. The splits and merges
+//! that registration causes are checked by the list of VMAs and the flags in smaps.
 
 use super::*;
 use freehold::{

@@ -1,5 +1,7 @@
-//! C-54: closing a context wakes every task that waits for its pager. C-25: the page that a task waits for
-//! may be unmapped.
+//! Tasks that sleep for the pager (`src/uffd/state/queue.rs`): closing a context wakes every task that waits
+//! for its pager (C-54), and the page that a task waits for may be unmapped (C-25). A task that is not woken
+//! makes the test hang. The test of C-54 has one thread for each kind of call that can wait; a new kind needs
+//! one more thread there.
 
 use super::*;
 use freehold::{call::Advice, remote::AccessMode};
