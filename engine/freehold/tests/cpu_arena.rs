@@ -98,7 +98,7 @@ fn mremap_removes_a_boundary() {
     });
 }
 
-/// Page tables are freed together with the mappings of an arena. A boundary only pins the table of the
+/// Page tables are freed together with the mappings of an arena. A boundary keeps only the table of the
 /// highest level below the root, which eight arenas share.
 #[test]
 fn tables_of_an_arena_are_freed() {

@@ -195,7 +195,8 @@ fn mmap_keeps_the_gap_below_a_growing_stack() {
     });
 }
 
-/// Only the exclusive writer checks the VMAs in the gap of a stack, some of which may be there.
+/// A stack may grow although stacks or inaccessible mappings lie in its gap. Only an exclusive writer can
+/// check this, so the growth takes the mmap lock.
 #[test]
 fn stack_grows_close_to_stacks_and_inaccessible_mappings() {
     let near = [(ANON | MapFlags::GROWSDOWN, RW), (ANON, Prot::empty()), (ANON, R)];

@@ -294,7 +294,8 @@ fn c71_remap_file_pages_cannot_revive_a_removed_segment() {
             |at, pages| process.remap_file_pages(at, pages * PAGE, Prot::empty(), 1, MapFlags::NONBLOCK);
         process.shmat(segment, BASE, NONE).unwrap();
         process.store(cpu, BASE, 1u64).unwrap();
-        // The attach has two parts, which do not merge although their rights are equal.
+        // The two calls of mprotect cut the attach into two parts. Parts of an attach do not merge, even with
+        // equal rights.
         process.mprotect(BASE, PAGE, R).unwrap();
         process.mprotect(BASE, PAGE, RW).unwrap();
         assert_eq!(remap(BASE, PAGES), Ok(()), "not removed");

@@ -4,7 +4,7 @@
 //! The depth is measured from the frame of the caller to the deepest call of the platform, including all
 //! frames of the engine. The functions of the platform below that call are not counted, because those of this
 //! test machine handle stale translations and deferred functions, which no kernel does. Engine functions that
-//! do not call the platform are leaves.
+//! do not call the platform are not measured, because they are leaves of the call tree.
 //!
 //! The test is a program of its own, so that a full test run can repeat it with an engine that is compiled
 //! without optimisation, for which the limit `MOST` is chosen. A new entry point is one more call of

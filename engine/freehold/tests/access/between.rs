@@ -75,8 +75,8 @@ fn copy_ends_at_the_first_inaccessible_page() {
     });
 }
 
-/// Bytes of direct-access storage are copied through a buffer: a task that holds a page of the storage waits
-/// for no other page.
+/// Bytes of direct-access storage are copied through a buffer, because a task that holds a page of the
+/// storage must not wait for another page.
 #[test]
 fn pages_of_direct_access_storage_are_copied() {
     everywhere(|world, process, _| {

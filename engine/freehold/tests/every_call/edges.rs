@@ -32,7 +32,7 @@ fn impossible_space_settings_are_refused() {
     for data in [9999..3, 0..u64::MAX, TASK_SIZE..TASK_SIZE + 1, u64::MAX..0] {
         assert_eq!(make(&SpaceConfig { data, ..tame() }), Err(SpaceError::Data));
     }
-    // Settings that leave few addresses are accepted if they are possible, and such a space serves a fault.
+    // Settings that leave only few addresses are accepted, and a space with such settings serves a fault.
     for (mmap_base, brk) in [(0, 0), (TASK_SIZE, TASK_SIZE), (PAGE, 3)] {
         let config = SpaceConfig { mmap_base, brk, data: TASK_SIZE..TASK_SIZE, ..tame() };
         let process = Process::new(world.engine(), &config).unwrap();

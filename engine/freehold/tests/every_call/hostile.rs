@@ -69,8 +69,8 @@ fn stack(process: &Process, at: u64) {
 /// Number of pages between two stacks: too few for any mapping between them.
 const BETWEEN: u64 = 258;
 
-/// Maps stacks, a mapping, a gap of 8 pages and a mapping, downwards from the mmap base. Returns how many
-/// pages below the first mapping the next mapping is placed.
+/// Maps stacks and then two mappings with a gap of 8 pages between them, downwards from the mmap base.
+/// Returns how many pages below the first mapping the next mapping is placed.
 fn place_below(stacks: u64) -> u64 {
     let world = World::new();
     let config = SpaceConfig::default();

@@ -106,7 +106,7 @@ fn killed_for_the_lock(
     let view = scene.view();
     assert!(view == *after, "{}: {}", what(), view.differences(after));
     let stage = scene.end();
-    assert_eq!(killed, waits(call, locking, reading), "{}: was it killed?", what());
+    assert_eq!(killed, waits(call, locking, reading), "{}: killed while waiting", what());
     stage
 }
 
@@ -310,7 +310,7 @@ fn signal_kills_a_sleeping_mmap() {
     }
 }
 
-/// Calls that need the missing page at `BASE`, which is mapped.
+/// Calls that need the page at `BASE`. A VMA covers the address, but the page is missing.
 const LOOKING: &[Needing] = &[
     ("a load", |s| match s.handle_fault(BASE, Access::READ) {
         Err(FaultError::Killed) => Err(Errno::EINTR),

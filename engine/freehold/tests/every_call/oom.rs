@@ -42,13 +42,13 @@ fn designs() -> [Locking; 5] {
     ]
 }
 
-/// C-10, C-32, C-47, C-64.
+/// C-10, C-32, C-47, C-64: makes every call of `oom/calls.rs` with every failure.
 #[test]
 fn c10_failed_allocation_in_any_call_changes_nothing() {
     every_failure_of_each(CALLS, designs(), &SPARES, |spare| Stage::new(Some(spare)), Stage::end);
 }
 
-/// C-10 for the creation of an address space.
+/// C-10: memory runs out while an address space is created. The failed call leaves nothing allocated.
 #[test]
 fn c10_failed_space_creation_leaks_nothing() {
     for lock_stats in [false, true] {
@@ -68,7 +68,7 @@ fn c10_failed_space_creation_leaks_nothing() {
     }
 }
 
-/// C-10 for the creation of an engine.
+/// C-10: memory runs out while an engine is created. The failed call leaves nothing allocated.
 #[test]
 fn c10_failed_engine_creation_leaks_nothing() {
     for failure in Failure::ALL {
@@ -84,7 +84,7 @@ fn c10_failed_engine_creation_leaks_nothing() {
     }
 }
 
-/// C-10 for opening a file and filling its cache.
+/// C-10: memory runs out while a file is opened and a page of its cache is filled.
 #[test]
 fn c10_failed_file_creation_leaks_nothing() {
     let points = at_every_allocation(&Failure::ALL, |point| {

@@ -58,7 +58,8 @@ const KINDS: [Kind; 8] = [
     Kind::Device,
 ];
 
-/// Event between two accesses. A kind of memory that does not allow the event refuses it and stays as it is.
+/// Event between two accesses. If a kind of memory does not allow the event, the call fails and the memory
+/// stays unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Between {
     Nothing,
@@ -336,7 +337,7 @@ fn entry_that_changed_before_its_table_lock_gets_no_bits() {
             });
             space.handle_fault(BASE, access).unwrap();
             assert!(!waits_for_lock(), "no table was locked");
-            assert_eq!(space.rss().anon, left, "what the access brings");
+            assert_eq!(space.rss().anon, left, "anonymous pages after the access");
         }
         space.check();
         drop((space, engine));

@@ -127,7 +127,7 @@ fn put_remembered(space: &Space, cpu: &mut Vcpu, page: u64, value: u64) {
 
 type Taking = (&'static str, fn(&Space, &Mapped));
 
-/// Operations that unmap page 1 from its space, or take away its right to write.
+/// Operations that unmap page 1, or that remove the right to write from its entry.
 const TAKING: &[Taking] = &[
     ("munmap", |space, _| space.munmap(BASE, 2 * PAGE).unwrap()),
     ("mmap over the page", |space, _| {

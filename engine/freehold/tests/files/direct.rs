@@ -132,8 +132,8 @@ fn private_store_copies_from_the_storage() {
         }
         assert_eq!(process.load(cpu, private), Ok(1u64));
         assert_eq!(process.load(cpu, at + 8), Ok(0u64), "a private store reached the storage");
-        // A child inherits the copy. The storage cannot reclaim a private copy, unless the file is truncated
-        // before that page.
+        // A child inherits the copy. A hole in the file does not remove a private copy. A truncation that
+        // removes the page from the file does.
         let child = Process::of(process.fork().unwrap());
         process.store(cpu, private + 8, 3u64).unwrap();
         file.mapping().punch(0..PAGE).unwrap();
@@ -321,7 +321,8 @@ fn file_may_be_dropped_before_its_storage() {
     world.end();
 }
 
-/// The engine neither migrates nor offlines frames of a storage, through whichever call it gets their number.
+/// The engine neither migrates nor offlines frames of a storage. Every call that gets such a frame number
+/// refuses it.
 #[test]
 fn hwpoison_and_soft_offline_refuse_storage_frames() {
     everywhere(|world, _, cpu| {

@@ -187,12 +187,12 @@ fn one_fault_maps_the_surrounding_cached_pages() {
 }
 
 /// ```text
-/// pages of two tables    0 1               16 17              32       496             512        521
-///                        .[----------------------------------------------------------------------).
+/// pages of two tables    0 1               16 17              32 496             512        521
+///                        .[----------------------------------------------------------------).
 /// a read of page 1         ##################
-/// a read of page 20                        ####################        the multiple of 16 around it
-/// a read of page 511                                                   ################             its table ends
-/// a read of page 515                                                                   ###########  its VMA ends
+/// a read of page 20                        ####################  the multiple of 16 around it
+/// a read of page 511                                             ################             its table ends
+/// a read of page 515                                                             ###########  its VMA ends
 /// ```
 #[test]
 fn fault_around_window_is_clipped_to_table_and_vma() {
@@ -204,8 +204,8 @@ fn fault_around_window_is_clipped_to_table_and_vma() {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         process.mmap(at, 520 * PAGE_SIZE, RW, flags, Some(&file), 7 * PAGE_SIZE).unwrap();
         let present = |range: Range<u64>| {
-            // The capacity suffices for all pages, because the closure runs under page table locks and may
-            // not allocate.
+            // The capacity is reserved for all pages, because the closure runs under page table locks and
+            // must not allocate.
             let mut pages = Vec::with_capacity(600);
             process.pagemap(table + range.start * PAGE_SIZE..table + range.end * PAGE_SIZE, |present| {
                 pages.extend((present.range.start()..present.range.end()).step_by(PAGE_SIZE as usize));

@@ -14,8 +14,8 @@ use freehold::{
 use freehold_machine::{Machine, MachineConfig, Process};
 use freehold_pagetable::Pfn;
 
-/// Bytes that the test program and the host, which keeps lists of deferred functions, may allocate in
-/// between.
+/// Bytes that the test program itself and the host may allocate during the measurement, for example for lists
+/// of deferred functions.
 const NOISE: isize = 32 << 10;
 /// Bytes that stay allocated without an explicit trim: memory for a few hundred VMAs, and spare tree nodes.
 /// For comparison, 65,000 VMAs take 16 MiB.

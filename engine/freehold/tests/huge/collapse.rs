@@ -147,7 +147,7 @@ fn collapse_refuses_empty_guarded_and_excluded_ranges() {
             assert_eq!(huge_ones(process, 2), [false; 2]);
         };
         refused("no page", &|_| ());
-        refused("no page any more", &|cpu| {
+        refused("all pages were discarded", &|cpu| {
             process.store(cpu, BASE, 1u64).unwrap();
             process.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
         });

@@ -26,7 +26,7 @@ fn fork_shares_whole_huge_pages() {
         );
         assert_sample(&child, cpu, BASE, 1, all);
         assert_sample(process, cpu, BASE, 1, all);
-        // The written huge page and the zero page have one set of frames each.
+        // Parent and child share the frames of the written huge page, and those of the zero page.
         assert_eq!(world.machine.accounting().frames - before, 2 * PAGES as usize);
         for process in [process, &child] {
             let usage = process.smaps(0).next().unwrap().usage;

@@ -91,7 +91,7 @@ fn all(_: u64) -> bool {
 /// Returns the runs of present pages from `at` on: first page, number of pages, kind, and true if the run is
 /// a huge page.
 fn present(process: &Process, at: u64, huge: u64) -> Vec<(u64, u64, PageKind, bool)> {
-    // The capacity suffices for all runs, because the closure runs under page table locks and may not
+    // The capacity is reserved for all runs, because the closure runs under page table locks and must not
     // allocate.
     let mut found = Vec::with_capacity(1024);
     process.pagemap(at..at + huge * HUGE, |Present { range, kind, huge }| {

@@ -21,7 +21,7 @@ fn resident(process: &Process) -> (u64, u64) {
     (process.rss().anon as u64, huge_bytes(process) / PAGE)
 }
 
-/// Discarded parts; and the number of pages present afterwards, and of those in huge pages.
+/// Parts to discard, and the expected result of [`resident`] afterwards.
 type Discarded = (&'static [(u64, u64)], (u64, u64));
 
 /// Parts of two huge pages that are discarded after the first huge page was split, each as first page and

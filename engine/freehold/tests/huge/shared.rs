@@ -56,7 +56,7 @@ fn map_file(
 
 /// Returns the runs of present pages from `at` on, numbered from `at`.
 fn mapped(process: &Process, at: u64, count: u64) -> Vec<Range<u64>> {
-    // The capacity suffices for all runs, because the closure runs under page table locks and may not
+    // The capacity is reserved for all runs, because the closure runs under page table locks and must not
     // allocate.
     let mut found: Vec<Range<u64>> = Vec::with_capacity(64);
     process.pagemap(at..at + count * PAGE, |present| {

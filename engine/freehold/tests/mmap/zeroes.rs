@@ -325,7 +325,7 @@ fn large_private_mappings_are_aligned_by_their_offset() {
         let file = &open(world, FileAccess::READ_WRITE);
         let place =
             |len, flags, first: u64| process.mmap(0, len, RW, flags, Some(file), first * PAGE).unwrap();
-        // So that no address is aligned by chance.
+        // With this page mapped, the next address is not aligned by chance.
         process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
         let at = place(2 * HUGE, PRIVATE, 1);
         assert_eq!(at % HUGE, PAGE);

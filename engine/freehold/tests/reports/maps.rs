@@ -131,8 +131,8 @@ fn pagemap_reports_runs_of_present_pages_by_kind() {
         assert_eq!(process.load::<u64>(cpu, BASE + 5 * PAGE), Ok(0));
         fill(process, cpu, BASE + 600 * PAGE, 1, 1);
         let seen = |from: u64, to: u64| {
-            // The capacity suffices for all runs, because the closure runs under page table locks and may not
-            // allocate.
+            // The capacity is reserved for all runs, because the closure runs under page table locks and must
+            // not allocate.
             let mut seen = Vec::with_capacity(16);
             process.pagemap(BASE + from * PAGE..BASE + to * PAGE, |present| {
                 let first = (present.range.start() - BASE) / PAGE;

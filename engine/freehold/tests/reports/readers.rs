@@ -142,7 +142,7 @@ fn cmdline_and_environ_return_the_argument_ranges() {
         let apart = Arguments { env: middle + 8..middle + 20, ..arguments.clone() };
         process.set_arguments(&apart).unwrap();
         assert_eq!(cmdline(process).unwrap(), b"cat: a long");
-        // The title ends after a page.
+        // A title is cut off after one page.
         put(process, start, &vec![b'x'; PAGE as usize + 40]);
         process.set_arguments(&Arguments { env: middle..middle + 2 * PAGE, ..arguments.clone() }).unwrap();
         assert_eq!(cmdline(process).unwrap(), vec![b'x'; PAGE as usize]);

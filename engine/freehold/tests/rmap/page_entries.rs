@@ -140,7 +140,8 @@ fn referenced_reads_and_clears_accessed_bits() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 8);
         fill(process, cpu, at, 8, 10);
-        // Three generations of processes; the page is found after a split, a merge and a move.
+        // Three generations of processes map the page. The operation finds the page also after a split, a
+        // merge and a move.
         let child = Process::of(process.fork().unwrap());
         let grandchild = Process::of(child.fork().unwrap());
         child.mprotect(at + PAGE, PAGE, R).unwrap();

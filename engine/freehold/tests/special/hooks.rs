@@ -23,7 +23,7 @@ fn with_unmapping_hook(hook: &'static str, scene: impl Fn(&Process, &mut Vcpu, &
         let file = board.open(world);
         let own = process.clone();
         board.inside(hook, move || own.munmap(BASE, PAGE).unwrap());
-        // The hook may already run here, because the mapping may have to be opened.
+        // The hooks `mmap` and `open` already run in this call.
         process.mmap(BASE, 2 * PAGE, RW, SHARED, Some(&file), 0).unwrap();
         scene(process, cpu, &board);
     });

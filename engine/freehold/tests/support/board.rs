@@ -43,7 +43,8 @@ pub struct DriverMode {
     pub notified: bool,
     /// True if all mappings share one object.
     pub one_for_all: bool,
-    /// Offset of the frames in use, as if the frames had been exchanged.
+    /// Number of pages by which the frames in use are shifted. A test changes it to exchange the frames of
+    /// the board.
     pub exchanged: u64,
 }
 
@@ -63,6 +64,7 @@ pub struct Counts {
 
 type Hook = Box<dyn Fn() + Send + Sync>;
 
+/// A device: its frames, the mode of its driver, and the counts of the calls of its hooks.
 pub struct Board {
     machine: Machine,
     frames: Vec<Pfn>,
@@ -87,6 +89,7 @@ struct Mapped {
 pub const PAGES: u64 = 8;
 
 impl Board {
+    /// Returns the first word of a page before any store.
     pub fn number(page: u64) -> u64 {
         page * 100 + 5
     }
@@ -95,6 +98,7 @@ impl Board {
         Self::sized(machine, PAGES)
     }
 
+    /// Returns a board with `2 * pages` frames, each with its number in the first word.
     pub fn sized(machine: &Machine, pages: u64) -> Arc<Self> {
         let mut frames = vec![Pfn::new(0); 2 * pages as usize];
         // One allocation, so that the frames are contiguous.
@@ -113,7 +117,7 @@ impl Board {
         })
     }
 
-    /// Opens the board. The returned file knows its mappings.
+    /// Opens the board as a device file, for reading and writing.
     pub fn open(self: &Arc<Self>, world: &World) -> Counted<File<Machine>> {
         self.open_as(world, FileAccess::READ_WRITE)
     }
@@ -127,6 +131,8 @@ impl Board {
         self.driver_mode.lock().unwrap()
     }
 
+    /// Runs `f` once, inside the next hook of this name. The names are those of [`VmOps`], and `mmap` and
+    /// `mapped` for the start and the end of the mmap hook.
     pub fn inside(&self, hook: &'static str, f: impl Fn() + Send + Sync + 'static) {
         *self.inside.lock().unwrap() = Some((hook, Box::new(f)));
     }
@@ -144,12 +150,14 @@ impl Board {
         self.frames[page as usize]
     }
 
+    /// Returns the first word of a page, as the device sees it.
     pub fn word(&self, page: u64) -> u64 {
         let mut bytes = [0; 8];
         self.machine.read_frame(self.frame(page), 0, &mut bytes);
         u64::from_le_bytes(bytes)
     }
 
+    /// Returns the number of VMAs that were opened and not yet closed.
     pub fn open_vmas(&self) -> u64 {
         self.counts.opened.load(SeqCst) - self.counts.closed.load(SeqCst)
     }

@@ -1,7 +1,7 @@
 //! A platform that forwards to the machine and has *gates*. A function that a test puts into a [`Gate`] runs
-//! once, on the next thread that passes the gate, which is at the start of a flush, a copy, a read, a write
-//! or a clearing of a frame. Tests use gates to make a second call at a chosen point of a first call, without
-//! a race.
+//! once, on the next thread that passes the gate. The gates are at the start of a flush and of a copy, read,
+//! write or clearing of a frame. Tests use gates to make a second call at a chosen point of a first call,
+//! without a race.
 //!
 //! Two similar functions affect only the calling thread: they run a function before the thread takes a spin
 //! lock of a given rank ([`before_lock`]) or accesses a page table ([`before_table`]). The platform can also
@@ -66,7 +66,7 @@ pub fn before_lock(rank: Rank, visit: impl FnOnce() + Send + 'static) {
     BEFORE.set(Some((rank, Box::new(visit))));
 }
 
-/// Returns true if the thread has taken no such lock.
+/// Returns true if this thread has not yet reached the lock of [`before_lock`].
 pub fn waits_for_lock() -> bool {
     BEFORE.with_borrow(Option::is_some)
 }
@@ -80,7 +80,7 @@ pub fn before_table(number: usize, visit: impl FnOnce() + Send + 'static) {
     TABLES.set(Some((number, Box::new(visit))));
 }
 
-/// Returns true if the thread has accessed fewer page tables.
+/// Returns true if this thread has not yet reached the access of [`before_table`].
 pub fn waits_for_table() -> bool {
     TABLES.with_borrow(Option::is_some)
 }

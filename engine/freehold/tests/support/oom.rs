@@ -65,7 +65,9 @@ pub enum Needs {
 pub struct Call<S> {
     /// Name of the public call, as the completeness test of the sweep finds it.
     pub call: &'static str,
+    /// Name of the call in failure messages.
     pub name: &'static str,
+    /// Makes the call. The result must be equal with and without failures, so a value that may differ is 0.
     pub run: fn(&mut S) -> Result<u64, Errno>,
     /// Errors that the call may return without memory.
     pub errnos: &'static [Errno],
@@ -89,6 +91,8 @@ pub const TRY_AGAIN: &[Errno] = &[Errno::EAGAIN];
 pub const EITHER: &[Errno] = &[Errno::ENOMEM, Errno::EAGAIN];
 
 impl<S> Call<S> {
+    /// Returns a call that needs memory. Without memory, the call fails with one of `errnos` and changes
+    /// nothing.
     pub const fn new(
         call: &'static str,
         name: &'static str,
@@ -101,6 +105,7 @@ impl<S> Call<S> {
         Call { call, name, run, errnos, left, left_by_success, partial, once, forked, needs, look }
     }
 
+    /// Replaces the errors that the call may return without memory.
     pub const fn errnos(self, errnos: &'static [Errno]) -> Self {
         Call { errnos, ..self }
     }
@@ -115,26 +120,33 @@ impl<S> Call<S> {
         Call { left, left_by_success: left, ..self }
     }
 
+    /// Allows a failed call to complete a part of its work, to change pages, and to report that part. Such a
+    /// call is not repeated.
     pub const fn partial(self) -> Self {
         Call { partial: true, ..self.once().leaves(Left::Pages) }
     }
 
+    /// Prevents a second call after a failure, because its result would differ.
     pub const fn once(self) -> Self {
         Call { once: true, ..self }
     }
 
+    /// Makes the call while a child shares the pages of the scene.
     pub const fn forked(self) -> Self {
         Call { forked: true, ..self }
     }
 
+    /// States that the call allocates and succeeds even without the memory.
     pub const fn asks(self) -> Self {
         Call { needs: Needs::Asks, ..self }
     }
 
+    /// States that the call does not allocate.
     pub const fn needs_nothing(self) -> Self {
         Call { needs: Needs::Nothing, ..self }
     }
 
+    /// Adds a check that runs after a failed call.
     pub const fn looks(self, look: fn(&mut S) -> Result<(), String>) -> Self {
         Call { look, ..self }
     }
@@ -154,6 +166,7 @@ pub trait Scene: Sized {
     /// The part that outlives a scene and is used for the next one.
     type Stage;
 
+    /// Builds the mappings on which `call` is made, in a process with this design.
     fn new(stage: Self::Stage, call: &Call<Self>, locking: Locking) -> Self;
 
     /// Makes the call, with a failure at `point`.
@@ -167,6 +180,7 @@ pub trait Scene: Sized {
     /// Fails if a lock is held or an invariant is violated.
     fn check(&self);
 
+    /// Returns the memory of the process and its child. Reading the memory populates pages.
     fn view(&mut self) -> View;
 
     /// Ends the scene. All its memory must be free.

@@ -26,6 +26,7 @@ const SPARES: u64 = BASE + (5 << 30);
 /// Address of the hog's VMAs, each of one page.
 const VMAS: u64 = BASE + (6 << 30);
 
+/// A world, the process that empties the caches of its engine, and the memory in use between scenes.
 pub struct ScarceWorld {
     pub world: World,
     /// Process that takes all free frames and VMAs from the caches of the engine.
@@ -106,7 +107,7 @@ impl ScarceWorld {
     /// frame.
     fn give_frames_back(&self) {
         let in_use = self.world.engine().soft_offline(self.frame);
-        assert!(in_use.is_err(), "a frame of the machine's was taken from it");
+        assert!(in_use.is_err(), "the engine took a frame that it does not own");
     }
 
     fn count(&self) -> (usize, usize, usize) {

@@ -26,6 +26,7 @@ pub const UNITS: u64 = 8;
 /// Distance in bytes to another range that needs page tables of its own.
 const FAR: u64 = 4 << 30;
 
+/// A process with a range of [`UNITS`] units at `BASE`, and the objects that operations need.
 pub struct Scene {
     stage: Stage,
     /// Name of the current operation.
@@ -62,6 +63,7 @@ impl Scene {
         BASE + FAR + unit * self.unit
     }
 
+    /// Returns shared memory of `units` units.
     pub fn shmem(&self, units: u64) -> Counted<File<Machine>> {
         let mapping = Mapping::new(self.world.engine(), Zeroes, units * self.unit, true).unwrap();
         File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap()

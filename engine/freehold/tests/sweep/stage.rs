@@ -14,6 +14,7 @@ use freehold::{
 };
 use std::{ops::Deref, sync::Arc};
 
+/// A world and the objects that the scenes with one kind of memory share.
 pub struct Stage {
     pub state: &'static State,
     scarce: ScarceWorld,

@@ -19,14 +19,18 @@ use freehold::{
     uffd::{Features, RegisterMode},
 };
 
+/// A kind of memory, and the machine on which its scenes run.
 pub struct State {
+    /// Name in failure messages and in `SWEEP_STATE`.
     pub name: &'static str,
     /// Bytes of a unit.
     pub unit: u64,
+    /// Creates the world of the scenes.
     pub world: fn() -> World,
     /// Features of the scene's userfaultfd if the memory is registered with it. Another thread then serves
     /// the pager's messages.
     pub features: Option<Features>,
+    /// Fills the range of a scene.
     pub build: fn(&mut Scene),
 }
 

@@ -36,7 +36,7 @@ fn c54_close_wakes_every_waiting_task() {
                 faults += u64::from(matches!(uffd.try_read(), Some(Message::Fault { .. })));
                 faults == 6
             });
-            // Some messages were read, the following ones are not.
+            // The messages of these tasks were read. The messages of the following two tasks stay unread.
             scope.spawn(|| assert_eq!(process.madvise(page(5), PAGE, Advice::PopulateRead), Ok(())));
             scope.spawn(|| process.munmap(page(12), 4 * PAGE).unwrap());
             until(|| uffd.zeropage(page(6), PAGE, FillMode::from_bits_retain(8)) == Err(UffdError::Changing));

@@ -146,9 +146,9 @@ pub const OPS: &[Op] = &[
         .once(),
     op("AddressSpace::mremap", "mremap that shrinks", |s| remap(s, (1, 5), 2, RemapFlags::empty(), 0)),
     op("AddressSpace::mremap", "mremap that keeps its source", |s| remap(s, (2, 3), 3, KEEP, s.far(0))),
-    op("AddressSpace::mremap", "mremap of nothing", |s| remap(s, (2, 0), 2, FIXED, s.far(0))),
+    op("AddressSpace::mremap", "mremap with an old length of zero", |s| remap(s, (2, 0), 2, FIXED, s.far(0))),
     // The mapping at a fixed target has been unmapped.
-    op("AddressSpace::mremap", "mremap over itself", |s| remap(s, (0, 3), 3, FIXED, s.at(4)))
+    op("AddressSpace::mremap", "mremap within the range", |s| remap(s, (0, 3), 3, FIXED, s.at(4)))
         .leaves(Left::Anything)
         .once(),
     op("AddressSpace::mlock", "mlock", |s| errno!(s.process.mlock(s.at(2), 4 * s.unit))).leaves(Left::Layout),
@@ -262,7 +262,7 @@ pub const OPS: &[Op] = &[
         let other = [IoVec { base: HOG, len: 32 }];
         transferred(s.process.process_vm_writev(&parts(s), &s.hog, &other), 32)
     }),
-    op("AddressSpace::process_vm_writev", "process_vm_writev to it", |s| {
+    op("AddressSpace::process_vm_writev", "process_vm_writev into the range", |s| {
         let own = [IoVec { base: HOG, len: 32 }];
         transferred(s.hog.process_vm_writev(&own, &s.process, &parts(s)), 32)
     })
