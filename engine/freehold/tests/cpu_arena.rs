@@ -2,8 +2,9 @@
 //! boundary makes way for a mapping that needs its addresses.
 //!
 //! Every scenario runs in a process whose changes are made by range writers only and whose mappings are
-//! placed by CPU, once with wide and once with narrow nodes of the VMA tree. The expected addresses decide.
-//! `range_writers.rs` tests claims, and its last test a claim in the way of a mapping that needs boundaries.
+//! placed by CPU, once with wide and once with narrow nodes of the VMA tree. The tests compare the addresses
+//! of mappings. `range_writers.rs` tests claims, and its last test a claim in the way of a mapping that needs
+//! boundaries.
 
 use crate::support::*;
 use freehold::{

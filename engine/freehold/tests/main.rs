@@ -8,7 +8,7 @@
 //! *design* (a value of `Locking::ALL`); `support/mod.rs` has the functions that run them. Where a test needs
 //! several tasks, these tasks are threads of the host. A test never depends on the speed of these threads: a
 //! gate (`support/gate.rs`) runs code at a chosen point of a call, or the test repeats until an event has
-//! occurred. Interleavings are explored in `lab/freehold-machine/tests/shuttle_engine`.
+//! occurred. `lab/freehold-machine/tests/shuttle_engine` explores the interleavings of short scenarios.
 //!
 //! Besides the assertions of a test, these oracles detect defects of the engine:
 //!

@@ -3,9 +3,8 @@
 //! rights to each key, which `set_rights` changes.
 //!
 //! `keyed` runs a scenario on every design, on a machine with protection keys. `denied` is the fault of a key
-//! and `forbidden` the fault of a mapping's rights. `mprotect.rs` of
-//! `lab/freehold-machine/tests/shuttle_engine` explores concurrent changes of rights. The last test changes a
-//! key while other threads use the page.
+//! and `forbidden` the fault of a mapping's rights. `lab/freehold-machine/tests/shuttle_engine/mprotect.rs`
+//! explores concurrent changes of rights. The last test changes a key while other threads use the page.
 
 use crate::support::*;
 use freehold::{

@@ -328,7 +328,7 @@ fn mapping_that_becomes_text_gets_the_probe() {
         process.check();
         assert_eq!(both(process, cpu), (trapped(PLACE), trapped(written + 100)));
         assert_eq!(process.load(cpu, start + written), Ok(9u64));
-        // The child shared the written page and is still data.
+        // The mapping of the child is still data. The child shared the written page.
         assert_eq!(both(&child, cpu), (bytes(PLACE), bytes(written + 100)));
         // After the text became writable again, existing breakpoints stay, new copies have none, and all can
         // be removed.

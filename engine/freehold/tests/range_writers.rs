@@ -4,8 +4,8 @@
 //! In most tests one range writer is stopped half-way: a reader of the VMA that it is going to change keeps
 //! it waiting while it holds its claim. A second call on a thread with a pending fatal signal (`unwaiting`)
 //! then returns `Killed` if it would have to wait. `is_claimed` tells whether a VMA is claimed. Every test
-//! runs with wide and with narrow nodes of the VMA tree. `ranges.rs` of
-//! `lab/freehold-machine/tests/shuttle_engine` explores the interleavings.
+//! runs with wide and with narrow nodes of the VMA tree.
+//! `lab/freehold-machine/tests/shuttle_engine/ranges.rs` explores the interleavings.
 
 use crate::support::*;
 use freehold::{

@@ -3,9 +3,9 @@
 //!
 //! An *attach* is the set of VMAs that one shmat has created; mprotect or munmap can cut it into parts. A
 //! removed segment is destroyed when its last attach ends, and no later call may attach it (C-71). The tests
-//! compare the number of attaches, the VMAs and the errors; every test runs on every design. `segments.rs` of
-//! `lab/freehold-machine/tests/shuttle_engine` explores concurrent attaches. Segments of huge pages are
-//! tested in `hugetlb/calls.rs`.
+//! compare the number of attaches, the VMAs and the errors. Most tests run on every design.
+//! `lab/freehold-machine/tests/shuttle_engine/segments.rs` explores concurrent attaches. Segments of huge
+//! pages are tested in `hugetlb/calls.rs`.
 
 use crate::support::{
     BASE, Counted, Locking, Machine, PAGE, Process, R, RW, Vcpu, World, anon, everywhere,

@@ -1,6 +1,6 @@
 //! Faults in one VMA by several threads and a concurrent writer of that VMA; the number of frames that a CPU
-//! requests at once; and the anon_vma that the first fault of a VMA chooses. The counts of pages, frames and
-//! VMAs decide.
+//! requests at once; and the anon_vma that the first fault of a VMA chooses. The tests check the counts of
+//! pages, frames and VMAs.
 
 use crate::support::*;
 use freehold::fault::Access;
@@ -45,8 +45,8 @@ fn c22_faults_and_writers_of_one_vma_all_complete() {
     world.end();
 }
 
-/// A CPU that only allocates frames fetches them in ever larger batches. A CPU that also frees frames keeps
-/// to small batches.
+/// A CPU that only allocates frames fetches them in ever larger batches. A CPU that also frees frames fetches
+/// only small batches.
 #[test]
 fn frame_batches_grow_until_a_frame_is_freed() {
     let world = World::with(16 << 20, Config::default());

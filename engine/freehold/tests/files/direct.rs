@@ -3,8 +3,8 @@
 //! only when it has no user left.
 //!
 //! `with_file` maps a file of `support/storage.rs` on every design. The storage records which pages were made
-//! persistent, and panics if it gets back a frame that is still in use. Concurrent cases are explored in
-//! `direct.rs` of `lab/freehold-machine/tests/shuttle_engine`.
+//! persistent, and panics if it gets back a frame that is still in use.
+//! `lab/freehold-machine/tests/shuttle_engine/direct.rs` explores concurrent cases.
 
 use crate::support::{
     ANON, BASE, Counted, File, Locking, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, anon,

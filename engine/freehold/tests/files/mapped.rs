@@ -3,8 +3,8 @@
 //!
 //! The file under test is on a disk whose pages contain their numbers and which stores written pages. This
 //! module has its own `World` and `Disk`, because the ones of `support/mod.rs` do not store written pages.
-//! `on_every_design` runs a test. The words that a program loads, the words on the disk and the number of
-//! writes decide. The tests with C-21 and C-26 run several threads.
+//! `on_every_design` runs a test. The tests check the words that a program loads, the words on the disk and
+//! the number of writes. The tests with C-21 and C-26 run several threads.
 
 use crate::support::failure::{Failure, at_every_allocation};
 use freehold::{

@@ -4,8 +4,8 @@
 //!
 //! A file gets its contents from a *pager*, which a test may implement itself: it counts or stores what the
 //! engine writes, or runs code in the middle of a read or write. Most tests run on every design, and
-//! `Mapping::check` recounts the pages of the cache. Truncation and write-back concurrent with faults are
-//! explored in `files.rs` and `file_moves.rs` of `lab/freehold-machine/tests/shuttle_engine`.
+//! `Mapping::check` recounts the pages of the cache. `lab/freehold-machine/tests/shuttle_engine/files.rs` and
+//! `file_moves.rs` explore concurrent cases.
 
 mod advice;
 mod cached_translations;

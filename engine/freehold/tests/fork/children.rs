@@ -1,6 +1,7 @@
 //! fork: the mappings that a child inherits, and copy-on-write between parent and child, also if fork fails
-//! or other threads store. Most scenarios run on every design. The words that each process loads afterwards
-//! decide, and in one test the number of frames in use. `held_pages.rs` tests pages that another task holds.
+//! or other threads store. Most scenarios run on every design. The tests check the words that each process
+//! loads afterwards, and in one case the number of frames in use. `held_pages.rs` tests pages that another
+//! task holds.
 
 use super::*;
 use freehold::{

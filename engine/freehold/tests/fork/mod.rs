@@ -1,7 +1,7 @@
 //! fork (`src/call/fork.rs`), and copy on write between parent and child (`src/fault/cow.rs`). fork with huge
 //! pages is tested in `huge/fork.rs` and `hugetlb/private.rs`, with pinned pages in `pins/fork.rs`, with a
-//! userfaultfd in `uffd/events.rs`. Concurrent cases are explored in `fork.rs` of
-//! `lab/freehold-machine/tests/shuttle_engine`.
+//! userfaultfd in `uffd/events.rs`. `lab/freehold-machine/tests/shuttle_engine/fork.rs` explores concurrent
+//! cases.
 
 mod children;
 mod held_pages;

@@ -198,8 +198,8 @@ fn c62_fault_ignores_an_entry_in_a_reused_table() {
         map(space, ANON, None);
         fault(space, THERE, Access::WRITE);
         let other = AddressSpace::new(engine, &SpaceConfig::default()).unwrap();
-        // All tables of the other space except the lowest one are in place, so its next table will reuse the
-        // freed one.
+        // The other space has all its tables except the lowest one. The next table that this space allocates
+        // is therefore the freed one.
         map(&other, ANON, None);
         fault(&other, THERE, Access::READ);
         other.madvise(BASE, HUGE, Advice::DontNeed).unwrap();

@@ -2,7 +2,7 @@
 //! `src/fault/shmem_mthp.rs`): allocation, sharing, splitting, reports and fallbacks. A block is a group of
 //! small pages that one access allocates together. Huge pages of pools are tested in `hugetlb/`.
 //!
-//! Every scenario runs on every design ([`each_way`]). [`present`] shows which entries of a range map small
+//! Most scenarios run on every design ([`each_way`]). [`present`] shows which entries of a range map small
 //! pages and which map a huge page. The tests write words to some pages ([`write_sample`]) and check them
 //! after each change ([`assert_sample`]); [`SAMPLE`] contains the pages next to the borders at which the
 //! tests cut. The TLBs of the machine keep stale translations until they are flushed.

@@ -3,7 +3,7 @@
 //!
 //! Each thread has a word of its own in every page, so it knows the expected contents of that word wherever
 //! the page is mapped. Seeds are fixed, but the interleaving is that of the host and differs between runs.
-//! `huge.rs` and `collapse.rs` of `lab/freehold-machine/tests/shuttle_engine` have smaller scenarios whose
+//! `lab/freehold-machine/tests/shuttle_engine/huge.rs` and `collapse.rs` have smaller scenarios whose
 //! schedules can be repeated.
 
 use super::*;

@@ -1,7 +1,7 @@
 //! Huge pages of pools (`src/hugetlb/`): mapping, sharing, copying, truncation, reservation and release.
 //! Transparent huge pages are tested in `huge/`, and huge pages with a userfaultfd in `uffd/pools.rs`.
 //!
-//! Every scenario runs on every design, with both designs of the locks of huge pages ([`everywhere`]). The
+//! Most scenarios run on every design, with both designs of the locks of huge pages ([`everywhere`]). The
 //! TLBs of the machine keep stale translations until they are flushed. At the end of a scenario all pages of
 //! the pool must be free and unreserved, so a leaked page or reservation fails the test. A *span* is the 1
 //! GiB that one table of huge pages covers; address spaces can share such a table.

@@ -2,8 +2,8 @@
 //! pins or copies the page. Neither the page nor its reservation is lost, and no task gets SIGBUS.
 //!
 //! The first user is stopped in the middle by a gate of `support/gate.rs`, or holds a pin. The owner then
-//! discards, stores to or truncates the page on another thread. The counts of the pool and the results of the
-//! calls decide.
+//! discards, stores to or truncates the page on another thread. The tests check the counts of the pool and
+//! the results of the calls.
 
 use super::{
     support::{gate::Gated, spawn_until_waiting, until},

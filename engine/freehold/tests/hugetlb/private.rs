@@ -65,8 +65,8 @@ fn owner_takes_the_page_of_a_child_if_the_pool_is_empty() {
     });
 }
 
-/// A pinned page to which a device stores stays with the parent, and is in use until the pin is dropped
-/// (hazards C-56, C-57).
+/// C-56, C-57: a pinned page stays with the parent, because a device may store to it. The page is in use
+/// until the pin is dropped.
 #[test]
 fn c56_c57_fork_copies_a_pinned_page_for_the_child() {
     everywhere(3, |world, process, cpu| {

@@ -1,7 +1,7 @@
 //! Shared mappings of files, and page tables that several processes share (`src/hugetlb/sharing.rs`). `two`
 //! sets up two processes with one shared table. The tests count page tables, to check when a process shares a
-//! table and when it gets one of its own, and count flushes after a table was unshared. `hugetlb.rs` of
-//! `lab/freehold-machine/tests/shuttle_engine` explores concurrent sharing.
+//! table and when it gets one of its own, and count flushes after a table was unshared.
+//! `lab/freehold-machine/tests/shuttle_engine/hugetlb.rs` explores concurrent sharing.
 
 use super::*;
 use freehold::{call::RemapFlags, space::Unmap};

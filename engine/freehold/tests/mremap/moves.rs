@@ -1,7 +1,7 @@
 //! mremap: moved, grown and shrunk mappings, the order of its errors, and moves that run out of memory. Most
-//! scenarios run on every design. Addresses are page numbers from `BASE` on (`remap`). The words at the old
-//! and the new address, the VMAs and the counts decide; the machine detects a stale translation of the old
-//! address.
+//! scenarios run on every design. Addresses are page numbers from `BASE` on (`remap`). The tests check the
+//! words at the old and the new address, the VMAs and the counts. The machine detects a stale translation of
+//! the old address.
 //!
 //! `range_writers.rs` compares the results of range writers, and `stack.rs` tests exec's stack move.
 
@@ -149,7 +149,7 @@ fn c45_dontunmap_leaves_an_empty_unlocked_source() {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
         process.mlock(BASE, 4 * PAGE).unwrap();
-        // C-45: the whole mapping, then a part of it. `check` recounts after each.
+        // C-45: the whole mapping, then a part of it. `check` recounts the pages after each move.
         assert_eq!(remap(process, 0, 4, 4, KEEP | FIXED, 100), Ok(100));
         process.check();
         assert_filled(process, cpu, BASE + 100 * PAGE, 4, 1);

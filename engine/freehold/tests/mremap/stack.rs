@@ -1,7 +1,7 @@
 //! exec's stack move (`src/call/stack_move.rs`). The stack moves downwards, and the new range may overlap the
 //! old one. A call that fails has no effect. Every second page of a stack contains its number (`fill_half`),
-//! so that a page at a wrong address is detected (`assert_half`). The tests run on every design, with shifts
-//! within a page table, into another table and by whole tables.
+//! so that a page at a wrong address is detected (`assert_half`). `support/failure.rs` injects the failures
+//! of the last test.
 
 use super::*;
 use freehold::{call::Advice, error::StackMoveError, space::Limits};
@@ -36,7 +36,7 @@ fn assert_half(process: &Process, cpu: &mut Vcpu, start: u64, pages: u64) {
     }
 }
 
-/// Shifts by less than the length of the stack, by its length and by more; within a page table, into another
+/// Moves stacks by less than their length, by their length and by more: within a page table, into another
 /// table, and by whole tables.
 #[test]
 fn stack_moves_with_its_pages() {

@@ -249,7 +249,7 @@ fn munmap_of_the_vdso_may_release_the_lock() {
     special_row("vdso", FREE, VmFlags::empty());
 }
 
-/// The memory of a crash dump.
+/// munmap of the memory of a crash dump, as /proc/vmcore maps it.
 #[test]
 fn munmap_of_foreign_frames_falls_back_in_step_1() {
     special_row("PFNMAP", SPECIAL, VmFlags::PFNMAP);

@@ -1,7 +1,7 @@
 //! munmap and the removal of mappings (`src/space/change/unmap.rs`): locks held in each step, refused calls,
-//! and state left behind. `docs/guide/munmap.md` describes the steps. Faults and other changes during a
-//! munmap are explored in `munmap.rs` of `lab/freehold-machine/tests/shuttle_engine`; `every_call/killed.rs`
-//! tests calls that wait for a closing range.
+//! and state left behind. `docs/guide/munmap.md` describes the steps.
+//! `lab/freehold-machine/tests/shuttle_engine/munmap.rs` explores faults and other changes during a munmap;
+//! `every_call/killed.rs` tests calls that wait for a closing range.
 
 mod balance;
 mod callers;

@@ -3,10 +3,10 @@
 //! are only recorded.
 //!
 //! A test creates the machine ([`Flat`]) and one or more spaces. [`Flat::load`] reads memory as any program
-//! does. The numbers of frames and regions in use decide; a *region* is the run of frames that one mapping,
-//! or several mappings of the same text, use. The machine fills freed frames with a pattern and checks the
-//! pattern at the next allocation, so it detects a store to freed memory. `nommu.rs` of
-//! `lab/freehold-machine/tests/shuttle_engine` explores concurrent calls.
+//! does. The tests check contents, and the numbers of frames and regions in use. A *region* is the run of
+//! frames of one mapping, or of several mappings of the same text. The machine fills freed frames with a
+//! pattern and checks the pattern at the next allocation, so it detects a store to freed memory.
+//! `lab/freehold-machine/tests/shuttle_engine/nommu.rs` explores concurrent calls.
 
 mod anonymous;
 mod files;

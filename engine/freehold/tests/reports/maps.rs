@@ -1,6 +1,6 @@
 //! The reports maps, smaps and pagemap: their text and figures, also while other threads change the mappings
-//! (C-70). Most scenarios run on every design and compare whole lines with those of Linux. `usage.rs` tests
-//! the figures of smaps in detail.
+//! (C-70). Most scenarios run on every design. The lines of maps are compared with those of Linux. `usage.rs`
+//! tests the figures of smaps in detail.
 
 use super::*;
 use freehold::{call::Advice, report::pagemap::PageKind, vma::flags::VmFlags};

@@ -1,6 +1,6 @@
-//! Reverse map walks (`src/rmap/walk.rs`), and migration of mapped pages (`src/rmap/migrate.rs`). Every
-//! scenario runs on every design, including those of the locks of files. The TLBs of the machine keep stale
-//! translations until they are flushed.
+//! Reverse map walks (`src/rmap/walk.rs`), and migration of mapped pages (`src/rmap/migrate.rs`). Most
+//! scenarios run on every design, including those of the locks of files ([`everywhere`]). The TLBs of the
+//! machine keep stale translations until they are flushed.
 //!
 //! `migrate` moves a page to another frame; `entries` counts the page-table entries that map it. The tests
 //! compare contents, counts and rights in all processes afterwards. One test makes random calls and compares

@@ -1,7 +1,7 @@
 //! Device memory as programs see it: mapped as a whole by mmap, or page by page by faults; private copies;
 //! merging, moving and splitting; and the calls that device memory refuses. `on_board` runs a scenario on
-//! every design with a driver in the given mode ([`whole`] or [`by_faults`]). The loaded words, the VMAs and
-//! the counts of hooks decide.
+//! every design with a driver in the given mode ([`whole`] or [`by_faults`]). The tests check the loaded
+//! words, the VMAs and the counts of hooks.
 
 use super::*;
 use freehold::{

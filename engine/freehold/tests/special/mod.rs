@@ -4,7 +4,7 @@
 //!
 //! Most tests use the board of `support/board.rs`, whose driver they configure and which counts the calls of
 //! its hooks. At the end of most tests, `Board::assert_closed` checks that every opened VMA was closed and
-//! that all private data was dropped. `special.rs` of `lab/freehold-machine/tests/shuttle_engine` explores
+//! that all private data was dropped. `lab/freehold-machine/tests/shuttle_engine/special.rs` explores
 //! concurrent cases.
 
 mod hooks;

@@ -79,8 +79,8 @@ impl Stage {
         {
             self.segment = Segment::new(self.world.engine(), 7, 4 * PAGE).unwrap();
         }
-        // The thread of a pager runs on another CPU, which keeps some of its frames. A huge page with a
-        // failed frame leaves its pool.
+        // The thread of a pager runs on another CPU, whose cache keeps some of the freed frames. A huge page
+        // with a failed frame leaves its pool.
         let may_stay = self.state.features.is_some() || self.world.engine().failed_frames() > 0;
         self.scarce.check_that_all_is_back(may_stay, || format!("{doing} of {}", self.state.name));
     }

@@ -4,8 +4,8 @@
 //!
 //! The tests run a program on one thread and its pager on another ([`with_pager`]). The pager reads the
 //! messages in order and answers them. Anonymous memory starts at `BASE`; [`page`] gives the address of a
-//! page. The messages, the results of the calls and the loaded words decide. `uffd.rs` of
-//! `lab/freehold-machine/tests/shuttle_engine` explores concurrent cases.
+//! page. The tests check the messages, the results of the calls and the loaded words.
+//! `lab/freehold-machine/tests/shuttle_engine/uffd.rs` explores concurrent cases.
 
 mod changes_during_fills;
 mod events;

@@ -1,6 +1,6 @@
 //! poll(2) of a userfaultfd, and the effect of signals on tasks that wait for the pager. A signal ends the
 //! wait of a fault, which is repeated after the handler. A wait inside a call ends only with a fatal signal.
-//! The results of the interrupted accesses and the queue of messages decide.
+//! The tests check the results of the interrupted accesses and the queue of messages.
 
 use super::*;
 use freehold::{call::Advice, platform::Host, remote::AccessMode};

@@ -1,6 +1,6 @@
 //! Operations of the sweep on files, segments, pools, and pages by frame number. They use the file, the
-//! segment and the board of the scene, or the frame that the first unit of the range maps. `memory.rs`
-//! describes the entries.
+//! segment and the board of the scene, or the frame at unit 1 of the range. `memory.rs` describes the
+//! entries.
 
 use super::{Left, Op, done, errno, filled, made, op};
 use crate::sweep::{board::OpenBoard, scene::Scene, *};
