@@ -1,11 +1,11 @@
 //! Range writers (`src/space/claim.rs`, `src/space/range_writer.rs`; `docs/guide/ranges.md`): which changes
 //! take no mmap lock, which claims a change waits for, and limits that range writers enforce exactly.
 //!
-//! In most tests one range writer is stopped half-way: a reader of the VMA that it is going to change keeps
-//! it waiting while it holds its claim. A second call on a thread with a pending fatal signal (`unwaiting`)
-//! then returns `Killed` if it would have to wait. `is_claimed` tells whether a VMA is claimed. Every test
-//! runs with wide and with narrow nodes of the VMA tree.
-//! `lab/freehold-machine/tests/shuttle_engine/ranges.rs` explores the interleavings.
+//! In most tests one range writer is stopped while it holds its claim: it has to wait for a reader of the VMA
+//! that it will change. A second call on a thread with a pending fatal signal (`unwaiting`) then returns
+//! `Killed` if it would have to wait. `is_claimed` tells whether a VMA is claimed. Every test runs with wide
+//! and with narrow nodes of the VMA tree. `lab/freehold-machine/tests/shuttle_engine/ranges.rs` explores the
+//! interleavings.
 
 use crate::support::*;
 use freehold::{

@@ -7,8 +7,8 @@
 //!
 //! The calls are those of `oom/calls.rs` and of the lists `NEEDING` and `LOOKING` below. `waits` states which
 //! calls wait for the mmap lock in which design; the test fails in both directions. In most tests the signal
-//! is pending already and takes effect at the call's first wait (`Task::interrupt_wait`), so no test needs a
-//! second thread to send it in time.
+//! is already pending when the call begins, and ends the first wait of the call (`Task::interrupt_wait`).
+//! These tests therefore need no second thread that sends the signal at the right moment.
 
 use super::{
     gate::Gated,

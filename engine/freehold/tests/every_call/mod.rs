@@ -1,9 +1,9 @@
 //! Properties that hold for every call: arguments, contexts, bounds, and the state that a call leaves if
 //! memory runs out or a signal arrives. `sweep/` combines the calls with many kinds of memory.
 //!
-//! A new public method needs an entry in `numbers.rs` if it takes numbers, in `lengths.rs` if Linux checks
-//! its length, and in `oom/calls.rs`, which `killed.rs` uses also. No test enforces these entries;
-//! `sweep/complete.rs` enforces the ones of the sweep.
+//! A new call that takes numbers belongs in `numbers.rs`, a call with a length also in `lengths.rs`, and a
+//! call that allocates or waits in `oom/calls.rs`, which `killed.rs` uses too. No test enforces these
+//! entries, but `sweep/complete.rs` enforces an entry in the sweep.
 
 mod contexts;
 mod edges;

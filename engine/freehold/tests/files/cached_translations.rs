@@ -7,9 +7,10 @@
 //! The bit is set again after the flush, because that write-back may have cleared it before the last store.
 //! Without both, a store to a file is lost.
 //!
-//! Each test stops an operation of `TAKING` or `ENDING` at its first flush, by a gate of `support/gate.rs`,
-//! and stores or runs a second operation there. The disk `Store` then shows which words were written. A new
-//! way to unmap a page, or to take away its right to write, belongs in these lists.
+//! Three tests stop each operation of `TAKING` at its first flush, by a gate of `support/gate.rs`, and store
+//! or run a second operation there. The disk `Store` then shows which words were written. Another test checks
+//! after each operation of `ENDING` that no CPU can use its cached translation. A new way to unmap a page, or
+//! to remove the right to write, belongs in these lists.
 
 use super::{
     gate::{Gate, Gated},

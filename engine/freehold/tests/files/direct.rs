@@ -97,7 +97,7 @@ fn store_after_each_write_back_makes_the_page_dirty() {
         process.store(cpu, at + PAGE, 10u64).unwrap();
         file.mapping().write_back((1..2).into()).unwrap();
         assert_eq!((storage.persisted(), storage.lasting(0)), (vec![1], 3));
-        // A stored page whose mapping is unmapped before the write-back.
+        // A page is stored to, and its mapping is unmapped before the write-back.
         process.munmap(at, PAGES * PAGE).unwrap();
         file.mapping().write_back((0..PAGES).into()).unwrap();
         assert_eq!(storage.lasting(0), 10);

@@ -383,7 +383,7 @@ fn page_is_written_back_once_per_dirtying() {
                 "a page whose write failed stays dirty"
             );
         }
-        // A stored page whose mapping is unmapped before the write-back.
+        // A page is stored to, and its mapping is unmapped before the write-back.
         process.store(cpu, at + 4 * PAGE_SIZE, 44u64).unwrap();
         process.munmap(at, 10 * PAGE_SIZE).unwrap();
         file.mapping().write_back((0..10).into()).unwrap();

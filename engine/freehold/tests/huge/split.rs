@@ -1,6 +1,6 @@
 //! Splitting of huge pages: a huge page is split when a part of it is unmapped, moved, discarded, guarded, or
-//! gets other rights. The remaining parts keep their contents. Each test changes the parts in `PARTS`, on a
-//! huge page whose translation two CPUs have cached (`filled`), and checks the sample pages and `present`. A
+//! gets other rights. The remaining parts keep their contents. Most tests change the parts in `PARTS`, on a
+//! huge page whose translation two CPUs have cached (`filled`), and check the sample pages and `present`. A
 //! call that can cut a huge page needs a test here.
 
 use super::*;

@@ -2,9 +2,9 @@
 //! together with all later allocations. A failed call has changed nothing that the pool or another process
 //! can see, and a second attempt succeeds.
 //!
-//! `CALLS` has the calls on the mappings of `Scene`. Its end checks that all pages of the pool are free. The
-//! designs rotate with the number of the failing allocation. Unlike `support/oom.rs`, this module does not
-//! compare contents.
+//! `CALLS` has the calls on the mappings of `Scene`. `Scene::end` checks that all pages of the pool are free.
+//! The designs rotate with the number of the failing allocation. Unlike `support/oom.rs`, this module does
+//! not compare contents.
 
 use super::{
     support::failure::{Failure, at_every_allocation},

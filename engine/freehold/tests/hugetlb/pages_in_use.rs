@@ -1,5 +1,5 @@
-//! Another task uses a huge page of a pool at the moment at which the owner needs it: it reads, migrates,
-//! pins or copies the page. Neither the page nor its reservation is lost, and no task gets SIGBUS.
+//! Another task reads, migrates, pins or copies a huge page of a pool at the moment at which the owner needs
+//! the page. Neither the page nor its reservation is lost, and no task gets SIGBUS.
 //!
 //! The first user is stopped in the middle by a gate of `support/gate.rs`, or holds a pin. The owner then
 //! discards, stores to or truncates the page on another thread. The tests check the counts of the pool and

@@ -1,8 +1,9 @@
 //! Page tables of five levels (format `X86_5`): user space ends at 2^56. Addresses above 2^47 are used only
 //! on request, by a hint or a fixed address above 2^47.
 //!
-//! `wide` runs a scenario on every design with both layouts. All other tests run on four levels, so a call
-//! that computes with the end of user space needs a case in `calls_accept_ranges_up_to_the_end_of_the_space`.
+//! `wide` runs a scenario on every design with both layouts. All other tests of this program run on four
+//! levels, so a call that computes with the end of user space needs a case in
+//! `calls_accept_ranges_up_to_the_end_of_the_space`.
 
 use super::*;
 use freehold::{

@@ -5,13 +5,15 @@
 //! Drivers kept a pointer to a VMA beyond the end of the lock, or confused "the first VMA that ends above" an
 //! address with the VMA at that address.
 //!
-//! In the engine, no hook gets a guard or a VMA, and no hook runs while a lock of an address space is held. A
-//! destructor that runs with the last VMA may make any call. A disk that reads or writes a page must not make
-//! such a call, because the locks of its file are held, and these come after the locks of an address space.
-//! The lock order checker reports such a call at once, and not only when two threads collide. The compiler
-//! ensures that no VMA outlives its guard; `src/space/locking.rs` has examples that must not compile.
+//! In the engine, no hook gets a guard or a VMA. The destructor of a file runs while no lock is held, also if
+//! the last VMA of the file is unmapped, and may make any call. A disk that reads or writes a page must not
+//! make such a call, because the locks of its file are held, and these come after the locks of an address
+//! space. The lock order checker reports such a call at once, and not only when two threads collide. The
+//! compiler ensures that no VMA outlives its guard; `src/space/locking.rs` has examples that must not
+//! compile.
 //!
-//! The disk `Meddler` calls back at a chosen event. Hooks of devices are tested in `special/hooks.rs`.
+//! The disk `Meddler` calls back at a chosen event. Hooks of devices, most of which run under locks of the
+//! address space, are tested in `special/hooks.rs`.
 
 use super::*;
 use freehold::{

@@ -1,6 +1,7 @@
 //! Truncation and hole punching of files that are mapped without an MMU, where the engine cannot revoke
-//! access to a mapped page. A call that would remove a page in use fails with `FillError::Busy` and changes
-//! nothing. The tests list the pages in the cache after each call.
+//! access to a mapped page. A call that would remove a page of a shared mapping fails with `FillError::Busy`
+//! and changes nothing. A private mapping keeps its frames although the file loses the pages. The tests list
+//! the pages in the cache after each call.
 
 use super::*;
 use freehold::{PageIndex, error::Errno, file::FillError};

@@ -1,4 +1,4 @@
-//! Readers that disturb no other task (`src/report/query.rs`, `src/space/speculate.rs`,
+//! Readers that make no other task wait (`src/report/query.rs`, `src/space/speculate.rs`,
 //! `src/space/arguments.rs`): queries for one VMA by address and properties, lookups without a lock, and the
 //! arguments of a program. The answers are compared with the list of VMAs that `maps` returns.
 //! `lab/freehold-machine/tests/shuttle_engine/speculative_lookup.rs` explores lookups during changes.

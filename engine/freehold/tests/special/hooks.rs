@@ -2,9 +2,9 @@
 //! is freed twice (C-30).
 //!
 //! Hooks that run under a lock must not change mappings: the tests with `should_panic` expect that the lock
-//! order checker reports such a call. They exist only in builds with debug assertions. The close hook runs
-//! without a lock and may make any call. The remaining tests count opened and closed VMAs, and check that
-//! invalid requests of a driver are refused.
+//! order checker reports such a call. These tests exist only in builds with debug assertions. The close hook
+//! runs without a lock and may make any call. The remaining tests count opened and closed VMAs, and check
+//! that invalid requests of a driver are refused.
 
 use super::*;
 use freehold::{

@@ -1,6 +1,6 @@
 //! Mappings with rules of the embedder (`src/file/kinds/special.rs`, `src/file/kinds/driver.rs`,
 //! `src/fault/special.rs`): device memory, a crash dump, the vdso. The embedder's *hooks* (`Driver`, `VmOps`)
-//! choose the frames and get a call when a VMA is opened, closed, split or moved.
+//! choose the frames, and are called when a VMA is opened, closed, split or moved.
 //!
 //! Most tests use the board of `support/board.rs`, whose driver they configure and which counts the calls of
 //! its hooks. At the end of most tests, `Board::assert_closed` checks that every opened VMA was closed and

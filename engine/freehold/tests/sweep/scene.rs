@@ -1,4 +1,5 @@
-//! A process with one range of memory of some kind, everything else that calls need, and a view of all of it.
+//! The scene of the sweep: a process with one range of memory of some kind, the other objects that calls
+//! need, and a view of the memory.
 //!
 //! `states.rs` fills the range with one kind of memory, and `ops/` has the operations that are tried on it.
 //! The harness (`support/oom.rs`) takes the view before and after a call whose allocations fail, and compares

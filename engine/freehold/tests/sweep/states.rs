@@ -1,7 +1,7 @@
 //! Kinds of memory (*states*) of the sweep: the contents of the range of eight units at the start of the
 //! scene, and its registration with a userfaultfd. A new state is one entry of [`STATES`]: a name, a function
 //! that fills the range, and if necessary a world, a size of the unit and the features of the userfaultfd.
-//! Each state multiplies the duration of the sweep by the number of operations.
+//! Each state adds one run of every operation to the sweep.
 
 use super::{
     board::Board,

@@ -2,8 +2,8 @@
 //! registered and supplied as a whole, and the counts of the pool are balanced afterwards.
 //!
 //! `in_pools` runs a scenario on every design and checks at the end that all pages of the pool are free.
-//! `in_pool` also maps and registers the memory, once private and once shared. `books` returns the counts of
-//! the pool. The order of errors is that of Linux. `hugetlb/` tests such memory without a pager.
+//! `in_pool` maps and registers private or shared memory. `books` returns the counts of the pool. The order
+//! of errors is that of Linux. `hugetlb/` tests such memory without a pager.
 
 use super::*;
 use freehold::{

@@ -5,7 +5,7 @@
 use super::*;
 use std::{collections::BTreeMap, rc::Rc};
 
-/// Expected contents of a page. No bytes stand for zeroes.
+/// Expected contents of a page. `None` in `bytes` stands for zeroes.
 #[derive(Clone)]
 pub struct Page {
     pub prot: Prot,
