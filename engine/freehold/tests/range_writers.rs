@@ -127,7 +127,7 @@ fn brk_waits_for_another_brk() {
                 assert_eq!(unwaiting(|| process.brk(to)), Err(Killed), "{:#x}", to.wrapping_sub(heap));
             }
             // The range that the break grows into is claimed. Addresses above the page that the break keeps
-            // free are not.
+            // free are not claimed.
             let map = |at| unwaiting(|| process.mmap(at, PAGE, RW, NEW, None, 0));
             for page in 1..3 {
                 assert_eq!(map(heap + page * PAGE), Err(MmapError::Killed));

@@ -178,7 +178,7 @@ fn c71_segment_is_destroyed_with_its_last_attach() {
         assert_eq!((segment.attached(), child.load(cpu, at + 2 * PAGE)), (1, Ok(1u64)));
         child.munmap(at, PAGES * PAGE).unwrap();
         assert!(segment.is_destroyed());
-        assert_eq!(segment.mapping().size(), 0, "the memory is not freed before the segment is forgotten");
+        assert_eq!(segment.mapping().size(), 0, "the memory of the destroyed segment was not freed");
         assert_eq!(process.shmat(segment, 0, NONE), Err(ShmatError::Removed));
         let never = Segment::new(world.engine(), 2, PAGE).unwrap();
         never.remove();

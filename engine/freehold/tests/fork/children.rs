@@ -21,7 +21,7 @@ fn fork(process: &Process, cpu: &Vcpu) -> Process {
 
 #[test]
 fn c56_parent_and_child_see_only_their_own_stores() {
-    // C-56, in both directions, with page tables in several places.
+    // C-56: neither process sees the stores of the other one. The pages lie under several page tables.
     everywhere(|_, process, cpu| {
         anon(process, BASE, 600);
         fill(process, cpu, BASE, 600, 1);

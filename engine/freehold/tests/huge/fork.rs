@@ -61,7 +61,7 @@ fn store_to_a_shared_huge_page_copies_one_small_page() {
             assert_sample(writer, cpu, BASE, 1, |page| page != 100);
             write_sample(writer, cpu, BASE, 3);
             assert_sample(reader, &mut other, BASE, 2, all);
-            // The zero page of both, and the unpopulated block.
+            // The zero page and the unpopulated block, in both processes.
             writer.store(cpu, BASE + HUGE, 5u64).unwrap();
             writer.store(cpu, BASE + 2 * HUGE, 6u64).unwrap();
             assert_eq!(reader.load::<u64>(&mut other, BASE + HUGE), Ok(0));

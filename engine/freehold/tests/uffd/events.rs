@@ -49,7 +49,7 @@ fn fork_event_gives_the_child_its_own_context() {
         assert_eq!(read, 8);
         assert_eq!(uffd.copy(page(1), &bytes(9), WAKE), Ok(PAGE), "the parent has a context of its own");
         assert_eq!((child.load(cpu, page(1)), process.load(cpu, page(1))), (Ok(8u64), Ok(9u64)));
-        // The context of the child is closed, and another one is never read.
+        // The pager closes the context of one child, and never reads the context of another child.
         drop(own);
         assert_eq!(child.load(cpu, page(2)), Ok(0u64));
         child.check();

@@ -136,7 +136,7 @@ fn copy_fills_the_page_cache_of_shared_memory() {
         process.store(cpu, page(18), 60u64).unwrap();
         assert_eq!(uffd.copy(page(2), &bytes(1), WAKE), Err(UffdError::Present));
         assert_eq!(process.load(cpu, page(2)), Ok(60u64));
-        // Beyond the end of the file.
+        // This page is beyond the end of the file.
         for at in [page(3), page(11)] {
             assert_eq!(uffd.copy(at, &bytes(1), WAKE), Err(UffdError::BadAddress));
             assert_eq!(uffd.zeropage(at, PAGE, WAKE), Err(UffdError::BadAddress));

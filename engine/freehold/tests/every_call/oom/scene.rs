@@ -2,8 +2,8 @@
 //!
 //! `calls.rs` has the calls that are made on a scene, and `support/oom.rs` the harness that makes their
 //! allocations fail. A [`Scene`] is built again for every call, on a [`Stage`] that outlives it. The calls
-//! name pages by their numbers in the drawing below. A change of the layout therefore changes the calls, and
-//! needs pages in `sample`, which lists the pages that are compared.
+//! name pages by their numbers in the drawing below. A change of the layout therefore needs changes of the
+//! calls and of `sample`, which lists the pages that are compared.
 
 use super::{
     calls::Call,
