@@ -61,7 +61,7 @@ fn hugetlb_file_of_another_engine_is_refused() {
     });
 }
 
-/// Hooks of a mapping whose pages have no frames: each hook has its default.
+/// A mapping without frames. All its hooks have their defaults.
 struct Nothing;
 impl VmOps<Machine> for Nothing {}
 

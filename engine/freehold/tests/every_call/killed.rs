@@ -6,9 +6,10 @@
 //! lock, and have changed nothing.
 //!
 //! The calls are those of `oom/calls.rs` and of the lists `NEEDING` and `LOOKING` below. `waits` states which
-//! calls wait for the mmap lock in which design; the test fails in both directions. In most tests the signal
-//! is already pending when the call begins, and ends the first wait of the call (`Task::interrupt_wait`).
-//! These tests therefore need no second thread that sends the signal at the right moment.
+//! calls wait for the mmap lock in which design. The test fails if a call waits without need, or does not
+//! wait although it has to. In most tests the signal is already pending when the call begins, and ends the
+//! first wait of the call (`Task::interrupt_wait`). These tests therefore need no second thread that sends
+//! the signal at the right moment.
 
 use super::{
     gate::Gated,

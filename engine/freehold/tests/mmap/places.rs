@@ -36,7 +36,7 @@ fn c38_mmap_returns_the_requested_address() {
             for page in [0, 4, 2, 1, 3, 5, 100] {
                 assert_eq!(place(process, BASE + page * PAGE, PAGE, flags), BASE + page * PAGE);
             }
-            // Large mappings too, wherever the hint is.
+            // A large mapping also gets the address of its hint.
             for at in [BASE + 1000 * PAGE, BASE + 0x40_1000_0000] {
                 assert_eq!(place(process, at, 2 * HUGE, flags), at);
             }
