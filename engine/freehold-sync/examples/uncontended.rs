@@ -1,5 +1,9 @@
-//! Measures the locks without contention. Run with `cargo run --release -p freehold-sync --features std-host
-//! --example uncontended`.
+//! Measures the locks without contention: one thread takes and releases each lock two million times. For each
+//! lock the program prints the nanoseconds per operation of the fastest of seven runs, and first those of one
+//! atomic read-modify-write.
+//!
+//! Run with `cargo run --release -p freehold-sync --features std-host --example uncontended`. No test reads
+//! the numbers. To measure another operation, add a line `measure(...)` at the end of `main`.
 
 #[cfg(not(loom))]
 fn main() {

@@ -1,10 +1,15 @@
 //! The atomics that every crate of the engine uses.
 //!
-//! They are the CPU's own atomics, or loom's under `cfg(loom)`, shuttle's under `cfg(shuttle)`, those of
-//! virtual time under `cfg(sim)`. The unit tests of this crate use the atomics of `axioms`.
+//! They are the CPU's own atomics in a normal build, those of loom under `cfg(loom)`, those of shuttle under
+//! `cfg(shuttle)`, and those of virtual time under `cfg(sim)`. The unit tests of this crate use the atomics
+//! of `axioms`.
 //!
-//! Only this file distinguishes these builds. It also has everything else that depends on the build:
-//! constants that are smaller under the checkers, so that a test reaches rare paths within a few steps.
+//! Only this file distinguishes these builds (besides test hosts, test modules and a few files that
+//! `MAY_ASK_FOR_CHECKERS` in `xtask/tests/tidy.rs` lists). So everything else that depends on the build is
+//! here too: constants that are smaller under the checkers, so that a test reaches rare paths within a few
+//! steps.
+//!
+//! Code of the engine must not import atomics from `core`, because the checkers do not see accesses to those.
 
 /// A field of a record that a lock guards. The simulation (`cfg(sim)`) observes accesses to it like accesses
 /// to an atomic; in any other build it is an ordinary `Cell`.

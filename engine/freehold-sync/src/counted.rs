@@ -7,8 +7,8 @@
 //! is never freed. [`Weak::upgrade`] and [`Counted::get_unless_zero`] refuse to add a reference to a
 //! saturated count.
 //!
-//! Dropping a reference may end the object and free its memory, so a task must not drop the last
-//! reference under a spin lock.
+//! Dropping a reference may end the object and free its memory, so a task must not drop the last reference
+//! under a spin lock. `counted/tests.rs` tests every kind of reference, and counts near the limit.
 #![expect(unsafe_code, reason = "a reference count decides when the object is freed")]
 
 use crate::atomic::{AtomicUsize, Ordering, fence};

@@ -1,4 +1,10 @@
-//! Errors whose messages are the documentation of their variants.
+//! Errors whose messages are the documentation of their variants: the macro
+//! [`error_enum!`](crate::error_enum).
+//!
+//! The engine's crates define their error enums with this macro. So the first paragraph of a variant is text
+//! that users read, and some tests compare it. The build fails if that paragraph is not one sentence. The
+//! tests in `freehold/tests/every_call/messages.rs` fail if two variants of an enum have the same message, or
+//! if an error type is missing in the list there.
 
 use core::fmt;
 

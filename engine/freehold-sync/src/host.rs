@@ -1,4 +1,13 @@
-//! The services that the locks need from the embedding kernel.
+//! The services that the locks need from the embedding kernel: [`Host`], with waiting, CPU numbers, time and
+//! grace periods.
+//!
+//! Every lock is generic over its host. An embedder implements the trait, which `Platform` of
+//! `freehold-vmspace` extends; `freehold-kit` has an implementation of grace periods. The hosts of tests are
+//! in `testing`, and the test machine in `lab/freehold-machine`.
+//!
+//! The contract of `Host` is part of the safety of the engine: lookups without locks rely on grace periods,
+//! and per-CPU values on [`Host::with_cpu`]. A function that is added needs a default implementation, or a
+//! change of every host.
 #![expect(unsafe_code, reason = "an implementation must keep the contract on grace periods and CPU numbers")]
 
 use crate::atomic::AtomicU32;

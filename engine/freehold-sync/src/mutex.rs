@@ -1,7 +1,8 @@
 //! A mutex on which tasks sleep.
 //!
-//! The mutex has no read mode. It exists for comparison with [`RwSem`](crate::RwSem). An object may contain
-//! both a mutex and an `RwSem`, so the user of the mutex passes the rank and the statistics to each call.
+//! The mutex has no read mode. It exists for comparison with [`RwSem`](crate::RwSem): `FileRmap` of the
+//! engine selects one of the two as the lock over the VMAs of a file. The object contains both, so the caller
+//! passes the rank and the statistics to each call.
 //!
 //! | word | meaning | transitions |
 //! | --- | --- | --- |

@@ -11,6 +11,10 @@
 //!
 //! The checker works with debug assertions only; without them its calls are empty. The host keeps the record
 //! of the locks that a task holds ([`Host::lock_context`]).
+//!
+//! A new rank goes to its place in [`Rank`], in the list of all ranks, and in part 1 of
+//! `docs/guide/locking.md`, which `xtask/tests/tidy.rs` compares with the enum. `tests/ranks.rs` tests the
+//! checker.
 
 use crate::host::Host;
 use core::cell::Cell;

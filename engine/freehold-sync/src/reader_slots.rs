@@ -7,7 +7,8 @@
 //!
 //! Every change is a read-modify-write, and every access that finds a word free acquires. So the accesses of
 //! earlier readers in this slot happen before everything that a task does after it finds the slot free.
-//! [`vma_lock`](crate::vma_lock) describes the protocol.
+//! [`vma_lock`](crate::vma_lock) describes the protocol; `vma_lock/read.rs` and `vma_lock/write.rs` are its
+//! two sides. The orders of the accesses here are tested by `axioms/slots.rs`, not by loom.
 
 use crate::atomic::{AtomicUsize, Ordering, const_unless_loom};
 use crate::counted::Shared;

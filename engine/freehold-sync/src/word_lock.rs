@@ -1,4 +1,5 @@
-//! A sleeping lock of one word, for objects that exist in large numbers.
+//! A sleeping lock of one word, for objects that exist in large numbers: the lock of each frame
+//! (`freehold-vmspace`). `tests/loom_small.rs` tests it.
 //!
 //! | word | meaning | transitions |
 //! | --- | --- | --- |

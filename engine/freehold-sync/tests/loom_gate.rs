@@ -1,6 +1,11 @@
-//! Tests of range writers and holders of the mmap lock, under all schedules and all orders that the memory
-//! model allows. The shared data are two `things`: each range writer has claimed one of them, and holders of
-//! the lock read both.
+//! Tests of range writers and holders of the mmap lock (`mmap_lock/gate.rs`), under all schedules and all
+//! orders that the memory model allows.
+//!
+//! The shared data are two `things`. A range writer accesses one of them, as if it had claimed it; a holder
+//! of the lock accesses both. loom reports concurrent accesses to a thing as a race. `words` are for
+//! speculation, which reads without a lock. A test with three threads bounds the number of preemptions, so
+//! that it takes seconds. To add a case, spawn a closure for each further thread and let the test's own
+//! thread act as well.
 #![cfg(loom)]
 
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -1,8 +1,9 @@
-//! Tests of the reader/writer lock under all schedules and all orders that the memory model allows.
+//! Tests of the reader/writer lock (`RwSem`) under all schedules and all orders that the memory model allows.
 //!
 //! Every test keeps its data in cells that loom checks. loom reports an admission without acquire (hazard
-//! C-5) or an unlock without release as a race, and a lost wake-up as a deadlock. The tests with three
-//! threads bound the number of preemptions.
+//! C-5) or an unlock without release as a race, and a lost wake-up as a deadlock. At the end of a test, the
+//! lock must be free. The tests with three threads bound the number of preemptions. `threads.rs` tests the
+//! same lock with real threads and many steps.
 #![cfg(loom)]
 
 use freehold_sync::testing::{LoomHost, model, model_bounded};
@@ -26,6 +27,7 @@ impl Shared {
         Self::gathering(0)
     }
 
+    /// Creates a free lock under which up to `writers` waiting writers may overtake waiting readers.
     fn gathering(writers: u32) -> Arc<Self> {
         Arc::new(Shared {
             lock: RwSem::new(Rank::Mmap).with_passing_writers(writers),
@@ -43,6 +45,7 @@ impl Shared {
         self.data.with_mut(|data| unsafe { *data += 1 });
     }
 
+    /// Returns true if no task holds the lock or waits for it.
     fn is_free(&self) -> bool {
         self.lock.try_write().is_some() && self.lock.try_read().is_some()
     }
@@ -314,9 +317,9 @@ fn c72_reader_behind_a_killed_writer_joins_the_present_reader() {
     });
 }
 
-/// The release of the first writer admits a reader, which may not have noticed its admission yet. Then the
-/// second writer is killed and admits the readers behind it. The first reader must still find that it is
-/// admitted.
+/// The release of `guard` flips the phase and so admits `reader`, which may still be asleep. `writer` is
+/// killed while another reader, `look` of this thread, waits behind it. A second flip for that reader would
+/// hide the first flip from `reader`, so the killed writer must not flip the phase.
 #[test]
 fn c72_killed_writer_between_two_batches_of_readers_loses_no_reader() {
     model_bounded(2, || {

@@ -1,5 +1,9 @@
-//! Tests of the spin lock, the mutex, the word lock and speculation, under all schedules and all orders that
-//! the memory model allows.
+//! Tests of the spin lock, the mutex, the word lock, the sequence number of the mmap lock, and the grace
+//! periods of `LoomHost`, under all schedules and all orders that the memory model allows.
+//!
+//! The guarded value is a [`Watched`] cell, so loom reports an access that a lock does not order. The larger
+//! locks have files of their own: `loom_rwsem.rs`, `loom_gate.rs` and `loom_vma/`. To test another small lock
+//! with three threads, pass its functions to [`three`].
 #![cfg(loom)]
 
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -1,7 +1,10 @@
 //! Tests of the locks with real threads: exclusion, fairness, kills, counters.
 //!
 //! The tests in `loom_*.rs` try every schedule of a few steps. The tests here run many steps, with threads
-//! that really sleep and are killed. Most of them check data that the lock must keep consistent.
+//! that really sleep and are killed. Most of them check data that the lock must keep consistent ([`Twins`]).
+//!
+//! No test depends on time. A test that needs a thread to be asleep waits until the lock's `Debug` output
+//! shows the waiter (`until`). Miri runs the same tests with fewer steps.
 
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold_sync::counted::Counted;
@@ -34,6 +37,7 @@ impl Twins {
     }
 }
 
+/// Waits until the `Debug` output of the lock contains `part`, for example a number of waiters.
 fn until(lock: &RwSem<StdHost>, part: &str) {
     while !format!("{lock:?}").contains(part) {
         thread::yield_now();

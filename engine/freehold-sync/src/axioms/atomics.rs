@@ -1,6 +1,12 @@
 #![allow(missing_docs, reason = "as in the standard library")]
-//! The atomics of the unit tests: those of the CPU, except while a thread of an [explored](super) program
-//! runs.
+//! The atomics of the unit tests. `atomic.rs` imports them in place of those of `core`.
+//!
+//! While a thread of an [explored](super) program runs, each access goes to `perform` in `run.rs`, and the
+//! word in memory keeps its initial value. At all other times an access is that of the CPU. `AtomicBool`,
+//! `AtomicI64`, `AtomicPtr`, `AtomicU8` and `AtomicU16` are always the CPU's: the checker does not see them,
+//! so code that an explored program runs must not rely on their order.
+//!
+//! The types have the methods that this crate uses. A lock that needs another method adds it here.
 
 pub use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, Ordering};
 

@@ -1,4 +1,12 @@
-//! An execution as a graph of events, and the axioms that the graph must satisfy.
+//! An execution as a graph of events, and the axioms of the memory model that the graph must satisfy.
+//!
+//! `explore` in `mod.rs` builds graphs: [`Graph::extend`] adds one operation of a thread in every possible
+//! way, [`Graph::order`] rejects a graph that the model forbids, and [`Graph::race`] finds a data race. The
+//! [module above](super) names the model and its source. An event is an access or a fence; an *update* is a
+//! read-modify-write.
+//!
+//! Relations are sets of bits, one row for each event: bit `b` of row `a` is set if `a` precedes `b`. The
+//! tests in `litmus.rs` fail if an axiom is too weak or too strong.
 
 use crate::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -8,7 +16,7 @@ use std::vec::Vec;
 /// Maximum number of events of an execution, with initial values: a row of a relation is a `u64`.
 pub(super) const MAX_EVENTS: usize = 64;
 
-/// The next operation of a thread.
+/// The next operation of a thread: an access to a word, or a fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Op {
     /// Address of the word; 0 for a fence.
@@ -22,6 +30,7 @@ pub(super) struct Op {
     pub plain: bool,
 }
 
+/// The effect of an operation on its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Fence,
@@ -41,6 +50,7 @@ pub(super) enum Action {
     },
 }
 
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Initial,
@@ -50,6 +60,7 @@ enum Kind {
     Update,
 }
 
+/// An operation that has been performed, or the initial value of a word.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     /// `None` for an initial value.
@@ -95,6 +106,7 @@ impl Event {
             && matches!(self.order, Ordering::Acquire | Ordering::AcqRel | Ordering::SeqCst)
     }
 
+    /// Returns true if the event is part of the total order of `SeqCst`.
     fn is_total(&self) -> bool {
         !self.plain && self.kind != Kind::Initial && self.order == Ordering::SeqCst
     }
@@ -222,8 +234,7 @@ impl Graph {
         self.events.iter().enumerate().map(row).collect()
     }
 
-    /// Returns happens-before if the model allows the execution, and `None` otherwise; see the [module
-    /// above](super).
+    /// Returns the relation happens-before if the model allows the execution, and `None` otherwise.
     pub fn order(&self) -> Option<Relation> {
         let before = self.relation(|a, first, b, second| {
             second.thread.is_some() && (first.thread.is_none() || (first.thread == second.thread && a < b))

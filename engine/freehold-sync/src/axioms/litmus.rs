@@ -1,4 +1,10 @@
 //! Tests of the checker itself: programs from the literature whose allowed results are known.
+//!
+//! A test passes threads and one result of each thread to [`allows`], and asserts whether the model allows
+//! these results together. Message passing uses [`explore`] or [`check`] directly, because its error is a
+//! data race. A wrong axiom in `graph.rs` fails here. The tests in `slots.rs` rely on these axioms.
+//!
+//! To add a case, write each thread as a closure that returns its result, a number below `u32::MAX`.
 
 use super::{Explored, Plain, Thread, atomics::fence, check, explore};
 use crate::atomic::{
@@ -8,8 +14,8 @@ use crate::atomic::{
 use core::cell::Cell;
 use std::{string::String, vec::Vec};
 
-/// Returns true if the threads may end with these results. Each thread stores its result in a word, and one
-/// more thread waits for all results.
+/// Returns true if some execution ends with exactly these results. Each thread stores its result in a word of
+/// its own, and one more thread waits until all results are stored.
 fn allows(threads: &[&dyn Fn() -> u32], results: &[u32]) -> bool {
     let words: Vec<AtomicU32> = threads.iter().map(|_| AtomicU32::new(0)).collect();
     let reached = Cell::new(false);

@@ -14,10 +14,14 @@
 //! values that its earlier reads returned. Programs are small: two or three threads, [`graph::MAX_EVENTS`]
 //! events.
 //!
-//! Accesses to a word that only one thread uses are performed at once, without interleaving.
+//! An access to a word that only one thread uses is performed at once, without interleaving.
 //!
 //! The model has no spurious failures of weak exchanges and no wake-ups. A wait ends when the word differs,
 //! and orders nothing.
+//!
+//! `graph.rs` has executions and axioms, `run.rs` runs the code of threads, and `atomics.rs` has the facade.
+//! The tests are in `litmus.rs` (of the checker) and `slots.rs` (of the VMA lock). Their number of threads
+//! and events must stay small: the number of executions grows exponentially with both.
 
 pub(crate) mod atomics;
 mod graph;
@@ -38,17 +42,21 @@ use std::vec::Vec;
 /// A thread of a program. It must act the same whenever its reads return the same values.
 type Thread<'a> = &'a dyn Fn();
 
-/// Number of complete executions of a program, and of partial executions that were explored.
+/// The result of exploring a program.
 #[derive(Clone, Copy, Debug, Default)]
 struct Explored {
+    /// Number of executions in which all threads finish.
     complete: usize,
+    /// Number of executions, with partial ones.
     begun: usize,
 }
 
 /// The words that only one thread has accessed so far, and the words that several threads have accessed.
 #[derive(Debug, Default)]
 struct Words {
+    /// The first thread that accessed each word, by the address of the word.
     owners: HashMap<usize, usize>,
+    /// The addresses of the words that several threads have accessed.
     shared: HashSet<usize>,
 }
 
@@ -83,6 +91,8 @@ fn explore(threads: &[Thread<'_>]) -> Result<Explored, String> {
     }
 }
 
+/// Explores with the knowledge about words so far. Returns `None` if a word that was treated as private is
+/// shared.
 fn explore_with(threads: &[Thread<'_>], words: &mut Words) -> Result<Option<Explored>, String> {
     let mut explored = Explored::default();
     let mut seen = HashSet::new();

@@ -1,4 +1,10 @@
-//! Runs a thread's code from the start, with the values that its reads returned, up to its next event.
+//! Finds the next event of a thread: [`next_step`] runs the thread's code from the start, and each access
+//! returns the value that the graph has for it. The first access that is not in the graph yet is the next
+//! event; there the run ends, by unwinding.
+//!
+//! `explore` in `mod.rs` calls [`next_step`] for every graph and thread. The atomics in `atomics.rs` and the
+//! fields of type [`Plain`] call [`perform`]. The code of a thread must depend on nothing but the values that
+//! it reads: a run repeats all earlier accesses in the same order.
 
 use super::graph::{Action, Graph, Op};
 use crate::atomic::Ordering;
@@ -19,11 +25,13 @@ struct Run {
     thread: usize,
     /// The values that the thread's earlier events have read.
     reads: Vec<u64>,
+    /// Number of accesses of this run so far.
     at: usize,
-    /// The event that is not yet in the graph. Once it is set, the thread unwinds. Guards that are dropped
-    /// during the unwinding access the words as this thread has left them, and no other thread sees these
+    /// The access that is not yet in the graph. Once this field is set, the thread unwinds. Guards that are
+    /// dropped during the unwinding access the words as this thread has left them. No other thread sees these
     /// accesses.
     next: Option<Op>,
+    /// The values of the words as this thread has last seen or written them.
     words: HashMap<usize, u64>,
 }
 
@@ -78,6 +86,7 @@ pub(super) fn perform(op: Op) -> Option<u64> {
     Some(read)
 }
 
+/// Returns the value of a word after `action` has read `read` from it.
 fn after(action: Action, read: u64) -> u64 {
     match action {
         Action::Fence | Action::Load | Action::LoadNot(_) => read,

@@ -1,4 +1,11 @@
-//! Tests of the shipped VMA lock with readers in slots.
+//! Tests of the shipped VMA lock with readers in slots, in every execution that the C11 memory model allows.
+//!
+//! A reader that enters a slot and a writer that looks for readers rely on the total order of four `SeqCst`
+//! accesses (`vma_lock/mod.rs`, "The slots"). loom cannot check that order; the [checker above](super) can.
+//! Each test builds a [`World`], runs a reader and a writer with [`check`], and asserts that at least one
+//! execution used a slot. If one of the four accesses is weaker, the accesses to `World::data` are a data
+//! race and the test fails. To add a case, write one closure for each thread; three threads are the limit
+//! ([`Model`]).
 
 use super::{Model, Plain, check};
 use crate::counted::Counted;

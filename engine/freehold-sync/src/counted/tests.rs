@@ -1,4 +1,10 @@
-//! Tests of every kind of reference, on several threads, and of counts near their maximum.
+//! Tests of every kind of reference to a `Counted` object, on several threads, and of counts near their
+//! maximum.
+//!
+//! [`Ends`] counts how often the object was ended and dropped: each must happen once, with the last
+//! reference. A test of a limit stores a large number into the count directly, and stores the true number
+//! before it drops the last reference, so that nothing leaks. Miri and the sanitizers check the accesses of
+//! the tests with threads.
 #![expect(unsafe_code, reason = "converts a word back to a reference")]
 
 use super::*;
@@ -33,6 +39,7 @@ fn object() -> (Counted<Object>, Arc<Ends>) {
     (Counted::try_new(Object(ends.clone())).unwrap(), ends)
 }
 
+/// Returns true if the object was ended and dropped, each once.
 fn is_gone(ends: &Ends) -> bool {
     let (ended, dropped) = (ends.ended.load(Ordering::Relaxed), ends.dropped.load(Ordering::Relaxed));
     assert_eq!(ended, dropped);
@@ -55,7 +62,7 @@ fn reference_survives_conversion_to_a_word_and_back() {
     assert!(is_gone(&ends));
 }
 
-/// Upgrades weak references while the object is dropped. Miri and the sanitizers check the accesses.
+/// Upgrades weak references while another thread drops the object.
 #[test]
 fn weak_references_are_upgraded_while_the_object_is_dropped() {
     let (counted, ends) = object();

@@ -1,5 +1,10 @@
 //! The lock of an address space: [`MmapLock`], a reader/writer lock and a sequence number.
 //!
+//! The lock guards the set of VMAs. A task takes the lock for reading ([`MmapReadGuard`]), takes it for
+//! writing as the exclusive writer ([`MmapWriteGuard`]), or enters its gate as a range writer
+//! ([`MmapRangeWriteGuard`], `gate.rs`). Functions of [`VmaLock`](crate::VmaLock) and of the engine take
+//! these guards as a proof. The tests `loom_small`, `loom_gate` and `loom_vma` check this module.
+//!
 //! # The sequence number
 //!
 //! | value | meaning | transition |
@@ -48,6 +53,7 @@ pub struct MmapLock<H: Host> {
     gate: Gate,
 }
 
+/// The part of an mmap lock that every fault reads.
 struct ReadByFaults<H: Host> {
     /// The sequence number. Written by the holder of the write lock.
     seq: AtomicU32,
@@ -66,7 +72,7 @@ impl<H: Host> ReadByFaults<H> {
 /// Guard of an mmap lock held for reading. No VMA is mapped, unmapped or changed while it exists. Releases
 /// the lock when dropped.
 ///
-/// The guard cannot outlive its lock:
+/// The compiler rejects a guard that outlives its lock:
 ///
 /// ```compile_fail,E0505
 /// # use freehold_sync::{Host, MmapLock};

@@ -1,4 +1,13 @@
-//! The protocol of the reader/writer lock: the steps that the [module head](super) describes, without guards.
+//! The protocol of the reader/writer lock, without guards, ranks and statistics, which `mod.rs` adds.
+//!
+//! [`RwSem`](super::RwSem) and the external rwsem of a VMA (`vma_lock/external_rwsem.rs`) use this type. The
+//! [module head](super) describes the state word, the words that tasks sleep on, and which accesses pair.
+//! `word.rs` computes values of the state word; only this file reads and exchanges it.
+//!
+//! A change of the state that obliges the task to wake others or to hand the lock over is one
+//! read-modify-write, and the wake-up follows at once: a task must never return between the two.
+//! `tests/loom_rwsem.rs` runs this code in all schedules, `raw/tests.rs` tests the limits of the counts, and
+//! `tests/threads.rs` the fairness.
 
 use super::word::{READER, Word};
 use crate::atomic::{
@@ -8,10 +17,12 @@ use crate::atomic::{
 use crate::host::{Host, Killed};
 use core::marker::PhantomData;
 
-/// The course of an acquisition: it found the lock free, or had to wait.
+/// The way in which a task acquired the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
+    /// The first attempt succeeded.
     Fast,
+    /// The task spun or slept.
     Slow,
 }
 
@@ -126,6 +137,8 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 
+    /// Ends the doubt of a reader: the reader holds the lock afterwards, or is in the queue, or has removed
+    /// its addition.
     fn settle_slow_read(&self) -> SlowRead {
         // Acquire, here and on failure below: this load may admit a reader in doubt that finds no writer, so
         // it pairs with the release of the writer that left (hazard C-5).
@@ -175,6 +188,7 @@ impl<H: Host> RawRwSem<H> {
         false
     }
 
+    /// Waits, as a reader in the queue, until the reader holds the lock.
     fn wait_for_phase_after(&self, queued: Word, wait: Wait) -> Result<(), Killed> {
         for _ in 0..SPINS_BEFORE_SLEEP {
             if self.is_admitted(queued) {
@@ -345,6 +359,7 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 
+    /// Waits, as a writer in the queue, until the lock is granted to this writer.
     fn wait_for_token(&self, wait: Wait) -> Result<(), Killed> {
         for _ in 0..SPINS_BEFORE_SLEEP {
             if self.take_token() {
@@ -372,6 +387,8 @@ impl<H: Host> RawRwSem<H> {
         result
     }
 
+    /// Takes the grant of the lock, if there is one. Returns true if this task now holds the lock for
+    /// writing.
     #[inline]
     fn take_token(&self) -> bool {
         // The load keeps the cache line shared among waiters. Acquire: pairs with the release in `hand_over`.
@@ -482,6 +499,7 @@ impl<H: Host> RawRwSem<H> {
 
     // ---- waking ----
 
+    /// Makes the queued readers look at the state word again.
     #[cold]
     fn wake_readers(&self) {
         // Release: pairs with the acquire in `wait_for_phase_after`.
@@ -489,6 +507,8 @@ impl<H: Host> RawRwSem<H> {
         H::wake_all(&self.read_event);
     }
 
+    /// Stores the token for a queued writer, and wakes one. The caller has granted the lock in the state
+    /// word.
     #[cold]
     fn hand_over(&self) {
         // Release: pairs with the acquire in `take_token`. Also passes on what earlier readers and writers

@@ -1,10 +1,10 @@
 //! Lock statistics: how often tasks acquire a lock, how long they wait for it, and how long they hold it.
 //!
-//! A lock keeps statistics if it gets a [`LockStats`] when it is created. Without statistics, the cost is one
-//! branch that always has the same result. Every CPU counts in its own cells, without read-modify-writes,
-//! after the lock is released. [`LockStats::snapshot`] adds the cells up.
+//! A lock keeps statistics if it gets a [`LockStats`] when it is created; several locks may share one.
+//! Without statistics, the cost is one branch that always has the same result. Every CPU counts in its own
+//! cells, without read-modify-writes, after the lock is released. [`LockStats::snapshot`] adds the cells up.
 //!
-//! | recorded | for which users |
+//! | recorded | counted for |
 //! | --- | --- |
 //! | acquisitions | every reader and writer |
 //! | contended acquisitions, and the time waited | those that did not acquire the lock at once |
@@ -32,6 +32,7 @@ use histogram::LiveHistogram;
 pub(crate) enum Mode {
     Read,
     Write,
+    /// Held by a writer that has become a reader.
     Downgraded,
 }
 
@@ -84,6 +85,7 @@ impl<H: Host> LockStats<H> {
         sum
     }
 
+    /// Counts an acquisition, and the nanoseconds waited if the task had to wait.
     #[cold]
     fn note_acquired(&self, mode: Mode, waited: Option<u64>) {
         let side = usize::from(mode == Mode::Write);
@@ -97,6 +99,7 @@ impl<H: Host> LockStats<H> {
         });
     }
 
+    /// Records that the lock was held for `ns` nanoseconds.
     #[cold]
     fn note_held(&self, mode: Mode, ns: u64) {
         self.cells.with(|cell| cell.held[mode as usize].record(ns));

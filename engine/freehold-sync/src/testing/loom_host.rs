@@ -1,4 +1,15 @@
-//! A host whose every step is visible to loom.
+//! [`LoomHost`]: the host of tests under loom. Each step of the host is one that loom schedules. [`model`]
+//! and [`model_bounded`] run such a test under every schedule.
+//!
+//! Each thread of a model is a task and a CPU of its own, numbered in the order of its first use of the host.
+//! Tasks sleep in one parking lot (`parking_lot.rs`). For grace periods, two counters count the read sections
+//! that have begun and ended. Deferred functions run as soon as the counters are equal, in the thread that
+//! defers or waits for them. `std_host.rs` is the host for real threads; the [module head](super) says what
+//! both hosts guarantee.
+//!
+//! The host must order as little as the contract of `Host` allows. If it ordered more, a test would not see
+//! that the tested code lacks an order. It must also make every wait visible to loom, which then reports a
+//! lost wake-up as a deadlock. `tests/loom_small.rs` tests the grace periods.
 #![expect(unsafe_code, reason = "implements the host's contract, and runs deferred functions")]
 
 use super::parking_lot::ParkingLot;
@@ -37,17 +48,21 @@ loom::thread_local! {
 
 struct World {
     parking_lot: ParkingLot,
-    /// Not loom's mutex: the schedule determines its data, and the mutex must order nothing.
+    /// A mutex of `std`, because a mutex of loom would order the threads. A thread that holds it makes no
+    /// step that loom schedules, so no other thread finds it locked.
     tasks: std::sync::Mutex<Tasks>,
     /// Number of read sections that have begun.
     entered: AtomicU64,
     /// Number of read sections that have ended.
     exited: AtomicU64,
+    /// Functions that wait for a moment without an open read section.
     deferred: Mutex<Vec<Deferred>>,
 }
 
 struct Tasks {
+    /// The number of the next thread that uses the host.
     next: usize,
+    /// The threads with a fatal signal pending.
     killed: Vec<usize>,
 }
 
@@ -56,16 +71,18 @@ struct Deferred(NonNull<RcuHead>);
 // SAFETY: by the contract of `rcu_defer`, the function may run on any thread.
 unsafe impl Send for Deferred {}
 
-/// Bound of preemptions in a quick run.
+/// Maximum number of preemptions in a quick run (`FREEHOLD_EFFORT=quick`).
 const QUICK: usize = 2;
 
-/// Runs `f` under every schedule. A quick run explores the schedules with at most [`QUICK`] preemptions.
+/// Runs `f` under every schedule. A quick run (`FREEHOLD_EFFORT=quick`) explores only the schedules with at
+/// most two preemptions.
 pub fn model(f: impl Fn() + Sync + Send + 'static) {
     run(loom::model::Builder::new(), f);
 }
 
-/// Runs `f` under every schedule with at most `preemptions` preemptions of runnable threads. A quick run
-/// allows one preemption less, but at least one and at most [`QUICK`].
+/// Runs `f` under every schedule with at most `preemptions` preemptions of runnable threads. The environment,
+/// for example `LOOM_MAX_PREEMPTIONS=2`, overrides the number. A quick run allows one preemption less, but at
+/// least one and at most two.
 pub fn model_bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     // A bound from the environment takes precedence, because it is stricter or was set on purpose.
@@ -104,6 +121,7 @@ impl Task {
     }
 }
 
+/// Returns the number of the calling thread, and assigns one at the first call.
 fn number() -> usize {
     NUMBER.with(|number| {
         if number.get() == UNSET {
@@ -127,7 +145,7 @@ impl Drop for LoomRcuGuard {
     }
 }
 
-/// Runs the deferred functions if no read section is open. Returns true if none is left to run.
+/// Runs the deferred functions if no read section is open. Returns true if no deferred function is left.
 fn run_deferred() -> bool {
     let mut deferred = WORLD.deferred.lock().unwrap();
     // Acquire: pairs with the releases at the ends of read sections.

@@ -1,4 +1,11 @@
 //! Parking lots, in which the tasks of the test hosts sleep.
+//!
+//! `loom_host.rs` has one parking lot, `std_host.rs` several, chosen by the address of the word. Each is a
+//! list of sleepers, a mutex and one condition variable. The mutex makes the comparison of the word and going
+//! to sleep one step, so no wake-up is lost.
+//!
+//! A sleep must end only with a wake-up or a kill, and a wake-up must choose the task that has slept longest.
+//! A test hangs, or loom reports a deadlock, only because no sleep ends by itself.
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::host::Killed;
@@ -18,6 +25,7 @@ pub(super) struct ParkingLot {
 
 #[derive(Debug)]
 struct Sleepers {
+    /// The number of the next sleeper.
     next: u64,
     /// In the order in which the tasks began to sleep.
     list: Vec<Sleeper>,
@@ -35,8 +43,8 @@ impl ParkingLot {
         ParkingLot { sleepers: Mutex::new(Sleepers { next: 0, list: Vec::new() }), condvar: Condvar::new() }
     }
 
-    /// Sleeps while the word has the expected value. Calls `killed` before the sleep and after each
-    /// `wake_killed`.
+    /// Sleeps while the word has the expected value, until a wake-up. Calls `killed` before the sleep and
+    /// after each wake-up of any task; the sleep fails if `killed` returns true.
     pub fn sleep(&self, word: &AtomicU32, expected: u32, killed: impl Fn() -> bool) -> Result<(), Killed> {
         let mut sleepers = self.sleepers.lock().unwrap();
         if killed() {
@@ -61,6 +69,7 @@ impl ParkingLot {
         }
     }
 
+    /// Wakes up to `most` tasks that sleep on the word, beginning with the one that has slept longest.
     pub fn wake(&self, word: &AtomicU32, most: usize) {
         let mut sleepers = self.sleepers.lock().unwrap();
         let address = address(word);
@@ -70,7 +79,7 @@ impl ParkingLot {
         }
     }
 
-    /// Runs `change`, and makes every sleeper check whether it is killed.
+    /// Runs `change`, which makes a fatal signal pending, and makes every sleeper check whether it is killed.
     pub fn wake_killed(&self, change: impl FnOnce()) {
         let _sleepers = self.sleepers.lock().unwrap();
         change();

@@ -1,4 +1,13 @@
-//! A host that runs on the threads of a process.
+//! [`StdHost`]: the host of tests and examples that use the threads of a process.
+//!
+//! A thread is a task, and has a CPU number from its first use of the host until it ends. Tasks sleep in
+//! parking lots (`parking_lot.rs`). Grace periods work as in SRCU ([`Rcu`]). A test makes a fatal signal
+//! pending with [`Task::kill`] or, for a wait of its choice, with [`Task::interrupt_wait`]. The state is in
+//! statics, so all tests of a program share it. `loom_host.rs` is the host under loom; the [module
+//! head](super) says what both hosts guarantee.
+//!
+//! The tests of `freehold-sync` and `freehold-range` use this host. `tests/threads.rs` tests its grace
+//! periods.
 #![expect(unsafe_code, reason = "implements the host's contract, and runs deferred functions")]
 
 use super::parking_lot::ParkingLot;
@@ -23,7 +32,8 @@ pub struct Task(Arc<Signals>);
 #[derive(Debug, Default)]
 struct Signals {
     killed: AtomicBool,
-    /// Number of killable waits up to the one that is interrupted; 0: none is interrupted.
+    /// Number of killable waits until the one that begins with a fatal signal pending, including it. 0: no
+    /// such wait is planned.
     countdown: AtomicU64,
 }
 
@@ -39,8 +49,11 @@ static RCU: Rcu = Rcu {
     waiting: Mutex::new(Batches { new: Vec::new(), old: Vec::new(), running: 0 }),
 };
 
+/// The CPU numbers of threads.
 struct Numbers {
+    /// The lowest number that no thread has had yet.
     next: usize,
+    /// Numbers of threads that have ended.
     returned: Vec<usize>,
 }
 
@@ -102,6 +115,7 @@ impl Task {
         self.0.countdown.store(0, Ordering::SeqCst);
     }
 
+    /// Counts a killable wait, and makes the signal pending if the wait is the planned one.
     fn enters_wait(&self) {
         let left = self.0.countdown.load(Ordering::Relaxed);
         if left > 0 {
@@ -120,11 +134,14 @@ impl Task {
 /// Grace periods with two counts of readers, like SRCU: a reader is counted in the current phase. A deferred
 /// function waits until each of the two counts has been zero once.
 struct Rcu {
+    /// The phase in which new readers are counted: 0 or 1.
     phase: AtomicUsize,
+    /// Number of readers counted in each phase.
     inside: [AtomicUsize; 2],
     waiting: Mutex<Batches>,
 }
 
+/// Deferred functions that have not run.
 struct Batches {
     /// Deferred since the last change of phase.
     new: Vec<Deferred>,

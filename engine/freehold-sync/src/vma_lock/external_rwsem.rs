@@ -2,6 +2,8 @@
 //! if the mmap lock selects it ([`FaultLock::VmaRwsem`](crate::FaultLock::VmaRwsem)).
 //!
 //! The object is created before the VMA is first attached, and stays with the VMA's memory from life to life.
+//! `read.rs` and `write.rs` call this file if bit 29 of the count is set. `tests/loom_vma/external_rwsem.rs`
+//! tests it.
 //!
 //! - A reader takes the rwsem if it is free, and then checks that the VMA is attached. Its other steps are
 //!   unchanged.

@@ -1,4 +1,10 @@
-//! The locking design of the VMAs of one address space, and the slots of their readers.
+//! The locking design of the VMAs of one address space, [`FaultLock`], and the slots of their readers.
+//!
+//! Each mmap lock contains a [`VmaLocking`] and passes it to the functions in `read.rs` and `write.rs`. The
+//! values are set while the mmap lock is constructed and never change afterwards, so no lock guards them. The
+//! values of `FaultLock` are steps in the history of Linux and the design of Freehold, so that tests and
+//! benchmarks can compare them. A new value needs its code in `read.rs` and `write.rs`, and a set of tests in
+//! `tests/loom_vma/`.
 
 use crate::atomic::const_unless_loom;
 use crate::counted::Counted;

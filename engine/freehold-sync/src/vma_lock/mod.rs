@@ -53,7 +53,7 @@
 //! | 1 + bit 29, *external* | attached; the external rwsem counts the readers | `detach`: 0, by the holder of that rwsem |
 //! | 2 to 2^29 - 1 | attached with readers; some may be transient: they raise the count, find the VMA write-locked, and lower the count | a reader raises or lowers it |
 //! | 1 or more, as above, + bit 31, *per-CPU* | as above, and readers may also be in slots | the writer that waits for readers clears bit 31 |
-//! | + bit 30, *draining* | the writer waits for the readers to leave; no task can raise the count | the waiter: at bit 30 + 1, to 1 or (`detach`) 0; at any value if the waiter is killed |
+//! | + bit 30, *draining* | the writer waits for the readers to leave; no task can raise the count | by the waiter: when only bit 30 and 1 are left, the count becomes 1, or 0 in `detach`. A killed waiter clears bit 30 at any value |
 //!
 //! A reader raises the count only from 1 or more, and not beyond 2^28 - 1. So bits 29 and 30 and the value 0
 //! keep readers out.

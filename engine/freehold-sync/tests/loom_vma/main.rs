@@ -1,8 +1,12 @@
 //! Tests of the VMA lock under all schedules and all orders that the memory model allows.
 //!
 //! The guarded data is in cells that loom checks: loom reports a task that is admitted too early as a race,
-//! and a lost wake-up as a deadlock. Under loom, a VMA admits at most two readers. The tests with three
-//! threads bound the number of preemptions.
+//! and a lost wake-up as a deadlock. Under loom, a VMA admits at most two readers (`VMA_COUNT_LIMIT`). The
+//! tests with three threads bound the number of preemptions.
+//!
+//! This file tests readers in the count, `per_cpu.rs` readers in slots, and `external_rwsem.rs` readers of an
+//! external rwsem. Scenarios that the three share are in `world.rs`. loom does not check the total order of
+//! `SeqCst` on which slots rely; the unit tests in `src/axioms/slots.rs` do.
 #![cfg(loom)]
 
 mod external_rwsem;

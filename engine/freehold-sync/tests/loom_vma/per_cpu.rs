@@ -1,7 +1,8 @@
-//! Tests with readers in slots.
+//! Tests with readers in slots. `main.rs` says what loom checks here and what it does not.
 //!
 //! Each thread of a model is its own CPU. So a thread that takes two read locks at once takes the first
-//! through its slot and the second through the count.
+//! through its slot and the second through the count. A writer that waits for readers makes the VMA use its
+//! count again; a test that needs slots afterwards calls `make_per_cpu` again.
 
 use super::world::{self, START, World, change, check_recycled, look, read_as_late_reader, spawn};
 use freehold_sync::testing::{LoomHost, model, model_bounded};
@@ -90,7 +91,8 @@ fn reader_moved_to_the_count_wakes_the_writer() {
     });
 }
 
-/// Two write sections: a reader that is too late for the first does not enter the second.
+/// The writer locks the VMA in two sections. A reader that enters between the sections is not inside during
+/// the second.
 #[test]
 fn reader_in_a_slot_is_excluded_from_two_write_sections() {
     model_bounded(3, || {

@@ -1,4 +1,5 @@
-//! A VMA and two address spaces, and the operations on them that several tests share.
+//! A VMA and two address spaces ([`World`]), and the operations on them that several tests share. The second
+//! space exists for a VMA that is recycled while a reader still has its address.
 //!
 //! `external_rwsem.rs`, `per_cpu.rs` and `main.rs` run the operations under loom, each for one kind of
 //! reader. The data of the VMA is a plain cell, so loom reports an access that the VMA's lock does not

@@ -1,5 +1,10 @@
 //! Tests of locks at the limits of their counts, and of the order in which readers and writers acquire the
 //! lock.
+//!
+//! The limits are a million tasks, so a test starts with a lock whose state word has the wanted counts
+//! ([`with`]), and takes or releases the lock as one more task. [`waits`] replaces the sleep of that task by
+//! a function of the test, which changes the lock and thereby ends the wait. The constants below repeat the
+//! layout of the word on purpose, so that a change of `word.rs` fails here.
 
 use super::super::word::{MAX_READ_WAITERS, MAX_WRITE_WAITERS};
 use super::*;
