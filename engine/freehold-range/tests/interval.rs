@@ -1,4 +1,4 @@
-//! Compares the interval tree with a list.
+//! Tests of the interval tree: compares it with a list.
 //!
 //! Only one thread uses a tree here. The tests try all small trees, then random ones, and check the order,
 //! the results of searches and the balance after each change. Calls with invalid arguments must panic.

@@ -1,9 +1,11 @@
-//! Concurrent claim writers under loom, with a fan-out of 4. The tests combine latches of leaves with changes
-//! of the structure, conflicting claims, and new gaps with searches that correct gap words.
+//! Tests of concurrent claim writers under loom, with a fan-out of 4. The tests combine latches of leaves
+//! with changes of the structure, conflicting claims, and new gaps with searches that correct gap words.
 //!
-//! Each test asserts the following. Of two conflicting claims, one is refused. An address that is always
-//! mapped is never a hole for a reader. Afterwards, the map holds what its writers put there, and every gap
-//! is found.
+//! Most tests pass a map and two closures to [`run_concurrently`], which runs them in two threads and then
+//! checks the map: no entry is claimed, and a search finds every gap. Each test also asserts the following.
+//! Of two conflicting claims, one is refused. An address that is always mapped is never a hole for a reader.
+//! Afterwards, the map holds what its writers put there. A map of five entries has two leaves; the helpers
+//! below make others. A test bounds the number of preemptions, so that it takes seconds.
 #![cfg(loom)]
 
 mod support;

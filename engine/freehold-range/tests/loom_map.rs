@@ -1,10 +1,11 @@
-//! A reader runs concurrently with the writer under loom. Loom tries every schedule up to a number of
-//! preemptions, and every order of accesses that the memory model allows.
+//! Tests of lookups that run concurrently with the exclusive writer, under loom. Loom tries every schedule up
+//! to a number of preemptions, and every order of accesses that the memory model allows.
 //!
 //! The fan-out is 4, so that a fifth entry splits the root. Each test asserts the following. An address that
 //! is always mapped is never a hole. Every value that a lookup returns is one that the address had. No freed
 //! node is read: nodes are poisoned when they are freed, and the host frees them as soon as no reader is
-//! left. A lookup may be contended while the writer runs, but not afterwards.
+//! left. A lookup may be contended while the writer runs, but not afterwards. `loom_claims.rs` tests claim
+//! writers.
 #![cfg(loom)]
 
 mod support;

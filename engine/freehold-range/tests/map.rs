@@ -1,5 +1,9 @@
-//! Compares the range map with the naive map, in one thread. C-36: a small fan-out puts every edge at the
-//! limit of a node.
+//! Compares the range map with the naive map (`support/model.rs`), in one thread.
+//!
+//! A [`Pair`] makes each change in both maps, runs `check` and compares all entries. The tests try every
+//! replacement of every small map, every gap request in every small layout, and random sequences of
+//! operations. C-36: a small fan-out puts every edge at the limit of a node. A new operation becomes a
+//! variant of [`Op`], so that the random sequences contain it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,9 @@
-//! Each allocation of a preallocation fails once. The map is unchanged then, and no node is lost.
+//! Tests that a failed allocation changes nothing: each allocation of a preallocation fails once. The map is
+//! unchanged then, and no node is lost.
+//!
+//! The global allocator of this program refuses the allocation that [`UNTIL_REFUSAL`] counts down to, for the
+//! current thread only, and counts the blocks in use. So this is a program of its own. A test sets the count,
+//! makes the call, checks the map, and repeats with the next allocation until none is refused.
 #![cfg(not(loom))]
 
 mod support;

@@ -1,4 +1,9 @@
-//! A call that breaks a contract panics before it stores anything. The map is unchanged and still works.
+//! Tests of calls that break a contract: each panics before it stores anything. The map is unchanged then,
+//! and still works.
+//!
+//! [`Refuse`] adds such calls to [`Pair`]: a call is made with `catch_unwind`, and afterwards the map is
+//! compared with the model. `QUIET` suppresses the report of the expected panic. To add a case, pass the
+//! wrong arguments to `refused`.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};

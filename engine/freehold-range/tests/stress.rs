@@ -1,5 +1,6 @@
-//! Readers run concurrently with a writer that changes the map all the time, on real threads. The allocator
-//! poisons every freed node and delays its reuse. C-1: a reader that reaches a freed node fails.
+//! Tests of lookups during changes, on real threads: the exclusive writer changes the map all the time. The
+//! map poisons every freed node, and the allocator of this program delays the reuse of its memory. C-1: a
+//! reader that reaches a freed node fails.
 #![cfg(not(loom))]
 
 mod support;

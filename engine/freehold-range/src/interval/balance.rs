@@ -1,9 +1,9 @@
 //! The balance of the interval tree: weak AVL.
 //!
-//! Every link has a rank. A missing child has rank -1, and a leaf has rank 0. A child's rank is one or two
-//! below its parent's. So a link of rank `r` has at least `2^(r/2)` links at and below it. The tree is never
-//! deeper than twice the logarithm of its size, for any sequence of insertions and removals. A tree without
-//! removals is an AVL tree.
+//! Every link has a rank, a number. A missing child has rank -1, and a leaf has rank 0. A child's rank is one
+//! or two below its parent's. So a link of rank `r` has at least `2^(r/2)` links at and below it. The tree is
+//! never deeper than twice the logarithm of its size, for any sequence of insertions and removals. A tree
+//! without removals is an AVL tree.
 //!
 //! Only the parity of a rank is kept, in the lowest bit of the parent's address. The ranks of all links obey
 //! the rules, except for one link at the place of a change. So the parity distinguishes a child that is one
@@ -12,6 +12,10 @@
 //! parity also distinguishes this child from its sibling.
 //!
 //! An insertion and a removal rotate at most twice each. On average, both change a constant number of ranks.
+//!
+//! `mod.rs` links and unlinks objects and then calls this file, which restores the ranks and keeps
+//! [`IntervalLink::max`] correct in each rotation. `check.rs` verifies all rules; `tests/interval.rs` tries
+//! every small tree.
 //!
 //! # Sources
 //!

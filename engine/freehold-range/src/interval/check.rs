@@ -1,4 +1,9 @@
-//! Checks of the invariants of a tree.
+//! The checks of an interval tree's invariants.
+//!
+//! Tests call [`IntervalTree::check`] after changes; the engine's own checks call it for the trees of the
+//! reverse map and of spaces without an MMU. The check visits every link and recomputes the ranks and the
+//! largest ends from the shape, the keys and the parity bits. An invariant of a new field of
+//! [`IntervalLink`](super::IntervalLink) belongs here.
 
 use super::link::{Ptr, get};
 use super::{IntervalAdapter, IntervalTree};

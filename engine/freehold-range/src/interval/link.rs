@@ -1,4 +1,9 @@
-//! The link that an object embeds.
+//! The link that an object embeds, and access to its fields.
+//!
+//! Only the files of this folder use links: `mod.rs` and `balance.rs` change them, `search.rs` and `check.rs`
+//! read them. The lock that guards the tree guards these fields while the object is linked; otherwise they
+//! belong to the owner of the object. The fields are plain cells, not atomics, so an access without the lock
+//! is a data race. All access to the memory of a link goes through [`get`].
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 use core::ptr::{NonNull, null_mut};
@@ -73,6 +78,7 @@ impl IntervalLink {
         self.parent.set(self.parent.get().map_addr(|addr| addr ^ Self::RANK_IS_ODD));
     }
 
+    /// Returns true if the link is in a tree.
     pub(super) fn is_linked(&self) -> bool {
         self.first.get() <= self.last.get()
     }
@@ -104,6 +110,8 @@ impl IntervalLink {
         self.max.set(other.max.get());
     }
 
+    /// Returns the largest `last` at and below this link, from its own key and the stored `max` of its
+    /// children.
     pub(super) fn subtree_max(&self) -> u64 {
         let below = |link: Option<Ptr>| link.map_or(0, |link| get(link).max.get());
         self.last.get().max(below(self.left.get())).max(below(self.right.get()))

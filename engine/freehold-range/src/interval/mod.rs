@@ -1,4 +1,6 @@
-//! An interval tree that is linked through the objects it holds: the reverse map of a file.
+//! An interval tree that is linked through the objects it holds. The reverse map keeps the VMAs of a file, or
+//! of related anonymous memory, in such a tree (`rmap/tree/` of `freehold`). Address spaces without an MMU
+//! keep their mappings in one.
 //!
 //! Each object embeds an [`IntervalLink`]; an [`IntervalAdapter`] finds the link in the object. Intervals are
 //! `first..=last` (for example page offsets). Intervals may overlap and may be equal. The tree is ordered by
@@ -16,7 +18,8 @@
 //!
 //! The lock that guards a tree guards all fields of the links in it. `&mut` methods need that lock
 //! exclusively, `&` methods need it shared. An unlinked link belongs to the owner of its object. Only
-//! [`IntervalTree::rekey`] changes keys.
+//! [`IntervalTree::rekey`] changes the keys of a linked object. `tests/interval.rs` compares the tree with a
+//! list.
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 pub mod balance;

@@ -1,4 +1,11 @@
-//! The nodes that one structural change holds. All of them are held before any is released.
+//! The nodes that one structural change holds ([`BusyNodes`]), and the nodes that it has unlinked
+//! ([`DeadNodes`]).
+//!
+//! A change that may link, unlink or merge nodes latches each node here before it edits the node, and
+//! releases all nodes only when the change is complete. Changes of both kinds of writers use this type.
+//! Pairing C in the [module documentation](super) rests on the rule that all nodes are held before any is
+//! released. A change must not return or panic between its first edit and the release. Dead nodes are retired
+//! after the release, outside of spin locks.
 
 use core::mem::MaybeUninit;
 use core::ptr;

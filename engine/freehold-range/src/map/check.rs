@@ -1,4 +1,8 @@
-//! Checks of the invariants that hold between two changes of a map.
+//! The checks of the invariants that hold between two changes of a map, and numbers that tests need.
+//!
+//! The caller has a [`Reader`], so no writer exists. Tests call [`Reader::check`] after changes, and so does
+//! the check of an address space (`report/check.rs` of `freehold`). A gap word may be too large, never too
+//! small. A node that is still held here means that a change has forgotten to release it.
 
 use freehold_sync::Host;
 

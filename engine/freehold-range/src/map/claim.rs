@@ -11,6 +11,10 @@
 //! | 3 to 5 | a claim | number of slots of the leaf that are promised to the owner of the claim |
 //!
 //! All of these bits change with the leaf latched. Readers ignore them.
+//!
+//! This file only computes with values. `claim_writer.rs` and `hole_claim.rs` make claims, `publish.rs` and
+//! `release.rs` end them. The values of an address space are addresses of VMAs, whose alignment leaves the
+//! six bits clear.
 
 use core::num::NonZeroU64;
 

@@ -1,4 +1,7 @@
 //! The entries of a map, the results of lookups, and the sizes that the whole map shares.
+//!
+//! Users of the map see [`Entry`], [`Lookup`], [`FANOUT`] and [`MAX_REPLACEMENT`]. [`assert_fits`] is the
+//! check of arguments that all changes share. It panics before anything is changed (`tests/refused.rs`).
 
 use core::num::NonZeroU64;
 

@@ -2,7 +2,10 @@
 //!
 //! The exclusive writer excludes all other writers, but not lookups under RCU. It therefore holds each node
 //! that it changes (`busy_nodes.rs`). A change that fits into one leaf is made here; any other change is a
-//! cut (`cut.rs`), then an insertion (`insert.rs`). `claim_writer.rs` has the other kind of writer.
+//! cut (`cut.rs`), then an insertion (`insert.rs`). `claim_writer.rs` has the other kind of writer. A change
+//! checks everything first and panics before it changes anything; from the first edit on, nothing fails.
+//! `tests/map.rs` compares the writer with a naive map, `tests/refused.rs` tests the checks, and
+//! `tests/loom_map.rs` tests changes during lookups.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -423,8 +426,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         path.top + 2
     }
 
-    /// Recomputes the gap words on the path to the first entry whose end lies above `key`. Outside a changed
-    /// range, the change has moved the gap of this entry only.
+    /// Recomputes the gap words on the path to the first entry whose end lies above `key`. A change moves no
+    /// gap outside its range except the gap in front of this entry.
     fn refresh_gaps(&self, key: u64) {
         self.finger_search(key);
         let mut below = self.step(0);

@@ -6,8 +6,9 @@
 //!
 //! Only the exclusive writer uses the finger. The finger is stored in the map, so that it outlives one
 //! writer. The finger is valid as long as the nodes on its path stay linked where they are. A change inside
-//! one leaf keeps the finger. Every other change makes it [forget](Finger::forget). The finger stores no end
-//! and no contents of the nodes.
+//! one leaf keeps the finger. Every other change makes it [forget](Finger::forget). The finger stores no
+//! contents of the nodes, only which nodes and slots the path goes through, and the end of the entry before
+//! each node.
 #![expect(unsafe_code, reason = "points to a node that is known to be linked")]
 
 use core::ptr;

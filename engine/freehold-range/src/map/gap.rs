@@ -5,6 +5,11 @@
 //! therefore visit a child and find no gap; the search then corrects the word. So a filled gap costs searches
 //! at most one extra visit per level. A search corrects no word if the gap exists but lies outside its
 //! bounds, or is lost to the alignment.
+//!
+//! [`Reader::gap`] searches while no writer exists, and `ClaimWriter::gap` concurrently with other writers;
+//! both use `find_gap`. A gap word must never be too small, or a search misses free addresses; the model in
+//! `tests/map.rs` and `tests/claims/` would detect that. "Gaps" in [`claim_writer`](super::claim_writer) says
+//! which writer raises the words. A *fit* below is an address at which the requested range has room.
 
 use freehold_sync::{Host, Rank};
 
@@ -241,7 +246,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 }
 
-/// Returns a fit between `before` and the leaf's entry `at`.
+/// Returns a fit between the address `before` and the entry in slot `at` of the leaf.
 #[inline]
 fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64, const CONCURRENT: bool>(
     leaf: &Node<SLOTS>,
@@ -261,7 +266,7 @@ fn fit_in_front<const SLOTS: usize, F: Fn(&Entry) -> u64, const CONCURRENT: bool
     Ok(fit(search.request, before, start.saturating_sub(guard)))
 }
 
-/// Returns the highest (or lowest) fit between two addresses, within the bounds of the request.
+/// Returns the highest or lowest fit between two addresses, as the direction of the request says.
 #[inline(always)]
 fn fit(request: &GapRequest, from: u64, to: u64) -> Option<u64> {
     let GapRequest { len, align, low, high, direction } = *request;

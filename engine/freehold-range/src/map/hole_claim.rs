@@ -1,8 +1,12 @@
 //! Claims of holes: a reservation is inserted into the map, and the entries that touch it are claimed.
 //!
-//! A [write set](super::write_set) has one span, in which every hole is claimed. A hole claimed in addition
-//! to entries becomes a second span. If the hole touches the entries of the first claim, the hole becomes a
-//! part of the first span.
+//! A claim of a hole becomes a span of the [write set](super::write_set), together with the entries that
+//! touch the hole. A hole that is claimed in addition to entries becomes a second span, or a part of the
+//! first span if it touches the entries of the first claim.
+//!
+//! The system calls mmap, mremap and brk claim holes, and so does a fault that grows a stack.
+//! `claim_writer.rs` has claims of entries and the rules for latches; `tests/claims/` tries every claim of a
+//! hole in every small map.
 
 use freehold_sync::{Host, Rank};
 

@@ -1,5 +1,13 @@
-//! Paths to a leaf while other writers exist. A path was correct at one instant, or stays correct because its
-//! leaf is latched or because the structure lock is held.
+//! Paths to a leaf while other writers exist.
+//!
+//! A [`LeafPath`] was correct at one instant; its values count only if the leaf is unchanged afterwards. A
+//! [`LatchedLeaf`] stays correct, because the leaf is latched. A path from [`RangeMap::latched_path_to`]
+//! stays correct, because the caller holds the structure lock. [`claim_writer`](super::claim_writer) explains
+//! both latches and why the facts of one instant hold until the latch is released.
+//!
+//! Claim writers start here: a change of one leaf calls `latch`, any other change takes the structure lock
+//! and calls `latched_path_to`. The end of the entry before the leaf (`lo`) may come from any node above,
+//! which must be checked again. `tests/loom_claims.rs` fails without that check.
 #![expect(unsafe_code, reason = "follows links of nodes that an RCU section or the structure lock protects")]
 
 use core::cell::Cell;

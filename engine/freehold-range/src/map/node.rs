@@ -1,7 +1,11 @@
 //! A node and its control word. Only this file loads and stores the atomics of a node.
 //!
-//! The [module documentation](super) explains the pairings A, B and C; [`claim_writer`](super::claim_writer)
-//! explains D.
+//! The [module documentation](super) has the states of the control word and explains the pairings A, B and C;
+//! [`claim_writer`](super::claim_writer) explains D. Each method says which of the pairings its accesses
+//! belong to, and the section comments say which threads may call it. To *hold* a node, or to *latch* it,
+//! sets BUSY: `hold` needs no exchange and is for the exclusive writer alone; `latch` and `try_latch` wait
+//! for or detect another holder. A store to a slot outside of a hold breaks readers, except a store of a gap
+//! word. `tests/loom_map.rs` and `tests/loom_claims.rs` run this code under loom.
 
 #![expect(unsafe_code, reason = "the hottest loops skip the index checks")]
 

@@ -2,7 +2,10 @@
 //!
 //! A write set that stays in one leaf is published under the latch of that leaf. Any other one needs the
 //! structure lock and holds all nodes that change (`busy_nodes.rs`). Publishing needs no memory and cannot
-//! fail. `release.rs` ends claims without a replacement.
+//! fail, because the claim has promised the slots. `release.rs` ends claims without a replacement.
+//!
+//! A gap that appears must be visible to searches before the call returns: this file raises the gap words, or
+//! finds them large enough while the leaf is still latched ("Gaps" in [`claim_writer`](super::claim_writer)).
 #![expect(unsafe_code, reason = "unlinks nodes under the structure lock")]
 
 use arrayvec::ArrayVec;

@@ -2,7 +2,8 @@
 //!
 //! The caller excludes all writers, for example by the mmap lock held for reading. Lookups here therefore
 //! never retry. `mod.rs` has the lookups under RCU, which run concurrently with writers. Nothing here changes
-//! the map.
+//! the map. A lookup of an [`ExclusiveWriter`](crate::ExclusiveWriter) returns the same result but starts at
+//! its finger (`finger.rs`).
 
 use freehold_sync::Host;
 

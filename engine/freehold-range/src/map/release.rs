@@ -1,7 +1,8 @@
 //! The end of claims: entries lose their claims, and reservations are removed.
 //!
-//! A release that keeps the end of its leaf holds only the latch of that leaf. Any other release needs the
-//! structure lock. `claim_writer.rs` and `hole_claim.rs` make claims; `publish.rs` replaces what was claimed.
+//! A release that does not change the end of its leaf holds only the latch of that leaf. Any other release
+//! needs the structure lock. Both raise gap words for the gaps that they make, and need no memory.
+//! `claim_writer.rs` and `hole_claim.rs` make claims; `publish.rs` replaces what was claimed.
 #![expect(unsafe_code, reason = "follows links that change only under the structure lock")]
 
 use freehold_sync::{Host, Rank};

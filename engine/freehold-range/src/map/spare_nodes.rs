@@ -3,7 +3,8 @@
 //! Nodes are allocated before a change, so that the change itself cannot fail. A map has a chain of spare
 //! nodes, which the exclusive writer uses, or a task under the structure lock. A write set has a chain of its
 //! own (`write_set.rs`). [`retire`] passes an unlinked node to the host, which frees the node after a grace
-//! period.
+//! period. Only this file allocates and frees nodes. `tests/out_of_memory.rs` lets each allocation fail, and
+//! `tests/stress.rs` detects a node that is freed too early.
 
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};

@@ -1,5 +1,11 @@
 //! The write set of a [claim writer](super::claim_writer::ClaimWriter): a copy of the claimed entries. The
 //! writer changes the copy any number of times before the copy replaces the claimed entries.
+//!
+//! `claim_writer.rs` and `hole_claim.rs` fill the write set, `publish.rs` stores it to the map and empties
+//! it. A write set has one or two spans. A *span* ([`WriteSetSpan`]) is a range without unclaimed parts, and
+//! its entries; the second span exists only for an additional hole that does not touch the first. Only the
+//! writer's own thread uses a write set, so it needs no lock. Its capacity is fixed, so it allocates nothing;
+//! a change with more entries than the claim has room for panics.
 
 use core::cell::{Cell, RefCell};
 
@@ -13,8 +19,8 @@ use super::spare_nodes::SpareNodes;
 /// Maximum number of entries of a span.
 pub(super) const MAX_SPAN_ENTRIES: usize = MAX_CLAIM_ENTRIES + SLOTS_FOR_CUTS;
 
-/// Storage for what one claim writer has claimed. The storage is separate from the writer, because the writer
-/// is moved.
+/// Storage for the entries and holes that one claim writer has claimed. The storage is separate from the
+/// writer, because the writer is moved.
 pub struct WriteSet<const SLOTS: usize = FANOUT> {
     pub(super) first: RefCell<WriteSetSpan>,
     /// The second span, which does not touch the first. Valid if `has_second` is set.
@@ -73,6 +79,7 @@ impl<const SLOTS: usize> Drop for WriteSet<SLOTS> {
 /// The entries inside one range, ascending, with values without marks.
 pub(super) struct WriteSetSpan {
     entries: ArrayVec<Entry, MAX_SPAN_ENTRIES>,
+    /// Start of the claimed range. Equal to `to` if nothing is claimed.
     from: u64,
     to: u64,
     /// Set if the span differs from what was claimed.
@@ -148,6 +155,7 @@ impl WriteSetSpan {
         self.changed = true;
     }
 
+    /// Extends the span so that it contains `[start, end)`.
     #[inline]
     fn cover(&mut self, start: u64, end: u64) {
         if self.is_empty() {
@@ -164,6 +172,7 @@ impl WriteSetSpan {
         (self.from, self.to, self.changed) = (0, 0, false);
     }
 
+    /// Returns the index of the first entry whose end lies above `key`.
     #[inline]
     fn first_above(&self, key: u64) -> usize {
         self.entries.iter().take_while(|entry| entry.end <= key).count()

@@ -1,9 +1,10 @@
-//! Tries every claim on every small map, next to a claim of another writer or a reservation. Compares with a
-//! model: which claims are refused, what is claimed, what the map holds after the claim is published, and
-//! which hole the callback gets.
+//! Tests of claims: tries every claim on every small map, next to a claim of another writer or a reservation.
+//! Compares with a model: which claims are refused, what is claimed, what the map holds after the claim is
+//! published, and which hole the callback gets.
 //!
 //! One thread makes all calls, so no result depends on timing. The neighbours lie in every combination of
-//! leaves.
+//! leaves. `stage.rs` has the maps and the model; the tests here pass each map to a function that makes one
+//! claim.
 
 mod stage;
 
