@@ -1,4 +1,10 @@
-//! Addresses, frame numbers and levels. All casts between them are in this file.
+//! Virtual addresses ([`VirtAddr`], [`VaRange`]), frame numbers ([`Pfn`]) and levels of tables ([`Level`]).
+//! All casts between them are in this file.
+//!
+//! All crates above use these types in place of integers. They do not depend on a format: a format says how
+//! many levels exist (`Format::LEVELS`), and `TABLE_BITS` gives the sizes. Addresses come from callers and
+//! may be anything; nothing here checks that an address belongs to a user. Sums that can overflow are checked
+//! or saturate, and the functions that panic say so.
 
 use crate::format::table_bits::TABLE_BITS;
 use core::fmt;

@@ -1,4 +1,11 @@
-//! Counts the tables of a space.
+//! Counts the page tables of an address space: [`PageTable::count_tables`] and [`TableCount`], for VmPTE in
+//! `/proc`.
+//!
+//! The caller counts the ranges of its VMAs one after another, in ascending order, so a table that two ranges
+//! share counts once. The count reads entries without their locks and locks each table of 2 MiB entries
+//! briefly, to count the tables that are deposited there. So the result is exact only if no task installs or
+//! frees tables. The test `every_page_table_except_the_root_counts_once` of `freehold-tests` compares it with
+//! the tables of a process.
 
 use crate::addr::{Level, Pfn, VaRange};
 use crate::format::{Format, Kind};

@@ -3,6 +3,10 @@
 //! A caller can clear the entries, change them in place, or read them. All functions need the table's lock (a
 //! [`PteGuard`]) and use the group bits of the table (`groups.rs`) to skip empty groups. A visitor gets the
 //! tables of a longer range one after another from `walk.rs`.
+//!
+//! A bit of a group is cleared only after every entry of the group was seen empty under the same lock, or a
+//! later zap would miss an entry. The range that is reported to [`StaleTranslations`] must contain every
+//! changed entry that hardware may have cached; `tests/gather.rs` checks its two ends.
 
 use crate::addr::{ENTRIES, Level, PAGE_SIZE, VaRange, VirtAddr};
 use crate::format::{Format, Pte};
@@ -210,6 +214,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         ControlFlow::Continue(())
     }
 
+    /// Returns the indices of the entries of `range`. Panics if the range does not fit the table.
     #[inline]
     fn indices(&self, range: VaRange) -> Range<usize> {
         let first = range.start().index(Level::Pte);
@@ -219,6 +224,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         first..end
     }
 
+    /// Returns the groups that may hold a non-empty entry among `indices`.
     #[inline]
     fn filled(&self, indices: &Range<usize>) -> u64 {
         if indices.is_empty() {
@@ -232,6 +238,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         VirtAddr::new(self.table.base.get() + index as u64 * PAGE_SIZE)
     }
 
+    /// Returns the entry at `index`, or `None` if it is empty.
     #[inline]
     fn slot(&self, index: usize) -> Option<ZapEntry<'a, F>> {
         let entry = self.table.table.entry_inside(index);

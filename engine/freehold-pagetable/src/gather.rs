@@ -4,7 +4,8 @@
 //! frames that were mapped, and free the tables that were unlinked. A [`Gather`] collects this work in
 //! storage of its own and does it in batches. A flush that interrupts other processors costs each of them
 //! more than it costs the processor that requests it. For large ranges, a caller therefore gives the gather
-//! [a larger buffer](Gather::use_buffer).
+//! [a larger buffer](Gather::use_buffer). Frames in this buffer are *kept*: the gather has moved them there
+//! instead of flushing, and releases them after the next flush.
 //!
 //! # Overlapping gathers (hazard C-4)
 //!
@@ -22,6 +23,8 @@
 //! counted itself before A cleared the entry. B saw the cleared entry through the table's lock or an acquire
 //! load. So B also sees that A is counted, unless A has already left. A leaves only after its flush, and then
 //! there is no stale translation.
+//!
+//! `tests/gather.rs` tests the order of the work, and `tests/loom.rs` overlapping gathers.
 
 #![expect(unsafe_code, reason = "frees tables that no entry points to")]
 
@@ -182,9 +185,9 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     end: VirtAddr,
     tables_freed: bool,
     frames: ArrayVec<UnmappedFrame, FRAMES>,
-    /// The caller's buffer, which holds frames that were moved out of `frames` since the last flush.
+    /// The caller's buffer for kept frames. `None` if the caller has given none.
     kept: Option<&'a mut Vec<UnmappedFrame>>,
-    /// Number of small pages in the buffer, and its maximum.
+    /// Number of small pages of the kept frames, and its maximum.
     kept_pages: u64,
     max_kept_pages: u64,
     tables: ArrayVec<Pfn, MAX_TABLES>,
@@ -247,7 +250,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.frames.push(what);
     }
 
-    /// Lets the gather move frames of up to `most` small pages to the buffer `kept` when its own storage is
+    /// Lets the gather keep frames of up to `most` small pages in the buffer `kept` when its own storage is
     /// full, instead of flushing. `kept` must be empty; its memory is allocated when it is first needed. If
     /// the allocation fails, the gather flushes instead.
     ///
@@ -261,8 +264,8 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.max_kept_pages = most;
     }
 
-    /// Makes room for `frames` frames and one table. Moves frames to the buffer, or flushes and releases. The
-    /// caller holds no table lock, because a flush waits for other processors.
+    /// Makes room for `frames` frames and one table. Moves frames to the caller's buffer, or flushes and
+    /// releases. The caller holds no table lock, because a flush waits for other processors.
     #[inline]
     pub fn make_capacity(&mut self, frames: usize) {
         debug_assert!(frames <= FRAMES, "this gather is too small for one table");
@@ -278,7 +281,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         }
     }
 
-    /// Moves the frames to the buffer, if they fit. Returns true if they were moved.
+    /// Moves the frames to the caller's buffer, if they fit. Returns true if they were moved.
     fn keep(&mut self) -> bool {
         let Some(kept) = &mut self.kept else { return false };
         let sizes = self.frames.iter().map(|frame| frame.level().frames());

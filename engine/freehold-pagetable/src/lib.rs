@@ -66,6 +66,18 @@
 //! table of the lowest level. Two tables of the same level are locked in the order of their addresses
 //! ([`EntryTable::lock_two`]). The walker holds one lock at a time, and none while it calls
 //! [`Visitor::unlocked`].
+//!
+//! # Files
+//!
+//! - Entries and memory: `format/` encodes entries, `memory.rs` is the interface to the platform, and
+//!   `addr.rs` has addresses and levels.
+//! - One table: `table.rs` has a table and its lock, `entries.rs` and `groups.rs` iterate over its entries,
+//!   and `leaf.rs` treats tables of all levels alike.
+//! - The tables of a space: `page_table.rs` finds and creates them, `walk.rs` visits those of a range, and
+//!   `count.rs` counts them. `split.rs`, `share.rs`, `reclaim.rs` and `unlink.rs` change which tables are
+//!   linked.
+//! - `gather.rs` flushes, and then releases frames and frees tables. `hardware_walk.rs` walks as a processor
+//!   does.
 
 extern crate alloc;
 

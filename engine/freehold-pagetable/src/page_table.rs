@@ -5,7 +5,8 @@
 //! The type finds tables and creates them; `table.rs` has the operations on one table and its lock. Upper
 //! levels are filled by compare-and-swap, so creating a table takes no lock. Tables are freed elsewhere:
 //! `unlink.rs`, `reclaim.rs`, and `share.rs` for shared ones. The caller's locks keep a found table linked;
-//! the [crate's protocol](crate#the-protocol) says which locks suffice.
+//! the [crate's protocol](crate#the-protocol) says which locks suffice. `tests/tables.rs` tests this file
+//! with one thread, and `tests/loom.rs` concurrent installs.
 
 use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};

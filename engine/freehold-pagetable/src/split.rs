@@ -3,8 +3,10 @@
 //! Splitting a leaf above 4 KiB into a table of smaller leaves.
 //!
 //! The new table translates the same addresses with the same rights, so a split flushes nothing and needs
-//! only the lock of the table that has the leaf. The table for it can be deposited when the leaf is installed
-//! (`table.rs`); then the split needs no memory. The opposite, collapsing, is up to the caller.
+//! only the lock of the table that has the leaf. If a table was deposited with that table (`table.rs` defines
+//! the term), the split uses it and needs no memory. The opposite, collapsing, is up to the caller.
+//! `tests/kept.rs` tests splits with deposited tables, and `tests/loom.rs` splits while the hardware walks
+//! (C-62).
 
 use crate::addr::{ENTRIES, Level, Pfn, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};

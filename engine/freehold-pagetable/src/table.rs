@@ -5,6 +5,13 @@
 //! receiver for stale translations, so that the flush cannot be forgotten. `entries.rs` iterates over a
 //! locked table, and `page_table.rs` finds tables. The [crate's protocol](crate#writers-of-an-entry) lists
 //! the writers.
+//!
+//! A *deposited* table is an empty table in a list of an upper table, stored for the split of a leaf there.
+//! No entry points to it, so neither the hardware nor a walk reaches it. A task that installs a huge leaf
+//! [deposits](EntryGuard::deposit) one, so that a split of a leaf of this upper table needs no allocation. A
+//! task that removes such a leaf [withdraws](EntryGuard::withdraw) one. The list belongs to the upper table
+//! and is guarded by its lock; which leaf a deposited table was meant for does not matter. Before the deposit
+//! and after the withdrawal, the table is a [`PreallocatedTable`] that its task owns.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
@@ -361,8 +368,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         true
     }
 
-    /// Deposits `spare` for splitting a leaf of this table, so that the split cannot fail. A caller that
-    /// removes a leaf for which a table was deposited [withdraws](Self::withdraw) one.
+    /// Deposits `spare` with this table: stores it for the split of a leaf, so that the split cannot fail. A
+    /// caller that removes a leaf for which a table was deposited [withdraws](Self::withdraw) one.
     ///
     /// # Panics
     /// Panics if `spare` is from another memory than this table.

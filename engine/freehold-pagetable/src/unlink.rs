@@ -4,7 +4,8 @@
 //!
 //! Unlinking takes no lock, because the caller has made the range unreachable for faults and for the reverse
 //! map; only hardware may still read there. Tables that tasks can still find must be reclaimed (`reclaim.rs`)
-//! or unshared (`share.rs`) instead. The [`Gather`] frees the tables after the flush.
+//! or unshared (`share.rs`) instead. The [`Gather`] frees the tables after the flush. Munmap, exit and
+//! collapsing use this file; `tests/tables.rs` tests the bounds of the unlinked tables.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind};

@@ -1,5 +1,14 @@
-//! The walker over a range, which all operations use. The constants of its [`Visitor`] decide what it does at
-//! an empty span, a table or a large leaf.
+//! The walker over a range, which all operations on ranges use: [`PageTable::walk`] calls a [`Visitor`] with
+//! each locked table and each large leaf. The constants of the visitor decide what the walk does at an empty
+//! span or at a large leaf that the range covers only in part.
+//!
+//! Three rules must hold. The walk holds one table lock at a time, and none while it calls
+//! [`Visitor::unlocked`], where a visitor flushes. An entry that was read without the lock is read again
+//! under the lock, and a difference starts the walk over at this entry (hazard C-62). A table of the lowest
+//! level may have been [reclaimed](crate::reclaim) before it is locked.
+//!
+//! The caller's locks must keep upper tables linked; see the [crate's protocol](crate#the-protocol).
+//! `tests/walker_model.rs` compares walks with a model.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
@@ -76,7 +85,9 @@ pub enum Walked {
 
 /// Reasons why a walk ends early.
 enum WalkEnd {
+    /// The visitor stopped the walk, in the part that starts at this address.
     Visitor(VirtAddr),
+    /// The walk needed a table, and there is no memory.
     OutOfTables,
 }
 

@@ -1,4 +1,8 @@
-//! The decoding of entries: every kind at every level, and each bit of x86-64.
+//! Tests of the encoding of entries (`src/format/`): every kind at every level, and each bit of x86-64.
+//!
+//! An entry must be decoded to the values that it was encoded from, for all combinations of flags
+//! ([`all_flags`]). The numbers of the bits are written down again here, from the manual. A new flag needs a
+//! line in `the_bits_are_those_of_the_manual`; a new kind of marker needs an element of [`MARKERS`].
 
 use freehold_pagetable::{Format, Kind, Level, MarkerKind, PAYLOAD_BITS, Pfn, Pte, PteFlags, X86_4, X86_5};
 

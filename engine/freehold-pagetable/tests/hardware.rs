@@ -1,4 +1,6 @@
-//! The walk of the hardware concurrently with plain stores of software, on real processors.
+//! Tests the walk of the hardware ([`hw_walk`]) concurrently with plain stores of software, on real
+//! processors. `loom.rs` explains why loom cannot test this. One thread walks while the other fills and
+//! clears the same entry, until the walk has succeeded often enough.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{Access, NotCached, PageTable, Pfn, Pte, PteFlags, VirtAddr, X86_4, hw_walk};

@@ -1,8 +1,12 @@
-//! Tables that are deposited for splitting leaves.
+//! Tests of deposited tables: empty tables that an upper table has in a list, for splitting its leaves
+//! (`src/table.rs` defines the term).
 //!
-//! Two splits never take the same table. A split and the removal of a leaf never take the same table either.
-//! The lock of the table above ensures both rules, because the list of deposited tables is accessed only
-//! under that lock. So loom and shuttle have nothing to check here.
+//! The memory of a test (`common/mod.rs`) can refuse an allocation. So a test sees whether a split used a
+//! deposited table or allocated one, and the number of live tables shows whether each was freed once.
+//!
+//! The list is accessed only under the lock of the upper table. So two splits never take the same table, and
+//! neither do a split and the removal of a leaf. There is no other order to check, so no test here runs under
+//! loom or shuttle.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{
@@ -21,7 +25,8 @@ fn at(huge: u64) -> VirtAddr {
     VirtAddr::new(huge * HUGE)
 }
 
-/// Returns tables with a leaf at each of these addresses, and `kept` deposited tables.
+/// Returns tables with a leaf at each of these addresses. Deposits `kept` tables with the upper table of the
+/// first leaf.
 fn with_leaves(memory: &Memory, leaves: std::ops::Range<u64>, kept: usize) -> Tables {
     let tables = Tables::new(memory).unwrap();
     for huge in leaves.clone() {
@@ -34,7 +39,8 @@ fn with_leaves(memory: &Memory, leaves: std::ops::Range<u64>, kept: usize) -> Ta
     tables
 }
 
-/// Returns the page that the hardware finds for a page of a huge page, and the level of the leaf.
+/// Returns the number, inside the huge page, of the page that the hardware finds for `page`, and the level of
+/// the leaf.
 fn found(memory: &Memory, tables: &Tables, huge: u64, page: u64) -> (u64, Level) {
     let probe = VirtAddr::new(huge * HUGE + page * PAGE_SIZE);
     let seen = hw_walk::<X86_4, _>(memory, tables.root(), probe, Access::WRITE).unwrap();

@@ -1,5 +1,6 @@
 //! Tries every interleaving, under weak memory, of concurrent operations on tables. Tables have two entries
-//! here. Run with `RUSTFLAGS="--cfg loom"`.
+//! here. Run with `RUSTFLAGS="--cfg loom"`. `loom_reclaim.rs` and `loom_share.rs` test reclaimed and shared
+//! tables.
 //!
 //! One property is tested in `hardware.rs` instead: the hardware's compare-and-swap does not undo a plain
 //! store. Loom tries both orders of a store and a compare-and-swap that nothing else orders. Loom does so

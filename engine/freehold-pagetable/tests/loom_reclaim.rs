@@ -1,5 +1,10 @@
-//! Tries every interleaving, under weak memory, of reclaiming a table with tasks that find the table. Tables
-//! have two entries here. Run with `RUSTFLAGS="--cfg loom"`.
+//! Tries every interleaving, under weak memory, of reclaiming a table (`src/reclaim.rs`) with tasks that find
+//! the table. Tables have two entries here. Run with `RUSTFLAGS="--cfg loom"`.
+//!
+//! One thread empties and reclaims the table ([`World::discard`]), another finds it, locks it late, and uses
+//! it. Three oracles decide: [`Memory`] poisons the entries of a freed table, [`Flusher`] asserts that a
+//! table is flushed before it is freed, and the number of live tables shows a table that was freed twice or
+//! not at all.
 #![cfg(loom)]
 
 mod common;

@@ -1,5 +1,8 @@
-//! Tries every interleaving, under weak memory, of operations on tables that two spaces share. Tables have
-//! two entries here. Run with `RUSTFLAGS="--cfg loom"`.
+//! Tries every interleaving, under weak memory, of operations on tables that two spaces share
+//! (`src/share.rs`). Tables have two entries here. Run with `RUSTFLAGS="--cfg loom"`.
+//!
+//! A [`World`] has two spaces; the second owns a table with a huge page. A walk must never read an entry of a
+//! freed table, which [`Memory`] poisons. `shared.rs` tests the same functions in one thread.
 #![cfg(loom)]
 
 mod common;

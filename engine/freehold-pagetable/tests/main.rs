@@ -1,4 +1,6 @@
-//! The tests of page tables, in one program.
+//! The tests of page tables that run with ordinary threads, in one program. The tests under loom are programs
+//! of their own (`loom.rs`, `loom_reclaim.rs`, `loom_share.rs`). `common/` has the memory and the `Tlb` that
+//! all of them use. A new file gets a `mod` line here.
 
 mod common;
 mod format;

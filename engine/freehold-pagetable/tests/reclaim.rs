@@ -1,4 +1,8 @@
-//! Reclaiming tables of the lowest level while tasks may find them.
+//! Tests of reclaiming tables of the lowest level (`src/reclaim.rs`) while tasks may find them.
+//!
+//! One thread acts as both tasks: it finds a table, reclaims it, and then uses what it found, as a late task
+//! would. A [`Ledger`] records each flush and each freed table in order. `loom_reclaim.rs` tests the same
+//! protocol with two threads.
 
 use crate::common::{Event, Ledger, Memory, tear_down};
 use freehold_pagetable::{

@@ -1,4 +1,8 @@
-//! Calls with invalid arguments panic in every build, and change nothing.
+//! Tests that calls with invalid arguments panic in every build, and change nothing.
+//!
+//! [`refused`] makes a call and expects a panic whose message contains a text; afterwards the test checks
+//! that the state is unchanged. `kept.rs` has the cases about deposited tables and about entries that point
+//! to tables.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{
@@ -19,6 +23,7 @@ fn refusal<R>(f: impl FnOnce() -> R) -> Option<String> {
     text.or_else(|| why.downcast_ref::<String>().cloned())
 }
 
+/// Asserts that `f` panics with a message that contains `expected`.
 #[track_caller]
 fn refused<R>(expected: &str, f: impl FnOnce() -> R) {
     let why = refusal(f);

@@ -1,4 +1,8 @@
-//! Tables that several spaces share.
+//! Tests of tables that several spaces share (`src/share.rs`), in one thread.
+//!
+//! A test fills entries in one space and looks for them in the other with the walk of the hardware. A
+//! [`Ledger`] records the flushes of unsharing, and [`tear_down`] checks that each table is freed once.
+//! `loom_share.rs` tests concurrent calls.
 
 use crate::common::{Event, Ledger, Memory, tear_down, unmap};
 use freehold_pagetable::{

@@ -1,4 +1,9 @@
-//! Single tables: filling, splitting, unlinking at exact borders, and the walk of the hardware.
+//! Tests of tables in one thread: creating and filling them, splitting leaves, unlinking at exact borders,
+//! the walker, and the walk of the hardware.
+//!
+//! Each test builds a space in a [`Memory`] of a few tables. The oracles are the number of live tables, the
+//! walk of the hardware, and [`tear_down`], which finds a table that was not freed. `walker_model.rs` tests
+//! random changes, and `kept.rs` tests splits with deposited tables.
 
 use crate::common::{Ledger, Memory, tear_down, unmap};
 use freehold_pagetable::{

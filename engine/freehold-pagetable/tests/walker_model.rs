@@ -1,5 +1,10 @@
-//! Compares the walker with a model that records the operations: random maps, unmaps and protections with
-//! leaves of all sizes, on both sides of a border of every level.
+//! Compares the walker with a model: random maps, unmaps and protections with leaves of all sizes, on both
+//! sides of a border of every level.
+//!
+//! The model ([`model`]) keeps only the list of operations, and finds the state of an address by following
+//! them. After each operation, the entries at its edges are compared with the model, by the walk of the
+//! hardware and by `peek`. At the end, every mapped frame must have been released once. A new operation
+//! becomes a variant of [`Op`], with its effect in `model` and in `World::apply`.
 
 use crate::common::{Event, Ledger, Memory, Zap, tear_down, unmap};
 use freehold_pagetable::{

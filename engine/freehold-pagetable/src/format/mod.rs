@@ -1,4 +1,12 @@
 //! The meaning of table entries, independent of the encoding of a machine.
+//!
+//! [`Format`] is the trait that an encoding implements (`x86.rs`), [`Pte`] is an entry as a value, and
+//! [`Kind`] is its decoded form. Everything here is pure: no function reads or writes a table. `table.rs` and
+//! `page_table.rs` load and store entries.
+//!
+//! To add an architecture, add a file next to `x86.rs` that implements [`Format`]. Three rules must hold: the
+//! word zero is the empty slot, every word has exactly one kind, and an encoded entry is decoded to the same
+//! value. `tests/format.rs` tests these rules. `table_bits.rs` has the number of entries of a table.
 
 pub mod table_bits;
 mod x86;

@@ -1,4 +1,9 @@
-//! Entries of x86-64, as in the Intel manual, volume 3, section 5.5 ("4-level paging and 5-level paging").
+//! Entries of x86-64, as in the Intel manual, volume 3, section 5.5 ("4-level paging and 5-level paging"),
+//! and the checks of the processor at each level of a walk ([`Format::hardware_step`]).
+//!
+//! An entry with P clear is free for software, except that the word zero is the empty slot. So markers and
+//! leaves without access use the bits of such entries. `tests/format.rs` checks the encoding bit by bit, and
+//! `tests/tables.rs` the faults of a walk.
 //!
 //! | bits | in a leaf or table entry | in a marker |
 //! | --- | --- | --- |

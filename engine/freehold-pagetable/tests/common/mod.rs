@@ -1,8 +1,9 @@
 //! Memory for tables in an ordinary process, and a `Tlb` that records its calls.
 //!
 //! A test creates a [`Memory`] with a few tables, builds a page table in it, and passes a [`Ledger`] to
-//! gathers to see each flush and each freed table. [`tear_down`] checks at the end that no table is left.
-//! `host.rs` has the services of a host that page tables need.
+//! gathers to see each flush and each freed table. [`tear_down`] checks at the end that no table is left. A
+//! free table has poisoned entries, so a test notices a walk that still reads it. `host.rs` has the services
+//! of a host that page tables need.
 #![allow(dead_code)] // each test file uses only some of the items
 
 mod host;
