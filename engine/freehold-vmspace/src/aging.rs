@@ -1,9 +1,10 @@
-//! Clearing the marks of use and of writing: MADV_FREE, MADV_COLD, and writes to clear_refs.
+//! Clearing the marks of use and of writing: MADV_FREE, MADV_COLD, and writes to clear_refs. *Aging* a page
+//! means that the engine forgets that the page was used, or that its contents are needed.
 //!
 //! The walk holds the lock of one table at a time. It changes accessed and dirty bits and the records of
 //! frames, and may split huge pages, but never changes which frames are mapped or their rights. `freehold`
 //! decides which VMAs are aged (`call/madvise/pages.rs`, `report/clear_refs.rs`). `clean.rs` write-protects
-//! file pages.
+//! file pages. `tests/reports/usage.rs` of `freehold` tests aging.
 
 use crate::{UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;

@@ -1,5 +1,11 @@
 //! Removing the right to write from entries of shared file mappings, so that the next store faults and is
-//! recorded.
+//! recorded. `file/change/write_back.rs` of `freehold` cleans the mappings of a file in this way before it
+//! writes the dirty pages to the store. `entry.rs` cleans single entries that the reverse map found.
+//!
+//! No store may be lost. A dirty entry makes the record of its frame dirty twice. The first time is before
+//! the flush, for a write-back that finds the entry clean. The second time is after the flush: until then
+//! processors may store through a cached translation, and a concurrent write-back may have cleared the
+//! record's bit. `tests/files/cached_translations.rs` of `freehold` tests both.
 
 use crate::{PAGE_SIZE, Pfn, UserRange, VirtAddr, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;

@@ -2,7 +2,8 @@
 //!
 //! An entry that allows a store to a private page loses that right on both sides, under the locks of both
 //! tables. A pinned page is skipped: it stays the parent's own, and the child gets a copy after the parent's
-//! flush (hazard C-57).
+//! flush (hazard C-57). `call/fork.rs` of `freehold` decides which VMAs are copied and makes these copies.
+//! `tests/fork/` and `tests/pins/fork.rs` test fork there.
 
 use crate::{
     AnonPage, MigrationEntry, NoMemory, PAGE_SIZE, Pfn, Rss, UserRange, VirtAddr, VmGather, VmSpace,

@@ -5,6 +5,7 @@
 //! the steps on one entry: examine it, grant the right, or replace it. Each step holds the lock of the
 //! entry's table and examines the entry again, because the entry may have changed since the caller read it. A
 //! replaced entry is flushed before the new one is set, under the same hold of the lock (hazard C-21).
+//! `tests/fork/held_pages.rs` of `freehold` tests this.
 
 use crate::{Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable};

@@ -1,5 +1,11 @@
-//! Operations on one entry that the reverse map found. Only the lock of the entry's table makes certain that
-//! the entry still maps the frame in question.
+//! Operations on one entry that the reverse map found, for `rmap/` of `freehold`: removing it, cleaning it,
+//! and testing its accessed bit.
+//!
+//! The reverse map says where a page may be mapped, but only the lock of the entry's table makes certain that
+//! the entry still maps the frame in question. Every operation therefore takes that lock and compares the
+//! frame number, or the marker, before it changes anything. The caller holds a lock of the reverse map, which
+//! keeps the table linked until the operation ends. `tests/rmap/` of `freehold` tests the operations through
+//! its calls.
 
 use crate::{
     Pfn, VirtAddr, VmGather, VmSpace,
@@ -29,7 +35,7 @@ impl<P: Platform> VmSpace<P> {
             if self.platform().frame(pte.pfn()).hugetlb().is_some() {
                 return None;
             }
-            // Cannot fail: a table is kept for the split.
+            // Cannot fail: a table is deposited for the split.
             let split = self.pmd_table(address).map(|table| table.split(address));
             debug_assert!(!matches!(split, Some(Err(_))), "a huge page without a table to split it");
         }

@@ -1,8 +1,12 @@
-//! Huge pages of anonymous memory. One entry maps 2 MiB, and the table above keeps a table for the split.
+//! Huge pages of anonymous memory. One entry maps 2 MiB, and a table is deposited for the split of the entry
+//! (`table.rs` of `freehold-pagetable` defines deposited tables). Faults and the collapse map huge pages
+//! here.
 //!
 //! A huge page is mapped, and the huge page of zeroes replaced, under the lock of the table of 2 MiB entries.
-//! Every small frame of a huge page has a record of its own, so a split changes entries but no record.
-//! `collapse.rs` makes huge pages of small ones. `large.rs` has the huge pages of pools, which never split.
+//! The entry and its deposited table are stored in one hold, so that a later split, for example in a zap,
+//! cannot run out of memory. Every small frame of a huge page has a record of its own, so a split changes
+//! entries but no record. `collapse.rs` makes huge pages of small ones. `large.rs` has the huge pages of
+//! pools, which never split. `tests/huge/` of `freehold` tests all this.
 
 use crate::{
     AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,
@@ -15,7 +19,7 @@ const FRAMES: u64 = Level::Pmd.frames();
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Maps `new` at `address` and keeps `spare` for the split. Returns false if the slot is not empty.
+    /// Maps `new` at `address` and deposits `spare` for the split. Returns false if the slot is not empty.
     pub fn map_huge(
         &self,
         table: PmdTable<'_, P::Format, P>,

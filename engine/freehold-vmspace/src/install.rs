@@ -4,7 +4,8 @@
 //! The caller holds the mmap lock or the VMA's lock, in any mode, so the table stays linked, unless it is
 //! reclaimed. Each function takes the lock of the table and fills a slot only if the slot is empty, because
 //! another task may have filled it first. If the table was reclaimed, nothing is mapped. No memory is freed
-//! under the lock of a table.
+//! under the lock of a table. `fault/` and `uffd/` of `freehold` call these functions, and `tests/fault/` and
+//! `tests/uffd/fill.rs` test them there.
 
 use crate::{
     AnonPage, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, VirtAddr, VmSpace, frame::NotMapped, platform::Platform,

@@ -99,7 +99,7 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory. Cannot fail if a table was kept for the split.
+    /// Fails if there is no memory. Cannot fail if a table was deposited for the split.
     pub fn split_huge(&self, at: u64) -> Result<(), NoMemory> {
         let address = VirtAddr::new(at);
         match address.span_down(Level::Pmd) == address {

@@ -1,4 +1,9 @@
 //! Positions and counts of pages in files, as types that cannot be confused with addresses and bytes.
+//! `freehold` uses them for files, page caches, VMAs and the reverse map.
+//!
+//! The types are plain numbers, without a lock. A method whose result may not fit says in its name what
+//! happens: it checks, saturates, or wraps. The operators panic on overflow if overflow checks are on, and
+//! wrap otherwise.
 
 use core::{
     fmt,

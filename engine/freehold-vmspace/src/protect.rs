@@ -3,7 +3,8 @@
 //!
 //! Entries change in place under the lock of their table, so no task sees an entry empty. A change that
 //! removes rights needs a gather, which flushes. An entry without the right to write gets this right only if
-//! its frame is anonymous and no other address space can reach it. All other stores fault first.
+//! its frame is anonymous and no other address space can reach it. All other stores fault first: a store
+//! without a fault would reach a page that another space sees, or a file that was not notified.
 
 use crate::{PAGE_SIZE, Pfn, UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;

@@ -1,4 +1,9 @@
-//! Requests for frames.
+//! Requests for frames: what the engine wants when it calls
+//! [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames), and why.
+//!
+//! This crate makes the requests, and the implementation of the platform reads them. They are plain values. A
+//! platform may use the reasons to choose a node, to account memory to a space, or to decide how long it
+//! tries.
 
 use freehold_pagetable::Level;
 

@@ -1,7 +1,8 @@
 //! Resident pages by kind: plain values, without a lock.
 //!
 //! `rss_counters.rs` has the counters of a space, which it adds up to an [`Rss`]. An operation that changes
-//! many entries collects its changes in an [`Rss`] of its own, and adds them to the counters once.
+//! many entries collects its changes in an [`Rss`] of its own, and adds them to the counters once. Values may
+//! therefore be negative.
 
 /// Kinds of resident pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

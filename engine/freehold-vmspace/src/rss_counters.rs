@@ -1,4 +1,10 @@
-//! Resident pages, counted per CPU and summed when read.
+//! Resident pages, counted per CPU and summed when read. Each space has one such set of counters
+//! (`space.rs`), and every operation that maps or unmaps pages adjusts it.
+//!
+//! Each CPU changes only its own share, inside [`PerCpu::with`], so that no atomic read-modify-write is
+//! needed in a fault. The sum must equal the number of pages that the tables map. `report/check.rs` of
+//! `freehold` compares it with [`VmSpace::recount`](crate::VmSpace::recount), which counts the entries; tests
+//! call this check.
 
 use crate::{NoMemory, Rss, RssKind, platform::Platform};
 use freehold_sync::{

@@ -1,4 +1,9 @@
 //! Ranges of whole pages of a space.
+//!
+//! A call of `freehold` converts the numbers of a program to a [`UserRange`] once, with the rounding and the
+//! checks that Linux does for that call, and passes the range on. Code that gets a range therefore need not
+//! test its alignment or its order again. `tests/every_call/lengths.rs` of `freehold` tests the conversions
+//! with lengths at every edge.
 
 use crate::PageCount;
 use core::{fmt, ops::Range};

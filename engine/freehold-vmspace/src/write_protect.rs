@@ -3,6 +3,7 @@
 //! The functions here only change entries, under the lock of one table at a time. `uffd/protect.rs` of
 //! `freehold` decides which ranges may be protected and wakes waiting faults. The documentation of its module
 //! `uffd` says when the flag and the marker exist. `large.rs` does the same for huge pages of pools.
+//! `tests/uffd/protect.rs` of `freehold` tests the protection.
 
 use crate::{
     MigrationEntry, NoMemory, PAGE_SIZE, UserRange, VirtAddr, VmGather, VmSpace,
@@ -71,7 +72,8 @@ pub fn unprotected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
 struct Protecting<'p, 'g, P: Platform>(&'p mut VmGather<'g, P, 1>);
 
 impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, P> {
-    // A table is kept for the split of each huge page. A part of a huge page can be protected separately.
+    // A table is deposited for the split of each huge page. A part of a huge page can be protected
+    // separately.
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Split;
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {

@@ -2,7 +2,8 @@
 //!
 //! A zap takes the lock of one table at a time and records the frames in a gather. The gather flushes before
 //! it releases a frame. Tables stay linked during a zap: only `discard_with_tables` reclaims empty tables,
-//! and `space.rs` unlinks the tables of a removed mapping.
+//! and `space.rs` unlinks the tables of a removed mapping. Munmap, exit, truncation and MADV_DONTNEED all
+//! remove pages here. `tests/munmap/` and `tests/files/` of `freehold` test zaps.
 #![expect(unsafe_code, reason = "reclaims tables")]
 
 use crate::{
@@ -89,7 +90,7 @@ impl<P: Platform> VmSpace<P> {
             return;
         }
         let mut zapper = Zapper { zap, platform: self.platform(), gather, rss: Rss::default() };
-        // Cannot fail: a large leaf is split with the table that is kept for it, so every leaf is removed.
+        // Cannot fail: a large leaf is split with the table deposited for it, so every leaf is removed.
         let walked = self.walk(range.va(), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
         self.count_rss(&zapper.rss);
@@ -168,7 +169,7 @@ impl<P: Platform> Visitor<P::Format, P> for Reclaimer<'_, '_, P> {
 }
 
 impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
-    // A huge page that the range covers partly is split with the table that is kept for it.
+    // A huge page that the range covers partly is split with the table deposited for it.
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::SplitPart;
 
     fn unlocked(&mut self, range: VaRange) {
@@ -267,7 +268,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
             }
             self.gather.add_frame(pfn, level);
         }
-        // The table that was kept for a split is not needed. It is freed after the lock is released.
+        // The table deposited for a split is not needed. It is freed after the lock is released.
         drop(leaf);
         drop(spare);
         ControlFlow::Continue(())

@@ -2,7 +2,8 @@
 //! of the page in its file or address space, do not change.
 //!
 //! Tasks that move a page, or that unmap it everywhere, hold the lock. A fault waits for the lock only if the
-//! page is being moved or its memory is failing.
+//! page is being moved or its memory is failing. A task locks two frames only in a move of an anonymous page:
+//! first the frame of the page, then the new frame.
 
 use crate::{Memory, Pfn, platform::Platform};
 use freehold_sync::{Killed, Rank, WordGuard};

@@ -3,6 +3,7 @@
 //! Each CPU accesses only its own cache, so no lock is needed. A CPU that wants the frames of other caches
 //! sets a request in each, and the owner answers it when it next frees a frame. Frames move between a cache
 //! and the platform in batches. Every frame in a cache is free and has a zero record (`frame/mod.rs`).
+//! `memory/mod.rs` allocates and frees single frames here.
 #![expect(unsafe_code, reason = "frees frames to the platform")]
 
 use crate::{

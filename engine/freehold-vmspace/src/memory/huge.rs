@@ -3,6 +3,7 @@
 //! `pool.rs` has the pools and their lock. This file adds the references to a huge page, which the record of
 //! its first frame counts: the last dropped reference returns the page to its pool. A cleared entry, a fault
 //! and the reverse map all use these functions, so that no path treats a huge page as small frames.
+//! `tests/hugetlb/pages_in_use.rs` of `freehold` tests that each page returns.
 
 use super::{Memory, TakeError};
 use crate::{Pfn, platform::Platform};

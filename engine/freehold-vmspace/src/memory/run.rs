@@ -3,7 +3,8 @@
 //! A run owns one reference to each of its frames, except foreign frames, and drops these references when it
 //! is dropped. That can free frames to the platform, so owners drop a run after they have released their
 //! locks. No lock guards a run: only its owner changes it. `nommu/region.rs` of `freehold` shares a run
-//! between mappings.
+//! between mappings. A call that names more pages than the run has is refused before it changes the run,
+//! because otherwise it would free frames of another owner; `tests/vmspace/run.rs` tests this.
 #![expect(unsafe_code, reason = "frees frames to the platform")]
 
 use crate::{CachePage, Memory, NoMemory, PageCount, PageIndex, Pfn, frame::Frame, platform::Platform};

@@ -1,4 +1,10 @@
-//! Dropping pins.
+//! Dropping pins. `remote/pin.rs` of `freehold` calls this when the user of pinned memory, such as a device,
+//! has finished. `frame/pin.rs` describes pins.
+//!
+//! The call may come at any time, and takes no lock except that of a pool. The pages may have been unmapped
+//! since they were pinned. So a pin may be the last reference, and then this file frees the frame. A page of
+//! a file that was stored to through the pin is marked dirty before the pin is dropped, because the page may
+//! leave the cache afterwards.
 
 use super::Memory;
 use crate::{Pfn, frame::pin::PIN, platform::Platform};

@@ -1,5 +1,9 @@
 //! Tests of the public functions of this crate on the machine of `freehold-machine`. One program, with one
 //! module per subject.
+//!
+//! A test gets a machine of 1 MiB, which is small enough to run out of frames. When it has dropped
+//! everything, it calls `assert_clean`: the machine then panics if the crate has kept a frame or a table.
+//! Functions that only `freehold` may call are tested there.
 #![cfg(not(loom))]
 
 mod numbers;

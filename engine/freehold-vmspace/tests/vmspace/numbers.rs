@@ -1,4 +1,7 @@
 //! A space by itself: ranges at every edge, and buffers that are too small.
+//!
+//! Safe functions are public and get numbers from any caller. They must accept or refuse each number as
+//! documented. No number may overflow, or make the crate access memory outside the range or the buffer.
 
 use crate::{machine, refuses};
 use freehold_vmspace::{

@@ -1,4 +1,8 @@
 //! Runs of frames: each call refuses a count that does not fit, before it has any effect.
+//!
+//! A run frees its frames when it is dropped, so a run with a wrong count would free frames of others. The
+//! tests call `split_off`, `alloc` and `foreign` with counts around the limits, and check afterwards that the
+//! run is unchanged and that no mapped frame is free.
 
 use crate::{machine, refuses};
 use freehold_vmspace::{PageCount, Pfn, Run, VmSpace, platform::PteFlags};
