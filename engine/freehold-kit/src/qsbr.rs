@@ -3,7 +3,7 @@
 //! A read section costs nothing, except that its CPU passes no *quiescent state* inside the section. Sections
 //! run with preemption off. The kernel reports a quiescent state where no section can be open: at context
 //! switches, and at ticks that interrupt programs. A CPU that idles, or that runs a program for long without
-//! ticks, is *offline*, and no grace period waits for it.
+//! ticks, is *offline*, and no grace period waits for it. `tests/loom_kit/qsbr.rs` tests this file.
 //!
 //! A request is pushed to a list of the CPU on which it is made, without a lock; interrupts may make requests
 //! too. One *driver* runs at a time: the first caller of [`advance`](Qsbr::advance). The driver takes the
@@ -48,7 +48,7 @@ use freehold_sync::atomic::{
 /// Value of `seen` for a CPU without read sections.
 const OFFLINE: u64 = 0;
 
-/// The state of one CPU.
+/// The state of one CPU. The table of the [module](self) explains the words.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct QsbrCpu {

@@ -140,7 +140,7 @@ impl Context {
     }
 }
 
-/// The state of one CPU.
+/// The state of one CPU. The table of the [module](self) explains the words.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct ShootCpu {

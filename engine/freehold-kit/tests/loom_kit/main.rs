@@ -1,5 +1,5 @@
 //! Tests of the kit under loom, which runs every schedule and every order of accesses that the memory model
-//! allows.
+//! allows. `mask.rs` has no module here: the flushes use its sets.
 //!
 //! Memory that is freed after a grace period or a flush is a cell that loom checks. loom reports a use that
 //! lasts beyond the free as a race.

@@ -1,4 +1,9 @@
-//! Tests of readers and of requests that wait for them.
+//! Tests of read sections, and of requests that wait for them.
+//!
+//! A flag says whether readers can find an object. A test clears the flag and requests that the object is
+//! freed. The function must not run while a section that found the object is open, and it must run once. The
+//! flag is accessed relaxed, so that only the grace period orders the last use before the free: loom reports
+//! a race if an acquire, a release or a fence of `qsbr.rs` is missing.
 
 use super::Memory;
 use freehold_kit::{Qsbr, QsbrCpu};
