@@ -1,6 +1,15 @@
 //! The platform that Freehold requires from a kernel, implemented with threads: each thread that calls it is
 //! a CPU. `freehold-kit` implements grace periods and flushes. This file implements memory, waiting and CPU
 //! numbers in the simplest correct way.
+//!
+//! An embedder replaces this file by parts of its kernel. The module `platform` of `freehold` is the
+//! contract: it says what each method must do, in which contexts it is called, and whether it may sleep.
+//! Optional parts are missing here: larger blocks of frames (without them there are no huge pages), signals,
+//! and checks of the lock order.
+//!
+//! Two rules are easy to break. A flush must not return while a CPU can use an old translation: here `BUSY`
+//! makes a flush wait for the end of an instruction. A write to a frame must not write back neighbouring
+//! bytes, because a program may be storing to them.
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
 use freehold::platform::atomic::{AtomicU32, AtomicU64, Ordering};
