@@ -239,7 +239,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
             entry.store(pte.raw(), Ordering::Release);
             return Ok(());
         }
-        // Release: pairs with the same acquires as above. The compare guards against `PageTable`, which fills
+        // Release: pairs with the same acquires as above. A compare-exchange, because `PageTable` may fill
         // the slot without the lock.
         match entry.compare_exchange(0, pte.raw(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(()),

@@ -230,8 +230,8 @@ fn search_finds_few_links_among_many() {
     }
 }
 
-/// Returns a hash of a link's address. An attacker could compute this hash, if a balance depended on it
-/// without a secret.
+/// Returns a hash of a link's address. A tree whose balance depended on such a hash, without a secret, could
+/// be unbalanced on purpose by a program that computes the hash.
 fn hash(object: NonNull<Object>) -> u64 {
     let product = (LinkAdapter::link(object).addr().get() as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
@@ -261,7 +261,7 @@ fn tree_stays_balanced_for_any_keys_addresses_and_order() {
         for key in keys {
             order.iter().enumerate().for_each(|(n, &name)| world.put(name, key(n)));
             world.tree.check();
-            // Removes one side, then most of the links in between.
+            // Removes the links at one end, then most of the others.
             order[..LINKS / 3].iter().for_each(|&name| world.take(name));
             world.tree.check();
             let (some, rest) = order[LINKS / 3..].split_at(LINKS / 100);

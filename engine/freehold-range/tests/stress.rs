@@ -156,8 +156,8 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
     }
 }
 
-/// Replaces the entry over the slots `[from, to)` by fixed entries. Each round cuts one fixed entry off its
-/// start.
+/// Replaces the entry over the slots `[from, to)` by fixed entries. Each round turns the first part of what
+/// is left of the entry into one fixed entry.
 fn carve(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>, from: u64, to: u64, value: u64) {
     for at in (from..to).step_by(FIXED as usize) {
         writer.preallocate(1).unwrap();

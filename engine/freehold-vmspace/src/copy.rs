@@ -305,7 +305,8 @@ impl<P: Platform> VmSpace<P> {
                 if flags.contains(PteFlags::SPECIAL) || !frame.is_anon() || !frame.is_exclusive() {
                     return ControlFlow::Continue(());
                 }
-                // If the memory of the page fails, the entry is removed, so the copy needs a reference.
+                // For the copy: the entry, and its reference, may be removed before the copy if the memory of
+                // the page fails.
                 frame.get();
                 found = Some((address, pfn, flags));
                 ControlFlow::Break(())

@@ -167,8 +167,7 @@ impl<P: Platform> VmSpace<P> {
         scan.next
     }
 
-    /// Sets the byte of every page of `range` that is mapped. Also sets the byte of a page that is
-    /// represented by a marker and does not wait for a file.
+    /// Sets the byte of every page of `range` that is mapped, that is being moved, or whose memory failed.
     ///
     /// # Panics
     ///
@@ -279,7 +278,7 @@ impl<P: Platform> Visitor<P::Format, P> for PresenceVisitor<'_> {
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |address, pte| {
-            // Only these markers represent a page that does not wait for a file.
+            // As on Linux, a page that is being moved, or whose memory failed, counts as present.
             let present = matches!(
                 pte.kind(Level::Pte),
                 Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }

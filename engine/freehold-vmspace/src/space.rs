@@ -129,7 +129,7 @@ impl<P: Platform> VmSpace<P> {
         }
         let peek = |at: u64| (VirtAddr::new(at), self.peek(VirtAddr::new(at)));
         let (first, last) = (peek(span.start()), span.end() - 1);
-        // Usually one table of the lowest level would hold all of the range.
+        // True if one table of the lowest level can hold the whole range; this is the usual case.
         let one = span.start() / TABLE == last / TABLE;
         // The walk ends at an entry; the lowest table on its path is the table that holds that entry.
         let ends = [Some(first), (!one).then(|| peek(last))];

@@ -182,8 +182,8 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     /// the word that the processor stores in the entry, with the accessed and dirty bits set.
     ///
     /// # Errors
-    /// Returns the fault that the processor would raise. A leaf without a bit that the hardware does not set
-    /// itself also causes a fault.
+    /// Returns the fault that the processor would raise. If the hardware leaves the accessed or dirty bit to
+    /// software, a leaf without that bit also causes a fault.
     fn hardware_step(raw: u64, level: Level, access: Access, rights: &mut Rights) -> Result<u64, WalkFault>;
     /// Checks that this format has `address`.
     ///

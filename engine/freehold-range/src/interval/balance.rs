@@ -31,8 +31,8 @@ fn is_rank_odd(child: Option<Ptr>) -> bool {
 }
 
 impl<A: IntervalAdapter> IntervalTree<A> {
-    /// Restores the balance after `at` was inserted as a leaf. Raises the parent's rank until the rank of the
-    /// child lies below it, or ends with a rotation.
+    /// Restores the balance after `at` was inserted as a leaf. Goes up from `at`, and raises the rank of each
+    /// parent whose rank is not above that of its child. Ends at the first other parent, or after a rotation.
     pub(super) fn rebalance_after_insert(&mut self, mut at: Ptr) {
         while let Some(above) = get(at).parent() {
             let (link, parent) = (get(at), get(above));

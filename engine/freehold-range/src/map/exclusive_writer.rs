@@ -130,9 +130,10 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// Fails if the host is out of memory. The map is unchanged then.
     #[inline(always)]
     pub fn preallocate(&mut self, replaces: usize) -> Result<(), AllocError> {
-        // A change splits at most every node from a leaf to the root, and the root into two new nodes. A root
-        // that was just split has two slots, and a change adds at most one. So the tree may grow at once. It
-        // may grow again after n - 1 changes, where n is the number of slots of a full node.
+        // A change splits at most every node from a leaf to the root. If it splits the root, it creates two
+        // nodes, and the tree grows by a level. The first change may do so. The new root has two slots, and
+        // each change adds at most one, so the tree can grow again only after n - 1 changes, where n is the
+        // number of slots of a full node.
         let levels = self.map.root.level() + 1;
         let grown = levels.saturating_add(1 + replaces / (self.fan().max_slots() - 1));
         let need =
@@ -399,8 +400,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         first.is_some()
     }
 
-    /// Asserts that there are enough spare nodes to insert `with`. `cuts` is set if entries are cut out
-    /// before.
+    /// Asserts that there are enough spare nodes to insert `with`. `cuts` is true if other entries are cut
+    /// out before the insertion.
     fn assert_spares(&self, with: &[Entry], cuts: bool) {
         let top = self.map.root.level();
         let need = match with {

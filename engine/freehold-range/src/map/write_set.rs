@@ -112,8 +112,8 @@ impl WriteSetSpan {
         self.entries.iter().any(|entry| entry.start == start)
     }
 
-    /// Returns true if the span has room for an additional hole: for an entry that fills it, for the entry
-    /// that touches it on the other side, and for the entries that cuts add.
+    /// Returns true if the span has room for another hole. A hole needs room for the entry that fills it, for
+    /// the entry that touches it on the other side, and for the entries that cuts add.
     pub(super) fn fits_additional_hole(&self) -> bool {
         self.entries.len() + SLOTS_FOR_CUTS + 2 <= MAX_SPAN_ENTRIES
     }

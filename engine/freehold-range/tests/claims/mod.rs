@@ -35,7 +35,7 @@ enum Change {
     RemoveAll,
     /// Replaces all entries by one.
     Join,
-    /// Replaces all entries by two, with another border.
+    /// Replaces all entries by two, and moves the border between them.
     Shift,
 }
 

@@ -117,8 +117,8 @@ impl Event {
 }
 
 impl Graph {
-    /// Returns all graphs with one more event: `op` by `thread`, which reads from any write and takes any
-    /// place in modification order.
+    /// Returns all graphs with one more event, in which `thread` performs `op`: one graph for each write that
+    /// the event may read from and each place that it may take in the modification order.
     pub fn extend(&self, thread: usize, op: &Op) -> Vec<Graph> {
         let mut base = self.clone();
         if op.word != 0 && !base.words.contains_key(&op.word) {

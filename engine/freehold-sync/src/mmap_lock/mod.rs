@@ -294,7 +294,8 @@ impl<H: Host> MmapLock<H> {
         self.read.seq.load(Ordering::Acquire)
     }
 
-    /// Returns the sequence number as a hint.
+    /// Returns the sequence number without ordering later reads after it, for a caller that orders them
+    /// itself.
     #[inline]
     pub(crate) fn seq_hint(&self) -> u32 {
         // Relaxed: orders nothing by itself.

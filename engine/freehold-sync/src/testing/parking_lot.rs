@@ -5,7 +5,8 @@
 //! to sleep one step, so no wake-up is lost.
 //!
 //! A sleep must end only with a wake-up or a kill, and a wake-up must choose the task that has slept longest.
-//! A test hangs, or loom reports a deadlock, only because no sleep ends by itself.
+//! Tests rely on this: if a wake-up is lost, the sleep never ends, so the test hangs or loom reports a
+//! deadlock.
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::host::Killed;

@@ -73,9 +73,9 @@
 //! four accesses must be `SeqCst`. (loom does not implement that order, so the unit tests with `axioms` run
 //! the shipped code.) A reader that finds the VMA per-CPU and not draining precedes the writer's bit 30. So
 //! the writer finds the reader in its slot, or finds that it has left. A reader leaves the slot as it leaves
-//! the count: with one decrement or exchange, without reading the VMA afterwards. A late reader may be in its
-//! slot with a VMA of another life; there it is a transient reader. The slots belong to the engine, because a
-//! VMA's memory can live in any of its address spaces.
+//! the count: with one decrement or exchange, without reading the VMA afterwards. When a late reader enters a
+//! slot, the VMA may already have another life; the reader is then transient. The slots belong to the engine,
+//! because a VMA's memory can live in any of its address spaces.
 //!
 //! *When a VMA becomes per-CPU*: a reader's exchange that fails because the count has changed is
 //! *contention*, and costs about one transfer of a cache line. A look through the slots costs one transfer

@@ -167,7 +167,7 @@ fn look_during(next_life: fn(&Cache)) {
 
 #[test]
 fn lookup_during_truncation_takes_no_reference_to_a_new_anonymous_page() {
-    // The plain stores of a frame that has one reference.
+    // The calls below use plain stores where the frame has only one reference.
     look_during(|Cache { frame, .. }| {
         frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO });
         assert!(frame.share().is_some());

@@ -199,7 +199,7 @@ impl<P: Platform> HugePool<P> {
         let nodes = match node {
             None => 0..P::NODES,
             Some(node) if node < P::NODES => node..node + 1,
-            // The node does not exist and has no pages.
+            // There is no such node, so it has no pages.
             Some(_) => return 0,
         };
         // Takes surplus or new pages from the nodes in rotation, until there are enough or no node has any
