@@ -32,6 +32,7 @@ const MAX_REFS: usize = usize::MAX / 2;
 /// remaining drops and clones to reach either.
 const SATURATED: usize = usize::MAX / 4 * 3;
 
+/// An object in memory, with its counts.
 struct Inner<T> {
     /// Number of `Counted` references to the object. The module head describes the limit.
     refs: AtomicUsize,
@@ -185,6 +186,7 @@ fn add(count: &AtomicUsize) {
     }
 }
 
+/// Makes a count that has become too large stay large, so that the object is never freed.
 #[cold]
 fn saturate(count: &AtomicUsize) {
     // Relaxed: a saturated count never frees the object. Concurrent additions and subtractions are fewer than

@@ -78,11 +78,13 @@ impl Mutex {
         self.try_take().then(|| self.guard(rank, stats, begun, false))
     }
 
+    /// Takes the mutex if it is free. Returns true on success.
     fn try_take(&self) -> bool {
         // Acquire: pairs with the release in the guard's drop. Relaxed on failure: nothing was acquired.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
+    /// Looks at the mutex a few times, with pauses. Returns true if the task has taken it.
     fn spin_for_lock<H: Host>(&self) -> bool {
         for _ in 0..SPINS_BEFORE_QUEUEING {
             // Relaxed: only a hint; `try_take` acquires.

@@ -152,12 +152,14 @@ impl LockContext {
         self.held[rank as usize].get()
     }
 
+    /// Panics if the task holds a lock of this rank or of an inner one.
     fn check(&self, rank: Rank) {
         if let Some(innermost) = self.innermost() {
             assert!(innermost < rank, "lock order: waiting for {rank:?} while holding {innermost:?}");
         }
     }
 
+    /// Counts one more lock of this rank.
     fn note_acquired(&self, rank: Rank) {
         let held = &self.held[rank as usize];
         held.set(held.get() + 1);
@@ -172,6 +174,7 @@ impl LockContext {
         }
     }
 
+    /// Counts one lock less. Panics if there is none.
     fn note_released(&self, rank: Rank) {
         let held = &self.held[rank as usize];
         let Some(left) = held.get().checked_sub(1) else {

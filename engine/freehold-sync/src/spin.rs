@@ -88,6 +88,8 @@ impl RawSpin {
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
+    /// Takes the lock after a failed attempt. Only reads the word until the lock looks free, with growing
+    /// pauses, so that the cache line is not taken from the holder.
     #[cold]
     fn lock_slow<H: Host>(&self) {
         let mut pause = 1;

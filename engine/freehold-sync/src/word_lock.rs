@@ -96,6 +96,7 @@ impl WordLock {
         self.wait_by::<H>(rank, H::wait_killable)
     }
 
+    /// Waits with `sleep` until a holder releases the lock. The caller does not get the lock.
     fn wait_by<H: Host>(
         &self,
         rank: Rank,

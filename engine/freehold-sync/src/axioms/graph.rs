@@ -94,12 +94,14 @@ impl Event {
         matches!(self.kind, Kind::Initial | Kind::Write | Kind::Update)
     }
 
+    /// Returns true if the event is a release by itself, without a fence.
     fn releases(&self) -> bool {
         !self.plain
             && self.kind != Kind::Read
             && matches!(self.order, Ordering::Release | Ordering::AcqRel | Ordering::SeqCst)
     }
 
+    /// Returns true if the event is an acquire by itself, without a fence.
     fn acquires(&self) -> bool {
         !self.plain
             && self.kind != Kind::Write
@@ -223,6 +225,7 @@ impl Graph {
         key
     }
 
+    /// Returns the relation between the events for which `related` returns true.
     fn relation(&self, related: impl Fn(usize, &Event, usize, &Event) -> bool) -> Relation {
         let row = |(a, first): (usize, &Event)| {
             let mut row = 0;
@@ -363,19 +366,23 @@ impl Graph {
     }
 }
 
+/// Returns the pairs that are in one of the relations.
 fn union(a: &Relation, b: &Relation) -> Relation {
     a.iter().zip(b).map(|(a, b)| a | b).collect()
 }
 
+/// Returns the relation with each pair reversed.
 fn transpose(relation: &Relation) -> Relation {
     let column = |b: usize| (0..relation.len()).fold(0, |row, a| row | (relation[a] >> b & 1) << a);
     (0..relation.len()).map(column).collect()
 }
 
+/// Returns the pairs that lead from an event by `a` and then by `b`.
 fn compose(a: &Relation, b: &Relation) -> Relation {
     a.iter().map(|&row| members(row).fold(0, |sum, through| sum | b[through])).collect()
 }
 
+/// Returns the transitive closure: the pairs that one or more steps connect.
 fn closure(mut relation: Relation) -> Relation {
     for through in 0..relation.len() {
         for a in 0..relation.len() {
@@ -387,6 +394,7 @@ fn closure(mut relation: Relation) -> Relation {
     relation
 }
 
+/// Returns the events in a row of a relation.
 fn members(mut set: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
         let first = (set != 0).then(|| set.trailing_zeros() as usize)?;

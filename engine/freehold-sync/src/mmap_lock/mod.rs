@@ -116,6 +116,7 @@ struct WriteSection<'a, H: Host> {
 }
 
 impl<'a, H: Host> WriteSection<'a, H> {
+    /// Makes the number odd. The caller holds the lock for writing.
     #[inline]
     fn begin(lock: &'a MmapLock<H>) -> Self {
         let seq = &lock.read.seq;
@@ -333,6 +334,7 @@ impl<H: Host> MmapLock<H> {
         guard
     }
 
+    /// Returns the guard of a task that has the rwsem for writing. The gate may still be open.
     #[inline]
     fn writer<'a>(&'a self, sem: RwSemWriteGuard<'a, H>) -> MmapWriteGuard<'a, H> {
         MmapWriteGuard { section: WriteSection::begin(self), sem }

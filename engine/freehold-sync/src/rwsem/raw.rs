@@ -26,6 +26,7 @@ pub(crate) enum Path {
     Slow,
 }
 
+/// The words of a reader/writer lock, without ranks and statistics. Its owner defines what it guards.
 #[repr(C)]
 pub(crate) struct RawRwSem<H> {
     /// The state word; see the [table](super#the-state-word).
@@ -59,6 +60,7 @@ enum SlowRead {
 /// A function that waits: it returns on a wake-up only, or also on a fatal signal.
 pub(crate) type Wait = fn(&AtomicU32, u32) -> Result<(), Killed>;
 
+/// A [`Wait`] that ignores signals and does not fail.
 fn wait_unkillable<H: Host>(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
     H::wait(word, expected);
     Ok(())
@@ -304,6 +306,7 @@ impl<H: Host> RawRwSem<H> {
         false
     }
 
+    /// Takes the lock for writing after a failed attempt: spins, and then queues.
     #[cold]
     fn write_slow(&self, wait: Wait) -> Result<(), Killed> {
         if self.spin_for_lock() {
@@ -454,6 +457,8 @@ impl<H: Host> RawRwSem<H> {
         self.unlock_write_slow(passing_writers);
     }
 
+    /// Releases the lock while tasks wait: admits the waiting readers, or grants the lock to the waiting
+    /// writers. Writers may pass readers `passing_writers` times in a row.
     #[cold]
     fn unlock_write_slow(&self, passing_writers: u32) {
         let mut word = self.load(Ordering::Relaxed);
@@ -524,6 +529,7 @@ impl<H: Host> RawRwSem<H> {
         Word(self.state.load(order))
     }
 
+    /// Replaces the state word if it is still `from`. Returns the current word otherwise.
     #[inline]
     fn exchange(&self, from: Word, to: Word, success: Order, failure: Order) -> Result<(), Word> {
         match self.state.compare_exchange(from.0, to.0, success, failure) {

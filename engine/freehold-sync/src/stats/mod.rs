@@ -220,6 +220,7 @@ impl Ended {
     }
 }
 
+/// Returns the time, or 0 without statistics, because reading a clock is not free.
 #[inline]
 fn now<H: Host>(stats: Option<&LockStats<H>>) -> u64 {
     if stats.is_some() { H::now_ns() } else { 0 }

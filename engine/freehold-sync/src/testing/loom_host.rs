@@ -46,6 +46,7 @@ loom::thread_local! {
     static NUMBER: Cell<usize> = Cell::new(UNSET);
 }
 
+/// The state that the threads of one execution share.
 struct World {
     parking_lot: ParkingLot,
     /// A mutex of `std`, because a mutex of loom would order the threads. A thread that holds it makes no
@@ -59,6 +60,7 @@ struct World {
     deferred: Mutex<Vec<Deferred>>,
 }
 
+/// The threads of one execution.
 struct Tasks {
     /// The number of the next thread that uses the host.
     next: usize,
@@ -66,6 +68,7 @@ struct Tasks {
     killed: Vec<usize>,
 }
 
+/// A function that [`Host::rcu_defer`] was called with.
 struct Deferred(NonNull<RcuHead>);
 
 // SAFETY: by the contract of `rcu_defer`, the function may run on any thread.
@@ -90,6 +93,7 @@ pub fn model_bounded(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
     run(builder, f);
 }
 
+/// Runs `f` under the schedules that `builder` selects.
 fn run(mut builder: loom::model::Builder, f: impl Fn() + Sync + Send + 'static) {
     if std::env::var_os("FREEHOLD_EFFORT").is_some_and(|effort| effort == "quick") {
         builder.preemption_bound =

@@ -24,6 +24,7 @@ pub(super) struct ParkingLot {
     condvar: Condvar,
 }
 
+/// The sleepers of one parking lot.
 #[derive(Debug)]
 struct Sleepers {
     /// The number of the next sleeper.
@@ -32,10 +33,13 @@ struct Sleepers {
     list: Vec<Sleeper>,
 }
 
+/// One task that sleeps.
 #[derive(Debug)]
 struct Sleeper {
     number: u64,
+    /// Address of the word that it sleeps on.
     address: usize,
+    /// A wake-up has chosen this sleeper.
     woken: bool,
 }
 

@@ -29,6 +29,7 @@ pub struct StdHost;
 #[derive(Clone, Debug)]
 pub struct Task(Arc<Signals>);
 
+/// The signals of one thread.
 #[derive(Debug, Default)]
 struct Signals {
     killed: AtomicBool,
@@ -61,6 +62,7 @@ struct Numbers {
 struct Number(usize);
 
 impl Number {
+    /// Returns the number of a thread that has ended, or else a number that no thread has had.
     fn take() -> Number {
         let mut numbers = NUMBERS.lock().unwrap();
         let number = numbers.returned.pop().unwrap_or_else(|| {
@@ -85,6 +87,7 @@ std::thread_local! {
     static RELAXED: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Returns the parking lot for the address of a word.
 fn parking_lot(word: &crate::atomic::AtomicU32) -> &'static ParkingLot {
     &PARKING_LOTS[core::ptr::from_ref(word).addr() / 4 % PARKING_LOT_COUNT]
 }
@@ -151,6 +154,7 @@ struct Batches {
     running: usize,
 }
 
+/// A function that [`Host::rcu_defer`] was called with.
 struct Deferred(NonNull<RcuHead>);
 
 // SAFETY: by the contract of `rcu_defer`, the function may run on any thread.

@@ -45,6 +45,7 @@ struct Owned<H> {
 const BY_READER: usize = 1;
 
 impl<H: Host> Owned<H> {
+    /// Takes the rwsem for reading if no writer holds it, and records the reader as Linux does.
     fn try_read(&self) -> bool {
         let got = self.sem.try_read();
         if got {

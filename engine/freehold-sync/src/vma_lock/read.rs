@@ -178,6 +178,7 @@ impl VmaLock<'_> {
         contention >= enough
     }
 
+    /// Replaces the count `from` by `to`, which has one more reader. Returns the current count on failure.
     #[inline]
     fn raise(self, from: u32, to: u32) -> Result<(), u32> {
         // Acquire: pairs with `attach` and with the writer's last change of the count. Everything that the
@@ -185,6 +186,7 @@ impl VmaLock<'_> {
         self.count.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).map(drop)
     }
 
+    /// Ends a read lock: removes the reader from the slot or the count where it was counted.
     #[inline(always)]
     pub(crate) fn leave<H: Host>(self, place: ReaderPlace<'_>) {
         if let ReaderPlace(Some(slot)) = place {
@@ -221,6 +223,7 @@ impl VmaLock<'_> {
         }
     }
 
+    /// Removes a reader from the count, which is `from`. Returns the current count on failure.
     #[inline]
     fn lower(self, from: u32) -> Result<(), u32> {
         // Release: pairs with the acquire of the writer that waits for the readers to leave. Relaxed on

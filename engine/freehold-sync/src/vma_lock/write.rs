@@ -32,6 +32,8 @@ impl VmaLock<'_> {
         self.write_by(locking, |_, _| Err(Killed)).is_ok()
     }
 
+    /// Marks the VMA and waits with `wait` for its readers. Returns false if the VMA was write-locked
+    /// already, in the same section.
     #[inline]
     fn write_by<H: Host>(self, locking: &VmaLocking<H>, wait: Wait) -> Result<bool, Killed> {
         if self.is_locked() {
@@ -193,6 +195,7 @@ impl VmaLock<'_> {
     }
 }
 
+/// A wait that ignores signals and does not fail.
 fn wait_unkillable<H: Host>(word: &AtomicU32, value: u32) -> Result<(), Killed> {
     H::wait(word, value);
     Ok(())
