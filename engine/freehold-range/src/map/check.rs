@@ -76,6 +76,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         self.node_count_below(&self.map.root)
     }
 
+    /// Returns the number of nodes below a node.
     fn node_count_below(&self, node: &Node<SLOTS>) -> usize {
         let word = node.word();
         if word.is_leaf() {
@@ -112,6 +113,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         max
     }
 
+    /// Verifies one entry. Returns the gap in front of it.
     fn check_entry(&self, leaf: &Node<SLOTS>, at: usize, seen: &mut Checked) -> u64 {
         let entry = leaf.slot(at).entry().expect("an entry without a value");
         assert!(entry.start < entry.end, "an empty entry: {entry:x?}");
@@ -122,6 +124,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
     }
 }
 
+/// The progress of a check, in the order of addresses.
 struct Checked {
+    /// End of the last entry seen.
     last_end: u64,
 }

@@ -237,6 +237,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         }
     }
 
+    /// Claims entries that lie in one leaf, under its latch only. Returns `None` if the range reaches into
+    /// another leaf or the leaf must be split; [`claim_across`](Self::claim_across) then makes the claim.
     #[inline]
     fn claim_in_leaf(&self, request: &ClaimRequest) -> Option<Result<(), ClaimError>> {
         let rcu = H::rcu_read();
@@ -268,6 +270,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         Some(Ok(()))
     }
 
+    /// Makes any claim, under the structure lock.
     #[cold]
     #[inline(never)]
     fn claim_across(&self, request: &ClaimRequest) -> Result<(), ClaimError> {
@@ -289,6 +292,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         }
     }
 
+    /// Makes a claim. The caller holds the structure lock, and has spare nodes for the splits. First examines
+    /// all entries, so that nothing is claimed if one of them is refused.
     fn claim_latched<'n>(
         &'n self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -345,6 +350,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         }
     }
 
+    /// Moves spare nodes of this writer to the map until the map has enough for one publication.
     #[cold]
     #[inline(never)]
     fn refill_spares(&self) -> Result<(), ClaimError> {
@@ -363,6 +369,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         }
     }
 
+    /// Allocates spare nodes until this writer has `need`. The caller holds no lock, because this may sleep.
     pub(super) fn ensure_own_spares(&self, need: usize) -> Result<(), ClaimError> {
         if self.map.root.level() + 3 > MAX_LEVELS {
             return Err(ClaimError::NeedsExclusive);

@@ -144,6 +144,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         self.refill_spares(grown, need)
     }
 
+    /// Allocates until there are `need` spare nodes. `grown` is the number of levels that the tree may then
+    /// have.
     #[cold]
     fn refill_spares(&mut self, grown: usize, need: usize) -> Result<(), AllocError> {
         if grown > MAX_LEVELS {
@@ -461,6 +463,7 @@ pub(super) fn range_end<const SLOTS: usize>(leaf: &Node<SLOTS>, from: usize, sta
     to
 }
 
+/// Replaces `gone` entries at slot `at` of a leaf by `with`, while the leaf is held.
 #[inline(always)]
 fn replace_slots<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, gone: usize, with: &[Entry]) {
     leaf.hold();
@@ -469,6 +472,7 @@ fn replace_slots<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, gone: usize,
     leaf.release();
 }
 
+/// Stores entries into consecutive slots of a held leaf.
 #[inline]
 fn set_slots<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, with: &[Entry]) {
     for (index, entry) in with.iter().enumerate() {

@@ -98,6 +98,7 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         }
     }
 
+    /// Makes the finger point nowhere, and records where the map is now.
     #[cold]
     #[inline(never)]
     fn reset_root(&self, root: &Node<SLOTS>) {

@@ -67,6 +67,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         self.reserve_hole(&Entry { start, end, value: CLAIMED_RESERVATION }, &guard, &is_own)
     }
 
+    /// Inserts `with`, a claimed reservation, and claims the entries that touch it. `guard` is as for
+    /// [`claim_hole`](Self::claim_hole), and `is_own` as for [`Neighbours::of`].
     #[inline]
     fn reserve_hole(
         &self,
@@ -82,6 +84,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         }
     }
 
+    /// Does the work of [`reserve_hole`](Self::reserve_hole) in one leaf, under its latch only. Returns
+    /// `None` if the hole does not fit there.
     #[inline]
     fn reserve_in_leaf(
         &self,
@@ -155,6 +159,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         Ok(true)
     }
 
+    /// Does the work of [`reserve_hole`](Self::reserve_hole) in any case, under the structure lock.
     #[cold]
     #[inline(never)]
     fn reserve_across(
@@ -181,6 +186,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         }
     }
 
+    /// Does the work of [`reserve_across`](Self::reserve_across). The caller holds the structure lock and has
+    /// spare nodes.
     fn reserve_latched<'n>(
         &'n self,
         busy: &mut BusyNodes<'n, SLOTS>,
@@ -279,6 +286,7 @@ impl Neighbours {
         Ok(neighbours)
     }
 
+    /// Returns true if an entry that this writer has already claimed touches the hole.
     #[inline]
     fn touches_own(&self) -> bool {
         self.before == Some(Neighbour::Own) || self.behind == Some(Neighbour::Own)

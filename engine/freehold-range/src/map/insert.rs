@@ -42,6 +42,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         self.insert_or_split(busy, spares, path, &[], true, policy);
     }
 
+    /// Does the work of an insertion, or with `split` and no entries that of a split: splits full nodes from
+    /// the leaf upwards.
     #[inline(always)]
     fn insert_or_split<'n>(
         &'n self,

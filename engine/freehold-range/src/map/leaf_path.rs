@@ -84,6 +84,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
     }
 
+    /// Makes one descent. Returns `None` if a node was busy or changed during the visit.
     #[inline(always)]
     fn try_leaf_path<'n>(&'n self, _rcu: &'n H::RcuGuard, key: u64) -> Option<LeafPath<'n, SLOTS>> {
         let mut above = None;

@@ -223,6 +223,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
     }
 
+    /// Repeats a contended descent a few times, with pauses.
     #[cold]
     #[inline(never)]
     fn retry(&self, key: u64) -> Lookup {

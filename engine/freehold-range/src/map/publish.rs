@@ -45,6 +45,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         }
     }
 
+    /// Publishes one span and empties it.
     #[inline(always)]
     fn publish_span(&self, span: &mut WriteSetSpan, on_hole: &mut Option<HoleCallback<'_>>) {
         if span.is_empty() {
@@ -56,6 +57,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         span.clear();
     }
 
+    /// Publishes the span of an additional hole. Calls `on_hole` here if its address lies in this span.
     #[cold]
     #[inline(never)]
     fn publish_second(&self, on_hole: &mut Option<HoleCallback<'_>>) {

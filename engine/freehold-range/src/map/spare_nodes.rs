@@ -71,6 +71,7 @@ impl<const SLOTS: usize> SpareNodes<SLOTS> {
         taken
     }
 
+    /// Frees every node of the chain. No reader has seen these nodes, so no grace period is needed.
     pub(super) fn free_all(&self) {
         while self.count() > 0 {
             // SAFETY: a node taken from the chain is owned here, and no reader has ever seen it.

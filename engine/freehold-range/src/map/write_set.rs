@@ -118,6 +118,7 @@ impl WriteSetSpan {
         self.entries.len() + SLOTS_FOR_CUTS + 2 <= MAX_SPAN_ENTRIES
     }
 
+    /// Returns true if the span differs from the map, so that it must be published.
     #[inline]
     pub(super) fn is_changed(&self) -> bool {
         self.changed
@@ -141,6 +142,7 @@ impl WriteSetSpan {
         self.entries.insert(0, entry);
     }
 
+    /// Extends the span by an entry of a latched leaf. Returns the entry without the marks of the claim.
     #[inline]
     fn cover_entry<const SLOTS: usize>(&mut self, leaf: &Node<SLOTS>, at: usize) -> Entry {
         let entry = leaf.slot(at).entry().expect("a latched leaf has no torn slots");
@@ -178,16 +180,20 @@ impl WriteSetSpan {
         self.entries.iter().take_while(|entry| entry.end <= key).count()
     }
 
+    /// Returns the first entry of the span whose end lies above `key`.
     #[inline]
     pub(super) fn next(&self, key: u64) -> Option<Entry> {
         self.entries.get(self.first_above(key)).copied()
     }
 
+    /// Returns the last entry of the span whose end does not lie above `key`.
     #[inline]
     pub(super) fn prev(&self, key: u64) -> Option<Entry> {
         self.first_above(key).checked_sub(1).map(|at| self.entries[at])
     }
 
+    /// Replaces the entries inside `[start, end)`, which lies in the span, by `with`. The map itself changes
+    /// when the span is published.
     #[inline]
     pub(super) fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
         assert!(self.from <= start && end <= self.to, "the replaced range is not claimed");
