@@ -233,6 +233,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         groups::filled(self.table.meta, indices.start, indices.end)
     }
 
+    /// Returns the address that the entry at `index` translates.
     #[inline]
     fn address(&self, index: usize) -> VirtAddr {
         VirtAddr::new(self.table.base.get() + index as u64 * PAGE_SIZE)
@@ -261,6 +262,7 @@ fn clip(group: usize, indices: &Range<usize>) -> Range<usize> {
 struct CachedBits(u64);
 
 impl CachedBits {
+    /// Records the next entry.
     #[inline]
     fn push(&mut self, cached: bool) {
         self.0 = self.0 >> 1 | u64::from(cached) << 63;
@@ -274,6 +276,7 @@ struct ChangedEntries {
 }
 
 impl ChangedEntries {
+    /// Returns an empty range.
     #[inline]
     fn none() -> Self {
         ChangedEntries { first: usize::MAX, end: 0 }
@@ -288,6 +291,7 @@ impl ChangedEntries {
         }
     }
 
+    /// Passes the range to `stale`, unless it is empty.
     #[inline]
     fn report<F: Format, M: TableMemory>(
         &self,

@@ -139,12 +139,14 @@ impl GatherState {
         GatherState { pending: AtomicU32::new(0) }
     }
 
+    /// Counts a gather, before its first change.
     fn enter(&self) {
         // Relaxed: the count is sequenced before the clear that follows. The clear is a release, and the
         // table's unlock publishes it as well. See `others`.
         self.pending.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Ends the count of a gather, after its last flush.
     fn leave(&self) {
         // Release: pairs with the acquire in `others`. Another gather that finds this gather no longer
         // counted also sees the effect of its flush.
@@ -152,6 +154,7 @@ impl GatherState {
         debug_assert!(before > 0, "a gather leaves without having entered");
     }
 
+    /// Returns true if a gather is counted besides the caller, which is counted `own` times (0 or 1).
     fn others(&self, own: u32) -> bool {
         // Acquire: pairs with `leave`. If the count does not include another gather, that gather has left or
         // has not entered. If the other gather has left, its flush is visible here. If the other gather has
@@ -274,6 +277,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         }
     }
 
+    /// Makes room: moves the frames to the caller's buffer, or flushes and releases them.
     #[inline(never)]
     fn keep_or_release(&mut self) {
         if self.tables.is_full() || !self.keep() {
@@ -364,6 +368,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.release_and_free();
     }
 
+    /// Returns true if [`finish`](Self::finish) has anything to do.
     #[inline]
     fn has_pending(&self) -> bool {
         let keeps = self.kept.as_ref().is_some_and(|kept| !kept.is_empty());
@@ -371,11 +376,13 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.entered || self.has_pending_flush() || holds
     }
 
+    /// Returns true if something was changed since the last flush.
     #[inline]
     fn has_pending_flush(&self) -> bool {
         self.start.get() != u64::MAX || self.tables_freed
     }
 
+    /// Forgets the changed range, at a flush.
     fn clear_range(&mut self) {
         self.start = VirtAddr::new(u64::MAX);
         self.end = VirtAddr::new(0);

@@ -226,6 +226,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         Some(Self::entry_table(memory, table, address, parent))
     }
 
+    /// Returns the table of level `LEVEL` for `address`, and creates the missing tables on the way there.
     #[inline(never)]
     fn find_or_alloc<'a, const LEVEL: usize>(
         &'a self,
@@ -253,7 +254,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     }
 
     /// Links a new table into an empty slot of an upper level. Several tasks may try at the same time; one
-    /// table is kept.
+    /// table stays linked, and the others are freed.
     #[cold]
     pub(crate) fn install_table(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
         let new = memory.alloc_table()?;
@@ -277,6 +278,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         }
     }
 
+    /// Returns the handle of a linked table. `parent` is the slot that links it, with its number; `None` if
+    /// the caller does not need the slot.
     #[inline]
     pub(crate) fn entry_table<'a, const LEVEL: usize>(
         memory: &'a M,

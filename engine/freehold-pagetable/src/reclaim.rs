@@ -75,6 +75,7 @@ impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
         is_empty
     }
 
+    /// Empties the slot of this table, which is empty, and gives the table to the gather.
     #[inline(never)]
     fn unlink<T: Tlb, const FRAMES: usize>(self, gather: &mut Gather<'_, T, FRAMES>) {
         let Some((slot, pfn)) = self.table.parent else { unreachable!("a lowest table has a parent") };

@@ -133,6 +133,7 @@ fn replace_leaf_by_table<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, m
     }
 }
 
+/// Fills a table that is not linked yet with leaves of `level`: the parts of a leaf that starts at `pfn`.
 fn fill_with_leaves<F: Format>(table: &Table, level: Level, pfn: Pfn, flags: PteFlags) {
     for index in 0..ENTRIES {
         let part = pfn.add(index as u64 * level.frames());

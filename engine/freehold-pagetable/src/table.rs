@@ -156,12 +156,14 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         Pte::from_raw(self.entry(address).load(Ordering::Acquire))
     }
 
+    /// Returns the entry of `address`, which lies in this table.
     #[inline]
     pub(crate) fn entry(&self, address: VirtAddr) -> &'a AtomicU64 {
         debug_assert!(self.span().contains(address), "{address:?} is not in this table's {:?}", self.span());
         self.table.entry(address.index(Self::LEVEL))
     }
 
+    /// Returns the addresses that the entry of `address` translates.
     #[inline]
     pub(crate) fn entry_span(address: VirtAddr) -> VaRange {
         VaRange::entry(address, Self::LEVEL)
@@ -282,6 +284,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         (old, new)
     }
 
+    /// Does the work of [`change`](Self::change) without recording stale translations.
     #[inline(always)]
     fn modify(&mut self, address: VirtAddr, f: impl FnMut(Pte<F>) -> Pte<F>) -> (Pte<F>, Pte<F>) {
         let entry = self.table.entry(address);
@@ -414,11 +417,13 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         );
     }
 
+    /// Returns true if `pte` points to a table.
     #[inline]
     fn is_table(&self, pte: Pte<F>) -> bool {
         LEVEL > 0 && matches!(pte.kind(Self::LEVEL), Kind::Table { .. })
     }
 
+    /// Records that the entry of `address` is filled, for `groups.rs`. Called before the entry is stored.
     #[inline]
     fn note_filled(&mut self, address: VirtAddr) {
         groups::set_filled(self.table.meta, address.index(Level::Pte));

@@ -69,14 +69,17 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     }
 }
 
+/// The state of one call of [`PageTable::unlink_tables`].
 struct Unlink<'g, 'a, F, M, T: Tlb, const FRAMES: usize> {
     memory: &'g M,
+    /// Only tables whose whole span lies in here are unlinked.
     bounds: VaRange,
     gather: &'g mut Gather<'a, T, FRAMES>,
     format: core::marker::PhantomData<F>,
 }
 
 impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M, T, FRAMES> {
+    /// Unlinks the tables below one upper table over a part of the range, lowest levels first.
     fn below(&mut self, table: Pfn, level: Level, range: VaRange) {
         let memory = self.memory;
         let mut rest = range;
@@ -122,6 +125,7 @@ fn from_first_used(table: &Table, level: Level, range: VaRange) -> VaRange {
     if range.is_empty() { range } else { skip_empty(table, level, range) }
 }
 
+/// Does the work of [`from_first_used`] for a range that is not empty.
 #[inline(never)]
 fn skip_empty(table: &Table, level: Level, range: VaRange) -> VaRange {
     let (first, last) = (range.start().index(level), VirtAddr::new(range.end().get() - 1).index(level));
@@ -135,6 +139,7 @@ fn skip_empty(table: &Table, level: Level, range: VaRange) -> VaRange {
     }
 }
 
+/// Does the work of [`PageTable::is_empty_range`] below one upper table.
 fn is_empty<F: Format, M: TableMemory>(memory: &M, table: Pfn, level: Level, range: VaRange) -> bool {
     let mut rest = range;
     while !rest.is_empty() {

@@ -120,6 +120,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     }
 }
 
+/// The tables that one call of [`PageTable::walk`] visits.
 struct Walk<'a, F, M> {
     tables: &'a PageTable<F, M>,
     memory: &'a M,
@@ -226,6 +227,8 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
 
     // Not inlined, like `large`: the call is rare, and its stack space would be added to every level of the
     // walk.
+    /// Links a table into an empty entry, unless another task fills the entry first. The caller loads the
+    /// entry again.
     #[inline(never)]
     fn make(&self, entry: &AtomicU64, level: Level) -> Result<(), WalkEnd> {
         match PageTable::<F, M>::install_table(self.memory, entry, level) {
@@ -276,6 +279,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     }
 }
 
+/// Turns the result of a visitor for `part` into the result of the walk.
 fn stop_at(part: VaRange, flow: ControlFlow<()>) -> Result<(), WalkEnd> {
     match flow {
         ControlFlow::Continue(()) => Ok(()),

@@ -196,6 +196,7 @@ impl<const N: usize> Format for X86<N> {
     }
 }
 
+/// Returns the bits of a leaf with these flags, without the frame and without PS.
 #[inline]
 fn bits(flags: PteFlags) -> u64 {
     let same = u64::from(flags.bits());
@@ -205,6 +206,7 @@ fn bits(flags: PteFlags) -> u64 {
     same & (PLAIN | G) | closed | !same & P | exec | u64::from(flags.pkey()) << PKEY_SHIFT
 }
 
+/// Returns the kind of a marker. An unknown code is a failed page, so that an access ends in a signal.
 fn marker_kind(raw: u64) -> MarkerKind {
     match (raw & KIND) >> KIND_SHIFT {
         1 => MarkerKind::Guard,
