@@ -43,6 +43,8 @@ impl<P: Platform> VmSpace<P> {
         gather.finish();
     }
 
+    /// Ages `range`, and passes changed translations to `stale`. Repeats the walk with splits where a huge
+    /// page reaches across an edge.
     fn age_in<S: StaleTranslations>(&self, range: UserRange, what: Aging, stale: &mut S) {
         let (platform, mut rest) = (self.platform(), range.va());
         loop {

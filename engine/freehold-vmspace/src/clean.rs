@@ -56,6 +56,7 @@ pub(crate) fn keep_dirty<P: Platform, const N: usize>(
     gather.add_unmapped(UnmappedFrame::new(pfn, Level::Pte).dirty());
 }
 
+/// A visitor that removes the right to write and the dirty bit.
 struct Cleaner<'s, P: Platform> {
     platform: &'s P,
     gather: VmGather<'s, P>,

@@ -116,6 +116,8 @@ impl<P: Platform> VmSpace<P> {
         copied.map(|()| copier.pinned)
     }
 
+    /// Copies the entries of `range` table by table. Stops if there is no memory; the entries copied so far
+    /// stay.
     fn copy_tables(
         &self,
         range: UserRange,
@@ -319,6 +321,7 @@ impl<P: Platform> VmSpace<P> {
         Ok(None)
     }
 
+    /// Gives the child its own copy of a pinned page. The caller has a reference to the page.
     fn copy_page(
         &self,
         child: &VmSpace<P>,

@@ -135,10 +135,12 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
+/// Returns the entry without the accessed bit.
 fn unused<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
     pte.with_flags(level, pte.flags() - PteFlags::ACCESSED)
 }
 
+/// Returns true if the old entry of a change had the accessed bit.
 fn was_accessed<F: Format>((old, _): (Pte<F>, Pte<F>)) -> bool {
     old.flags().contains(PteFlags::ACCESSED)
 }

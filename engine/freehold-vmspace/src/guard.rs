@@ -16,6 +16,7 @@ use freehold_pagetable::{
     PteFlags, PteGuard, UnmappedFrame, VaRange, Visitor, Walked,
 };
 
+/// Returns the guard marker.
 fn guard<F: Format>() -> Pte<F> {
     Pte::marker(MarkerKind::Guard, 0)
 }

@@ -68,6 +68,7 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
+    /// Moves one entry. The tables of both places exist; their locks are taken one after the other.
     fn move_one(&self, address: VirtAddr, to: VirtAddr, level: Level, gather: &mut ForkGather<'_, P>) {
         let taken = self.lock_leaf(address, level).map(|mut leaf| leaf.take(gather));
         let target = self.lock_leaf(to, level);

@@ -84,6 +84,8 @@ impl<P: Platform> VmSpace<P> {
         self.split_leaf(VirtAddr::new(at), Level::Pmd)
     }
 
+    /// Splits the leaf of `level` that covers `at`, if there is one. Fails like
+    /// [`split_huge`](Self::split_huge).
     pub fn split_leaf(&self, at: VirtAddr, level: Level) -> Result<(), NoMemory> {
         let split = match level {
             Level::Pmd => self.pmd_table(at).map(|table| table.split(at)),

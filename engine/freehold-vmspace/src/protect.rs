@@ -46,6 +46,7 @@ impl<P: Platform> VmSpace<P> {
 impl<P: Platform, S: StaleTranslations> Changer<'_, P, S> {
     // A separate function: inlined, the variables of the walk would take registers from the loop over the
     // pages.
+    /// Changes the entries of `range` in one table.
     #[inline(never)]
     fn pages(
         &mut self,

@@ -216,6 +216,7 @@ impl<P: Platform, const RUNS: usize> PresentVisitor<'_, P, RUNS> {
         }
     }
 
+    /// Appends a run. Ends the walk there if there is no room.
     fn push(&mut self, run: Present) -> ControlFlow<()> {
         let start = run.range.start();
         match self.runs.try_push(run) {
@@ -266,6 +267,7 @@ struct PresenceVisitor<'m> {
 }
 
 impl PresenceVisitor<'_> {
+    /// Sets the bytes of these pages.
     fn mark(&mut self, range: VaRange) {
         let first = (range.start().get() - self.start) >> PAGE_SHIFT;
         let pages = range.len() >> PAGE_SHIFT;

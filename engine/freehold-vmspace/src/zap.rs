@@ -68,6 +68,7 @@ impl Zap {
     }
 }
 
+/// A visitor that clears the selected entries.
 struct Zapper<'z, 'v, P: Platform> {
     zap: Zap,
     platform: &'z P,
@@ -110,6 +111,7 @@ impl<P: Platform> VmSpace<P> {
         self.discard_then(range, zap, |gather| self.reclaim_tables(range, gather));
     }
 
+    /// Zaps `range` with a gather of its own, calls `then` before the flush, and flushes.
     fn discard_then(&self, range: UserRange, zap: Zap, then: impl FnOnce(&mut VmGather<'_, P>)) {
         let mut room = Vec::new();
         let mut gather = self.gather();

@@ -498,6 +498,7 @@ freehold_sync::error_enum! {
     }
 }
 
+/// Returns the reason why a page with this count and these flags cannot be shared, if there is one.
 fn share_error(refs: u32, word: u32) -> Option<ShareError> {
     match refs {
         _ if pin::is_pinned(refs, word) => Some(ShareError::Pinned),
@@ -520,6 +521,7 @@ pub struct FreeHugePage {
     pub broken: bool,
 }
 
+/// Returns the kind of page that these flags describe.
 fn kind_of(word: u32) -> RssKind {
     match word & (ANON | SHMEM) {
         0 => RssKind::File,
@@ -528,6 +530,7 @@ fn kind_of(word: u32) -> RssKind {
     }
 }
 
+/// Returns the level of the entries that map a page of a pool with these flags.
 fn level_of(word: u32) -> Level {
     if word & GIGANTIC != 0 { Level::Pud } else { Level::Pmd }
 }

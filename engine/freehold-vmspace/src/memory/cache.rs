@@ -38,6 +38,7 @@ struct Magazine {
 }
 
 impl Magazine {
+    /// Takes a frame, if there is one.
     fn pop(&self) -> Option<Pfn> {
         let len = self.len.load(Relaxed).checked_sub(1)?;
         self.len.store(len, Relaxed);
@@ -69,6 +70,7 @@ impl Magazine {
     }
 }
 
+/// The caches of free frames of all CPUs; see the [module](self).
 pub(super) struct FrameCache<P: Platform> {
     magazines: PerCpu<Magazine, P>,
 }
@@ -94,6 +96,7 @@ impl<P: Platform> FrameCache<P> {
         }
     }
 
+    /// Allocates a batch from the platform. Returns one frame, and puts the others into the CPU's cache.
     #[cold]
     fn refill(&self, platform: &P, request: &FrameRequest<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
         let mut batch = [Pfn::new(0); BURST];
@@ -127,6 +130,7 @@ impl<P: Platform> FrameCache<P> {
         frames.clear();
     }
 
+    /// Frees frames to the platform. No reference and no translation is left.
     pub fn free_to_platform(&self, platform: &P, frames: &[Pfn]) {
         if !frames.is_empty() {
             // SAFETY: the last reference of each frame was dropped, and references of tables are dropped only

@@ -377,6 +377,8 @@ impl<P: Platform> HugePool<P> {
         awaited
     }
 
+    /// Wakes the tasks that wait for a change, if [`note_change`](Self::note_change) returned true. The
+    /// caller holds no spin lock.
     fn wake(&self, awaited: bool) {
         if awaited {
             P::wake_all(&self.change_seq);

@@ -51,6 +51,7 @@ impl<P: Platform> Run<P> {
         Self::alloc_as(memory, pages, |n, frame| frame.init_cache(kind, index + n))
     }
 
+    /// Allocates a run, and calls `init` with the record and the position of each frame.
     fn alloc_as(
         memory: &Counted<Memory<P>>,
         pages: PageCount,
