@@ -31,6 +31,7 @@ impl CpuMask {
         }
     }
 
+    /// Returns the word of a CPU and its bit in that word.
     fn word(&self, cpu: usize) -> (&AtomicU64, u64) {
         (&self.0[cpu / WORD], 1 << (cpu % WORD))
     }
@@ -82,11 +83,13 @@ impl CpuMask {
         })
     }
 
+    /// Returns the words that contain CPUs below `cpus`, each with its first CPU.
     fn words(&self, cpus: usize) -> impl Iterator<Item = (usize, &AtomicU64)> {
         (0..).step_by(WORD).zip(&self.0[..cpus.div_ceil(WORD)])
     }
 }
 
+/// Returns the CPUs of one word, ascending. `first` is the CPU of bit 0.
 fn bits(first: usize, mut word: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
         let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;

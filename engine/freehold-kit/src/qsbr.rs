@@ -221,6 +221,7 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         }
     }
 
+    /// Returns true if requests wait for the current grace period.
     fn has_waiting(&self) -> bool {
         // Relaxed: only the driver accesses the list.
         self.cpus.iter().any(|cpu| !cpu.waiting.load(Relaxed).is_null())

@@ -207,6 +207,7 @@ impl ShootCpu {
         }
     }
 
+    /// Writes the request into this slot. The slot is free, and the post of the request publishes it.
     fn write(&self, space: &SpaceCpus, what: &Flush, number: u64) {
         let flags = if what.all { ALL } else { 0 } | if what.tables_freed { TABLES } else { 0 };
         self.space.store(ptr::from_ref(space).cast_mut(), Relaxed);
@@ -216,6 +217,8 @@ impl ShootCpu {
         self.number.store(number, Relaxed);
     }
 
+    /// Returns the request in this slot, and the number of the flush. The caller has not answered the request
+    /// yet, so it does not change.
     fn read(&self) -> (Flush, u64) {
         let flags = self.flags.load(Relaxed);
         let (start, end) = (VirtAddr::new(self.start.load(Relaxed)), VirtAddr::new(self.end.load(Relaxed)));

@@ -3,7 +3,7 @@
 //! `cargo run --package freehold-example-embedding`
 //!
 //! `main` creates an address space, stores to its memory, forks it, changes rights, and prints what the two
-//! processes see. There are no real programs: [`Program`] acts as the hardware that runs one. It walks the
+//! processes see. There are no real programs: `Program` acts as the hardware that runs one. It walks the
 //! page tables for each load and store, and calls the fault handler of the engine if the walk finds no
 //! translation. A real kernel has a CPU that walks, and a fault entry that makes this call. `tests.rs` runs
 //! the example.
