@@ -1,7 +1,10 @@
-//! One entry of any level, with its table's lock held. For callers that treat small and large pages alike.
+//! One entry of any level, with its table's lock held. For callers that treat small and large pages alike:
+//! the reverse map, the huge pages of pools, and walks at a leaf above 4 KiB
+//! ([`Visitor::large`](crate::Visitor)).
 //!
-//! A [`LeafGuard`] forwards each operation to the guard of its level (`table.rs`), which describes it. The
-//! caller keeps the table from being unlinked. Code for pages of 4 KiB uses [`PteGuard`](crate::PteGuard).
+//! A [`LeafGuard`] forwards each operation to the guard of its level (`table.rs`), which describes it. So a
+//! new operation belongs in `table.rs` first. The caller keeps the table from being unlinked. Code for pages
+//! of 4 KiB uses [`PteGuard`](crate::PteGuard), which need not find out the level.
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};

@@ -1,7 +1,9 @@
 //! Tests of the interval tree: compares it with a list.
 //!
-//! Only one thread uses a tree here. The tests try all small trees, then random ones, and check the order,
-//! the results of searches and the balance after each change. Calls with invalid arguments must panic.
+//! Only one thread uses a tree here, because the tree is guarded by a lock of its user. The tests try all
+//! small trees, then random ones, and check the order, the results of searches and the balance after each
+//! change. `World` has the objects and the tree; its methods make a change and compare. Calls with invalid
+//! arguments must panic.
 
 use std::cell::Cell;
 use std::mem::offset_of;

@@ -1,6 +1,11 @@
-//! Tests of lookups during changes, on real threads: the exclusive writer changes the map all the time. The
-//! map poisons every freed node, and the allocator of this program delays the reuse of its memory. C-1: a
-//! reader that reaches a freed node fails.
+//! Tests of lookups during changes, on real threads: the exclusive writer changes the map all the time, while
+//! two readers look up addresses under RCU.
+//!
+//! Hazard C-1: a reader that reaches a freed node fails. For that purpose the map poisons every freed node,
+//! and the allocator of this program delays the reuse of its memory. Some addresses are always mapped, by
+//! *fixed* entries. A reader fails if it finds a hole there, or if the next entry from any address starts
+//! behind the next fixed entry. To test another change, add a case to `churn` that keeps the fixed entries.
+//! `loom_map.rs` tries all schedules of short changes instead.
 #![cfg(not(loom))]
 
 mod support;
