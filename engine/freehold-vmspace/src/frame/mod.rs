@@ -53,8 +53,8 @@ pub struct Frame {
     /// The lock of the frame; see [`lock`].
     lock: WordLock,
     /// Address of the record of the VMAs that may map the frame: the tree of VMAs for anonymous memory, the
-    /// file for a page cache. Written while only the task that makes the page can access the frame. The
-    /// `rmap` folder of `freehold` documents the later meaning.
+    /// file for a page cache. Written while only the task that makes the page can access the frame.
+    /// `rmap/walk.rs` of `freehold` says how walks use the word afterwards.
     rmap: AtomicUsize,
     /// Offset of the page, in pages, in the object that `rmap` names. Written together with `rmap`.
     index: AtomicU64,
