@@ -86,7 +86,7 @@ impl Coverage {
         }
     }
 
-    /// Replaces a range that `split` has cut.
+    /// Fills a hole with a piece that begins now, unless `memory` is `None`.
     fn fill(&mut self, start: u64, end: u64, now: u64, memory: Option<Memory>) {
         if let Some(memory) = memory
             && start < end
@@ -95,7 +95,7 @@ impl Coverage {
         }
     }
 
-    /// Inserts a piece into a hole and joins it with the piece below.
+    /// Inserts a piece into a hole, and joins the piece with the one below if they are equal.
     fn put(&mut self, start: u64, piece: Piece) {
         self.pieces.insert(start, piece);
         self.join(start);

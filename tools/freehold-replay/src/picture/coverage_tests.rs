@@ -1,4 +1,7 @@
-//! Tests the map from addresses to the kind of memory (`coverage.rs`) against an array of cells.
+//! Tests the drawn state of an address space (`coverage.rs`): which ranges exist, since when, and which
+//! blocks have ended. Addresses and times are small numbers. `Both` keeps the state together with the ended
+//! blocks. The last test tries all pairs of ranges on a short line, and compares the state with an array of
+//! cells.
 
 use super::*;
 use crate::picture::kind::Kind;

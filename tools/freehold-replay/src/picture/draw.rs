@@ -1,7 +1,10 @@
 //! Assembles the picture: chooses the lanes (`lanes.rs`), places their rows, and lets `panel.rs`, `paint.rs`
-//! and `strips.rs` draw the parts.
+//! and `strips.rs` draw the parts. `mod.rs` has the terms.
 //!
-//! If the document becomes too large, the picture is drawn again with larger cells.
+//! Lengths are in pixels of the document: x grows with time, y downwards. What is drawn later covers what was
+//! drawn before, so the order in [`Picture::draw`] matters. If the document becomes too large, the picture is
+//! drawn again with larger cells. `mod_tests.rs` checks that two drawings of a recording are equal, that the
+//! document is well formed, and that its size is limited.
 
 use super::lanes::{Lanes, lanes};
 use super::life::Life;
@@ -40,6 +43,7 @@ pub fn draw(name: &str, life: &Life) -> String {
     }
 }
 
+/// The picture of a recording: its data, with the places of the lanes and panels.
 pub(super) struct Picture<'a> {
     name: &'a str,
     pub(super) life: &'a Life,
@@ -95,6 +99,7 @@ impl<'a> Picture<'a> {
         }
     }
 
+    /// Returns the horizontal position of a time in nanoseconds.
     pub(super) fn x(&self, time: u64) -> f64 {
         LEFT + (RIGHT - LEFT) * time as f64 / self.life.end.max(1) as f64
     }

@@ -1,11 +1,12 @@
 //! History of a recording: address spaces, their mappings and their faults.
 //!
-//! The picture of a run (`mod.rs`) reads a recording and passes each event to [`Life::event`], and then
-//! calls [`Life::finish`]. `Life` follows the VMAs of each address space (`Vmas` of `freehold-trace`), and
-//! turns their changes into blocks: ranges of one kind of memory from one time to another (`coverage.rs`).
-//! `lanes.rs` and `panel.rs` draw them.
+//! `mod.rs` reads a recording, passes each event to [`Life::event`], and then calls [`Life::finish`]. `Life`
+//! follows the VMAs of each address space (`Vmas` of `freehold-trace`), and converts their changes to
+//! *blocks*: ranges of one kind of memory from one time to another (`coverage.rs`). `lanes.rs` chooses the
+//! processes to draw, and `panel.rs` draws their blocks.
 //!
-//! The file replays nothing on the engine: it takes the recorded results of calls as true.
+//! Nothing is replayed on the engine: the recorded results of calls count as true. Events with impossible
+//! values must not cause a panic (`extreme_values_give_a_well_formed_picture` in `mod_tests.rs`).
 
 use super::coverage::{Block, Coverage};
 use super::kind::Memory;

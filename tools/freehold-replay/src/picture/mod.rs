@@ -3,6 +3,17 @@
 //! The picture is drawn from the recording alone, without a replay. The plan's model
 //! ([`freehold_trace::plan::Vmas`]) determines the effect of calls on VMAs. Adjacent VMAs of the same kind
 //! look like one.
+//!
+//! | files | work |
+//! | --- | --- |
+//! | `life.rs`, `coverage.rs`, `kind.rs` | collect the history: processes, address spaces, blocks of memory, faults |
+//! | `lanes.rs`, `scale.rs`, `panel.rs`, `raster.rs` | choose the processes to draw, and convert addresses and times to cells |
+//! | `draw.rs`, `paint.rs`, `strips.rs` | draw the parts |
+//! | `svg.rs`, `style.rs` | write the document and its style sheet |
+//!
+//! A *lane* shows one process. A *row* contains the lanes of processes that do not overlap in time. A *panel*
+//! shows one address space; a process has a panel for each address space that it began by a fork or an exec.
+//! A *block* is a range of one kind of memory from one time to another.
 
 mod coverage;
 mod draw;

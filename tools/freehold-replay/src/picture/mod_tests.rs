@@ -1,5 +1,9 @@
-//! Tests the picture of a run: the blocks that `life.rs` collects from events, and the SVG text that is
-//! drawn from them.
+//! Tests the picture of a run: the blocks that `life.rs` collects from events, and the SVG text that is drawn
+//! from them.
+//!
+//! A test builds a history event by event with `Told`, without a recording file. It compares the blocks of an
+//! address space (`blocks`), the chosen lanes, or properties of the SVG text: well formed
+//! (`assert_well_formed`), equal in two drawings, limited in size. No test checks colours or positions.
 
 use super::*;
 use crate::picture::kind::Kind as Memory;

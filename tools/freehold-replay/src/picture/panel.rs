@@ -1,4 +1,4 @@
-//! One address space as cells: its mappings and its faults.
+//! One address space as grids of cells: its mappings and its faults.
 //!
 //! Time runs from left to right, addresses from bottom to top. [`Panel::new`] rasterises the blocks of a
 //! [`Space`] (`life.rs`) into a [`Grid`] of memory kinds and a grid of fault counts; `scale.rs` maps

@@ -1,8 +1,8 @@
 //! Grids of equal cells, and their outlines as a small number of rectangles.
 //!
-//! `panel.rs` fills a [`Grid`] with memory kinds and with fault counts; `paint.rs` turns equal cells into
-//! rectangles, which keeps the SVG small. [`rectangle`] writes one rectangle as path data. Columns count
-//! from the left and rows from the top, both from 0.
+//! `panel.rs` fills a [`Grid`] with memory kinds and with fault counts; `paint.rs` draws equal cells as
+//! rectangles ([`Grid::rectangles`]), which keeps the SVG small. [`rectangle`] writes one rectangle as path
+//! data. Columns count from the left and rows from the top, both from 0.
 
 use std::fmt::Write;
 

@@ -6,7 +6,8 @@
 //! 2. Adjacent atoms of one kind join to groups; guards join the group of their neighbours.
 //! 3. Each group gets a height that grows with its size and its faults, but less than in proportion.
 //!
-//! `panel.rs` asks [`Scale::height`] for positions, and `paint.rs` writes names at the runs.
+//! `panel.rs` gets positions from [`Scale::height`], and `paint.rs` writes names at the runs. Heights must
+//! ascend with addresses, from 0 to the height of the panel (`scale_tests.rs`).
 
 use super::coverage::Block;
 use super::kind::Kind;
@@ -43,7 +44,7 @@ pub struct Run {
     pub low: f64,
     /// Height of the upper edge.
     pub high: f64,
-    /// A separating hole lies below this run.
+    /// A hole that separates parts of the address space lies below this run.
     pub apart: bool,
 }
 

@@ -1,4 +1,6 @@
-//! Tests the scale of addresses (`scale.rs`): which memory gets how much height.
+//! Tests the scale of addresses (`scale.rs`): which memory gets how much height. A case is a list of blocks
+//! (`block`), and pages that faulted. `assert_ascends` checks for any scale that heights ascend with
+//! addresses; the tests compare heights of quiet, busy and unmapped ranges.
 
 use super::*;
 use crate::picture::kind::Memory;

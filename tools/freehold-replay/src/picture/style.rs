@@ -1,4 +1,8 @@
-//! Colours, sizes and patterns.
+//! Colours, sizes and patterns of the picture: a CSS style sheet and hatch patterns, which `draw.rs` writes
+//! at the beginning of the document.
+//!
+//! `draw.rs`, `paint.rs` and `strips.rs` name the classes; the classes of memory kinds come from `kind.rs`.
+//! No test finds a class without a style: the element is then drawn in black.
 
 use super::kind::Kind;
 use super::svg::escaped;
