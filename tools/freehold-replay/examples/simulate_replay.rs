@@ -1,11 +1,17 @@
-//! Replays a recording on many processors in virtual time. Prints the virtual time for each number of
-//! processors, and the cache lines that move most between them.
+//! Replays a recording on many processors in virtual time. For each number of processors, prints the virtual
+//! time, the speedup, the moved cache lines and the waits; at the end, the cache lines that move most between
+//! processors.
 //!
 //! ```sh
 //! cargo xtask simulate replay recordings/git.trace.zst --machine e5-2690v4 --cpus 1,4,16 --locking fault=mmap-lock
 //! ```
+//!
+//! `cargo xtask simulate replay` builds this program with `cfg(sim)`: the atomics of the engine then take
+//! virtual time (`freehold-sim`), and `src/workers/virtual_time.rs` runs the workers. The answers are
+//! compared with Linux's as in `freehold replay`. The exit status is 1 if an answer differs, and 2 after an
+//! error. `tests/sim_replay.rs` tests such replays.
 
-/// Without the simulation's atomics no step takes virtual time.
+/// Refuses to run: without the atomics of the simulation, no step takes virtual time.
 #[cfg(not(sim))]
 fn main() {
     eprintln!("built without --cfg sim: run `cargo xtask simulate replay`");
@@ -36,6 +42,7 @@ mod simulate {
     /// Number of the most contended fields that are printed.
     const SHOWN: usize = 8;
 
+    /// The parsed command line.
     struct Wanted {
         file: String,
         machine: Machine,
@@ -119,6 +126,8 @@ mod simulate {
         field.pairs.first().is_some_and(|(place, ..)| place.file().contains("freehold-replay"))
     }
 
+    /// Prints the table of one design, with a row for each number of processors, and the most contended
+    /// fields on the largest number.
     fn print(machine: &Machine, all: &[(Outcome, Report)]) {
         let Some((first, last)) = all.first().zip(all.last()) else { return };
         let verdict = match all.iter().map(|(outcome, _)| outcome.difference_count).sum() {

@@ -1,6 +1,11 @@
 //! Recordings that are well formed but meaningless: numbers at their limits, areas at invalid addresses,
 //! tasks that violate the order of events. Each is refused with its file and line, or replayed with its
 //! differences reported. No recording may make the replay panic, hang or exhaust memory.
+//!
+//! The recording in `tests/data/hostile.trace`, with its snapshots, is correct. A test changes it, or adds
+//! events after an exec (`after_exec`), and runs every operation of the crate on the result
+//! (`Recording::all`). The last test makes random changes: it prints each seed, and the variables
+//! `FREEHOLD_SEED` and `FREEHOLD_ROUNDS` repeat a seed. A new kind of event needs a line in `ANYWHERE`.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::picture;
@@ -202,7 +207,7 @@ const HEXADECIMAL: &[&str] = &[
     "e",
     "17",
 ];
-/// The decimal counterpart.
+/// Decimal numbers at their limits: times, tasks, signals and codes.
 const DECIMAL: &[&str] =
     &["0", "1", "2", "3", "9", "77", "16777215", "4294967295", "18446744073709551615", "-1", "-"];
 /// Events that may occur anywhere. `*` stands for any number.
@@ -296,7 +301,7 @@ impl Random {
         list[self.below(list.len())]
     }
 
-    /// Returns another number in place of `field`. Keeps the text around the digits.
+    /// Returns another number in place of `field`. Keeps the letters in front of the digits.
     fn instead_of(&mut self, field: &str, hexadecimal: bool) -> String {
         let letters = field.len() - field.trim_start_matches(|c: char| !c.is_ascii_hexdigit()).len();
         let (front, digits) = field.split_at(letters);

@@ -1,8 +1,9 @@
 //! Resource limits in a recording. The replay checks the calls that Linux refused for a limit, unless the
-//! limits are not recorded.
+//! limits are not recorded (`src/refused.rs`).
 //!
-//! Each test writes a recording with calls that change limits or fail for a limit, replays it, and checks
-//! the counts of compared and set-aside answers.
+//! Each test writes a recording with calls that change limits or fail for a limit, replays it, and checks the
+//! counts of compared and set-aside answers. A line `R` gives the limits of a process, in bytes: address
+//! space, data, data (hard), stack, locked memory.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};

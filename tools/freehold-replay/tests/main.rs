@@ -1,4 +1,16 @@
-//! Tests that replay recordings, in one program.
+//! Tests that replay recordings, in one program. Linux's recorded answers decide: a correct recording must be
+//! replayed without a difference, and a change of an answer must be reported as one.
+//!
+//! | module | recordings |
+//! | --- | --- |
+//! | `corpus` | those of the repository and its neighbours, on all lock designs |
+//! | `suites` | those of test suites, of causes of earlier differences, and of programs |
+//! | `small`, `untold`, `limits`, `mounts`, `places` | a few lines each, written by the test for one rule of the comparison |
+//! | `strace` | texts by strace |
+//! | `hostile` | well-formed and meaningless, for robustness |
+//!
+//! A new rule of the comparison needs two cases: a recording that matches Linux, and a changed one whose
+//! difference must be found. `docs/reference/trace-format.md` describes the lines of a recording.
 
 mod corpus;
 mod hostile;

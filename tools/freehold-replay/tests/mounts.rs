@@ -1,4 +1,9 @@
-//! Tests for the huge page option of a tmpfs mount, which applies to files of the mount.
+//! Tests the huge page option of a tmpfs mount, which decides whether a store brings in a block of 2 MiB of
+//! the file or a single page.
+//!
+//! The recording (`outcome`) has the option in its header, a store to the mapped file, and a final snapshot
+//! in which Linux has 512 pages or one. A case says whether the replay must find the same pages. A new option
+//! needs cases with both numbers of pages.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};

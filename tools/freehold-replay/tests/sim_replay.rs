@@ -1,4 +1,8 @@
-//! Replays recordings on many processors in virtual time.
+//! Replays recordings on many processors in virtual time, with the workers of `src/workers/virtual_time.rs`.
+//! `cargo xtask sim` builds this program with `cfg(sim)`; without it, the program has no tests.
+//!
+//! Linux's recorded answers decide, as in `main.rs`. The report of the simulated machine gives the virtual
+//! time and the moved cache lines.
 #![cfg(sim)]
 
 use freehold_replay::{Options, Workers, outcome::Outcome, replay};

@@ -1,5 +1,13 @@
 //! Small recordings, correct and incorrect. Correct recordings match Linux; errors are reported with their
 //! line.
+//!
+//! A recording is text: the events of a test (`EVENTS` and similar) and the snapshots that they name
+//! (`EXIT`). `Recording::new` adds the exec of task 1, whose snapshot is `EXEC`. `each_way` replays on every
+//! lock design, with one to three CPUs, with and without contents.
+//!
+//! Incorrect recordings are lists of replacements in a correct one: the correct text, the incorrect text, and
+//! the difference that must be found. A new rule of the comparison needs a correct recording, and a
+//! replacement for each thing that the rule must still find.
 
 use freehold::space::Locking;
 use freehold_replay::outcome::Outcome;

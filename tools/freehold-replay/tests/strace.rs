@@ -1,5 +1,11 @@
 //! Texts by strace: bytes that process_vm_readv and process_vm_writev show, all kinds of tasks, and files
 //! that are not texts by strace.
+//!
+//! A test writes a text and replays it with one and with three CPUs (`try_replay`). `assert_as_linux` checks
+//! the number of compared calls, which must all match. `arena` replays calls in a range that the text has
+//! unmapped before, so that the plan knows the range to be free, and `counts` returns how many calls were
+//! compared and how many were not checked. A text that cannot be read must be refused with its line and
+//! column.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};
@@ -137,8 +143,8 @@ fn transferred_bytes_match_the_text() {
     assert_eq!(own.map(|(_, count)| *count), Some(1), "{:?}", outcome.set_aside);
 }
 
-/// One byte is changed at a time. It is found at the line that shows a byte other than was written, with its
-/// address.
+/// Each case changes one byte or one result. The difference is found at the line that reads the byte, with
+/// the address of the byte.
 #[test]
 fn wrong_bytes_are_reported_with_their_address() {
     for (truth, lie, line, linux) in [
@@ -325,8 +331,8 @@ fn any_number_may_be_at_its_limits() {
     assert!(refused > 50 && replayed > 50, "{refused} refused, {replayed} replayed");
 }
 
-/// A descriptor refers to the file that was last assigned to it. The first memfd, which is sealed, is not
-/// mapped.
+/// A descriptor refers to the file that was last assigned to it. A mapping of the first memfd, which is
+/// sealed, would be refused.
 #[test]
 fn copied_descriptor_refers_to_its_new_file() {
     assert_as_linux(
@@ -460,8 +466,8 @@ fn chosen_address_reveals_the_vmas_near_growing_memory() {
     let next = "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x106ff000
         madvise(0x106ff000, 8192, MADV_DONTDUMP) = 0";
     assert_eq!(counts(&arena(&format!("{stack}\n{hidden}\n{place}\n{next}"))), (4, 2));
-    // Page faults, and an munmap of the grown pages, may have left VMAs below. So these addresses may be
-    // mapped.
+    // Page faults, and an munmap of the grown pages, may have left VMAs below. Therefore these addresses may
+    // be mapped.
     assert_eq!(counts(&arena(&format!("{stack}\n{place}"))), (2, 1));
 }
 

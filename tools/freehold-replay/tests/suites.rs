@@ -1,6 +1,7 @@
 //! Recordings of test suites (LTP, its POSIX suite, the kernel's own tests), of the causes of earlier
 //! differences, and of real programs. All match Linux, except those that `recordings/exceptions.txt` lists
-//! with reasons. A recording that matches Linux must be removed from that list.
+//! with reasons. A recording that matches Linux must be removed from that list. A new recording needs only
+//! its files in a folder of `recordings/`, and a line in the list if it differs for a known reason.
 
 use freehold_machine::Effort;
 use freehold_replay::{Options, replay};

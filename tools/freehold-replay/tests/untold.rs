@@ -1,8 +1,10 @@
 //! Small recordings of changes that no recording, or no old recording, contains. Each matches Linux or is not
 //! checked for the right reason. Everything else is compared.
 //!
-//! The name of a test says the change. Each test replays a few lines and checks the reason under which the
-//! replay counts what it did not check (`aside` of `freehold_trace::plan`).
+//! The name of a test states the effect of the change. Each test replays a few lines (`outcome`, or `text`
+//! for a text by strace), and checks how often the replay counted each reason for answers that it did not
+//! check (`assert_as_linux`, with reasons from `freehold_trace::plan::aside`). Most tests then change a line,
+//! and check that the replay reports a difference.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};
