@@ -1,4 +1,5 @@
-//! Converts answers of the engine to the form that recordings use.
+//! Converts results of engine calls to the form of recorded answers (`Returned`), so that both can be
+//! compared for equality. `calls.rs`, `pagers.rs`, `place.rs`, `prctl.rs` and `transfer.rs` use it.
 
 use freehold::error::Errno;
 use freehold_trace::Returned;

@@ -1,10 +1,13 @@
 //! System calls: translates recorded arguments to calls of the engine, and answers of the engine to recorded
 //! ones.
 //!
-//! `perform.rs` calls [`answer`] for each call step: it returns what the engine returned, in the form of the
-//! recording, and compares nothing. Calls on files are in `opened.rs`, on userfaultfds in `pagers.rs`,
-//! between processes in `transfer.rs`, and `prctl` in `prctl.rs`. An argument that the engine's types cannot
-//! express gets the errno that Linux returns.
+//! `perform.rs` calls [`answer`] for each call step, on the virtual CPU of the worker. [`answer`] returns the
+//! engine's answer in the form of the recording, and compares nothing. Calls on files are in `opened.rs`, on
+//! userfaultfds in `pagers.rs`, between processes in `transfer.rs`, and `prctl` in `prctl.rs`.
+//!
+//! Arguments are passed on as recorded, also invalid ones: the engine must refuse them like Linux. An
+//! argument that the engine's types cannot express gets the errno that Linux returns. To replay another
+//! system call, add an arm to [`answer`]; a call without an arm is counted as not checked.
 
 use super::TASK_SIZE;
 use super::answers::returned;
@@ -101,7 +104,7 @@ fn mincore(process: &Process, planned: &PlannedCall) -> Option<Result<(), Errno>
     }
     let mut out = vec![0; pages as usize];
     let found = process.mincore(args[0], args[1], &mut out).map_err(|error| error.errno());
-    // A text by strace shows what the vector received, but not the address of the vector.
+    // A text by strace shows the contents of the result vector, but not the address of the vector.
     if planned.call.returned != Returned::Error(Errno::EFAULT.0 as u16) {
         return Some(found);
     }

@@ -1,14 +1,19 @@
 //! Compares an address space with the kernel's snapshot of it: all VMAs, and single pages where pages are
 //! private.
 //!
-//! 1. [`compare`] lists the VMAs of the engine (`maps`) and compares them with the VMAs of the snapshot:
-//!    addresses, rights, names, flags, sizes.
-//! 2. It compares the present private pages page by page, and the pages of files through `resident.rs`.
+//! 1. [`compare`] lists the VMAs of the engine and compares them with the VMAs of the snapshot: addresses,
+//!    rights, names, flags.
+//! 2. If all VMAs are equal, [`compare`] compares the present private pages page by page, the sizes, and the
+//!    pages of files through `resident.rs`.
 //! 3. What the recording does not determine is counted by its reason; the rest are [`Finding`]s.
 //! 4. [`report`] adds the counts and the findings to the worker's [`Findings`].
 //!
-//! `perform.rs` calls it at a step that compares, and `lib.rs` for frozen processes between segments. The
-//! comparison changes nothing, except that memory grows as the snapshot shows (`grown.rs`).
+//! `perform.rs` calls both functions at a step that compares, and `lib.rs` for frozen processes between
+//! segments. The comparison changes nothing, except that memory grows as the snapshot shows (`grown.rs`).
+//!
+//! In names, *ours* is the engine's side, *theirs* is Linux's, and *untold* means not recorded. A count that
+//! is too generous hides a defect of the engine, so `tests/small.rs` also replays snapshots with errors, each
+//! of which must be found.
 
 use super::contents;
 use super::findings::Findings;
@@ -53,7 +58,7 @@ struct PrivatePages {
     dropped: u64,
     /// Pages that no recorded event has touched.
     untold: u64,
-    /// Pages that a call may have freed; the recording does not show its ranges.
+    /// Pages that a process_madvise with unrecorded ranges may have freed.
     taken: u64,
     /// Pages of a file that may have been shorter or may have lost these pages.
     cut: u64,
@@ -108,15 +113,15 @@ pub(super) struct Compared {
     pages: PrivatePages,
     /// VMAs of files that are compared only in part.
     names: Untold,
+    /// VMAs with attributes that the recording does not determine.
     untold: untold::Untold,
     /// Number of VMAs that have grown without a recorded access.
     grown: u64,
-    /// Number of VMAs whose huge pages differ from Linux's, where the recording lacks the setting that
-    /// decides about huge pages.
+    /// Number of VMAs whose huge pages differ from Linux's, if the recording lacks the setting of huge pages.
     huge: u64,
     /// Result of the comparison of the pages of files.
     pub(super) resident: Resident,
-    /// Number of VMAs that differ, where the recording does not determine which pages are huge.
+    /// Number of VMAs that differ, and of which the recording does not determine which pages are huge.
     unsure_sizes: u64,
 }
 
@@ -314,6 +319,8 @@ fn shown_name(name: &str) -> &str {
     }
 }
 
+/// Formats the compared properties of a VMA of the snapshot. `told` says that the recording shows how the
+/// mapped file was opened.
 fn show_area(area: &Area, told: bool) -> String {
     let name = shown_name(&area.name);
     let offset = if name.is_empty() || special_name(name).is_some() { 0 } else { area.offset };
@@ -324,6 +331,8 @@ fn show_area(area: &Area, told: bool) -> String {
     show(area.start..area.end, &show_prot(area.prot, area.shared), offset, name, codes.into_iter())
 }
 
+/// Formats the compared properties of a VMA of the engine, in the form of [`show_area`]. `beside` is the VMA
+/// of the snapshot at this address, if there is one.
 fn show_line(line: &MapLine<Machine>, beside: Option<&Area>, told: bool) -> String {
     let has = |flag| line.flags.contains(flag);
     let prot =
@@ -502,8 +511,8 @@ fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, f
 }
 
 /// Compares the huge pages of anonymous memory, VMA by VMA. Returns two numbers of VMAs that differ: those
-/// where the setting that decides is not recorded, and those where the recording does not determine which
-/// pages are huge.
+/// for which the setting of huge pages is not recorded, and those of which the recording does not determine
+/// which pages are huge.
 fn compare_huge(world: &World, image: &Image, areas: &[&Area], findings: &mut Vec<Finding>) -> (u64, u64) {
     let (process, mut untold, mut not_known) = (image.process(), 0, 0);
     let unsure = image.touched.unsure_size();

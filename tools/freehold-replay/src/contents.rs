@@ -1,10 +1,14 @@
 //! The words that a replay on memory with contents stores, and the check that none reaches a wrong process.
+//! Both run only with the option `backed`.
 //!
-//! A write fault stores a word at a place in the page that belongs to the task. The word names the address
-//! space and the number of times that address space was forked before. Every word in a private page therefore
-//! comes from this address space, or from one of its ancestors before the fork. Any other word shows a page
-//! that leaked, was not zeroed, or was shared for too long. Words stored through a shared mapping belong to
-//! no process: a private copy of a file's page may hold such a word from any process.
+//! After a write fault, `perform.rs` calls [`store`], which writes a word at a place in the page that belongs
+//! to the task. The word names the address space and the number of times that address space was forked
+//! before. Every word in a private page therefore comes from this address space, or from one of its ancestors
+//! before the fork. `compare.rs` searches for other words at each snapshot ([`strangers`]): such a word shows
+//! a page that leaked, was not zeroed, or was shared for too long.
+//!
+//! Words stored through a shared mapping belong to no process: a private copy of a file's page may hold such
+//! a word from any process.
 
 use freehold::fault::FaultError;
 use freehold::report::pagemap::PageKind;
@@ -66,7 +70,8 @@ impl Lineage {
     }
 }
 
-/// Stores the task's word in the page of `address`.
+/// Stores the task's word in the page of `address`. `line` is the line of the recording, which is part of the
+/// word in shared memory.
 ///
 /// # Errors
 ///

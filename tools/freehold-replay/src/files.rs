@@ -2,10 +2,13 @@
 //! pages.
 //!
 //! A read fault on a file also maps the surrounding pages that are in the page cache. No recording shows the
-//! page cache. The replay assumes that it holds every page up to the end of the file. For shared memory, the
-//! replay assumes only the pages that a task has touched. The engine therefore maps the pages that Linux
-//! mapped, or more. Two bounds for Linux are known: it mapped at least the page of each recorded fault, and
-//! at most the pages around these pages.
+//! page cache. The replay assumes that the page cache holds every page up to the end of the file. For shared
+//! memory, the replay assumes only the pages that a task has touched. The engine therefore maps the pages
+//! that Linux mapped, or more. Two bounds are known: Linux mapped at least the page of each recorded fault,
+//! and at most the pages around these pages.
+//!
+//! `perform.rs` calls [`read_ahead`] before each fault, and `reached.rs` keeps the bounds. `resident.rs`
+//! compares snapshots with them.
 
 use super::reached::{AROUND, Around};
 use super::world::World;
@@ -17,8 +20,9 @@ const PAGE: u64 = 4096;
 /// Bytes that one page table maps.
 const TABLE: u64 = 512 * PAGE;
 
-/// Brings the pages around `at` into the page cache if `at` maps a file. Runs before the fault, so that the
-/// measured time of the fault is the engine's.
+/// Brings the pages around `at` into the page cache, if `at` is in a mapping of a file, and returns the pages
+/// that the fault may map. Returns `None` for other memory, and for huge pages of a pool. Runs before the
+/// fault, so that the measured time of the fault is the engine's.
 pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Access) -> Option<Around> {
     let page = at & !(PAGE - 1);
     let vma = process.find_vma(page)?;

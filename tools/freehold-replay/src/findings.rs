@@ -1,6 +1,10 @@
-//! Results that a worker collects during a replay: tallies, times, differences. Each worker has its own
-//! [`Findings`], so that no lock is needed; [`Findings::merge`] combines them after the run. `outcome.rs` has
-//! the public form.
+//! Results that a worker collects during a replay: tallies, times, differences, and reasons why something was
+//! not compared.
+//!
+//! Each worker has its own [`Findings`], so that no lock is needed; `perform.rs` and `compare.rs` add to it.
+//! After the run, `lib.rs` combines the results of all workers with [`Findings::merge`] and converts them to
+//! the public form (`outcome.rs`). A new result therefore needs a field here, a line in [`Findings::merge`],
+//! and a field in the `Outcome`.
 
 use super::outcome::{Difference, Tally};
 use freehold_trace::CallName;
@@ -20,6 +24,7 @@ pub(super) enum Other {
     Exit,
 }
 
+/// The names of these kinds in reports, in the order of [`Other`].
 const OTHERS: [(Other, &str); 5] = [
     (Other::Fault, "fault"),
     (Other::Clone, "clone"),

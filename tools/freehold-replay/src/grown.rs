@@ -1,5 +1,11 @@
 //! Memory that grows downwards because of the kernel's own accesses (/proc/PID/mem, ptrace), which are not
 //! recorded as faults. Later calls and snapshots show how far the memory has grown.
+//!
+//! The replay makes the memory grow by a fault, and discards the page of the fault: [`before`] before a call
+//! that found the memory mapped on Linux (`perform.rs`), [`as_shown`] before the comparison with a snapshot
+//! (`compare.rs`). Both report the growth, which is counted as not checked. [`Holes`] keeps the ranges that
+//! calls have unmapped in this memory, because Linux has left them unmapped. In `tests/untold.rs`, the tests
+//! `growth_by_the_kernel_follows_later_events` and `growth_by_the_kernel_keeps_holes` check this file.
 
 use super::TASK_SIZE;
 use super::image::Image;
@@ -37,13 +43,14 @@ pub(super) fn before(image: &Image, call: &Call) -> bool {
         lock(&image.holes.0).push(at..at.saturating_add(len));
     }
     let found = finds_mapped(call);
-    // The addresses between were mapped too.
+    // The addresses from `at` up to the memory were mapped too, so no hole is left.
     found.is_some_and(|at| {
         above(image.process(), at).is_some_and(|start| grow(image.process(), at, start..start))
     })
 }
 
-/// Returns the address of a call that succeeds only if memory is mapped at that address.
+/// Returns the address at which the call found memory mapped. Returns `None` if the call failed, or can
+/// succeed without such memory.
 fn finds_mapped(call: &Call) -> Option<u64> {
     use CallName::{Madvise, Mbind, Mincore, Mlock, Mlock2, Mprotect, Mremap, Msync, Munlock, PkeyMprotect};
     const PROT_GROWSDOWN: u64 = 0x100_0000;
@@ -75,7 +82,8 @@ pub(super) fn as_shown(image: &Image, areas: &[&Area]) -> u64 {
     grown as u64 + cut
 }
 
-/// Grows memory down to a VMA of a snapshot. Returns true if memory that grows is there.
+/// Grows the memory above `area`, a VMA of a snapshot, down to the start of `area`. Returns false if the next
+/// memory above does not grow downwards.
 fn reaches_down(process: &Process, area: &Area) -> bool {
     let Some(start) = above(process, area.start) else { return false };
     let grown = grow(process, area.start, area.end.min(start)..start);
@@ -86,7 +94,8 @@ fn reaches_down(process: &Process, area: &Area) -> bool {
     grown
 }
 
-/// Grows the memory that begins at the end of `hole` down to `address`, and leaves the hole unmapped.
+/// Grows the memory that begins at the end of `hole` down to `address`, and leaves the hole unmapped. Always
+/// returns true.
 fn grow(process: &Process, address: u64, hole: Range<u64>) -> bool {
     // The comparison that follows reports a refusal.
     let _ = process.handle_fault(address, Access::READ);

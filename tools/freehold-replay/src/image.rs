@@ -2,8 +2,8 @@
 //!
 //! An [`Image`] is one process of the engine with what the comparison knows about its memory. Several tasks
 //! may share an image, and workers use it concurrently: `Arc` counts the users, and each part has its own
-//! lock or atomics. `perform.rs` creates images at execs and forks. [`Task`] is owned by one worker at a
-//! time.
+//! lock or atomics. A new part that tasks change needs the same. `perform.rs` creates images at execs and
+//! forks. [`Task`] is owned by one worker at a time (`run.rs`).
 
 use super::contents::Lineage;
 use super::grown::Holes;
@@ -40,7 +40,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Creates the image of a process without limits.
+    /// Creates the image of a process whose resource limits are not known.
     pub(super) fn new(
         totals: &Arc<Totals>,
         process: Process,

@@ -1,4 +1,9 @@
-//! The address at which Linux begins its search for free space, derived from a snapshot.
+//! The address at which Linux begins its search for free space (the *base*), and the direction of the search,
+//! derived from the snapshot of an exec.
+//!
+//! Linux chooses the base at random, so the recording shows it only by the mapping that Linux placed first;
+//! `place.rs` describes this. `start.rs` gives both values to the new address space. `perform.rs` compares
+//! the addresses that the kernel chose only if [`base`] finds them.
 
 use freehold::space::{LEGACY_BASE, Layout};
 use freehold_trace::Area;

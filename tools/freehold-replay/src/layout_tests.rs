@@ -1,4 +1,6 @@
-//! Tests where the search for free addresses begins (`layout.rs`), from the snapshot of a program.
+//! Tests how `layout.rs` derives the base and the direction of Linux's search for free space. A case is a
+//! list of VMAs (`area`), as in the snapshot of an exec, and the expected base, or `None` if the VMAs do not
+//! show the base.
 
 use super::*;
 

@@ -2,7 +2,8 @@
 //!
 //! [`replay`] replays a [`Source`] and returns an [`outcome`](mod@outcome). [`report`] writes an outcome for
 //! people and programs. [`picture`] draws the recording itself. [`Tasks`] lists the tasks with their
-//! lifetimes. [`maps_at`] returns the VMAs of one address space at one time.
+//! lifetimes. [`maps_at`] returns the VMAs of one address space at one time. `freehold-cli` has the command;
+//! `docs/reference/replay.md` has the rules of the comparison.
 //!
 //! ```text
 //! recording -> plan (freehold-trace), a segment at a time
@@ -11,6 +12,15 @@
 //!              its answer against Linux's                       perform.rs, place.rs, compare.rs, resident.rs
 //!           -> outcome                                          outcome.rs
 //! ```
+//!
+//! | term of this crate | meaning |
+//! | --- | --- |
+//! | step, segment | a step is one action of a task in the plan; a segment is the part of the plan that is made and run at a time |
+//! | text | the output of strace: calls only, without faults, snapshots and locks |
+//! | snapshot | the kernel's list of the VMAs and pages of one process; a snapshot *taken in haste* has no flags, sizes and pages |
+//! | difference | an answer of the engine that Linux cannot have given, according to the recording |
+//! | set aside, not checked | left out of the comparison and counted with a reason, because the recording does not determine the answer (`freehold_trace::plan::aside`) |
+//! | image | an address space of the replay, with what the comparison knows about its memory (`image.rs`) |
 #![deny(unsafe_code)]
 
 mod answers;
@@ -219,7 +229,7 @@ fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Resul
     if refused && let Some(error) = planner.take_cut_off() {
         return Err(error.into());
     }
-    // Drops the remaining address spaces; their unmapping counts.
+    // Drops the remaining address spaces before the statistics are read, because their unmapping counts too.
     replay.tasks.clear();
     Ok(Attempt::Ended(Box::new(outcome(&planner, replay, options, (events, planning)))))
 }

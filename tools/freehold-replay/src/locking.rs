@@ -4,6 +4,9 @@
 //! `file-rmap`. [`parse`] reads the option `--locking` of the command line; the functions `*_name` write the
 //! values into reports. Both directions must agree: `locking_tests.rs` checks that every design reads back.
 //! The designs themselves are described in the crate `freehold`.
+//!
+//! A new value needs four changes here: the list of valid values, the parser of its key, its name, and, if
+//! `freehold replay --compare` is to use it, [`Design::compared`].
 
 use freehold::{
     rmap::FileRmap,
@@ -163,7 +166,8 @@ fn parse_file_rmap(value: &str) -> Result<FileRmap, String> {
     }
 }
 
-/// Parses a number of bytes, plain or in KiB, MiB or GiB.
+/// Parses a number of bytes, plain or in KiB, MiB or GiB. Returns `None` if the text has another form, or if
+/// the number is too large.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {

@@ -1,4 +1,7 @@
-//! Tests the names of lock designs on the command line (`locking.rs`).
+//! Tests the text form of lock designs (`locking.rs`): `parse` reads what `name` writes, a value that is not
+//! given is the default, and each error lists the valid values. `every_design_reads_back` takes the designs
+//! from `Locking::ALL` and similar lists, so it includes new values; the expected errors list the values
+//! literally.
 
 use super::*;
 use freehold::space::HugetlbLock;

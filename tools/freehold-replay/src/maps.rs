@@ -1,4 +1,8 @@
-//! Queries for the VMAs of an address space, in the form of /proc/PID/maps.
+//! Queries for the VMAs of an address space, in the form of /proc/PID/maps. They only read.
+//!
+//! `compare.rs`, `perform.rs` and `resident.rs` show the VMAs around a difference ([`maps_around`]).
+//! `pagers.rs`, `refused.rs` and `touched.rs` examine the VMAs of a range ([`lines_in`]), and `grown.rs`
+//! finds memory that may grow ([`above`]).
 
 use freehold::report::maps::MapLine;
 use freehold::vma::flags::VmFlags;

@@ -1,11 +1,14 @@
 //! Files, with the ways in which recorded programs opened and changed them.
 //!
-//! A file of the recording is one [`Opened`]: its page cache in the engine, and one engine file for each way
-//! in which programs opened it (read, write, append). `world.rs` creates it when a plan first names the
-//! file. Calls that change the file (ftruncate, fallocate, seals) come from `perform.rs` through
-//! [`World::change`].
+//! A file of the recording is one [`Opened`]: its page cache in the engine, and one engine file for each
+//! recorded way of opening ([`Access`]: the rights, and the open call). `world.rs` creates it when a plan
+//! first names the file. `calls.rs` makes the calls that change the file (ftruncate, fallocate, seals)
+//! through [`World::change`]. `perform.rs` sets a length that follows from other events
+//! ([`World::set_length`]).
 //!
-//! The tables of an `Opened` have their own locks, because workers use files concurrently.
+//! Workers use files concurrently, so the seals and the table of an `Opened` have locks of their own. After a
+//! change that may remove pages, [`World::change`] updates the expected pages of every mapping of the file
+//! (`reached.rs`); otherwise later snapshots would differ.
 
 use super::image::Image;
 use super::length;
@@ -27,7 +30,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 const WRITES: u64 = seal::WRITE | seal::FUTURE_WRITE;
 /// The flag of memfd_create that allows seals.
 const MFD_ALLOW_SEALING: u64 = 2;
-/// The flag of memfd_create that makes the file non-executable and seals that.
+/// The flag of memfd_create that makes the file non-executable, and seals this property.
 const MFD_NOEXEC_SEAL: u64 = 8;
 
 /// A file with all ways in which it was opened. Each way is a separate file for the engine.
@@ -47,6 +50,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
+    /// Creates a file with this page cache. `memfd` contains the flags of memfd_create, if that call created
+    /// the file.
     pub(super) fn new(mapping: Counted<Mapping<Machine>>, name: &str, memfd: Option<u64>) -> Opened {
         let (guess, known) = Default::default();
         let seals = memfd.map(|flags| match flags & (MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) {
@@ -62,8 +67,8 @@ impl Opened {
         flags & (MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) != 0
     }
 
-    /// Returns the open file behind a mapping. `access` says how it was opened, where that is recorded.
-    /// Returns `None` if there is no memory.
+    /// Returns the open file behind a mapping. `access` says how the program opened the file, if that is
+    /// recorded. Returns `None` if there is no memory.
     pub(super) fn file(&self, access: Option<Access>) -> Option<Counted<File<Machine>>> {
         let new = |access| File::new(&self.mapping, access, &self.name).ok();
         let Some(how) = access else {
@@ -143,7 +148,8 @@ impl Opened {
         if forbids { Err(Errno::EPERM) } else { self.mapping.truncate(bytes).map_err(errno) }
     }
 
-    /// Adds seals, or returns them.
+    /// Adds seals, or returns the present ones. Returns `None` if the file is not a memfd, or if the
+    /// recording does not determine the answer.
     fn seal(&self, call: &Call) -> Option<Returned> {
         let seals = self.seals.as_ref()?;
         let mut seals = lock(seals);

@@ -1,4 +1,6 @@
-//! Options of a replay.
+//! Options of a replay, which `freehold-cli`, `examples/simulate_replay.rs` and tests set. They do not change
+//! during a replay. `lib.rs` starts a replay again with another option if the recording needs memory with
+//! contents or protection keys.
 
 use super::locking::Design;
 use super::workers::Workers;
@@ -27,7 +29,7 @@ pub struct Options {
     pub places: bool,
     /// Largest number of steps that a task takes in a row. Large enough to keep the cost of switching small.
     pub turn: u32,
-    /// The kind of workers.
+    /// The workers: threads of the host, or, with `cfg(sim)`, tasks on a simulated machine.
     pub workers: Workers,
 }
 

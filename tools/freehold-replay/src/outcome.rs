@@ -1,5 +1,11 @@
-//! The result of a replay: the numbers and differences that a report shows. The JSON report serialises these
-//! types: times are in nanoseconds, and a key that holds a time ends in its unit.
+//! The result of a replay: the numbers and differences that a report shows.
+//!
+//! `lib.rs` makes an [`Outcome`] from the results of the workers (`findings.rs`), and the files in `report/`
+//! write it. In these types, `freehold` is the engine's value, and `linux` is the recorded value, which is
+//! `None` if the recording does not contain it.
+//!
+//! The JSON report serialises some of these types: times are in nanoseconds, and a key that holds a time ends
+//! in its unit. Renaming a serialised field changes the format of that report (`report/json.rs`).
 
 use crate::locking::Design;
 use serde::{Serialize, Serializer};
@@ -115,7 +121,7 @@ pub struct Difference {
 pub struct Rungs {
     /// Served under the VMA lock.
     pub vma_lock: u64,
-    /// The mmap lock.
+    /// Served under the mmap lock.
     pub mmap_lock: u64,
     /// Not served by the engine: the page was already present. A fault on a neighbouring page, or another
     /// thread, had brought in the page.

@@ -1,10 +1,14 @@
 //! Userfaultfds. Recorded registrations are repeated in the engine. The replay takes the place of the program
-//! that serves the faults.
+//! that serves the faults, the *pager*.
 //!
-//! The operations of that program (UFFDIO_COPY and others) are not recorded. Faults therefore do not wait for
-//! a pager: the engine's userfaultfds use UFFD_FEATURE_SIGBUS. Where Linux finally had a page, the replay
-//! supplies a page of zeroes before it takes the fault again, or before it makes the call that needs the
+//! The operations of the pager (UFFDIO_COPY and others) are not recorded. Faults therefore do not wait for a
+//! pager: the engine's userfaultfds use UFFD_FEATURE_SIGBUS. Where Linux finally had a page, the replay
+//! *supplies* a page of zeroes before it takes the fault again, or before it makes the call that needs the
 //! page.
+//!
+//! Each address space has one [`Pagers`] (`image.rs`), whose table has a lock of its own; `perform.rs` calls
+//! it for faults, calls and forks. A fork may copy registrations, which no event shows: such an address space
+//! is *doubted*.
 
 use super::TASK_SIZE;
 use super::answers::returned;
@@ -156,6 +160,8 @@ impl Pagers {
         }
     }
 
+    /// Supplies the pages of the registered parts of `range`. Stops when `most`, which each page decreases,
+    /// is 0.
     fn supply_range(&self, process: &Process, range: &Range<u64>, most: &mut u64) {
         for (part, mode) in registered(process, range) {
             if mode == RegisterMode::WP {
@@ -172,7 +178,7 @@ impl Pagers {
         }
     }
 
-    /// Returns true if Linux may have refused the call because it did not get pages that a userfaultfd
+    /// Returns true if Linux may have refused the call because the call did not get pages that a userfaultfd
     /// serves.
     pub(super) fn may_lack(&self, process: &Process, call: &Call) -> bool {
         let refused = matches!(call.returned, Returned::Error(ENOMEM | EFAULT));
@@ -187,6 +193,8 @@ impl Pagers {
         !self.is_empty() && pieces.iter().any(is_served)
     }
 
+    /// Returns the engine's userfaultfd with this number in the plan. Creates it at its first use. Returns
+    /// `None` if the engine cannot create it.
     fn handle(&self, process: &Process, number: u32) -> Option<Arc<Userfaultfd<Machine>>> {
         let mut all = self.lock();
         if let Some(known) = all.get(&number) {

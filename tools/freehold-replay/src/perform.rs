@@ -8,8 +8,8 @@
 //!    answers the recording does not determine; such an answer is counted as set aside.
 //! 3. A difference, the counts and the time of the step go to [`Findings`].
 //!
-//! A performer belongs to one worker thread. Its findings need no lock; the data of an [`Image`] is shared
-//! by the workers, and has its own locks.
+//! A performer belongs to one worker thread, so its findings need no lock. Workers share an [`Image`], whose
+//! parts have their own locks. A new kind of step needs an arm in [`Performer::step`].
 
 use super::TASK_SIZE;
 use super::calls;
@@ -58,7 +58,7 @@ pub(super) struct Performer<'w, 'c> {
     cpu: &'c mut Cpu<X86_4>,
     /// The results of the worker.
     found: &'c mut Findings,
-    /// Time at which the last step ended.
+    /// Time of the last call of `lap`.
     clock: Duration,
 }
 
@@ -81,7 +81,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         self.cpu.idle();
     }
 
-    /// Returns the nanoseconds since the last step ended.
+    /// Returns the nanoseconds since the last call, or since the beginning.
     fn lap(&mut self) -> u64 {
         let now = workers::now();
         let ns = now.saturating_sub(self.clock).as_nanos() as u64;
@@ -237,7 +237,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             && *returned != planned.call.returned
         {
             let call = &planned.call;
-            // The call locked memory up to a hole.
+            // A refused lock call has locked memory up to a hole, so it is undone too.
             let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2);
             if let Some(value) = returned.value().or(locks.then_some(0)) {
                 self.cpu.call(|| before.restore(image.process(), call, value));

@@ -5,6 +5,10 @@
 //! search, which is random. Linux maps the program's loader at the base, or the vdso if there is no loader.
 //! The snapshot shows the end of that mapping, which is the base. In the legacy layout, which searches
 //! upwards, the start of that mapping is the base.
+//!
+//! `perform.rs` calls [`chosen`] before a call, lets the engine choose with [`Chosen::make`], and compares.
+//! After a difference, [`Chosen::follow`] brings the mapping to Linux's address, so that later answers can be
+//! compared. `tests/places.rs` checks that equal and different addresses are both recognised.
 
 use super::answers::returned;
 use super::calls;
@@ -31,7 +35,8 @@ pub(super) struct Chosen {
     pub(super) linux: u64,
 }
 
-/// Returns Linux's address for what the call maps or moves, if no argument fixed the address.
+/// Returns the address that Linux chose for the mapping that the call creates or moves. Returns `None` if an
+/// argument fixed the address, or if the base of the search is not known.
 pub(super) fn chosen(image: &Image, planned: &PlannedCall) -> Option<Chosen> {
     let call = &planned.call;
     let args = &call.args;
@@ -46,7 +51,7 @@ pub(super) fn chosen(image: &Image, planned: &PlannedCall) -> Option<Chosen> {
 }
 
 impl Chosen {
-    /// Returns true if the address depends on a random number.
+    /// Returns true if the address depends on a random number that no snapshot shows (MAP_32BIT).
     pub(super) fn is_random(planned: &PlannedCall) -> bool {
         planned.call.name == CallName::Mmap && planned.call.args[3] & MAP_32BIT != 0
     }
@@ -62,8 +67,8 @@ impl Chosen {
     }
 
     /// Makes the call again with the other alignment of the file, and keeps that alignment if the engine then
-    /// chooses Linux's address. Linux aligns a file of at least 2 MiB if its file system can map huge pages,
-    /// which no recording shows.
+    /// chooses Linux's address. Returns the engine's last address. Linux aligns a file of at least 2 MiB if
+    /// its file system can map huge pages, which no recording shows.
     fn aligned_otherwise(
         self,
         world: &World,
@@ -107,8 +112,8 @@ impl Chosen {
         planned.call.name == CallName::Mmap && shared && aligned
     }
 
-    /// Moves the mapping that the engine placed at `ours` to Linux's address. Returns the answer of the call
-    /// there.
+    /// Brings the mapping that the engine placed at `ours` to Linux's address: moves it after an mremap, and
+    /// otherwise unmaps it and makes the call again. Returns the answer of that second call.
     pub(super) fn follow(
         self,
         world: &World,

@@ -1,8 +1,10 @@
-//! Pages of files that an address space may have mapped, as explained by recorded faults and calls.
+//! Pages of files that an address space may have mapped. A recorded fault or call *explains* such a page: the
+//! event mapped the page, or may have mapped it together with another page.
 //!
 //! [`Reached`] belongs to one address space, and has a lock of its own because the tasks of the address space
-//! run concurrently. `resident.rs` compares snapshots with these pages; `touched.rs` keeps the pages that
-//! recorded events have touched.
+//! run concurrently. `perform.rs` updates it after each fault and call, `opened.rs` after a change of a file.
+//! `resident.rs` compares snapshots with these pages; `touched.rs` keeps the pages that recorded events have
+//! touched.
 
 use super::TASK_SIZE;
 use super::workers::lock;
@@ -42,8 +44,8 @@ impl Around {
     }
 
     /// Maps the rest of the window of a recorded read fault at `at` whose page was already present. An
-    /// earlier fault here had mapped that page, which Linux did not find in the page cache. A fault on the
-    /// next missing page maps the rest. Returns true if there was one.
+    /// earlier fault had mapped that page in the engine, but not on Linux, which did not find it in the page
+    /// cache. A fault on the next missing page maps the rest. Returns true if such a page was missing.
     pub(super) fn map_rest(&self, process: &Process, cpu: &mut Cpu<X86_4>, at: u64) -> bool {
         // Beyond this block a fault would have another window.
         let block = at & !(AROUND - 1);

@@ -2,7 +2,13 @@
 //! a file was opened and whether it can be mapped.
 //!
 //! The engine does not know such reasons, so the call may succeed on the engine. Such a success does not
-//! count as a difference. The replay undoes the call, so that later comparisons start from the same state.
+//! count as a difference. Before the call, [`refused`] decides how to handle it. Afterwards `perform.rs`
+//! undoes the call with [`Before::restore`], so that later comparisons start from the same state. A call that
+//! cannot be undone, for example because it would replace a mapping, is not made ([`Refused::Leave`]).
+//!
+//! The other functions say what the recording determines about an answer (`tells_*`) or about memory
+//! (`is_*`). A rule that is too generous hides a defect of the engine: `tests/limits.rs`, `tests/small.rs`
+//! and `tests/untold.rs` check that other refusals are differences.
 
 use super::image::Image;
 use super::length;
@@ -50,8 +56,11 @@ pub(super) enum Refused {
 
 /// State of an address space before a call, as far as the call may change it.
 pub(super) struct Before {
+    /// The end of the heap, for a brk.
     brk: Option<u64>,
+    /// The VMAs in `range`.
     lines: Vec<MapLine<Machine>>,
+    /// The addresses that the call may change.
     range: Range<u64>,
     /// Pages that were present in the range, if the pages that the call brings in must be removed again.
     there: Option<Runs>,
@@ -127,8 +136,8 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     if told {
         return None;
     }
-    // Some page was not available, perhaps behind the end of a file. Then the whole range is locked, and no
-    // page behind that page is brought in.
+    // Some page was not available on Linux, perhaps behind the end of a file. In this case Linux locks the
+    // whole range, and brings in no page behind the missing one.
     let is_of_file =
         |line: &&MapLine<Machine>| process.find_vma(line.start).is_some_and(|vma| !vma.is_anonymous());
     let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2) && number == ENOMEM;
@@ -288,16 +297,16 @@ pub(super) fn rests_on_length(process: &Process, range: Range<u64>) -> bool {
     lines.any(|line| is_of_unknown_length(process, line.start))
 }
 
-/// Returns true if the recording shows that the caller's memory can hold the answer of the call. A page of a
-/// file may lie behind the end of the file.
+/// Returns false if the call is a mincore that Linux refused with EFAULT, and its result vector lies in a
+/// file of unknown length: the vector may have been behind the end of the file.
 pub(super) fn tells_own_memory(process: &Process, call: &Call) -> bool {
     let answer = call.args[2]..call.args[2].saturating_add(call.args[1].div_ceil(PAGE));
     let refused = call.name == CallName::Mincore && call.returned == Returned::Error(EFAULT);
     !refused || !rests_on_length(process, answer)
 }
 
-/// Handles an mremap that may have covered several VMAs on Linux, but covers one here. Without page faults,
-/// no anonymous memory has pages that prevent a merge with its neighbour.
+/// Handles an mremap in a text, which may have covered several VMAs on Linux, but covers one here. A text has
+/// no page faults, so no anonymous memory in the replay has pages that prevent a merge with its neighbour.
 fn apart(process: &Process, call: &Call) -> Option<Refused> {
     let [at, old, new, flags, target, _] = call.args;
     let vma = process.find_vma(at).filter(|vma| vma.is_anonymous() && vma.end() - at >= old)?;
@@ -339,7 +348,7 @@ fn tells_opening(
 
 /// Handles a brk after which the break did not move on Linux.
 fn refused_brk(process: &Process, call: &Call) -> Option<Refused> {
-    // The query takes the mmap lock, which is counted.
+    // Checked first, because the query below takes the mmap lock, which the lock statistics count.
     let stays = call.returned.value().filter(|&stays| call.args[0] > stays)?;
     let now = process.brk(0).ok()?;
     (now == stays).then(|| Refused::Undo(Before { brk: Some(now), ..Before::nothing() }, aside::UNTOLD))
@@ -392,6 +401,7 @@ impl Before {
         }
     }
 
+    /// Locks and unlocks the range again, as its VMAs were before the call.
     fn put_locks_back(&self, process: &Process) {
         self.each(|part, flags| {
             let len = part.end - part.start;

@@ -1,4 +1,5 @@
-//! Compares the resident pages of files, VMA by VMA.
+//! Compares the resident pages of files, VMA by VMA. `compare.rs` calls [`compare`] after the VMAs themselves
+//! are equal.
 //!
 //! A fault on a file also maps pages around its own, depending on the page cache, which is not recorded. The
 //! pages that a VMA must have on Linux, and the pages that it may have, are still known:
@@ -11,7 +12,8 @@
 //! | the engine does not have the page | absent; or it came with a [large folio](Judge::came_with_a_folio), or [another writer](Judge::came_from_elsewhere) wrote it; otherwise a difference |
 //!
 //! Single pages are compared if the snapshot lists pages. The resident size is compared with the smallest and
-//! the largest size that the table allows.
+//! the largest size that the table allows. Bounds that are too wide hide defects: `resident_tests.rs` tests
+//! [`Judge`], which decides about one VMA, with pages inside and outside the bounds.
 
 use super::compare::{FILE_PAGE, Finding};
 use super::findings::Findings;
@@ -307,10 +309,10 @@ impl Judge<'_> {
     }
 
     /// Returns true if `page` may have come with a large folio. Since Linux 6.18 a fault maps the whole
-    /// folio, as far as the VMA and the page table reach. Older kernels map the part in the window. A folio
-    /// has a power of two of pages and is aligned to its size in the file. So `page` lies in such a block if
-    /// a fault mapped a part of the block, and if all pages of the block within the VMA and the file are
-    /// present.
+    /// folio, as far as the VMA and the page table reach. Older kernels map only the part of the folio that
+    /// is in the window of the fault. A folio has a power of two of pages and is aligned to its size in the
+    /// file. So `page` lies in such a block if a fault mapped a part of the block, and if all pages of the
+    /// block within the VMA and the file are present.
     fn came_with_a_folio(&self, page: u64, list: &List<'_>) -> bool {
         let index = page - self.vma.start + self.mapped.index;
         // Behind the end of a file the engine has no pages. Linux has the rest of a block there.

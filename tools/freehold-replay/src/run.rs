@@ -1,9 +1,10 @@
 //! Runs a segment of a plan: tasks run in parallel on virtual CPUs, and each step runs as soon as the steps
 //! that it must wait for are done.
 //!
-//! A task is data: its next step and its address space. A worker is a thread with a virtual CPU. A worker
-//! takes a ready task, performs some of its steps, and puts the task back. The seed determines the number of
-//! steps and the choice of tasks. A task whose next step must wait is parked at the task that it waits for.
+//! A task is data: its next step and its address space. A worker is a thread, or a task of a simulation, with
+//! a virtual CPU (`workers/`). A worker takes a ready task, performs some of its steps, and puts the task
+//! back. The seed determines the number of steps and the choice of tasks. A task whose next step must wait is
+//! parked at the task that it waits for.
 //!
 //! | word | states | written by |
 //! | --- | --- | --- |
@@ -196,6 +197,7 @@ impl<'p> Run<'p> {
         text
     }
 
+    /// Lets the workers take the task.
     fn make_ready(&self, task: Task<'p>) {
         lock(&self.ready).tasks.push(task);
         self.changed.notify_one();
@@ -244,6 +246,7 @@ impl<'p> Run<'p> {
         }
     }
 
+    /// Returns true if the step that a task waits for is done.
     fn is_done(&self, wait: &Stamp) -> bool {
         let slot = self.by_number.get(&wait.task);
         // A task that is not in this segment has done the step in an earlier one.
@@ -251,6 +254,8 @@ impl<'p> Run<'p> {
         slot.is_none_or(|&slot| self.slots[slot].done.load(SeqCst) > wait.index)
     }
 
+    /// Leaves the task at the slot of the task that it waits for. Makes the task ready instead if that step
+    /// has been done since the check.
     fn park(&self, task: Task<'p>, wait: &Stamp) {
         let slot = &self.slots[self.by_number[&wait.task]];
         let mut parked = lock(&slot.parked);

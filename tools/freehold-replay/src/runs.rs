@@ -1,8 +1,9 @@
-//! Sets of pages.
+//! Sets of pages, as sorted lists of runs of consecutive page numbers (addresses divided by 4096).
 //!
 //! Snapshots list present pages as runs, and comparisons need fast tests of single pages and ranges.
-//! [`Runs`] is an immutable sorted list after it was built: `compare.rs`, `resident.rs` and `touched.rs`
-//! create one for each comparison. Units are page numbers (address divided by 4096), not bytes.
+//! `compare.rs`, `resident.rs` and `touched.rs` build a [`Runs`] for each comparison, and do not change it
+//! afterwards. [`Runs::push`] relies on ascending runs: a run that begins before the end of the last one
+//! makes later answers wrong.
 
 use std::ops::Range;
 

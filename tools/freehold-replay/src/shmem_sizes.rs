@@ -1,9 +1,10 @@
 //! Blocks of shared memory: the sizes on the recorded machine, and which pages they leave undetermined.
 //!
-//! A *block* is a large folio: pages of shared memory that the kernel allocates and maps together. Which
-//! sizes it may use depends on settings of the machine, which newer recordings contain. [`Recorded`] reads
-//! them; [`World::tells_blocks`] says if the replay can compare the present pages of a mapping. `opened.rs`
-//! and `world.rs` call the functions when files change. The file holds no state of its own.
+//! A *block* is a large folio: pages of shared memory that the kernel allocates and maps together. Settings
+//! of the machine decide which sizes the kernel may use; newer recordings contain these settings.
+//! [`Recorded`] reads the settings; [`World::tells_blocks`] says if the replay can compare the present pages
+//! of a mapping. `world.rs` keeps the settings; `opened.rs` calls [`allocate`] for fallocate, and
+//! `perform.rs` calls [`World::cut_huge`] after each call.
 
 use super::image::Image;
 use super::workers::lock;

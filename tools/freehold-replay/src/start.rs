@@ -130,6 +130,6 @@ fn present(snapshot: &Snapshot) -> Result<Present> {
 /// Maps memory that existed before the recording began.
 pub(super) fn assume(process: &Process, range: &Range<u64>) {
     let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::FIXED_NOREPLACE;
-    // A failure shows in the answer of the call that needs the memory, which is not compared.
+    // A failure changes only the answer of the call that needs the memory, and that answer is not compared.
     let _ = process.mmap(range.start, range.end - range.start, Prot::READ | Prot::WRITE, flags, None, 0);
 }

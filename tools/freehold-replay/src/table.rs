@@ -2,7 +2,7 @@
 //!
 //! Reports (`report/`, `tasks.rs`) build rows of texts, and [`Layout`] sets them: columns flush left or
 //! right, at most 100 columns wide. A wider table is split into several tables with the same first column.
-//! The file knows nothing of the contents.
+//! The contents of the cells do not matter here.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 

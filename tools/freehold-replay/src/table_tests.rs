@@ -1,4 +1,6 @@
-//! Tests the layout of tables that are wider than the terminal (`table.rs`).
+//! Tests the layout of tables that are wider than the terminal (`table.rs`). A case is a list of headings
+//! with the widths of their columns; `parts` returns the headings of each part into which the table is split,
+//! and checks that no part is too wide.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! The tasks of a recording, with their lifetimes and names, for `--tasks` and for the choice of a task by
-//! `--maps-at`. The list comes from the recording alone, without a replay.
+//! The tasks of a recording, with their lifetimes and names. The list comes from the recording alone, without
+//! a replay.
 //!
 //! [`Tasks::of`] reads all events once and keeps one entry for each task. `freehold-cli` prints the list
-//! (`--tasks`), and checks with it that the task and the time of `--maps-at` exist before it replays. Times
-//! are nanoseconds since the first event.
+//! (`--tasks`). If `--maps-at` names a task or a time without an address space, the error [`NoTask`] uses the
+//! list to say which tasks have one. Times are nanoseconds since the first event.
 
 use crate::source::Source;
 use crate::table::{Layout, row};

@@ -1,4 +1,6 @@
-//! Tests the list of a recording's tasks (`tasks.rs`).
+//! Tests the list of a recording's tasks (`tasks.rs`): the printed list, the rounding of times, and the
+//! errors for a missing task. A case is a recording of a few lines (`TRACE`, in the format of
+//! docs/reference/trace-format.md), which `tasks` writes to a temporary folder and reads.
 
 use super::*;
 
@@ -104,7 +106,7 @@ fn error_explains_why_no_task_is_found() {
     assert!(unknown.to_string().contains("; it has not called execve, so its address space is not known; no task has a known address space at that time; the recording lasts 9ns"), "{unknown}");
 }
 
-/// A message has one line, whatever the number of tasks.
+/// The message stays on one line if the recording has many tasks.
 #[test]
 fn message_names_a_limited_number_of_tasks() {
     let mut trace = "# fhtrace 1 t\n0 0 1 E 0\n".to_owned();

@@ -9,7 +9,7 @@
 //! | of anonymous memory | a fault has touched it, here or before the fork |
 //! | private, in a mapping of a file | a fault has written to it, here or before the fork |
 //! | of a file | a fault has touched it or may have mapped it with its own page, here; a fork does not copy it |
-//! | any | a call was to bring it in |
+//! | any | a call had to bring it in |
 //!
 //! An unmapped page no longer counts as touched, and a moved page stays touched at its new address. A
 //! discarded page stays touched, because Linux had to discard it too. After a process_madvise with unrecorded
@@ -17,6 +17,10 @@
 //!
 //! A fork may or may not have copied a page that another thread brought in or freed at that time. Such a page
 //! is *unsure* in the child: it may be present or absent until a store to it, or until a call that frees it.
+//!
+//! [`Touched`] belongs to one address space (`image.rs`) and has a lock of its own. `perform.rs` updates it
+//! after faults, calls and forks; `compare.rs` and `resident.rs` query it. A page that is missing here hides
+//! a difference. A page that no event has touched causes a false one.
 
 use super::TASK_SIZE;
 use super::maps::lines_in;
@@ -54,8 +58,11 @@ pub(super) enum How {
 /// The kind of page in a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Of {
+    /// A page of anonymous memory.
     Anonymous,
+    /// A private page in a mapping of a file.
     Copy,
+    /// A page of a file itself.
     File,
 }
 
@@ -63,17 +70,19 @@ pub(super) enum Of {
 #[derive(Default)]
 pub(super) struct Touched(Mutex<Both>);
 
+/// Pages touched in this address space, and pages touched in its ancestors before the fork.
 #[derive(Default)]
 struct Both {
     here: Pages,
     before: Pages,
 }
 
+/// Touched pages, and pages about which the recording leaves a doubt.
 #[derive(Clone, Default)]
 struct Pages {
     /// Touched pages by block number, with one bit mask for each way.
     blocks: BTreeMap<u64, [u64; 3]>,
-    /// Page numbers that a call was to bring in.
+    /// Page numbers of the pages that calls had to bring in.
     ranges: Vec<Range<u64>>,
     /// A call has freed pages at unknown addresses.
     lacks: bool,
@@ -109,8 +118,8 @@ impl Touched {
         }
     }
 
-    /// Records a call. The pages that it was to bring in count as touched. `locked` returns the parts of a
-    /// range that are locked now, without those locked on fault.
+    /// Records a call. The pages that the call had to bring in count as touched. `locked` returns the parts
+    /// of a range that are locked now, without those locked on fault.
     pub(super) fn called(&self, call: &Call, locked: impl FnOnce(Range<u64>) -> Vec<Range<u64>>) {
         self.gone(call);
         let Some(value) = call.returned.value() else { return };
@@ -165,6 +174,7 @@ impl Touched {
         self.forget(at, len);
     }
 
+    /// Removes all state of a range that was unmapped or replaced.
     fn forget(&self, at: u64, len: u64) {
         let pages = at / PAGE..at.saturating_add(len).div_ceil(PAGE);
         let mut both = self.lock();
@@ -267,6 +277,7 @@ impl Pages {
         block.is_some_and(|block| ways.iter().any(|&how| block[how as usize] >> (page % BLOCK) & 1 != 0))
     }
 
+    /// Adds the state of `other`.
     fn add(&mut self, other: &Pages) {
         for (block, pages) in &other.blocks {
             let own = self.blocks.entry(*block).or_default();

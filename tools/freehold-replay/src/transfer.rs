@@ -3,7 +3,7 @@
 //!
 //! `perform.rs` calls [`transfer`] with the caller's process and the other process, both of the engine. The
 //! plan says which bytes recorded calls had written (`PlannedCall::written`); only these must be equal.
-//! [`Moved`] holds the result and the first byte that differs. `contents.rs` has no part in it: it checks
+//! [`Moved`] holds the result and the first byte that differs. `contents.rs` is not involved: it checks only
 //! words that the replay itself stores.
 
 use super::answers::returned;

@@ -1,4 +1,5 @@
-//! Tests the formatting of numbers with units (`units.rs`).
+//! Tests the text form of numbers (`units.rs`): counts, times, shares, ratios, rates and sizes. Each test
+//! lists values with their texts, above all values at which the unit or the number of digits changes.
 
 use super::*;
 

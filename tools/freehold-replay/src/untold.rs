@@ -1,6 +1,10 @@
-//! Removes from the VMAs of a snapshot the attributes that the recording does not determine: registrations
-//! with userfaultfds, and execute rights from the personality. VMAs that only these attributes keep apart are
-//! joined.
+//! Removes from the VMAs of a snapshot the attributes that the recording does not determine (*untold*):
+//! registrations with userfaultfds, and execute rights from the personality. VMAs that only these attributes
+//! keep apart are joined.
+//!
+//! `compare.rs` calls [`without_untold`] before it compares VMAs, and counts the VMAs with removed attributes
+//! as not checked. The snapshot itself does not change. An attribute is removed only if the engine cannot
+//! know it; otherwise the comparison would miss a difference.
 
 use super::image::Image;
 use super::pagers::{is_served, registered};
@@ -78,6 +82,7 @@ fn part(world: &World, image: &Image, area: &Area, untold: &mut Untold) -> Part 
     part
 }
 
+/// Returns a copy of `area` without the attributes in `part`.
 fn without(area: &Area, part: Part) -> Area {
     let mut area = area.clone();
     if part.right {
@@ -98,6 +103,7 @@ fn is_one(process: &Process, left: &Area, right: &Area) -> bool {
     alike && touch && process.find_vma(right.start).is_some_and(|vma| vma.start() < right.start)
 }
 
+/// Extends `left` to the end of `right`, and adds the sizes of `right`.
 fn extend(left: &mut Area, right: &Area) {
     left.end = right.end;
     if let (Some(left), Some(right)) = (&mut left.sizes, &right.sizes) {

@@ -1,8 +1,13 @@
 //! The machine on which a recording is replayed, and the state that all its processes share: files, segments,
 //! settings and address spaces.
 //!
+//! `lib.rs` creates a [`World`] for each replay, applies the recorded settings ([`World::set_up`]), and adds
+//! the files of each segment of the plan ([`World::open`]). Changes of files are in `opened.rs`, settings of
+//! blocks in `shmem_sizes.rs`.
+//!
 //! Workers share the world by reference. Between segments the replay changes it exclusively; while a segment
-//! runs, only state behind a lock or in an atomic changes.
+//! runs, only state behind a lock or in an atomic changes. The fields `tells_*` and `shows_*` say what the
+//! recording contains; comparisons leave out what depends on the rest.
 
 use super::Options;
 use super::image::{Image, Totals};
@@ -40,7 +45,7 @@ const LEAST: u64 = 1 << 30;
 const TABLES: u64 = 1 << 30;
 /// Largest number of pages of the kernel's own mappings.
 const SPECIAL_PAGES: usize = 16;
-/// A pool of huge pages may initially take at most one part in this many of the memory.
+/// Largest initial size of a pool of huge pages: the memory divided by this number.
 const MOST_OF_POOL: u64 = 4;
 /// Memory in bytes that any recorded machine has.
 const SOME_MEMORY: u64 = 64 << 20;
@@ -94,8 +99,11 @@ pub(super) struct World {
 
 /// The object behind a mapping.
 pub(super) enum Mapped {
+    /// A file, or shared memory that is mapped like a file.
     File(Opened),
+    /// A segment of System V shared memory.
     Segment(Counted<Segment<Machine>>),
+    /// A mapping that the kernel makes, such as the vDSO.
     Special(Counted<Special<Machine>>),
 }
 
@@ -268,7 +276,7 @@ impl World {
         }
         if plain_name(&file.path) == SECRET {
             let secret = Mapping::secret(&self.engine)?;
-            // The length is set only once. If that is not recorded, any length is possible.
+            // The length is set only once. If the call that sets it is not recorded, any length is possible.
             secret.truncate(bytes).map_err(|_| NoMemory)?;
             return Ok(secret);
         }
@@ -280,9 +288,9 @@ impl World {
         }
         let shmem = [MOUNT, "/memfd:", "/SYSV"];
         let shmem = file.memfd.is_some() || shmem.iter().any(|start| file.path.starts_with(start));
-        // A file with a name when it is mapped follows the mount's setting, and is initially empty. On
-        // another tmpfs without huge pages, a file is treated like any file, most of whose pages existed
-        // before.
+        // A file of /dev/shm that still has a name when it is mapped follows the setting of the mount, and is
+        // initially empty. A file of another tmpfs without huge pages is treated like a file of a disk: most
+        // of its pages existed before.
         let named = file.path.starts_with(MOUNT) && plain_name(&file.path) == file.path;
         let mount = file.tmpfs.or(named.then_some(TmpfsHuge::Never));
         let blocks = mount.is_some_and(|huge| huge != TmpfsHuge::Never);
@@ -322,8 +330,8 @@ impl World {
         }
     }
 
-    /// Returns true if the personality may let a program execute memory here that it may otherwise only read.
-    /// The recording must not show the personality.
+    /// Returns true if the personality, which the recording does not show, may allow the program to execute
+    /// the memory at `address`, whose VMA is only readable.
     pub(super) fn may_execute(&self, process: &Process, address: u64) -> bool {
         const RIGHTS: VmFlags = VmFlags::READ.union(VmFlags::EXEC);
         let vma = process.find_vma(address).filter(|vma| vma.start() <= address);

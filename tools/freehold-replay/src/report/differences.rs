@@ -1,10 +1,12 @@
-//! The list of answers that differ from Linux's.
+//! The list of answers that differ from Linux's, at the end of the reports in `single.rs` and `compare.rs`.
+//! Each entry has the line of the recording, the operation, both answers, and the engine's VMAs near the
+//! address.
 
 use crate::outcome::{Difference, Outcome};
 use crate::units;
 use std::fmt::Write;
 
-/// Returns the first differences, each with both answers and the nearby VMAs. Empty if there are none.
+/// Returns the number of differences and the first of them. Returns an empty text if there are none.
 pub fn differences(outcome: &Outcome) -> String {
     if outcome.difference_count == 0 {
         return String::new();

@@ -1,6 +1,16 @@
-//! The reports of a replay: text for people, JSON for programs.
+//! The reports of a replay: text for people, JSON for programs. `freehold-cli` calls these functions and
+//! prints the results.
 //!
-//! The text has at most 100 columns and is complete without colour.
+//! | file | report |
+//! | --- | --- |
+//! | `single.rs` | one replay, as text |
+//! | `summary.rs` | several recordings, one line each |
+//! | `compare.rs` | one recording on several lock designs, one line each |
+//! | `differences.rs` | the differences from Linux, as a part of other reports |
+//! | `json.rs` | all replays, for programs |
+//!
+//! The text has at most 100 columns and is complete without colour. `mod_tests.rs` compares each report with
+//! a stored text, which a change of the report must update.
 
 mod compare;
 mod differences;

@@ -1,4 +1,9 @@
 //! Tests the reports of a replay: texts for people, JSON, and comparisons of several replays.
+//!
+//! Most tests write a report of an `Outcome` that is built here (`redis`, `different`, `strace`), and compare
+//! it with the text of the same name in `snapshots/` (crate insta). After an intended change of a report,
+//! accept the new text with `cargo insta review`. The other tests check what a stored text does not show: the
+//! width of lines with large numbers, ratios, and special cases.
 
 use super::*;
 use crate::locking::Design;

@@ -1,5 +1,9 @@
-//! The workers: threads of the host, or, in a simulation, tasks on the processors of a simulated machine.
-//! Both modules define the same names.
+//! The workers that run the tasks of a replay (`run.rs`): threads of the host, or, with `cfg(sim)`, tasks on
+//! the processors of a simulated machine.
+//!
+//! `threads.rs` and `virtual_time.rs` define the same names with the same signatures; `cfg(sim)` chooses one
+//! of them. All files of the crate lock mutexes with `lock`, and workers wait with `Changed`, because a lock
+//! of the host that blocks would stop all tasks of a simulation.
 
 #[cfg(not(sim))]
 mod threads;

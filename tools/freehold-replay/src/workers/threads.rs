@@ -1,4 +1,5 @@
-//! Workers as threads, with the host's time.
+//! Workers as threads, with the host's time: the ordinary build. `virtual_time.rs` is the counterpart for
+//! simulations, and `mod.rs` says what both must define.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the time since this thread first called it.
+/// Returns the time since this thread first called this function.
 pub(crate) fn now() -> Duration {
     thread_local! {
         static BEGUN: Instant = Instant::now();

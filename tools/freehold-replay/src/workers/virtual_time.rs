@@ -1,9 +1,9 @@
 //! Workers as tasks on the processors of a simulated machine, with virtual time. The replayer and the engine
 //! run in one thread, and the replayer's own work takes no virtual time.
 //!
-//! The counterpart of `threads.rs`, with the same functions: `cfg(sim)` chooses one of them. `run.rs` starts
-//! one worker per virtual CPU with [`side_by_side`]; the workers wait for each other with [`Changed`]. A
-//! wait must go through the simulation, because a host lock that blocks would stop all tasks of the run.
+//! The counterpart of `threads.rs`. `run.rs` starts one worker per virtual CPU with [`side_by_side`]; the
+//! workers wait for each other with [`Changed`]. Every wait here goes through the simulation
+//! ([`task::sleep`], [`task::relax`]).
 
 use freehold_sim::{Machine, Report, atomic, task};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -50,7 +50,7 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
-    /// Releases the mutex until a notification arrives. May also return without one.
+    /// Releases the mutex until a notification arrives. May also return without a notification.
     pub(crate) fn wait<'m, T>(&self, mutex: &'m Mutex<T>, guard: MutexGuard<'m, T>) -> MutexGuard<'m, T> {
         self.waiting.fetch_add(1, Relaxed);
         let seen = self.count.load(Relaxed);
