@@ -3,8 +3,13 @@
 //! ```sh
 //! cargo xtask simulate page-fault --cpus 1,7,21,56 --report page-fault.html
 //! ```
+//!
+//! `cargo xtask simulate` builds this program with `cfg(sim)`: the atomics of the engine then take virtual
+//! time (`freehold-sim`), and `src/executor/fibers.rs` runs the loads. Each experiment has a default machine
+//! and smaller sizes than on a host (`USUAL`); a new experiment needs an entry there.
+//! `tests/sim_experiments.rs` checks that equal seeds give equal figures.
 
-/// Without the simulation's atomics no step takes virtual time.
+/// Refuses to run: without the atomics of the simulation, no step takes virtual time.
 #[cfg(not(sim))]
 fn main() {
     eprintln!("built without --cfg sim: run `cargo xtask simulate`");

@@ -1,4 +1,6 @@
-//! Tests the plots as SVG text (`draw.rs`): labels, bands and axes.
+//! Tests the plots as SVG text (`draw.rs`): labels, bands and axes. A *band* is the shade around a line.
+//! `plot` makes a plot of three lines, one of which has no point that a logarithmic axis can show. The tests
+//! search the text; they do not check the appearance.
 
 use super::*;
 use crate::measure::Figure;
@@ -35,7 +37,7 @@ fn assert_labels_and_bands(svg: &str) {
     assert_eq!(
         svg.matches("<polygon").count(),
         3,
-        "a band for each line with points, and a mark in the legend: {svg}"
+        "two bands, and the triangle of the third line in the legend: {svg}"
     );
 }
 

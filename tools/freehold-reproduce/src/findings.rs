@@ -1,5 +1,10 @@
-//! The findings of an experiment, as data: tables and plots. [`text`](super::text), [`page`](super::page) and
-//! [`draw`](super::draw) determine their appearance.
+//! The findings of an experiment, as data: tables and plots. `text.rs`, `page.rs` and `draw.rs` determine
+//! their appearance.
+//!
+//! Experiments create [`Findings`]. The JSON of `freehold reproduce --json` serialises these types, so
+//! renaming a field changes that format. A row has one cell for each column after the first;
+//! `experiments/tests.rs` checks this for every table. A measured cell keeps the values of all turns
+//! ([`Figure`]); a published cell has one value.
 
 use super::measure::Figure;
 use super::unit::Unit;

@@ -1,9 +1,20 @@
 //! Repeats the experiments published with Linux's locking steps, with all designs of a step in one run.
 //!
-//! A [`Plan`] contains some of the [`experiments()`]. Running it returns a [`Report`]. An experiment works in
-//! turns (`measure`): in each turn every side runs once, so that changes in the speed of the host affect all
-//! sides. The findings are data ([`Findings`]), which `text` writes for terminals and documents, and `page`
-//! for browsers.
+//! A [`Plan`] contains some of the [`experiments()`]. Running it returns a [`Report`]. The findings are data
+//! ([`Findings`]), which `text.rs` writes for terminals and documents, and `page.rs` for browsers.
+//!
+//! | files | work |
+//! | --- | --- |
+//! | `experiments/` | the experiments, one per file |
+//! | `load.rs`, `host.rs`, `scale.rs` | parts of their loads: the machine and engine, the host's system calls, sizes and times |
+//! | `executor/` | runs loads on threads of the host, or in virtual time with `cfg(sim)` |
+//! | `measure.rs`, `steps.rs`, `work.rs`, `interrupt.rs` | turns and figures, progress, the thread of the experiments, signals |
+//! | `findings.rs`, `unit.rs`, `text.rs`, `page.rs`, `draw.rs`, `span.rs` | the results as data, and their forms |
+//! | `machine.rs`, `memory.rs` | facts about the host |
+//!
+//! A *side* is one of the compared lock designs, or the host. An experiment works in *turns*: in each turn
+//! every side runs once, so that changes in the speed of the host affect all sides. A *figure* is a value
+//! with one measurement for each turn.
 #![deny(unsafe_code)]
 
 mod draw;

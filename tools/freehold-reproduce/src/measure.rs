@@ -3,7 +3,7 @@
 //!
 //! Experiments call [`in_turns`], which runs the sides alternately so that slow changes of the host affect
 //! all sides, and [`figures`] to take one value out of the results. Ratios and changes are computed within a
-//! turn and then summarised. A figure has no unit; the cell of a table has it (`unit.rs`).
+//! turn and then summarised. The unit of a figure is in the cell of its table (`unit.rs`).
 
 use super::executor;
 use serde::Serialize;

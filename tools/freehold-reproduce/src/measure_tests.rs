@@ -1,4 +1,5 @@
-//! Tests the measurement of several sides in turns (`measure.rs`).
+//! Tests figures, and the measurement of several sides in turns (`measure.rs`): medians and spreads, changes
+//! within each turn, and the order in which the sides run.
 
 use super::*;
 

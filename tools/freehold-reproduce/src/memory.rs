@@ -1,4 +1,9 @@
-//! The memory of the host.
+//! The memory of the host: how much is available, and how much an experiment needs.
+//!
+//! `Plan::check` in `lib.rs` calls [`check`] for each experiment before a run starts, because an experiment
+//! that runs out of memory would waste the time of the run. `Experiment::memory` estimates the need, mostly
+//! with [`of_phantom`]; an estimate that is too low lets the host run out of memory. `scale.rs` decides with
+//! [`available`] whether the host is measured too.
 
 use freehold_replay::units;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Tests the check of available memory (`memory.rs`).
+//! Tests the check of available memory (`memory.rs`): the value read from /proc/meminfo, and the message if
+//! an experiment needs more.
 
 use super::*;
 

@@ -1,9 +1,9 @@
 //! The scale of an experiment.
 //!
 //! A [`Scale`] holds the choices of the command line (quick or full, number of turns, processors, sizes,
-//! host, threads, design). `freehold-cli` creates it, and every experiment asks it for sizes, numbers of
-//! threads, and durations, so that one option has the same effect on all experiments. A scale does not
-//! change during a run.
+//! host, threads, design). `freehold-cli` and `examples/simulate.rs` create it, and every experiment gets
+//! sizes, numbers of threads, and durations from it, so that one option has the same effect on all
+//! experiments. A scale does not change during a run.
 
 use super::executor::Place;
 use super::memory;

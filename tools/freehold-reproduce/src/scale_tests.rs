@@ -1,4 +1,5 @@
-//! Tests the sizes and numbers of threads of experiments (`scale.rs`).
+//! Tests the scale of experiments (`scale.rs`): numbers of threads, and sizes limited by the option
+//! `--at-most`.
 
 use super::*;
 

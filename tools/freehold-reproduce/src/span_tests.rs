@@ -1,4 +1,5 @@
-//! Tests the axes of plots (`span.rs`): range, marks and positions.
+//! Tests the axes of plots (`span.rs`): the range, the marked values and the positions of values, for linear
+//! and logarithmic axes. A case is an axis with the values on it.
 
 use super::*;
 

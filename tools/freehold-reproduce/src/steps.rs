@@ -2,8 +2,8 @@
 //! end of an experiment.
 //!
 //! An experiment wraps each measured piece of work in [`Steps::step`] with its expected seconds. The line is
-//! redrawn between steps and never while a step measures, so that drawing takes no time from it. The
-//! remaining time is scaled by how fast the finished steps were.
+//! redrawn between steps and never during a step, so that drawing does not disturb a measurement. The
+//! estimate of the remaining time depends on how long the finished steps took.
 
 use super::executor;
 use super::experiments::Experiment;

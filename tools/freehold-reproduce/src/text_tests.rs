@@ -1,4 +1,6 @@
-//! Tests the findings as text and as a document (`text.rs`).
+//! Tests the findings as text, as a Markdown document and as a page (`text.rs`, `page.rs`). The findings are
+//! built here (`found`), and the stored texts are in `snapshots/` (crate insta). After an intended change of
+//! the form, accept the new text with `cargo insta review`.
 
 use super::*;
 use crate::findings::Row;

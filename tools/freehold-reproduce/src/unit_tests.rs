@@ -1,4 +1,5 @@
-//! Tests the formatting of values by their unit (`unit.rs`).
+//! Tests the text form of values by their unit (`unit.rs`), in tables and at the marks of axes. Each test is
+//! a list of units, values and texts.
 
 use super::*;
 

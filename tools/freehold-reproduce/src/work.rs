@@ -1,5 +1,9 @@
 //! The thread that runs the experiments, and its messages to the thread that started it. The starting thread
 //! only waits for messages and keeps the findings, so it can end the run at any time.
+//!
+//! `lib.rs` calls [`Work::begin`] and then [`Work::each`]. After each experiment the working thread waits
+//! until the starting thread has printed the findings, so nothing is printed while an experiment measures.
+//! After a signal, the starting thread does not wait for the working thread.
 
 use super::executor;
 use super::experiments::Experiment;

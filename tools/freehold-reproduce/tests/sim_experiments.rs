@@ -1,4 +1,9 @@
-//! Runs the experiments in virtual time.
+//! Runs the experiments in virtual time. `cargo xtask sim` builds this program with `cfg(sim)`; without it,
+//! the program has no tests.
+//!
+//! The loads run with tiny sizes on one and four processors of a simulated machine (`figures`). One test runs
+//! nearly all experiments; the other runs one experiment in two processes, and compares the figures. Figures
+//! that differ mean that the engine or a load depends on addresses or on the host's time.
 #![cfg(sim)]
 
 use freehold_reproduce::{Place, Plan, Scale};

@@ -1,9 +1,10 @@
 //! Tasks on the processors of a simulated machine, in virtual time. Each load is a separate run that begins
 //! at the time at which the previous run ended. No time passes between runs.
 //!
-//! The counterpart of `threads.rs`, with the same functions (`cfg(sim)` chooses). [`together`], [`alone`]
-//! and [`for_a_while`] run tasks on a simulated machine and add the report of the run to the side that runs.
-//! The state (place, clock, lost time) is thread-local: experiments run on one thread.
+//! The counterpart of `threads.rs`. [`together`], [`alone`] and [`for_a_while`] run tasks on a simulated
+//! machine, and add the report of the run to the side that runs. *Lost* time is the time for which processors
+//! waited for a cache line; [`hottest`] names the fields on whose lines most time was lost. The state (place,
+//! clock, lost time) is thread-local: experiments run on one thread.
 
 use super::Stop;
 use crate::findings::{Cell, Row, Table};
@@ -68,7 +69,7 @@ thread_local! {
     static LOST: RefCell<Vec<Lost>> = const { RefCell::new(Vec::new()) };
     /// The side that is running.
     static SIDE: StdCell<usize> = const { StdCell::new(0) };
-    /// Runs do not record the time that they lose.
+    /// True while runs do not record their lost time.
     static UNNOTED: StdCell<bool> = const { StdCell::new(false) };
 }
 
@@ -96,7 +97,8 @@ pub fn unnoted<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns the fields on which one side lost most time, for each step so far whose name ends in `of`.
+/// Returns a table of the fields on which one side lost most time, for each step so far whose name ends in
+/// `of`.
 pub fn hottest_of_each(side: usize, of: &str) -> Option<Table> {
     const SHOWN: usize = 2;
     let rows: Vec<Row> = LOST.with_borrow(|all| {
@@ -109,8 +111,8 @@ pub fn hottest_of_each(side: usize, of: &str) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { title, columns: COLUMNS.map(str::to_owned).into(), rows })
 }
 
-/// Returns the fields on which most time was lost since [`Place::enter`], for the step with the largest loss.
-/// `sides` are the names of the sides, in order.
+/// Returns a table of the fields on which most time was lost since [`Place::enter`], for the step with the
+/// largest loss. `sides` are the names of the sides, in order.
 pub fn hottest(sides: &[String]) -> Option<Table> {
     let all = LOST.take();
     let engines = |report: &Report| -> u64 { fields(report).map(|field| field.lost_ns).sum() };
@@ -198,8 +200,8 @@ pub fn sleep(time: Duration) {
     }
 }
 
-/// Returns the processor time of the calling task. A load with a task for each processor never shares a
-/// processor.
+/// Returns the processor time of the calling task. A load with at most one task for each processor shares no
+/// processor, so this is the time on the clock of the task.
 pub fn thread_time() -> Duration {
     Duration::from_nanos(Instant::now().0)
 }

@@ -1,4 +1,5 @@
-//! The end of a turn, as seen by a thread of a load.
+//! The end of a turn, as seen by a thread of a load. The function `for_a_while` of the executors passes a
+//! [`Stop`] to each thread; the load checks it between two operations, and returns when it is set.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

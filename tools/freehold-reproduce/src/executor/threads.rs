@@ -1,8 +1,8 @@
 //! Threads of the host, and the host's clocks.
 //!
-//! The usual executor: experiments run on threads of this host and read its clocks. `fibers.rs` has the same
-//! functions for a simulated machine; `cfg(sim)` chooses one of the two, so both must offer the same names
-//! and signatures. Functions about lost time do nothing here.
+//! The usual executor: experiments run on threads of this host and read its clocks. Functions about lost time
+//! do nothing here: only a simulation knows which cache lines processors waited for. `fibers.rs` is the
+//! counterpart for a simulated machine.
 
 pub use crate::host::thread_time;
 pub use std::sync::Barrier;

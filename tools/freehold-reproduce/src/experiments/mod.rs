@@ -1,4 +1,13 @@
-//! The experiments, one per file.
+//! The experiments, one per file. `registry.rs` lists them; `docs/reference/measuring.md` describes them for
+//! readers of the results, and `docs/guide/five-steps.md` the steps of Linux that most of them repeat.
+//!
+//! An experiment creates its *sides*, which are the compared lock designs and sometimes the host. It measures
+//! all sides in each turn (`in_turns` in `measure.rs`), with every measured piece of work inside
+//! `Steps::step`, and returns tables and plots ([`Findings`]). The tables show the sides next to the
+//! published figures (`published.rs`). `single.rs`, `tasks.rs` and `victim.rs` have loads.
+//!
+//! A new experiment needs a line in `registry.rs`, a default machine in `examples/simulate.rs`, and a test in
+//! `tests.rs`, which also checks that [`Experiment::seconds`] is the sum over the steps.
 
 mod fault_throughput;
 mod hugetlb;
@@ -20,7 +29,7 @@ use super::findings::Findings;
 use super::scale::Scale;
 use super::steps::Steps;
 
-/// An experiment that repeats published measurements.
+/// An experiment: a load that is measured on several sides.
 pub trait Experiment: Sync {
     /// Returns the name on the command line.
     fn name(&self) -> &'static str;

@@ -3,8 +3,8 @@
 //!
 //! [`Tasks::new`] creates a number of processes that all map four libraries and a data file, so that the
 //! reverse map of each file is long. [`Tasks::turn`] runs the jobs of a [`Load`] on threads and reads the
-//! statistics of the file locks. Rare kinds of work (migration, truncation, holes) are one job out of a
-//! fixed number.
+//! statistics of the file locks. Only one job out of a fixed number does rare work (migration, truncation,
+//! holes), at different times on different threads.
 
 use crate::executor::{Instant, Stop};
 use crate::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};

@@ -1,5 +1,9 @@
-//! Runs every experiment once with a tiny scale, and tests that its findings have the expected tables and
-//! directions.
+//! Runs every experiment once with a tiny scale, including the host, and tests that its findings have the
+//! expected tables and directions.
+//!
+//! `run` checks the properties that all experiments share: figures are finite, rows have a cell for each
+//! column, lines of text fit, and the steps take the seconds that the experiment promised. The tests of the
+//! experiments check single medians (`median`). With turns of 3 ms they must not compare speeds.
 
 use super::*;
 use crate::findings::{Cell, Table};
@@ -120,7 +124,7 @@ fn i_mmap() {
 
 #[test]
 fn hugetlb() {
-    // Page tables are shared by whole GiB.
+    // Processes share page tables only for whole GiB.
     let found = run_at("hugetlb", &Scale { at_most: 1 << 30, ..tiny() });
     let apart = table(&found, "16 processes, apart");
     assert!(median(apart, "faults per second", "VmaLock") > 0.0);

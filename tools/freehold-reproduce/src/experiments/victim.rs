@@ -1,8 +1,8 @@
 //! Tasks that run another operation while a munmap runs.
 //!
 //! `munmap_stall.rs` runs one victim on each of some threads while another thread unmaps memory, and records
-//! the times of the victim's operations: they show which lock of the munmap stops other tasks. A victim
-//! works on the engine ([`Victim::on`]) and on the host ([`Victim::on_host`]).
+//! the times of the victim's operations. Long times show that a lock of the munmap stops other tasks. A
+//! victim works on the engine ([`Victim::on`]) and on the host ([`Victim::on_host`]).
 
 use crate::executor::Instant;
 use crate::host::Area;

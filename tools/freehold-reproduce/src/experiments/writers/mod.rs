@@ -26,7 +26,7 @@ const SIDES: [(&str, Write); 3] =
     [("Whole", Write::Whole), ("Ranges", Write::Ranges), ("RangesOnly", Write::RangesOnly)];
 /// Index of the side with range writers, the default.
 const RANGES: usize = 1;
-/// Number of sides, from the first, for which one CPU is watched.
+/// Number of sides, counted from the first, on which one CPU is watched.
 const WATCHED_SIDES: usize = 2;
 
 /// Numbers of CPUs on a simulated machine.
