@@ -1,4 +1,13 @@
 //! The parts of the project's chores that have unit tests. The command is `main.rs`.
+//!
+//! | files | chore |
+//! | --- | --- |
+//! | `suite.rs` | runs the test suites, each with the build that it needs |
+//! | `mutants.rs` | runs mutations: `mutation.rs` reads one, `tree.rs` makes it in a copy of the repository, `test_program.rs` builds and runs the test, `table.rs` writes the table of all |
+//! | `fuzz.rs`, `sanitizer.rs` | run the fuzz targets, and the suites under AddressSanitizer |
+//!
+//! The rules for the text of the repository are tests, in `tests/tidy.rs`. The chores of the kernel are a
+//! separate package in `kernel/xtask`.
 #![deny(unsafe_code)]
 
 pub mod fuzz;

@@ -1,4 +1,5 @@
-//! The chores of the project, as one command.
+//! The chores of the project, as one command. This file only selects the chore; `lib.rs` lists the modules
+//! that do the work.
 //!
 //! - `cargo xtask test` runs every test suite with few cases. `--full` runs the tests that a change must
 //!   pass. `--long` gives the random suites more time, and adds the fuzz targets, AddressSanitizer and the

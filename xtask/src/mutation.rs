@@ -21,7 +21,8 @@
 //!
 //! `caught` may also have `hang = true` (the test may also fail by never ending) and `seconds` (the time
 //! limit of the test). Instead of `caught`, `argued` gives the reason why no behaviour changes. Such a
-//! mutation is not run.
+//! mutation is not run. `tests/tidy.rs` checks that every mutation applies to the current sources and that
+//! its test exists.
 
 use std::{
     fs, io,

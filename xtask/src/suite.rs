@@ -1,4 +1,12 @@
-//! A suite: one run of cargo, and the configuration that its build needs.
+//! Test suites. A [`Suite`] is one run of cargo, with the [`Build`] that it needs, its arguments, and a
+//! budget of time.
+//!
+//! `main.rs` runs the suites in [`PLAIN`], [`LOOM`], [`SHUTTLE`], [`SIM`] and [`REPLAY`]; `test_program.rs`
+//! uses [`Build`] for mutations. Each checker replaces the atomics of the whole engine, so each build has its
+//! own target directory. The variable `FREEHOLD_EFFORT` tells tests how much time they may take.
+//!
+//! A new suite belongs in the list of its build, with a measured budget: `tests/tidy.rs` compares the budgets
+//! with `docs/reference/testing.md`, and the total duration ([`WHOLE`]) with the README.
 
 use std::{
     env,

@@ -1,4 +1,6 @@
-//! The table of mutations in `xtask/mutants/README.md`, generated from the files of the mutations.
+//! The table of mutations in `xtask/mutants/README.md`, generated from the files of the mutations
+//! (`mutation.rs`) by `cargo xtask mutants --table`. Do not edit the table by hand: `tests/tidy.rs` checks
+//! that it matches the files.
 
 use std::{
     fs,

@@ -1,4 +1,8 @@
-//! A test program in the copy of the tree: builds it and runs its tests.
+//! A test program in the copy of the tree (`tree.rs`): builds it and runs its tests.
+//!
+//! `mutants.rs` uses a [`TestProgram`] for each mutation, while the mutation is made in the copy. The program
+//! is started directly, not by cargo, so that a test that hangs can be killed at its time limit; it gets the
+//! environment that cargo would give it, and fixed seeds.
 
 use std::{
     fs::File,

@@ -1,4 +1,5 @@
-//! Checks that every fuzz target is declared for cargo-fuzz, so that the long run executes it.
+//! Checks that every fuzz target is declared for cargo-fuzz, so that the long run executes it. The targets
+//! are the files that `xtask::fuzz::targets` finds; the declarations are in `lab/fuzz/Cargo.toml`.
 
 use std::fs;
 

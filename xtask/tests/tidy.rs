@@ -1,4 +1,15 @@
-//! Reads the repository and checks the rules that a program can check.
+//! Reads the repository and checks the rules that a program can check. `cargo xtask plain` runs these tests.
+//!
+//! | subject | rules |
+//! | --- | --- |
+//! | sources | length of files, unsafe code, dependencies on a checker, layers of the engine, files without a module, text of one machine |
+//! | prose | width of lines, words to avoid, beginnings of doc comments, names in backticks, names of tests |
+//! | documents | hazards and their tests, order of locks, soundness, length of pages, links, examples |
+//! | lists that must match | mutations and their table, test modules, budgets of suites, words for the effort of tests |
+//!
+//! Each test collects all violations and prints them at the end (`assert_none`). The tests search texts and
+//! do not parse Rust, so a rule may hit a line that is correct. The list above the test then gets an
+//! exception, with its reason. A new rule is a test with a doc comment that states the rule.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -444,7 +455,8 @@ fn comments_have_at_most_110_columns() {
     assert_none("comments wider than 110 columns", wide);
 }
 
-/// Words that a sentence must not contain: it names the task, thread, caller or CPU, or uses an ordinary word.
+/// Words that a sentence must not contain. A sentence names the task, thread, caller or CPU instead, or uses
+/// an ordinary word.
 const AVOIDED: &[&str] = &[
     "nobody",
     "somebody",
@@ -569,7 +581,7 @@ const NAMES_OF_LINUX: &[&str] = &[
 /// Checks that names in backticks in comments are words of the code.
 #[test]
 fn names_in_comments_exist_in_the_code() {
-    // This file names what the code does not contain.
+    // This file itself contains names that are not in the code.
     let sources: Vec<Source> =
         sources(".").into_iter().filter(|source| source.path != "xtask/tests/tidy.rs").collect();
     let of_code = |path: &str| [".rs", ".c", ".s", ".toml"].iter().any(|end| path.ends_with(end));
@@ -737,7 +749,7 @@ fn operation_table_matches_the_test_modules() {
     }
 }
 
-/// Checks that docs/reference/testing.md lists the budgets of the suites, and that the README gives their total
+/// Checks that docs/reference/testing.md lists the budgets of the suites, and that the README has their total
 /// duration.
 #[test]
 fn documented_budgets_match_the_suites() {
@@ -852,7 +864,7 @@ const UPWARDS: &[(&str, &str, &str)] = &[
 /// Methods whose names the standard library's types also use.
 const STANDARD: &[&str] = &["chain", "extend", "for_each", "is_some", "iter", "map", "write_str"];
 
-/// Returns the position of the layer of a file, or of a name at the top of the crate.
+/// Returns the position in [`LAYERS`] of the layer of a file, or of a module named by its path.
 fn height(path: &str) -> Option<usize> {
     let is_of = |layer: &str| {
         path.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest == ".rs" || rest.starts_with('/'))
