@@ -121,7 +121,8 @@ mod simulate {
         }
     }
 
-    /// Returns true if workers waited on `field` for work; such waits are the replayer's own.
+    /// Returns true if `field` belongs to the replayer and not to the engine: workers wait on such fields for
+    /// work.
     fn is_of_replayer(field: &HotField) -> bool {
         field.pairs.first().is_some_and(|(place, ..)| place.file().contains("freehold-replay"))
     }

@@ -491,7 +491,7 @@ fn beside_fork(ours: &Runs, theirs: &Runs, unsure: &Runs) -> Beside {
 
 /// Compares the resident set size (RssAnon), as far as the recording determines it. The comparison allows for
 /// private pages that only one side has for a known reason. A page that no recorded event has touched may be
-/// the page of zeroes.
+/// the page of zeroes, which RssAnon does not count.
 fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     let kilobytes = |pages: u64| pages * (PAGE / 1024);
     let anon = process.rss().anon as u64;

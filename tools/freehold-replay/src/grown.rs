@@ -1,11 +1,14 @@
 //! Memory that grows downwards because of the kernel's own accesses (/proc/PID/mem, ptrace), which are not
 //! recorded as faults. Later calls and snapshots show how far the memory has grown.
 //!
-//! The replay makes the memory grow by a fault, and discards the page of the fault: [`before`] before a call
-//! that found the memory mapped on Linux (`perform.rs`), [`as_shown`] before the comparison with a snapshot
-//! (`compare.rs`). Both report the growth, which is counted as not checked. [`Holes`] keeps the ranges that
-//! calls have unmapped in this memory, because Linux has left them unmapped. In `tests/untold.rs`, the tests
-//! `growth_by_the_kernel_follows_later_events` and `growth_by_the_kernel_keeps_holes` check this file.
+//! The replay makes the memory grow by a fault, and discards the page of the fault. Before each call of a
+//! recording with faults, `perform.rs` calls [`before`], which grows memory that the call found mapped on
+//! Linux. `compare.rs` calls [`as_shown`] with the VMAs of a snapshot. Both report the growth, which is
+//! counted as not checked.
+//!
+//! [`Holes`] keeps the ranges that calls have unmapped in this memory, because Linux has left them unmapped.
+//! In `tests/untold.rs`, the tests `growth_by_the_kernel_follows_later_events` and
+//! `growth_by_the_kernel_keeps_holes` check this file.
 
 use super::TASK_SIZE;
 use super::image::Image;

@@ -23,7 +23,8 @@ pub(super) struct Image {
     process: Process,
     /// The base from which Linux places mappings is known, so chosen addresses are compared.
     pub(super) places: bool,
-    /// The number of the address space and of its ancestors: the words that pages of the memory may contain.
+    /// The words that private pages may contain: those of this address space, and of its ancestors before the
+    /// fork.
     pub(super) lineage: Lineage,
     /// The pages of files that recorded events may have mapped here.
     pub(super) reached: Reached,

@@ -31,8 +31,8 @@ pub struct Design {
 }
 
 impl Design {
-    /// Returns all of [`Locking::ALL`], and then each other value for huge pages and for files with the
-    /// defaults for the rest.
+    /// Returns the designs of [`Locking::ALL`], and then one design for each other value of the locks of huge
+    /// pages and of files. All other choices in these are the defaults.
     pub fn compared() -> Vec<Design> {
         let spaces = Locking::ALL.map(Design::from);
         let tables = Locking { hugetlb: HugetlbLock::FileLock, ..Locking::default() };

@@ -207,7 +207,8 @@ impl World {
         if bytes.is_none() && opened.mapping.size() > length::MOST {
             return;
         }
-        // No seal of the engine forbids this. If memory runs out, the length stays unchanged.
+        // The engine has no seal that forbids a change of the length. If memory runs out, the length stays
+        // unchanged.
         let _ = opened.mapping.truncate(length::to_size(bytes));
         self.pages_went(&opened.mapping);
     }

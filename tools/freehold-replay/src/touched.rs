@@ -190,7 +190,7 @@ impl Touched {
         doubts.into_iter().filter(|doubt| !doubt.is_empty()).for_each(|doubt| without(doubt, &pages));
     }
 
-    /// Records which property of some addresses the plan does not know.
+    /// Records pages with a property that the recording does not determine.
     pub(super) fn is_unsure(&self, of: &Unsure) {
         let here = &mut self.lock().here;
         let (doubt, range) = match of {

@@ -32,7 +32,7 @@ pub(super) struct Moved {
     pub(super) other: Option<(u64, u8, u8)>,
     /// Some bytes differ from the recording, but the program itself may have stored them.
     pub(super) strange: bool,
-    /// The other side is memory of files of unknown length.
+    /// Some of the other process's memory is a mapping of a file of unknown length.
     pub(super) rests_on_length: bool,
 }
 

@@ -7,7 +7,7 @@
 //!
 //! Workers share the world by reference. Between segments the replay changes it exclusively; while a segment
 //! runs, only state behind a lock or in an atomic changes. The fields `tells_*` and `shows_*` say what the
-//! recording contains; comparisons leave out what depends on the rest.
+//! recording contains; comparisons leave out answers that depend on something that the recording lacks.
 
 use super::Options;
 use super::image::{Image, Totals};
@@ -63,8 +63,8 @@ pub(super) struct World {
     pub(super) machine: Machine,
     pub(super) engine: Counted<Engine<Machine>>,
     pub(super) options: Options,
-    /// Largest number of bytes that Linux never refuses to promise because of overcommit, regardless of the
-    /// memory that it has already promised.
+    /// Size in bytes up to which Linux never refuses a call because of overcommit, however much memory is
+    /// already promised.
     pub(super) promises: u64,
     /// A process_vm_writev has written to addresses that are not recorded.
     pub(super) unseen_writes: bool,
@@ -80,8 +80,8 @@ pub(super) struct World {
     pub(super) shared: Recorded,
     /// The options of a mount give blocks to its files.
     pub(super) mounts_have_blocks: bool,
-    /// The sizes of pools of huge pages are not recorded, or are wrong. Tasks only set this flag; a task that
-    /// reads it too early reports a difference.
+    /// The sizes of pools of huge pages are not recorded, or are wrong. Tasks only set this flag, and nothing
+    /// orders their accesses: a task that reads the flag too early reports a difference.
     pub(super) doubts_pools: AtomicBool,
     files: HashMap<u32, Mapped>,
     names: HashMap<String, u32>,
@@ -397,7 +397,7 @@ fn home(mapping: &Mapping<Machine>) -> usize {
     std::ptr::from_ref(mapping).addr()
 }
 
-/// Returns the key of the segment that has this name in lists.
+/// Returns the key of the System V segment that lists of VMAs show with this name.
 fn key(name: &str) -> u32 {
     let digits = plain_name(name).strip_prefix("/SYSV");
     digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0)

@@ -43,7 +43,7 @@ fn top_down_addresses_match_linux() {
     for (events, expected) in [
         (&["10 0 1 mmap 0 1000 3 22 -1 0 = 7efffffff000"][..], (1, 1)),
         (&["10 0 1 mmap 0 1000 3 22 -1 0 = 7effffffe000", "11 0 1 munmap 7effffffe000 1000 = 0"], (1, 0)),
-        // A hint is used if it is free; then the kernel does not choose. A hint that is in use is ignored.
+        // The kernel uses a hint that is free, and then chooses no address. A hint that is in use is ignored.
         (&["10 0 1 mmap 7e0000000000 1000 3 22 -1 0 = 7e0000000000"], (0, 0)),
         (&["10 0 1 mmap 7f0000000000 1000 3 22 -1 0 = 7efffffff000"], (1, 1)),
         // Large anonymous memory is aligned. Shared memory is not aligned unless a setting requires it.

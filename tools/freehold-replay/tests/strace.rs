@@ -76,8 +76,8 @@ fn assert_as_linux(text: &str, calls: u64) {
     assert_eq!((outcome.calls.all, outcome.calls.as_linux), (calls, calls));
 }
 
-/// Advice about several ranges of the caller itself. A text shows that the caller is meant only if the advice
-/// cannot be given to another process.
+/// Advice about several ranges of the caller itself. A text does not show which process a descriptor names.
+/// The process must be the caller if Linux accepts the advice from no other process.
 const ADVISED: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
 7 1.1 mmap(NULL, 12288, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
 7 1.2 process_madvise(3<anon_inode:[pidfd]>, [{iov_base=0x7f0000000000, iov_len=4096}, {iov_base=0x7f0000002000, iov_len=100}], 2, MADV_DONTFORK, 0) = 4196
@@ -299,7 +299,8 @@ fn calls_with_numbers_at_their_limits_are_replayed() {
     }
 }
 
-/// Each number of a text is set to its limits, one at a time. The text is refused with its line, or replayed.
+/// Sets each number of a text to values at its limits, one number at a time. The text is refused with its
+/// line, or replayed.
 #[test]
 fn any_number_may_be_at_its_limits() {
     const LIMITS: [&str; 8] = [
@@ -351,7 +352,7 @@ fn copied_descriptor_refers_to_its_new_file() {
 }
 
 /// Registered memory is not moved together with other memory, and faults on it do not wait in the replay.
-/// After its last descriptor is closed, nothing is registered.
+/// After the last descriptor of the userfaultfd is closed, no memory is registered.
 #[test]
 fn registrations_with_a_userfaultfd_are_replayed() {
     assert_as_linux(
@@ -451,8 +452,8 @@ fn moved_file_mappings_are_known_at_their_new_address() {
     assert_eq!(counts(&outcome), (6, 0));
 }
 
-/// Linux keeps a gap below memory that grows downwards. If Linux chose a nearby address, that memory is
-/// unmapped, or another VMA lies between.
+/// Linux keeps a gap below memory that grows downwards. If Linux nevertheless chose an address near such
+/// memory, the memory was unmapped, or another VMA lies between.
 #[test]
 fn chosen_address_reveals_the_vmas_near_growing_memory() {
     let stack = "mmap(0x10800000, 16384, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_GROWSDOWN, -1, 0) = 0x10800000";

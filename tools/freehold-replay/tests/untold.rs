@@ -104,8 +104,8 @@ fn process_that_ends_inside_execve_is_not_compared() {
         assert_as_linux(&outcome, &[(aside::DIES_IN_EXEC, 1)]);
         assert_eq!((outcome.calls.all, outcome.snapshots.all), (1, 0), "{inside}");
     }
-    // An execve that fails earlier has changed nothing. The same holds for a signal, or the end of a watched
-    // process.
+    // An execve that fails earlier has changed nothing. A signal, or the end of a watched process, has
+    // changed nothing either.
     for inside in ["15 0 2 execve 1 2 3 = -2\n", signal, torn] {
         let same = outcome(2, &events(inside), (2, "", PAGES, 8));
         assert_as_linux(&same, &[(aside::DIES_IN_EXEC, 0)]);
@@ -246,7 +246,7 @@ fn huge_pages_are_not_compared_where_their_setting_changed() {
 }
 
 /// A program resizes a pool of huge pages and restores its size, so an old recording shows the same size
-/// before and after. Once Linux had more pages, the size is unknown.
+/// before and after. From the moment at which Linux had more pages, the size is unknown.
 #[test]
 fn pool_that_was_resized_during_the_run_has_an_unknown_size() {
     let events = |pool: &str| {
@@ -379,7 +379,7 @@ fn eperm_is_not_checked_in_a_text_without_mseal() {
     ] {
         let shown = text(sealed);
         assert_as_linux(&shown, &[(aside::SEALED, 0)]);
-        // Nothing is known behind the page that was to grow.
+        // The mremap should have extended this page, and it is unknown what is mapped behind the page.
         assert_eq!(shown.calls.all, 7, "{sealed}");
     }
     let elsewhere = text("7 1.2 mseal(0x7f0000002000, 4096, 0) = 0\n");

@@ -10,7 +10,7 @@ use super::life::{Life, Process};
 const MOST_ROWS: usize = 7;
 /// Largest number of processes in the rows.
 const MOST_PROCESSES: usize = 160;
-/// Smallest part of the total time for which a process must live to be drawn.
+/// Smallest share of the total time that a process must live to be drawn.
 const SHORTEST: f64 = 0.003;
 
 /// Processes in rows. The processes of one row do not overlap in time, and each process is below its parent.

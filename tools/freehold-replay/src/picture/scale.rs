@@ -19,7 +19,8 @@ const FAR: u64 = 1 << 30;
 const MOST_BREAKS: usize = 6;
 /// Height of such a hole.
 const BREAK: f64 = 5.0;
-/// Largest number of boundaries at which a run is stretched because of its faults.
+/// Largest number of equal pieces into which addresses with faults are cut. Pieces with more faults get more
+/// height.
 const MOST_CHUNKS: usize = 4096;
 
 /// Positions of addresses, from 0 at the lowest to `height` at the highest.
@@ -52,7 +53,7 @@ pub struct Run {
 struct Atom {
     start: u64,
     end: u64,
-    /// The kind that the memory was for the longest time.
+    /// The kind of memory that was mapped here for the longest time.
     kind: Kind,
     /// Number of distinct pages that faulted.
     touched: u64,

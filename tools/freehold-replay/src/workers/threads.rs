@@ -4,7 +4,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The kind of workers. There is only one.
+/// The workers of a replay. There is only one kind, so the type is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Workers {}
 
