@@ -35,8 +35,8 @@ impl Area {
         Ok(Area { at, bytes, apart: false })
     }
 
-    /// Maps memory as a separate VMA with pages of 4 KiB only, because the memory it is compared with has
-    /// only such pages.
+    /// Maps memory as a separate VMA with pages of 4 KiB only, because the engine's memory in the comparison
+    /// has only such pages.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Area {
         if opened != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `self` owns the area. A kernel without huge pages refuses the advice, which is then not
+        // SAFETY: `area` owns the memory. A kernel without huge pages refuses the advice, which is then not
         // needed.
         unsafe { libc::madvise(area.pointer(), area.bytes, libc::MADV_NOHUGEPAGE) };
         Ok(area)

@@ -17,11 +17,11 @@ const ENDING: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
 /// later are not interrupted by the signal. Until [`stop`] is called, such a signal does not end the process.
 pub fn watch(tell: impl FnOnce(i32) + Send + 'static) {
     let awaited = awaited();
-    // SAFETY: changes the signal mask of the calling thread. The set outlives the call.
+    // SAFETY: the call changes only the signal mask of the calling thread. The set outlives the call.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &awaited, ptr::null_mut()) };
     thread::spawn(move || {
         let mut signal = 0;
-        // SAFETY: reads a set and writes a number that this closure owns.
+        // SAFETY: the call reads a set and writes a number, and this closure owns both.
         let failed = unsafe { libc::sigwait(&awaited, &mut signal) };
         if failed == 0 {
             tell(signal);
@@ -31,7 +31,7 @@ pub fn watch(tell: impl FnOnce(i32) + Send + 'static) {
 
 /// Lets signals end the process again.
 pub fn stop() {
-    // SAFETY: changes the signal mask of the calling thread. The set outlives the call.
+    // SAFETY: the call changes only the signal mask of the calling thread. The set outlives the call.
     unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &awaited(), ptr::null_mut()) };
 }
 
@@ -51,8 +51,8 @@ fn awaited() -> libc::sigset_t {
 }
 
 fn is_ignored(signal: i32) -> bool {
-    // SAFETY: changes no signal action. `action` is a valid destination for the current one, and all zeroes
-    // is a valid value of the type.
+    // SAFETY: the call changes no signal action. `action` is a valid destination for the current action, and
+    // all zeroes is a valid value of its type.
     let action = unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         libc::sigaction(signal, ptr::null(), &mut action);

@@ -1,8 +1,8 @@
 //! Units of figures, and their text form.
 //!
 //! Every cell and axis of the findings has a [`Unit`]. Texts, documents and pages format values with
-//! [`Unit::text`], plots with [`Unit::tick`] and [`Unit::of_axis`]. Times are stored in nanoseconds and
-//! sizes in bytes; only the text form chooses us, ms, KiB and so on.
+//! [`Unit::text`], plots with [`Unit::tick`] and [`Unit::of_axis`]. Times are stored in nanoseconds and sizes
+//! in bytes. Only the text form has larger units, such as ms and KiB.
 
 use freehold_replay::units;
 use serde::Serialize;

@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Stack size of the working thread. The main thread has the same size.
+/// Stack size of the working thread in bytes: the usual size of a main thread.
 const STACK: usize = 8 << 20;
 
 /// A message to the starting thread.

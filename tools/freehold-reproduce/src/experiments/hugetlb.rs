@@ -1,10 +1,10 @@
 //! Step 3: processes that map a file of huge pages, fault in every page and unmap the file, by the lock that
 //! keeps shared page tables in place.
 //!
-//! Sides: the two designs of [`HugetlbLock`], on a machine whose frames are huge pages. In a turn, each
-//! process maps the file, writes to each page and unmaps, until the time is over. The findings are faults
-//! per second, waits for the locks, the longest wait, and the number of page tables, which shows if tables
-//! were shared. `published.rs` has the published figures.
+//! Sides: the two designs of [`HugetlbLock`], on a machine with a pool of huge pages. In a turn, each process
+//! maps the file, writes to each page and unmaps, until the time is over. The findings are faults per second,
+//! waits for the locks, the longest wait, and the number of page tables, which shows if tables were shared.
+//! `published.rs` has the published figures.
 
 use super::{Experiment, published};
 use crate::executor::Stop;
@@ -234,7 +234,7 @@ impl Side {
         sum
     }
 
-    /// Returns the counts of the fault mutexes, which prevent a page from being created twice, up to now.
+    /// Returns the statistics so far of the fault mutexes. They ensure that only one task creates a page.
     fn makers(&self) -> LockSnapshot {
         self.world.engine.hugetlb_fault_stats().unwrap_or_default()
     }

@@ -85,8 +85,8 @@ impl Experiment for MmapChurn {
     }
 }
 
-/// Measures the rate, and then the lock waits for a part of the turn. The lock statistics read the clock
-/// twice for each hold, so the rate is measured without them.
+/// Measures the rate for three quarters of the turn, and the waits for the lock for the rest. The lock
+/// statistics read the clock twice for each hold, so the rate is measured without them.
 fn of_design(world: &World, process: &Process, threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
     let (operations, _) = churn(world, process, threads, scale.turn * 3 / 4)?;
     let watched = world.watched(process.locking())?;

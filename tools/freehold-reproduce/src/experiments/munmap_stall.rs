@@ -322,7 +322,7 @@ fn findings(all: &[OfSize]) -> Findings {
 
 /// Summarises the waits of an operation that changes mappings elsewhere.
 fn sentence(of_size: &OfSize) -> Option<String> {
-    /// Column of the table: 99 % of the operations during the munmap.
+    /// Index of the column with the 99th percentile during the munmap.
     const BESIDE: usize = 4;
     let (victim, found) = Victim::ALL.iter().zip(&of_size.found).next_back()?;
     let what = format!(

@@ -138,8 +138,8 @@ fn sides(scale: &Scale) -> usize {
 }
 
 /// Starts all threads at once, repeatedly until the turn is over, and measures only the time of their faults.
-/// `round` creates the memory, which is released when its result is dropped. `fault` is one thread's part; it
-/// calls the given function when it begins.
+/// `round` creates the memory, which is released when its result is dropped. `fault` is the work of one
+/// thread, and calls the given function immediately before its first fault.
 fn rounds<M: Sync>(
     threads: usize,
     pages: u64,

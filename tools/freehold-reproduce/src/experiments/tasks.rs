@@ -260,9 +260,10 @@ fn map(process: &Process, file: &Open, pages: u64, prot: Prot, flags: MapFlags) 
     Ok(process.mmap(0, pages * PAGE, prot, flags, Some(file), 0)?)
 }
 
-/// Returns the number of a job for work that only one job out of several does, such as truncation: the job's
-/// index on its thread, starting at 1, plus the thread's number. All threads therefore do this work equally
-/// often, but not at the same time.
+/// Returns a number that decides if a job does rare work, such as truncation: the job does the work if the
+/// number is a multiple of a constant, such as `CUT`. The number is the index of the job on its thread,
+/// starting at 1, plus the number of the thread. All threads therefore do rare work equally often, but not at
+/// the same time.
 fn turn(number: u64, threads: u64) -> u64 {
     number / threads + number % threads + 1
 }

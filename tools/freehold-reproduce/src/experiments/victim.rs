@@ -44,7 +44,7 @@ impl Victim {
         }
     }
 
-    /// Returns the name in one line.
+    /// Returns a description for titles, in one line.
     pub fn title(self) -> &'static str {
         match self {
             Victim::Reader => "A reader of cmdline and maps",

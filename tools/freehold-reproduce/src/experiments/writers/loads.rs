@@ -243,10 +243,10 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Maps additional areas, or briefly one area, in the stretch where the engine places mappings of each
-    /// CPU. The CPUs begin one after the other, because CPUs that map into the same hole would conflict for a
-    /// while. The last area does not merge with any other. Each area has a present page, so that its page
-    /// tables stay.
+    /// Maps additional areas in the stretch where the engine places mappings of each CPU. With few areas,
+    /// maps one and unmaps it again. The CPUs begin one after the other, because CPUs that map into the same
+    /// hole would conflict for a while. The last area does not merge with any other. Each area has a present
+    /// page, so that its page tables stay.
     fn fill_stretches(&self, world: &World, areas: Areas, cpus: usize) -> anyhow::Result<()> {
         self.settle(world, cpus)?;
         let map = |prot| self.process.mmap(0, OWN_PAGES * PAGE, prot, ANON, None, 0);
