@@ -68,7 +68,7 @@ impl Build {
     }
 }
 
-/// How much time the tests may take. Tests that choose a number of cases read the value with
+/// The time that the tests may take. Tests that choose a number of cases read the value with
 /// `freehold_machine::Effort`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
@@ -84,7 +84,7 @@ impl Effort {
     /// All values.
     pub const ALL: [Self; 3] = [Effort::Quick, Effort::Full, Effort::Long];
 
-    /// The value of the environment variable that tests read.
+    /// Returns the value of the environment variable that tests read.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -132,7 +132,7 @@ pub enum Quick {
     },
 }
 
-/// The tests of every crate without a checker.
+/// The tests of every crate, in the build without a checker of interleavings.
 pub const PLAIN: &[Suite] = &[
     Suite {
         name: "tests of every crate: units, properties, scenarios, the model, Linux",
@@ -304,7 +304,7 @@ pub fn run(suites: &[Suite], effort: Effort) -> Result<(), String> {
 /// Number of suites that run at the same time.
 const AT_A_TIME: usize = 2;
 
-/// When the output of a suite is printed.
+/// The time at which the output of a suite is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
     AtOnce,

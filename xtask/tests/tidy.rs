@@ -25,8 +25,9 @@ use xtask::{
 /// Maximum length of a file of a crate's sources, in lines.
 const MOST_LINES: usize = 600;
 
-/// The only sources that may depend on the checker of the build: the atomics facade and the files that depend
-/// on it, the hosts of tests, page-table formats, and the platform. Test modules may do so too.
+/// The only sources that may depend on the checker of the build (loom or shuttle): the atomics facade and the
+/// files that depend on it, the hosts of tests, page-table formats, and the platform. Test modules may do so
+/// too.
 const MAY_ASK_FOR_CHECKERS: &[&str] = &[
     "engine/freehold-sync/src/atomic.rs",
     "engine/freehold-sync/src/lib.rs",
@@ -474,7 +475,8 @@ const AVOIDED: &[&str] = &[
     "whereupon",
 ];
 
-/// How a paragraph of a doc comment must not begin: it begins with a verb or with the noun that it describes.
+/// Words with which a paragraph of a doc comment must not begin. A paragraph begins with a verb, or with the
+/// noun that it describes.
 const AVOIDED_STARTS: &[&str] = &[
     "What ",
     "Who ",
@@ -491,7 +493,7 @@ const AVOIDED_STARTS: &[&str] = &[
 ];
 
 /// Returns the comments of a Rust source, or the text of a document: lines with their numbers from 1. An
-/// empty line is between two paragraphs.
+/// empty line separates two paragraphs.
 fn written(source: &Source) -> Vec<(usize, &str)> {
     if source.path.ends_with(".md") {
         return prose(&source.text).collect();
