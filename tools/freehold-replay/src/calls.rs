@@ -202,7 +202,7 @@ fn mprotect(process: &Process, args: &[u64; 6]) -> Returned {
     returned(result.map(|()| 0).map_err(|error| error.errno()))
 }
 
-/// Answers pkey_mprotect; with key -1 it is the same as mprotect.
+/// Answers pkey_mprotect. With key -1 the call has the effect of mprotect.
 fn pkey_mprotect(process: &Process, args: &[u64; 6]) -> Returned {
     let prot = Prot::from_bits_retain(args[2]);
     match (args[3] as i32, u8::try_from(args[3] as i32)) {

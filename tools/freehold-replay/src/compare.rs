@@ -527,7 +527,7 @@ fn compare_huge(world: &World, image: &Image, areas: &[&Area], findings: &mut Ve
         let lazy = usage.map_or(0, |usage| usage.lazy_free / 1024);
         let open: u64 =
             unsure.within(area.start / PAGE..area.end / PAGE).map(|run| run.end - run.start).sum();
-        // Linux may have dropped pages that were freed lazily, and so have fewer.
+        // Linux may have fewer huge pages, because it may have dropped pages that were freed lazily.
         let open = open * (PAGE / 1024) + if ours > theirs { lazy } else { 0 };
         if ours != theirs && !world.tells_huge {
             untold += 1;

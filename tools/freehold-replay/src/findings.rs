@@ -129,7 +129,7 @@ impl Findings {
 }
 
 impl Tally {
-    /// Counts one more, which matched Linux or not.
+    /// Counts one more check. `as_linux` says if the answer matched Linux's.
     pub(super) fn count(&mut self, as_linux: bool) {
         self.all += 1;
         self.as_linux += u64::from(as_linux);

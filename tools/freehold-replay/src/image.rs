@@ -2,8 +2,8 @@
 //!
 //! An [`Image`] is one process of the engine with what the comparison knows about its memory. Several tasks
 //! may share an image, and workers use it concurrently: `Arc` counts the users, and each part has its own
-//! lock or atomics. A new part that tasks change needs the same. `perform.rs` creates images at execs and
-//! forks. [`Task`] is owned by one worker at a time (`run.rs`).
+//! lock or atomics. A new part that tasks change needs a lock or atomics too. `perform.rs` creates images at
+//! execs and forks. [`Task`] is owned by one worker at a time (`run.rs`).
 
 use super::contents::Lineage;
 use super::grown::Holes;

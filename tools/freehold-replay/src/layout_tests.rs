@@ -31,7 +31,7 @@ fn legacy_base_is_the_start_of_the_loader() {
     let stack = area(0x7ffe_0000_0000, 0x7ffe_0002_0000, "[stack]");
     let all = [loader.clone(), vdso, program, stack];
     assert_eq!(base_of(&all), Some((loader.start, Layout::BottomUp)));
-    // The base is not Linux's choice: without a stack limit, all mappings lie lower.
+    // The loader lies below the range from which Linux draws the base, as in a program without a stack limit.
     let lower = area(0x1555_5552_0000, 0x1555_5555_6000, "/lib/ld.so");
     assert_eq!(base_of(&[lower, all[2].clone(), all[3].clone()]), None);
 }

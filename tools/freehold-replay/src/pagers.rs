@@ -97,7 +97,7 @@ impl Pagers {
         registered(process, &(at..at + 1)).first().map(|(_, mode)| *mode)
     }
 
-    /// Registers memory that an mremap has moved at its new address, as the kernel does with
+    /// After an mremap, registers the moved memory at its new address, as the kernel does with
     /// UFFD_FEATURE_EVENT_REMAP. The engine's userfaultfds have no events.
     pub(super) fn register_moved(
         &self,
@@ -160,8 +160,7 @@ impl Pagers {
         }
     }
 
-    /// Supplies the pages of the registered parts of `range`. Stops when `most`, which each page decreases,
-    /// is 0.
+    /// Supplies the pages of the registered parts of `range`. Decreases `most` for each page, and stops at 0.
     fn supply_range(&self, process: &Process, range: &Range<u64>, most: &mut u64) {
         for (part, mode) in registered(process, range) {
             if mode == RegisterMode::WP {

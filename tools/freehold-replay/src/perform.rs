@@ -284,8 +284,8 @@ impl<'w, 'c> Performer<'w, 'c> {
             && other.is_some_and(|other| other.pagers.serve(other.process(), &transfer.remote))
     }
 
-    /// Takes a recorded fault, after filling the page cache of a file as assumed. Returns how the fault
-    /// ended.
+    /// Adds the pages that `files.rs` assumes to the page cache, and then takes a recorded fault. Returns how
+    /// the fault ended.
     fn fault(&mut self, image: &Image, task: u32, line: u32, address: u64, code: FaultCode) -> Ends {
         let process = image.process();
         let access = match (code.write(), code.exec()) {
@@ -316,8 +316,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         ended
     }
 
-    /// Touches memory as the recorded program did. Returns how that ended, and whether the engine handled a
-    /// fault.
+    /// Touches memory as the recorded program did. Returns how the access ended, and whether the engine
+    /// handled a fault.
     fn touch(&mut self, image: &Image, task: u32, line: u32, address: u64, access: Access) -> (Ends, bool) {
         let process = image.process();
         let mut faulted = false;

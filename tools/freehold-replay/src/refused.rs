@@ -46,7 +46,7 @@ const MREMAP_MAYMOVE: u64 = 1;
 const MREMAP_FIXED: u64 = 2;
 const MREMAP_DONTUNMAP: u64 = 4;
 
-/// How to handle a call that Linux refused, with the reason why it is not checked.
+/// The handling of a call that Linux refused, with the reason why the call is not checked.
 pub(super) enum Refused {
     /// Make the call, and undo it if the engine does not refuse it.
     Undo(Before, &'static str),

@@ -3,8 +3,8 @@
 //!
 //! The constants `VMA`, `SHAPE` and `OURS` give the VMA, its file and the pages that the engine has;
 //! `reached` gives the pages that a recorded fault explains. A case adds the pages of the file that Linux has
-//! (`judge_of`), and checks the verdict: same, fewer or more pages, and the first page that Linux cannot have
-//! had or lacked. Page numbers are hexadecimal.
+//! (`judge_of`), and checks the verdict: same, fewer or more pages, and the first page whose presence or
+//! absence on Linux is impossible. Page numbers are hexadecimal.
 
 #![expect(clippy::single_range_in_vec_init, reason = "a list of runs may have one element")]
 

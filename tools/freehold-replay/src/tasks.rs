@@ -12,7 +12,7 @@ use freehold_trace::{Event, Format, Kind, ReadError, Recording, Snapshot};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Largest number of tasks that a message names. It gives the number of the others.
+/// Largest number of tasks that a message names. The message says only how many others there are.
 const MOST_NAMED: usize = 12;
 
 /// All tasks of a recording.
@@ -37,7 +37,7 @@ struct Task {
     process: u32,
     /// Start of the task.
     from: u64,
-    /// End of the task. `None` if it lived until the end or longer.
+    /// End of the task. `None` if the task was alive at the end of the recording.
     to: Option<u64>,
     /// Time since which its address space is known.
     known: Option<u64>,

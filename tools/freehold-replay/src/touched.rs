@@ -20,7 +20,7 @@
 //!
 //! [`Touched`] belongs to one address space (`image.rs`) and has a lock of its own. `perform.rs` updates it
 //! after faults, calls and forks; `compare.rs` and `resident.rs` query it. A page that is missing here hides
-//! a difference. A page that no event has touched causes a false one.
+//! a difference. A page that no event has touched causes a false difference.
 
 use super::TASK_SIZE;
 use super::maps::lines_in;
@@ -82,7 +82,7 @@ struct Both {
 struct Pages {
     /// Touched pages by block number, with one bit mask for each way.
     blocks: BTreeMap<u64, [u64; 3]>,
-    /// Page numbers of the pages that calls had to bring in.
+    /// Numbers of the pages that calls had to bring in.
     ranges: Vec<Range<u64>>,
     /// A call has freed pages at unknown addresses.
     lacks: bool,

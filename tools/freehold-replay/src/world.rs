@@ -5,9 +5,10 @@
 //! the files of each segment of the plan ([`World::open`]). Changes of files are in `opened.rs`, settings of
 //! blocks in `shmem_sizes.rs`.
 //!
-//! Workers share the world by reference. Between segments the replay changes it exclusively; while a segment
-//! runs, only state behind a lock or in an atomic changes. The fields `tells_*` and `shows_*` say what the
-//! recording contains; comparisons leave out answers that depend on something that the recording lacks.
+//! Workers share the world by reference. Between segments the replay has exclusive access to the world. While
+//! a segment runs, only state behind a lock or in an atomic changes. The fields `tells_*` and `shows_*` say
+//! what the recording contains; comparisons leave out answers that depend on something that the recording
+//! lacks.
 
 use super::Options;
 use super::image::{Image, Totals};
@@ -127,7 +128,7 @@ impl World {
             Config { lock_stats: true, file_rmap: options.design.file_rmap, ..Config::default() },
         )
         .map_err(io::Error::other)?;
-        // The numbers of huge pages are not recorded.
+        // Until `set_up` applies a recorded size, the pools have no limit. Old recordings contain no sizes.
         for size in [HugePageSize::Mib2, HugePageSize::Gib1] {
             engine.huge_pool(size).set_overcommit(u64::MAX);
         }

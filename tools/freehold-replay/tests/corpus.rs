@@ -49,8 +49,8 @@ fn assert_as_linux(outcome: &Outcome, options: &Options) {
     for tally in [outcome.calls, outcome.faults, outcome.snapshots] {
         assert_eq!(tally.all, tally.as_linux, "{}", outcome.name);
     }
-    // The other VMAs are within bounds; no recording contains what decides inside them. Bounds that are too
-    // wide would fail this check.
+    // The pages of the other VMAs are within the bounds of `resident.rs`, and no recording determines more.
+    // Bounds that are too wide would fail this check.
     let files = outcome.file_vmas;
     let least = files.all - files.all * MOST_OTHERS / 100;
     assert!(files.as_linux >= least, "{}: only {} of {} VMAs", outcome.name, files.as_linux, files.all);

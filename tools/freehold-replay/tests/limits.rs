@@ -153,8 +153,8 @@ fn limits_of_a_text_apply_only_to_refused_calls() {
     );
 }
 
-/// After a move with MREMAP_DONTUNMAP, Linux still counts the memory that the move unlocked at the source.
-/// Later refusals for the limit are not checked, only in that address space.
+/// After a move with MREMAP_DONTUNMAP, Linux still counts the memory that the move unlocked at the source. In
+/// that address space, later refusals for the limit are not checked.
 #[test]
 fn lock_limit_is_not_checked_after_mremap_dontunmap() {
     let events = |flags: &str, moved: &str| {

@@ -138,8 +138,8 @@ fn undetermined_addresses_are_not_compared() {
     assert!(!not_checked(&outcome(EXEC, anywhere, options), "addresses of"));
 }
 
-/// Two tasks of one address space. Each must find the ranges free that were free on Linux, in any
-/// interleaving. The tasks map into holes without common neighbours, so that nothing else orders them.
+/// Two tasks of one address space. In any interleaving, ranges that were free on Linux must be free for each
+/// task. The tasks map into holes without common neighbours, so that nothing else orders them.
 #[test]
 fn concurrent_tasks_choose_the_addresses_of_linux() {
     const HOLES: u64 = 100;

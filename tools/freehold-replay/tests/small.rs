@@ -136,7 +136,8 @@ fn incorrect_recordings_are_reported_with_their_line() {
         ("3 22 -1 0 = 7f0000000000", "3 22 -1 0 = 12000", 9, "mmap"),
         ("1000 4 = 0", "1000 4 = -22", 22, "madvise"),
         ("munmap 5000000 1000 = 0", "munmap 5000001 1000 = 0", 26, "munmap"),
-        // Refused for a reason that is not recorded, and undone. The next event shows the difference.
+        // Calls that are refused for a reason that is not recorded, and that the replay undoes. The next
+        // event shows the difference.
         ("brk 5002000 = 5002000", "brk 5002000 = 5000000", 8, "fault"),
         ("1000 1 = 0", "1000 1 = -12", 16, "fault"),
         // An argument of a successful call. A later snapshot shows the difference.

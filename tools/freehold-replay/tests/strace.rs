@@ -437,8 +437,8 @@ fn gaps_between_moved_vmas_are_free() {
     assert_eq!(counts(&arena(&format!("{moved}\n{free}"))), (5, 0));
 }
 
-/// An event that the text does not show made the populated file longer. The file is mapped where the second
-/// of two VMAs was moved.
+/// Linux could populate the mapping, so an event that the text does not show has made the file longer. The
+/// file is mapped where the second of two VMAs was moved.
 #[test]
 fn moved_file_mappings_are_known_at_their_new_address() {
     let outcome = arena(

@@ -163,7 +163,8 @@ fn growth_by_the_kernel_keeps_holes() {
 }
 
 /// A child inherits registrations of a userfaultfd with UFFD_FEATURE_EVENT_FORK. The inherited registrations
-/// last until the child's userfaultfd is closed, whose descriptor only the fork event contains.
+/// last until the userfaultfd of the child is closed. Only the fork event contains the descriptor of that
+/// userfaultfd.
 #[test]
 fn registrations_that_a_fork_copies_are_not_compared() {
     let events = |features: &str, to: &str| {
@@ -267,7 +268,7 @@ fn pool_that_was_resized_during_the_run_has_an_unknown_size() {
     let linux = outcome(2, &events("0 0"), (2, areas, PAGES, 8));
     assert_as_linux(&linux, &[(aside::POOL, 1), (aside::FILE_ENDS, 1), (aside::STOLEN, 512)]);
     assert_eq!((linux.calls.all, linux.faults.all, linux.snapshots.all), (1, 2, 1));
-    // A pool of the recorded size refuses no page that it has.
+    // A pool of this recorded size has enough pages, so the refusal is a difference.
     assert!(outcome(2, &events("9 0"), (2, areas, PAGES, 8)).difference_count > 0);
 }
 
@@ -309,10 +310,11 @@ fn personality_gives_execute_rights_until_it_is_reset() {
     let without: String =
         PERSONALITY.lines().filter(|line| !line.contains("personality")).collect::<Vec<_>>().join("\n")
             + "\n";
-    // The next program does not inherit the personality.
+    // Without the call that resets the personality, the last mapping is executable, unlike in the snapshot.
     let exec = PERSONALITY.replace("23 0 2 personality 0 = 400000\n", "");
     assert!(outcome(3, &exec, (2, EXECUTABLE, pages, 8)).difference_count > 0);
-    // A recording that shows personalities has none here. In an older recording the program may have had one.
+    // A recording of version 3 shows each call of personality, so this program has made none. In an older
+    // recording the program may have had one.
     assert!(outcome(3, &without, (2, EXECUTABLE, pages, 8)).difference_count > 1);
     assert_as_linux(&outcome(2, &without, (2, EXECUTABLE, pages, 8)), &[(aside::EXECUTED, 4)]);
 }
@@ -335,7 +337,7 @@ fn fetch_without_execute_right_faults_twice() {
     assert_eq!(outcome(2, &events("15 x1"), (1, areas, pages, 8)).difference_count, 1);
 }
 
-/// A text does not show which pages were present, and so not what a collapse could use.
+/// A text does not show which pages were present, so it does not determine the result of a collapse.
 #[test]
 fn collapse_in_a_text_is_not_checked_when_it_differs() {
     let lines = "7 1.1 mmap(0x7f0000000000, 4194304, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000

@@ -64,9 +64,9 @@ impl Kind {
         }
     }
 
-    /// Returns the colour. The colours derive from the palette of Okabe and Ito, whose colours people with
-    /// colour blindness can distinguish. The colours here are lighter, so that faults stand out, and differ
-    /// in lightness, so that the kinds are distinct in grey.
+    /// Returns the colour. The colours derive from the palette of Okabe and Ito, which is made for people
+    /// with colour blindness. The colours here are lighter, so that faults stand out, and differ in
+    /// lightness, so that the kinds are distinct in grey.
     pub fn colour(self) -> &'static str {
         match self {
             Kind::Heap => "#e09a1a",

@@ -60,8 +60,8 @@ pub fn density(svg: &mut Svg, panel: &Panel, most: u32) {
     }
 }
 
-/// Writes the names of the runs where there is room: at the longest time for which the middle of the run was
-/// mapped.
+/// Writes the name of each run where there is room: over the longest period in which the middle of the run
+/// was mapped.
 pub fn names(svg: &mut Svg, panel: &Panel) {
     let Place { x, y, height, .. } = panel.place;
     for run in panel.scale.runs.iter().filter(|run| run.high - run.low >= 14.0) {

@@ -32,7 +32,7 @@ impl<T: Copy + Default + PartialEq> Grid<T> {
         self.cells.iter().copied()
     }
 
-    /// Returns the value of a cell, for changes.
+    /// Returns a mutable reference to the value of a cell.
     pub fn get_mut(&mut self, column: usize, row: usize) -> &mut T {
         &mut self.cells[row * self.columns + column]
     }
@@ -41,7 +41,7 @@ impl<T: Copy + Default + PartialEq> Grid<T> {
     /// rows.
     pub fn rectangles(&self) -> Vec<(T, [usize; 4])> {
         let mut done: Vec<(T, [usize; 4])> = Vec::new();
-        // Rectangles that reach the previous row, by first column.
+        // Rectangles that extend down to the previous row, ordered by first column.
         let mut open: Vec<(T, [usize; 4])> = Vec::new();
         for row in 0..self.rows {
             let mut still = Vec::with_capacity(open.len());

@@ -214,7 +214,7 @@ fn linux_ratio_uses_means_when_only_some_calls_have_times() {
     );
 }
 
-/// A difference that no tally counts still counts as a difference.
+/// A difference is reported even if every tally says that all answers match.
 #[test]
 fn uncounted_difference_is_reported() {
     let outcome = Outcome { difference_count: 1, ..redis() };
