@@ -1,4 +1,4 @@
-//! Converts signals that end a run to messages to the thread that must end it.
+//! Converts a signal that ends a run into a message for the thread that must end the run.
 //!
 //! `work.rs` calls [`watch`] before it starts the thread of the experiments, and [`stop`] when the run ends.
 //! The signals are blocked in the calling thread and in threads that start later; a separate thread waits for

@@ -56,14 +56,14 @@ impl Scale {
         Scale { quick: true, turn: Duration::from_millis(200), ..Scale::full(cpus) }
     }
 
-    /// Returns the locking of an experiment's spaces, except for what it compares: the user's choice, or
+    /// Returns the locking for the properties that an experiment does not compare: the user's choice, or
     /// `usual`.
     pub fn locking(&self, usual: Locking) -> Locking {
         self.design.map_or(usual, |design| design.space)
     }
 
-    /// Returns the locking for the properties that an experiment does not compare: the user's choice, or the
-    /// default with exclusive writers, as in all steps.
+    /// Returns [`locking`](Self::locking) with a usual value: the default with exclusive writers, as in all
+    /// steps.
     pub fn usual_locking(&self) -> Locking {
         self.locking(Locking { write: Write::Whole, ..Locking::default() })
     }
