@@ -612,7 +612,7 @@ fn names_in_comments_exist_in_the_code() {
     assert_none("names in comments that are not in the code", found);
 }
 
-/// Checks that the tests state facts: no name of a test contains a pronoun without a noun.
+/// Checks that the names of tests state facts, and contain no pronoun in place of a noun.
 #[test]
 fn test_names_state_facts() {
     let is_avoided = |part: &str| part == "what" || part == "who" || AVOIDED.contains(&part);
