@@ -383,8 +383,8 @@ fn registrations_with_a_userfaultfd_are_replayed() {
     );
 }
 
-/// The registrations of a userfaultfd that the text does not show are unknown. Calls that Linux refused for
-/// them are not checked.
+/// The registrations of a userfaultfd that the text does not show are unknown. Calls that Linux refused
+/// because of such registrations are not checked.
 #[test]
 fn effects_of_unknown_registrations_are_not_checked() {
     let text = |operation: &str| {
