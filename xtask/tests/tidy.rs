@@ -964,7 +964,7 @@ fn each_layer_uses_only_layers_below_it() {
 fn used(path: &str, text: &str) -> Vec<String> {
     let module = path.strip_suffix("/mod.rs").or(path.strip_suffix(".rs")).expect("a source");
     let mut names = Vec::new();
-    // A path in a visibility is not a use.
+    // The path in a visibility, as in `pub(in PATH)`, does not use the name.
     for (at, _) in text.match_indices("crate::").filter(|(at, _)| !text[..*at].ends_with("(in ")) {
         paths_of(&text[at + "crate::".len()..], "", &mut names);
     }

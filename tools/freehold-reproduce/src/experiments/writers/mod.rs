@@ -31,8 +31,8 @@ const WATCHED_SIDES: usize = 2;
 
 /// Numbers of CPUs on a simulated machine.
 const CPUS: [usize; 4] = [1, 14, 56, 384];
-/// Largest number of CPUs that share leaves, which takes long to simulate, and largest number with a watched
-/// CPU.
+/// Largest number of CPUs if CPUs share leaves, or if one CPU is watched. More CPUs would take too long to
+/// simulate.
 const MOST: usize = 56;
 /// Warm-up time for each CPU: all CPUs read the shared words once, and leaves in which CPUs conflict are
 /// split.
