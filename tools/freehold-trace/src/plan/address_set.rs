@@ -1,8 +1,9 @@
 //! A set of addresses, stored as disjoint ranges.
 //!
-//! The planner keeps several such sets per address space (`Space`): the addresses whose mappings are known
-//! from recorded calls, assumed memory, written bytes, possible locks. A set has no pages: its ranges may
-//! begin and end at any byte.
+//! A model ([`Space`](super::space::Space)) has several such sets: the addresses whose mappings are known,
+//! assumed memory, written bytes, memory that may be locked, and others. A set has no pages: its ranges may
+//! begin and end at any byte. Ranges that touch are joined, so that equal sets are equal values. The test at
+//! the end checks this.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

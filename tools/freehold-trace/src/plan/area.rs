@@ -1,9 +1,15 @@
-//! The planner's model of an address space: its VMAs, with the properties that decide whether neighbours
+//! The VMAs of an address space in the planner's model, with the properties that decide whether neighbours
 //! merge.
 //!
-//! The model is sequential, and follows the order of the recording. The model determines which VMAs a call or
-//! a first write changes, including neighbours. Tasks that change the same VMAs must keep the recording's
-//! order.
+//! [`Areas`] is a part of [`Space`](super::space::Space). The model determines which VMAs a call or a first
+//! write changes, including neighbours that Linux merges or examines. Tasks that change the same VMAs must
+//! keep the recording's order, so a wrong merge here loses a wait or adds one. `calls.rs` and `mremap.rs`
+//! apply calls in the order of the recording. Most changes use [`Areas::insert`] and [`Areas::change`], which
+//! merge as Linux does. [`Areas::put`] and [`Areas::iter_mut`] never merge.
+//!
+//! A new property that keeps VMAs apart needs a flag or field of [`Area`] and, for a field, a line in
+//! `Area::alike`. The test `vmas_of_the_model_equal_those_of_snapshots` (`tests.rs`) compares the VMAs with
+//! the recorded snapshots.
 
 use super::descriptors::Access;
 use super::order::Stamp;
@@ -12,7 +18,8 @@ use std::ops::Range;
 
 pub(crate) use crate::addresses::{PAGE, page_of, whole_pages};
 
-/// Properties that keep neighbours from merging: the `VmFlags` codes of smaps that calls can change.
+/// Bits of [`Area::flags`], which keep neighbours with different bits from merging. Most are the `VmFlags`
+/// codes of smaps that calls can change.
 pub(crate) mod flag {
     macro_rules! flags {
         ($($name:ident $code:literal $bit:literal,)*) => {
@@ -71,34 +78,39 @@ pub enum Purpose {
     Heap,
     /// A stack: memory that grows downwards, or was mapped as a stack.
     Stack,
-    /// A mapping of the kernel's own.
+    /// A mapping that the kernel made for itself, such as `[vdso]`.
     Special,
 }
 
 /// A VMA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Area {
+    /// The end of the addresses. The key in [`Areas`] is the start.
     pub(crate) end: u64,
+    /// `PROT_READ`, `PROT_WRITE` and `PROT_EXEC`.
     pub(crate) prot: u8,
+    /// True for a shared mapping.
     pub(crate) shared: bool,
     /// The purpose of the VMA, for pictures. The purpose does not affect merging or any other decision of the
     /// plan.
     pub(crate) purpose: Purpose,
-    /// The number of the mapped file.
+    /// The number of the mapped file or System V segment in the plan.
     pub(crate) file: Option<u32>,
     /// The access mode of the mapped file, and the open that it comes from, if known.
     pub(crate) access: Option<Access>,
     /// The offset of the first byte: in the file, or for anonymous memory the address of the first byte at
     /// its first write.
     pub(crate) offset: u64,
+    /// Bits of [`flag`].
     pub(crate) flags: u32,
     /// Memory policy and protection key as one number; 0 is the default of both.
     pub(crate) tag: u64,
     /// The number of the userfaultfd that the VMA is registered with.
     pub(crate) userfaultfd: Option<u32>,
-    /// The family of the VMA's anonymous pages; 0 if there are none yet.
+    /// The family of the VMA's anonymous pages. 0 if the VMA was never written.
     pub(crate) family: u32,
-    /// True if the family has not passed through a fork.
+    /// True if the VMA did not get the family from a fork. Linux then lets the VMA merge with one that has no
+    /// family.
     pub(crate) alone: bool,
     /// The step that gave the VMA its family.
     pub(crate) family_by: Stamp,
@@ -136,7 +148,7 @@ impl Area {
             _ => Purpose::Any,
         };
         let flags = shown.flags.iter().flatten().fold(0, |sum, code| sum | flag::of_code(*code));
-        // smaps was not read, or has no code for these properties.
+        // These properties have no smaps code, or smaps was not read.
         let told = match shown.name.starts_with("/SYSV") {
             true => flag::SEGMENT,
             false if purpose == Purpose::Stack => flag::GROWSDOWN,
@@ -147,7 +159,7 @@ impl Area {
         Area { shared: shown.shared, purpose, file, offset, ..anonymous }
     }
 
-    /// Returns the part from `at` on, of an area that starts at `start`.
+    /// Returns the part that begins at `at`. The whole area starts at `start`.
     fn from(&self, start: u64, at: u64) -> Area {
         Area { offset: self.offset.wrapping_add(at - start), ..self.clone() }
     }
@@ -163,6 +175,8 @@ impl Area {
         self.userfaultfd = None;
     }
 
+    /// Returns true if the properties allow a merge of neighbours. The caller also compares the offsets and
+    /// the families.
     fn alike(&self, right: &Area) -> bool {
         self.prot == right.prot
             && self.shared == right.shared
@@ -175,8 +189,8 @@ impl Area {
     }
 }
 
-/// Returns true if one VMA may have families `a` and `b`: they are equal, or one is absent and the other has
-/// passed through no fork.
+/// Returns true if the families `a` and `b` allow a merge, each with its [`Area::alone`]: the families are
+/// equal, or one is absent and the other did not come from a fork.
 fn families_agree(a: (u32, bool), b: (u32, bool)) -> bool {
     match (a.0, b.0) {
         (0, 0) => true,
@@ -189,6 +203,7 @@ fn families_agree(a: (u32, bool), b: (u32, bool)) -> bool {
 /// The VMAs of an address space.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Areas {
+    /// The areas by start. They do not overlap.
     by_start: BTreeMap<u64, Area>,
 }
 
@@ -213,7 +228,8 @@ impl Areas {
         self.by_start.range(from..range.end.max(from)).map(|(start, area)| (*start, area))
     }
 
-    /// Returns the remaining mappings of a segment that was attached at `at`, in ascending order.
+    /// Returns the mappings that remain of the System V segment that was attached at `at`, in ascending
+    /// order.
     pub(crate) fn attached(&self, at: u64) -> Vec<Range<u64>> {
         let mut file = None;
         let of_it = |(start, area): &(&u64, &Area)| {
@@ -224,35 +240,37 @@ impl Areas {
         self.by_start.range(at..).filter(of_it).map(|(start, area)| *start..area.end).collect()
     }
 
-    /// Returns the first area that starts above `at`.
+    /// Returns the first area that starts above `at`, with its start.
     pub(crate) fn next(&self, at: u64) -> Option<(u64, &Area)> {
         let (start, area) = self.by_start.range(at.checked_add(1)?..).next()?;
         Some((*start, area))
     }
 
-    /// Returns the last area that starts below `at`.
+    /// Returns the last area that starts below `at`, with its start.
     pub(crate) fn prev(&self, at: u64) -> Option<(u64, &Area)> {
         let (start, area) = self.by_start.range(..at).next_back()?;
         Some((*start, area))
     }
 
+    /// Returns the area that contains `at`, for a change after which neighbours do not merge.
     pub(crate) fn find_mut(&mut self, at: u64) -> Option<&mut Area> {
         let (_, area) = self.by_start.range_mut(..=at).next_back()?;
         (at < area.end).then_some(area)
     }
 
-    /// Returns every area that overlaps `range` or is adjacent to it.
+    /// Returns the areas that overlap `range` or are adjacent to it, with their starts.
     pub(crate) fn touching(&mut self, range: &Range<u64>) -> impl Iterator<Item = (u64, &mut Area)> {
         let first = self.prev(range.start).filter(|(_, area)| area.end >= range.start);
         let from = first.map_or(range.start, |(start, _)| start);
         self.by_start.range_mut(from..=range.end.max(from)).map(|(start, area)| (*start, area))
     }
 
+    /// Returns all areas with their starts, in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Area)> {
         self.by_start.iter().map(|(start, area)| (*start, area))
     }
 
-    /// Returns all areas for changes after which neighbours do not merge.
+    /// Returns all areas, for changes after which neighbours do not merge.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Area> {
         self.by_start.values_mut()
     }
@@ -267,6 +285,7 @@ impl Areas {
         self.by_start.remove_entry(&start)
     }
 
+    /// Splits the area that contains `at`, so that an area begins at `at`.
     fn split(&mut self, at: u64) {
         let Some((start, area)) = self.find(at).filter(|(start, _)| *start < at) else { return };
         let right = area.from(start, at);
@@ -288,6 +307,8 @@ impl Areas {
         }
     }
 
+    /// Returns true if the two areas are adjacent, equal in all properties, and contiguous in their file.
+    /// Families are not compared.
     fn joins(&self, left: (u64, &Area), right: (u64, &Area)) -> bool {
         left.1.end == right.0
             && left.1.alike(right.1)
@@ -329,7 +350,8 @@ impl Areas {
         }
     }
 
-    /// Merges the area at `left` with the area at `right`, including everything between them.
+    /// Merges the area that starts at `left` with the area that starts at `right`. The result covers the gap
+    /// between the two.
     fn join(&mut self, left: u64, right: u64, stamp: Stamp) {
         let Some(gone) = self.by_start.remove(&right) else { return };
         let Some(kept) = self.by_start.get_mut(&left) else { return };
@@ -353,10 +375,10 @@ impl Areas {
         }
     }
 
-    /// Applies `change` to each area in `range`, cut to the range. An area that does not change is not split,
-    /// as in Linux.
+    /// Applies `change` to each area in `range`, and merges the results with their neighbours. An area that
+    /// the range cuts is split, but only if `change` changes it, as in Linux.
     ///
-    /// Stops at the first hole, unless `skips` is set. Returns true if there was no hole.
+    /// Stops at the first hole, unless `skips` is true. Returns true if there was no hole.
     pub(crate) fn change(
         &mut self,
         range: &Range<u64>,
@@ -397,7 +419,7 @@ impl Areas {
         let Some((start, area)) = self.find(at) else { return fresh };
         let next = self.by_start.get(&area.end).map(|next| ((start, area), (area.end, next), next));
         let prev = self.prev(start).map(|prev| (prev, (start, area), prev.1));
-        // Access rights are ignored, because an mprotect may make them equal.
+        // The access rights may differ, because an mprotect may make them equal later.
         let suits = |left: (u64, &Area), right: (u64, &Area)| {
             left.1.end == right.0
                 && left.1.file == right.1.file

@@ -1,9 +1,12 @@
 //! Texts for reports: the reasons why an event is not planned, or an answer or a snapshot is not compared.
 //!
-//! An event, an answer or a part of a snapshot that the recording does not determine is *set aside*: the
-//! plan or the comparison leaves it out, and counts it under one of these reasons. The planner
-//! (`Planner::aside`) and the replay count with the same texts, and a report prints each text with its
-//! count. A text names the thing that is set aside, then a colon and the missing knowledge.
+//! An event, an answer or a part of a snapshot that the recording does not determine is *set aside*: the plan
+//! or the comparison leaves it out, and counts it under one of these reasons. The planner (`Planner::aside`)
+//! and the replay count with the same texts, and a report prints each text with its count. A text names the
+//! thing that is set aside, then a colon and the missing knowledge.
+//!
+//! Set an answer aside only if the recording cannot decide it: everything that is set aside is lost to the
+//! comparison. Tests and `freehold-replay` use the constants, so that a text may be reworded here.
 
 #![expect(missing_docs, reason = "each text is its own documentation")]
 
@@ -35,10 +38,10 @@ pub const MID_EXEC: &str = "snapshots that a freeze took inside an execve";
 pub const DIES_IN_EXEC: &str = "snapshots of processes that end inside an execve: which part of the new image was mapped is not recorded";
 pub const UNKNOWN_SPACE: &str = "snapshots of address spaces whose start is not recorded";
 pub const UNSURE: &str = "answers that depend on memory mapped before the recording began";
-pub const UNSHOWN: &str = "mremap refused, perhaps because of its new address, which the text does not show";
+pub const UNSHOWN: &str = "mremap refused, perhaps because of its new address, which strace does not show";
 pub const POLICY: &str = "refused mbind: the available nodes and modes are not recorded";
 
-// Contents of snapshots that are not compared. `RANGES` also covers calls.
+// Contents of snapshots that are not compared. `RANGES` is also counted for calls.
 
 pub const HOW_OPENED: &str =
     "flags sh and mw of shared VMAs that are not writable: how their files were opened is not recorded";
@@ -70,7 +73,7 @@ pub const NO_SUCH_CALL: &str =
     "calls that the engine does not implement, and transfers with processes that are not recorded";
 pub const OWN_BYTES: &str =
     "bytes read by process_vm_readv that no recorded call wrote: a program's own stores are not recorded";
-pub const OWN_MEMORY: &str = "transfers that moved fewer bytes than requested: a text does not show the mappings of the caller's own memory";
+pub const OWN_MEMORY: &str = "transfers that moved fewer bytes than requested: strace does not show the mappings of the caller's own memory";
 pub const GROWTH: &str = "faults below memory that grows downwards, refused by a limit that is not recorded";
 pub const FILE_ENDS: &str =
     "SIGBUS and EFAULT in files: the file's length and the size of the pool at that time are not recorded";
@@ -86,9 +89,11 @@ pub const SETTING: &str = "addresses of shared memory: the length from which Lin
 
 pub const UNTOLD: &str = "calls that Linux refused for limits, credentials, overcommit or how a file was opened, which are not recorded";
 pub const DRIVERS: &str = "mappings of drivers' files: the flags that a driver sets are not recorded, and decide what merges and what may grow";
-pub const APART: &str = "mremap of memory that page faults, which no text shows, may have kept from merging";
-pub const SEALED: &str = "calls refused with EPERM in a text without mseal, perhaps because of sealed memory: strace shows mseal since version 6.9";
-pub const COLLAPSED: &str = "madvise(MADV_COLLAPSE): the present pages, which a text does not show, and the free memory at that time are not recorded";
+pub const APART: &str =
+    "mremap of VMAs that page faults may have kept from merging: strace does not show page faults";
+pub const SEALED: &str = "calls refused with EPERM in strace output without mseal, perhaps because of sealed memory: strace shows mseal since version 6.9";
+pub const COLLAPSED: &str =
+    "madvise(MADV_COLLAPSE): strace records neither the present pages nor the free memory at that time";
 pub const GROWN: &str = "memory that grows downwards, if the kernel's own accesses (/proc/PID/mem, ptrace) have made it grow: they are not recorded";
 pub const POPULATED: &str = "madvise(MADV_POPULATE_READ, MADV_POPULATE_WRITE) beyond the end of a file: the file's length at that time is not recorded";
 pub const SYNC: &str =

@@ -1,6 +1,11 @@
-//! The bytes of an address space that recorded calls determine: those that process_vm_writev stored, until
-//! the addresses are remapped or discarded. The program may have stored all other bytes itself, which no
-//! recording shows.
+//! The bytes of an address space that recorded calls determine: those that a process_vm_writev stored, until
+//! the addresses are remapped or discarded.
+//!
+//! The bytes are in `Space::written`. `transfers.rs` notes the bytes that a call moves, and `syscall.rs`
+//! forgets bytes after each call that may have changed them. The replay compares the bytes of a
+//! process_vm_readv only at these addresses, because the program may have stored all other bytes itself,
+//! which no recording shows. A call that changes contents must therefore not be listed in `leaves_contents`:
+//! the replay would then report a false difference.
 
 use super::area::{PAGE, page_of};
 use super::space::{Reach, Space};
@@ -15,8 +20,8 @@ impl Space {
         pieces.flat_map(|piece| self.written.within(&piece)).collect()
     }
 
-    /// Notes a call that moved `count` bytes from or to this address space. Returns the whole pages that must
-    /// have been mapped before the recording began, and that no earlier call showed.
+    /// Notes that a call moved `count` bytes from or to this address space. Returns the pages that must have
+    /// been mapped for that and that were unknown until now.
     pub(super) fn note_mapped(&mut self, transfer: &Transfer, mut count: u64) -> Vec<Range<u64>> {
         self.forget_growth();
         let Some(known_ranges) = &mut self.known_ranges else { return Vec::new() };
@@ -54,7 +59,7 @@ impl Space {
         }
     }
 
-    /// Forgets the bytes that a call with this reach may have changed.
+    /// Forgets the bytes that `call`, with this reach, may have changed.
     pub(super) fn forget_written(&mut self, call: &Call, reach: &Reach) {
         if leaves_contents(call) {
             return;
@@ -67,7 +72,8 @@ impl Space {
     }
 }
 
-/// Returns true if the call changes no byte of memory, although it may change mappings.
+/// Returns true if the call leaves all bytes of memory unchanged. The call may still change properties of
+/// mappings.
 fn leaves_contents(call: &Call) -> bool {
     match call.name {
         CallName::Mprotect
@@ -102,7 +108,7 @@ mod tests {
         let at = |start: u64, len: u64| Transfer { remote: vec![(start, len)], ..Transfer::default() };
         assert_eq!(space.written_among(&at(0, u64::MAX)), [0x1000..0x1004, 0x2000..0x2003, 0x2006..0x2010]);
         assert_eq!(space.written_among(&at(0x2002, 6)), [0x2002..0x2003, 0x2006..0x2008]);
-        // A call that moved fewer bytes than requested.
+        // This call moved fewer bytes than requested.
         space.note_written(
             &Transfer { remote: vec![(0x2000, 20)], shown: vec![vec![], vec![]], ..transfer },
             2,

@@ -7,6 +7,10 @@
 //! `syscall.rs` calls both for each planned call, and `vmas.rs` for readers that plan nothing. The model has
 //! no pages: `populate` only notes first writes. Effects of mremap are in `mremap.rs`, of userfaultfds in
 //! `registered.rs`.
+//!
+//! A new call needs an arm in `Space::apply` if it changes VMAs, its addresses in `addresses.rs`, and
+//! [`Reach::Pages`] in [`reach`] if it changes only pages. The snapshots of recordings check the effects
+//! (`tests.rs`).
 
 use super::area::{Area, PAGE, Purpose, flag, page_of, whole_pages};
 use super::order::Stamp;
@@ -27,13 +31,13 @@ const PROT_WRITE: u64 = 2;
 const PROT_GROWSDOWN: u64 = 0x100_0000;
 const SHM_RDONLY: u64 = 0o10000;
 
-/// Returns true if the call did not return a value.
+/// Returns true if the call failed, or never returned.
 fn failed(call: &Call) -> bool {
     !matches!(call.returned, Returned::Value(_))
 }
 
-/// Returns the addresses on which the call has an effect, from its arguments and its result. `segment` is the
-/// size in bytes of the segment that shmat attaches.
+/// Returns the addresses that the call concerns, from its arguments and its result. `segment` is the size in
+/// bytes of the System V segment that shmat attaches.
 pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
     let args = &call.args;
     let segment = match call.name {
@@ -45,7 +49,7 @@ pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
         return Reach::Whole;
     };
     match (call.name, args[2]) {
-        // Pages change and VMAs do not: DONTNEED, FREE, REMOVE, WILLNEED, COLD, PAGEOUT, DONTNEED_LOCKED.
+        // Pages change, and VMAs do not: DONTNEED, FREE, REMOVE, WILLNEED, COLD, PAGEOUT, DONTNEED_LOCKED.
         (CallName::Madvise, 3 | 4 | 8 | 9 | 20 | 21 | 24) | (CallName::Msync | CallName::Mincore, _) => {
             let [pages, _] = ranges;
             Reach::Pages(pages)
@@ -54,7 +58,8 @@ pub(crate) fn reach(call: &Call, space: &Space, segment: u64) -> Reach {
     }
 }
 
-/// Returns the pages between the old and the new end of the heap.
+/// Returns the pages between the old and the new end of the heap. Returns `None` if the old end is unknown,
+/// or if the brk did not set the end that it requested.
 fn heap_change(call: &Call, space: &Space) -> Option<Range<u64>> {
     let (_, old) = space.heap?;
     let new = call.returned.value().filter(|&new| new == call.args[0])?;
@@ -163,7 +168,8 @@ impl Space {
             CallName::PkeyMprotect if args[3] as i64 >= 0 => Some(args[3]),
             _ => None,
         };
-        // Linux found no hole here. A hole in the model is memory that is not known.
+        // If the call succeeded, Linux found no hole. A hole in the model is then unknown memory, and is
+        // skipped.
         self.areas.change(&range, !failed(applied.call), applied.stamp, |area| {
             area.prot = prot as u8 & 7;
             if prot & PROT_WRITE != 0 {
@@ -179,7 +185,7 @@ impl Space {
         });
     }
 
-    /// Grows or shrinks the heap. The first brk only shows where the heap begins.
+    /// Grows or shrinks the heap. The first brk only shows where the heap is.
     fn brk(&mut self, applied: &mut AppliedCall<'_>) {
         let Some(at) = applied.call.returned.value() else { return };
         let Some((start, _)) = self.heap else {
@@ -200,7 +206,8 @@ impl Space {
         self.areas.insert(range.start, area);
     }
 
-    /// Sets or clears the VMA flag of an advice. Other advice does not change VMAs.
+    /// Sets or clears the VMA flag that belongs to the advice. Advice without such a flag does not change
+    /// VMAs.
     fn madvise(&mut self, applied: &mut AppliedCall<'_>, advice: u64, range: &Range<u64>) {
         let (add, remove) = match advice {
             0 => (0, flag::RANDOM | flag::SEQUENTIAL),
@@ -221,7 +228,7 @@ impl Space {
             _ => return,
         };
         self.areas.change(range, true, applied.stamp, |area| {
-            // Shared mappings are not scanned for equal pages.
+            // MADV_MERGEABLE has no effect on shared mappings.
             if !(add == flag::MERGEABLE && area.shared) {
                 area.flags = area.flags & !remove | add;
             }
@@ -267,8 +274,8 @@ impl Space {
         self.future = self.future & flag::MERGEABLE | if how & 2 != 0 { add } else { 0 };
     }
 
-    /// Applies a prctl. Of its operations only `PR_SET_MEMORY_MERGE` changes VMAs. Neighbours that become
-    /// equal do not merge.
+    /// Applies a prctl. The only operation that changes VMAs is `PR_SET_MEMORY_MERGE`. As in Linux,
+    /// neighbours do not merge even if their flags become equal.
     fn prctl(&mut self, args: &[u64; 6]) {
         if args[0] != prctl::SET_MEMORY_MERGE || (self.future & flag::MERGEABLE != 0) == (args[1] != 0) {
             return;
@@ -304,7 +311,8 @@ impl Space {
         self.areas.insert(range.start, area);
     }
 
-    /// Notes that the kernel writes to every page of the range.
+    /// Notes the first writes of a call that brings in every page of the range: such a call writes to
+    /// writable memory. Stops at the first hole.
     fn populate(&mut self, range: Range<u64>, applied: &mut AppliedCall<'_>) {
         let mut at = range.start;
         while at < range.end {
@@ -317,7 +325,8 @@ impl Space {
         }
     }
 
-    /// Returns the address space of a forked child.
+    /// Returns the model of the address space of a forked child. `families` is the highest number of a family
+    /// so far.
     pub(crate) fn fork(&self, families: &mut u32) -> Space {
         let mut child = Space {
             heap: self.heap,
@@ -325,8 +334,8 @@ impl Space {
             assumed: self.assumed.clone(),
             grows: self.grows,
             grown: self.grown.clone(),
-            // With UFFD_FEATURE_EVENT_FORK the copies are registered with a new userfaultfd, whose descriptor
-            // is not known.
+            // With UFFD_FEATURE_EVENT_FORK the copied VMAs are registered with a new userfaultfd, whose
+            // descriptor is unknown.
             doubts_userfaultfd: self.doubts_userfaultfd || self.copies_registrations(),
             written: self.written.clone(),
             limits: self.limits,
@@ -354,7 +363,8 @@ impl Space {
     }
 }
 
-/// Returns a number for a memory policy, made of its mode and the address of its node mask.
+/// Returns a number that stands for a memory policy in [`Area::tag`]. The contents of the node mask are not
+/// recorded, so the number is made of the mode and the address of the mask.
 pub(crate) fn policy_tag(mode: u64, nodes: u64) -> u64 {
     if mode == 0 { 0 } else { (mode << 48 ^ nodes) << 8 }
 }

@@ -5,6 +5,11 @@
 //! contain unknown descriptors: those opened before the recording began, and those received from another
 //! process. A table also does not contain descriptors opened before an execve, since no recording shows which
 //! descriptors the execve closes.
+//!
+//! [`Descriptors`] is a part of [`Files`](super::files::Files). `events.rs` reports forks, execs and exits,
+//! and `file_calls.rs` reports calls; `crate::descriptor` says what a call does to descriptors. A descriptor
+//! that is wrongly kept here gives a mapping the wrong file or access mode, which the replay reports as a
+//! difference. Forget a descriptor in case of doubt: the answers that depend on it are then not checked.
 
 use crate::Call;
 use crate::descriptor::{self, Descriptor};
@@ -24,7 +29,7 @@ pub struct Access {
     pub read: bool,
     /// True if the file is open for writing.
     pub write: bool,
-    /// The number of the recorded open, if known. Copies of a descriptor share the open file. A file that is
+    /// The number of the recorded open, if known. Copies of a descriptor share this number. A file that is
     /// opened twice has two numbers, and mappings of the two never merge.
     pub open: Option<u32>,
 }
@@ -36,33 +41,37 @@ pub(super) struct Open {
     pub(super) access: Option<Access>,
     /// The file's number in the plan, once it has one.
     pub(super) file: Option<u32>,
-    /// True for a memfd. Its number in the plan belongs to no other file.
+    /// True for a memfd that a recorded memfd_create made. No other file has its number in the plan.
     pub(super) memfd: bool,
-    /// The number in the plan, if the file is a userfaultfd.
+    /// The number of the userfaultfd in the plan, if the descriptor is one.
     pub(super) userfaultfd: Option<u32>,
-    /// True if the open may have created the file, so that the file did not exist before.
+    /// True if the open may have created the file (`O_CREAT`, `O_TMPFILE`). The planner then assumes that no
+    /// task has mapped the file yet.
     pub(super) new: bool,
-    /// The size that the file was given before it had a number in the plan.
+    /// The length in bytes that an ftruncate gave the file before the file had a number in the plan.
     pub(super) length: Option<u64>,
 }
 
+/// Known descriptors by number. Tables are shared until one of them changes, so that a fork copies nothing.
 type Table = Arc<BTreeMap<i32, Open>>;
 
 /// The tables of all tasks.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors {
+    /// The tables by number, each with the number of tasks that use it.
     tables: HashMap<u32, (u32, Table)>,
     /// The number of each task's table.
     of: HashMap<u32, u32>,
+    /// The number of the newest table.
     next: u32,
-    /// Userfaultfds with a closed descriptor.
+    /// Userfaultfds of which a descriptor was closed. Other descriptors may still be open.
     left: Vec<u32>,
     /// Number of files opened so far.
     opens: u32,
 }
 
 impl Descriptors {
-    /// Notes that `task` creates `child`.
+    /// Notes that `task` has created `child` with these flags of clone.
     pub(super) fn clone_task(&mut self, task: u32, child: u32, flags: u64) {
         let number = self.number(task);
         let (tasks, table) = self.tables.entry(number).or_default();
@@ -87,13 +96,13 @@ impl Descriptors {
         }
     }
 
-    /// Notes an execve of a task.
+    /// Notes an execve of a task: its descriptors are unknown from now on.
     pub(super) fn exec(&mut self, task: u32) {
         self.exit(task);
         self.begin(task, Table::default());
     }
 
-    /// Returns the userfaultfds that have no open descriptor any more.
+    /// Returns the userfaultfds that lost their last descriptor since the previous call of this function.
     pub(super) fn ended(&mut self) -> Vec<u32> {
         let mut left = std::mem::take(&mut self.left);
         let is_open = |userfaultfd: u32| {
@@ -106,7 +115,7 @@ impl Descriptors {
         left
     }
 
-    /// Forgets all descriptors.
+    /// Forgets all descriptors of all tasks, after a loss of events.
     pub(super) fn forget(&mut self) {
         self.tables.values_mut().for_each(|(_, table)| *table = Table::default());
     }
@@ -117,7 +126,7 @@ impl Descriptors {
         table.get(&(descriptor as i32)).copied()
     }
 
-    /// Sets a descriptor. `None`: no known file is open there.
+    /// Sets the properties of a descriptor. `None` means that the descriptor is closed or unknown.
     pub(super) fn set(&mut self, task: u32, descriptor: u64, open: Option<Open>) {
         let number = self.number(task);
         let (_, table) = self.tables.entry(number).or_default();
@@ -148,6 +157,7 @@ impl Descriptors {
         }
     }
 
+    /// Notes a new descriptor of a file that was opened with these flags.
     fn open(&mut self, task: u32, descriptor: u64, flags: u64) {
         let access = match flags & 3 {
             _ if flags & open::PATH != 0 => None,
@@ -161,12 +171,13 @@ impl Descriptors {
         self.set(task, descriptor, Some(Open { access, new, ..Open::default() }));
     }
 
-    /// Returns the access mode of a file that a new open creates.
+    /// Returns the access mode of a new open, which gets the next number.
     pub(super) fn access(&mut self, read: bool, write: bool) -> Access {
         self.opens = self.opens.wrapping_add(1);
         Access { read, write, open: Some(self.opens) }
     }
 
+    /// Notes that the descriptors from `first` to `last` were closed, both included.
     fn close(&mut self, task: u32, first: u32, last: u32) {
         let number = self.number(task);
         let (_, table) = self.tables.entry(number).or_default();
@@ -178,6 +189,7 @@ impl Descriptors {
         });
     }
 
+    /// Gives the task a copy of its table.
     fn unshare(&mut self, task: u32) {
         let number = self.number(task);
         let table = self.tables.get(&number).map(|(_, table)| table.clone()).unwrap_or_default();
@@ -185,6 +197,7 @@ impl Descriptors {
         self.begin(task, table);
     }
 
+    /// Returns the number of the task's table. A new task gets an empty table.
     fn number(&mut self, task: u32) -> u32 {
         match self.of.get(&task) {
             Some(number) => *number,
@@ -192,6 +205,7 @@ impl Descriptors {
         }
     }
 
+    /// Gives the task this table, and returns the number of the table.
     fn begin(&mut self, task: u32, table: Table) -> u32 {
         self.next += 1;
         self.tables.insert(self.next, (1, table));

@@ -1,8 +1,8 @@
 //! The order in which events of tasks in one address space took effect, if that is not the order of the
 //! recording.
 //!
-//! A recording has a fault at the time of the exception, and a call that changes VMAs at the time when it got
-//! the mmap lock:
+//! A recording gives a fault the time of the exception, and a call that changes VMAs the time when the call
+//! got the mmap lock:
 //!
 //! ```text
 //! fork, mprotect   |== mmap lock, written ==|
@@ -17,40 +17,50 @@
 //! | holds the mmap lock for reading (`r`) | when it got the lock, and after an event that held the lock for writing at that time |
 //! | holds only the lock of a VMA, or no lock | at its time |
 //!
-//! An address space of one task needs no such order. The recording does not determine whether the fork copied
-//! the page of a fault like C, or the pages that a concurrent call removes. These pages are *unsure* in the
-//! child, and are not compared there. If a recording contains no locks, every fault and every call that
-//! overlaps the fork is like C.
+//! An address space of one task needs no such order. An event is *beside* another event if their times
+//! overlap, so that either may have taken effect first. The recording does not determine whether the fork
+//! copied the page of a fault like C, or the pages that a call beside the fork removes. These pages are
+//! *unsure* in the child, and are not compared there. If a recording contains no locks, every fault and every
+//! call that overlaps the fork is like C. This file has the rules and their data. `overlaps.rs` applies the
+//! rules to the planner's tasks, and `run.rs` holds the events that wait. The tests (`effect_tests.rs`) have
+//! small recordings of these cases.
 
 use crate::addresses::{PAGE, addresses, page_of};
 use crate::{Call, CallName, Cost, Event, Kind};
 use std::ops::Range;
 
-/// Maximum number of events that are remembered for a task, and of forks for an address space.
+/// Maximum number of past events that the planner keeps for a task, and of past forks for an address space.
+/// Older ones are assumed not to overlap a new event.
 pub(super) const REMEMBERED: usize = 64;
 const MAP_POPULATE: u64 = 0x8000;
 const MAP_LOCKED: u64 = 0x2000;
-/// Advice that removes pages (DONTNEED, FREE, REMOVE, PAGEOUT, DONTNEED_LOCKED), brings pages in
-/// (POPULATE_READ, POPULATE_WRITE), or makes huge pages (COLLAPSE).
+/// Kinds of advice to madvise that remove pages (DONTNEED, FREE, REMOVE, PAGEOUT, DONTNEED_LOCKED), brings
+/// pages in (POPULATE_READ, POPULATE_WRITE), or makes huge pages (COLLAPSE).
 const ABOUT_PAGES: [u64; 8] = [4, 8, 9, 21, 22, 23, 24, 25];
 
-/// An event that has not taken effect yet.
+/// An event that was read and has not taken effect yet (`Planner::waiting`).
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// The time at which the event takes effect.
+    /// The time at which the event takes effect, in nanoseconds.
     pub(super) at: u64,
     /// True if the event holds the mmap lock for reading. Events that held the lock for writing until `at`
     /// come first.
     pub(super) reads: bool,
+    /// The number of its address space.
     pub(super) space: u32,
+    /// The event.
     pub(super) event: Event,
 }
 
-/// An event that brought in or removed pages while other tasks ran in the address space.
+/// A past event that brought in or removed pages while other tasks ran in the address space. A later fork of
+/// another task may prove to be beside it.
 #[derive(Debug)]
 pub(super) struct Beside {
+    /// The pages that the event may have brought in or removed.
     pub(super) pages: Range<u64>,
+    /// The earliest time at which the event may have taken effect, in nanoseconds.
     pub(super) from: u64,
+    /// The latest time at which the event may have taken effect, in nanoseconds.
     pub(super) to: u64,
     /// If the event held the mmap lock: the earliest time at which it may have released the lock, and the
     /// latest time at which it may have acquired the lock.
@@ -59,13 +69,17 @@ pub(super) struct Beside {
 
 /// The period in which a fork copied the address space.
 pub(super) struct Copying {
+    /// The start of the period, in nanoseconds.
     pub(super) from: u64,
+    /// The end of the period, in nanoseconds.
     pub(super) to: u64,
     /// True if the recording shows when the fork held the mmap lock.
     pub(super) locked: bool,
 }
 
 impl Copying {
+    /// Returns the period of a fork at `time`: the hold of the mmap lock if it is recorded, otherwise the
+    /// whole call until `time`.
     pub(super) fn of(time: u64, cost: &Cost) -> Copying {
         match (cost.write_wait, cost.held) {
             (Some(_), Some(held)) => Copying { from: time, to: time.saturating_add(held), locked: true },
@@ -90,7 +104,8 @@ pub(super) fn brings_or_takes(kind: &Kind, cost: &Cost) -> Option<Range<u64>> {
             let page = page_of(*address);
             Some(page..page.saturating_add(PAGE))
         }
-        // A call that holds the mmap lock for writing, and acquires it only once, does not overlap a fork.
+        // A fork excludes a call that acquires the mmap lock only once, and for writing: such a call is not
+        // beside the fork.
         Kind::Call(call) if cost.write_wait.is_none() || cost.more_locks > 0 => about_pages(call),
         _ => None,
     }

@@ -1,4 +1,8 @@
-//! Tests the order in which overlapping events of one address space take effect (`effect.rs`).
+//! Tests the order in which overlapping events of one address space take effect (`effect.rs`, `overlaps.rs`).
+//!
+//! A test writes a small recording of three threads whose events overlap, plans it, and checks the waits of
+//! single lines and the unsure pages. The fields `e`, `x`, `r`, `w` and `h` of a line are the times that
+//! decide (`docs/reference/trace-format.md`).
 
 use crate::plan::tests::{planner, waits};
 use crate::plan::{Segment, StepKind, Unsure};
@@ -12,7 +16,7 @@ fn threads(events: &str) -> Segment {
     segment
 }
 
-/// Returns every step with an undetermined effect, as (task, pages).
+/// Returns the unsure pages of all steps, each list with the task that has them.
 fn unsure(segment: &Segment) -> Vec<(u32, Vec<(u64, u64)>)> {
     let mut all = Vec::new();
     for task in &segment.tasks {
@@ -68,7 +72,7 @@ fn fault_that_got_the_lock_after_a_fork_follows_it() {
     assert_eq!(unsure(&segment), []);
 }
 
-/// The rule is the same for every call that holds the lock for writing.
+/// The rule for a fork also holds for every other call that holds the mmap lock for writing.
 #[test]
 fn fault_under_vma_lock_precedes_the_mprotect() {
     let segment = threads("10 0 1 mprotect 11000 1000 1 = 0 e1 x30 w1 h20\n12 0 2 F 11000 4 x9\n");

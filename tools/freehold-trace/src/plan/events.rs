@@ -5,7 +5,8 @@
 //! wait for (`touch.rs`), changes the model of the address space, and pushes one or more steps.
 //!
 //! Calls are in `syscall.rs` and `file_calls.rs`. An event whose address space is unknown is counted as set
-//! aside.
+//! aside. A function must gather before it pushes a step: the waits that were gathered belong to the next
+//! step that is pushed, and a function that pushes none must clear them.
 
 use super::address_set::AddressSet;
 use super::area::{Area, flag};
@@ -16,11 +17,12 @@ use super::space::{CLONE_VM, Reach, Space};
 use super::step::{Ends, Frozen, Start, StepKind, Unsure};
 use crate::{Format, Snapshot, Why};
 
-/// Maximum number of tasks whose waits a new task inherits.
+/// Maximum length of a list of waits that a new task inherits.
 const INHERITED: usize = 64;
 
 impl Planner {
-    /// Plans a page fault: the step accesses the address. Faults in unknown address spaces are set aside.
+    /// Plans a page fault: the step accesses the address. A fault is set aside if its address space is
+    /// unknown, or if the kernel took it with page faults disabled.
     pub(super) fn fault(&mut self, task: u32, fault: Fault) {
         let Fault { line, address, code, resolved, looked, .. } = fault;
         let refused = !resolved && !code.user();
@@ -54,7 +56,7 @@ impl Planner {
         }
     }
 
-    /// Plans the creation of a task, with a copy of the address space or in the same one.
+    /// Plans the creation of a task, which gets a copy of the address space or shares it.
     pub(super) fn clone(&mut self, line: u32, task: u32, new: New) {
         let New { child, process, flags, unsure } = new;
         if self.processes.tasks.contains_key(&child) {
@@ -87,8 +89,8 @@ impl Planner {
         let copied = parent.filter(|_| !shares).and_then(|number| self.processes.spaces.get(&number));
         let copies_registrations = copied.is_some_and(|space| space.copies_registrations());
         self.push(task, line, StepKind::Clone { child, shares, copies_registrations, unsure });
-        // The child inherits the waits of its parent. With many tasks, waiting again is cheaper than copying
-        // the list.
+        // The child has waited for every step for which its parent has waited. If the list is long, the child
+        // does not get it: waiting again is cheaper than copying the list.
         self.files.descriptors.clone_task(task, child, flags);
         let known =
             self.processes.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
@@ -105,7 +107,9 @@ impl Planner {
         }
     }
 
-    /// Plans an exec: the task leaves its address space and gets the one in the snapshot, or an unknown one.
+    /// Plans an exec: the task leaves its address space and gets the one in the snapshot. Without a snapshot
+    /// the new address space is unknown; for strace output the planner then follows it from its first call
+    /// on.
     pub(super) fn exec(&mut self, line: u32, task: u32, snapshot: Option<Snapshot>) {
         self.files.descriptors.exec(task);
         self.end_userfaultfds(line, task);
@@ -126,7 +130,7 @@ impl Planner {
                 self.show(&mut space, &snapshot);
                 Some(Start::Shown(snapshot))
             }
-            // Only a text shows every call from the start on, so that the plan can follow the address space
+            // strace output shows every call from the start on, so the plan can follow the address space
             // without a snapshot.
             None if self.recording.format() == Format::Strace => {
                 space.known_ranges = Some(AddressSet::default());
@@ -154,7 +158,7 @@ impl Planner {
                 self.processes.families = self.processes.families.wrapping_add(1).max(1);
                 area.family = self.processes.families;
             }
-            // A program with this flag from the start has inherited the setting.
+            // If a new image has this flag, the process has inherited the setting of `PR_SET_MEMORY_MERGE`.
             space.future |= area.flags & flag::MERGEABLE;
             space.areas.put(shown.start, area);
         }
@@ -180,7 +184,8 @@ impl Planner {
         }
     }
 
-    /// Plans the comparison with a snapshot, after all earlier steps in the address space.
+    /// Plans the comparison with a snapshot: at the end of the segment if the program was frozen, at an exit
+    /// after all earlier steps in the address space.
     pub(super) fn snapshot(&mut self, line: u32, task: u32, why: Why, process: u32, snapshot: Snapshot) {
         match why {
             Why::Exec => {}

@@ -2,7 +2,13 @@
 //! seals, or punch holes.
 //!
 //! This file also keeps the known lengths of files up to date when calls and faults show a length. The data
-//! is in `descriptors.rs` and `lengths.rs`.
+//! is in `descriptors.rs` and `lengths.rs`. `syscall.rs` passes calls on files to `Planner::file_call`;
+//! `events.rs` and `syscall.rs` report faults and other calls that depend on a length.
+//!
+//! A length is *doubtful* if something unrecorded may have changed it, such as a write or a truncation by
+//! path. Each change of a length must become a step (a call, `StepKind::Length` or `StepKind::Doubt`), or the
+//! replay gives SIGBUS where Linux did not. The tests are in `tests.rs`
+//! (`truncation_and_faults_of_other_address_spaces_keep_their_order` and others).
 
 use super::area::{Area, PAGE, page_of};
 use super::aside;
@@ -22,18 +28,19 @@ const POPULATES: [u64; 2] = [22, 23];
 
 /// The effect of a call on a file.
 enum Change {
-    /// The file has this length.
+    /// The file has this length in bytes from now on.
     Length(u64),
-    /// Pages of the file are removed.
+    /// Pages of the file are removed, and the length stays.
     Pages,
-    /// No pages change.
+    /// Neither pages nor the length change.
     Nothing,
     /// The file's length is unknown from now on.
     Unknown,
 }
 
 impl Planner {
-    /// Returns true if this is a call on files, and the recording's descriptors can be followed.
+    /// Returns true if this is a call on files, and the recording contains the calls that open, copy and
+    /// close descriptors.
     pub(super) fn is_of_files(&self, call: &Call) -> bool {
         let name = call.name;
         self.recording.follows_descriptors()
@@ -41,7 +48,7 @@ impl Planner {
                 || matches!(name, CallName::MemfdCreate | CallName::Ftruncate | CallName::Fallocate))
     }
 
-    /// Plans a call on a file.
+    /// Plans a call on a file, or notes its effect on descriptors.
     pub(super) fn file_call(&mut self, line: u32, task: u32, call: Call) {
         match (call.name, call.returned) {
             (CallName::Fcntl, _) if matches!(call.args[1] as u32, fcntl::ADD_SEALS | fcntl::GET_SEALS) => {
@@ -75,7 +82,7 @@ impl Planner {
         }
     }
 
-    /// Notes an open of a memfd by its name in /proc, which only a text shows.
+    /// Notes an open of a memfd by its name in /proc. Only strace output shows such an open.
     fn opened_again(&mut self, task: u32, call: &Call, descriptor: u64) {
         let file = call.file.and_then(|record| self.files.records.get(&record).copied());
         let open = self.files.descriptors.get(task, descriptor);
@@ -85,8 +92,9 @@ impl Planner {
         }
     }
 
-    /// Marks the file as doubtful if the call may have removed pages of it, in a recording whose descriptors
-    /// are not followed. The file is the one that was last mapped by this descriptor.
+    /// Marks a file as doubtful if the call may have removed pages of it. Used for recordings that do not
+    /// contain the calls that open and close descriptors; the file is then the one that was last mapped by
+    /// this descriptor.
     pub(super) fn doubt(&mut self, line: u32, task: u32, call: &Call) {
         let takes = match call.name {
             CallName::Ftruncate => true,
@@ -117,6 +125,7 @@ impl Planner {
         }
     }
 
+    /// Returns the effect of a fallocate on the file.
     fn allocated(&self, task: u32, call: &Call) -> Change {
         let [_, mode, offset, len, ..] = call.args;
         let now = self.file_at(task, call).and_then(|file| self.files.lengths.get(file));
@@ -129,15 +138,15 @@ impl Planner {
         }
     }
 
-    /// Returns the number of the file behind the descriptor in the call's first argument, if it already has
-    /// one.
+    /// Returns the number of the file behind the descriptor in the call's first argument, if the file already
+    /// has a number in the plan.
     fn file_at(&self, task: u32, call: &Call) -> Option<u32> {
         let open = self.files.descriptors.get(task, call.args[0]).and_then(|open| open.file);
         open.or_else(|| self.files.records.get(&call.file?).copied())
     }
 
     /// Plans a call that changes a file, if the file is known. A call that Linux refused is replayed only on
-    /// a memfd, whose seals are all known.
+    /// a memfd, because the recording contains all seals of a memfd.
     fn change(&mut self, line: u32, task: u32, call: Call, change: Change) {
         let open = self.files.descriptors.get(task, call.args[0]);
         let Some(file) = self.file_at(task, &call) else {
@@ -152,7 +161,7 @@ impl Planner {
                     let open = Open { length: Some(bytes), ..open };
                     self.files.descriptors.set(task, call.args[0], Some(open));
                 }
-                // The file is not mapped anywhere.
+                // The file is not mapped anywhere, so no step is needed.
                 (Some(open), ..) => {
                     self.files.descriptors.set(task, call.args[0], Some(Open { length: None, ..open }))
                 }
@@ -161,7 +170,7 @@ impl Planner {
             return;
         };
         let done = call.returned.value().is_some();
-        // The seals of a memfd are known.
+        // Only seals explain this result, and the seals of a memfd are known.
         let told = matches!(call.returned, Returned::Error(EPERM)) || call.name == CallName::Fcntl;
         let known = told && open.is_some_and(|open| open.memfd);
         if self.space_of(task).is_none() || !done && !known {
@@ -184,14 +193,16 @@ impl Planner {
         self.push(task, line, StepKind::Call(Box::new(planned)));
     }
 
-    /// Notes that something unrecorded has extended the file.
+    /// Adds a step that makes the length of the file unknown, because something unrecorded has extended the
+    /// file.
     fn forget_length(&mut self, line: u32, task: u32, file: u32) {
         let stamp = self.stamp(task);
         self.files.lengths.changes(file, None, stamp, &mut self.builder.waits);
         self.push(task, line, StepKind::Length { file, bytes: None });
     }
 
-    /// Marks the known properties of all files and segments as doubtful.
+    /// Marks the known properties of all files, segments and userfaultfds as doubtful, after a loss of
+    /// events.
     pub(super) fn forget_files(&mut self) {
         self.files.descriptors.forget();
         self.processes
@@ -202,8 +213,8 @@ impl Planner {
         self.files.lengths.doubt(true);
     }
 
-    /// Notes that the result of a fault may depend on the file's length. A fault that found a page beyond the
-    /// known end shows that the file is longer.
+    /// Notes that a fault may depend on the length of the file, and gathers the steps that changed the
+    /// length. A fault that found a page beyond the known end shows that the file is longer.
     pub(super) fn fault_in_file(&mut self, line: u32, task: u32, space: u32, address: u64, resolved: bool) {
         let Some(space) = self.processes.spaces.get(&space).filter(|_| !self.files.lengths.is_empty()) else {
             return;
@@ -219,8 +230,8 @@ impl Planner {
         self.files.lengths.uses(file, stamp, &mut self.builder.waits);
     }
 
-    /// Plans the length that the file was given before the file had a number. Called before an mmap is
-    /// planned.
+    /// Plans the length that an ftruncate gave the file before the file had a number in the plan. Called
+    /// before an mmap is planned.
     pub(super) fn length_before(&mut self, line: u32, task: u32, call: &Call, file: Option<u32>) {
         let Some(file) = file.filter(|_| call.name == CallName::Mmap && call.returned.value().is_some())
         else {
@@ -241,8 +252,9 @@ impl Planner {
         self.push(task, line, StepKind::Length { file, bytes: Some(bytes) });
     }
 
-    /// Forgets a stale length if the call, which maps `mapped`, may bring pages in. Called before the call is
-    /// planned. Also forgets a length if the call finds pages beyond it, because the file is then longer.
+    /// Forgets doubtful lengths of the files in which the call may bring in pages. `mapped` is the file that
+    /// the call maps. Also forgets a length if the call found pages beyond it, because the file is then
+    /// longer. Called before the call is planned.
     pub(super) fn lengths_before(
         &mut self,
         line: u32,
@@ -290,7 +302,8 @@ impl Planner {
         longer.into_iter().for_each(|file| self.forget_length(line, task, file));
     }
 
-    /// Returns the files with a followed length in the reach of a call.
+    /// Returns the files in the reach of a call whose steps keep their order (`Lengths::follows`). `mapped`
+    /// is the file that the call maps.
     pub(super) fn followed(&self, space: &Space, reach: &Reach, mapped: Option<u32>) -> Vec<u32> {
         if self.files.lengths.is_empty() {
             return Vec::new();
@@ -306,8 +319,8 @@ impl Planner {
     }
 }
 
-/// Returns the range in which a call may bring in pages, because the memory is locked or the call asks for
-/// pages. Also covers mincore, which shows the present pages.
+/// Returns the range in which a call may bring in pages, because the memory is locked or the call requests
+/// pages. Includes mincore, whose result depends on the pages in the page cache.
 fn populated(call: &Call) -> Range<u64> {
     match call.name {
         CallName::Mlock
@@ -331,7 +344,7 @@ fn moved(pieces: &[(u64, u64)], mut bytes: u64) -> impl Iterator<Item = Range<u6
     })
 }
 
-/// Returns true if the call, which returned `value`, truncates a file to zero bytes.
+/// Returns true if the call, which returned `value`, may have truncated a file to zero bytes (`O_TRUNC`).
 fn empties(call: &Call, value: u64) -> bool {
     match descriptor::done(call.name, &call.args, value) {
         Some(Descriptor::Opened(_, flags)) => flags.is_none_or(|flags| flags & open::TRUNC != 0),

@@ -1,7 +1,13 @@
 //! Files and System V segments that calls map, by their numbers in the plan.
 //!
-//! The plan numbers files and segments together. `names` and `records` lead from names, and from the
-//! recording's file numbers, to the plan's numbers.
+//! [`Files`] is a part of the planner. The plan numbers files and segments together. `names` and `records`
+//! lead from names, and from the recording's file numbers, to the plan's numbers. The replay creates one file
+//! per number from the [`PlanFile`]s in each segment of the plan. Two files with one number would share pages
+//! that they do not share on Linux, and one file with two numbers would not share its pages: snapshots then
+//! differ.
+//!
+//! `syscall.rs` calls `mapped_file` for each call that may map a file. `descriptors.rs` has the open files of
+//! each process, and `lengths.rs` the lengths.
 
 use super::area::PAGE;
 use super::descriptors::{Access, Descriptors, Open};
@@ -14,7 +20,7 @@ use std::collections::HashSet;
 
 const SHM_HUGETLB: u64 = 0o4000;
 const EBADF: u16 = 9;
-/// The name of the file of /dev/zero, and of shared memory without a name.
+/// The name of /dev/zero, which Linux also shows for shared memory without a name.
 const ZEROES: &str = "/dev/zero";
 /// The kernel's prefix for the names of memfds.
 const MEMFD: &str = "/memfd:";
@@ -26,23 +32,26 @@ pub(super) struct Files {
     pub(super) names: HashMap<String, u32>,
     /// The highest number so far.
     count: u32,
-    /// Numbers by the recording's numbers. `recorded_files` is the set of these numbers in the plan.
+    /// Numbers in the plan by numbers in the recording. `recorded_files` is the set of the former.
     pub(super) records: HashMap<u32, u32>,
     recorded_files: HashSet<u32>,
     /// Memfds without a known name.
     nameless: HashMap<u32, PlanFile>,
     /// Page sizes in bytes of the files that have huge pages.
     pub(super) huge: HashMap<u32, u64>,
+    /// The descriptors of each process.
     pub(super) descriptors: Descriptors,
+    /// The known lengths, and the order of the steps that depend on them.
     pub(super) lengths: Lengths,
-    /// Files of the recording by path, as indices. `paths_known` is the number of files that were added.
+    /// Files of the recording by path, as indices of `Recording::files`. `paths_known` is the number of files
+    /// that were added.
     paths: HashMap<String, usize>,
     paths_known: usize,
     /// System V segments by their identifiers.
     pub(super) segments: HashMap<u64, SystemV>,
     /// System V identifiers by the segments' numbers in the plan.
     pub(super) segment_ids: HashMap<u32, u64>,
-    /// Files and segments that are new since the plan's last segment.
+    /// Files and System V segments that are new since the last segment of the plan.
     pub(super) new: Vec<PlanFile>,
 }
 
@@ -51,19 +60,21 @@ pub(super) struct Files {
 pub(super) struct SystemV {
     /// The key of the shmget, which is part of the segment's name. `None` if no shmget is recorded.
     pub(super) key: Option<u32>,
+    /// Size in bytes. If no shmget is recorded, one page stands for the unknown size.
     pub(super) bytes: u64,
     /// Size in bytes of the segment's huge pages, if it has huge pages.
     pub(super) huge: Option<u64>,
 }
 
 impl Files {
+    /// Returns a new number.
     fn next_file(&mut self) -> u32 {
         self.count += 1;
         self.count
     }
 
-    /// Returns the number of the file that the kernel's list calls `name`. Returns `None` for anonymous
-    /// memory.
+    /// Returns the number of the file that a list of VMAs calls `name`. A new name gets a new number. Returns
+    /// `None` for anonymous memory.
     pub(super) fn file_of(&mut self, recording: &Recording, name: &str) -> Option<u32> {
         let name = name.strip_suffix(" (deleted)").unwrap_or(name);
         if matches!(name, "" | "-" | "[heap]" | "[stack]") || name.starts_with("[anon:") {
@@ -80,7 +91,8 @@ impl Files {
         self.huge.extend(huge.map(|bytes| (id, bytes)));
         let plain = PlanFile { size, huge, tmpfs, ..PlanFile::new(id, name) };
         self.new.push(plain);
-        // In a text, all memfds of this name that were opened by path are one file.
+        // strace output does not distinguish memfds of one name that were opened by path, so they have one
+        // number.
         if is_memfd(name) && recording.format() == Format::Strace {
             self.lengths.blur(id);
         }
@@ -92,16 +104,16 @@ impl Files {
         file.is_some() && file == self.names.get(ZEROES).copied()
     }
 
-    /// Returns the file that an mmap maps. A shared mapping of /dev/zero gets a number of its own, because no
-    /// other mapping shares its memory.
+    /// Returns the number for the model of the file that an mmap maps. A shared mapping of /dev/zero gets a
+    /// number of its own, because no other mapping shares its memory.
     pub(super) fn own_memory(&mut self, call: &Call, file: Option<u32>) -> Option<u32> {
         let shared = call.name == CallName::Mmap && matches!(call.args[3] & 0xf, 1 | 3);
         if shared && self.is_zeroes(file) { Some(self.next_file()) } else { file }
     }
 
-    /// Returns the number of the recording's file `record`. Two records with one path have two numbers: the
-    /// first file was deleted or replaced. The exception is /dev/zero: every shared mapping is recorded as a
-    /// separate file of the one device.
+    /// Returns the number in the plan of file `record` of the recording. Two records with one path have two
+    /// numbers, because the first file was deleted or replaced. The exception is /dev/zero: every shared
+    /// mapping has its own record, although all are files of one device.
     pub(super) fn file_of_record(&mut self, recording: &Recording, record: u32) -> Option<u32> {
         if let Some(&id) = self.records.get(&record) {
             return Some(id);
@@ -117,7 +129,7 @@ impl Files {
         Some(id)
     }
 
-    /// Adds a new memfd. `flags` are those of memfd_create.
+    /// Adds the memfd that a memfd_create with these flags made. Returns its number.
     pub(super) fn memfd(&mut self, recording: &Recording, flags: u64, record: Option<u32>) -> u32 {
         const MFD_HUGETLB: u64 = 4;
         let id = self.next_file();
@@ -133,7 +145,8 @@ impl Files {
         id
     }
 
-    /// Returns the file that an mmap with a descriptor maps. `path` is the file's path in the recording.
+    /// Returns the number of the file that an mmap with a descriptor maps. `path` is the file's path in the
+    /// recording.
     fn opened_file(
         &mut self,
         recording: &Recording,
@@ -143,8 +156,8 @@ impl Files {
     ) -> Option<u32> {
         let open = self.descriptors.get(task, call.args[4]);
         let memfd = open.filter(|open| open.memfd && path.is_none_or(is_memfd)).and_then(|open| open.file);
-        // If the record is already known as another file, another process has sent the descriptor. A text
-        // identifies files by names, which many memfds share.
+        // If the record already has another number, another process has sent this descriptor. strace output
+        // identifies files by names, which several memfds may share.
         let known = call.file.filter(|_| recording.format() != Format::Strace);
         let known = known.and_then(|record| self.records.get(&record).copied());
         if let Some(id) = memfd.filter(|id| known.is_none_or(|known| known == *id)) {
@@ -167,7 +180,7 @@ impl Files {
         }
     }
 
-    /// Sets the name of a memfd, which is known from its first mapping.
+    /// Sets the name of a memfd, which the first mapping shows.
     fn call_by_name(&mut self, id: u32, path: Option<&str>) {
         let Some(path) = path.filter(|path| is_memfd(path)) else { return };
         if let Some(file) = self.nameless.remove(&id) {
@@ -176,8 +189,8 @@ impl Files {
         }
     }
 
-    /// Notes that a descriptor refers to file `id`, as a mapping shows. If the descriptor referred to another
-    /// file, an unrecorded open has replaced it.
+    /// Notes that a mapping shows file `id` behind a descriptor. If the descriptor referred to another file,
+    /// an unrecorded open has replaced it, and its properties are forgotten.
     fn note_mapped(&mut self, task: u32, call: &Call, id: Option<u32>) {
         let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
         let same = !open.memfd && open.file.is_none_or(|file| Some(file) == id);
@@ -190,17 +203,17 @@ impl Files {
         if of_file { self.descriptors.get(task, call.args[4])?.access } else { None }
     }
 
-    /// Returns the number of the segment that shmat attaches or tried to attach. Returns `None` if the
-    /// segment is unknown.
+    /// Returns the number of the segment that a shmat attached or tried to attach. Returns `None` if the
+    /// shmat failed and the segment is unknown.
     fn attached(&mut self, recording: &Recording, call: &Call) -> Option<u32> {
-        // The segment was created before the recording began, and has an unknown size.
+        // A segment without a recorded shmget was created before the recording began. Its size is unknown.
         let unknown = call.returned.value().map(|_| SystemV { bytes: PAGE, ..SystemV::default() });
         let known = self.segments.get(&call.args[0]).copied().or(unknown)?;
         let path = call.file.and_then(|id| recording.file(id)).map(|file| file.path.clone());
         Some(self.segment_file(call.args[0], known, path))
     }
 
-    /// Returns the number of a segment. A new segment gets this path.
+    /// Returns the number of a segment. `known` has its properties. A new segment gets this path.
     pub(super) fn segment_file(&mut self, segment: u64, known: SystemV, path: Option<String>) -> u32 {
         let (SystemV { key: found_by, bytes, huge }, name) = (known, key(segment));
         if let Some(&id) = self.names.get(&name) {
@@ -227,12 +240,13 @@ impl Files {
         self.paths.get(path).and_then(|index| files.get(*index))
     }
 
-    /// Returns the number of the file or segment that a call maps.
+    /// Returns the number of the file or segment that a call maps. For a shmget, notes the properties of the
+    /// segment and returns `None`.
     pub(super) fn mapped_file(&mut self, recording: &Recording, task: u32, call: &Call) -> Option<u32> {
         match call.name {
             CallName::Shmget => {
                 if let Some(id) = call.returned.value() {
-                    // A shmget that only looks up the identifier may pass any size up to the true one.
+                    // A shmget that only looks the segment up may pass any size up to the true one.
                     let segment = self.segments.entry(id).or_default();
                     segment.bytes = segment.bytes.max(call.args[1]);
                     segment.key = Some(call.args[0] as u32);
@@ -242,7 +256,7 @@ impl Files {
                 }
                 None
             }
-            // The descriptor does not exist.
+            // EBADF: the descriptor does not exist.
             CallName::Mmap if call.returned == Returned::Error(EBADF) => None,
             CallName::Shmat => self.attached(recording, call),
             CallName::Mmap => {
@@ -260,7 +274,8 @@ impl Files {
         }
     }
 
-    /// Returns the size in bytes of the huge pages that an mmap maps, if it maps huge pages.
+    /// Returns the size in bytes of the huge pages that an mmap maps. Returns `None` if the call maps no huge
+    /// pages of a pool.
     pub(super) fn maps_huge_pages(&self, call: &Call, file: Option<u32>) -> Option<u64> {
         match (call.name, call.args[3] & MAP_ANONYMOUS != 0) {
             (CallName::Mmap, true) => (call.args[3] & MAP_HUGETLB != 0).then(|| page_bytes(call.args[3])),
@@ -270,17 +285,18 @@ impl Files {
     }
 }
 
-/// Returns the key by which the planner finds a segment's number.
+/// Returns the key of `Files::names` for a segment. No path has this form.
 pub(super) fn key(segment: u64) -> String {
     format!("segment {segment}")
 }
 
+/// Returns true if the path is that of a memfd, in a list of VMAs or in strace output.
 fn is_memfd(path: &str) -> bool {
     path.starts_with(MEMFD) || path.starts_with("memfd of line ")
 }
 
-/// Returns the size in bytes of the huge pages that flags of mmap or shmget request: bits 26 and up are its
-/// logarithm.
+/// Returns the size in bytes of the huge pages that the flags of mmap, shmget or memfd_create request. Bits
+/// 26 to 31 are the base-2 logarithm of the size; 0 selects the default size.
 pub(super) fn page_bytes(flags: u64) -> u64 {
     match flags >> 26 & 0x3f {
         0 => HUGE,

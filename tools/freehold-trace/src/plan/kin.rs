@@ -16,7 +16,9 @@
 //!
 //! Blocks of 2 MiB are numbered by the address at which memory was first written, because a process may move
 //! memory. If an end and a store overlap in time, the recording does not determine whether the page stays
-//! huge. The replay does not compare the page then.
+//! huge. The size of the page is then *unsure* (`Unsure::Size`) and is not compared.
+//! [`Kins`] is a part of the planner; `events.rs`, `run.rs` and `syscall.rs` call it. The tests are in
+//! `kin_tests.rs`.
 
 use super::area::{Area, PAGE, flag, page_of};
 use super::order::{CHUNK, Stamp};
@@ -29,26 +31,31 @@ use rustc_hash::FxHashMap as HashMap;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Maximum number of stores that are remembered, for address spaces that end later.
+/// Maximum number of recent stores per kin that are kept. An address space that ends later may overlap them
+/// in time.
 const REMEMBERED: usize = 256;
-/// Time in nanoseconds after an exit, after which the address space counts as torn down.
+/// Time in nanoseconds from an exit until the address space counts as torn down, if the recording does not
+/// show the teardown.
 const SLACK: u64 = 1_000_000_000;
 
 /// Address spaces that descend from one by fork, and may share huge pages.
 #[derive(Debug, Default)]
 struct Kin {
-    /// The last store or call in each block.
+    /// The last store or call in each block, by the number of the block (`keys`).
     stores: HashMap<u64, Stamp>,
-    /// The last steps in address spaces that have ended.
+    /// The last steps in address spaces of the kin that have ended.
     ends: Vec<Stamp>,
     /// The most recent stores.
     recent: VecDeque<Store>,
-    /// Processes that have begun to exit, each with the time.
+    /// Processes whose exit has begun and whose teardown is not recorded yet, each with the time of the exit
+    /// in nanoseconds.
     leaving: Vec<(u32, u64)>,
 }
 
+/// A store to a block, kept in case an address space of the kin ends at the same time.
 #[derive(Debug)]
 struct Store {
+    /// The time at which the store had ended, in nanoseconds.
     to: u64,
     task: u32,
     space: u32,
@@ -60,7 +67,7 @@ struct Store {
 pub(super) struct Kins {
     by_number: HashMap<u32, Kin>,
     last: u32,
-    /// True if the recording shows when address spaces are torn down.
+    /// True if the recording shows when address spaces are torn down. Set at the first such event.
     tells_ends: bool,
     /// True if memory may have huge pages without MADV_HUGEPAGE. `None` until the setting has been read from
     /// the recording.
@@ -85,7 +92,7 @@ impl Kins {
     }
 }
 
-/// An address space that its last task is about to leave: its kin, and its last steps.
+/// An address space that its last task is about to leave: the number of its kin, and its last steps.
 pub(super) struct Leaves {
     kin: u32,
     steps: Vec<Stamp>,
@@ -98,7 +105,8 @@ impl Kins {
         area.is_anonymous() && area.flags & flag::NOHUGEPAGE == 0 && (asked || self.always != Some(false))
     }
 
-    /// Returns the block that a fault at `at` may map, in the area that starts at `start`.
+    /// Returns the block that a fault at the page `at` may map. The page is in `area`, which starts at
+    /// `start`.
     pub(super) fn block(&self, start: u64, area: &Area, at: u64) -> Range<u64> {
         let first = at & !(CHUNK - 1);
         let block = first.max(start)..(first + CHUNK).min(area.end);
@@ -106,8 +114,8 @@ impl Kins {
         if whole && self.may_be_huge(area) { block } else { at..at + PAGE }
     }
 
-    /// Reads from the recording where anonymous memory may have huge pages. An unrecorded setting may have
-    /// any value.
+    /// Reads from the recording in which sizes anonymous memory may have huge pages. If the setting is not
+    /// recorded, any value is possible.
     pub(super) fn ask_for_huge_pages(&mut self, recording: &Recording) {
         if self.always.is_some() {
             return;
@@ -138,14 +146,14 @@ impl Kins {
         }
     }
 
-    /// Returns true if the area was written to and is large enough for a huge page.
+    /// Returns true if the area was written, may have huge pages, and contains an aligned block of 2 MiB.
     fn has_blocks(&self, start: u64, area: &Area) -> bool {
         let room = start.checked_next_multiple_of(CHUNK).is_some_and(|first| first + CHUNK <= area.end);
         room && area.family != 0 && self.may_be_huge(area)
     }
 
-    /// Plans the order of a fault in address space `number` that stores to a page that a fork may have
-    /// shared. Returns the block if the recording does not determine whether the page stays huge.
+    /// Plans the order of a fault in address space `number`, if the fault stores to a page that a fork may
+    /// have shared. Returns the block if the recording does not determine whether its page stays huge.
     pub(super) fn store_in_kin(
         &mut self,
         processes: &mut Processes,
@@ -206,6 +214,8 @@ impl Kins {
         }
     }
 
+    /// Gathers the steps for which a store or call on the blocks `keys` waits, and notes `stamp` as their
+    /// last step. `own` is the task of the step.
     fn wait_in_kin(
         &mut self,
         kin: u32,
@@ -226,8 +236,9 @@ impl Kins {
         }
     }
 
-    /// Plans the end of an address space that its last task leaves, by an exit or exec that began at `from`.
-    /// The end waits for stores of the kin.
+    /// Plans the end of an address space that its last task leaves, by an exit (`exits` is true) or an exec
+    /// that began at `from`. The end waits for the stores of the kin. Returns `None` if the address space
+    /// does not end or belongs to no kin.
     pub(super) fn leave_kin(
         &mut self,
         processes: &mut Processes,
@@ -265,7 +276,7 @@ impl Kins {
         Some(Leaves { kin, steps })
     }
 
-    /// Notes the last step of the task in the address space that it has left.
+    /// Notes that the address space has ended, with the last step of the task that left it.
     pub(super) fn left_kin(&mut self, processes: &mut Processes, task: u32, leaves: Option<Leaves>) {
         let Some(Leaves { kin, mut steps }) = leaves else { return };
         let next = processes.tasks.get(&task).map_or(0, |own| own.next);

@@ -1,11 +1,13 @@
 //! Tests the order of steps in address spaces that share huge pages after a fork (`kin.rs`).
+//!
+//! A test adds events after the fork of `forked`, and checks the waits of single lines, or the pages whose
+//! size is unsure. Recordings of version 1 without a huge-page setting permit huge pages everywhere.
 
 use crate::plan::tests::{planner_of, waits};
 use crate::plan::{Segment, StepKind, Unsure};
 
 /// Returns a plan in which task 1 stores to memory that may have huge pages, and forks task 2. Task 1 has
-/// taken steps 0 to
-/// 3. The first of `events` is line 6.
+/// taken steps 0 to 3 by then. The first of `events` is line 6.
 fn forked(events: &str) -> Segment {
     let begin = "6 0 1 mmap 0 400000 3 22 -1 0 = 7e0000000000\n7 0 1 F 7e0000000000 6 x1\n8 0 1 N 2 2 0\n";
     let exec = "@ 1 exec 2 9 9 1 t | /t | VmRSS:0\n10000-20000 rw-p 0 - | 0 | rdwrmrmwmeac\n";
@@ -15,7 +17,7 @@ fn forked(events: &str) -> Segment {
     segment
 }
 
-/// Returns the addresses of pages of unknown size, each with its task.
+/// Returns the addresses of pages whose size is unsure, each with its task.
 fn unsure(segment: &Segment) -> Vec<(u32, u64)> {
     let steps = segment.tasks.iter().flat_map(|task| task.steps.iter().map(|step| (task.task, step)));
     let open = steps.filter_map(|(task, step)| match &step.what {
@@ -74,8 +76,8 @@ fn moved_memory_is_still_shared() {
     assert_eq!(waits(&segment, 9), []);
 }
 
-/// The cases: a fault on an absent page, a read, memory that was never written, memory too small for a huge
-/// page.
+/// The cases: a fault on an absent page, a read, memory that is too small for a huge page, memory that was
+/// never written.
 #[test]
 fn other_faults_do_not_wait_for_another_address_space() {
     for events in [

@@ -1,34 +1,39 @@
 //! The lengths of files, as far as the recording contains the calls that change them, and the resulting order
 //! of steps.
 //!
-//! The order holds between address spaces, too: a step that faults in a file or compares its contents keeps
-//! its order with a step that changes the file's length.
+//! [`Lengths`] is a part of [`Files`](super::files::Files). The order holds between address spaces, too: a
+//! step that faults in a file or compares its contents keeps its order with a step that changes the file's
+//! length. Callers pass each step to [`Lengths::uses`] or [`Lengths::changes`], which also gather its waits.
+//! A length is *stale* (doubtful) if something unrecorded may have changed it; `file_calls.rs` decides when.
+//! System V segments use the same table for the order of their removals (`removed.rs`).
 
 use super::order::Stamp;
 use rustc_hash::FxHashMap as HashMap;
 
-/// The files whose length is or was known.
+/// The *followed* files: those whose length is or was known, and those whose steps must keep their order.
 #[derive(Debug, Default)]
 pub(super) struct Lengths {
+    /// The followed files, by their number in the plan.
     files: HashMap<u32, Length>,
 }
 
+/// The length of a followed file, and the steps that depend on it.
 #[derive(Debug, Default)]
 struct Length {
     /// Length in bytes. `None` if something unrecorded has changed it.
     bytes: Option<u64>,
     /// The last step that changed the length.
     changed: Stamp,
-    /// The last step of each task that depends on the length and follows `changed`.
+    /// The last step of each task that depends on the length and is later than `changed`: its number by task.
     users: HashMap<u32, u32>,
-    /// True for a memfd, which no path reaches.
+    /// True for a memfd. A call that names a path cannot change its length.
     memfd: bool,
     /// True if something unrecorded may have changed the length.
     stale: bool,
-    /// True if several files have this number.
+    /// True if several files share this number in the plan.
     blurred: bool,
-    /// True for a removed segment, which is freed with its last mapping: all steps that depend on it keep
-    /// their order.
+    /// True for a removed System V segment, which is freed with its last mapping: all steps that depend on it
+    /// then keep their order with each other.
     in_order: bool,
 }
 
@@ -58,12 +63,12 @@ impl Lengths {
         self.files.entry(file).or_default().in_order = true;
     }
 
-    /// Marks lengths as doubtful: those of all files, or those of files that a path may reach.
+    /// Marks lengths as stale: those of all files, or only those of files that a path may reach.
     pub(super) fn doubt(&mut self, all: bool) {
         self.files.values_mut().filter(|length| all || !length.memfd).for_each(|length| length.stale = true);
     }
 
-    /// Marks the length of this file as doubtful.
+    /// Marks the length of this file as stale.
     pub(super) fn doubt_one(&mut self, file: u32) {
         self.files.entry(file).or_default().stale = true;
     }
@@ -78,12 +83,12 @@ impl Lengths {
         self.files.get(&file).is_some_and(|length| length.memfd)
     }
 
-    /// Returns true if no file's length was ever known.
+    /// Returns true if no file is followed.
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Returns true if the file's length is or was known.
+    /// Returns true if the file is followed.
     pub(super) fn follows(&self, file: u32) -> bool {
         self.files.contains_key(&file)
     }
@@ -93,8 +98,8 @@ impl Lengths {
         self.files.get(&file)?.bytes
     }
 
-    /// Notes that the step `stamp` depends on the file's length, and adds the steps that it must wait for to
-    /// `waits`.
+    /// Notes that step `stamp` depends on the file's length, and appends to `waits` the steps for which it
+    /// waits.
     pub(super) fn uses(&mut self, file: u32, stamp: Stamp, waits: &mut Vec<Stamp>) {
         let Some(length) = self.files.get_mut(&file) else { return };
         waits.push(length.changed);
@@ -105,8 +110,8 @@ impl Lengths {
         }
     }
 
-    /// Notes that the step `stamp` changes the file's length to `bytes`, and adds the steps that it must wait
-    /// for to `waits`.
+    /// Notes that step `stamp` changes the file's length to `bytes` (`None`: unknown), and appends to `waits`
+    /// the steps for which it waits.
     pub(super) fn changes(&mut self, file: u32, bytes: Option<u64>, stamp: Stamp, waits: &mut Vec<Stamp>) {
         let length = self.files.entry(file).or_default();
         waits.push(length.changed);

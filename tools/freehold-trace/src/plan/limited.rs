@@ -1,12 +1,15 @@
 //! Resource limits: those of each process, and those that the replay sets on an address space before a step.
 //!
-//! On Linux limits belong to a process, in the engine to an address space. An address space therefore gets
-//! the limits of the process that is about to use it, if they differ from the current ones. The limits of an
-//! address space change after a call that changed limits, after an exec, and before and after a vfork child
-//! runs in the address space.
+//! Limits belong to a process on Linux, and to an address space in the engine. An address space therefore
+//! gets the limits of the process that is about to use it, if they differ from the current ones. The limits
+//! of an address space change after a call that changed limits, after an exec, and before and after a vfork
+//! child runs in the address space.
 //!
-//! Texts by strace do not show the contents of an address space at its start, so that the sizes that limits
-//! count are unknown. There, limits are set only for calls that Linux refused, perhaps because of them.
+//! strace output does not show the contents of an address space at its start, so that the sizes that limits
+//! count are unknown. For strace output, limits are therefore set only for calls that Linux refused, perhaps
+//! because of a limit.
+//! `events.rs` and `syscall.rs` call this file before each fault and call. The test
+//! `limits_are_set_before_the_first_step_that_needs_them` (`tests.rs`) shows the added steps.
 
 use super::order::Stamp;
 use super::planner::Planner;
@@ -28,12 +31,12 @@ impl Planner {
         }
     }
 
-    /// Copies the limits to a new process, which a clone with these flags created.
+    /// Copies the limits of the task's process to a new process, which a clone with these flags created.
     pub(super) fn inherit_limits(&mut self, task: u32, process: u32, flags: u64) {
         let parent = self.process_of(task).filter(|parent| *parent != process);
         let mut limits = parent.and_then(|parent| self.processes.limits.get(&parent).copied());
         if let Some(limits) = limits.as_mut().filter(|_| flags & CLONE_NEWUSER != 0) {
-            // The capabilities in a new user namespace do not count for the limits.
+            // A capability in a new user namespace does not lift the limits.
             limits.may_lock = Some(false);
         }
         limits.map(|limits| self.processes.limits.insert(process, limits));
@@ -80,6 +83,7 @@ impl Planner {
         self.give_limits(line, task, number, limits);
     }
 
+    /// Adds a step that sets these limits on the address space, if they differ from the current ones.
     fn give_limits(&mut self, line: u32, task: u32, number: u32, mut limits: KnownLimits) {
         if self.processes.spaces.get(&number).is_some_and(|space| space.doubts_locked) {
             (limits.memlock, limits.may_lock) = (None, None);
@@ -99,8 +103,9 @@ impl Planner {
 }
 
 impl Space {
-    /// Keeps the order of calls that change what limits count, because earlier such calls decide whether a
-    /// later one is refused. Returns the step that `call`, whose step is `stamp`, must wait for.
+    /// Keeps the order of calls that change an amount that a limit counts, because an earlier such call may
+    /// decide whether a later one is refused. `keeps_layout` is true if calls that change the set of free
+    /// addresses also keep their order. Returns the step for which `call`, whose step is `stamp`, waits.
     pub(super) fn keep_order(&mut self, call: &Call, stamp: Stamp, keeps_layout: bool) -> Option<Stamp> {
         let Space { limits, .. } = self;
         let counts = match call.name {

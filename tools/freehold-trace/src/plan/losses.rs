@@ -1,14 +1,15 @@
 //! Counts of the events that a plan leaves out, and of losses of events.
 //!
 //! [`Losses`] is a part of the planner. Each kind of event that is set aside has one text as its reason
-//! (`aside.rs`); the report of a replay prints the counts.
+//! (`aside.rs`); the report of a replay prints the counts. A *loss* is a place in the recording where events
+//! are missing or a line cannot be read (`Kind::Lost`); `run.rs` handles losses.
 
 use std::collections::BTreeMap;
 
-/// Counts events that are not planned or cannot be checked, by reason.
+/// Losses in progress, and counts of events that are not planned or not checked.
 #[derive(Default)]
 pub(super) struct Losses {
-    /// Number of losses that have not ended and whose tasks are unknown.
+    /// Number of losses of unknown tasks that have not ended.
     pub(super) under_way: u32,
     /// Counts by reason.
     pub(super) set_aside: BTreeMap<&'static str, u64>,

@@ -2,7 +2,8 @@
 //!
 //! A successful mremap moves, grows or shrinks the VMAs of the source, with the merges and splits that Linux
 //! makes. `calls.rs` calls [`Space::mremap`] for each planned mremap. Unknown memory (`unknown.rs`) has no
-//! VMAs in the model: there only the ranges that the call removes are unmapped.
+//! VMAs in the model: a call on it only unmaps the ranges that it replaces or removes. The tests
+//! (`mremap_tests.rs`) have a drawing of a move of several VMAs.
 
 use super::area::{Area, flag};
 use super::space::{AppliedCall, MREMAP_DONTUNMAP, Space};
@@ -11,7 +12,8 @@ use crate::operation::uffdio;
 use std::ops::Range;
 
 impl Space {
-    /// Applies an mremap that a signal interrupted after it had unmapped the target and the tail.
+    /// Applies an mremap that a signal interrupted after the call had unmapped the target and, if the memory
+    /// shrinks, the tail of the source.
     pub(super) fn interrupted_mremap(&mut self, args: &[u64; 6]) {
         let [at, old, new, flags, target, _] = *args;
         if flags & MREMAP_FIXED != 0 {
@@ -51,8 +53,8 @@ impl Space {
         if flags & MREMAP_FIXED == 0 || source.end - at != bytes {
             return self.move_area(source, target, applied);
         }
-        // Several VMAs are moved one by one, and the gaps between them stay. The mappings of the target in
-        // these gaps also stay.
+        // Several VMAs are moved one by one. The gaps between them also exist in the target, and mappings
+        // that are in these gaps of the target stay.
         let pieces: Vec<Range<u64>> =
             self.areas.within(&source).map(|(start, area)| start.max(at)..area.end.min(source.end)).collect();
         for piece in pieces {
@@ -62,7 +64,8 @@ impl Space {
         }
     }
 
-    /// Moves the area in which `source` begins. The area ends at the end of `source`, or is to grow.
+    /// Moves the part of one area from `source` to `target`. The part ends at the end of `source`, or grows
+    /// by the move.
     fn move_area(&mut self, source: Range<u64>, target: Range<u64>, applied: &AppliedCall<'_>) {
         let flags = applied.call.args[3];
         let (at, to) = (source.start, target.start);
@@ -78,14 +81,14 @@ impl Space {
         if registered.is_none_or(|by| !self.has(by, uffdio::EVENT_REMAP)) {
             moved.unregister();
         }
-        // The offset of an anonymous mapping that was never written is its address.
+        // An anonymous VMA that was never written has its address as the offset.
         if (moved.file.is_none() || moved.is_anonymous()) && moved.family == 0 {
             moved.offset = to;
         }
         if flags & MREMAP_DONTUNMAP == 0 {
             self.areas.unmap(&source);
         } else if let Some(left) = self.areas.find_mut(at) {
-            // Linux does not subtract the pages that it unlocks here from the number of locked pages.
+            // Linux unlocks these pages without subtracting them from the number of locked pages.
             self.doubts_locked |= left.flags & flag::LOCKED != 0;
             left.flags &= !flag::LOCKS;
             left.family = 0;

@@ -1,15 +1,19 @@
 //! Tests the effect of mremap on the model of an address space (`mremap.rs`).
+//!
+//! A test applies calls to a `Space` and compares the VMAs that remain with those that Linux leaves. VMAs at
+//! even and odd pages have different rights, so that neighbours do not merge.
 
 use super::*;
 use crate::{Call, CallName, Returned};
 
+/// Applies a call that returned `value`.
 fn apply(space: &mut Space, name: CallName, args: [u64; 6], value: u64) {
     let returned = Returned::Value(value);
     let call = Call { name, args, returned, file: None, transfer: None, beside: Vec::new() };
     space.apply(&mut AppliedCall::first(&call, &mut 0));
 }
 
-/// Returns an address space with private anonymous memory at these pages.
+/// Returns an address space with a VMA of private anonymous memory at each of these pages.
 fn space(pages: &[u64]) -> Space {
     let mut space = Space::default();
     for page in pages {
@@ -19,6 +23,7 @@ fn space(pages: &[u64]) -> Space {
     space
 }
 
+/// Returns the VMAs, each as its first page and the page after its last.
 fn pages(space: &Space) -> Vec<(u64, u64)> {
     space.areas.iter().map(|(start, area)| (start >> 12, area.end >> 12)).collect()
 }

@@ -1,8 +1,11 @@
 //! The order between steps that addresses require.
 //!
 //! [`Order`] is a part of the model of one address space ([`Space`](super::space::Space)). For each address
-//! it keeps the last steps that later steps must wait for; older steps are implied by them. `touch.rs` asks
-//! for these steps and notes new ones. Faults are kept per chunk of 2 MiB and task, changes per range.
+//! it keeps the last steps that later steps must wait for. A later step need not wait for older steps,
+//! because the last step has waited for them. `touch.rs` asks for these steps and notes new ones. Faults are
+//! kept per chunk of 2 MiB and task, changes per range. A larger chunk would only add waits; with a smaller
+//! one, a change would miss faults that mapped huge pages. At the end of a segment [`Order::forget`] empties
+//! the order.
 
 use rustc_hash::FxHashSet as HashSet;
 use std::collections::BTreeMap;
@@ -11,9 +14,9 @@ use std::ops::Range;
 /// A step of a plan: its task, and its number among the steps of that task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Stamp {
-    /// The task; 0 means "before all steps".
+    /// The task. 0 means "before all steps".
     pub task: u32,
-    /// The number, from 0.
+    /// The number of the step among the steps of the task, from 0.
     pub index: u32,
 }
 
@@ -22,7 +25,7 @@ impl Stamp {
     pub(crate) const START: Stamp = Stamp { task: 0, index: 0 };
 }
 
-/// Addresses are grouped in chunks of this many bits, the size of a huge page, where only pages matter.
+/// Base-2 logarithm of the size of a chunk: 2 MiB, the size of a huge page. Faults are grouped by chunks.
 const CHUNK_SHIFT: u32 = 21;
 /// Size of a chunk in bytes.
 pub(crate) const CHUNK: u64 = 1 << CHUNK_SHIFT;
@@ -33,14 +36,14 @@ pub(crate) struct Order {
     /// The last step that changed the mapping at an address, or removed pages there. Maps the start of each
     /// range to its end and the step.
     changed: BTreeMap<u64, (u64, Stamp)>,
-    /// The last step of each task that faulted in a chunk.
+    /// The last step of each task that faulted in a chunk, by the number of the chunk.
     faulted: BTreeMap<u64, Vec<Stamp>>,
     /// The last step that concerned the whole address space.
     pub(crate) whole: Stamp,
     /// Last steps of the tasks that have left the address space.
     pub(crate) departed: Vec<Stamp>,
-    /// Tasks that have taken steps after `whole`. A step that waits for `whole` need not wait for the other
-    /// tasks.
+    /// Tasks that have taken steps after `whole`. The steps of all other tasks are earlier than `whole`, so a
+    /// step that waits for `whole` need not wait for them.
     active: HashSet<u32>,
 }
 
@@ -52,7 +55,7 @@ impl Order {
         self.changed.range(from..range.end.max(from)).map(|(_, (_, stamp))| *stamp)
     }
 
-    /// Returns the step that last changed the mapping of the page at `at`.
+    /// Returns the step that last changed the mapping of the page at `at`, or removed the page.
     pub(crate) fn changed_at(&self, at: u64) -> Option<Stamp> {
         let (_, (end, stamp)) = self.changed.range(..=at).next_back()?;
         (at < *end).then_some(*stamp)
@@ -65,7 +68,7 @@ impl Order {
         self.faulted.range(first..=last).flat_map(|(_, stamps)| stamps.iter().copied())
     }
 
-    /// Notes that `stamp` faults at `at`.
+    /// Notes that step `stamp` faults at `at`.
     pub(crate) fn note_fault(&mut self, at: u64, stamp: Stamp) {
         let stamps = self.faulted.entry(at >> CHUNK_SHIFT).or_default();
         match stamps.iter_mut().find(|old| old.task == stamp.task) {
@@ -74,7 +77,8 @@ impl Order {
         }
     }
 
-    /// Notes that `stamp` changes `range`, after it has waited for all earlier steps in `range`.
+    /// Notes that step `stamp` changes `range`. The step must wait for all earlier steps in `range`, which
+    /// are forgotten here.
     pub(crate) fn note_change(&mut self, range: &Range<u64>, stamp: Stamp) {
         if range.start >= range.end {
             return;
@@ -112,7 +116,8 @@ impl Order {
         }
     }
 
-    /// Notes that `stamp` concerns the whole address space, after it has waited for all earlier steps there.
+    /// Notes that step `stamp` concerns the whole address space. The step must wait for all earlier steps
+    /// there, which are forgotten here.
     pub(crate) fn note_whole(&mut self, stamp: Stamp) {
         self.forget();
         self.whole = stamp;

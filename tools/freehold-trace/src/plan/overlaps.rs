@@ -1,5 +1,10 @@
-//! Events of tasks in one address space, and the forks that they overlap: determines when each event takes
-//! effect, by the rules of `effect.rs`.
+//! Events of one address space that overlap in time, and the forks that they overlap: applies the rules of
+//! `effect.rs` to the planner's tasks.
+//!
+//! `run.rs` calls this file for each event. [`Planner::takes_effect`] returns the time at which an event
+//! takes effect. The other functions keep past events ([`Beside`]) per task and past forks per address space,
+//! and add the steps and lists of *unsure* pages for the copies that forks made. strace output has no times
+//! of locks and no faults, so nothing here applies to it. The tests are in `effect_tests.rs`.
 
 use super::effect::{Beside, Copying, REMEMBERED, brings_or_takes, event_span};
 use super::planner::Planner;
@@ -11,7 +16,7 @@ use crate::{Cost, Event, Format, Kind};
 use std::ops::Range;
 
 impl Planner {
-    /// Returns the address space, the time at which the event takes effect there, and whether the event holds
+    /// Returns the address space, the time at which the event takes effect there, and true if the event holds
     /// the mmap lock for reading. Returns `None` if the event takes effect at its own time.
     pub(super) fn takes_effect(&mut self, event: &Event) -> Option<(u32, u64, bool)> {
         let Event { time, task, kind, cost, .. } = event;
@@ -36,7 +41,8 @@ impl Planner {
         Some((space, at, false))
     }
 
-    /// Returns the task's address space if other tasks also run in it.
+    /// Returns the task's address space if other tasks also run in it. Returns `None` for strace output, in
+    /// which the reader marks overlapping calls instead (`Call::beside`).
     fn shared_space(&self, task: u32) -> Option<(u32, &Space)> {
         if self.recording.format() == Format::Strace {
             return None;
@@ -46,8 +52,8 @@ impl Planner {
         (space.members.len() > 1).then_some((number, space))
     }
 
-    /// Remembers an event that brings in or removes pages while other tasks run in the address space, for
-    /// later forks.
+    /// Keeps an event that brings in or removes pages while other tasks run in the address space, for later
+    /// forks. If an earlier fork was beside the event, the pages become unsure in the child.
     pub(super) fn note_beside(&mut self, event: &Event) {
         let Event { line, time, task, kind, cost, .. } = event;
         let Some((number, space)) = self.shared_space(*task) else { return };
@@ -85,7 +91,8 @@ impl Planner {
         first..end
     }
 
-    /// Returns the pages that the copy of a fork by `task` may or may not contain.
+    /// Returns the pages that the copy made by a fork of `task` may or may not contain, because of earlier
+    /// events beside the fork.
     pub(super) fn unsure_in_copy(&self, task: u32, time: u64, cost: &Cost, flags: u64) -> Vec<Range<u64>> {
         if flags & CLONE_VM != 0 {
             return Vec::new();
@@ -99,8 +106,8 @@ impl Planner {
         open.map(|event| self.around(space, &event.pages)).collect()
     }
 
-    /// Remembers a fork at `time` that created `child` and whose lock times are not recorded, because events
-    /// that overlap it may end later.
+    /// Keeps a fork at `time` that created `child`, if the times of its locks are not recorded: a later event
+    /// in the recording may be beside it.
     pub(super) fn remember_fork(&mut self, task: u32, child: u32, time: u64, cost: &Cost) {
         let Some((number, _)) = self.shared_space(task).filter(|_| !Copying::of(time, cost).locked) else {
             return;

@@ -1,7 +1,10 @@
 //! Access rights that personality(2) adds to the rights that calls request.
 //!
 //! With `READ_IMPLIES_EXEC` the kernel makes readable mappings executable. The flag belongs to a thread; a
-//! new thread or process inherits it, and an execve of a 64-bit program clears it.
+//! new thread or process inherits the flag, and an execve of a 64-bit program clears it. The engine does not
+//! know personalities: the planner adds the rights to the arguments of each call. `syscall.rs` calls this
+//! file, and the state is `Task::read_implies_exec`. `aside::EXECUTED` covers older recordings, which do not
+//! contain the call.
 
 use super::planner::Planner;
 use super::space::Reach;
@@ -25,11 +28,12 @@ impl Planner {
         }
     }
 
+    /// Returns true if the kernel makes readable mappings of the task executable.
     fn read_implies_exec(&self, task: u32) -> bool {
         self.processes.tasks.get(&task).is_some_and(|own| own.read_implies_exec)
     }
 
-    /// Returns the call with the rights that the kernel applies.
+    /// Returns the call with the access rights that the kernel applies to it.
     pub(super) fn as_personality_has_it(&self, task: u32, call: Call) -> Call {
         let mut call = call;
         if !self.read_implies_exec(task) {
@@ -45,7 +49,9 @@ impl Planner {
         call
     }
 
-    /// Returns a step for the part that a brk has added to the heap, if that part is executable.
+    /// Returns a step that makes the part executable that a brk has added to the heap. Returns `None` if the
+    /// heap did not grow or is not executable. brk has no argument for rights, so that this needs a step of
+    /// its own.
     pub(super) fn executable_heap(&self, task: u32, call: &Call, reach: &Reach) -> Option<StepKind> {
         let grown = match (call.name, reach) {
             (CallName::Brk, Reach::Vmas([grown, _])) => grown.clone(),

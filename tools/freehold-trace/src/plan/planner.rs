@@ -1,9 +1,9 @@
 //! The planner: its parts, and small operations that several of its files share.
 //!
-//! A [`Planner`] owns a recording and all state of its plan. `run.rs` reads events and calls the functions
-//! of each kind of event (`events.rs`, `syscall.rs`, `file_calls.rs`), which use the parts of the planner
-//! and push steps into the [`SegmentBuilder`]. One thread uses a planner; another may run the segments that
-//! it has returned.
+//! A [`Planner`] owns a recording and all state of its plan. `run.rs` reads events and calls the functions of
+//! each kind of event (`events.rs`, `syscall.rs`, `file_calls.rs`), which use the parts of the planner and
+//! push steps into the [`SegmentBuilder`]. One thread uses a planner; another may run the segments that the
+//! planner has returned. State that concerns one subject belongs in a part, not in a field here.
 
 use super::effect::Waiting;
 use super::files::Files;
@@ -23,33 +23,33 @@ use crate::{Event, ReadError, Recording};
 pub struct Planner {
     /// The recording, read up to the last planned event.
     pub(super) recording: Recording,
-    /// True if calls that change the set of free addresses keep their order.
+    /// True if calls that change the set of free addresses keep their order (`Planner::keeping_layout`).
     pub(super) keeps_layout: bool,
-    /// The reason why the rest of the recording cannot be read.
+    /// The reason why the rest of the recording cannot be read. Set at the end of the readable part.
     pub(super) cut_off: Option<ReadError>,
     /// Only events up to this time are planned, in nanoseconds.
     pub(super) until: u64,
-    /// An event that belongs to the next segment.
+    /// An event that was read and belongs to the next segment.
     pub(super) held: Option<Event>,
-    /// Events that take effect later than the last planned event.
+    /// Events that were read and take effect later than the last planned event (`effect.rs`).
     pub(super) waiting: Vec<Waiting>,
     /// The tasks, their processes and the models of their address spaces.
     pub(super) processes: Processes,
     /// The files and System V segments, their descriptors and lengths.
     pub(super) files: Files,
-    /// The userfaultfds and their descriptors.
+    /// The userfaultfds and their address spaces.
     pub(super) userfaultfds: Userfaultfds,
-    /// The removals of System V segments that are not placed yet.
+    /// The removals of System V segments.
     pub(super) removals: Removals,
     /// Counts of what is set aside, and losses of events.
     pub(super) losses: Losses,
     /// The address spaces that share huge pages after a fork.
     pub(super) kins: Kins,
-    /// The last step that used a pool of huge pages.
+    /// The order of steps that use pools of huge pages.
     pub(super) pool: Pool,
     /// Times of the recorded machine.
     pub(super) recorded: Recorded,
-    /// True if the recording shows the bytes that a call moved.
+    /// True if the recording shows the bytes that a call moved between processes.
     pub(super) shows_bytes: bool,
     /// True if a call has shown that the recorded machine has protection keys.
     pub(super) uses_keys: bool,
@@ -93,8 +93,8 @@ impl Planner {
         self
     }
 
-    /// Makes calls keep the recording's order if they change the set of free addresses or are given free
-    /// addresses. Each call then finds the same addresses free as on Linux.
+    /// Makes calls keep the recording's order if they change the set of free addresses, or if the kernel
+    /// chooses free addresses for them. Each call then finds the same addresses free as on Linux.
     pub fn keeping_layout(self, keeps_layout: bool) -> Planner {
         Planner { keeps_layout, ..self }
     }
@@ -109,7 +109,7 @@ impl Planner {
         self.processes.process_of(task)
     }
 
-    /// Returns the task's address space, if it is known.
+    /// Returns the number of the task's address space, if it is known.
     pub(super) fn space_of(&self, task: u32) -> Option<u32> {
         self.processes.space_of(task)
     }
@@ -119,7 +119,7 @@ impl Planner {
         self.processes.stamp(task)
     }
 
-    /// Makes the next step wait for all steps so far in the address space.
+    /// Makes the next step, which is one of `task`, wait for all steps so far in address space `number`.
     pub(super) fn gather_whole(&mut self, number: u32, task: u32) {
         self.processes.gather_whole(number, task, &mut self.builder.waits);
     }
@@ -134,12 +134,13 @@ impl Planner {
         self.losses.aside(why);
     }
 
-    /// Keeps the order of a step that uses a pool of huge pages.
+    /// Makes the next step, `stamp`, wait for the previous step that used a pool of huge pages.
     pub(super) fn use_pool(&mut self, stamp: Stamp) {
         self.pool.use_in_order(&self.recording, stamp, &mut self.builder.waits);
     }
 
-    /// Keeps the order of the task's next step, by which the task leaves its address space.
+    /// If the task's address space maps huge pages of a pool, makes the task's next step wait for the
+    /// previous step that used a pool. Called before the task leaves the address space.
     pub(super) fn leave_pool(&mut self, task: u32) {
         let space = self.space_of(task).and_then(|number| self.processes.spaces.get(&number));
         if space.is_some_and(|space| space.has_pool_pages()) {
@@ -147,7 +148,8 @@ impl Planner {
         }
     }
 
-    /// Keeps the order of a step that changes `file`.
+    /// If `file` has huge pages of a pool, makes the next step, `stamp`, wait for the previous step that used
+    /// a pool.
     pub(super) fn change_in_pool(&mut self, file: u32, stamp: Stamp) {
         if self.files.huge.contains_key(&file) {
             self.use_pool(stamp);

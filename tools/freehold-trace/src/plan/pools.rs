@@ -4,7 +4,8 @@
 //! huge pages yet. If the recording contains the sizes of the pools, all steps that may take pages from a
 //! pool or return pages to it keep the order of the recording, between address spaces too. These steps are
 //! calls on memory with huge pages, faults in it, changes of the length of its files, and exits and execs of
-//! processes that map it.
+//! processes that map it. [`Pool`] is a part of the planner; other files use it through `Planner::use_pool`
+//! and similar functions in `planner.rs`. The tests at the end show the waits.
 
 use super::area::flag;
 use super::order::Stamp;
@@ -15,7 +16,7 @@ use crate::{Call, CallName, Recording};
 /// The order of steps that use the machine's pools.
 #[derive(Default)]
 pub(super) struct Pool {
-    /// The last step that used a pool of huge pages.
+    /// The last step that used a pool of huge pages. All pools share one order.
     last: Stamp,
 }
 
@@ -25,7 +26,8 @@ impl Pool {
         recording.machine(&format!("pool-{}kB", bytes >> 10)).is_some()
     }
 
-    /// Keeps the order of a step that uses a pool, if the recording contains the pool's size.
+    /// Makes step `stamp`, which uses a pool, wait for the previous such step, if the recording contains the
+    /// size of the pool of 2 MiB pages.
     pub(super) fn use_in_order(&mut self, recording: &Recording, stamp: Stamp, waits: &mut Vec<Stamp>) {
         if Pool::is_known(recording, HUGE) {
             waits.push(std::mem::replace(&mut self.last, stamp));
@@ -50,7 +52,7 @@ impl Space {
     }
 
     /// Returns true if a call with this reach concerns huge pages of a pool. `maps` is true if the call maps
-    /// huge pages.
+    /// such pages.
     pub(super) fn uses_pool(&self, reach: &Reach, maps: bool) -> bool {
         let ranges = match reach {
             Reach::Vmas(ranges) => ranges.clone(),
@@ -61,7 +63,8 @@ impl Space {
         maps || areas.any(|(_, area)| area.flags & flag::HUGETLB != 0)
     }
 
-    /// Notes that the call has mapped huge pages.
+    /// Notes that the call has mapped huge pages of a pool. `segment` is the size in bytes of the segment
+    /// that shmat attached.
     pub(super) fn note_huge(&mut self, call: &Call, segment: u64, stamp: Stamp) {
         let bytes = if call.name == CallName::Shmat { segment } else { call.args[1] };
         let Some(at) = call.returned.value() else { return };

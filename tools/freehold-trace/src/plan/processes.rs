@@ -1,9 +1,10 @@
 //! The tasks of a recording, their processes, and the address spaces that they run in.
 //!
-//! A part of the planner (`planner.rs`), which owns it: no locks. Tasks have the serial numbers of the
-//! recording; address spaces have numbers of the plan, because a process gets a new one at each exec, and
-//! tasks may share one. `events.rs` adds and removes tasks, and `run.rs` asks for the state of a task before
-//! it places an event.
+//! [`Processes`] is a part of the planner. Tasks have the serial numbers of the recording. Address spaces
+//! have numbers of the plan, because a process gets a new one at each exec, and tasks may share one.
+//! `events.rs` adds and removes tasks, and `run.rs` asks for the state of a task before it places an event. A
+//! task of which events were lost has no known address space (`Task::lost`): use [`Processes::space_of`]
+//! instead of the field, because it checks this.
 
 use super::aside;
 use super::effect::Beside;
@@ -18,30 +19,30 @@ use std::ops::Range;
 /// Tasks, processes and address spaces, by number.
 #[derive(Default)]
 pub(super) struct Processes {
-    /// Living tasks by serial number.
+    /// Tasks by serial number. A task stays here after its exit until the end of the segment.
     pub(super) tasks: HashMap<u32, Task>,
     /// The models of living address spaces, by number. `syscall.rs` takes a model out while it plans a call.
     pub(super) spaces: HashMap<u32, Box<Space>>,
     /// The number of the newest address space.
     last_space: u32,
-    /// Live tasks by process.
+    /// The living tasks of each process.
     pub(super) members: HashMap<u32, Vec<u32>>,
     /// Resource limits by process.
     pub(super) limits: HashMap<u32, KnownLimits>,
-    /// Number of families of anonymous pages so far.
+    /// The highest number of a family of anonymous pages so far.
     pub(super) families: u32,
 }
 
 /// The planner's state of a task.
 #[derive(Default)]
 pub(super) struct Task {
-    /// The process: the serial number of its first thread.
+    /// The process: the serial number of its first thread. 0 after the exit of the task.
     pub(super) process: u32,
-    /// The address space, if it is known.
+    /// The number of the address space, if it is known and the task has not left it.
     pub(super) space: Option<u32>,
-    /// The number of its next step.
+    /// The number of the task's next step.
     pub(super) next: u32,
-    /// The number of its first step in this segment.
+    /// The number of the task's first step in this segment.
     pub(super) first: u32,
     /// True if a step of another task creates the task in this segment.
     pub(super) made_here: bool,
@@ -49,7 +50,7 @@ pub(super) struct Task {
     pub(super) known: HashMap<u32, u32>,
     /// The steps of the task in this segment.
     pub(super) steps: Vec<Step>,
-    /// The step of a fault that has begun, and whose end has not been read yet.
+    /// The number of the step of an unresolved fault whose end the task's next event will show.
     pub(super) open_fault: Option<u32>,
     /// Faults that the kernel has taken in the task's current execve.
     pub(super) in_exec: Vec<Fault>,
@@ -58,9 +59,9 @@ pub(super) struct Task {
     pub(super) lost: bool,
     /// The task's last events that brought in or removed pages while other tasks ran in the address space.
     pub(super) beside: VecDeque<Beside>,
-    /// Number of the ended address spaces of its kin for whose end the task has waited in this segment.
+    /// Number of ends in its kin (`Kin::ends`) for which the task has waited in this segment.
     pub(super) exits_known: usize,
-    /// True if an address space of the process was torn down after the task's current address space began.
+    /// True if the task has torn down an address space since its last exec.
     pub(super) torn_down: bool,
     /// True if the personality makes readable memory executable.
     pub(super) read_implies_exec: bool,
@@ -78,10 +79,10 @@ pub(super) struct Fault {
     pub(super) code: FaultCode,
     /// True if the page was present afterwards.
     pub(super) resolved: bool,
-    /// True if the kernel has looked up the VMA of the address. The kernel does not look it up while page
-    /// faults are disabled.
+    /// True if the kernel has looked up the VMA of the address. While page faults are disabled, the kernel
+    /// does not look up the VMA.
     pub(super) looked: bool,
-    /// The time of its end.
+    /// The time at which the fault ended, in nanoseconds.
     pub(super) to: u64,
 }
 
@@ -93,7 +94,7 @@ pub(super) struct New {
     pub(super) process: u32,
     /// The flags of clone.
     pub(super) flags: u64,
-    /// Pages that the copy of the address space may or may not contain.
+    /// Pages that are unsure in the copy of the address space.
     pub(super) unsure: Vec<Range<u64>>,
 }
 
@@ -103,7 +104,8 @@ impl Processes {
         Stamp { task, index: self.tasks.get(&task).map_or(0, |task| task.next) }
     }
 
-    /// Returns the task's address space, if it is known.
+    /// Returns the number of the task's address space. Returns `None` if the address space is unknown, or its
+    /// contents are unknown because events were lost.
     pub(super) fn space_of(&self, task: u32) -> Option<u32> {
         self.tasks.get(&task).filter(|task| !task.lost)?.space
     }
@@ -156,7 +158,8 @@ impl Processes {
         }
     }
 
-    /// Adds all steps so far in the address space to `waits`.
+    /// Appends to `waits` the last step of each task in address space `number`, except those of `task`. The
+    /// next step of `task` then waits for all steps so far there.
     pub(super) fn gather_whole(&self, number: u32, task: u32, waits: &mut Vec<Stamp>) {
         let Some(space) = self.spaces.get(&number) else { return };
         waits.push(space.order.whole);
@@ -170,8 +173,8 @@ impl Processes {
         }
     }
 
-    /// Adds the last step that concerned the task's whole address space to `waits`. A step that leaves the
-    /// address space waits for it.
+    /// Appends to `waits` the last step that concerned the task's whole address space. The step by which a
+    /// task leaves its address space waits for that step.
     pub(super) fn gather_last_whole(&self, task: u32, waits: &mut Vec<Stamp>) {
         let space = self.space_of(task).and_then(|number| self.spaces.get(&number));
         waits.extend(space.map(|space| space.order.whole));

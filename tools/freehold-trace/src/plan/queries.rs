@@ -1,4 +1,8 @@
-//! Facts about a recording, as far as a planner has read it.
+//! Facts about a recording, as far as a planner has read it: the functions that `freehold-replay` calls on a
+//! [`Planner`] besides `next_segment`.
+//!
+//! All are true only of the part that was read so far, so the replay asks again after each segment. Nothing
+//! here changes the plan.
 
 use super::planner::Planner;
 use super::recorded::Recorded;
@@ -16,14 +20,14 @@ impl Planner {
         &self.losses.set_aside
     }
 
-    /// Returns true if the part read so far shows bytes of memory. A machine without memory contents cannot
-    /// compare them.
+    /// Returns true if the part read so far shows bytes of memory. Only a test machine whose memory has
+    /// contents can compare the bytes.
     pub fn shows_bytes(&self) -> bool {
         self.shows_bytes
     }
 
-    /// Returns true if a program allocated a protection key, or set the key of pages, including key 0. Only a
-    /// machine with protection keys gives the same results.
+    /// Returns true if a program allocated a protection key, or set the key of pages (key 0 included). Only a
+    /// test machine with protection keys then gives the same results.
     pub fn uses_keys(&self) -> bool {
         self.uses_keys
     }
@@ -33,8 +37,8 @@ impl Planner {
         self.unseen_writes
     }
 
-    /// Returns true if the part read so far contains a call of mseal. A text by a version of strace that does
-    /// not know mseal contains none.
+    /// Returns true if the part read so far contains an mseal. The output of a strace that does not know
+    /// mseal contains none.
     pub fn shows_seals(&self) -> bool {
         self.shows_seals
     }

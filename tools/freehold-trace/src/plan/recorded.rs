@@ -1,8 +1,10 @@
-//! Figures about the recorded machine: how long events took there.
+//! Times on the recorded machine: how long calls, faults and waits for locks took there.
 //!
 //! The planner passes every event to [`Recorded::note`]; after the run, `freehold-replay` prints these times
-//! beside those of the engine. Recordings of the kernel contain times of calls, faults and locks; texts by
-//! strace contain only times of calls. The file also formats kinds and calls for reports.
+//! next to those of the engine. Recordings of the kernel contain times of calls, faults and locks; strace
+//! output contains only times of calls. The plan does not depend on these times. The file also formats the
+//! kinds of events ([`kind_name`]) and calls ([`show_call`]) for reports; the replay uses the same names for
+//! its own times.
 
 use crate::{Call, CallName, Cost, Event, Kind};
 use freehold_sync::stats::Histogram;
@@ -28,7 +30,8 @@ pub struct Recorded {
     frozen: u64,
 }
 
-/// Returns the name of the event's kind in reports.
+/// Returns the name of the event's kind in reports. Returns `None` for events that have no time of their own
+/// in a report.
 pub fn kind_name(kind: &Kind) -> Option<&'static str> {
     Some(match kind {
         Kind::Fault { .. } => "fault",

@@ -1,9 +1,10 @@
 //! Mappings at a fixed address that failed after the old mappings there were removed.
 //!
-//! This file has two rules. First, the replay unmaps mappings in the engine if the call's arguments prove
-//! that Linux removed them; the engine itself keeps them, because it refuses the call earlier. Second, in a
-//! partly known address space, the plan forgets all mappings that Linux may have removed. The range of the
-//! second rule may be larger than the range of the first.
+//! This file has two rules. First ([`has_emptied`], for `syscall.rs`): the replay unmaps mappings in the
+//! engine if the call's arguments prove that Linux removed them. The engine itself keeps the mappings,
+//! because the engine refuses the call earlier. Second ([`may_have_emptied`], for `unknown.rs`): in an
+//! address space with unknown addresses, the plan forgets all mappings that Linux may have removed. The range
+//! of the second rule may be larger than the range of the first.
 
 use super::space::{HUGE, MAP_ANONYMOUS, MAP_GROWSDOWN, MAP_HUGETLB, replaces};
 use crate::addresses::span;

@@ -1,10 +1,15 @@
-//! Memory that is registered with a userfaultfd: the userfaultfd of a descriptor, its registrations, and its
-//! end.
+//! Memory that is registered with a userfaultfd: the effect of registrations on the model of an address
+//! space.
 //!
 //! A userfaultfd belongs to the address space of the process that created it. A userfaultfd ends with the
-//! close of its last descriptor, which also ends all its registrations. The plan does not follow descriptors
-//! that were sent to another process, nor descriptors held by a call that has not returned. After the planned
-//! end, moves that Linux refuses there are therefore not checked.
+//! close of its last descriptor, which also ends all its registrations. `userfaultfds.rs` has the other half:
+//! it follows descriptors and adds the step that ends a userfaultfd.
+//!
+//! A registration keeps a VMA from merging with neighbours that are registered differently, and Linux may
+//! refuse to move registered VMAs. The plan does not follow descriptors that were sent to another process,
+//! nor descriptors held by a call that has not returned. After the planned end, registrations are therefore
+//! doubtful (`Space::doubts_userfaultfd`), and moves that Linux refuses there are not checked. The tests are
+//! in `registered_tests.rs`.
 
 use super::area::flag;
 use super::order::Stamp;
@@ -18,17 +23,18 @@ use std::ops::Range;
 /// The userfaultfds of a recording.
 #[derive(Debug, Default)]
 pub(super) struct Userfaultfds {
-    /// The address space of each userfaultfd, by number.
+    /// The number of the address space of each userfaultfd, by the number of the userfaultfd.
     pub(super) spaces: HashMap<u32, u32>,
     /// Number of userfaultfds so far.
     pub(super) count: u32,
-    /// True if the recording contains registrations.
+    /// True if the recording contains a UFFDIO_API or a registration. Recordings that contain none may lack
+    /// them.
     pub(super) recorded: bool,
 }
 
 impl Space {
     /// Applies a `UFFDIO_REGISTER` or `UFFDIO_UNREGISTER`. Memory that is already registered with all
-    /// requested modes does not change: it also keeps its further modes.
+    /// requested modes keeps all its modes, including those that were not requested.
     pub(super) fn register(&mut self, applied: &AppliedCall<'_>) {
         let [_, operation, start, len, mode, _] = applied.call.args;
         let range = span(start, len);
@@ -63,8 +69,8 @@ impl Space {
         self.features.get(&userfaultfd).is_some_and(|features| features & feature != 0)
     }
 
-    /// Returns the userfaultfd with which the memory that `call` moves stays registered, or `None` if `call`
-    /// is not an mremap that moves memory, or the memory does not stay registered.
+    /// Returns the userfaultfd with which the memory that `call` moves stays registered. Returns `None` if
+    /// `call` moves no memory, or if the memory does not stay registered.
     pub(super) fn stays_registered(&self, call: &Call) -> Option<u32> {
         let moved =
             call.name == CallName::Mremap && call.returned.value().is_some_and(|to| to != call.args[0]);
@@ -72,7 +78,7 @@ impl Space {
         by.filter(|by| self.has(*by, uffdio::EVENT_REMAP))
     }
 
-    /// Removes the registrations in `range`: those with this userfaultfd if one is given, otherwise all.
+    /// Removes the registrations in `range`: all, or only those with `userfaultfd` if it is given.
     pub(super) fn unregister(&mut self, range: &Range<u64>, userfaultfd: Option<u32>, stamp: Stamp) {
         self.areas.change(range, true, stamp, |area| {
             if userfaultfd.is_none_or(|ended| area.userfaultfd == Some(ended)) {
@@ -81,8 +87,9 @@ impl Space {
         });
     }
 
-    /// Returns true if the page at `at` is registered for missing pages. The step that brings in such a page
-    /// gives its VMA a family, even if it is a read.
+    /// Returns true if the pager of a userfaultfd supplies the page at `at` when it is missing
+    /// (`UFFDIO_REGISTER_MODE_MISSING`). The step that brings in such a page gives its VMA a family, even if
+    /// the step is a read.
     pub(super) fn is_supplied(&self, at: u64) -> bool {
         self.areas.find(at).is_some_and(|(_, area)| !area.shared && area.flags & flag::MISSING != 0)
     }

@@ -1,16 +1,20 @@
-//! The known registrations, and the events that are not checked if registrations are unknown.
+//! Tests which registrations with a userfaultfd the plan knows, and which refused moves are set aside because
+//! registrations are doubtful (`registered.rs`, `userfaultfds.rs`).
+//!
+//! A test writes a small recording of version 2, in which descriptors can be followed, and counts the moves
+//! set aside or reads the planned steps.
 
 use super::super::aside;
 use super::super::tests::second_planner;
 
-/// Returns the number of moves that are not checked because registrations are unknown.
+/// Returns the number of moves that are set aside because registrations are doubtful.
 fn unchecked(events: &str) -> u64 {
     let mut planner = second_planner(events);
     while planner.next_segment().is_some() {}
     planner.set_aside().get(aside::USERFAULTFD).copied().unwrap_or_default()
 }
 
-/// In a process with a userfaultfd, a refused move is checked if all registrations are known.
+/// In a process with a userfaultfd, a refused move is checked only if all registrations are known.
 #[test]
 fn refused_moves_are_checked_if_registrations_are_known() {
     let made = "6 0 1 userfaultfd 80001 = 3\n";
@@ -34,8 +38,8 @@ fn refused_moves_are_checked_if_registrations_are_known() {
     }
 }
 
-/// A userfaultfd of /dev/userfaultfd is like any other. The features of another process's userfaultfd are not
-/// known.
+/// A userfaultfd that an ioctl of /dev/userfaultfd has created is treated like one that userfaultfd(2) has
+/// created: its features and its end are planned.
 #[test]
 fn userfaultfd_of_the_device_has_its_features() {
     let made = "6 0 1 openat ffffff9c 1 2 0 = 5\n7 0 1 ioctl 5 aa00 80000 0 0 = 6\n";

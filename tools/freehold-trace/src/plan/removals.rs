@@ -2,7 +2,8 @@
 //!
 //! shmctl(IPC_RMID) marks a segment, which is then freed with its last mapping. The results of two calls show
 //! the removal: an shmat of a freed segment is refused, and so is a remap_file_pages over the last mapping of
-//! a marked segment. A recording has the removal at its entry; it took effect at some time before its return:
+//! a marked segment. A recording has the removal at the time of its entry. The removal took effect at some
+//! time before its return:
 //!
 //! ```text
 //! shmctl(IPC_RMID)       |-------------|          of one thread
@@ -15,6 +16,9 @@
 //! A remap_file_pages that was refused with EIDRM overlapped the removal: the call had unmapped the segment,
 //! and the segment was freed before the call mapped it again. The removal is planned before the call, which
 //! has the same effect. The result is not compared, because a call that runs in one step never returns EIDRM.
+//! [`Removals`] is a part of the planner and has the data. `removed.rs` decides the place of a removal;
+//! `run.rs` holds a refused call that may belong to a removal later in the recording. To *place* a removal is
+//! to decide after which step it happens.
 
 use crate::{Call, CallName, Cost};
 use rustc_hash::FxHashMap as HashMap;
@@ -24,17 +28,20 @@ const IPC_RMID: u32 = 0;
 /// A flag that shmctl ignores, because the system call has only one form.
 const IPC_64: u32 = 0x100;
 /// Time in nanoseconds after the return of a removal. After this time, every call that began before that
-/// return is assumed to have returned, and the memory is freed even if no later call depends on the removal.
+/// return is assumed to have returned, and the removal is placed even if no later call depends on it.
 pub(super) const SLACK: u64 = 1_000_000_000;
 
 /// The period in which a call may have taken effect, in nanoseconds: from its entry to its return.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct When {
+    /// The entry of the call.
     pub(super) from: u64,
+    /// The return of the call.
     pub(super) to: u64,
 }
 
 impl When {
+    /// Returns the period of the call at `time`.
     pub(super) fn of(time: u64, cost: &Cost) -> When {
         let (before, after) = (cost.before.unwrap_or(0), cost.after.unwrap_or(0));
         When { from: time.saturating_sub(before), to: time.saturating_add(after) }
@@ -44,40 +51,48 @@ impl When {
 /// The removals of a recording.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
-    /// Removals by segment.
+    /// Removals by the identifier of the segment.
     pub(super) known: HashMap<u64, Removal>,
-    /// Removed segments that were attached, and whose removal has no place among the steps yet.
+    /// Identifiers of removed segments that were attached, and whose removal is not placed yet.
     pub(super) open: Vec<u64>,
-    /// Calls that were refused, perhaps because of a removal that is recorded later.
+    /// Held calls: Linux refused them, perhaps because of a removal that is recorded later.
     pub(super) held: Vec<PendingCall>,
-    /// Segments that an unrecorded process has attached.
+    /// Identifiers of segments that a process outside the recording has attached.
     pub(super) outside: HashSet<u64>,
     /// True after a loss of events: the attachments of segments are unknown, so that no segment is removed.
     pub(super) doubted: bool,
 }
 
+/// A removal: a shmctl that marked a segment.
 #[derive(Debug)]
 pub(super) struct Removal {
+    /// Line of the recording.
     pub(super) line: u32,
-    /// The time by which the call had returned.
+    /// The time at which the call returned, in nanoseconds.
     pub(super) until: u64,
-    /// Address spaces that may have the segment attached.
+    /// Numbers of the address spaces that may have the segment attached.
     pub(super) spaces: Vec<u32>,
-    /// True if the removal has a place among the steps.
+    /// True if the removal is placed.
     pub(super) placed: bool,
 }
 
+/// A held call.
 #[derive(Debug)]
 pub(super) struct PendingCall {
+    /// Line of the recording.
     pub(super) line: u32,
+    /// The task that made the call.
     pub(super) task: u32,
+    /// The call.
     pub(super) call: Call,
+    /// The identifier of the segment whose removal would explain the refusal.
     pub(super) segment: u64,
+    /// The time at which the call returned, in nanoseconds.
     pub(super) until: u64,
 }
 
 impl Removals {
-    /// Returns true if a call waits for its place among the steps.
+    /// Returns true if a call is held.
     pub(super) fn is_holding(&self) -> bool {
         !self.held.is_empty()
     }
@@ -90,7 +105,8 @@ impl Removals {
         }
     }
 
-    /// Marks the known attachments as doubtful.
+    /// Marks the known attachments as doubtful, after a loss of events. Removals that are not placed yet are
+    /// dropped.
     pub(super) fn doubt(&mut self) {
         self.doubted = true;
         self.open.clear();
@@ -98,7 +114,7 @@ impl Removals {
     }
 }
 
-/// Returns the segment that the call has marked as removed.
+/// Returns the identifier of the segment that the call has marked as removed.
 pub(super) fn removed_by(call: &Call) -> Option<u64> {
     let removes = call.name == CallName::Shmctl && call.args[1] as u32 & !IPC_64 == IPC_RMID;
     (removes && call.returned.value().is_some()).then_some(call.args[0])

@@ -1,6 +1,10 @@
-//! Decides at which step of the plan a removed System V segment is freed. The recording shows only that the
-//! removal took effect between the entry and the return of shmctl; `removals.rs` explains how the results of
-//! other calls narrow that time, and keeps the removals.
+//! Decides at which step of the plan a removed System V segment is freed.
+//!
+//! The recording shows only that the removal took effect between the entry and the return of shmctl;
+//! `removals.rs` explains how the results of other calls narrow that time, and keeps the removals. `run.rs`
+//! calls `place_removals` before each call, fork, exec and exit. The removal becomes a step of the task whose
+//! call requires it ([`StepKind::Remove`]); if it is placed too early or too late, a call on the segment gets
+//! another result than on Linux. The tests (`removed_tests.rs`) have the cases in which two calls overlap.
 
 use super::area::{flag, page_of};
 use super::aside;
@@ -32,7 +36,7 @@ impl Planner {
             if !overlaps || call.is_some_and(|call| self.is_refused_by(id, space, call)) {
                 self.place(id, task);
             } else if Some(id) == attached {
-                // The removal finds the segment attached by this call.
+                // This call attached the segment before the removal took effect.
                 let removal = self.removals.known.get_mut(&id);
                 removal.into_iter().for_each(|removal| removal.spaces.push(space));
                 if !self.removals.open.contains(&id) {
@@ -42,8 +46,8 @@ impl Planner {
         }
     }
 
-    /// Notes that a fork, an exec or an exit of the task copies or detaches the task's segments. `Lengths`
-    /// keeps the order between these steps and removals.
+    /// Gathers the waits of a fork, an exec or an exit of the task, which copies or detaches the task's
+    /// segments. `Lengths` keeps the order between these steps and removals.
     pub(super) fn use_segments(&mut self, task: u32) {
         if self.files.segment_ids.is_empty() {
             return;
@@ -57,8 +61,8 @@ impl Planner {
         }
     }
 
-    /// Returns true for an shmat that succeeded on Linux although the recorded processes have detached the
-    /// removed segment: a process that is not recorded still has the segment attached.
+    /// Returns true for a shmat of a removed segment that only processes outside the recording have attached,
+    /// and counts the shmat as set aside.
     pub(super) fn is_from_outside(&mut self, call: &Call) -> bool {
         let from_outside = call.name == CallName::Shmat && self.removals.outside.contains(&call.args[0]);
         if from_outside {
@@ -67,7 +71,8 @@ impl Planner {
         from_outside
     }
 
-    /// Returns true if a removal took effect during the call.
+    /// Returns true if a removal took effect during the call (EIDRM), and counts the result of the call as
+    /// set aside.
     pub(super) fn is_cut_in_two(&mut self, call: &Call) -> bool {
         let cut = call.name == CallName::RemapFilePages && call.returned == Returned::Error(EIDRM);
         if cut {
@@ -76,7 +81,7 @@ impl Planner {
         cut
     }
 
-    /// Plans the removal as the next step of `task`. Any other task could take the step, too.
+    /// Places the removal as the next step of `task`. A step of any other task would have the same effect.
     pub(super) fn place(&mut self, segment: u64, task: u32) {
         self.removals.open.retain(|id| *id != segment);
         let Some(&known) = self.files.segments.get(&segment) else { return };
@@ -92,8 +97,8 @@ impl Planner {
     }
 
     /// Notes that shmget returned, or shmat accepted, the identifier of a removed segment. After shmget, the
-    /// identifier belongs to a new segment. After shmat, a process that is not recorded has kept the old
-    /// segment attached.
+    /// identifier belongs to a new segment. If shmat succeeded, a process outside the recording has kept the
+    /// old segment attached.
     pub(super) fn note_new_segment(&mut self, task: u32, call: &Call, when: When) {
         let (made, id) = match (call.name, call.returned) {
             (CallName::Shmget, Returned::Value(id)) => (true, id),
@@ -118,8 +123,8 @@ impl Planner {
         }
     }
 
-    /// Returns the segment whose removal would explain why the call was refused, if the recording has not
-    /// shown that removal yet.
+    /// Returns the identifier of the segment whose removal would explain why the call was refused, if that
+    /// removal was not read yet.
     pub(super) fn waits_for_removal(&self, task: u32, call: &Call) -> Option<u64> {
         let refused = matches!(call.returned, Returned::Error(EINVAL | EIDRM));
         if !refused
@@ -159,7 +164,8 @@ impl Planner {
         }
     }
 
-    /// Returns true if the segment is attached anywhere outside the range `but`.
+    /// Returns true if the segment is attached anywhere. Mappings inside the range `but` of an address space
+    /// do not count.
     fn is_attached(&self, id: u64, but: Option<(u32, Range<u64>)>) -> bool {
         let Some(&file) = self.files.names.get(&key(id)) else { return false };
         self.processes.spaces.iter().any(|(number, space)| {

@@ -1,16 +1,21 @@
-//! Tests the order of a removal of a System V segment among the calls that use the segment (`removed.rs`).
+//! Tests the order of a removal of a System V segment among the calls that use the segment (`removed.rs`,
+//! `removals.rs`).
+//!
+//! A test adds events to `ATTACHED`, plans the recording, and compares the names of the steps in their order.
+//! The results of the recorded calls are those that Linux gives in that order.
 
 use crate::plan::tests::{planner, waits};
 use crate::plan::{Planner, Segment, StepKind, aside};
 
-/// A recording with thread 2 and a segment of one page that task 1 has attached. The first event after it is
-/// line 7.
+/// Events after which task 1 has a thread, task 2, and has attached segment 5, which has one page. The first
+/// event of a test is line 7.
 const ATTACHED: &str = "6 0 1 N 2 1 10100
 7 0 1 shmget 0 1000 3c0 = 5
 8 0 1 shmat 5 0 0 = 30000 e1 x1
 9 0 1 mprotect 10000 1000 3 = 0 e1 x1
 ";
 
+/// Returns the planner and the plan of `ATTACHED` and `events`.
 fn attached(events: &str) -> (Planner, Segment) {
     let mut planner = planner(&format!("{ATTACHED}{events}"));
     let segment = planner.next_segment().expect("something");
@@ -37,7 +42,7 @@ fn steps(segment: &Segment) -> Vec<String> {
 fn overlapping_calls_are_ordered_by_their_results() {
     let refused = "shmdt 30000 = -22";
     for (events, order) in [
-        // The removal begins before or after the call. The result of the call decides.
+        // The removal begins before or after the call, and overlaps it. The result of the call decides.
         ("20 0 2 shmctl 5 0 0 = 0 x10\n25 0 1 remap_file_pages 30000 1000 0 0 0 = -22 e1 x9\n", true),
         ("20 0 2 shmctl 5 0 0 = 0 x10\n25 0 1 remap_file_pages 30000 1000 0 0 0 = 0 e1 x9\n", false),
         ("20 0 1 remap_file_pages 30000 1000 0 0 0 = -22 e1 x20\n25 0 2 shmctl 5 100 0 = 0 x2\n", true),
@@ -58,7 +63,8 @@ fn overlapping_calls_are_ordered_by_their_results() {
     }
 }
 
-/// The removal finds no mapping and frees the segment before the call can map it again.
+/// The call unmaps the segment, the removal then finds no mapping and frees the segment, and the call cannot
+/// map it again (EIDRM).
 #[test]
 fn result_of_a_call_with_a_removal_in_it_is_not_compared() {
     let (planner, segment) = attached(
@@ -128,8 +134,8 @@ fn reused_identifier_is_a_new_segment() {
     assert_eq!(sizes, [Some(0x1000), Some(0x3000)]);
 }
 
-/// Before the removal, the segment's users have no order. After the removal, each user waits for the one
-/// before, in other address spaces too.
+/// Before the removal, steps that use the segment have no order. After the removal, each such step waits for
+/// the previous one, in other address spaces too.
 #[test]
 fn removed_segment_keeps_the_order_of_its_users() {
     let (_, segment) = attached(

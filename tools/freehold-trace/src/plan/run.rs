@@ -3,7 +3,12 @@
 //!
 //! This file decides *when* an event is planned. The steps of an event are in `events.rs` (faults, forks,
 //! execs, exits, snapshots) and `syscall.rs` (calls); the rules of the order are in `effect.rs` and
-//! `removals.rs`.
+//! `removals.rs`. `freehold-replay` calls [`Planner::next_segment`] until it returns `None`.
+//!
+//! Three queues contain events that were read and not planned: `Planner::waiting` (the event takes effect
+//! later), `Removals::held` (a refused call may belong to a later removal), and `Planner::held` (the event
+//! belongs to the next segment). At the end of the recording, and wherever the program is frozen,
+//! `next_segment` plans the events of the first two.
 
 use super::aside;
 use super::effect::{Waiting, event_span};
@@ -60,6 +65,8 @@ impl Planner {
         Some(segment)
     }
 
+    /// Plans `event` now: adds its steps, or notes its effect on later events. Fails if the snapshot of the
+    /// event cannot be read.
     pub(super) fn event(&mut self, event: Event) -> Result<(), ReadError> {
         let Event { line, task, .. } = event;
         if let Kind::Lost { events } = event.kind {
@@ -123,14 +130,15 @@ impl Planner {
                 self.exit(line, task);
                 self.kins.left_kin(&mut self.processes, task, leaves);
             }
-            // The exec's own line contains the snapshot.
+            // The line of the exec also names the snapshot, so the exec was planned with it.
             Kind::Snapshot { why: Why::Exec, .. } => {}
             Kind::Snapshot { id, why, process } => {
                 let snapshot = self.named(line, id)?;
                 self.snapshot(line, task, why, process, snapshot);
             }
             Kind::Signal { signal: SIGSEGV, code: SI_KERNEL } => {
-                // A kernel that has torn down the old address space ends the task with this signal.
+                // If an execve fails after the kernel has torn down the old address space, the kernel ends
+                // the task with this signal.
                 let own = self.processes.tasks.get_mut(&task).filter(|own| own.torn_down);
                 own.into_iter().for_each(|own| own.dies_in_exec = true);
             }
@@ -139,8 +147,8 @@ impl Planner {
         Ok(())
     }
 
-    /// Plans the faults of a failed execve of `task`: the program continues with the pages that the kernel
-    /// has read. If the call never returned, the task ends in the execve.
+    /// Plans the faults of a failed execve of `task`: the program continues, and its old address space has
+    /// the pages that the kernel has read. If the call never returned, the task ends in the execve.
     fn failed_exec(&mut self, task: u32, returned: Returned) {
         if returned == Returned::Never {
             self.processes.tasks.get_mut(&task).into_iter().for_each(|own| own.dies_in_exec = true);
@@ -154,12 +162,12 @@ impl Planner {
         self.end_exec(task).iter().for_each(|_| self.aside(aside::IN_EXEC));
     }
 
-    /// Takes the faults that the kernel had in the execve that has ended.
+    /// Returns the faults that the kernel took in the execve that has ended, and forgets them.
     fn end_exec(&mut self, task: u32) -> Vec<Fault> {
         self.processes.tasks.get_mut(&task).map(|own| std::mem::take(&mut own.in_exec)).unwrap_or_default()
     }
 
-    /// Returns snapshot `id`, which `line` names.
+    /// Reads snapshot `id`, which `line` names. Fails if the snapshot is missing.
     fn named(&mut self, line: u32, id: u32) -> Result<Snapshot, ReadError> {
         let snapshot = self.recording.snapshot(id)?.ok_or_else(|| self.recording.no_snapshot(line, id))?;
         self.builder.lines += snapshot.areas.len() + snapshot.pages.len();
@@ -178,7 +186,8 @@ impl Planner {
         }
     }
 
-    /// Ends a fault that was not resolved: with a signal, if the task's next event is a signal.
+    /// Ends an unresolved fault of the task at its next event. If that event is a signal, the fault raised
+    /// the signal.
     fn close_fault(&mut self, number: u32, next: &Kind) {
         let Some(task) = self.processes.tasks.get_mut(&number) else { return };
         let Some(index) = task.open_fault.take() else { return };
@@ -217,7 +226,7 @@ impl Planner {
             self.losses.under_way = self.losses.under_way.saturating_sub(1);
         } else {
             self.aside(aside::LOSSES);
-            // In a text by strace a loss is a single unreadable line, so that the loss ends at once.
+            // In strace output a loss is a single unreadable line, so that the loss ends at once.
             let ends = self.recording.format() != Format::Strace;
             self.losses.under_way = self.losses.under_way.saturating_add(ends.into());
         }
@@ -251,6 +260,7 @@ impl Planner {
         }
     }
 
+    /// Plans `event` now, and notes its times and its effect on forks beside it.
     fn plan(&mut self, event: Event) -> Result<(), ReadError> {
         self.builder.segment.events += 1;
         self.recorded.note(&event);
@@ -258,16 +268,16 @@ impl Planner {
         self.event(event)
     }
 
-    /// Returns true if all waiting events come before `event`, whatever their times: one of them belongs to
-    /// its task, or creates its task, or all tasks are stopped.
+    /// Returns true if all waiting events must be planned before `event`, whatever their times: one of them
+    /// belongs to the same task or may create the task, or all tasks are stopped.
     fn is_behind_all(&self, event: &Event) -> bool {
         let still = matches!(event.kind, Kind::Snapshot { .. } | Kind::Frozen { .. } | Kind::Lost { .. });
         let waits = || self.waiting.iter().any(|waiting| waiting.event.task == event.task);
         still || !self.processes.tasks.contains_key(&event.task) || waits()
     }
 
-    /// Plans a call at its place: after a removal for which it was refused, even if the recording has the
-    /// removal later.
+    /// Plans a call, or holds it if Linux may have refused it because of a removal that the recording has
+    /// later. Also places removals that took effect before the call.
     pub(super) fn call_in_turn(&mut self, line: u32, task: u32, call: Call, when: When) {
         if let Some(segment) = self.waits_for_removal(task, &call) {
             self.removals.held.push(PendingCall { line, task, call, segment, until: when.to });
@@ -282,8 +292,8 @@ impl Planner {
         }
     }
 
-    /// Plans the held calls for which no removal was recorded in time: calls that `task` made, and calls that
-    /// returned before `time`.
+    /// Plans the held calls for which no removal was read in time: those of `task`, and those that returned
+    /// before `time`.
     pub(super) fn release(&mut self, task: u32, time: u64) {
         if self.removals.held.is_empty() {
             return;
@@ -298,6 +308,8 @@ impl Planner {
         self.release(0, u64::MAX);
     }
 
+    /// Notes a removal of a segment, which `when` covers. Places older removals that nothing has placed, and
+    /// plans the held calls that this removal explains.
     fn note_removal(&mut self, line: u32, task: u32, segment: u64, when: When) {
         let followed =
             self.files.segments.contains_key(&segment) && !self.removals.outside.contains(&segment);

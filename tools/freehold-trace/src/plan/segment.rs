@@ -1,9 +1,11 @@
 //! The segment that is being built: its steps, and the waits of each.
 //!
-//! [`SegmentBuilder`] belongs to the planner. A step is pushed in three actions: functions of the planner
-//! gather the stamps of earlier steps in `waits`, `push` drops waits that earlier waits imply, and adds the
-//! step. `run.rs` ends the segment when it is full, and starts the next one: all tasks finish a segment
-//! before the next begins, so waits never cross segments.
+//! [`SegmentBuilder`] belongs to the planner. Adding a step takes two actions: functions of the planner first
+//! gather the stamps of earlier steps in `waits`; `push` then adds the step, with those waits that earlier
+//! waits of the task do not imply. `run.rs` ends the segment when it is full, and starts the next one: all
+//! tasks finish a segment before the next begins, so waits never cross segments. The maximum sizes below
+//! bound the memory of a plan; the tests `segments_are_bounded_and_end_at_a_freeze` and
+//! `waits_of_many_tasks_grow_linearly` (`tests.rs`) check them.
 
 use super::order::Stamp;
 use super::processes::Processes;
@@ -13,9 +15,10 @@ use std::collections::hash_map::Entry;
 
 /// Maximum number of steps of a segment.
 pub const SEGMENT: usize = 1 << 20;
-/// Number of additional steps while the end of a fault is not known yet.
+/// Number of steps that a segment may additionally have while the end of a fault is not known, or a call is
+/// held.
 const SLACK: usize = 1 << 10;
-/// A segment also ends when it has this many times as many waits as the maximum number of steps.
+/// A segment also ends when its number of waits is this multiple of the maximum number of steps.
 const WAITS: usize = 8;
 /// A segment also ends when its snapshots have this many lines.
 const LINES: usize = 1 << 21;
@@ -23,7 +26,7 @@ const LINES: usize = 1 << 21;
 /// Builds a segment.
 #[derive(Default)]
 pub(super) struct SegmentBuilder {
-    /// The segment so far. The steps are in `Task::steps` until the end.
+    /// The segment so far. Until the segment ends, its steps are in `Task::steps`.
     pub(super) segment: Segment,
     /// Maximum number of steps of a segment.
     pub(super) limit: usize,
@@ -35,7 +38,7 @@ pub(super) struct SegmentBuilder {
     pub(super) lines: usize,
     /// Tasks with steps in the segment.
     active: Vec<u32>,
-    /// The steps that the next step waits for.
+    /// The gathered waits of the next step.
     pub(super) waits: Vec<Stamp>,
 }
 
@@ -45,15 +48,15 @@ impl SegmentBuilder {
         SegmentBuilder { limit, ..SegmentBuilder::default() }
     }
 
-    /// Returns true if the segment has reached its maximum size. `holds` is true while the
-    /// planner holds back a call whose position in the order is not known yet.
+    /// Returns true if the segment has reached its maximum size. `holds` is true while a call is held, whose
+    /// place in the order is not known yet.
     pub(super) fn is_full(&self, holds: bool) -> bool {
-        // The next event of the task determines the end of a fault.
+        // The next event of the task shows the end of a fault, and must be in the same segment.
         let limit = if self.open_faults > 0 || holds { self.limit + SLACK } else { self.limit };
         self.steps >= limit || self.segment.waits.len() / WAITS >= self.limit || self.lines >= LINES
     }
 
-    /// Adds a step of `task`, which waits for the steps in `waits`.
+    /// Adds a step of `task`, which waits for the steps in `waits`, and empties `waits`.
     pub(super) fn push(&mut self, processes: &mut Processes, task: u32, line: u32, what: StepKind) {
         let from = self.segment.waits.len() as u32;
         let mut waits = std::mem::take(&mut self.waits);
@@ -79,7 +82,8 @@ impl SegmentBuilder {
         if other == Stamp::START || other.task == task {
             return;
         }
-        // Steps of an earlier segment are done. If the task was forgotten, all its steps are done.
+        // Steps of an earlier segment are done. A task that is not in the table has ended in an earlier
+        // segment.
         if processes.tasks.get(&other.task).is_none_or(|other_task| other.index < other_task.first) {
             return;
         }
@@ -92,8 +96,8 @@ impl SegmentBuilder {
         self.segment.waits.push(other);
     }
 
-    /// Returns the segment and the number of faults without an end. Returns `None` if the segment has no
-    /// events.
+    /// Ends the segment. Returns it, with the number of faults whose end was not read. Returns `None` if the
+    /// segment has no events.
     pub(super) fn finish(&mut self, processes: &mut Processes) -> Option<(Segment, usize)> {
         let mut segment = std::mem::take(&mut self.segment);
         if segment.events == 0 {

@@ -1,9 +1,11 @@
-//! The planner's model of one address space, and the effect of a call on it, as data.
+//! The planner's model of one address space ([`Space`]), the addresses that a call concerns ([`Reach`]), and
+//! the data of a call that is applied to the model ([`AppliedCall`]).
 //!
 //! A planner has one [`Space`] per address space, in `Processes::spaces`. [`Space`] combines the VMAs
 //! (`area.rs`), the order of steps (`order.rs`), and the addresses whose mappings are known
 //! (`address_set.rs`, `unknown.rs`). The other files of the folder add its operations: `calls.rs`,
-//! `mremap.rs`, `touch.rs`, `registered.rs` and `bytes.rs`.
+//! `mremap.rs`, `touch.rs`, `registered.rs`, `unknown.rs` and `bytes.rs`. The model must follow Linux exactly
+//! where the recording shows the mappings; where it does not, the model records what is unknown or doubtful.
 
 use super::address_set::AddressSet;
 use super::area::Areas;
@@ -31,52 +33,55 @@ pub(super) type Forks = VecDeque<(u64, u32)>;
 pub(crate) struct Space {
     /// The VMAs.
     pub(crate) areas: Areas,
-    /// The last steps that changed each address, for which later steps wait.
+    /// The last steps at each address, for which later steps wait.
     pub(crate) order: Order,
-    /// Start and end of the heap, known after the first brk.
+    /// Start and end of the heap in bytes, known after the first brk.
     pub(crate) heap: Option<(u64, u64)>,
     /// Flags that mlockall and `PR_SET_MEMORY_MERGE` add to new mappings.
     pub(crate) future: u32,
     /// Tasks that run in the address space.
     pub(crate) members: Vec<u32>,
-    /// The last call that changed the set of free addresses.
+    /// The last call that changed the set of free addresses, if such calls keep their order
+    /// (`Space::keep_order`).
     pub(crate) layout: Stamp,
     /// Addresses whose mappings recorded calls determine. All other addresses are *unknown*. `None` if a
-    /// snapshot shows the whole address space at its start, so that no address is unknown.
+    /// snapshot shows the whole address space at its start: no address is unknown then.
     pub(crate) known_ranges: Option<AddressSet>,
-    /// Addresses outside `known_ranges` that must be mapped, because a call on them succeeded.
+    /// *Assumed* memory: addresses outside `known_ranges` that must be mapped, because a call on them
+    /// succeeded.
     pub(crate) assumed: AddressSet,
-    /// True if there is or was a mapping that grows downwards without a call.
+    /// True if the address space has or had a mapping that grows downwards, which faults extend without a
+    /// call.
     pub(crate) grows: bool,
     /// Addresses to which such mappings may have grown.
     pub(crate) grown: AddressSet,
-    /// Bytes that recorded calls wrote.
+    /// Addresses of bytes that recorded calls wrote and that are still there (`bytes.rs`).
     pub(crate) written: AddressSet,
-    /// Addresses where memory may or may not be locked.
+    /// Addresses where it is unknown whether memory is locked.
     pub(crate) locks: AddressSet,
     /// True if the number of locked pages is unknown.
     pub(crate) doubts_locked: bool,
-    /// Addresses that were mapped when a call began that may have freed them, while a later call in the plan
-    /// overlaps it.
+    /// Addresses that were mapped when the plan reached a call that overlaps a later call in time. If the
+    /// later call received these addresses, the earlier call had freed them before.
     pub(crate) awaited: AddressSet,
     /// True if ranges may be registered with a userfaultfd, because the process has created one.
     pub(crate) has_userfaultfd: bool,
     /// The known userfaultfds of the process, with the features of `UFFDIO_API`.
     pub(crate) features: BTreeMap<u32, u64>,
-    /// True if the registrations may differ from those of the model.
+    /// True if registrations are doubtful: they may differ from those of the model.
     pub(crate) doubts_userfaultfd: bool,
-    /// The limits that the replay has set.
+    /// The limits that the plan has set on the address space.
     pub(crate) limits: KnownLimits,
-    /// Forks of the address space whose end the recording does not contain.
+    /// Recent forks of the address space whose times of locks are not recorded (`overlaps.rs`).
     pub(crate) forks: Forks,
-    /// The number of the address space's [`Kin`](super::kin::Kin); 0 if it shares no huge pages.
+    /// The number of the address space's kin (`kin.rs`). 0 if it shares no huge pages.
     pub(crate) kin: u32,
 }
 
-/// The addresses that a call concerns.
+/// The *reach* of a call: the addresses that the call concerns. It decides for which steps the call waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// The VMAs in these ranges and adjacent to them.
+    /// The VMAs in these two ranges and adjacent to them. A range may be empty.
     Vmas([Range<u64>; 2]),
     /// The pages in this range. VMAs do not change.
     Pages(Range<u64>),
@@ -100,7 +105,7 @@ pub(crate) struct AppliedCall<'c> {
     pub(crate) userfaultfd: Option<u32>,
     /// The step of the call.
     pub(crate) stamp: Stamp,
-    /// Number of families of anonymous pages so far.
+    /// The highest number of a family of anonymous pages so far.
     pub(crate) families: &'c mut u32,
 }
 
@@ -127,7 +132,8 @@ pub(super) fn replaces(call: &Call) -> bool {
     call.name == CallName::Mmap && call.args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED
 }
 
-/// Returns true if the call may change the set of free addresses, or be given free addresses.
+/// Returns true if the call may change the set of free addresses, or receive addresses that the kernel
+/// chooses.
 pub(super) fn changes_layout(name: CallName) -> bool {
     matches!(
         name,
@@ -142,8 +148,9 @@ pub(super) fn changes_layout(name: CallName) -> bool {
 }
 
 impl Space {
-    /// Returns true if exactly one task runs in the address space. The steps of tasks that have left are then
-    /// moved to `scratch`, and later steps need not wait for them.
+    /// Returns true if exactly one task runs in the address space. If so, moves the last steps of the tasks
+    /// that have left to `scratch`, which has the waits of the next step: later steps need not wait for them
+    /// again.
     pub(crate) fn is_alone(&mut self, scratch: &mut Vec<Stamp>) -> bool {
         let alone = self.members.len() == 1;
         if alone {

@@ -1,8 +1,10 @@
-//! The data types of a plan: segments, tasks, steps, calls and files. The planner creates them, and a replay
-//! reads them.
+//! The data types of a plan: segments, tasks, steps, calls and files. The planner creates them, and
+//! `freehold-replay` reads them.
 //!
 //! A step contains everything that the replay needs to make the step and to compare its answer, so a replay
-//! does not read the events of the recording.
+//! does not read the events of the recording. A new kind of step needs a variant of [`StepKind`] here and an
+//! arm in `freehold-replay/src/perform.rs`. The words *unsure*, *doubtful* and *assumed* have the meaning in
+//! the table of terms in `plan/mod.rs`.
 
 pub use super::descriptors::Access;
 use super::order::Stamp;
@@ -15,9 +17,9 @@ use std::ops::Range;
 pub struct Segment {
     /// The tasks with steps in this segment, in ascending order.
     pub tasks: Vec<TaskSteps>,
-    /// The waits to which `Step::waits` refers.
+    /// The waits of all steps: [`Step::waits`] is a range of this list.
     pub waits: Vec<Stamp>,
-    /// The files that are new since the last segment.
+    /// The files and System V segments that are new since the last segment.
     pub files: Vec<PlanFile>,
     /// Snapshots of frozen processes, to be compared after all steps.
     pub frozen: Vec<Frozen>,
@@ -49,12 +51,13 @@ pub struct TaskSteps {
     pub runs: bool,
 }
 
-/// A mapped file or segment. If a number occurs again, it is a memfd whose path is known now.
+/// A mapped file or System V segment. If a number occurs a second time, the file is a memfd whose path is
+/// known only now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanFile {
     /// The number in the plan.
     pub id: u32,
-    /// The path.
+    /// The path, or the name that Linux shows for a memfd or System V segment.
     pub path: String,
     /// The size in bytes, if known.
     pub size: Option<u64>,
@@ -64,7 +67,7 @@ pub struct PlanFile {
     pub huge: Option<u64>,
     /// The huge-page policy of the file system, if the file is known to be on a mounted tmpfs.
     pub tmpfs: Option<TmpfsHuge>,
-    /// The length in bytes at the creation, if every change of the length is recorded.
+    /// The length in bytes at the creation of the file, if the recording contains every change of the length.
     pub length: Option<u64>,
     /// The flags of memfd_create, if that call created the file.
     pub memfd: Option<u64>,
@@ -83,7 +86,7 @@ impl PlanFile {
 pub struct Step {
     /// Line of the recording.
     pub line: u32,
-    /// The steps that must be done before, as a range of `Segment::waits`.
+    /// The steps of other tasks that must be done before this step, as a range of [`Segment::waits`].
     pub waits: Range<u32>,
     /// The action.
     pub what: StepKind,
@@ -109,9 +112,9 @@ pub enum StepKind {
         child: u32,
         /// True if the new task shares the address space; otherwise it gets a copy.
         shares: bool,
-        /// Pages that the copy may or may not contain.
+        /// Pages that are unsure in the copy: the recording does not show whether the copy contains them.
         unsure: Vec<Range<u64>>,
-        /// True if the copy may also inherit registrations with userfaultfds.
+        /// True if the copy may inherit registrations with userfaultfds.
         copies_registrations: bool,
     },
     /// Gives the process a new address space.
@@ -127,7 +130,7 @@ pub enum StepKind {
         /// The length in bytes, or `None` if it is unknown from now on.
         bytes: Option<u64>,
     },
-    /// Marks pages of a file as possibly removed.
+    /// Marks the pages of a file as doubtful: something unrecorded may have removed them.
     Doubt {
         /// The number of the file in the plan.
         file: u32,
@@ -144,25 +147,29 @@ pub enum StepKind {
         /// A task of the userfaultfd's address space.
         task: u32,
     },
-    /// Marks a property of the address space as not determined by the recording.
+    /// Marks pages of the address space as unsure.
     Unsure(Unsure),
     /// Sets the resource limits of the address space. Unknown limits are set to unlimited.
     Limits(KnownLimits),
-    /// Maps anonymous memory that was mapped before the recording began, as a later call shows.
+    /// Maps anonymous memory at *assumed* addresses: a later call shows that memory was mapped there before
+    /// the recording began.
     Assume(Range<u64>),
-    /// Makes the part executable that a brk has just added to the heap.
+    /// Makes this part of the heap executable, which a brk has just added.
     Execute(Range<u64>),
-    /// Unmaps memory at addresses of unknown contents, which a later call found free.
+    /// Unmaps addresses: unknown memory that a later call found free, or memory that Linux unmapped although
+    /// it refused a call.
     Clear(Range<u64>),
 }
 
-/// Pages with a property that the recording does not determine, because it does not determine the order of
-/// two events.
+/// Unsure pages: the recording does not determine one of their properties, because it does not determine the
+/// order of two events. A comparison with a snapshot skips that property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsure {
-    /// Pages that may or may not be present: another task mapped or unmapped them during a fork.
+    /// Pages that may or may not be present: another task mapped or unmapped them while a fork copied the
+    /// address space.
     Pages(Range<u64>),
-    /// Pages that may or may not be a huge page: another address space unmapped it at the time of a store.
+    /// Pages that may or may not be a huge page: another address space unmapped the huge page at the time of
+    /// a store.
     Size(Range<u64>),
 }
 
@@ -173,9 +180,9 @@ pub enum Ends {
     Resolved,
     /// The fault raised this signal with this code.
     Signal(u8, i32),
-    /// The fault was interrupted. The replay does not repeat the fault.
+    /// The recording does not show how the fault ended. The replay does not make the fault.
     Interrupted,
-    /// The kernel needed the page for a call, and the fault failed.
+    /// The kernel took the fault for a call, and the fault failed.
     Refused,
 }
 
@@ -184,11 +191,12 @@ pub enum Ends {
 pub enum Start {
     /// The snapshot shows the address space.
     Shown(Snapshot),
-    /// The contents are unknown. Steps of the plan map memory before the calls that need it.
+    /// All addresses are unknown. Steps of the plan map memory before the calls that need it
+    /// ([`StepKind::Assume`]).
     Unknown,
 }
 
-/// A call with the data that the plan adds.
+/// A call to replay, with the data that the plan adds.
 #[derive(Debug)]
 pub struct PlannedCall {
     /// The recorded call.
@@ -207,18 +215,19 @@ pub struct PlannedCall {
     pub stays_registered: Option<u32>,
     /// The start of the heap, if this is the first brk in the address space.
     pub heap: Option<u64>,
-    /// Memory of the process that process_vm_readv or process_vm_writev accesses, and that was mapped before
-    /// the recording began.
+    /// Assumed memory of the other process: ranges that process_vm_readv or process_vm_writev accesses, and
+    /// that were mapped before the recording began.
     pub assumed: Vec<Range<u64>>,
-    /// The addresses of the bytes read by process_vm_readv that recorded calls had written. The program may
-    /// have stored all other bytes itself.
+    /// The addresses of the bytes that process_vm_readv read and that recorded calls had written. Only these
+    /// bytes are compared: the program may have stored all others itself.
     pub written: Vec<Range<u64>>,
-    /// True if the contents of the address space at its start are unknown.
+    /// True if the address space has unknown addresses, because its start is not recorded.
     pub partly: bool,
     /// True if the call may move another number of bytes in the replay, because some of the memory is
-    /// unknown.
+    /// unknown. A different number is then set aside instead of reported.
     pub doubtful: bool,
-    /// True if the result depends on memory whose contents the recording does not show.
+    /// True if the result is unsure, because it depends on unknown memory or on an unrecorded process. The
+    /// replay makes the call and does not compare the result.
     pub unsure: bool,
 }
 

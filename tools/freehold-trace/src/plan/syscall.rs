@@ -9,11 +9,14 @@
 //! 2. A call that the replay cannot check is *set aside*: `reason_not_planned` returns the reason, the call
 //!    is counted under this reason (`aside.rs`), and no step is added.
 //! 3. `call_data` looks up the file, the segment and the page size of the call.
-//! 4. `plan_call` gathers the waits, adds the steps that the unknown memory needs (`unknown.rs`), applies
-//!    the call to the model (`calls.rs`), and adds the step of the call itself.
+//! 4. `plan_call` gathers the waits, adds the steps that unknown memory needs (`Planner::assume`,
+//!    `unknown.rs`), applies the call to the model (`calls.rs`), and adds the step of the call itself.
 //!
-//! The thread that plans owns the planner, so no locks are needed. A model is taken out of
-//! `Processes::spaces` while a call is planned, and every path must insert the model again.
+//! A model is taken out of `Processes::spaces` while a call is planned, and every path must insert the model
+//! again. Steps are pushed in the order: memory that is cleared or assumed, the call, memory that the call
+//! removed or moved. The stamp that the model gets is that of the last of these steps. A new call that the
+//! replay cannot check needs an arm in `reason_not_planned`. The tests are in `tests.rs` and
+//! `unknown_tests.rs`.
 
 use super::area::PAGE;
 use super::aside;
@@ -56,7 +59,7 @@ struct Position {
 /// A call, with the data from the recording's tables of files, segments and userfaultfds. The data does not
 /// depend on the contents of the address space.
 struct CallData {
-    /// The recorded call, with lengths rounded up to the page size of the file.
+    /// The recorded call, with the length rounded up to the page size of the file.
     call: Call,
     /// The number in the plan of the file that the call maps.
     file: Option<u32>,
@@ -66,14 +69,14 @@ struct CallData {
     segment: u64,
     /// The number in the plan of the userfaultfd, if the call registers memory with one.
     userfaultfd: Option<u32>,
-    /// True if the call maps huge pages from a pool.
+    /// True if the call maps or attaches huge pages of a pool.
     huge: bool,
     /// The range that the kernel unmapped although it refused the call (`refused.rs`).
     emptied: Option<Range<u64>>,
 }
 
 impl Planner {
-    /// Plans a call, or counts the call as set aside.
+    /// Plans a call, or counts the call as set aside. This is the entry of the file.
     pub(super) fn call(&mut self, line: u32, task: u32, call: Call) {
         self.shows_seals |= call.name == CallName::Mseal;
         if call.name == CallName::Personality {
@@ -148,8 +151,8 @@ impl Planner {
         Some(CallData { call, file, access, segment, userfaultfd, huge, emptied })
     }
 
-    /// Plans a call, with the steps before it that establish its memory, and the steps after it that remove
-    /// memory.
+    /// Plans a call, with the steps before it that clear or assume memory, and the steps after it that remove
+    /// or move memory.
     fn plan_call(&mut self, at: Position, about: CallData) {
         let stamp = self.stamp(at.task);
         self.gather_target(&about.call, at.space, at.task);
@@ -166,11 +169,12 @@ impl Planner {
         }
         let partly = space.known_ranges.is_some();
         let files = self.followed(&space, &reach, about.file);
-        // The steps for assumed memory have the same waits as the call.
+        // The waits are gathered before `assume` adds steps: the first step that is pushed gets them, and the
+        // later ones follow in the same task.
         let beside = space.gather(&reach, &mut self.builder.waits);
         let (unsure, before, mut after) = self.assume(&mut space, at, &about.call, &reach);
         if unsure && unknown::is_skipped_if_unsure(&about.call) {
-            // The range is unmapped, whatever was mapped there.
+            // The result is unsure, but the kernel certainly unmapped this range.
             if let Some(range) = &about.emptied {
                 space.note_unmapped(range, about.call.beside.is_empty());
                 space.note(&reach, beside, stamp);
@@ -180,7 +184,8 @@ impl Planner {
         }
         after.extend(about.emptied.clone().map(StepKind::Clear));
         after.extend(self.executable_heap(at.task, &about.call, &reach));
-        // A step that waits for the call also waits for the steps that belong to the call.
+        // The model gets the stamp of the last step that belongs to the call, so that later steps wait for
+        // all of them.
         let stamp = Stamp { index: stamp.index + before + after.len() as u32, ..stamp };
         files.into_iter().for_each(|file| self.files.lengths.uses(file, stamp, &mut self.builder.waits));
         let heap = first_heap(&mut space, &about.call);
@@ -196,8 +201,8 @@ impl Planner {
         after.into_iter().for_each(|what| self.push(at.task, at.line, what));
     }
 
-    /// Sets a call aside whose result depends on unknown memory. If the refused call unmapped a range, a step
-    /// of the plan unmaps the range.
+    /// Sets a refused call aside whose result depends on unknown memory. If Linux unmapped the range
+    /// `emptied` nevertheless, a step of the plan unmaps the range.
     fn skip_unsure_call(&mut self, at: Position, emptied: Option<Range<u64>>) {
         emptied.into_iter().for_each(|range| self.push(at.task, at.line, StepKind::Clear(range)));
         self.builder.waits.clear();
@@ -223,8 +228,7 @@ impl Planner {
             space.note_huge(call, *segment, stamp);
         }
         about.emptied.iter().for_each(|range| space.areas.unmap(range));
-        // Called after the effect of the call, because memory cannot grow into a range that the call has just
-        // mapped.
+        // Called after the effect of the call: memory cannot grow into a range that the call has just mapped.
         space.forget_growth();
         let unknown_segment = call.name == CallName::Shmat && self.is_unknown_segment(call.args[0]);
         if let Some(at) = call.returned.value().filter(|_| unknown_segment) {
@@ -233,8 +237,8 @@ impl Planner {
         space.forget_written(call, reach);
     }
 
-    /// Returns the call with the data that the plan adds, except for the data that only its address space
-    /// has. `unsure` is true if the result depends on unknown memory.
+    /// Returns the call with the data that the plan adds. The caller adds the data that comes from the model
+    /// of the caller's address space. `unsure` is true if the result depends on unknown memory.
     fn planned(&mut self, space: u32, about: CallData, unsure: bool) -> PlannedCall {
         let CallData { call, file, access, segment, userfaultfd, .. } = about;
         let partial = self.partial(&call, space);
@@ -275,9 +279,10 @@ impl Planner {
         self.push(at.task, at.line, StepKind::Clear(range));
     }
 
-    /// Returns true if a text by strace may lack the new address of a refused mremap. strace prints the last
-    /// argument only with MREMAP_FIXED. The kernel can refuse the call because of the argument without the
-    /// flag, too: with MREMAP_DONTUNMAP the argument is a hint, and for huge pages it must be aligned.
+    /// Returns true if strace output may lack the new address of a refused mremap. strace prints the last
+    /// argument only with MREMAP_FIXED. Without that flag, the argument may still be the reason of the
+    /// refusal: with MREMAP_DONTUNMAP the argument is a hint, and for huge pages the argument must be
+    /// aligned.
     fn hides_new_address(&self, call: &Call) -> bool {
         let [at, _, new, flags, to, _] = call.args;
         let shown = flags & MREMAP_FIXED != 0 || to != 0;
@@ -288,8 +293,8 @@ impl Planner {
             && self.recording.format() == Format::Strace
     }
 
-    /// Returns true if the recording does not show that the System V segment `id` exists. A text by strace
-    /// need not contain the shmget.
+    /// Returns true if the recording does not show that the System V segment `id` exists. strace output need
+    /// not contain the shmget.
     fn is_unknown_segment(&self, id: u64) -> bool {
         self.recording.format() == Format::Strace && !self.files.segments.contains_key(&id)
     }
@@ -305,9 +310,10 @@ impl Planner {
         }
     }
 
-    /// Adjusts the memory of an address space of unknown start to what the call found there. Returns whether
-    /// the result depends on unknown memory, the number of steps added before the call, and the steps to add
-    /// after it.
+    /// Adds steps that make unknown memory agree with what the call found: they clear addresses that were
+    /// free, and map *assumed* memory. Does nothing if no address is unknown. Returns three values: true if
+    /// the result of the call is unsure, the number of steps added before the call, and the steps to add
+    /// after the call.
     fn assume(
         &mut self,
         space: &mut Space,
@@ -342,9 +348,9 @@ impl Planner {
         (unsure, count, after.into_iter().filter(is_some).collect())
     }
 
-    /// Returns the reason why a call is set aside: one of the texts of `aside.rs`. Returns `None` for a call
-    /// that is planned. Also notes the first use of protection keys, and writes by process_vm_writev to
-    /// unknown addresses.
+    /// Returns the reason why a call is set aside, a text of `aside.rs`. Returns `None` for a call that is
+    /// planned. Also notes three facts for later: the first use of protection keys, a process_vm_writev whose
+    /// addresses are not recorded, and the properties of a System V segment.
     fn reason_not_planned(&mut self, call: &Call, userfaultfd: Option<u32>) -> Option<&'static str> {
         Some(match call.name {
             CallName::Prctl if call.args[0] == prctl::SET_VMA => aside::NAMES,
@@ -363,8 +369,8 @@ impl Planner {
                 aside::POLICY
             }
             CallName::Mremap if self.hides_new_address(call) => aside::UNSHOWN,
-            // A kernel that handles failing memory returns this error only for arguments that the plan can
-            // ignore.
+            // A kernel that handles failing memory returns EINVAL only for arguments with which the call has
+            // no effect.
             CallName::Madvise
                 if matches!(call.args[2], 100 | 101) && call.returned == Returned::Error(EINVAL) =>
             {
@@ -385,7 +391,8 @@ impl Planner {
                 let _ = self.files.mapped_file(&self.recording, 0, call);
                 aside::SHM
             }
-            // The permissions of segments, and the results of calls that overlap a removal, are not modelled.
+            // The engine does not check the permissions of segments, and the result of a shmat that overlaps
+            // a removal is not compared.
             CallName::Shmat if matches!(call.returned, Returned::Error(EACCES | EIDRM)) => aside::SHM,
             CallName::Shmat if call.returned.value().is_none() && self.is_unknown_segment(call.args[0]) => {
                 aside::SHM
@@ -397,8 +404,8 @@ impl Planner {
             {
                 return None;
             }
-            // The ranges are unknown. Pages were removed, and only from the caller: no other process accepts
-            // this advice.
+            // The ranges are not recorded. The call removed pages of the caller only: Linux does not accept
+            // this advice for another process.
             CallName::ProcessMadvise
                 if matches!(call.args[3], MADV_DONTNEED | MADV_DONTNEED_LOCKED)
                     && call.returned.value().is_some_and(|bytes| bytes > 0)
@@ -418,7 +425,8 @@ impl Planner {
             {
                 aside::OTHERS
             }
-            // The effect before the interruption remains, and must be applied.
+            // An interrupted mremap is planned: its effect before the interruption remains, and the model
+            // must apply it.
             CallName::Mremap => return None,
             _ if matches!(call.returned, Returned::Error(512..=516)) => aside::RESTARTED,
             _ => return None,
@@ -426,8 +434,8 @@ impl Planner {
     }
 }
 
-/// Returns the end of the heap if this is the first brk. A query with an unexpected result also counts as the
-/// first brk, because something unrecorded has moved the heap.
+/// Returns the end of the heap if this is the first brk. A query (`brk(0)`) with an unexpected result also
+/// counts as the first brk, because something unrecorded has moved the heap.
 fn first_heap(space: &mut Space, call: &Call) -> Option<u64> {
     let moved = |(_, end)| call.args[0] == 0 && call.returned.value() != Some(end);
     if call.name != CallName::Brk || !space.heap.is_none_or(moved) {
@@ -437,8 +445,8 @@ fn first_heap(space: &mut Space, call: &Call) -> Option<u64> {
     call.returned.value()
 }
 
-/// Returns true if the recorded kernel does not support a prctl or one of its flags: the kernel refused the
-/// call although its arguments are valid.
+/// Returns true if the recorded kernel does not support a prctl or one of its flags. The sign is that the
+/// kernel refused the call although its arguments are valid.
 fn is_unsupported_prctl(call: &Call) -> bool {
     let sound = match (call.args[0], &call.args[1..5]) {
         (prctl::SET_THP_DISABLE, [on, flags, 0, 0]) => *on != 0 && *flags == 2,

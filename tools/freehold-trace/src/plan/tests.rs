@@ -1,22 +1,32 @@
-//! Small recordings, and the order that their plans keep. Addresses are in pages of 0x1000.
+//! Tests the order that plans keep, with small recordings.
+//!
+//! A test writes the events of a recording as lines of `NAME.trace` (`docs/reference/trace-format.md`), plans
+//! them, and checks the steps with `waits`, which returns the waits of the step of one line. To add a case,
+//! write the events, and state which earlier steps must be among the waits: a missing wait is a defect, and
+//! an unneeded wait loses concurrency. `vmas_of_the_model_equal_those_of_snapshots` compares the planner's
+//! model with recorded snapshots. The other test files of the folder use the fixtures `planner`,
+//! `planner_of`, `second_planner` and `waits`. Addresses are in pages of 0x1000.
 
 use super::*;
 use crate::Recording;
 use std::fs;
 
-/// An exec of task 1 with two anonymous VMAs: 0x10000 to 0x20000, and one at 0x7f0000000000. The tests'
-/// events follow it.
+/// The snapshot of the exec with which each recording begins. Task 1 then has two anonymous VMAs: 0x10000 to
+/// 0x20000, and one of 4 MiB at 0x7f0000000000.
 const SNAP: &str = "# fhsnap 1 t
 @ 0 exec 1 5 6 1 t | /t | VmRSS:0
 10000-20000 rw-p 0 - | 0 | rdwrmrmwmeac
 7f0000000000-7f0000400000 rw-p 0 - | 0 | rdwrmrmwmeacnh
 ";
 
+/// Returns a planner of a recording of version 1 with these events after the exec. The first event is line 3
+/// of the file.
 pub(super) fn planner(events: &str) -> Planner {
     planner_of(1, events, "")
 }
 
-/// Plans `events` of a recording of this version, with further snapshots.
+/// Returns a planner of a recording of this version, with these events after the exec, and with further
+/// snapshots.
 pub(super) fn planner_of(version: u32, events: &str, snapshots: &str) -> Planner {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.trace");
@@ -34,6 +44,7 @@ pub(super) fn waits(segment: &Segment, line: u32) -> Vec<(u32, u32)> {
     waits.iter().map(|stamp| (stamp.task, stamp.index)).collect()
 }
 
+/// Returns the plan of a recording that fits into one segment.
 fn whole(events: &str) -> Segment {
     let mut planner = planner(events);
     let segment = planner.next_segment().expect("something");
@@ -76,7 +87,7 @@ fn munmap_waits_for_faults_in_its_range_and_later_mmaps_wait_for_it() {
 13 0 2 F 7f0000300000 4 x1
 ",
     );
-    // |--- task 2 faults ---|--- task 3 faults ---|: only the second range overlaps the munmap.
+    // Only the fault of task 3 is in the chunk of the munmap.
     assert_eq!(waits(&segment, 7), [(3, 0)]);
     // Faults are remembered per chunk, so that the fault in the chunk of the munmap still counts.
     assert_eq!(waits(&segment, 8), [(1, 3), (3, 0)]);
@@ -85,7 +96,7 @@ fn munmap_waits_for_faults_in_its_range_and_later_mmaps_wait_for_it() {
     assert_eq!(waits(&segment, 10), []);
 }
 
-/// A fault in a file maps at most 15 pages before its page and 15 pages after it.
+/// A fault in a file may map up to 15 pages before its page and up to 15 pages after it.
 ///
 /// ```text
 /// the file's pages      7  8 ........... 17 ........... 26  27
@@ -139,7 +150,7 @@ fn fork_waits_for_all_tasks_and_all_tasks_wait_for_the_fork() {
     );
     assert_eq!(waits(&segment, 7), [(2, 0), (3, 0)]);
     assert_eq!(waits(&segment, 8), [(1, 3)]);
-    // The child begins after the fork and has its own address space.
+    // The fork creates the child, which has its own address space, so its first step waits for nothing.
     assert_eq!(waits(&segment, 9), []);
     let child = segment.tasks.iter().find(|task| task.task == 4).expect("the child has steps");
     assert!(!child.runs);
@@ -216,7 +227,7 @@ fn whole_space_step_waits_only_for_recently_active_tasks() {
 12 0 3 mseal 0 0 0 = 0
 ",
     );
-    // Task 3 was created by the last step of task 1.
+    // Task 3 begins after the last step of task 1, which created it.
     assert_eq!(waits(&segment, 6), [(2, 0)]);
     let mut since = waits(&segment, 8);
     since.sort_unstable();
@@ -251,7 +262,7 @@ fn inherited_waits_of_many_tasks_are_bounded() {
     assert!(known <= 4 * 2 * many, "{known}");
 }
 
-/// The planner's model of VMAs is correct: it has the VMAs of every snapshot.
+/// The planner's model has the VMAs of every snapshot of a frozen program.
 #[test]
 fn vmas_of_the_model_equal_those_of_snapshots() {
     let mut compared = 0;
@@ -276,7 +287,8 @@ fn vmas_of_the_model_equal_those_of_snapshots() {
     assert!(compared > 0 || recordings().is_empty());
 }
 
-/// Returns the recordings of the repository, and small ones that may lie beside it.
+/// Returns the small recordings in the folder `recordings`, and those in `../shared/traces` if that folder
+/// exists.
 fn recordings() -> Vec<std::path::PathBuf> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folders = [root.join("recordings"), root.join("../shared/traces")];
@@ -292,7 +304,7 @@ fn recordings() -> Vec<std::path::PathBuf> {
     found
 }
 
-/// Returns a planner of a recording with descriptors (version 2). The first event is line 4 of the file.
+/// Returns a planner of a recording with descriptors (version 2). The first event is line 6 of the file.
 pub(super) fn second_planner(events: &str) -> Planner {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.trace");
@@ -303,11 +315,13 @@ pub(super) fn second_planner(events: &str) -> Planner {
     Planner::new(Recording::open(&path).expect("a recording"))
 }
 
+/// Returns the first segment of a plan made by `second_planner`.
 fn second(events: &str) -> Segment {
     second_planner(events).next_segment().expect("something")
 }
 
-/// Returns the planned calls with their file and its access mode, and the lengths that the plan sets.
+/// Returns the planned calls, each with its file and the access mode (read, write), and the lengths that the
+/// plan sets.
 fn on_files(segment: &Segment) -> Vec<String> {
     let show = |step: &Step| match &step.what {
         StepKind::Call(planned) => {
@@ -393,7 +407,7 @@ fn access_and_length_set_before_the_mmap_are_planned() {
             "mmap Some(2) Some((true, false))",
             // The open of this descriptor is not recorded.
             "mmap Some(1) None",
-            // The page is present, so that an unrecorded write has extended the file.
+            // The fault was resolved, so that an unrecorded write must have extended the file.
             "length 1 None",
         ]
     );
@@ -435,7 +449,7 @@ fn process_is_unknown_after_a_loss_until_an_exec() {
     assert_eq!(calls, [(1, 3), (2, 3)]);
 }
 
-/// Results that a machine without protection keys does not give.
+/// The calls in the first list have results that only a machine with protection keys gives.
 #[test]
 fn results_of_a_machine_with_protection_keys_are_detected() {
     let uses_keys = |call: &str| {
@@ -467,8 +481,8 @@ fn results_of_a_machine_with_protection_keys_are_detected() {
     }
 }
 
-/// A program that starts during a loss may have lost events of its own. Its contents are unknown until an
-/// exec after the end of the last overlapping loss.
+/// Events of a program may be missing if the program starts during a loss. Its address space is unknown until
+/// an exec after the end of the last overlapping loss.
 #[test]
 fn exec_during_a_loss_leaves_the_process_unknown() {
     let is_known = |before: &str, between: &str| {
@@ -489,7 +503,7 @@ fn exec_during_a_loss_leaves_the_process_unknown() {
     assert!(!is_known("what\n6 - - L 9\nwhat\n", ""));
 }
 
-/// The creation of a memfd is not a step, so that no step waits for it.
+/// A memfd_create is not a step, so that no step waits for it.
 #[test]
 fn mmap_of_a_memfd_does_not_wait_for_its_creator() {
     let segment = second(
@@ -516,8 +530,8 @@ fn descriptors_opened_before_an_exec_are_unknown_after_it() {
     assert_eq!(on_files(&segment), ["mmap Some(1) Some((true, true))", "mmap Some(1) None"]);
 }
 
-/// If a call with valid arguments is refused, the recorded kernel does not know the operation. Invalid
-/// arguments are refused by every kernel.
+/// If a prctl with valid arguments was refused, the recorded kernel does not know the operation. Every kernel
+/// refuses invalid arguments, so that such a call is planned.
 #[test]
 fn prctl_operations_unknown_to_the_recorded_kernel_are_set_aside() {
     let asked = |events: &str| {
@@ -536,8 +550,7 @@ fn prctl_operations_unknown_to_the_recorded_kernel_are_set_aside() {
     assert_eq!(asked("6 0 1 prctl f 1 0 0 0 = 0\n"), (0, 1), "an operation that does not concern memory");
 }
 
-/// A userfaultfd ends with its last descriptor, whichever task closes it. Until then its registrations keep
-/// neighbours from merging.
+/// A userfaultfd ends with its last descriptor. The step belongs to the task that closes the descriptor.
 #[test]
 fn userfaultfd_ends_with_its_last_descriptor() {
     let segment = second(
@@ -565,8 +578,8 @@ fn userfaultfd_ends_with_its_last_descriptor() {
     assert_eq!(shown, ["8 Some(1)", "9 Some(2)", "16 ends 2 of 1", "14 ends 1 of 1"]);
 }
 
-/// A change of limits is planned before the process next uses its memory, and only if a limit differs. All
-/// tasks wait for it.
+/// A change of limits becomes a step before the process next uses its memory, and only if a limit differs.
+/// Later steps of all tasks wait for that step.
 #[test]
 fn limits_are_set_before_the_first_step_that_needs_them() {
     let limits = "ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 1000";

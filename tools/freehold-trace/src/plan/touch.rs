@@ -1,9 +1,11 @@
-//! The steps that a step must wait for in its address space, and the notes that it leaves for later steps.
+//! The steps for which a step waits in its address space, and the notes that the step leaves for later steps.
 //!
-//! Each step on memory does three things in this order: it gathers the earlier steps that it must wait for
-//! (`gather`, `touch`), changes the model, and notes itself in [`Order`](super::order::Order) (`note`) so
-//! that later steps wait for it. `events.rs` and `syscall.rs` call these functions; the rules are in the
-//! table of `mod.rs`.
+//! For each step on memory the planner does three things in this order: it gathers the earlier steps for
+//! which the step waits (`gather`), changes the model, and notes the step in [`Order`](super::order::Order)
+//! (`note`) so that later steps wait for it. For a fault, `touch` does all three. `events.rs` and
+//! `syscall.rs` call these functions; the rules are in the table of `mod.rs`. If only one task runs in the
+//! address space, nothing is gathered or noted. A rule that changes here needs a test in `tests.rs` that
+//! checks the waits.
 
 use super::area::{PAGE, flag, page_of};
 use super::order::{CHUNK, Stamp};
@@ -15,11 +17,13 @@ use std::ops::Range;
 pub(super) const STACK_LIMIT: u64 = 8 << 20;
 /// Number of bytes before and after the page of a fault in which the fault may map pages of a file.
 pub(super) const AROUND: u64 = 15 * PAGE;
-/// Minimum number of free bytes below a stack.
+/// Minimum number of free bytes below a stack that grows, if the mapping below is accessible and is no stack.
 const STACK_GAP: u64 = 256 * PAGE;
 
 impl Space {
-    /// Adds the steps that a fault at `address` must wait for to `waits`, and applies the fault to the model.
+    /// Appends to `waits` the steps for which a fault at `address` waits, applies the fault to the model, and
+    /// notes step `stamp`. `write` is true for a store, and `families` is the highest number of a family so
+    /// far.
     pub(super) fn touch(
         &mut self,
         address: u64,
@@ -56,7 +60,7 @@ impl Space {
                 let first = page & !(CHUNK - 1);
                 waits.extend(self.order.changed(first..first.saturating_add(CHUNK)));
             }
-            // The fault may map the pages around its own.
+            // The fault may map the pages around its page.
             Some((range, _, _, _, true)) => {
                 let first = page.saturating_sub(AROUND).max(range.start);
                 waits.extend(self.order.changed(first..page.saturating_add(PAGE + AROUND).min(range.end)));
@@ -75,7 +79,9 @@ impl Space {
         self.order.note_fault(page, stamp);
     }
 
-    /// Adds the steps that a call must wait for to `waits`. Returns the VMAs that the call may merge with.
+    /// Appends to `waits` the steps for which a call with this reach waits. Returns the VMAs that overlap or
+    /// touch the reach, which the call may change or merge with. The caller passes this list, named `beside`,
+    /// to `note`.
     pub(super) fn gather(&mut self, reach: &Reach, waits: &mut Vec<Stamp>) -> Vec<Range<u64>> {
         let mut beside = Vec::new();
         if self.is_alone(waits) {
@@ -98,13 +104,13 @@ impl Space {
                 waits.extend(self.order.changed(range.clone()));
                 waits.extend(self.order.faulted(range));
             }
-            // The planner adds the steps of each task.
+            // For the whole address space, `Planner::gather_whole` adds the last step of each task.
             Reach::Whole => {}
         }
         beside
     }
 
-    /// Notes the changes of a call. `beside` is the result of `gather`.
+    /// Notes that step `stamp` changes the reach of a call. `beside` is the result of `gather`.
     pub(super) fn note(&mut self, reach: &Reach, beside: Vec<Range<u64>>, stamp: Stamp) {
         if self.members.len() == 1 {
             return;
@@ -115,7 +121,8 @@ impl Space {
                     self.order.note_change(range, stamp);
                     self.areas.touching(range).for_each(|(_, area)| area.last = stamp);
                 }
-                // The remains of a VMA that was cut or extended are at its old ends.
+                // If the call cut or extended a VMA, the parts that remain contain its old first or last
+                // address.
                 for at in beside.into_iter().flat_map(|range| [range.start, range.end - 1]) {
                     if let Some(area) = self.areas.find_mut(at) {
                         area.last = stamp;

@@ -1,8 +1,9 @@
 //! Calls that read or write the memory of another address space.
 //!
-//! The calls are process_vm_readv, process_vm_writev and process_madvise. The recording may not know the
-//! memory at either end, so this file says how much of the result a replay can compare. `syscall.rs` calls
-//! it for each such call, and stores the answer in the `PlannedCall`.
+//! The calls are process_vm_readv, process_vm_writev and process_madvise. The memory of the caller and of the
+//! other process may be unknown, so this file says how much of the result a replay can compare ([`Partial`]).
+//! It also makes the call wait for all steps in the other address space. `syscall.rs` calls it for each such
+//! call, and stores the answer in the `PlannedCall`. The bytes themselves are in `bytes.rs`.
 
 use super::address_set::AddressSet;
 use super::planner::Planner;
@@ -15,15 +16,16 @@ use std::ops::Range;
 pub(super) enum Partial {
     /// All of the memory is known.
     No,
-    /// The call did less than requested, perhaps because of unknown memory: its result is not compared.
+    /// The call did less than requested, perhaps because of unknown memory: its result is unsure, and is not
+    /// compared.
     Unsure,
-    /// The call may move another number of bytes in the replay.
+    /// The call may move another number of bytes in the replay, which is then no difference.
     Doubtful,
 }
 
 impl Planner {
-    /// Returns the degree to which a call depends on unknown memory: in the caller's address space, whose
-    /// memory at the start of the recording may be unknown, and in the other address space.
+    /// Returns the degree to which a call depends on unknown memory in the caller's address space, which has
+    /// this number, and in the other address space.
     pub(super) fn partial(&self, call: &Call, number: u32) -> Partial {
         let Some(about) = &call.transfer else { return Partial::No };
         let ranges_of = |space: Option<u32>| {
@@ -38,7 +40,7 @@ impl Planner {
             let known = ranges_of(Some(number)).is_none_or(is_known);
             return if short && !known { Partial::Unsure } else { Partial::No };
         }
-        // A local range that the recording shows by its bytes has address 0; its true address is unknown.
+        // strace shows the bytes of a local range instead of its address. Such a range has address 0 here.
         let known = |set: &AddressSet, &(at, len): &(u64, u64)| {
             at == 0 || set.missing(&span(at, len.saturating_add(at % PAGE))).is_empty()
         };
@@ -66,9 +68,8 @@ impl Planner {
         }
     }
 
-    /// Notes the bytes that a call moved from or to another address space. Returns two lists: the ranges
-    /// that must have been mapped before the recording began, and the ranges of read bytes that earlier
-    /// recorded calls had written.
+    /// Notes the bytes that a call moved from or to another address space. Returns two lists of ranges there:
+    /// assumed memory, and the read bytes that earlier recorded calls had written.
     pub(super) fn moved(&mut self, call: &Call) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
         let Some(transfer) = &call.transfer else { return Default::default() };
         self.shows_bytes |= call.name != CallName::ProcessMadvise;

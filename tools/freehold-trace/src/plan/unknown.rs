@@ -1,17 +1,22 @@
-//! Address spaces whose start is not recorded, as in a text by strace: the knowledge that each call adds.
+//! Address spaces whose start is not recorded, as in strace output: the knowledge that each call adds.
 //!
-//! The addresses whose mappings are known are in `Space::known_ranges`. Each recorded call and its result
-//! add knowledge:
+//! strace does not show which mappings exist after an execve. At first all addresses are *unknown*; the
+//! addresses whose mappings are known are in `Space::known_ranges`. Each recorded call and its result add
+//! knowledge:
 //!
 //! - A call that maps or unmaps memory determines its whole range.
-//! - Another call that succeeds shows that memory is mapped in its range, but not what kind of memory. Such
-//!   memory is *assumed*: later calls find the memory, and results that depend on it are not checked.
+//! - Another call that succeeds shows that memory is mapped in its range, but not which memory. Such memory
+//!   is *assumed*: the replay maps anonymous memory there. The addresses stay unknown, and results that
+//!   depend on them are *unsure*, which means that they are not compared.
 //! - A range that the kernel chose for a call was free.
 //! - Below a mapping that grows downwards, mappings change without a call.
 //!
 //! `syscall.rs` calls the functions `learn_*` before it applies a call to the model. [`Conclusions`] says
 //! which steps precede the call, and if the result of the call can be compared. In an address space that a
 //! snapshot shows from its start, the functions have no effect except on growth and locks.
+//!
+//! In case of doubt, mark addresses as unknown: too much knowledge leads to false differences, too little
+//! only to answers that are not compared. The tests (`unknown_tests.rs`) check single calls.
 
 use super::address_set::AddressSet;
 use super::area::{PAGE, flag};
@@ -29,26 +34,26 @@ const GAP: u64 = 1 << 20;
 /// The conclusions from a call and its result. The ranges become steps of the plan.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Conclusions {
-    /// True if the result depends on unknown memory.
+    /// True if the result of the call is unsure: it depends on unknown memory.
     pub(super) unsure: bool,
-    /// Ranges to unmap before the call.
+    /// Ranges to unmap before the call, because the call found them free.
     pub(super) cleared: Vec<Range<u64>>,
-    /// Ranges to map before the call.
+    /// Assumed memory: ranges to map before the call.
     pub(super) assumed: Vec<Range<u64>>,
-    /// Set if the call moved memory that may differ in the replay. The first range is unmapped after the
-    /// call. The second range is mapped after the call if it is not mapped.
+    /// Set if the call moved unknown memory, so that the call may fail in the replay. After the call, the
+    /// plan unmaps the first range, and maps the second range where nothing is mapped.
     pub(super) moved: Option<[Range<u64>; 2]>,
 }
 
-/// Returns true if a failed call is set aside when its result depends on unknown memory: the call might
-/// succeed in the replay, and then change known memory.
+/// Returns true if a failed call is not made when its result is unsure: the call might succeed in the replay,
+/// and then change known memory.
 pub(super) fn is_skipped_if_unsure(call: &Call) -> bool {
     let changes = matches!(call.name, CallName::Mmap | CallName::Mremap | CallName::Munmap | CallName::Shmat)
         || call.name == CallName::Ioctl;
     changes && matches!(call.returned, Returned::Error(1..512))
 }
 
-/// Returns the range that must have been mapped before the call, for the call to succeed.
+/// Returns the range that must have been mapped before the call if the call succeeded. May be empty.
 fn mapped_before(call: &Call, range: &Range<u64>) -> Range<u64> {
     let [_, old, new, ..] = call.args;
     let [old, new] = [old, new].map(|bytes| bytes.div_ceil(PAGE));
@@ -56,13 +61,15 @@ fn mapped_before(call: &Call, range: &Range<u64>) -> Range<u64> {
         CallName::Mmap | CallName::Munmap | CallName::Brk | CallName::Shmat => 0..0,
         // With the default policy, the call skips holes.
         CallName::Mbind if call.args[2] == 0 => 0..0,
-        // The rest of a range that does not grow may have holes or contain other VMAs.
+        // An mremap that does not grow the range examines only the first VMA: the rest may have holes or
+        // other VMAs.
         CallName::Mremap if new <= old || old == 0 => range.start..range.start.saturating_add(PAGE),
         _ => range.clone(),
     }
 }
 
-/// Returns the range that must have been free before the call, for the call to succeed.
+/// Returns the range that must have been free before the call, because the kernel gave it to the call. May be
+/// empty.
 fn free_before(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
     let [from, old, new, flags, ..] = call.args;
     let [old, new] = [old, new].map(|bytes| bytes.div_ceil(PAGE));
@@ -77,8 +84,8 @@ fn free_before(call: &Call, ranges: &[Range<u64>; 2]) -> Range<u64> {
     }
 }
 
-/// Returns true if Linux keeps a gap between the address that it chose for the call and memory above that
-/// grows downwards. Linux keeps no gap at fixed addresses.
+/// Returns true if Linux chose the address of the call so that a gap remains below memory that grows
+/// downwards. At fixed addresses Linux keeps no gap.
 fn keeps_gap(call: &Call) -> bool {
     match call.name {
         CallName::Mmap => call.args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE) == 0,
@@ -87,8 +94,8 @@ fn keeps_gap(call: &Call) -> bool {
     }
 }
 
-/// Returns true if the call may have locked memory: it failed at a hole, or after it had locked the whole
-/// range because a page was not available. Linux may also have refused the whole call because of a limit.
+/// Returns true if it is unknown which memory a failed call has locked. The call has locked the memory before
+/// a hole, or the whole range if a page was not available, or nothing if a limit was the reason.
 fn may_have_locked(call: &Call) -> bool {
     matches!(call.name, CallName::Mlock | CallName::Mlock2 | CallName::Mlockall)
         && call.returned == Returned::Error(ENOMEM)
@@ -106,11 +113,11 @@ fn depends_on_locks(call: &Call) -> bool {
     }
 }
 
-/// Returns true if an mremap of several VMAs may have moved the VMAs before the one that Linux refused. The
-/// mappings of the target are removed then.
+/// Returns true if a refused mremap of several VMAs may have moved some of them. Linux has then also removed
+/// the mappings of the target.
 ///
-/// Linux checks the arguments before it changes anything, with two exceptions: the tail of a shrinking
-/// mapping is already unmapped, and a later VMA may forbid the call.
+/// Linux checks the arguments before it changes anything, with two exceptions: Linux unmaps the tail of
+/// memory that shrinks before it moves the rest, and a VMA after the first may forbid the move.
 fn moved_in_part(call: &Call) -> bool {
     let [at, old, new, flags, to, _] = call.args;
     let sound = [at, to].iter().all(|addr| addr.is_multiple_of(PAGE)) && new != 0;
@@ -121,14 +128,14 @@ fn moved_in_part(call: &Call) -> bool {
 }
 
 impl Space {
-    /// Notes the knowledge that the result of a call on `ranges` adds about an address space of unknown
-    /// start. Returns the conclusions for the plan.
+    /// Notes what the result of a call on `ranges` shows about unknown addresses. Returns the conclusions for
+    /// the plan.
     pub(super) fn learn_from_call(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> Conclusions {
         self.grows |= call.name == CallName::Mmap && call.args[3] & MAP_GROWSDOWN != 0;
         self.forget_growth();
         let Some(known_ranges) = &self.known_ranges else { return Conclusions::default() };
         let [mut source, target] = ranges.clone();
-        // A length of zero makes a second mapping of the same shared memory.
+        // An mremap with an old length of zero makes a second mapping of the same shared memory.
         let copies = call.name == CallName::Mremap && call.args[1] == 0;
         if copies {
             source.end = source.start.saturating_add(PAGE);
@@ -149,7 +156,8 @@ impl Space {
             let unsure = unsure || target;
             let protects = matches!(call.name, CallName::Mprotect | CallName::PkeyMprotect);
             if unsure && protects && call.returned == Returned::Error(ENOMEM) {
-                // The call may have stopped at any hole, or may have continued.
+                // The call stopped at a hole, and may have changed everything below it. It is unknown where
+                // the hole was.
                 self.mark_unknown(&source);
             }
             if (unsure || limit) && moved_in_part(call) {
@@ -186,9 +194,9 @@ impl Space {
         Conclusions { unsure, cleared, assumed, moved }
     }
 
-    /// Returns the unmapped parts of memory that grows downwards, if Linux has chosen an address closer below
-    /// that memory than the gap allows. In that case the memory above has been unmapped, or
-    /// unknown memory lies between.
+    /// Returns parts of memory that grows downwards which Linux must have unmapped, to be cleared. Linux has
+    /// then chosen an address closer below that memory than the gap allows: either the lower part of the
+    /// memory is unmapped, or unknown memory lies between. Returns `None` if the gap was kept.
     fn near_above(&self, call: &Call, ranges: &[Range<u64>; 2]) -> Option<Vec<Range<u64>>> {
         let known_ranges = self.known_ranges.as_ref().filter(|_| self.grows && keeps_gap(call))?;
         let end = free_before(call, ranges).end;
@@ -202,10 +210,12 @@ impl Space {
         (!gone.is_empty() || !known_ranges.missing(&between).is_empty()).then_some(gone)
     }
 
-    /// Notes the unknown effects of calls that overlapped this one, and that precede or follow it in the
-    /// plan. Returns true if the call's own result depends on the order.
+    /// Notes that the effects of calls beside this one in time (`Call::beside`) are unknown. Such a call may
+    /// be earlier or later in the plan. Returns true if the result of this call depends on the order and is
+    /// therefore unsure.
     ///
-    /// One order is certain: mapped memory is unmapped before the kernel gives the range to another call.
+    /// One order is certain: if the kernel gave this call a range that another call unmapped, the other call
+    /// came first.
     pub(super) fn learn_from_overlaps(&mut self, call: &Call, ranges: &[Range<u64>; 2]) -> bool {
         let Some(known_ranges) = &mut self.known_ranges else { return false };
         let given = free_before(call, ranges);
@@ -249,8 +259,8 @@ impl Space {
                 self.locks.remove(source);
             }
             CallName::Mremap if succeeded && call.args[3] & MREMAP_DONTUNMAP != 0 => {
-                // The remaining VMA is unlocked. Page faults decide whether the new VMA merges with the
-                // remaining one.
+                // The VMA that stays at the source is unlocked. Page faults, which are not recorded, decide
+                // if the new VMA merges with it.
                 let whole = self.areas.find(source.start).map(|(start, area)| start..area.end);
                 self.locks.add(whole.unwrap_or(source.clone()));
                 self.locks.add(target.clone());
@@ -276,7 +286,8 @@ impl Space {
                 .is_some_and(|known_ranges| !known_ranges.missing(&answer).is_empty())
     }
 
-    /// Notes a successful mremap. `unknown` is true if a part of the source is unknown.
+    /// Notes the knowledge that a successful mremap adds. `unknown` is true if a part of the source is
+    /// unknown.
     fn learn_move(&mut self, call: &Call, [source, target]: [&Range<u64>; 2], unknown: bool) {
         if !unknown {
             self.mark_known(source);
@@ -292,7 +303,7 @@ impl Space {
         self.assume_mapped(target);
     }
 
-    /// Marks a range as mapped with memory of unknown kind.
+    /// Marks a range as unknown and assumed.
     fn assume_mapped(&mut self, range: &Range<u64>) {
         self.mark_unknown(range);
         self.assumed.add(range.clone());
@@ -308,15 +319,15 @@ impl Space {
         }
     }
 
-    /// Marks the addresses from `at` to the next VMA as unknown, because memory of unknown length begins at
-    /// `at`.
+    /// Marks the addresses from `at` to the next VMA as unknown, because a mapping of unknown length reaches
+    /// to `at` or further.
     pub(super) fn mark_unknown_from(&mut self, at: u64) {
         let next = self.areas.iter().map(|(start, _)| start).find(|start| *start > at);
         self.mark_unknown(&(at..next.unwrap_or(u64::MAX)));
     }
 
-    /// Notes that a range was unmapped. `certain` is true if no other call can have mapped memory there
-    /// since.
+    /// Notes that a range was unmapped. `certain` is true if no overlapping call can have mapped memory there
+    /// afterwards.
     pub(super) fn note_unmapped(&mut self, range: &Range<u64>, certain: bool) {
         self.areas.unmap(range);
         if certain {
@@ -324,7 +335,7 @@ impl Space {
         }
     }
 
-    /// Marks the mappings of a range as known: the model has them.
+    /// Marks a range as known: the model has exactly its mappings.
     fn mark_known(&mut self, range: &Range<u64>) {
         if let Some(known_ranges) = &mut self.known_ranges {
             known_ranges.add(range.clone());
@@ -333,8 +344,9 @@ impl Space {
         }
     }
 
-    /// Marks addresses as unknown at which memory that grows downwards may be: from each mapping that grows
-    /// downwards, and from each range into which memory may have grown, down to the next known memory.
+    /// Marks the addresses as unknown into which memory may have grown downwards. These addresses reach from
+    /// each mapping that grows downwards, and from each range into which memory may already have grown, down
+    /// to the next known mapping.
     pub(super) fn forget_growth(&mut self) {
         let Some(known_ranges) = self.known_ranges.as_mut().filter(|_| self.grows) else { return };
         let mut below = 0;

@@ -1,4 +1,8 @@
 //! Tests the knowledge that calls add about an address space of unknown start (`unknown.rs`).
+//!
+//! A test begins with an address space in which all addresses are unknown, passes calls with their results to
+//! the functions `learn_*`, and checks the [`Conclusions`]: is the result unsure, and which ranges does the
+//! plan clear or assume? A later call on the same range shows if the range is known now.
 
 use super::*;
 use crate::plan::address_set::AddressSet;
@@ -8,6 +12,7 @@ fn call(name: CallName, args: [u64; 6], returned: Returned) -> Call {
     Call { name, args, returned, file: None, transfer: None, beside: Vec::new() }
 }
 
+/// Returns an address space in which all addresses are unknown.
 fn space() -> Space {
     Space { known_ranges: Some(AddressSet::default()), ..Space::default() }
 }
@@ -29,7 +34,7 @@ fn successful_call_shows_that_memory_is_mapped() {
             ..Conclusions::default()
         }
     );
-    // The contents stay unknown, but the memory is already mapped.
+    // The addresses stay unknown, but the plan has already mapped assumed memory there.
     let again = space.learn_from_call(&protect, &[0x1000..0x3000, 0..0]);
     assert_eq!(again, Conclusions { unsure: true, ..Conclusions::default() });
     let unmap = call(CallName::Munmap, [0x1000, 0x2000, 0, 0, 0, 0], OK);
@@ -70,7 +75,7 @@ fn mremap_shows_one_page() {
     assert!(!space.learn_from_call(&refused, &[0x1000..0x2000, 0..0]).unsure);
 }
 
-/// Some of the VMAs may have moved before Linux refused the next one.
+/// Linux may have moved some of the VMAs before it refused the next one.
 #[test]
 fn failed_move_of_several_vmas_leaves_both_ranges_unknown() {
     let mut space = space();
@@ -91,7 +96,7 @@ fn call_refused_for_an_unknown_reason_is_not_replayed() {
     assert!(!is_skipped_if_unsure(&call(CallName::Mmap, [0; 6], OK)));
 }
 
-/// Page faults, which a text does not show, extend a mapping that grows downwards.
+/// Page faults, which strace does not show, extend a mapping that grows downwards.
 #[test]
 fn memory_below_a_growing_mapping_is_unknown() {
     let mut space = space();
@@ -103,17 +108,18 @@ fn memory_below_a_growing_mapping_is_unknown() {
     let refused = |from: u64| call(CallName::Mlock, [from, 0x1000, 0, 0, 0, 0], Returned::Error(12));
     assert!(space.learn_from_call(&refused(0x7000), &[0x7000..0x8000, 0..0]).unsure);
     assert!(!space.learn_from_call(&refused(0x8000), &[0x8000..0x9000, 0..0]).unsure);
-    // The memory that has grown stays and may grow further after the mapping is unmapped.
+    // Memory below the mapping that has grown out of it stays after the munmap, and may grow further.
     space.learn_from_call(&unmap, &[0x6000..0x9000, 0..0]);
     space.areas.unmap(&(0x6000..0x9000));
     assert!(space.learn_from_call(&refused(0x4000), &[0x4000..0x5000, 0..0]).unsure);
 }
 
+/// Returns `call` with one range that overlaps another call in time.
 fn beside(call: Call, range: Range<u64>, later: bool, locks: bool) -> Call {
     Call { beside: vec![Beside { range, later, locks }], ..call }
 }
 
-/// Two calls overlap, and one of them may have unmapped memory that the other concerns.
+/// Two calls overlap in time, and one of them may have unmapped memory that the other concerns.
 #[test]
 fn range_that_two_calls_change_concurrently_is_unknown() {
     let mut space = space();
@@ -131,7 +137,7 @@ fn range_that_two_calls_change_concurrently_is_unknown() {
     assert!(!space.learn_from_call(&lock, &[0x3000..0x4000, 0..0]).unsure);
 }
 
-/// The range that a call was given was unmapped before by an overlapping call. No other order is possible.
+/// An mmap received a range that an overlapping munmap freed. The munmap must have come first.
 #[test]
 fn range_that_is_unmapped_and_mapped_concurrently_is_known() {
     let mut space = space();
@@ -148,7 +154,7 @@ fn range_that_is_unmapped_and_mapped_concurrently_is_known() {
     assert!(!space.learn_from_call(&lock, &[0x1000..0x2000, 0..0]).unsure);
 }
 
-/// A refused mlock has locked the memory before a hole, or all memory, or none.
+/// A refused mlock may have locked the memory before a hole, or all memory, or none.
 #[test]
 fn possible_locks_make_dependent_results_unsure() {
     let mut space = space();

@@ -1,9 +1,12 @@
-//! The userfaultfds of processes: the userfaultfd of each descriptor, and its end. See `registered.rs`.
+//! The userfaultfds of processes: the userfaultfd of each descriptor, and its end.
 //!
 //! A program creates a userfaultfd by a call or by an ioctl of /dev/userfaultfd, and names its descriptor in
 //! later ioctls. This file maps descriptors to userfaultfds, so that `registered.rs` can note registrations,
 //! and adds the step that ends a userfaultfd when its last descriptor is closed. The table is
-//! [`Userfaultfds`](super::registered::Userfaultfds), a part of the planner.
+//! [`Userfaultfds`](super::registered::Userfaultfds), a part of the planner; `file_calls.rs`, `events.rs` and
+//! `syscall.rs` call this file. Registrations that may be missing make an address space doubtful
+//! (`Space::doubts_userfaultfd`): a refused move is then set aside. The tests are in `registered_tests.rs`
+//! and `tests.rs` (`userfaultfd_ends_with_its_last_descriptor`).
 
 use super::descriptors::Open;
 use super::planner::Planner;
@@ -26,7 +29,7 @@ impl Planner {
         }
     }
 
-    /// Notes the features that a UFFDIO_API has requested.
+    /// Notes the features that a UFFDIO_API has requested for a known userfaultfd.
     fn note_features(&mut self, task: u32, call: &Call) {
         self.userfaultfds.recorded = true;
         let [descriptor, _, _, features, ..] = call.args;
@@ -39,7 +42,7 @@ impl Planner {
         space.into_iter().for_each(|space| _ = space.features.insert(known, features));
     }
 
-    /// Adds the userfaultfd of a new descriptor.
+    /// Adds a userfaultfd of the task's address space, with this descriptor.
     fn new_userfaultfd(&mut self, task: u32, descriptor: u64) {
         let Some(number) = self.space_of(task) else { return };
         let Some(space) = self.processes.spaces.get_mut(&number) else { return };
@@ -52,7 +55,8 @@ impl Planner {
     }
 
     /// Returns the userfaultfd of an ioctl, if it is known and belongs to the caller's address space.
-    /// Otherwise, a successful call has changed registrations that the plan does not know.
+    /// Otherwise returns `None`; if the call succeeded, the registrations of the address spaces that it may
+    /// concern become doubtful.
     pub(super) fn userfaultfd_of(&mut self, task: u32, call: &Call) -> Option<u32> {
         if !self.recording.follows_descriptors() {
             return None;
@@ -71,9 +75,9 @@ impl Planner {
         None
     }
 
-    /// Returns true if a refused mremap is not planned. Linux refuses to move several VMAs at once if one is
-    /// registered with a userfaultfd, and not every recording shows the registrations. Linux may have moved
-    /// some VMAs before the refused one.
+    /// Returns true if a refused mremap is set aside because registrations are doubtful. Linux refuses to
+    /// move several VMAs at once if one is registered with a userfaultfd. Before it refused one of them,
+    /// Linux may have moved others, so both ranges become unknown.
     pub(super) fn passes_over_move(&mut self, space: u32, call: &Call) -> bool {
         let recorded = self.userfaultfds.recorded;
         let doubted =

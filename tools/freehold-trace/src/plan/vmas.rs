@@ -1,6 +1,9 @@
 //! The VMAs of one address space, for a reader that follows a recording and plans nothing.
 //!
-//! Calls have the same effect as on the planner's model. Memory of unknown contents is absent.
+//! The pictures of a recording (`freehold-replay/src/picture/`) use [`Vmas`]. Calls have the same effect as
+//! on the planner's model, because both use the same `Space`. Nothing is ordered here: all stamps are
+//! `Stamp::START`. Unknown memory is absent, and the identity of files does not matter. The tests are in
+//! `vmas_tests.rs`.
 
 use super::area::{Area, Purpose, flag, page_of};
 use super::calls::reach;
@@ -10,7 +13,7 @@ use super::touch::STACK_LIMIT;
 use crate::{Call, Snapshot};
 use std::ops::Range;
 
-/// The number of a file whose identity does not matter.
+/// The number of every file, because the identity of files does not matter here.
 const SOME_FILE: u32 = 0;
 /// The kernel's name of the file whose private mappings are anonymous memory.
 const ZEROES: &str = "/dev/zero";
@@ -38,8 +41,8 @@ pub struct Vma {
 }
 
 impl Vmas {
-    /// Replaces all VMAs by those of the kernel's list. Memory that was mapped as a stack stays a stack,
-    /// because the list does not show that property.
+    /// Replaces all VMAs by those of a snapshot. Memory that was mapped as a stack keeps that purpose,
+    /// because a snapshot does not show it.
     pub fn show(&mut self, snapshot: &Snapshot) {
         let old = std::mem::take(&mut self.space.areas);
         for shown in &snapshot.areas {
@@ -60,14 +63,15 @@ impl Vmas {
         }
     }
 
+    /// Inserts a copy of `area` at `range`, unless the range is empty.
     fn put(&mut self, range: Range<u64>, area: &Area) {
         if range.start < range.end {
             self.space.areas.put(range.start, Area { end: range.end, ..area.clone() });
         }
     }
 
-    /// Applies a call. `segment` is the size in bytes of the segment that shmat attaches. Returns the ranges
-    /// where VMAs may have changed.
+    /// Applies a call. `segment` is the size in bytes of the System V segment that shmat attaches. Returns
+    /// the ranges where VMAs may have changed. Either may be empty.
     pub fn call(&mut self, call: &Call, segment: u64) -> [Range<u64>; 2] {
         let changed = match reach(call, &self.space, segment) {
             Reach::Vmas(ranges) => ranges,
@@ -86,7 +90,8 @@ impl Vmas {
         changed
     }
 
-    /// Applies a fault at `address`. Returns the range by which a stack has grown.
+    /// Applies a fault at `address`. Returns the range by which a stack has grown, which is empty if none
+    /// has.
     pub fn touch(&mut self, address: u64) -> Range<u64> {
         let page = page_of(address);
         let next = self.space.areas.next(page).filter(|_| self.space.areas.find(page).is_none());

@@ -1,4 +1,6 @@
-//! Tests the VMAs for readers that plan nothing (`vmas.rs`).
+//! Tests the VMAs for readers that plan nothing (`vmas.rs`): calls, growth of stacks, forks and snapshots.
+//!
+//! A test applies calls, and compares the VMAs as pages from `AT`, with rights and purpose.
 
 use super::*;
 use crate::{CallName, Returned};
@@ -23,7 +25,8 @@ fn calls_return_the_ranges_that_they_change() {
     let changed = call(&mut vmas, CallName::Mmap, [0, 0x4000, 3, 0x2_0022, 0, 0], AT);
     assert_eq!(changed[0], AT..AT + 0x4000);
     assert_eq!(shown(&vmas), [(0, 4, 3, Purpose::Stack)]);
-    // The range has a hole that Linux did not find: the memory there is unknown.
+    // The range has a hole, but the mprotect succeeded on Linux: the hole is memory that the recording does
+    // not show.
     call(&mut vmas, CallName::Munmap, [AT + 0x1000, 0x1000, 0, 0, 0, 0], 0);
     call(&mut vmas, CallName::Mprotect, [AT, 0x4000, 1, 0, 0, 0], 0);
     assert_eq!(shown(&vmas), [(0, 1, 1, Purpose::Stack), (2, 4, 1, Purpose::Stack)]);
