@@ -1,8 +1,10 @@
 //! The addresses that a call concerns.
 //!
-//! [`addresses`] is the one place that knows, for each call, which arguments are an address and a length,
-//! and how the kernel rounds them. The planner (`plan/`), the reader of texts by strace and the replay use
-//! it. It looks only at the call: what is mapped there is in the model of the planner.
+//! [`addresses`] is the one place that knows, for each call, which arguments are an address and a length, and
+//! how the kernel rounds them. The planner (`plan/`) and the reader of strace output (`strace/beside.rs`,
+//! `strace/call.rs`) use it. It looks only at the call: what is mapped there is in the model of the planner.
+//! The test at the end has the rounding of each kind of call; a wrong range here loses or adds waits between
+//! tasks.
 
 use crate::CallName;
 use crate::operation::uffdio;
@@ -31,7 +33,7 @@ pub(crate) fn span(start: u64, len: u64) -> Range<u64> {
     start..whole_pages(len).and_then(|len| start.checked_add(len)).unwrap_or(start)
 }
 
-/// Returns the pages that a lock of `len` bytes from `start` on covers.
+/// Returns the pages that mlock, mlock2 or munlock covers, for `len` bytes from `start` on.
 pub(crate) fn lock_range(start: u64, len: u64) -> Range<u64> {
     // A sum that overflows wraps to a small length, as on Linux.
     span(start, len.wrapping_add(start & (PAGE - 1)))

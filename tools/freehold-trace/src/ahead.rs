@@ -1,16 +1,17 @@
-//! Reads ahead on a separate thread, so that decompression and parsing run concurrently.
+//! Reads a file ahead on a separate thread, so that decompression and parsing run concurrently.
 //!
-//! `input.rs` wraps a compressed input in [`Ahead`]. The thread decompresses chunks of 256 KiB into a
-//! bounded queue; the reader takes them in order through [`Read`]. An error is delivered after the data
-//! before it. The thread ends at the end of the input, at an error, or when the reader is dropped.
+//! `input.rs` wraps a compressed input in [`Ahead`]. The thread decompresses chunks of 256 KiB into a bounded
+//! queue; the reader takes them in order through [`Read`]. An error is delivered after the data before it.
+//! The thread ends at the end of the input, at an error, or when the reader is dropped: the queue then
+//! refuses the next chunk. Nothing else is shared between the two threads.
 
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// Size of a chunk in bytes. Data is handed over in chunks.
+/// Size in bytes of a chunk, the unit in which data passes from one thread to the other.
 const CHUNK: usize = 256 << 10;
-/// Maximum number of chunks in the queue.
+/// Maximum number of chunks in the queue. The thread waits while the queue is full.
 const WAITING: usize = 4;
 
 /// The reading end of an input that another thread reads ahead.

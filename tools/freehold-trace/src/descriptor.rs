@@ -1,4 +1,8 @@
-//! Effects of calls on the descriptors of their process.
+//! The effect of each call on the descriptors of its process: opened, copied or closed.
+//!
+//! The call alone decides, without the state of the process. `plan/descriptors.rs` and `plan/file_calls.rs`
+//! apply the effect to the tables of the planner, and `strace/mapped.rs` to those of the reader of strace
+//! output. A new call on descriptors needs an arm in [`done`] and a name in `CallName::is_of_descriptors`.
 
 use crate::CallName;
 use crate::operation::{fcntl, open};
@@ -7,15 +11,16 @@ use crate::operation::{fcntl, open};
 /// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Descriptor {
-    /// The descriptor refers to a file opened with these flags. `None`: the flags are in memory that is not
-    /// recorded.
+    /// The descriptor refers to a newly opened file, with these flags of open. The flags are `None` if the
+    /// program passed them in memory (openat2), which is not recorded.
     Opened(u32, Option<u64>),
-    /// The second descriptor is a copy of the first.
+    /// The second descriptor becomes a copy of the first.
     Copied(u32, u32),
     /// The descriptor is closed.
     Closed(u32),
-    /// The descriptors in the range `closed`, first and last included, are closed. If `unshares` is set, the
-    /// process has its own table of descriptors from now on; otherwise the process may still share one.
+    /// The descriptors in the range `closed`, first and last included, are closed. `closed` is `None` if the
+    /// call only marks them for a later execve. If `unshares` is true, the task first gets a table of its
+    /// own.
     ClosedRange { closed: Option<(u32, u32)>, unshares: bool },
 }
 

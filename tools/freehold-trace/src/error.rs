@@ -1,7 +1,10 @@
 //! Errors in recordings, and the places where they occur.
 //!
 //! Parsers of lines return a [`Bad`], which knows only the offset in the line. The reader adds the file and
-//! the line ([`Bad::at`]), which gives the public [`ReadError`].
+//! the line ([`Bad::at`]), which gives the public [`ReadError`]. Errors of a single line
+//! ([`ReadError::is_of_a_line`]) are counted in `unread.rs`, and reading continues; all others end the
+//! recording. Messages are one line that begins with `FILE:LINE: `. Tests of the readers (`trace_tests.rs`,
+//! `snap_tests.rs`, `strace/tests.rs`) compare them.
 
 use std::fmt;
 use std::io;
@@ -52,16 +55,16 @@ pub enum ReadError {
         /// Description of what is missing.
         how: &'static str,
     },
-    /// The file begins neither like a recording nor like a text by strace.
-    #[error("{place}: not a recording: expected `# fhtrace 1 NAME` or a text by strace, found {found:?}")]
+    /// The file begins neither like a recording nor like strace output.
+    #[error("{place}: not a recording: expected `# fhtrace 1 NAME` or strace output, found {found:?}")]
     NotARecording {
         /// The first line.
         place: Place,
         /// Beginning of the first line.
         found: String,
     },
-    /// The file is a text by strace without times.
-    #[error("{place}: cannot read a text by strace without times: use strace option -ttt; found {found:?}")]
+    /// The file is strace output without times.
+    #[error("{place}: cannot read strace output without times: use strace option -ttt; found {found:?}")]
     NoTimes {
         /// The first line.
         place: Place,
@@ -192,7 +195,7 @@ impl ReadError {
     }
 }
 
-/// Returns advice on the file to replay instead of the snapshot file of recording `name`.
+/// Returns the second half of a message: the file to replay instead of the snapshot file of recording `name`.
 fn wanted(name: &str, trace: Option<&Path>) -> String {
     match trace {
         Some(trace) => format!("replay {} instead", trace.display()),
@@ -203,17 +206,18 @@ fn wanted(name: &str, trace: Option<&Path>) -> String {
 /// An error in a line, as the parser of lines reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bad {
-    /// The text at this byte (from 0) is not what the first field describes.
+    /// The text at this byte of the line (from 0) is not valid there. The first field describes the valid
+    /// text.
     Expected(&'static str, usize),
-    /// The time of the line is lower than that of the line before; both times are given.
+    /// The time of the line, given first, is lower than the time of the line before, given second.
     OutOfOrder(u64, u64),
     /// No earlier line creates this task.
     UnknownTask(u32),
     /// No earlier line defines this file.
     UnknownFile(u32),
-    /// The number is used a second time by this kind of object.
+    /// A second object of this kind has this number.
     Duplicate(&'static str, u32),
-    /// There are more objects of this kind than this maximum.
+    /// The file has more objects of this kind than this maximum.
     TooMany(&'static str, u64),
 }
 

@@ -1,8 +1,11 @@
 //! Events: what a task did, when, and the cost on the recorded machine. A recording has one line for each.
 //!
-//! This file has only the data types. `trace.rs` reads events from a recording, `strace/` from a text by
-//! strace, and `write.rs` writes them; `plan/` and `freehold-replay` use them. A letter in parentheses, such
-//! as (`e`), is the key of the field in a line of the recording (`docs/reference/trace-format.md`).
+//! This file has only the data types. `trace.rs` reads events from a `NAME.trace`, `strace/` from strace
+//! output, and `write.rs` writes them; `plan/` and `freehold-replay` use them. A letter in parentheses, such
+//! as (`e`), is the key of the field in a line of the recording (`docs/reference/trace-format.md`). A new
+//! call needs a line in `calls!`, its addresses in `addresses.rs`, names of its flags in `strace/symbols.rs`,
+//! and an arm in `plan/calls.rs` if it changes VMAs. It also needs a higher version of `NAME.trace`
+//! (`trace.rs`), because older readers cannot read its lines.
 
 use crate::{Limits, TmpfsHuge};
 use std::ops::Range;
@@ -14,7 +17,7 @@ pub struct Event {
     pub line: u32,
     /// The time at which the event took effect, in nanoseconds since the first event.
     pub time: u64,
-    /// The processor that the task ran on, if known.
+    /// The number of the processor on which the task ran, if known.
     pub cpu: Option<u16>,
     /// Serial number of the thread. A process has the number of its first thread.
     pub task: u32,
@@ -61,7 +64,7 @@ pub enum Kind {
         /// True if the task was the last of its process.
         last: bool,
     },
-    /// End of the teardown of an address space of a process.
+    /// The kernel has torn down an address space of a process: all its memory is unmapped.
     TornDown {
         /// The process.
         process: u32,
@@ -172,19 +175,20 @@ pub struct Call {
     /// The bytes that process_vm_readv or process_vm_writev moved, or the ranges that process_madvise named,
     /// if the recording contains them.
     pub transfer: Option<Box<Transfer>>,
-    /// Ranges where calls of other tasks overlapped this call in time, and one of the two calls changes
-    /// mappings. A text by strace does not show which of two such calls took effect first.
+    /// Ranges that calls of other tasks *beside* this call also concern. Only strace output has such ranges,
+    /// because it does not show which of two calls that overlap in time took effect first.
     pub beside: Vec<Beside>,
 }
 
-/// A range that two calls operate on at overlapping times.
+/// A range that a call has in common with a call *beside* it: the times of the two calls overlap, and at
+/// least one of them changes mappings or locks there. Which of the two took effect first is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beside {
     /// The range.
     pub range: Range<u64>,
-    /// True if the other call is the later one in the recording.
+    /// True if the other call is later in the recording.
     pub later: bool,
-    /// True if only the locks on memory change there; the mappings stay.
+    /// True if only locks on memory change there, and the mappings stay.
     pub locks: bool,
 }
 
@@ -198,8 +202,8 @@ pub struct Transfer {
     pub local: Vec<(u64, u64)>,
     /// The ranges in the other process's memory.
     pub remote: Vec<(u64, u64)>,
-    /// The moved bytes, from the first on, as far as the recording shows them: one entry for each local
-    /// range, with the beginning of the range's bytes.
+    /// The moved bytes, as far as the recording shows them: one entry for each local range, with as many of
+    /// its first bytes as are known.
     pub shown: Vec<Vec<u8>>,
 }
 
@@ -327,7 +331,8 @@ calls! {
 }
 
 impl Call {
-    /// Returns true if the call is a process_madvise that provably concerns the caller.
+    /// Returns true if the call is a process_madvise, and the recording proves that it concerns the caller's
+    /// own memory.
     ///
     /// The proof is a descriptor that denotes the caller (`PIDFD_SELF_THREAD`, `PIDFD_SELF`), or a success
     /// with advice that the kernel does not accept for another process. Recordings do not contain the process
@@ -365,7 +370,7 @@ pub struct Cost {
 }
 
 impl CallName {
-    /// Returns true if the call sets resource limits, or the capabilities that lift resource limits.
+    /// Returns true if the call sets resource limits, or capabilities that lift them.
     pub fn is_of_limits(self) -> bool {
         matches!(self, CallName::Capset | CallName::Prlimit64 | CallName::Setrlimit)
     }

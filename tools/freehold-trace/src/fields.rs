@@ -2,7 +2,8 @@
 //!
 //! [`Fields`] is a cursor over one line. Each function takes the next field and advances, or fails with the
 //! text of the expected field and the offset, from which the reader makes an error with file, line and
-//! column. The readers of events, snapshots, limits and texts by strace use it. It allocates nothing.
+//! column. The readers of events, snapshots, limits and strace output use it. It allocates nothing and must
+//! not panic on any bytes (`tests/mutations.rs`).
 
 use crate::error::Bad;
 
@@ -40,7 +41,7 @@ impl<'a> Fields<'a> {
         Err(Bad::Expected(what, self.at))
     }
 
-    /// Skips `byte` if it is the next byte. Returns true if it was.
+    /// Skips the next byte if it is `byte`. Returns true if the byte was skipped.
     pub(crate) fn eat(&mut self, byte: u8) -> bool {
         let eaten = self.peek() == Some(byte);
         self.at += usize::from(eaten);
@@ -66,7 +67,7 @@ impl<'a> Fields<'a> {
         if self.is_empty() { Ok(()) } else { self.expected("the end of the line") }
     }
 
-    /// Parses a decimal number.
+    /// Parses a decimal number of 64 bits. `what` describes the number, here and in the functions below.
     pub(crate) fn decimal(&mut self, what: &'static str) -> Result<u64, Bad> {
         let begin = self.at;
         let mut value = 0_u64;

@@ -1,9 +1,9 @@
 //! The files that a recording has defined so far.
 //!
 //! A recording defines a file in a line of its own before the first call that maps it; sizes and huge-page
-//! properties follow in further lines. The readers (`trace.rs`, `strace/`) fill the list, and the planner
-//! looks files up by number. The memory of the list is limited, because a damaged recording may define any
-//! number of files.
+//! properties may follow in further lines. The readers (`trace.rs`, `strace/mapped.rs`) fill the list, and
+//! the planner looks files up by number (`plan/files.rs`). The list only grows. Its memory is limited,
+//! because a damaged recording may define any number of files.
 
 use crate::error::Bad;
 use crate::{FileInfo, TmpfsHuge};
@@ -53,13 +53,13 @@ impl Files {
         Ok(())
     }
 
-    /// Returns a file that must be defined already.
+    /// Returns the file with this number. Fails if the file is not defined.
     fn defined(&mut self, id: u32) -> Result<&mut FileInfo, Bad> {
         let file = self.index.get(&id).and_then(|index| self.list.get_mut(*index));
         file.ok_or(Bad::UnknownFile(id))
     }
 
-    /// Adds a file.
+    /// Adds a file. Fails if the number is in use or the list is too large.
     pub(crate) fn define(&mut self, file: FileInfo) -> Result<(), Bad> {
         let bytes = self.bytes.saturating_add(file.path.len() + 2 * size_of::<FileInfo>());
         if bytes > MOST_BYTES {

@@ -2,8 +2,10 @@
 //! compression, not its name.
 //!
 //! `recording.rs` opens events and snapshots through [`open`] and gets [`Lines`]; decompression runs on a
-//! thread of its own (`ahead.rs`) with limited memory. The file also knows the suffixes of a recording: it
-//! finds the snapshots beside the events, and the reverse.
+//! thread of its own (`ahead.rs`) with limited memory. The second half of this file handles the names of a
+//! recording's files: it finds the snapshot file in the folder of `NAME.trace`, and the reverse. A new
+//! compression needs its first bytes in `unpack` and its suffix in [`SUFFIXES`]. The tests are in
+//! `recording_tests.rs`.
 
 use crate::ahead::Ahead;
 use crate::error::ReadError;
@@ -18,9 +20,9 @@ use std::path::{Path, PathBuf};
 pub(crate) const SUFFIXES: [&str; 3] = ["", ".xz", ".zst"];
 /// Maximum memory in bytes that decompression may use.
 const MOST_MEMORY: u64 = 256 << 20;
-/// `MOST_MEMORY` as a power of two, for zstd's window.
+/// Base-2 logarithm of the largest window that a zstd stream may use: 128 MiB.
 const LONGEST_WINDOW: u32 = 27;
-/// Number of bytes that are read from a file at a time.
+/// Number of bytes that are read from a file at a time, before decompression.
 const CHUNK: usize = 64 << 10;
 
 /// An input that may be compressed.
@@ -78,17 +80,17 @@ pub(crate) fn stem(path: &Path) -> (PathBuf, &'static str) {
     (stem, packed.unwrap_or(&""))
 }
 
-/// Returns the snapshot file beside the recording `path`, preferably with the same compression.
+/// Returns the snapshot file in the folder of the recording `path`, preferably with the same compression.
 pub(crate) fn snapshots_beside(path: &Path) -> Option<PathBuf> {
     beside(path, ".snap")
 }
 
-/// Returns the recording beside the snapshot file `path`, preferably with the same compression.
+/// Returns the recording in the folder of the snapshot file `path`, preferably with the same compression.
 pub(crate) fn recording_beside(path: &Path) -> Option<PathBuf> {
     beside(path, ".trace")
 }
 
-/// Returns the file with suffix `kind` that belongs to the same recording as `path`.
+/// Returns the existing file with suffix `kind` that belongs to the same recording as `path`.
 fn beside(path: &Path, kind: &str) -> Option<PathBuf> {
     let (stem, own) = stem(path);
     let beside = |suffix: &str| {

@@ -2,7 +2,16 @@
 //!
 //! A recording is a stream of [`Event`]s in the order in which they took effect in the kernel, the list of
 //! files that were mapped, and [`Snapshot`]s: the kernel's VMA lists and present pages.
-//! `docs/reference/trace-format.md` describes the text formats.
+//! `docs/reference/trace-format.md` describes the text formats: `NAME.trace` with `NAME.snap`, and strace
+//! output.
+//!
+//! The path of the data: `input.rs` opens a file, `lines.rs` splits it into lines, `trace.rs` or `strace/`
+//! makes events of the lines, and `snap.rs` reads snapshots. `recording.rs` combines these readers in a
+//! [`Recording`], from which `plan/` makes the plan that `freehold-replay` runs. `freehold-record` writes
+//! recordings with `write.rs`.
+//!
+//! The readers must accept any bytes: a damaged or hostile file gives an error with a place, never a panic,
+//! and memory stays bounded. `tests/mutations.rs` checks this.
 #![deny(unsafe_code)]
 
 mod addresses;

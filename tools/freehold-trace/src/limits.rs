@@ -1,9 +1,10 @@
 //! Resource limits of a process.
 //!
-//! [`Limits`] are the complete limits of a line in the recording; [`KnownLimits`] are those that a plan
-//! knows, which later calls complete (`plan/limited.rs`). The replay sets them on the engine's address
-//! spaces. Units are bytes; the capability CAP_IPC_LOCK is kept with the limits because it lifts one of
-//! them.
+//! [`Limits`] are the complete limits of a line `R` in a recording; [`KnownLimits`] are those that a plan
+//! knows, which later calls change (`plan/limited.rs`). The replay sets them on the engine's address spaces.
+//! Units are bytes; the capability CAP_IPC_LOCK is kept with the limits because it lifts RLIMIT_MEMLOCK.
+//! `freehold-record` writes limits with [`Display`](fmt::Display), and [`Limits::read`] must read that form
+//! (`trace_tests.rs`).
 
 use crate::CallName;
 use crate::error::Bad;
@@ -112,6 +113,7 @@ impl KnownLimits {
         }
     }
 
+    /// Sets a limit. Resources that do not limit memory are ignored.
     fn set(&mut self, resource: u64, soft: u64, hard: u64) {
         match resource {
             rlimit::AS => self.address_space = Some(soft),

@@ -1,8 +1,9 @@
 //! The lines of a file, one at a time, in bounded memory.
 //!
-//! All readers of recordings, snapshots and texts read through [`Lines`]: it owns the input and one buffer,
-//! and lends the current line until the next call of [`Lines::advance`]. Lines longer than [`LONGEST`] and a
-//! last line without a line end are errors. Every error names the file and the line.
+//! All readers (of events, snapshots and strace output) read through [`Lines`]: it owns the input and one
+//! buffer, and lends the current line until the next call of [`Lines::advance`]. Lines longer than
+//! [`LONGEST`] and a last line without a line end are errors. Every error names the file and the line. The
+//! tests are in `lines_tests.rs`.
 
 use crate::error::{Bad, Place, ReadError};
 use std::io::{self, Read};
@@ -39,7 +40,7 @@ impl Lines {
         Lines { input, file: file.into(), number: 0, buffer, current: (0, 0), next: 0, filled: 0 }
     }
 
-    /// Reads the lines of a text, for tests.
+    /// Reads the lines of `text`, for tests.
     #[cfg(test)]
     pub(crate) fn of_text(text: impl Into<Vec<u8>>) -> Self {
         Lines::new(Box::new(io::Cursor::new(text.into())), Path::new("test"))

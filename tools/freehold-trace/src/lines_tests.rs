@@ -1,4 +1,7 @@
 //! Tests the reader of lines (`lines.rs`): sizes of reads, long lines, and the last line.
+//!
+//! The input of a test is a string, or a [`Read`] that returns few bytes per call ([`Slow`]), so that line
+//! ends fall on every place of the buffer.
 
 use super::*;
 use std::io::Cursor;
@@ -13,6 +16,7 @@ impl Read for Slow {
     }
 }
 
+/// Returns all lines, and checks their numbers.
 fn all(mut lines: Lines) -> Result<Vec<String>, ReadError> {
     let mut found = Vec::new();
     while lines.advance()? {

@@ -1,4 +1,8 @@
 //! The set of serial numbers that are in use.
+//!
+//! `trace.rs` and `snap.rs` use one set per kind of object (tasks, exited tasks, snapshots) to detect a
+//! number that occurs twice and a number that no line has introduced. The set is a bit map, so its memory is
+//! bounded by [`LIMIT`] even if the recording is hostile.
 
 use crate::error::Bad;
 

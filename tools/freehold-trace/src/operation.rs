@@ -1,9 +1,10 @@
 //! Numbers that select the operation of a call, with Linux's values for x86-64.
 //!
-//! One module for each call with operations: `fcntl`, `open`, `seal`, `fallocate`, `prctl`, `uffdio`,
-//! `rlimit`, `capability`. The list `KEPT` of a module names the operations that recordings contain; the
-//! recorder drops all others, and the plan sets them aside. The values are those of Linux's public headers
-//! and must not change.
+//! Each call with operations or flags has a module: `fcntl`, `open`, `seal`, `fallocate`, `prctl`, `uffdio`,
+//! `rlimit`, `personality`, `capability`. The list `KEPT` of a module names the operations that recordings
+//! contain: the recorder (`freehold-record`) and the reader of strace output drop all others. The values are
+//! those of Linux's public headers and must not change. The names in strace output are in
+//! `strace/symbols.rs`.
 
 /// Operations of fcntl: the second argument. The kernel reads its lower 32 bits.
 pub mod fcntl {

@@ -1,8 +1,10 @@
 //! An open recording: reads events, files, settings and snapshots in order, from either format.
 //!
-//! [`Recording`] chooses the reader by the first bytes of the file: `trace.rs` for `NAME.trace`, `strace/`
-//! for a text by strace. `snap.rs` reads the snapshots. The recording is read once, from the beginning to the
-//! end; memory stays bounded.
+//! [`Recording`] chooses the reader by the first line of the file: `trace.rs` for `NAME.trace`, `strace/` for
+//! strace output. `snap.rs` reads the snapshots. The recording is read once, from the beginning to the end;
+//! memory stays bounded. The planner (`plan/`) and `freehold-replay` use this type. A difference between the
+//! two formats belongs in a function here, such as [`Recording::follows_descriptors`], unless only the
+//! planner needs it. The tests are in `recording_tests.rs`.
 
 use crate::error::{Bad, Place, ReadError, excerpt};
 use crate::files::Files;
@@ -19,12 +21,12 @@ use std::path::Path;
 /// The format of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// `NAME.trace`, with `NAME.snap` beside it.
+    /// `NAME.trace`, with `NAME.snap` in the same folder.
     Trace {
         /// The version in the first line.
         version: u32,
     },
-    /// A text by strace.
+    /// strace output.
     Strace,
 }
 
@@ -43,11 +45,11 @@ enum Events {
 }
 
 impl Recording {
-    /// Opens the recording `path`: a `NAME.trace`, or a text by strace.
+    /// Opens the recording `path`: a `NAME.trace`, or strace output.
     ///
-    /// A `NAME.trace` is opened with the `NAME.snap` beside it; without that file, the recording has no
-    /// snapshots. Each file may be compressed by xz or zstd. The first bytes of a file decide its format, not
-    /// its name.
+    /// A `NAME.trace` is opened with the `NAME.snap` in the same folder; without that file, the recording has
+    /// no snapshots. Each file may be compressed by xz or zstd. The first bytes of a file decide its format,
+    /// not its name.
     ///
     /// # Errors
     ///
@@ -58,8 +60,8 @@ impl Recording {
         Recording::begin(path, input::open(path)?, beside)
     }
 
-    /// Reads the recording in `events`, with its snapshots if there are any. `path` is the name of the
-    /// recording in messages, and for a recording without a name of its own.
+    /// Reads the recording in `events`, with its snapshots if there are any. Messages use the name `path`,
+    /// and so does [`Recording::name`] for strace output.
     ///
     /// # Errors
     ///
@@ -87,6 +89,8 @@ impl Recording {
         Recording::begin(path, input::lines(path, Ok(events))?, || input::open(snapshots).map(Some))
     }
 
+    /// Reads the first line, and opens the reader of its format. `snapshots` is called only for a
+    /// `NAME.trace`.
     fn begin(
         path: &Path,
         mut lines: Lines,
@@ -116,7 +120,8 @@ impl Recording {
         }
     }
 
-    /// Returns the name of the recording: the name in the first line, or the file name of a text by strace.
+    /// Returns the name of the recording: the name in the first line, or the file name of strace output
+    /// without suffixes.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -148,7 +153,7 @@ impl Recording {
         matches!(self.events, Events::Strace(_) | Events::Trace(2.., _))
     }
 
-    /// Returns true if the recording contains the calls of personality.
+    /// Returns true if the recording contains calls of personality(2).
     pub fn follows_personalities(&self) -> bool {
         matches!(self.events, Events::Trace(3.., _))
     }
@@ -180,8 +185,8 @@ impl Recording {
         }
     }
 
-    /// Returns the calls in a text by strace that do not concern memory, each with its number of occurrences
-    /// so far.
+    /// Returns the calls in strace output that do not concern memory, each with its number of occurrences so
+    /// far.
     pub fn skipped(&self) -> &BTreeMap<String, u64> {
         static NONE: BTreeMap<String, u64> = BTreeMap::new();
         match &self.events {
@@ -203,7 +208,8 @@ impl Recording {
 }
 
 impl Recording {
-    /// Returns the error about `line`, which refers to snapshot `id`, if that snapshot cannot be returned.
+    /// Returns the error for a `line` that refers to snapshot `id`, which [`Recording::snapshot`] did not
+    /// return.
     pub(crate) fn no_snapshot(&self, line: u32, id: u32) -> ReadError {
         let place = Place { line, ..self.events.place() };
         let why = match self.snapshots {
@@ -230,7 +236,7 @@ impl Events {
     }
 }
 
-/// Returns the reason why `path` is not a recording. The current line of `lines` is the first line.
+/// Returns the error for a file that is not a recording. The current line of `lines` is the first line.
 fn refused(path: &Path, lines: &Lines) -> ReadError {
     let place = lines.place();
     if let Header::Name(_, name) = header(lines.line(), "fhsnap", SNAP_VERSION) {

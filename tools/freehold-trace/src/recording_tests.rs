@@ -1,4 +1,8 @@
-//! Tests the opening of recordings (`recording.rs`): compressed, plain, truncated and damaged files.
+//! Tests the opening of recordings (`recording.rs`, `input.rs`): compressed, plain, truncated and damaged
+//! files.
+//!
+//! A test packs one of the three small files below, opens the result, and compares the numbers of events and
+//! snapshots, or the whole error message.
 
 use super::*;
 use crate::{Kind, Place};
@@ -78,7 +82,7 @@ fn other_files_are_refused() {
         let read = read_bytes(events, snapshots.map(|text| text.as_bytes().to_vec())).and_then(count);
         read.unwrap_err().to_string()
     };
-    let first = "some.trace:1: not a recording: expected `# fhtrace 1 NAME` or a text by strace, found ";
+    let first = "some.trace:1: not a recording: expected `# fhtrace 1 NAME` or strace output, found ";
     assert_eq!(message("hello\n", None), format!("{first}\"hello\""));
     assert_eq!(
         message(SNAP, None),
@@ -98,7 +102,7 @@ fn other_files_are_refused() {
     assert!(message(TRACE, Some("")).contains("some.snap:0: the file is cut off here"));
 }
 
-/// A truncation is detected anywhere in a file, and the events before it are returned.
+/// A truncation anywhere in a file is an error, except between two lines of a plain file.
 #[test]
 fn truncation_is_detected() {
     let lines: String = (0..3000).map(|time| format!("{time} 0 1 F {time:x}000 6\n")).collect();
@@ -108,7 +112,7 @@ fn truncation_is_detected() {
         for part in 1..40 {
             let end = packed.len() - 1 - (packed.len() - 10) * part / 40;
             if packed[..end].ends_with(b"6\n") {
-                continue; // A plain text that ends between two lines looks complete.
+                continue; // A plain file that ends between two lines looks complete.
             }
             let Err(error) = read_bytes(&packed[..end], None).and_then(count) else {
                 panic!("cut at {end} of {}: not detected", packed.len());

@@ -1,7 +1,10 @@
 //! Reads `NAME.snap`: the kernel's VMA lists and present pages, one snapshot after the other.
 //!
-//! An event refers to a snapshot by its number. The file is read only as far as a requested snapshot; skipped
-//! snapshots are kept, up to a maximum number of lines.
+//! An event refers to a snapshot by its number, and `recording.rs` asks for it. The file is read only as far
+//! as the requested snapshot; skipped snapshots are kept, up to a maximum number of lines. An invalid line is
+//! an error that ends the recording, in contrast to `trace.rs`: a snapshot with a missing VMA would make the
+//! replay report false differences. `write.rs` writes this format; the tests (`snap_tests.rs`) read what it
+//! writes.
 
 use crate::error::{Bad, ReadError};
 use crate::fields::{Fields, text};
@@ -23,13 +26,15 @@ const IN_PAGE: u64 = 0xfff;
 
 /// Reads the snapshots of a recording on demand.
 pub(crate) struct SnapReader {
+    /// The file. The current line was read.
     lines: Lines,
     /// The numbers of the snapshots read so far.
     numbers: Numbers,
-    /// The snapshot whose first line is the current line.
+    /// The next snapshot, if only its first line was read. It is the current line.
     begun: Option<Snapshot>,
-    /// Skipped snapshots.
+    /// Skipped snapshots by number.
     kept: BTreeMap<u32, Snapshot>,
+    /// Number of lines of the skipped snapshots.
     kept_lines: usize,
 }
 
@@ -93,8 +98,8 @@ impl SnapReader {
     }
 }
 
-/// Sorts the pages. The recorder may list pages twice, with a step back in the list. The result contains each
-/// page once.
+/// Sorts the runs of pages, so that each page occurs once. A recorder may have listed pages twice, with a
+/// step back in the list.
 fn in_order(mut snapshot: Snapshot) -> Snapshot {
     if snapshot.pages.is_sorted_by(|a, b| a.first + a.count <= b.first) {
         return snapshot;
@@ -116,6 +121,7 @@ fn weight(snapshot: &Snapshot) -> usize {
     1 + snapshot.areas.len() + snapshot.pages.len()
 }
 
+/// Accepts a comment. A second header is an error.
 fn remark(line: &[u8]) -> Result<(), Bad> {
     if line.starts_with(b"# fhsnap ") || line.starts_with(b"# fhtrace ") {
         return Err(Bad::Expected("no second header: this looks like two files in one", 0));
@@ -123,7 +129,7 @@ fn remark(line: &[u8]) -> Result<(), Bad> {
     Ok(())
 }
 
-/// `@ ID WHY PROC T0 T1 THREADS COMM | EXE | STATUS`
+/// Parses the first line of a snapshot: `@ ID WHY PROC T0 T1 THREADS COMM | EXE | STATUS`.
 fn first_line(line: &[u8], number: u32) -> Result<Snapshot, Bad> {
     let mut fields = Fields::new(line);
     fields.eat(b'@');
@@ -165,7 +171,7 @@ fn first_line(line: &[u8], number: u32) -> Result<Snapshot, Bad> {
     })
 }
 
-/// `NAME:KB;NAME:KB`
+/// Parses sizes in kB: `NAME:KB;NAME:KB`.
 fn status(sizes: &str) -> Option<Vec<(String, u64)>> {
     if sizes.is_empty() {
         return Some(Vec::new());
@@ -179,7 +185,8 @@ fn status(sizes: &str) -> Option<Vec<(String, u64)>> {
     sizes.collect()
 }
 
-/// `P GAP COUNT CATEGORIES`
+/// Parses a run of present pages, and adds it to `snapshot`: `P GAP COUNT CATEGORIES`. GAP is the distance
+/// from the previous run.
 fn pages(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     let mut fields = Fields::new(line);
     fields.eat(b'P');
@@ -206,7 +213,7 @@ fn pages(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Parses the line of a VMA, which follows the lines that `snapshot` already contains.
+/// Parses the line of a VMA, and adds the VMA to `snapshot`. VMAs must ascend, and precede the pages.
 fn area(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     let area = parse_area(line)?;
     let before = snapshot.areas.last().map_or(0, |last| last.end);
@@ -226,7 +233,7 @@ fn area(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
 /// The expected addresses of a VMA, for messages.
 const IN_ORDER: &str = "whole pages after those of the previous VMA";
 
-/// `START-END PERMS OFFSET NAME`, followed by ` | SIZES | FLAGS[!]` if smaps was read.
+/// Parses a VMA: `START-END PERMS OFFSET NAME`, followed by ` | SIZES | FLAGS[!]` if smaps was read.
 pub(crate) fn parse_area(line: &[u8]) -> Result<Area, Bad> {
     let mut fields = Fields::new(line);
     let start = fields.hex("`@`, `P`, or the first address of a VMA")?;
@@ -251,6 +258,7 @@ pub(crate) fn parse_area(line: &[u8]) -> Result<Area, Bad> {
     Ok(Area { start, end, prot, shared, offset, name, sizes, flags, thp_eligible })
 }
 
+/// Parses permissions such as `r-xp`. Returns the bits of `prot`, and true for a shared VMA.
 fn permissions(fields: &mut Fields) -> Result<(u8, bool), Bad> {
     let mut prot = 0;
     for (bit, letter) in [(1, b'r'), (2, b'w'), (4, b'x')] {
@@ -267,7 +275,8 @@ fn permissions(fields: &mut Fields) -> Result<(u8, bool), Bad> {
     Ok((prot, shared))
 }
 
-/// The contents of smaps for a VMA: its sizes, its flags, and whether transparent huge pages are possible.
+/// The contents of smaps for a VMA: its sizes in kB, its flags, and true if it may contain transparent huge
+/// pages.
 type Measured = ([u32; 9], Vec<[u8; 2]>, bool);
 
 /// Returns the name, which may itself contain ` | `, and the fields after it.

@@ -1,4 +1,8 @@
 //! Tests the reader and the writer of snapshots (`snap.rs`, `write.rs`).
+//!
+//! A test reads lines of `NAME.snap` and checks the fields or the whole error message. A new field of the
+//! format needs a value in `EXAMPLE`, which must be equal after it was read and written, and its invalid
+//! forms in `errors_name_the_expected_text`.
 
 use super::*;
 use crate::{SnapWriter, Why};
@@ -9,7 +13,7 @@ fn reader(text: &str) -> SnapReader {
 
 const FIRST: &str = "@ 0 exec 1 566098 772284 1 sh | /usr/bin/dash | VmPeak:512;VmRSS:12";
 
-/// Returns the snapshot that `lines` after a first line form.
+/// Returns the snapshot that consists of `FIRST` and `lines`, or the message of the error.
 fn one(lines: &str) -> Result<Snapshot, String> {
     let found = reader(&format!("{FIRST}\n{lines}")).snapshot(0);
     found.map(Option::unwrap).map_err(|error| error.to_string())
@@ -65,7 +69,7 @@ fn each_snapshot_is_returned_once_in_any_order() {
     assert_eq!(ask(1), None);
 }
 
-/// The recorder has listed some pages twice, with a step back in the list.
+/// A list of pages may step back and contain pages a second time.
 #[test]
 fn page_that_is_listed_twice_occurs_once() {
     let found = one("P 10 4 8\nP 2 2 c\nP -8 4 8\nP 2 2 c\nP 1 1 8").unwrap();

@@ -2,8 +2,8 @@
 //!
 //! The recorder takes a snapshot at the end of each execve, at each exit of a process, and when it stops all
 //! processes; `snap.rs` reads it from `NAME.snap`. The planner starts its model from the snapshot of an
-//! execve, and the replay compares all others with the engine's address space. The contents of pages are not
-//! recorded.
+//! execve (`plan/events.rs`), and `freehold-replay` compares all others with the engine's address space. The
+//! contents of pages are not recorded. This file has only the data types.
 
 use crate::Why;
 
@@ -49,8 +49,8 @@ pub struct Area {
     pub offset: u64,
     /// The name in the kernel's list; empty for unnamed anonymous memory (`-` in the file).
     pub name: String,
-    /// Sizes in kB, if smaps was read: resident memory, and its parts shared clean, shared dirty, private
-    /// clean, private dirty, referenced, anonymous, huge anonymous, locked.
+    /// Sizes in kB, if smaps was read. In this order: resident memory, and its parts that are shared clean,
+    /// shared dirty, private clean, private dirty, referenced, anonymous, huge anonymous, locked.
     pub sizes: Option<[u32; 9]>,
     /// The two-letter `VmFlags` codes, if smaps was read.
     pub flags: Option<Vec<[u8; 2]>>,

@@ -1,8 +1,10 @@
 //! The setting for transparent huge pages during the recording.
 //!
-//! The replay needs the setting to know which memory Linux filled with huge pages. Newer recordings contain
-//! it in their head ([`Recording::machine`]); otherwise [`Recording::shown_thp`] finds out from the
-//! snapshots: smaps marks VMAs that may have huge pages. The setting may also differ for each size of page.
+//! The replay needs the setting to know which memory Linux filled with huge pages; the planner needs it to
+//! know where a fork may share huge pages (`plan/kin.rs`). Newer recordings contain the setting in their head
+//! ([`Recording::machine`]). For others, [`shown_thp`] finds a hint in the snapshots: smaps marks VMAs that
+//! may have huge pages. The setting may differ for each size of page ([`Recording::thp_of_size`]). An unknown
+//! setting stays `None`, and the user of the setting decides what is possible.
 
 use crate::error::ReadError;
 use crate::input;
@@ -13,11 +15,11 @@ use std::path::Path;
 /// The value of `/sys/kernel/mm/transparent_hugepage/enabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thp {
-    /// No memory has huge pages.
+    /// No anonymous memory has huge pages.
     Never,
-    /// Memory with MADV_HUGEPAGE has huge pages.
+    /// Anonymous memory with MADV_HUGEPAGE has huge pages.
     Madvise,
-    /// All suitable memory has huge pages.
+    /// All suitable anonymous memory has huge pages.
     Always,
 }
 
@@ -50,7 +52,7 @@ impl Recording {
 }
 
 /// Returns the setting that the snapshots of the recording `path` show. The snapshots are in the file
-/// `snapshots`, or beside the recording.
+/// `snapshots` if it is given, otherwise in the folder of the recording.
 ///
 /// An anonymous VMA that may have huge pages without MADV_HUGEPAGE shows [`Thp::Always`]. Returns `None` if
 /// there is no such VMA.

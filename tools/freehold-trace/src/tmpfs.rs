@@ -1,9 +1,13 @@
-//! The huge pages of files on a tmpfs.
+//! The huge pages of files on a tmpfs: the mount option `huge`.
+//!
+//! `freehold-record` reads the option from the list of mounts, the writer and the reader of `NAME.trace` use
+//! its name (line `# tmpfs`), and the replay gives it to the engine's files. The names are those of Linux and
+//! are part of the format.
 
 /// The policy for huge pages of files on a tmpfs: its mount option `huge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TmpfsHuge {
-    /// No file has huge pages. The default without the option.
+    /// No file has huge pages. Linux's default without the option.
     Never,
     /// All suitable parts of files have huge pages.
     Always,

@@ -2,7 +2,8 @@
 //!
 //! The reader checks each line by itself and against the earlier lines ([`Seen`]: times ascend, tasks and
 //! files are known). An unreadable line becomes a loss of events, and the lines after it are read. `write.rs`
-//! is the counterpart.
+//! writes this format, and the tests (`trace_tests.rs`) read what it writes. A new operation, field or letter
+//! needs an arm here and in `write.rs`, a line in `docs/reference/trace-format.md`, and a higher [`VERSION`].
 
 use crate::error::{Bad, Place, ReadError, excerpt};
 use crate::fields::Fields;
@@ -28,20 +29,29 @@ const MOST_OF_SETTING: usize = 200;
 
 /// Reads the events of a recording.
 pub(crate) struct TraceReader {
+    /// The file. The current line was read.
     lines: Lines,
+    /// The contents of earlier lines.
     seen: Seen,
     unread: Unread,
-    /// The end of a loss whose task is unknown. An unreadable line is a loss that ends where it began.
+    /// The end of a loss whose task is unknown, to be returned next: an unreadable line is a loss that ends
+    /// where it began.
     over: Option<Event>,
 }
 
 /// The contents of earlier lines that decide whether a line is valid.
 pub(crate) struct Seen {
+    /// The version in the header.
     version: u32,
+    /// The time of the last event, in nanoseconds.
     time: u64,
+    /// The tasks that were created so far.
     tasks: Numbers,
+    /// The tasks that have exited.
     exited: Numbers,
+    /// The files that are defined.
     files: Files,
+    /// The settings of the machine by name.
     machine: BTreeMap<String, String>,
 }
 
@@ -226,8 +236,8 @@ impl Seen {
         Ok(Event { line: number, time, cpu, task: task.unwrap_or(0), kind, cost })
     }
 
-    /// Returns the loss that an unreadable line causes, for the line's task if it names a known one. Returns
-    /// `None` if the line does not concern address spaces.
+    /// Returns the loss of events that an unreadable line stands for. The loss has the line's task if the
+    /// line names a known one, otherwise task 0. Returns `None` if the line does not concern address spaces.
     fn lost_with(&self, line: &[u8], number: u32) -> Option<Event> {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let task = fields.next().and_then(|task| str::from_utf8(task).ok()?.parse().ok());
@@ -396,7 +406,7 @@ fn signal(fields: &mut Fields) -> Result<Kind, Bad> {
     Ok(Kind::Signal { signal, code })
 }
 
-/// Parses a decimal descriptor. The kernel takes an int, so that only the lower 32 bits of a register count.
+/// Parses a decimal descriptor. The kernel takes an int: it ignores the upper 32 bits of a register.
 fn descriptor(fields: &mut Fields) -> Result<u64, Bad> {
     let negative = fields.eat(b'-');
     let value = fields.decimal("a descriptor, decimal")?;
@@ -404,7 +414,7 @@ fn descriptor(fields: &mut Fields) -> Result<u64, Bad> {
     Ok(i64::from(register as i32) as u64)
 }
 
-/// Parses `count` comma-separated ranges.
+/// Parses comma-separated ranges. Fails if their number is not `count`.
 fn ranges(fields: &mut Fields, count: u64) -> Result<Vec<(u64, u64)>, Bad> {
     let begin = fields.position();
     let mut found = Vec::new();
@@ -438,7 +448,7 @@ fn returned(fields: &mut Fields) -> Result<Returned, Bad> {
     }
 }
 
-/// Parses the optional fields at the end of a line.
+/// Parses the optional fields at the end of a line: the costs of the event, each a letter and a number.
 fn costs(fields: &mut Fields, kind: &Kind, cost: &mut Cost) -> Result<(), Bad> {
     let costs_something =
         matches!(kind, Kind::Fault { .. } | Kind::Call(_) | Kind::Clone { .. } | Kind::Exec { .. });

@@ -1,15 +1,19 @@
 //! Tests the reader of events (`trace.rs`): lines, fields, and errors in them.
+//!
+//! A test reads lines of `NAME.trace`, after lines that define file 7 and task 2 (`one`). A new operation or
+//! field needs a line in `LINES`, which must be equal after it was read and written, and its invalid forms in
+//! `errors_name_the_expected_text`.
 
 use super::*;
 use crate::TraceWriter;
 
-/// Returns the events of a text after its first line, or the error in the first unreadable line.
+/// Returns the events in the lines of `text`, or the error in the first unreadable line.
 fn read(text: &str) -> Result<Vec<Event>, String> {
     let (events, wrong) = read_all(text)?;
     wrong.into_iter().next().map_or(Ok(events), Err)
 }
 
-/// Returns the events of a text, and the errors in the unreadable lines.
+/// Returns the events in the lines of `text`, and the errors in the unreadable lines.
 fn read_all(text: &str) -> Result<(Vec<Event>, Vec<String>), String> {
     let mut reader = TraceReader::new(Lines::of_text(format!("{text}\n")), VERSION);
     let mut events = Vec::new();
@@ -20,7 +24,7 @@ fn read_all(text: &str) -> Result<(Vec<Event>, Vec<String>), String> {
     Ok((events, wrong))
 }
 
-/// Returns the event of a line, after other lines that it requires.
+/// Returns the event of `line`, which follows lines that define file 7 and task 2.
 fn one(line: &str) -> Result<Event, String> {
     let text = format!("# file 7 - /lib\n0 0 1 N 2 2 0\n{line}");
     read(&text).map(|mut events| events.pop().unwrap())
@@ -107,7 +111,8 @@ fn fields_of_a_line_are_read_into_the_event() {
     assert_eq!(kind("9 - - Z 10"), Kind::Frozen { ns: 10 });
 }
 
-/// The descriptor, or the acceptance of the advice, shows that the advice concerns the caller.
+/// A process_madvise concerns the caller if its descriptor says so, or if Linux accepted advice that it does
+/// not accept for another process.
 #[test]
 fn advice_for_the_caller_is_recognised() {
     const COLD: u32 = 20;
@@ -138,7 +143,7 @@ fn comments_and_files_are_not_events() {
     assert_eq!(reader.files().get(2), None);
 }
 
-/// Properties of a file after its definition are read and written.
+/// The lines `# huge` and `# tmpfs` after the definition of a file are written and read.
 #[test]
 fn page_properties_of_files_are_read() {
     let told = [(Some(2 << 20), None), (None, Some(TmpfsHuge::WithinSize)), (None, Some(TmpfsHuge::Never))];
@@ -155,7 +160,7 @@ fn page_properties_of_files_are_read() {
     assert_eq!(reader.files().all(), files);
 }
 
-/// Invalid lines, and the message after the file and the line.
+/// Each case is an invalid line, and a part of the message after the file and the line.
 #[test]
 fn errors_name_the_expected_text() {
     let cases = [
@@ -246,8 +251,8 @@ fn path_must_be_utf8() {
     assert!(error.starts_with("test:1: column 13: expected text in UTF-8"), "{error}");
 }
 
-/// The lines after an unreadable line are read. If the line may concern memory, the mappings of its task are
-/// lost.
+/// The lines after an unreadable line are read. If the unreadable line may concern memory, a loss of events
+/// of its task stands for it.
 #[test]
 fn lines_after_an_unreadable_line_are_read() {
     let lost = |task| (task, Kind::Lost { events: 1 });

@@ -1,5 +1,9 @@
 //! Lines of a recording that cannot be read. Unreadable lines are reported and counted, and the other lines
 //! are read.
+//!
+//! Both readers (`trace.rs`, `strace/`) keep one [`Unread`]; `freehold-replay` prints its errors after the
+//! list of unchecked answers, and exits with status 2. Only errors of a single line belong here:
+//! [`Unread::note`] returns all others, which end the recording. Memory is bounded by [`KEPT`] errors.
 
 use crate::error::ReadError;
 
@@ -9,7 +13,9 @@ const KEPT: usize = 10;
 /// The lines so far that could not be read, completely or in part.
 #[derive(Debug, Default)]
 pub struct Unread {
+    /// Number of lines.
     count: u64,
+    /// The errors of the first unreadable lines, at most [`KEPT`].
     first: Vec<ReadError>,
 }
 
@@ -19,7 +25,7 @@ impl Unread {
         self.count
     }
 
-    /// Returns the errors in the first lines.
+    /// Returns the errors of the first unreadable lines.
     pub fn first(&self) -> &[ReadError] {
         &self.first
     }

@@ -1,7 +1,9 @@
 //! Writes `NAME.trace` and `NAME.snap`, the counterpart of the readers in `trace.rs` and `snap.rs`.
 //!
-//! Every line that these writers produce must be readable by those readers; `docs/reference/trace-format.md`
-//! describes the format.
+//! `freehold-record` uses the writers. Every line that they produce must be readable by those readers
+//! (`trace_tests.rs`, `snap_tests.rs` and `tests/mutations.rs` read lines again);
+//! `docs/reference/trace-format.md` describes the format. The writers do not check the order of events: that
+//! is the duty of the caller.
 
 use crate::trace::{SNAP_VERSION, VERSION};
 use crate::{Area, Call, CallName, Cost, Event, FileInfo, Kind, Returned, Snapshot, Why};
@@ -10,7 +12,7 @@ use std::io::{self, Write};
 /// Writes the events of a recording as `NAME.trace`, version 3.
 ///
 /// The caller must keep the rules between events: files are defined and tasks are created before their use,
-/// and times ascend. [`Recording`](crate::Recording) refuses a recording that breaks these rules.
+/// and times ascend. [`Recording`](crate::Recording) cannot read a line that breaks these rules.
 pub struct TraceWriter<W: Write> {
     out: W,
 }
@@ -60,8 +62,9 @@ impl<W: Write> TraceWriter<W> {
 
     /// Writes an event.
     ///
-    /// The format has no place for the line number, and for the bytes that a call moved ([`Call::transfer`]),
-    /// except for the ranges of a process_madvise. The writer omits them.
+    /// The format has no place for the line number, for calls beside a call ([`Call::beside`]), and for the
+    /// bytes that a call moved ([`Call::transfer`], except the ranges of a process_madvise). The writer omits
+    /// them.
     ///
     /// # Errors
     ///
@@ -255,7 +258,8 @@ fn why(why: Why) -> &'static str {
     }
 }
 
-/// Formats nine comma-separated numbers, 0 as an empty field. Nine zeros are a single `0`.
+/// Formats sizes as nine comma-separated numbers, in which an empty field means 0. Nine zeros are written as
+/// a single `0`.
 fn kilobytes(sizes: &[u32; 9]) -> String {
     if *sizes == [0; 9] {
         return "0".to_owned();
@@ -264,7 +268,7 @@ fn kilobytes(sizes: &[u32; 9]) -> String {
     words.join(",")
 }
 
-/// Replaces line ends in a path or name by the escape of `/proc/PID/maps`.
+/// Replaces line ends in a path or name by `\012`, as `/proc/PID/maps` does.
 fn one_line(text: &str) -> String {
     text.replace('\n', "\\012")
 }

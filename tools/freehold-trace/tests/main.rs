@@ -1,4 +1,5 @@
-//! Tests of recordings as files, in one program.
+//! Tests that read recordings as files through the public functions of the crate, in one program: damaged
+//! files (`mutations.rs`), the shared recordings (`shared.rs`), and strace output (`strace.rs`).
 
 mod mutations;
 mod shared;

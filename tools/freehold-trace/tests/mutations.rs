@@ -1,5 +1,11 @@
-//! Damaged recordings. Reading a damaged file ends, either with an error that names the place, or with events
+//! Damaged recordings: reading a damaged file ends, either with an error that names the place, or with events
 //! that can be written and read again.
+//!
+//! Each round damages one of the files in `tests/data` at random places, by a seed that is the number of the
+//! round, and reads it. Three things are checked: no panic, a short message with a valid line number, and
+//! equality after writing and reading again. `survivors` counts the files that could still be read: the tests
+//! fail if the damage is too light or too heavy to test anything. To add a kind of damage, extend `PIECES` or
+//! `damaged`.
 
 use freehold_trace::{Event, Kind, ReadError, Recording, SnapWriter, Snapshot, TraceWriter};
 use rand_pcg::Pcg64Mcg;
@@ -15,7 +21,7 @@ const TEXTS: [&str; 3] = [
     include_str!("data/transfer.strace"),
 ];
 
-/// Pieces of text that may be invalid in a field.
+/// Pieces of text that are inserted into a file, because a field or line with them may be invalid.
 const PIECES: &[&str] = &[
     "",
     " ",
@@ -52,7 +58,7 @@ fn below(random: &mut Pcg64Mcg, limit: usize) -> usize {
     (random.next_u64() % limit.max(1) as u64) as usize
 }
 
-/// Returns a part of `text` after a few changes.
+/// Returns a part of `text` with one to three random changes.
 fn damaged(text: &str, random: &mut Pcg64Mcg) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     // A part is read faster than the whole text. Some parts begin with the header, others at any line.
@@ -154,7 +160,7 @@ fn survivors(rounds: u64, text: &str, snapshots: bool) -> u64 {
 fn read_again(events: &[Event], lists: &[Snapshot]) {
     let mut trace = TraceWriter::new(Vec::new(), "x").unwrap();
     let mut snap = SnapWriter::new(Vec::new(), "x").unwrap();
-    // Leave out files, because their definitions are not events.
+    // Leave out the numbers of files, because the definitions of files are not events.
     let plain: Vec<Event> = events.iter().cloned().map(with_written_fields_only).collect();
     plain.iter().for_each(|event| trace.event(event).unwrap());
     lists.iter().for_each(|list| snap.snapshot(list).unwrap());
@@ -168,6 +174,7 @@ fn read_again(events: &[Event], lists: &[Snapshot]) {
     }
 }
 
+/// Clears the fields that the format has no place for, and the file.
 fn with_written_fields_only(mut event: Event) -> Event {
     event.line = 0;
     if let Kind::Call(call) = &mut event.kind {
@@ -189,7 +196,7 @@ fn damaged_recordings_are_refused_or_read() {
 }
 
 #[test]
-fn damaged_strace_texts_are_refused_or_read() {
+fn damaged_strace_output_is_refused_or_read() {
     for text in TEXTS {
         let rounds = 3000;
         let survivors = survivors(rounds, text, false);

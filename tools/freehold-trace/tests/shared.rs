@@ -1,5 +1,8 @@
-//! The shared recordings, if they are present: reads them completely, compares the counts with their
-//! manifest, and compares the written files with the originals byte for byte.
+//! Reads the shared recordings completely, if the folder `../shared/traces` is present. Compares the counts
+//! of events with the manifest of that folder, and the written files with the originals byte for byte.
+//!
+//! The recordings come from another recorder, so that the manifest is independent of this crate. Without the
+//! folder the tests pass and check nothing. The last test of the file needs no recordings.
 
 use freehold_trace::{CallName, Kind, Recording, SnapWriter, Snapshot, TraceWriter, Why};
 use serde_json::Value;
@@ -130,7 +133,8 @@ fn check(folder: &Path, manifest: &Value) {
     }
     counts.compare(manifest);
     let mut written = trace.finish().unwrap();
-    // The output differs from version 1 only in the version number.
+    // The recordings have version 1, whose lines are equal to those of the current version, except for the
+    // number in the first line.
     written["# fhtrace ".len()] = b'1';
     assert!(written == unpacked(&path), "{name}: the written trace differs");
     same_snapshots(name, &snapshots.finish().unwrap(), &unpacked(&folder.join(format!("{name}.snap.xz"))));
@@ -144,6 +148,7 @@ fn counted_as(why: Why) -> &'static str {
     }
 }
 
+/// Checks that VMAs and pages are in ascending order and do not overlap.
 fn plausible(snapshot: &Snapshot) {
     assert!(snapshot.areas.is_sorted_by(|a, b| a.end <= b.start), "snapshot {}", snapshot.id);
     assert!(snapshot.pages.is_sorted_by(|a, b| a.first + a.count <= b.first), "snapshot {}", snapshot.id);

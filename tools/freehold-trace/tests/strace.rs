@@ -1,8 +1,9 @@
-//! Texts that strace 6.1 wrote, and the events that are read from them.
+//! Outputs of strace 6.1, and the events that are read from them.
 //!
-//! `tests/data/NAME.strace` are the texts, of small programs made for the tests. `NAME.trace` contains the
-//! events in the project's own format, which were checked by hand when the files were created. To create such
-//! a file again: `cargo run --example show FILE`.
+//! `tests/data/NAME.strace` are the outputs, of small programs made for the tests. `NAME.trace` contains the
+//! events in the project's own format, which were checked by hand when the files were created. To add a case,
+//! run strace with the options of `docs/guide/replay.md`, create the events with `cargo run --example show
+//! FILE`, and check them by hand. Single lines and errors are tested in `src/strace/tests.rs`.
 
 use freehold_trace::{Format, Kind, Recording, TraceWriter};
 use std::fs;
@@ -40,21 +41,22 @@ fn check(name: &str, skipped: u64) {
     assert_eq!(others, skipped);
 }
 
-/// Contains every flag and call that a text may contain, huge pages, System V memory, a kill, and a thread
-/// that calls execve.
+/// The output contains every flag and call that the reader supports, huge pages, System V memory, a kill, and
+/// a thread that calls execve.
 #[test]
-fn text_with_all_calls_is_read() {
+fn output_with_all_calls_is_read() {
     check("flags", 4);
 }
 
-/// Contains six threads, children of threads, vfork, a child in the parent's address space, and signals.
+/// The output contains six threads, children of threads, vfork, a child in the parent's address space, and
+/// signals.
 #[test]
-fn text_with_threads_is_read() {
+fn output_with_threads_is_read() {
     check("threads", 10);
 }
 
 #[test]
-fn text_with_process_vm_calls_is_read() {
+fn output_with_process_vm_calls_is_read() {
     check("transfer", 1);
     let mut recording = Recording::open(&data("transfer.strace")).unwrap();
     let mut moved = Vec::new();
@@ -78,9 +80,9 @@ fn text_with_process_vm_calls_is_read() {
     );
 }
 
-/// The events of a text are equal to those of the same recording in the project's own format.
+/// The events of each output are equal to those that are read from its `NAME.trace`.
 #[test]
-fn events_of_a_text_equal_those_of_its_recording() {
+fn events_of_strace_output_equal_those_of_its_recording() {
     for name in ["flags", "threads", "transfer"] {
         let mut events = [Vec::new(), Vec::new()];
         for (suffix, events) in ["strace", "trace"].into_iter().zip(&mut events) {
@@ -98,9 +100,10 @@ fn events_of_a_text_equal_those_of_its_recording() {
     }
 }
 
-/// The shared text, if it is present: every mapping without a fixed address is at a free address.
+/// The shared strace output of a Redis server has the expected numbers of events. Passes if the file is
+/// absent.
 #[test]
-fn shared_text_is_consistent() {
+fn shared_strace_output_is_read() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces/sample-redis.strace.xz");
     if path.exists() {
         let (text, _) = rewritten(&path);

@@ -1,7 +1,14 @@
-//! Calls in one address space that overlap in time.
+//! Calls of one address space that overlap in time: finds the calls *beside* each call ([`Beside`]).
 //!
-//! A text does not show the order in which overlapping calls took effect. A text shows which calls overlap:
-//! each of the two begins, in a line of its own, before the other returns.
+//! strace does not show the order in which overlapping calls took effect, but it shows which calls overlap:
+//! each of the two begins, in a line of its own, before the other returns. `mod.rs` asks for the calls beside
+//! each call that it reports ([`Recent::beside`]), and stores their common addresses in `Call::beside`.
+//! `plan/unknown.rs` then treats these addresses as unknown. The *extent* of a call is the addresses that the
+//! call concerns, with the kind of change there. For a call that has not returned, the reader looks ahead to
+//! its resumed line.
+//!
+//! A missed overlap leads to false differences in a replay; a superfluous one only to answers that are not
+//! compared. The test is `overlapping_calls_are_reported_with_their_common_range` (`tests.rs`).
 
 use super::call::{self, Made};
 use super::feed::Feed;
@@ -13,15 +20,15 @@ use crate::{Beside, CallName};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Maximum number of reported calls that are remembered for later overlapping calls.
+/// Maximum number of reported calls that are kept for later calls that overlap them.
 const MOST: usize = 256;
 
-/// The addresses that a call concerns.
+/// The *extent* of a call: the addresses that it concerns, and its changes there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// The ranges; either may be empty.
+    /// The ranges. Either may be empty.
     ranges: [Range<u64>; 2],
-    /// True if the call changes, or may have changed, mappings or access rights there.
+    /// True if the call changes or may have changed mappings or access rights there.
     changes: bool,
     /// True if the call changes which memory is locked.
     locks: bool,
@@ -31,36 +38,40 @@ pub(super) struct Extent {
 
 /// A reported call.
 struct Past {
+    /// The task.
     pid: u32,
+    /// The number of the address space (`Tasks::space`).
     space: u32,
     /// The line in which the call returned.
     ended: u32,
     extent: Extent,
 }
 
-/// The most recently reported calls that overlapped others.
+/// The calls that later calls may overlap.
 #[derive(Default)]
 pub(super) struct Recent {
+    /// Reported calls that later calls may overlap, oldest first.
     calls: VecDeque<Past>,
-    /// Calls that have returned, and that are reported after the calls that must have preceded them.
+    /// Calls that have returned and are not reported yet, because other calls must be reported first. The
+    /// last one is reported next. `None` stands for a call without an extent.
     waiting: Vec<Option<Past>>,
 }
 
 impl Recent {
-    /// Notes a returned call of `pid`, which is reported after the calls that are reported until
-    /// [`leave`](Self::leave).
+    /// Notes a returned call of `pid` that is not reported yet. Calls that are reported before
+    /// [`leave`](Self::leave) precede it.
     pub(super) fn enter(&mut self, (pid, made): (u32, &Made<'_>), tasks: &Tasks) {
         let past = Extent::of(made).zip(tasks.space(pid));
         self.waiting.push(past.map(|(extent, space)| Past { pid, space, ended: 0, extent }));
     }
 
-    /// Ends the wait of the last waiting call, which is reported next.
+    /// Removes the last waiting call, which is reported next.
     pub(super) fn leave(&mut self) {
         self.waiting.pop();
     }
 
-    /// Returns the addresses that a call of `pid`, from line `begun` to line `ended`, has in common with
-    /// overlapping calls.
+    /// Returns the addresses that a call of `pid` has in common with calls that overlap it. The call lasted
+    /// from line `begun` to line `ended`. Also keeps the call for later ones.
     pub(super) fn beside(
         &mut self,
         (pid, made): (u32, &Made<'_>),
@@ -97,7 +108,7 @@ impl Recent {
     }
 }
 
-/// Returns true if the call in progress of `pid` unmaps or may unmap a part of `range`.
+/// Returns true if the begun call of `pid` unmaps or may unmap a part of `range`.
 pub(super) fn made_free(
     pid: u32,
     range: Range<u64>,
@@ -109,7 +120,8 @@ pub(super) fn made_free(
     Ok(extent.is_none_or(|extent| meets(&extent.freed)))
 }
 
-/// Returns the extent of the call in progress of `pid`, from the line in which the call returns.
+/// Returns the extent of the begun call of `pid`, which is read from the resumed line ahead. Returns `None`
+/// if that line is not found or the call has no extent.
 fn until_its_end(pid: u32, tasks: &mut Tasks, feed: &mut Feed) -> Result<Option<Extent>, ReadError> {
     let Some(begun) = tasks.get_mut(pid).and_then(|task| task.begun.as_mut()) else { return Ok(None) };
     if begun.extent.is_none() {
@@ -128,7 +140,7 @@ fn locks(name: CallName) -> bool {
 }
 
 impl Extent {
-    /// Returns true if calls of this name have addresses in their arguments.
+    /// Returns true if calls of this name have an extent.
     fn has(name: CallName) -> bool {
         use CallName::*;
         locks(name)
@@ -140,7 +152,7 @@ impl Extent {
     /// space, or no addresses.
     fn of(made: &Made<'_>) -> Option<Extent> {
         use CallName::*;
-        /// An upper limit of the size of a segment, which the text does not show.
+        /// An assumed upper limit of the size of a System V segment, which strace does not show.
         const SEGMENT: u64 = 64 << 20;
         let (name, value, locks) = (made.name, made.value(), locks(made.name));
         if matches!(name, Mlockall | Munlockall) {
@@ -164,15 +176,16 @@ impl Extent {
             freed = to.end..at.end;
             to = 0..0;
         } else if name == Mremap && at.is_empty() {
-            // The call makes a second mapping of the first page.
+            // With an old length of zero, the call makes a second mapping of the memory at the address. Its
+            // first page stands for it.
             at.end = at.start.saturating_add(PAGE);
         }
         let freed = value.map_or(0..0, |_| freed);
         Some(Extent { ranges: [at, to], changes, locks, freed })
     }
 
-    /// Adds the common addresses of both calls to `found`, if at least one of the calls changes mappings or
-    /// locks.
+    /// Adds the addresses that both calls concern to `found`, if at least one of the calls changes mappings
+    /// or locks. `later` is true if the other call is later in the recording.
     fn meet(&self, other: &Extent, later: bool, found: &mut Vec<Beside>) {
         let maps = self.changes || other.changes;
         if !maps && !self.locks && !other.locks {

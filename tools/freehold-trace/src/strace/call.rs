@@ -2,7 +2,9 @@
 //! contains.
 //!
 //! `text.rs` splits the text into arguments, and `value.rs` reads one argument. The meaning of the call for
-//! tasks, files and memory is decided in `mod.rs`.
+//! tasks, files and memory is decided in `mod.rs`. A call that is new in recordings needs an entry in
+//! [`needed`] if strace may omit arguments, and code in [`values`] if an argument is a structure. A call of
+//! which only some operations are read also needs a case in [`which`]. The tests are in `tests.rs`.
 
 use super::head::{find, name};
 use super::text::{Arg, End, args, end};
@@ -13,14 +15,14 @@ use crate::error::Bad;
 use crate::operation::{capability, fcntl, prctl, rlimit, uffdio};
 use crate::{CallName, Returned};
 
-/// The name of mseal in texts by versions of strace that do not know it. Those versions show six arguments.
+/// The name of mseal in the output of a strace that does not know mseal. It shows six arguments.
 const MSEAL: &str = "syscall_0x1ce";
 /// `CLONE_VM | CLONE_VFORK`, the flags that vfork implies.
 const VFORK: u64 = 0x4100;
 /// The bits of clone's flags that select the signal at the child's end.
 const EXIT_SIGNAL: u64 = 0xff;
 
-/// The assumed size of a System V segment, whose true size is not in the text of shmat.
+/// The assumed size of a System V segment, which strace does not show in a shmat.
 const SOME: u64 = PAGE;
 
 /// A parsed call.
@@ -32,7 +34,8 @@ pub(super) struct Made<'a> {
     pub(super) args: [u64; 6],
     /// The result and the duration.
     pub(super) end: End<'a>,
-    /// The path of the descriptor among the arguments, if the text shows it, or the path that the call opens.
+    /// The path of the descriptor among the arguments, if strace shows it (option -y), or the path that the
+    /// call opens.
     pub(super) note: Option<&'a [u8]>,
     /// The error in an argument that could be read only in part.
     pub(super) odd: Option<Bad>,
@@ -45,7 +48,7 @@ pub(super) fn clones(name: CallName) -> bool {
     matches!(name, CallName::Clone | CallName::Clone3 | CallName::Fork | CallName::Vfork)
 }
 
-/// Returns the index of the argument that is a descriptor.
+/// Returns the index of the argument that is the descriptor of a mapped or changed file.
 fn descriptor(name: CallName) -> Option<usize> {
     match name {
         CallName::Mmap => Some(4),
@@ -54,7 +57,7 @@ fn descriptor(name: CallName) -> Option<usize> {
     }
 }
 
-/// Parses the text of a call with the known name `known`.
+/// Parses the complete text of a call whose name is `known`.
 pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     let begin = find(text, b"(").map_or(0, |at| at + 1);
     let (found, closed) = args(text, begin)?;
@@ -84,7 +87,8 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     let mut odd = None;
     let args = values(known, &found, &mut odd)?;
     if end.returned.value().is_some_and(|value| value != 0) && returns_nothing(known, &args) {
-        // A signal killed the task during the call, so that the number is not the call's result.
+        // Such a call returns no other number: a signal killed the task during the call, and the number is
+        // not a result.
         end.returned = Returned::Never;
     }
     Ok(Made { name: known, args, end, note, odd, vectors })
@@ -99,7 +103,7 @@ pub(super) fn parse(name: &str) -> Option<CallName> {
 pub(super) fn which(text: &[u8]) -> Result<(&str, Option<CallName>), Bad> {
     let (name, rest) = name(text).ok_or(Bad::Expected("a call: NAME(ARGUMENTS) = RESULT", 0))?;
     let known = parse(name).filter(|known| match known {
-        // Events do not depend on personality, because only snapshots show its effects.
+        // personality(2) is skipped: only snapshots show its effects, and strace output has none.
         CallName::Personality => false,
         CallName::Prctl => concerns_memory(rest),
         CallName::Fcntl => concerns_files(rest),
@@ -119,7 +123,7 @@ pub(super) fn clone_flags(text: &[u8], known: CallName) -> Result<u64, Bad> {
     Ok(values(known, &found, &mut None)?[0] & !EXIT_SIGNAL)
 }
 
-/// Returns the range that the call in `text` may unmap. The text may be incomplete.
+/// Returns the range that the call in `text` may unmap: its start and end. The text may be incomplete.
 pub(super) fn frees(text: &[u8], known: CallName) -> Option<(u64, u64)> {
     if !matches!(known, CallName::Munmap | CallName::Mremap | CallName::Shmdt) {
         return None;
@@ -140,7 +144,7 @@ fn returns_nothing(name: CallName, args: &[u64; 6]) -> bool {
         || matches!(name, Mprotect | Msync | Munlock | Munlockall | Munmap)
 }
 
-/// Returns the minimum number of arguments of a call that has returned. strace omits arguments without a
+/// Returns the minimum number of arguments of a call that succeeded. strace omits arguments that have no
 /// meaning.
 fn needed(name: CallName) -> usize {
     match name {
@@ -154,7 +158,7 @@ fn needed(name: CallName) -> usize {
     }
 }
 
-/// Returns the maximum number of arguments.
+/// Returns the maximum number of arguments that strace shows for a call.
 fn most(name: CallName) -> usize {
     match name {
         CallName::Execve | CallName::Execveat => usize::MAX,
@@ -164,7 +168,8 @@ fn most(name: CallName) -> usize {
     }
 }
 
-/// Returns the arguments as numbers.
+/// Returns the arguments as numbers, in the form of [`crate::Call::args`]. Sets `odd` if flags contain an
+/// unknown name.
 fn values(name: CallName, found: &[Arg<'_>], odd: &mut Option<Bad>) -> Result<[u64; 6], Bad> {
     // Flags with an unknown name among them are read without that name.
     let mut number = |arg: Arg<'_>| match number(arg) {
@@ -249,12 +254,13 @@ fn path<'a>(arg: &Arg<'a>) -> Option<&'a [u8]> {
     arg.text.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
 
+/// Returns true if recordings contain the operation of an fcntl.
 fn concerns_files(args_text: &[u8]) -> bool {
     let second = args(args_text, 0).ok().and_then(|(found, _)| found.get(1).copied());
     second.and_then(|arg| number(arg).ok()).is_some_and(|operation| fcntl::KEPT.contains(&(operation as u32)))
 }
 
-/// Returns true if the call sets a limit on memory that the text shows, or sets capabilities.
+/// Returns true if the call sets a limit on memory or capabilities, and strace shows the new values.
 fn limits(name: CallName, args_text: &[u8]) -> bool {
     let found = args(args_text, 0).map(|(found, _)| found).unwrap_or_default();
     let shown = |index: usize| found.get(index).is_some_and(|arg| arg.text.starts_with(b"{"));
@@ -278,8 +284,8 @@ fn as_passed(arg: Arg<'_>) -> Arg<'_> {
     Arg { text: &arg.text[..end], ..arg }
 }
 
-/// Returns true if the call concerns a userfaultfd, and the text shows the structure. strace shows a
-/// structure that the kernel can read, too.
+/// Returns true if the ioctl is an operation on a userfaultfd that recordings contain, and strace shows its
+/// structure. strace shows the structure if the memory is readable, so that the kernel could read it, too.
 fn concerns_userfaultfd(args_text: &[u8]) -> bool {
     let found = args(args_text, 0).map(|(found, _)| found).unwrap_or_default();
     let operation = found.get(1).and_then(|arg| number(*arg).ok());
@@ -287,6 +293,7 @@ fn concerns_userfaultfd(args_text: &[u8]) -> bool {
         && found.get(2).is_some_and(|arg| arg.text.starts_with(b"{") || operation == Some(uffdio::NEW))
 }
 
+/// Returns true if recordings contain the operation of a prctl.
 fn concerns_memory(args_text: &[u8]) -> bool {
     let first = args(args_text, 0).ok().and_then(|(found, _)| found.first().copied());
     first.and_then(|arg| number(arg).ok()).is_some_and(|operation| prctl::KEPT.contains(&operation))
@@ -303,8 +310,8 @@ impl Made<'_> {
         self.end.returned.value()
     }
 
-    /// Returns the range in which the call has mapped memory and which must have been free before. Returns
-    /// `None` if there is no such range.
+    /// Returns the range, as start and end, that the kernel gave to the call and that must have been free
+    /// before. Returns `None` if there is no such range.
     pub(super) fn took(&self) -> Option<(u64, u64)> {
         let [at, to] = addresses(self.name, &self.args, Some(self.value()?), SOME)?;
         let flags = self.args[3];

@@ -5,6 +5,10 @@
 //! ones, unless it has set SECBIT_NO_SETUID_FIXUP. A process that becomes root, or that executes a program
 //! while not root, may regain capabilities. In another user namespace than the initial one, a process has no
 //! capabilities that count.
+//!
+//! `mod.rs` passes the text of each setuid, setreuid, setresuid, setns, unshare and prctl(PR_SET_SECUREBITS),
+//! and reports a change as a capset. In case of doubt the process has the capability: the replay then does
+//! not compare refusals for RLIMIT_MEMLOCK. The tests are in `credentials_tests.rs`.
 
 use super::head::find;
 use super::text::{Arg, args, end};
@@ -23,7 +27,7 @@ pub(super) struct Credentials {
     user: Option<u64>,
     /// True if changes of the user do not change the capabilities.
     keeps: bool,
-    /// True if the process was root and is not any more.
+    /// True if the process has given up root since its last execve.
     gave_up: bool,
     /// True if the process is in a user namespace other than the initial one.
     apart: bool,
@@ -41,13 +45,13 @@ impl Credentials {
         Credentials { apart: self.apart || apart, user: self.user.filter(|_| !apart), ..self }
     }
 
-    /// Returns true if none of the capabilities counts.
+    /// Returns true if the process is in another user namespace, in which no capability counts.
     pub(super) fn is_apart(self) -> bool {
         self.apart
     }
 
-    /// Applies the call in `text`, which may be incomplete. Returns whether the process may lock more than
-    /// its limit from now on, or `None` if the call does not change that.
+    /// Applies the call in `text`, which may be incomplete. Returns true or false if the process may or may
+    /// not lock more than its limit from now on. Returns `None` if the call does not change that.
     pub(super) fn call(&mut self, name: &str, text: &[u8]) -> Option<bool> {
         let (found, closed) = args(text, name.len() + 1).ok()?;
         let Some(returned) = closed.and_then(|closed| end(text, closed + 1).ok()) else {
@@ -81,25 +85,27 @@ impl Credentials {
         std::mem::take(&mut self.gave_up).then_some(true).filter(|_| !self.apart)
     }
 
-    /// Applies a setns to the namespaces of the descriptor `of`, or to the kinds of namespace in `kinds`. A
-    /// process cannot return to the initial user namespace, and cannot enter the namespace in which it is
-    /// already, so a setns to a user namespace always changes the namespace.
+    /// Applies a setns with the descriptor `of` and the kinds of namespace `kinds`. A process cannot return
+    /// to the initial user namespace, and cannot enter the namespace in which it is already. A setns to a
+    /// user namespace therefore always leaves the initial one.
     fn enters(&mut self, of: &[u8], kinds: &[u8]) -> Option<bool> {
         if find(kinds, b"CLONE_NEWUSER").is_some() || kinds == b"0" && find(of, b"<user:[").is_some() {
             *self = self.of_child(NEW_NAMESPACE);
             return Some(false);
         }
-        // The text does not show the kind of the descriptor.
+        // strace does not show the kind of the descriptor, so that the process may have entered a user
+        // namespace.
         (kinds == b"0" && !of.contains(&b'<')).then(|| self.perhaps("setns"))?
     }
 
-    /// Applies a call of which only the beginning is known.
+    /// Applies a call whose arguments or result are unknown: the process may have any user afterwards.
     fn perhaps(&mut self, name: &str) -> Option<bool> {
         let users = name.starts_with("set");
         users.then(|| self.user = None)?;
         (!self.apart).then_some(true)
     }
 
+    /// Applies a call that sets the effective user to the number in this argument.
     fn becomes(&mut self, user: Option<&Arg<'_>>) -> Option<bool> {
         let user = number(*user?).ok().filter(|user| *user as u32 != SAME as u32)?;
         let before = self.user.replace(user);
@@ -115,7 +121,7 @@ impl Credentials {
     }
 }
 
-/// Returns true if a call that recordings do not contain may change the credentials.
+/// Returns true if the call, which recordings do not contain, may change the credentials.
 pub(super) fn concern(name: &str, text: &[u8]) -> bool {
     match name {
         "setns" | "setuid" | "setreuid" | "setresuid" | "unshare" => true,

@@ -1,8 +1,11 @@
-//! Tests which processes of a text by strace may lock memory without limit (`credentials.rs`).
+//! Tests which processes may lock memory without limit after the calls in strace output (`credentials.rs`).
+//!
+//! A test begins a process with a line `# limits`, whose end says if the process has CAP_IPC_LOCK (`c`) and
+//! which user it has (`u0` is root), and compares the capsets that the reader reports for its calls.
 
 use super::super::tests::parse;
 
-/// Checks the changes of CAP_IPC_LOCK that are reported for calls. `head` is the end of the first line.
+/// Checks the capsets that are reported for `calls`. `head` is the end of the first line.
 #[track_caller]
 fn assert_may_lock(head: &str, calls: &[&str], expected: &[&str]) {
     let mut text = format!("# limits 1 2 3 4 5{head}\n");
@@ -40,11 +43,11 @@ fn process_that_gives_up_root_loses_cap_ipc_lock() {
     assert_may_lock(" c u0", &[program, "setuid(1) = 0"], &[LACKS]);
     assert_may_lock(" c u0", &[OWN, "setuid(0) = 0", RAISED, program], &[LACKS, LACKS]);
     assert_may_lock(" c u0", &["unshare(CLONE_FS) = 0", RAISED], &[HAS]);
-    // If a call has two lines, its arguments are not examined.
+    // If a call has two lines, its arguments are not examined, and the process may have the capability.
     assert_may_lock(" c u0", &["setuid(1 <unfinished ...>", "<... setuid resumed>) = 0"], &[HAS]);
 }
 
-/// A process in another user namespace has no capabilities that count, whatever it sets there.
+/// In another user namespace no capability counts, even if the process sets it there.
 #[test]
 fn process_in_another_user_namespace_lacks_cap_ipc_lock() {
     const HAS: &str = "4000 = 0";
@@ -63,7 +66,7 @@ fn process_in_another_user_namespace_lacks_cap_ipc_lock() {
     for by in ["5<mnt:[4026531841]>, CLONE_NEWNS", "5<mnt:[4026531841]>, 0", "5, CLONE_NEWNET"] {
         assert_may_lock(" c u0", &[&format!("setns({by}) = 0"), RAISED], &[HAS]);
     }
-    // The text does not show the kind of the namespace, or the call has two lines.
+    // strace does not show the kind of the namespace, or the call has two lines.
     assert_may_lock(" u0", &["setns(5, 0) = 0"], &[HAS]);
     assert_may_lock(" u0", &["setns(5, 0 <unfinished ...>", "<... setns resumed>) = 0"], &[HAS]);
 }

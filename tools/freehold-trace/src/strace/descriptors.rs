@@ -1,25 +1,28 @@
-//! The file of each descriptor, as far as a text shows it.
+//! The file of each descriptor, as far as strace output shows it.
 //!
 //! With option -y, strace writes the path after each descriptor, and equal paths mean one file. Without the
-//! option, the text contains only the number, and the file follows from the calls on the descriptor. The
-//! following rules hold within one process, from one execve to the next; a fork inherits the state:
+//! option, strace writes only the number, and the file follows from the calls on the descriptor. `mapped.rs`
+//! applies these rules, which hold within one process from one execve to the next; a fork inherits the state:
 //!
 //! - memfd_create and ftruncate make a descriptor refer to a file that its shared mappings share, until the
 //!   next memfd_create.
 //! - A mapping with `MAP_FIXED` into the range of the descriptor's last mapping without `MAP_FIXED` maps the
 //!   same file. Loaders map the segments of an object in this way.
 //! - Any other mapping maps a new file.
+//! This state only decides which mappings belong to one file. The access modes of descriptors are in
+//! `plan/descriptors.rs`. The test is `files_of_mappings_are_distinguished` (`tests.rs`).
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Maximum number of descriptors of a process that are remembered.
+/// Maximum number of descriptors that are kept for a process.
 const MOST: usize = 64;
 
 /// The known descriptors of a process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Descriptors {
+    /// The known files by descriptor. Shared with forked children until one of them changes.
     known: Arc<BTreeMap<i32, Known>>,
 }
 
@@ -28,7 +31,7 @@ pub(super) struct Descriptors {
 pub(super) struct Known {
     /// The file for shared mappings.
     pub(super) shared: Option<u32>,
-    /// The file of the last mapping, and the range of the mapping.
+    /// The file of the last mapping without `MAP_FIXED`, and the start and end of the mapping.
     pub(super) mapped: Option<(u32, u64, u64)>,
 }
 

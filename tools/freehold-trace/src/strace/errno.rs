@@ -1,7 +1,8 @@
 //! Names of errors in strace's notation, and their numbers on Linux.
 //!
-//! `text.rs` looks up the name after ` = -1 ` here. The list must stay sorted by name, because the lookup is
-//! a binary search (a test checks the order).
+//! `text.rs` looks up the name after ` = -1 ` or ` = ? ` here. A name that is absent makes the line
+//! unreadable after ` = -1 `. The list must stay sorted by name, because the lookup is a binary search (the
+//! test at the end checks the order).
 
 /// Returns the number of the error called `name`.
 pub(super) fn number(name: &str) -> Option<u16> {

@@ -1,9 +1,11 @@
-//! The lines of a text, with a look ahead where the order of lines is not the order of effects.
+//! The lines of strace output, with a look ahead where the order of lines is not the order of effects.
 //!
 //! [`Feed`] is a queue between the file (`lines.rs`) and the reader (`mod.rs`). strace may print the line of
 //! a new task before the clone that created it returns, or the call that got freed addresses before the
-//! munmap returns. The reader then asks for a later line ([`Feed::take_return`], [`Feed::parent`]), and the
-//! feed reads ahead, within limits of lines and bytes.
+//! munmap returns. The reader then asks for a later line ([`Feed::take_return`], [`Feed::see_return`],
+//! [`Feed::parent`]), and the feed reads ahead, within limits of lines and bytes. A line that was taken is
+//! not returned again. If the limits are reached, the answer is "not found", and events stay in the order of
+//! their lines.
 
 use super::head::{Says, head, is_remark, says};
 use crate::error::{Bad, Place, ReadError};
@@ -12,13 +14,14 @@ use std::collections::VecDeque;
 
 /// Maximum number of bytes that are read ahead.
 const MOST_AHEAD: usize = 16 << 20;
-/// Number of lines ahead that are searched for the end of a call: several times the calls of all running
-/// tasks.
+/// Number of lines ahead that are searched for the end of a call. Enough for several calls of each task that
+/// runs at the same time.
 const FAR: usize = 1 << 12;
-/// Number of lines ahead that are searched for the creator of a task. A vfork's creator waits for its child.
+/// Number of lines ahead that are searched for the creator of a task. This number is larger, because a vfork
+/// returns only after the child's exec or exit.
 const FURTHER: usize = 1 << 16;
 
-/// A line of the text.
+/// A line of the output.
 pub(super) struct Line {
     /// The number, from 1.
     pub(super) number: u32,
@@ -26,7 +29,7 @@ pub(super) struct Line {
     pub(super) text: Vec<u8>,
 }
 
-/// The lines of a text.
+/// The queue of lines.
 pub(super) struct Feed {
     /// The file.
     lines: Lines,
@@ -39,12 +42,12 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Reads the text of `lines`, whose current line is the first line.
+    /// Reads strace output from `lines`, whose current line is the first line.
     pub(super) fn new(lines: Lines) -> Self {
         Feed { lines, first: true, ahead: VecDeque::new(), bytes: 0 }
     }
 
-    /// Returns the next line.
+    /// Returns the next line. Comments and strace's remarks about itself are skipped.
     pub(super) fn next(&mut self) -> Result<Option<Line>, ReadError> {
         if let Some(line) = self.ahead.pop_front() {
             self.bytes -= line.text.len();
@@ -68,7 +71,8 @@ impl Feed {
         Place { line, ..self.lines.place() }
     }
 
-    /// Takes the line in which the unfinished call of task `pid` returns, if it is found.
+    /// Removes and returns the line in which the begun call of task `pid` returns. Returns `None` if the line
+    /// is not found.
     pub(super) fn take_return(&mut self, pid: u32) -> Result<Option<Line>, ReadError> {
         let mut index = 0;
         while index < FAR && self.reach(index)? {
@@ -85,8 +89,8 @@ impl Feed {
         Ok(None)
     }
 
-    /// Returns the text of the line in which the unfinished call of task `pid` returns, if it is found. The
-    /// line stays in the queue.
+    /// Returns the text after `resumed>` in the line in which the begun call of task `pid` returns. The line
+    /// stays in the queue. Returns `None` if the line is not found.
     pub(super) fn see_return(&mut self, pid: u32) -> Result<Option<Vec<u8>>, ReadError> {
         let mut index = 0;
         while index < FAR && self.reach(index)? {
@@ -99,9 +103,9 @@ impl Feed {
         Ok(None)
     }
 
-    /// Returns the task that has created task `child`, among `candidates`, which are all in a clone: the task
-    /// whose clone returns that number, or the only task whose clone returns no other number. Returns the
-    /// first candidate if the text does not show it.
+    /// Returns the task that has created task `child`. The `candidates` are the tasks whose clone has not
+    /// returned. The creator is the task whose clone returns the number of the child, or the only task whose
+    /// clone returns no other number. If the lines ahead do not decide, returns the first candidate.
     pub(super) fn parent(&mut self, child: u32, mut candidates: Vec<u32>) -> Result<Option<u32>, ReadError> {
         let mut index = 0;
         while candidates.len() > 1 && index < FURTHER && self.reach(index)? {
@@ -118,7 +122,8 @@ impl Feed {
         Ok(candidates.first().copied())
     }
 
-    /// Reads ahead to line `index`. Returns false if the text ends before, or if too much would be kept.
+    /// Reads ahead until `ahead` has line `index`. Returns false if the output ends before, or if too much
+    /// would be kept.
     fn reach(&mut self, index: usize) -> Result<bool, ReadError> {
         while self.ahead.len() <= index {
             if self.bytes > MOST_AHEAD {
@@ -151,7 +156,7 @@ fn of(line: &Line) -> Option<(u32, Says<'_>)> {
     Some((head.pid?, says(head.rest, 0).ok()?))
 }
 
-/// Returns true if the rest of a call's text shows that the call returned `child`.
+/// Returns true if `rest`, the end of a call's text, shows that the call returned `child`.
 fn returns(rest: &[u8], child: u32) -> bool {
     let Some(at) = rest.windows(4).rposition(|window| window == b") = ") else { return false };
     let mut fields = crate::fields::Fields::new(&rest[at + 4..]);

@@ -4,17 +4,18 @@
 //! 2. [`says`] returns the kind of the rest: a call, its beginning or its end, a signal, the end of a task.
 //!
 //! `feed.rs` and `mod.rs` call them for every line; `text.rs` parses the text of a call. A line of another
-//! form is an error, which the reader counts as an unread line. Nothing is stored.
+//! form is an error, which the reader counts as an unread line; [`may_matter`] then decides if a loss of
+//! events is reported. Nothing is stored.
 
 use super::call;
 use super::time::{SECOND, fraction};
 use crate::error::Bad;
 use crate::fields::Fields;
 
-/// A line of the text, split into the parts that all lines have.
+/// A line, split into the parts that all lines have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head<'a> {
-    /// The task, if the text has a column for it.
+    /// The PID of the task, if the output has a column for it (option -f).
     pub(super) pid: Option<u32>,
     /// The time in nanoseconds since 1970.
     pub(super) time: u64,
@@ -27,7 +28,7 @@ pub(super) struct Head<'a> {
 pub(super) enum Says<'a> {
     /// The complete text of a call that returned, or of a call in which its task ended.
     Call(&'a [u8]),
-    /// The beginning of a call, followed by another task's line.
+    /// The beginning of a call: strace wrote another task's line before the call returned.
     Begun(&'a [u8]),
     /// The end of a call: its name, and the rest of its text.
     Resumed(&'a [u8], &'a [u8]),
@@ -35,19 +36,19 @@ pub(super) enum Says<'a> {
     Signal(&'a [u8]),
     /// The end of the task.
     Ended,
-    /// The end of a process's leader, because another task of the process, given here, did an execve and took
-    /// the leader's number.
+    /// The end of a process's leader: another task of the process called execve and takes over the PID of the
+    /// leader. Contains the old PID of that task.
     Superseded(u32),
     /// A line without information about memory.
     Nothing,
 }
 
-/// Returns true for a line that strace writes about itself to the terminal, and for a comment.
+/// Returns true for a message of strace about itself, and for a comment.
 pub(super) fn is_remark(line: &[u8]) -> bool {
     line.starts_with(b"strace: ") || line.starts_with(b"# ")
 }
 
-/// Splits a line.
+/// Splits a line into PID, time and rest.
 pub(super) fn head(line: &[u8]) -> Result<Head<'_>, Bad> {
     let mut fields = Fields::new(line);
     let mut number = fields.decimal("a task's number or a time")?;
@@ -66,8 +67,8 @@ pub(super) fn head(line: &[u8]) -> Result<Head<'_>, Bad> {
     Ok(Head { pid, time, rest: fields.rest() })
 }
 
-/// Returns the rest of a line after its task, if it has one, and after a time of another option than `-ttt`:
-/// a time of day (`-t`, `-tt`), or the seconds since the line before (`-r`).
+/// Returns the rest of a line after its task and its time, both optional. The time may be that of an option
+/// other than `-ttt`: a time of day (`-t`, `-tt`), or the seconds since the previous line (`-r`).
 pub(super) fn without_time(line: &[u8]) -> Option<&[u8]> {
     let line = line.trim_ascii_start();
     let line = match line.strip_prefix(b"[pid ") {

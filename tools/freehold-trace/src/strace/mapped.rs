@@ -1,7 +1,10 @@
-//! Gives a number to each file that a text maps, as `NAME.trace` has one for each file.
+//! Gives a number to each file that calls in strace output map, as `NAME.trace` has one for each file.
 //!
 //! The file of a call follows from the path that option -y shows, or from the descriptors that the process
-//! has used (`descriptors.rs`).
+//! has used (the rules are in `descriptors.rs`). `mod.rs` calls [`Mapped::file`] for each call, and stores
+//! the number in the event. Two files with one number would share memory in the replay; one file with two
+//! numbers would not share it. The list of files is a [`Files`], as in `trace.rs`. The test is
+//! `files_of_mappings_are_distinguished` (`tests.rs`).
 
 use super::call::Made;
 use super::descriptors::{Descriptors, Known};
@@ -20,8 +23,11 @@ const MAP_TYPE: u64 = 0xf;
 /// The files that were mapped so far.
 #[derive(Default)]
 pub(super) struct Mapped {
+    /// All files by number.
     files: Files,
+    /// Numbers of the files whose path strace has shown.
     by_path: BTreeMap<Vec<u8>, u32>,
+    /// The highest number so far.
     count: u32,
 }
 
@@ -31,8 +37,9 @@ impl Mapped {
         &self.files
     }
 
-    /// Returns the file that a call has mapped, created or changed. Returns `None` for other calls, and if
-    /// the text does not show the file.
+    /// Returns the number of the file that a call has mapped, created or changed. Returns `None` for other
+    /// calls, and if the file is not known. `line` is the number of the line, which becomes a part of the
+    /// name of a nameless file.
     pub(super) fn file(
         &mut self,
         made: &Made<'_>,
@@ -62,6 +69,7 @@ impl Mapped {
         }
     }
 
+    /// Returns the file that an mmap has mapped at `at`. An unknown file gets a number.
     fn mmap(
         &mut self,
         made: &Made<'_>,
@@ -89,6 +97,7 @@ impl Mapped {
         Ok(Some(file))
     }
 
+    /// Returns the file whose length an ftruncate has set. An unknown file gets a number.
     fn ftruncate(&mut self, made: &Made<'_>, known: &mut Descriptors, line: u32) -> Result<Option<u32>, Bad> {
         let (number, size) = (descriptor(made.args[0]), made.args[1]);
         let file = match self.named_or_known(made, number, known)? {
@@ -103,6 +112,8 @@ impl Mapped {
         Ok(Some(file))
     }
 
+    /// Returns the file of a descriptor: the file that shared mappings of it map, or the file of the path
+    /// that strace shows.
     fn named_or_known(
         &mut self,
         made: &Made<'_>,
@@ -116,6 +127,7 @@ impl Mapped {
         }
     }
 
+    /// Returns the number of the file at `path`. A new path gets a number.
     fn of_path(&mut self, path: &[u8]) -> Result<u32, Bad> {
         if let Some(file) = self.by_path.get(path) {
             return Ok(*file);
@@ -125,6 +137,7 @@ impl Mapped {
         Ok(file)
     }
 
+    /// Adds a file, and returns its number.
     fn define(&mut self, path: String, size: Option<u64>) -> Result<u32, Bad> {
         let id = self.count + 1;
         self.files.define(FileInfo { id, size, huge: None, tmpfs: None, path })?;
@@ -133,7 +146,7 @@ impl Mapped {
     }
 }
 
-/// Notes descriptors that are opened, copied or closed.
+/// Applies a call that opened, copied or closed descriptors to the known descriptors.
 fn follow(made: &Made<'_>, value: u64, known: &mut Descriptors) {
     match descriptor::done(made.name, &made.args, value) {
         Some(Descriptor::Opened(number, _) | Descriptor::Closed(number)) => known.forget(number..=number),
@@ -143,20 +156,20 @@ fn follow(made: &Made<'_>, value: u64, known: &mut Descriptors) {
     }
 }
 
-/// Returns the descriptor whose file is opened again by its name in /proc.
+/// Returns the descriptor whose file the call opens again by its name in /proc.
 fn opened_again(made: &Made<'_>) -> Option<i32> {
     let opens = matches!(made.name, CallName::Open | CallName::Openat);
     let number = made.note.filter(|_| opens)?.strip_prefix(b"/proc/self/fd/")?;
     str::from_utf8(number).ok()?.parse().ok()
 }
 
-/// Returns true if the descriptor may still refer to the file that was created or changed: the text does not
-/// show another file.
+/// Returns true if the descriptor may still refer to the known file: strace shows no path, or that of a
+/// memfd.
 fn may_be_known(made: &Made<'_>) -> bool {
     made.note.is_none_or(|path| path.starts_with(b"/memfd:"))
 }
 
-/// Returns a descriptor among arguments. The kernel uses only the lower 32 bits.
+/// Returns an argument as a descriptor. The kernel uses only the lower 32 bits.
 fn descriptor(arg: u64) -> i32 {
     arg as i32
 }

@@ -1,14 +1,29 @@
-//! Reads the text that strace writes about a program's calls.
+//! Reads strace output: the lines that strace writes about the calls of a program.
 //!
 //! A call that returns before another task's line is one line. Otherwise the call has an unfinished and a
 //! resumed line, and took effect between them. The reader reports the call at its return, with two exceptions
-//! in which the text itself shows an earlier effect:
+//! in which the output itself shows an earlier effect:
 //!
 //! - The creation of a task precedes the task's first line.
 //! - A call that frees addresses (munmap, mremap, shmdt) precedes the call to which the kernel gave these
 //!   addresses.
 //!
-//! `docs/reference/trace-format.md` describes the supported text and its interpretation.
+//! `docs/reference/trace-format.md` describes the supported output and its interpretation.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `feed.rs` | the lines, with a look ahead |
+//! | `head.rs`, `time.rs` | the beginning of a line: task, time, kind of line |
+//! | `text.rs`, `value.rs`, `vectors.rs`, `symbols.rs`, `errno.rs` | the text of a call: arguments, values, lists, names of constants and errors |
+//! | `call.rs`, `signal.rs` | a parsed call ([`Made`]), a signal |
+//! | `tasks.rs`, `descriptors.rs`, `mapped.rs`, `credentials.rs` | state: tasks and processes, descriptors, files, capabilities |
+//! | `beside.rs` | calls that overlap in time |
+//!
+//! Terms: to *report* an event is to append it to the events that `next_event` returns. A call is *begun*
+//! while its unfinished line was read and its resumed line was not. A line that cannot be read becomes a loss
+//! of events of its task, if it may concern memory. Any bytes must be accepted in bounded memory. The tests
+//! are in `tests.rs` (single lines), `tests/strace.rs` (outputs of strace 6.1) and `tests/mutations.rs`
+//! (damaged outputs).
 
 mod beside;
 mod call;
@@ -44,35 +59,42 @@ use mapped::Mapped;
 use std::collections::{BTreeMap, VecDeque};
 use tasks::{Begun, NAMELESS, Tasks};
 
-/// Maximum number of names of skipped calls that are counted separately. All other names are counted
+/// Maximum number of names of skipped calls that are counted separately. All further names are counted
 /// together.
 const MOST_SKIPPED: usize = 1000;
-/// Maximum length of a chain of calls that each wait for the next one. Further calls stay in the order of the
-/// text.
+/// Maximum length of a chain of calls that each must be reported before the previous one. Further calls stay
+/// in the order of their lines.
 const MOST_WAITING: u32 = 8;
 
-/// Reads the events of a text.
+/// Reads the events of strace output.
 pub(crate) struct StraceReader {
+    /// The lines.
     feed: Feed,
-    /// The limits in the first line, until they are reported.
+    /// The limits in the first line (`# limits`), until they are reported.
     limits: Option<Limits>,
     /// The first task's effective user, if the first line contains it.
     user: Option<u32>,
     /// The time of the first line, in nanoseconds since 1970.
     begin: u64,
-    /// The time of the current line and of the events reported now, in nanoseconds since the first line.
+    /// The time of the current line and of the events that it reports, in nanoseconds since the first line.
     now: u64,
+    /// The tasks and processes.
     tasks: Tasks,
+    /// The files that calls have mapped.
     mapped: Mapped,
+    /// Calls that later calls may overlap.
     recent: Recent,
     /// Events that were read and not returned yet.
     ready: VecDeque<Event>,
+    /// Names of calls that do not concern memory, with their numbers of occurrences.
     skipped: BTreeMap<String, u64>,
+    /// The lines that could not be read.
     unread: Unread,
+    /// True if the last line was read.
     ended: bool,
 }
 
-/// Returns true if strace writes lines like `line`.
+/// Returns true if `line` may be the first line of strace output with option -ttt.
 pub(crate) fn recognises(line: &[u8]) -> bool {
     let plausible = |line| {
         // Times of option -r begin at 0.
@@ -85,21 +107,21 @@ pub(crate) fn recognises(line: &[u8]) -> bool {
     is_remark(line) && (!line.starts_with(b"# ") || line.starts_with(LIMITS)) || plausible(line).is_some()
 }
 
-/// Returns true if strace writes `line` without option -ttt.
+/// Returns true if `line` may be the first line of strace output without option -ttt.
 pub(crate) fn lacks_times(line: &[u8]) -> bool {
     head::without_time(line).is_some_and(head::is_event)
 }
 
 /// The reason why a call could not be reported.
 enum MadeError {
-    /// The call's own text is wrong. The caller knows the place.
+    /// The call's own text is invalid. The caller knows its place.
     Text(Bad),
     /// Another line could not be read.
     Read(ReadError),
 }
 
 impl MadeError {
-    /// Returns the error, with a place from `in_text` if the call's own text is wrong.
+    /// Returns the error with its place. `in_text` adds the place if the call's own text is invalid.
     fn in_text(self, in_text: impl FnOnce(Bad) -> ReadError) -> ReadError {
         match self {
             MadeError::Text(bad) => in_text(bad),
@@ -121,7 +143,7 @@ impl From<ReadError> for MadeError {
 }
 
 impl StraceReader {
-    /// Reads the text of `lines`, whose current line is the first line.
+    /// Reads strace output from `lines`, whose current line is the first line.
     pub(crate) fn new(lines: Lines) -> Self {
         let limits = lines
             .line()
@@ -189,8 +211,8 @@ impl StraceReader {
         &self.unread
     }
 
-    /// Handles a line that cannot be read. If the line may concern memory, the mappings of its task are
-    /// unknown afterwards.
+    /// Counts a line that cannot be read. If the line may concern memory, reports a loss of events: the
+    /// mappings of its task are unknown afterwards.
     fn pass_over(&mut self, error: ReadError, line: &Line) -> Result<(), ReadError> {
         self.unread.note(error)?;
         if head::may_matter(&line.text) {
@@ -201,11 +223,12 @@ impl StraceReader {
         Ok(())
     }
 
-    /// Notes an error after which the rest of the text can be read.
+    /// Counts an error in a line that is used nevertheless.
     fn remark(&mut self, bad: Bad, line: &Line) -> Result<(), ReadError> {
         self.unread.note(self.feed.wrong(bad, line))
     }
 
+    /// Reads a line: reports its events, or notes the beginning of a call.
     fn line(&mut self, line: &Line) -> Result<(), ReadError> {
         let head = head(&line.text).map_err(|bad| self.feed.wrong(bad, line))?;
         if self.tasks.is_empty() {
@@ -260,8 +283,9 @@ impl StraceReader {
         }
     }
 
-    /// Makes the task known: a task whose line precedes the return of the clone that creates it is created
-    /// now. Returns false if the line belongs to a task that an execve of its process has ended.
+    /// Makes the task of a line known. If the line precedes the return of the clone that creates the task,
+    /// the creation is reported now. Returns false if the line belongs to a task that an execve of its
+    /// process has ended.
     fn meet(&mut self, pid: u32, said: &Says<'_>, line: &Line) -> Result<bool, ReadError> {
         if self.tasks.get(pid).is_some() {
             return Ok(true);
@@ -278,7 +302,8 @@ impl StraceReader {
         }
     }
 
-    /// Adds a task without a known creator. Its address space is unknown.
+    /// Adds a task without a known creator. Its address space is unknown, so a loss of its events is
+    /// reported.
     fn stranger(&mut self, pid: u32, bad: Bad, line: &Line) -> Result<(), ReadError> {
         self.remark(bad, line)?;
         self.report_of(0, line.number, Kind::Lost { events: 1 }, Cost::default());
@@ -300,7 +325,7 @@ impl StraceReader {
         Ok(())
     }
 
-    /// Handles a call on a single line, which begins at byte `at`.
+    /// Reports a call on a single line, whose text begins at byte `at`.
     fn whole(&mut self, pid: u32, text: &[u8], line: &Line, at: usize) -> Result<(), ReadError> {
         let (name, known) = call::which(text).map_err(|bad| self.feed.wrong(bad.behind(at), line))?;
         self.give_up_another(pid, line)?;
@@ -319,7 +344,7 @@ impl StraceReader {
             .map_err(|error| error.in_text(|bad| self.feed.wrong(bad.behind(at), line)))
     }
 
-    /// Handles the beginning of a call.
+    /// Notes the beginning of a call.
     fn begun(&mut self, pid: u32, text: &[u8], line: &Line) -> Result<(), Bad> {
         let (name, known) = call::which(text)?;
         let Some(known) = known else {
@@ -339,7 +364,7 @@ impl StraceReader {
         self.tasks.begin(pid, begun, call::clones(known))
     }
 
-    /// Reports an earlier call that the task has begun and whose end the text does not contain.
+    /// Reports a loss of events if the task has begun an earlier call whose end is missing.
     fn give_up_another(&mut self, pid: u32, line: &Line) -> Result<(), ReadError> {
         if self.tasks.get(pid).is_some_and(|task| task.begun.is_some()) {
             self.tasks.take_begun(pid);
@@ -349,7 +374,8 @@ impl StraceReader {
         Ok(())
     }
 
-    /// Handles the end of a call, at `time`. The time of reported events may be earlier.
+    /// Reports a begun call at its end, at `time`. If the line was read ahead, the reported events have an
+    /// earlier time. `depth` is the number of calls that wait for this one.
     fn resumed(
         &mut self,
         pid: u32,
@@ -391,8 +417,9 @@ impl StraceReader {
             .map_err(|error| error.in_text(|bad| wrong(bad, self.feed.place(line.number))))
     }
 
-    /// Reports a call that has returned, after the calls that must have taken effect earlier. `lines` are the
-    /// lines of its beginning and its return.
+    /// Reports a call that has returned. Before it, reports the calls that must have taken effect earlier.
+    /// `lines` are the lines of its beginning and its return, and `depth` is the number of calls that wait
+    /// for this one.
     fn made(
         &mut self,
         pid: u32,
@@ -416,7 +443,8 @@ impl StraceReader {
         Ok(())
     }
 
-    /// Reports the calls that have not returned in the text yet, and that must have freed these addresses.
+    /// Reports the begun calls of other tasks that must have freed these addresses, although their resumed
+    /// lines come later.
     fn make_free(&mut self, pid: u32, from: u64, to: u64, depth: u32) -> Result<(), ReadError> {
         if depth >= MOST_WAITING {
             return Ok(());
@@ -434,7 +462,8 @@ impl StraceReader {
         Ok(())
     }
 
-    /// Returns the event for a call that has returned. Returns `None` if the call adds no information.
+    /// Returns the event for a call that has returned, and applies the call to the state of its task. Returns
+    /// `None` if no event is needed.
     fn meaning(&mut self, pid: u32, made: &Made<'_>, line: u32) -> Result<Option<Kind>, Bad> {
         let name = made.name;
         match (name, made.value()) {
@@ -472,7 +501,8 @@ impl StraceReader {
         Ok(Some(Kind::Call(Box::new(call))))
     }
 
-    /// Handles a call that recordings do not contain. `text` may be incomplete.
+    /// Applies a call that recordings do not contain: it may change the credentials, otherwise it is only
+    /// counted. `text` may be incomplete.
     fn not_held(&mut self, pid: u32, name: &str, text: &[u8], line: u32) {
         if !credentials::concern(name, text) {
             return self.skip(name);
@@ -482,7 +512,7 @@ impl StraceReader {
         }
     }
 
-    /// Reports that the process of `pid` may or may not lock more than its limit from now on.
+    /// Reports, as a capset, if the process of `pid` may lock more than its limit from now on.
     fn may_lock(&mut self, pid: u32, may: bool, line: u32) {
         let args = [if may { capability::IPC_LOCK } else { 0 }, 0, 0, 0, 0, 0];
         let (name, returned) = (CallName::Capset, Returned::Value(0));
@@ -490,8 +520,8 @@ impl StraceReader {
         self.report(pid, line, Kind::Call(Box::new(call)), Cost::default());
     }
 
-    /// Returns the event for a call that has changed limits, with the serial number of the process that it
-    /// concerns.
+    /// Returns the event for a call that has changed limits. The process that the call names is given by its
+    /// serial number.
     fn limits(&mut self, pid: u32, made: &Made<'_>) -> Option<Kind> {
         let mut args = made.args;
         if made.name == CallName::Capset && self.tasks.credentials(pid)?.is_apart() {
@@ -507,13 +537,13 @@ impl StraceReader {
         Some(Kind::Call(Box::new(Call { name, args, returned, file, transfer, beside })))
     }
 
-    /// Returns the ranges of memory of a call, if the text shows all of them.
+    /// Returns the ranges of memory that a call names, if strace shows all of them.
     fn transfer(&self, pid: u32, made: &Made<'_>, call: &Call) -> Option<Transfer> {
         let (local, remote) = made.vectors.as_ref()?;
         if !local.complete || !remote.complete || made.end.returned == Returned::Never {
             return None;
         }
-        // The text shows only a part of the list.
+        // strace shows only a part of the list.
         if made.name == CallName::ProcessMadvise && made.args[2] != remote.pieces.len() as u64 {
             return None;
         }
@@ -530,18 +560,20 @@ impl StraceReader {
         })
     }
 
+    /// Counts a call that does not concern memory.
     fn skip(&mut self, name: &str) {
         let known = self.skipped.contains_key(name) || self.skipped.len() < MOST_SKIPPED;
         *self.skipped.entry(if known { name } else { "others" }.to_owned()).or_default() += 1;
     }
 
+    /// Reports the exit of a task, unless it was reported before.
     fn exit(&mut self, pid: u32, line: u32) {
         if let Some((serial, last)) = self.tasks.exit(pid) {
             self.report_of(serial, line, Kind::Exit { last }, Cost::default());
         }
     }
 
-    /// Ends the tasks that were about to exit at the end of the text, because option -qq leaves out the lines
+    /// Ends the tasks that were about to exit when the output ended: with option -qq, strace writes no lines
     /// about exits.
     fn end(&mut self) {
         self.ended = true;
@@ -550,18 +582,20 @@ impl StraceReader {
         }
     }
 
+    /// Reports an event of the task with this PID, if the task is known.
     fn report(&mut self, pid: u32, line: u32, kind: Kind, cost: Cost) {
         if let Some(serial) = self.tasks.get(pid).map(|task| task.serial) {
             self.report_of(serial, line, kind, cost);
         }
     }
 
+    /// Reports an event of the task with this serial number. 0 means an unknown task.
     fn report_of(&mut self, task: u32, line: u32, kind: Kind, cost: Cost) {
         self.ready.push_back(Event { line, time: self.now, cpu: None, task, kind, cost });
     }
 }
 
-/// Parses the line with which `freehold record` begins a text.
+/// Parses the first line that `freehold record` writes before the output of strace, without `# limits`.
 fn limits_and_user(text: &[u8]) -> Result<(Limits, Option<u32>), Bad> {
     let mut fields = Fields::new(text);
     let limits = Limits::read(&mut fields)?;
@@ -569,9 +603,10 @@ fn limits_and_user(text: &[u8]) -> Result<(Limits, Option<u32>), Bad> {
     fields.end().map(|()| (limits, user))
 }
 
-/// The beginning of the first line of a text by `freehold record`, followed by the command's resource limits.
+/// The beginning of the first line that `freehold record` writes before the output of strace. The command's
+/// resource limits follow.
 const LIMITS: &[u8] = b"# limits";
-/// The expected line while a task is in a call, for messages.
+/// The expected line while the call of a task is begun, for messages.
 const WITHIN: &str = "the end of the call that this task has begun";
-/// The expected line before the end of a call, for messages.
+/// The expected contents of a resumed line, for messages.
 const NOT_BEGUN: &str = "the end of a call that this task has begun";

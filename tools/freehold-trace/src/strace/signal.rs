@@ -1,7 +1,8 @@
 //! Signals that concern memory.
 //!
 //! `mod.rs` passes the text between the dashes of `--- SIGSEGV {...} ---`. Only SIGSEGV and SIGBUS become
-//! events: the planner ends the fault of the task with them. The code is given by name or as a number.
+//! events (`Kind::Signal`). strace gives the code by name or as a number. An unknown name makes the line
+//! unreadable.
 
 use super::text::args;
 use super::value::named;

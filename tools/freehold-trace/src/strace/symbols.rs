@@ -1,8 +1,9 @@
 //! Names of flags and other constants in strace's notation, and their values on x86-64 Linux.
 //!
-//! `value.rs` looks up each name in an argument here. The table covers the calls that a replay supports; a
-//! name that is absent makes the argument unknown. The table must stay sorted by name, because the lookup is
-//! a binary search (a test checks the order).
+//! `value.rs` looks up each name in an argument here. The table covers the calls that a replay supports. A
+//! name that is absent makes the line unreadable, except among flags, where it is only left out. The table
+//! must stay sorted by name, because the lookup is a binary search (the test at the end checks the order).
+//! Add a name here when a call or flag is added to recordings.
 
 use crate::operation::{fallocate, fcntl, prctl, rlimit, seal, uffdio};
 

@@ -1,11 +1,13 @@
-//! The tasks of a text: the numbers in the text, and the serial numbers of the recording.
+//! The tasks of strace output: the PIDs in its lines, and the serial numbers of the recording.
 //!
-//! A text names a task by its PID, which the kernel may use again; a recording numbers tasks serially.
-//! [`Tasks`] maps PIDs to living tasks, and holds for each task its call in progress, and for each process
-//! its descriptors and credentials.
+//! strace names a task by its PID, which the kernel may use again; a recording numbers tasks serially.
+//! [`Tasks`] maps PIDs to living tasks, and holds for each task its begun call, and for each process its
+//! descriptors and credentials.
 //!
 //! `mod.rs` calls [`Tasks::create`] at a clone, [`Tasks::begin`] and [`Tasks::take_begun`] at the lines of a
-//! call. The sizes of all tables are limited (`MOST`), because the text may be hostile.
+//! call. Use [`Tasks::get`], which hides tasks that an execve has ended ([`Task::gone`]), unless the last
+//! line of such a task matters. The sizes of all tables are limited (`MOST`), because the output may be
+//! hostile. The tests are in `tests.rs`.
 
 use super::beside::Extent;
 use super::credentials::Credentials;
@@ -25,24 +27,24 @@ const MOST: u32 = 1 << 24;
 /// Maximum number of bytes of calls that have not returned.
 const MOST_BEGUN: usize = 64 << 20;
 
-/// The number of the task in a text without a column for tasks.
+/// The PID of the only task if the output has no column for PIDs.
 pub(super) const NAMELESS: u32 = 0;
 
 /// A task.
 pub(super) struct Task {
     /// The serial number.
     pub(super) serial: u32,
-    /// The process of the task.
+    /// The process of the task: the serial number of its first task.
     pub(super) process: u32,
-    /// The call in progress.
+    /// The begun call.
     pub(super) begun: Option<Begun>,
-    /// True if the task has ended, and its last line has not been read.
+    /// True if an execve of another task has ended the task, and its last line has not been read.
     pub(super) gone: bool,
     /// True if the task has called exit.
     pub(super) leaving: bool,
 }
 
-/// A call that has not returned.
+/// A begun call: its resumed line has not been read.
 pub(super) struct Begun {
     /// The name.
     pub(super) name: CallName,
@@ -52,24 +54,25 @@ pub(super) struct Begun {
     pub(super) line: u32,
     /// The time of the beginning, in nanoseconds since the first line.
     pub(super) time: u64,
-    /// The addresses that the call may free.
+    /// The start and end of the addresses that the call may free.
     pub(super) frees: Option<(u64, u64)>,
-    /// The extent of the call, once it was computed; the inner value is `None` if the extent is unknown.
+    /// The extent of the call, once it was looked up. The inner value is `None` if the call has no extent or
+    /// its end was not found.
     pub(super) extent: Option<Option<Extent>>,
-    /// The task that the call has created, if that task's lines precede the call's return.
+    /// The PID of the task that the call has created, if that task's lines precede the call's return.
     pub(super) child: Option<u32>,
 }
 
 /// A process.
 #[derive(Default)]
 struct Process {
-    /// PIDs of the living tasks.
+    /// Serial numbers of the living tasks.
     alive: BTreeSet<u32>,
     /// True if a task has called exit_group.
     leaving: bool,
     /// The number of the address space.
     space: u32,
-    /// The open descriptors, as far as the text shows them.
+    /// The open descriptors, as far as strace shows them.
     descriptors: Descriptors,
     /// The credentials that decide if the process may lock memory without limit.
     credentials: Credentials,
@@ -78,7 +81,7 @@ struct Process {
 /// All tasks.
 #[derive(Default)]
 pub(super) struct Tasks {
-    /// Living tasks, and ended tasks whose last line has not been read, by their number in the text.
+    /// Living tasks, and ended tasks whose last line has not been read, by PID.
     by_pid: BTreeMap<u32, Task>,
     /// Processes by their serial number.
     processes: BTreeMap<u32, Process>,
@@ -86,18 +89,18 @@ pub(super) struct Tasks {
     serials: u32,
     /// Number of address spaces so far.
     spaces: u32,
-    /// Number of bytes of the texts of calls in progress.
+    /// Number of bytes of the texts of all begun calls.
     begun_bytes: usize,
-    /// Tasks in a clone whose child is not known yet.
+    /// PIDs of the tasks that have begun a clone whose child is not known yet.
     cloning: BTreeSet<u32>,
-    /// Tasks in a call that may free addresses.
+    /// PIDs of the tasks that have begun a call that may free addresses.
     freeing: BTreeSet<u32>,
-    /// All tasks in a call.
+    /// PIDs of all tasks that have begun a call.
     within: BTreeSet<u32>,
 }
 
 impl Tasks {
-    /// Returns the task with the number `pid` in the text, unless the task has ended.
+    /// Returns the task with this PID, unless the task has ended.
     pub(super) fn get(&self, pid: u32) -> Option<&Task> {
         self.by_pid.get(&pid).filter(|task| !task.gone)
     }
@@ -107,8 +110,7 @@ impl Tasks {
         self.by_pid.get_mut(&pid).filter(|task| !task.gone)
     }
 
-    /// Returns true if the text's number `pid` belongs to a task, including an ended task whose last line has
-    /// not been read.
+    /// Returns true if the PID belongs to a task, including an ended task whose last line has not been read.
     pub(super) fn knows(&self, pid: u32) -> bool {
         self.by_pid.contains_key(&pid)
     }
@@ -118,14 +120,15 @@ impl Tasks {
         self.serials == 0
     }
 
-    /// Adds a task without a creator.
+    /// Adds a task without a creator, in a process and an address space of its own.
     pub(super) fn first(&mut self, pid: u32) -> Result<(), Bad> {
         let serial = self.serial()?;
         self.spaces += 1;
         self.add(pid, serial, serial, Process { space: self.spaces, ..Process::default() })
     }
 
-    /// Notes that `parent` creates a task. The text uses the number `pid` for it, if strace follows it.
+    /// Notes that `parent` creates a task. `pid` is the PID of the new task if strace follows it. Returns the
+    /// event.
     pub(super) fn create(&mut self, parent: u32, pid: Option<u32>, flags: u64) -> Result<Kind, Bad> {
         let child = self.serial()?;
         let Some(process) = self.get(parent).map(|task| task.process) else {
@@ -186,7 +189,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Takes the call in progress of a task, which ends now.
+    /// Removes and returns the begun call of a task.
     pub(super) fn take_begun(&mut self, pid: u32) -> Option<Begun> {
         let begun = self.by_pid.get_mut(&pid)?.begun.take()?;
         self.begun_bytes -= begun.text.len();
@@ -196,7 +199,8 @@ impl Tasks {
         Some(begun)
     }
 
-    /// Returns the tasks in a clone whose child is not known yet, in the order of their beginning.
+    /// Returns the tasks that have begun a clone whose child is not known yet, in the order in which the
+    /// clones began.
     pub(super) fn cloning(&self) -> Vec<u32> {
         let began = |pid: &u32| self.get(*pid).and_then(|task| task.begun.as_ref()).map(|begun| begun.line);
         let mut found: Vec<u32> = self.cloning.iter().copied().collect();
@@ -204,7 +208,8 @@ impl Tasks {
         found
     }
 
-    /// Notes that the call of `pid` has created `child`, as the child's lines show.
+    /// Notes that the begun call of `pid` has created `child`, whose lines come before the return of the
+    /// call.
     pub(super) fn made(&mut self, pid: u32, child: u32) {
         self.cloning.remove(&pid);
         if let Some(begun) = self.get_mut(pid).and_then(|task| task.begun.as_mut()) {
@@ -212,7 +217,7 @@ impl Tasks {
         }
     }
 
-    /// Returns the other tasks in the address space of `pid` whose calls may be freeing addresses between
+    /// Returns the other tasks in the address space of `pid` whose begun calls may free addresses between
     /// `from` and `to`.
     pub(super) fn freeing(&self, pid: u32, from: u64, to: u64) -> Vec<u32> {
         let Some(space) = self.space(pid) else { return Vec::new() };
@@ -226,7 +231,7 @@ impl Tasks {
         self.freeing.iter().copied().filter(frees).collect()
     }
 
-    /// Returns the tasks of an address space that are in a call.
+    /// Returns the tasks of an address space that have begun a call.
     pub(super) fn within(&self, space: u32) -> impl Iterator<Item = u32> {
         self.within.iter().copied().filter(move |pid| self.space(*pid) == Some(space))
     }
@@ -248,8 +253,8 @@ impl Tasks {
         Some(&mut self.processes.get_mut(&process)?.credentials)
     }
 
-    /// Gives `pid`'s process a new address space. Returns the serial numbers of its other tasks, which have
-    /// ended.
+    /// Applies an execve: gives the process of `pid` a new address space. Returns the serial numbers of the
+    /// other tasks of the process, which have ended.
     pub(super) fn exec(&mut self, pid: u32) -> Vec<u32> {
         let Some((serial, process)) = self.get(pid).map(|task| (task.serial, task.process)) else {
             return Vec::new();
@@ -274,7 +279,7 @@ impl Tasks {
         others
     }
 
-    /// Gives task `old` the number `pid`.
+    /// Gives task `old` the PID `pid`. Returns false if there is no such task.
     pub(super) fn rename(&mut self, old: u32, pid: u32) -> bool {
         let begun = self.take_begun(old);
         let Some(task) = self.by_pid.remove(&old) else { return false };
@@ -285,8 +290,9 @@ impl Tasks {
         }
     }
 
-    /// Removes a task that has exited, so that its number can be used again. Returns its serial number and
-    /// whether it was the last of its process. Returns `None` if the exit was already reported.
+    /// Removes a task that has exited, so that its PID can be used again. Returns its serial number, and true
+    /// if the task was the last of its process. Returns `None` if the task is unknown or its exit was already
+    /// reported.
     pub(super) fn exit(&mut self, pid: u32) -> Option<(u32, bool)> {
         self.take_begun(pid);
         let task = self.by_pid.remove(&pid)?;
@@ -302,7 +308,7 @@ impl Tasks {
         Some((task.serial, last))
     }
 
-    /// Notes that the task is about to exit, or all tasks of its process if `all` is set.
+    /// Notes that the task is about to exit, or all tasks of its process if `all` is true.
     pub(super) fn leave(&mut self, pid: u32, all: bool) {
         let Some(task) = self.get_mut(pid) else { return };
         task.leaving = true;
@@ -312,7 +318,7 @@ impl Tasks {
         }
     }
 
-    /// Returns the tasks that were about to exit at the end of the text.
+    /// Returns the tasks that were about to exit when the output ended.
     pub(super) fn leaving(&self) -> Vec<u32> {
         let process_leaves =
             |task: &Task| self.processes.get(&task.process).is_some_and(|process| process.leaving);

@@ -1,10 +1,15 @@
-//! Texts by strace, and the events in them.
+//! Tests the reader of strace output (`mod.rs` and the files of this folder) with short outputs.
+//!
+//! A test passes lines as strace writes them, and compares the events as lines of `NAME.trace`
+//! ([`assert_events`]), single fields ([`parse`]), or the message of the error. To add a case, copy lines
+//! from real output of strace and write down the events in the order in which they took effect. Random damage
+//! of whole files is tested in `tests/mutations.rs`.
 
 use super::*;
 use crate::{Beside, FileInfo, TraceWriter};
 
-/// Returns the events in a text, as lines of `NAME.trace`, without costs that are zero. An unreadable line is
-/// an error, too.
+/// Returns the events in strace output as lines of `NAME.trace`, without costs. An unreadable line is an
+/// error, too.
 fn read(text: &str) -> Result<Vec<String>, String> {
     let (events, reader) = parse(text)?;
     if let Some(error) = reader.unread().first().first() {
@@ -13,6 +18,7 @@ fn read(text: &str) -> Result<Vec<String>, String> {
     Ok(events.iter().map(shown).collect())
 }
 
+/// Returns the events in strace output, and the reader at its end.
 pub(super) fn parse(text: &str) -> Result<(Vec<Event>, StraceReader), String> {
     let mut lines = Lines::of_text(text);
     assert!(lines.advance().map_err(|error| error.to_string())?);
@@ -24,6 +30,7 @@ pub(super) fn parse(text: &str) -> Result<(Vec<Event>, StraceReader), String> {
     Ok((events, reader))
 }
 
+/// Returns the event as a line of `NAME.trace`, without costs and processor.
 fn shown(event: &Event) -> String {
     let mut writer = TraceWriter::new(Vec::new(), "x").unwrap();
     writer.event(&Event { cost: Cost::default(), ..event.clone() }).unwrap();
@@ -112,8 +119,7 @@ fn child_is_created_before_its_first_line() {
     );
 }
 
-/// Two clones are in progress at a child's first line. A later line shows which of them has created the
-/// child.
+/// Two clones are begun at a child's first line. A later line shows which of them has created the child.
 #[test]
 fn creator_of_a_child_is_found_in_later_lines() {
     let begin = "\
@@ -134,14 +140,14 @@ fn creator_of_a_child_is_found_in_later_lines() {
     let other =
         format!("{begin}3 1.3 exit(0) = ?\n1 1.3 <... fork resumed>) = 4\n2 1.4 <... vfork resumed>) = 3\n");
     assert_eq!(read(&other).unwrap()[..3], expected(2, "4100"));
-    // Exclusion: the fork has created another task, and the vfork has not returned at the end of the text.
+    // The fork has created another task, so that only the vfork is left, which never returns.
     let excluded = format!("{begin}1 1.3 <... fork resumed>) = 4\n");
     assert_eq!(read(&excluded).unwrap()[..3], expected(2, "4100"));
-    // The text ends without an answer: the clone that began first is assumed.
+    // No later line decides: the clone that began first is assumed.
     assert_eq!(read(begin).unwrap(), expected(1, "0"));
 }
 
-/// The munmap freed the addresses before the kernel gave them to the mmap, but returns later in the text.
+/// The munmap freed the addresses before the kernel gave them to the mmap, but its resumed line comes later.
 #[test]
 fn unmapping_call_precedes_the_call_that_reuses_its_addresses() {
     let text = "\
@@ -197,8 +203,7 @@ fn execve_by_a_thread_ends_the_other_threads() {
     );
 }
 
-/// A process's number is used for another process, with and without a line for the end of the first one
-/// (option -qq).
+/// A PID is used for a second process, with and without a line for the end of the first one (option -qq).
 #[test]
 fn reused_process_numbers_get_new_serial_numbers() {
     let text = "\
@@ -275,7 +280,7 @@ fn bytes_of_process_vm_calls_are_read() {
         shown: vec![b"WW".to_vec()],
     };
     assert_eq!(transfers[1], Some(&failed));
-    assert_eq!(transfers[2..], [None, None], "lists that the text shows only in part");
+    assert_eq!(transfers[2..], [None, None], "lists that strace shows only in part");
 }
 
 #[test]
@@ -309,7 +314,7 @@ fn arguments_are_read_as_numbers() {
     }
 }
 
-/// Determines which mappings belong to one file.
+/// Mappings of one file get one number, with and without paths (option -y).
 #[test]
 fn files_of_mappings_are_distinguished() {
     let text = "\
@@ -399,8 +404,8 @@ fn errors_name_the_expected_text() {
     }
 }
 
-/// The lines after an unreadable line are read. If the line may concern memory, the mappings of its task are
-/// lost.
+/// The lines after an unreadable line are read. If the unreadable line may concern memory, a loss of events
+/// of its task stands for it.
 #[test]
 fn lines_after_an_unreadable_line_are_read() {
     for (lines, expected) in [
@@ -410,7 +415,7 @@ fn lines_after_an_unreadable_line_are_read() {
         ("1 5.1 --- SIGSEGV {si_signo=SIGSEGV", &[]),
         ("1 12:00:01 brk(NULL) = 0x1000", &["0 - L 1"]),
         ("\u{7}what", &["0 - L 1"]),
-        // The call without an end, and the next call.
+        // The first call has no end: a loss stands for it, before the next call.
         (
             "1 5.1 brk(0 <unfinished ...>\n1 5.2 munlockall() = 0",
             &["200000000 1 L 1", "200000000 1 munlockall  = 0"],
@@ -442,7 +447,7 @@ fn lines_after_an_unreadable_line_are_read() {
     }
 }
 
-/// In a chain of calls that must each precede the next one, only a few calls are reordered.
+/// In a long chain of calls that each must be reported before the previous one, only a few calls are moved.
 #[test]
 fn long_chain_of_waiting_calls_does_not_exhaust_the_stack() {
     let tasks = 300;
@@ -466,8 +471,8 @@ fn long_chain_of_waiting_calls_does_not_exhaust_the_stack() {
     assert_eq!(events.len(), 2 * (tasks - 2) + 1);
 }
 
-/// The text does not show the order of calls whose lines overlap. Each of them is reported with the range
-/// that both concern.
+/// strace does not show the order of calls that overlap in time. Each of them is reported with the range that
+/// both concern.
 #[test]
 fn overlapping_calls_are_reported_with_their_common_range() {
     let text = "\
@@ -500,14 +505,14 @@ fn overlapping_calls_are_reported_with_their_common_range() {
             (CallName::Mprotect, Vec::new()),
             (CallName::Msync, locks(true)),
             (CallName::Mlockall, locks(false)),
-            // The mremap did not free the address; its memory stays there.
+            // The mremap did not free the address, because its memory stays there.
             (CallName::Mmap, at(0x40000..0x41000, true)),
             (CallName::Mremap, at(0x40000..0x41000, false)),
         ]
     );
 }
 
-/// Only ioctls on userfaultfds are read. The fields of the structure become arguments.
+/// Only ioctls on userfaultfds are read. The fields of their structures become arguments.
 #[test]
 fn userfaultfd_ioctls_are_read() {
     let text = "\
@@ -546,7 +551,7 @@ fn userfaultfd_ioctls_are_read() {
     assert!(read(without).unwrap_err().contains("expected the range"));
 }
 
-/// A text by `freehold record` begins with the limits of the command. Calls change the limits.
+/// Before the output of strace, `freehold record` writes the limits of the command. Calls change the limits.
 #[test]
 fn limits_and_their_changes_are_read() {
     let text = "\
@@ -579,7 +584,8 @@ fn limits_and_their_changes_are_read() {
     assert!(!recognises(b"# something else"));
 }
 
-/// A note on a socket contains `->` before an address. The name of a file may end in `-`.
+/// A note on a descriptor may contain `->`: before an address of a socket, or at the end of a file name that
+/// ends in `-`.
 #[test]
 fn end_of_a_note_on_a_descriptor_is_found() {
     for (line, expected) in [

@@ -2,8 +2,9 @@
 //!
 //! `mod.rs` splits a line into a head (`head.rs`) and a text such as `munmap(0x7f00, 4096) = 0 <0.000013>`.
 //! [`args`] returns the arguments as slices of the text, without their meaning, which is in `value.rs` and
-//! `call.rs`; [`end`] parses the rest. All functions must accept any bytes: strings, nested brackets and
-//! notes may contain commas and parentheses. Errors name the offset in the text.
+//! `call.rs`; [`end`] parses the rest. A *note* is the path that option -y adds in `<...>` after a
+//! descriptor. All functions must accept any bytes: strings, nested brackets and notes may contain commas and
+//! parentheses. Errors name the offset in the text. The tests are in `tests.rs`.
 
 use super::errno;
 use super::head::find;
@@ -17,7 +18,7 @@ const MOST_ARGS: usize = 1024;
 /// The mark that strace writes into a call that never returned.
 const LEFT: &[u8] = b"<unfinished ...>)";
 
-/// An argument as written.
+/// An argument as strace wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arg<'a> {
     /// The text, without blanks around it.
@@ -26,19 +27,20 @@ pub(super) struct Arg<'a> {
     pub(super) at: usize,
 }
 
-/// The text after the arguments.
+/// The parts of the text after the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End<'a> {
     /// The result of the call.
     pub(super) returned: Returned,
-    /// The note on a returned descriptor, if the text contains it (option -y).
+    /// The note on a returned descriptor, if strace wrote one (option -y).
     pub(super) note: Option<&'a [u8]>,
-    /// The duration in nanoseconds, if the text contains it (option -T).
+    /// The duration in nanoseconds, if strace wrote it (option -T).
     pub(super) took: Option<u64>,
 }
 
-/// Returns the arguments, members or elements in `text` from `begin` on, and the offset of the closing
-/// bracket after them. The offset is `None` if the text ends before a closing bracket.
+/// Returns the comma-separated parts of `text` from `begin` on (arguments, members of a structure, or
+/// elements of a list), and the offset of the closing bracket after them. The offset is `None` if the text
+/// ends before a closing bracket.
 pub(super) fn args(text: &[u8], begin: usize) -> Result<(Vec<Arg<'_>>, Option<usize>), Bad> {
     let mut found = Vec::new();
     let (mut at, mut start, mut depth) = (begin, begin, 0_usize);
@@ -89,7 +91,7 @@ pub(super) fn end(text: &[u8], at: usize) -> Result<End<'_>, Bad> {
     Ok(End { returned, note, took: took(text) })
 }
 
-/// Removes strace's mark from the text of a call that never returned.
+/// Removes the mark `<unfinished ...>` from the text of a call that never returned.
 pub(super) fn without_mark(text: Vec<u8>) -> Vec<u8> {
     let Some(at) = text.windows(LEFT.len()).rposition(|window| window == LEFT) else { return text };
     let mut without = text[..at].trim_ascii_end().to_vec();
@@ -97,7 +99,7 @@ pub(super) fn without_mark(text: Vec<u8>) -> Vec<u8> {
     without
 }
 
-/// Parses ` = RESULT`, with an errno or a note, at the beginning of the text.
+/// Parses the result at the beginning of `text`, with its errno or note. Returns `None` if it is invalid.
 fn returned(text: &[u8]) -> Option<(Returned, Option<&[u8]>)> {
     if let Some(why) = text.strip_prefix(b"?") {
         let mut words = Fields::new(why.trim_ascii_start());
@@ -149,7 +151,7 @@ fn string_end(text: &[u8], at: usize) -> Result<usize, Bad> {
     Err(Bad::Expected("a complete string", at))
 }
 
-/// Returns the index of the last byte of `part` after `at`.
+/// Returns the index of the last byte of the first `part` after `at`.
 fn behind(text: &[u8], at: usize, part: &[u8]) -> Result<usize, Bad> {
     let found = find(&text[at..], part).ok_or(Bad::Expected("a complete comment", at))?;
     Ok(at + found + part.len() - 1)

@@ -1,17 +1,16 @@
-//! The values of arguments.
+//! The values of arguments in strace output.
 //!
-//! Input: an argument as it stands in the text (`text.rs`). Output: the number that the program passed, the
-//! bytes of a string, or the members of a structure. Names of constants are in `symbols.rs`. An argument
-//! with an unknown name is an error, except for flags (`known_part`): a wrong number would make the replay
-//! wrong.
+//! Input: an argument as strace wrote it (`text.rs`). Output: the number that the program passed, the bytes
+//! of a string, or the members of a structure. Names of constants are in `symbols.rs`. An argument with an
+//! unknown name is an error, because a wrong number would make the replay wrong. Only among flags is an
+//! unknown name left out (`known_part`). The test is `arguments_are_read_as_numbers` (`tests.rs`).
 
 use super::symbols;
 use super::text::{Arg, args, is_note};
 use crate::error::Bad;
 use crate::fields::Fields;
 
-/// The value of an address that the text does not contain because it shows the bytes there. Any value except
-/// null would do.
+/// The value of an address in place of which strace shows the bytes there. Any value except null would do.
 pub(super) const SHOWN: u64 = 1;
 
 /// Returns an argument as the number that was passed: an address, a length, flags, a descriptor. Returns
@@ -51,7 +50,7 @@ pub(super) fn known_part(arg: Arg<'_>) -> Option<u64> {
     some.then(|| known.into_iter().fold(0, |sum, flag| sum | flag))
 }
 
-/// Skips strace's comment on a value without a name: `0x8 /* MAP_??? */`.
+/// Skips the comment that strace adds to a value without a name: `0x8 /* MAP_??? */`.
 fn remark(fields: &mut Fields<'_>) {
     if fields.eat_text(b" /*") {
         while !fields.is_empty() && !fields.eat_text(b"*/") {
@@ -61,8 +60,8 @@ fn remark(fields: &mut Fields<'_>) {
     }
 }
 
-/// Returns a string's bytes, or `None` if the argument is not a string. strace omits the end of a long
-/// string.
+/// Returns the bytes of a string. Returns `None` if the argument is not a string. strace shows only the
+/// beginning of a long string.
 pub(super) fn string(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = text.strip_prefix(b"\"")?.iter().copied().peekable();
@@ -75,7 +74,7 @@ pub(super) fn string(text: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns the members of a structure. Returns no members if the text does not show the structure.
+/// Returns the members of a structure. Returns no members if strace shows only its address.
 pub(super) fn members(arg: Arg<'_>) -> Result<Vec<Arg<'_>>, Bad> {
     let Some(inside) = arg.text.strip_prefix(b"{") else { return Ok(Vec::new()) };
     let (mut members, _) = args(inside, 0)?;

@@ -1,17 +1,22 @@
 //! Lists of memory ranges: `[{iov_base=0x7f0000001000, iov_len=16}, {iov_base="text", iov_len=4}]`.
+//!
+//! `call.rs` reads the lists of process_vm_readv, process_vm_writev and process_madvise with it. strace shows
+//! the bytes of the caller's ranges instead of their addresses, and may show only a part of a list
+//! ([`Pieces::complete`]). `mod.rs` uses only complete lists. The test is
+//! `bytes_of_process_vm_calls_are_read` (`tests.rs`).
 
 use super::text::{Arg, args};
 use super::value::{named, number, string};
 use crate::error::Bad;
 
-/// A list of ranges, as far as the text shows them.
+/// A list of ranges, as far as strace shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pieces {
-    /// Address and length of each range. The address is 0 if the text shows the bytes instead.
+    /// Address and length of each range. The address is 0 if strace shows the bytes instead.
     pub(super) pieces: Vec<(u64, u64)>,
-    /// The bytes of each range, from the first on, as far as the text shows them.
+    /// The first bytes of each range, as many as strace shows.
     pub(super) shown: Vec<Vec<u8>>,
-    /// True if the text contains all ranges.
+    /// True if strace shows all ranges.
     pub(super) complete: bool,
 }
 
