@@ -1,8 +1,14 @@
 //! Assembles events from the kernel's reports of their starts and ends.
 //!
-//! Reports arrive ordered by time. An [`Op`] is created at the start of a call or fault and completed at its
-//! end; a call that never returns stays without an end. After a loss of reports, all open operations are
-//! marked as lost.
+//! `write.rs` passes the reports ([`Raw`]) of all sources to [`Assembler::report`], ordered by time. An
+//! [`Op`] is created at the start of a call or fault and completed at its end; a call that never returns
+//! stays without an end. The time of an `Op` becomes the time at which the operation took effect: for a call
+//! that changes VMAs, the acquisition of the mmap lock. `write.rs` sorts the finished `Op`s by that time.
+//!
+//! After a loss of reports, the next end may belong to a later operation, so all operations in progress are
+//! marked as lost. The tests (`assemble_tests.rs`) list reports and the expected lines; the mutant
+//! `record-loss-under-way` checks the rule of losses. A new kind of report needs a variant of [`RawKind`], an
+//! arm in [`Assembler::report`], and such a test.
 
 use super::mounts::Device;
 use super::op::Op;
@@ -23,14 +29,14 @@ pub struct File {
     pub path: String,
     /// The device of the file.
     pub device: Device,
-    /// The time of the first mapping; `u64::MAX` until that is known.
+    /// The time of the first mapping, in nanoseconds. `u64::MAX` until it is known.
     pub first: u64,
 }
 
 /// The assembled events.
 #[derive(Debug, Default)]
 pub struct Assembled {
-    /// The events, not ordered.
+    /// The events in the order of their starts. Their times are not in order.
     pub ops: Vec<Op>,
     /// The files, in the order of their numbers; the first one is number 1.
     pub files: Vec<File>,
@@ -41,7 +47,9 @@ pub struct Assembled {
 /// The state of a task.
 #[derive(Debug, Default)]
 struct Task {
+    /// The serial number in the recording.
     serial: u32,
+    /// The process, by the serial number of its first thread.
     process: u32,
     /// The call in progress.
     call: Option<Pending>,
@@ -49,33 +57,43 @@ struct Task {
     fault: Option<usize>,
     /// True if that fault is the last operation that the task began.
     in_fault: bool,
+    /// True if the exit of the thread was reported.
     exited: bool,
     /// The ranges of the process_madvise that is in progress or about to begin.
     ranges: Option<Vec<(u64, u64)>>,
 }
 
+/// A call in progress.
 #[derive(Debug)]
 struct Pending {
+    /// The index of its [`Op`] in `Assembled::ops`.
     op: usize,
+    /// The name.
     name: CallName,
+    /// The arguments.
     args: [u64; 6],
+    /// The file mappings that the call has created so far.
     mapped: Vec<Mapped>,
-    /// True if the arguments are not known.
+    /// True if the arguments are not known, because their memory could not be read or reports were lost.
     unread: bool,
-    /// True if a fault of the kernel began in the call. If an execve fails, the fault belongs to the program
-    /// that continues.
+    /// True if the kernel took a fault during the call. If the call is an execve that fails, the fault
+    /// belongs to the program that continues.
     faulted: bool,
-    /// True for an execve that can only succeed or end the process.
+    /// True for an execve after the point of no return: it can only succeed or end the process.
     commits: bool,
 }
 
 /// Assembles events from reports in the order of time.
 pub struct Assembler<'a> {
+    /// The threads by the kernel's number.
     tasks: HashMap<i32, Task>,
     /// Number of living threads by process.
     alive: HashMap<u32, u32>,
+    /// Numbers of files by inode and path.
     files: HashMap<((u32, u32, u64), String), u32>,
+    /// The snapshots to which reports refer by index.
     snapshots: &'a mut [Snapshot],
+    /// The events so far.
     made: Assembled,
 }
 
@@ -101,7 +119,7 @@ impl<'a> Assembler<'a> {
         self.made
     }
 
-    /// Handles a report.
+    /// Handles a report. Reports must arrive in the order of their times.
     pub fn report(&mut self, raw: Raw) {
         let Raw { time, cpu, thread, what } = raw;
         if let RawKind::Lost(events) = what {
@@ -201,9 +219,9 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Marks the calls and faults in progress as lost, because reports may be lost from now on or were lost
-    /// until now. The next reported end may belong to a later call or fault, so its task is lost from the
-    /// start of the call or fault.
+    /// Marks the calls and faults in progress as lost, at the beginning and at the end of a loss. The next
+    /// reported end of a thread may belong to a later call or fault. The events of such a thread therefore
+    /// count as lost from the start of its call or fault on.
     fn mark_open_operations_lost(&mut self) {
         for task in self.tasks.values_mut() {
             task.ranges = None;
@@ -221,7 +239,8 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Gives a number to a new thread, in a process of its own or in `process`.
+    /// Gives a serial number to a new thread, in `process` or in a new process. Returns the numbers of the
+    /// thread and of its process.
     fn task(&mut self, thread: i32, process: Option<u32>) -> (u32, u32) {
         self.made.tasks += 1;
         let serial = self.made.tasks;
@@ -231,8 +250,8 @@ impl<'a> Assembler<'a> {
         (serial, process)
     }
 
-    /// Handles an execve by a thread other than the first: the thread continues under the first thread's
-    /// number.
+    /// Handles an execve: a thread other than the first continues under the kernel's number of the first
+    /// thread.
     fn renumber(&mut self, thread: i32, before: i32) {
         if thread == before {
             return;
@@ -242,6 +261,7 @@ impl<'a> Assembler<'a> {
         }
     }
 
+    /// Handles the start of a call.
     fn enter(&mut self, thread: i32, mut op: Op, name: CallName, args: [u64; 6]) {
         let Some(task) = self.tasks.get_mut(&thread) else { return };
         let pending = Pending {
@@ -261,6 +281,7 @@ impl<'a> Assembler<'a> {
         task.in_fault = false;
     }
 
+    /// Handles the return of a call: sets the kind and the time of its event, or leaves the event out.
     fn leave(&mut self, thread: i32, name: CallName, value: i64, time: u64) {
         let Some(task) = self.tasks.get_mut(&thread) else { return };
         task.in_fault = false;
@@ -318,7 +339,7 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Returns the number of the file that was mapped at `address`.
+    /// Returns the number of the file that the call mapped at `address`. A new file gets a number.
     fn file(&mut self, pending: &Pending, address: u64) -> Option<u32> {
         let around =
             |mapped: &&Mapped| address.checked_sub(mapped.start).is_some_and(|offset| offset < mapped.len);
@@ -332,6 +353,7 @@ impl<'a> Assembler<'a> {
         Some(number)
     }
 
+    /// Handles the creation of a thread or process.
     fn new_task(&mut self, parent: i32, child: i32, flags: u64, time: u64, cpu: Option<u16>) {
         let Some(task) = self.tasks.get(&parent) else { return };
         let (serial, process) = (task.serial, task.process);
@@ -343,10 +365,11 @@ impl<'a> Assembler<'a> {
         });
         let op = &mut self.made.ops[op];
         op.kind = Some(Kind::Clone { child, process, flags });
-        // A copied address space is copied under its lock.
+        // A fork copies the address space under the mmap lock, so it takes effect at the acquisition.
         op.time = op.first_write().filter(|_| flags & CLONE_VM == 0).unwrap_or(time);
     }
 
+    /// Handles a snapshot of the process of a thread that was stopped for it.
     fn snapshot(&mut self, thread: i32, index: usize, time: u64) {
         let Some(task) = self.tasks.get(&thread) else { return };
         let snapshot = &mut self.snapshots[index];
@@ -361,6 +384,7 @@ impl<'a> Assembler<'a> {
     }
 }
 
+/// Returns the event of a call.
 fn call(pending: &Pending, returned: Returned, file: Option<u32>) -> Kind {
     let Pending { name, args, .. } = *pending;
     Kind::Call(Box::new(Call { name, args, returned, file, transfer: None, beside: Vec::new() }))
@@ -383,7 +407,7 @@ fn makes_descriptor(name: CallName) -> bool {
         || name.is_of_descriptors() && !matches!(name, CallName::Close | CallName::CloseRange)
 }
 
-/// Returns true if the call affects memory or the contents of mappings.
+/// Returns true if recordings contain the call, which may depend on its operation.
 fn is_kept(name: CallName, args: &[u64; 6]) -> bool {
     match name {
         CallName::Prctl => prctl::KEPT.contains(&args[0]),

@@ -1,5 +1,9 @@
-//! Tests the assembly of events from reports of the kernel (`assemble.rs`). Each test lists the reports of
-//! some threads and the expected lines of the recording.
+//! Tests the assembly of events from reports of the kernel (`assemble.rs`, `op.rs`).
+//!
+//! A test lists the reports of some threads as (time, thread, report), and the expected lines of the
+//! recording ([`lines`]). The recording begins with thread `ROOT`, which has serial number 1. To add a case,
+//! write reports in the order in which the kernel makes them, and the lines ordered by the time at which they
+//! take effect.
 
 use super::*;
 use crate::raw::LockStep;
@@ -7,7 +11,7 @@ use freehold_trace::TraceWriter;
 
 const ROOT: i32 = 700;
 
-/// Returns the lines of a recording that the reports give, ordered by time.
+/// Returns the lines of the recording that is assembled from the reports, without the header.
 fn lines(reports: &[(u64, i32, RawKind)], snapshots: &mut [Snapshot]) -> Vec<String> {
     let mut assembler = Assembler::new(ROOT, snapshots);
     for (time, thread, what) in reports {
@@ -46,8 +50,8 @@ fn file() -> RawKind {
     RawKind::Mapped(Box::new(Mapped { start, len, inode: (8, 1, 99), path: "/lib/x".to_owned() }))
 }
 
-/// Only the end of other ioctls is reported. For a registration that could not be read, only its
-/// occurrence is reported.
+/// An ioctl that is not watched has only an end, and is left out. A registration whose structure could not be
+/// read becomes a loss if it succeeded.
 #[test]
 fn ioctls_end_with_the_kernels_result() {
     let register = enter(CallName::Ioctl, &[3, 0xc020_aa00, 0x7000, 0x1000, 1]);
@@ -68,8 +72,8 @@ fn ioctls_end_with_the_kernels_result() {
     assert_eq!(lines(&story, &mut []), expected);
 }
 
-/// The report of a call's ranges may arrive before the report of its start, because two clocks are used. It
-/// does not arrive before the end of the previous call.
+/// The ranges of a call may have an earlier time than the start of the call, because the two reports come
+/// from different sources. Their time is never before the end of the previous call.
 #[test]
 fn ranges_belong_to_the_call_that_ends_next() {
     let advise = |count| enter(CallName::ProcessMadvise, &[0xffff_d8f0, 0x5000, count, 4, 0]);
@@ -317,9 +321,8 @@ fn limits_are_recorded_only_for_recorded_processes() {
     assert_eq!(lines(&story.concat(), &mut []), expected);
 }
 
-/// A report after a loss may be the end of a later call, fault or fork than the one that was in progress
-/// before the loss. So the end of that operation is unknown, and no later report is assigned to a time before
-/// the loss.
+/// A report after a loss may be the end of a later call, fault or fork than the one in progress before the
+/// loss. The end of the operation in progress is therefore unknown.
 #[test]
 fn operations_in_progress_at_a_loss_have_no_known_end() {
     let mut snapshots = [snapshot(Why::Exec)];

@@ -1,6 +1,10 @@
-//! Small programs that the kernel runs at tracepoints, and the maps in which they store their results.
+//! Small programs that the kernel runs at tracepoints (BPF), and the maps in which they store their results.
 //!
-//! The instructions and calls are those of `linux/bpf.h` and bpf(2).
+//! The functions below assemble single instructions; `pointed.rs` and `credentials.rs` write programs with
+//! them, and load them with [`program`]. Before the kernel accepts a program, its verifier checks every load,
+//! store and loop, so a mistake here makes the load fail and the recorder continues without these reports. A
+//! [`Map`] is shared with the kernel: `pointed.rs` reads it while programs write to it. The instructions and
+//! calls are those of `linux/bpf.h` and bpf(2).
 #![expect(unsafe_code, reason = "bpf(2), for which every library needs a compiler")]
 
 use std::io;
@@ -9,11 +13,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// One instruction: operation, registers, offset, constant.
 pub type Instruction = u64;
 
-/// The registers: 0 is the result of a call, 1 to 5 are its arguments, 6 to 9 are preserved by calls, and 10
-/// is the end of the stack.
+/// The registers. Register 0 is the result of a call, 1 to 5 are its arguments, 6 to 9 are preserved by
+/// calls, and 10 is the end of the stack, which grows downwards from there.
 pub const R: [u8; 11] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 
-/// Words of 4 and 8 bytes, as encoded in loads and stores.
+/// The size of a load or store: `HALF` has 4 bytes, `WORD` has 8 bytes.
 pub const HALF: u8 = 0x00;
 pub const WORD: u8 = 0x18;
 
@@ -132,8 +136,11 @@ pub const END: Instruction = instruction(0x95, 0, 0, 0, 0);
 /// A map: a table that programs in the kernel share with this process. The kernel frees the map with its last
 /// user.
 pub struct Map {
+    /// The descriptor of the map.
     descriptor: OwnedFd,
+    /// Size of a key in bytes, 0 for a queue.
     key: u32,
+    /// Size of a value in bytes.
     value: u32,
 }
 
@@ -151,7 +158,7 @@ impl Map {
         Ok(Map { descriptor: owned(descriptor), key, value })
     }
 
-    /// `to = this map`: two instructions.
+    /// `to = the address of this map`, which takes two instructions.
     pub fn address(&self, to: u8) -> [Instruction; 2] {
         const MAP_BY_DESCRIPTOR: u8 = 1;
         [instruction(0x18, to, MAP_BY_DESCRIPTOR, 0, self.descriptor.as_raw_fd()), 0]
@@ -178,6 +185,7 @@ impl Map {
         }
     }
 
+    /// Reads a value with this command of bpf(2). Panics if the map has keys or values of other sizes.
     fn get<const WORDS: usize>(&self, command: i64, key: Option<&u32>) -> io::Result<[u64; WORDS]> {
         let mut value = [0; WORDS];
         assert_eq!(size_of_val(&value), self.value as usize, "the values have a different size");
@@ -194,7 +202,7 @@ impl Map {
 }
 
 /// Loads a program for tracepoints, which the kernel checks. The program exists as long as its descriptor or
-/// an attachment.
+/// an event to which it is attached.
 ///
 /// # Errors
 ///

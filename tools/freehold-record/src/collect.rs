@@ -5,8 +5,9 @@
 //! notes losses with the time span in which they happened.
 //!
 //! [`Collector`] is created before the command starts, [`Running`] is the running thread, [`Collected`] the
-//! result. The thread owns the buffers while it runs; [`Running::stop`] sets a flag and takes them back.
-//! [`Collected::merge`] decodes the pages and sorts all reports by time for `assemble.rs`.
+//! result. The thread owns the buffers while it runs; [`Running::stop`] sets a flag and takes the buffers
+//! from the finished thread. [`Collected::merge`] decodes the pages and passes all reports to `write.rs`,
+//! ordered by time. The thread must not do more than copy: every delay lets the kernel's buffers fill up.
 
 use super::perf::{Again, Perf};
 use super::pointed::Pointed;
@@ -34,7 +35,7 @@ pub struct Collector {
     process: i32,
     /// The sources, ready to be read.
     work: Work,
-    /// Opens perf events again.
+    /// Opens perf events again, for `follow.rs`.
     pub again: Again,
 }
 
@@ -58,7 +59,8 @@ pub struct Collected {
     perf: Vec<Raw>,
     /// Number of events that were lost.
     pub lost: u64,
-    /// If the calls with structures in the caller's memory were not recorded, the reason.
+    /// The reason why calls with structures in the caller's memory were not recorded. `None` if they were
+    /// recorded.
     pub unseen: Option<anyhow::Error>,
 }
 
@@ -66,12 +68,13 @@ pub struct Collected {
 struct Work {
     /// The trace buffer of each processor, and the file to which its pages are copied.
     buffers: Vec<(Buffer, BufWriter<File>)>,
+    /// The rings of perf events, and the reports so far.
     perf: Perf,
     /// The BPF programs, or the reason why they are not available.
     pointed: anyhow::Result<Pointed>,
-    /// Number of reports that the kernel had dropped at the last check.
+    /// Number of events that the kernel had dropped at the last check.
     dropped: u64,
-    /// Time of the last check for dropped reports.
+    /// Time of the last check for dropped events, in nanoseconds.
     looked: u64,
     /// The losses so far, as pairs of reports.
     losses: Vec<Raw>,
@@ -130,7 +133,7 @@ impl Work {
     /// Empties all sources once, and notes new losses.
     fn round(&mut self) -> anyhow::Result<()> {
         const KEPT: &str = "cannot store the trace of the kernel";
-        // The last check recorded all drops until then, so new drops happened after that check.
+        // The last check found all drops until then, so that new drops happened after the last check began.
         let (before, looked) = (self.dropped, now());
         let dropped = self.buffers.iter().map(|(buffer, _)| buffer.dropped());
         self.dropped = dropped.sum::<Result<u64, _>>().context(KEPT)?;

@@ -1,4 +1,8 @@
-//! The command to record, before it starts.
+//! The command to record, before it starts: where it is, whether it can be run, and the message if not.
+//!
+//! `lib.rs` searches the command before the recorder does anything, so that a wrong name leaves no files and
+//! gives the exit status of a shell (127 or 126). `strace.rs` asks if the command would gain privileges.
+//! `freehold-cli/tests/record.rs` checks the messages and statuses.
 
 use crate::Notice;
 use rustix::fs::{Access, access};
@@ -37,20 +41,22 @@ pub fn find(command: &OsStr) -> io::Result<PathBuf> {
     Err(worst)
 }
 
+/// Returns the path if it is a file that this process may execute.
 fn may_run(path: PathBuf) -> io::Result<PathBuf> {
     access(&path, Access::EXEC_OK)?;
     if path.is_dir() { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(path) }
 }
 
-/// Returns true if the command's file changes the credentials of the process that runs it. The file does not
-/// change them under a tracer without privileges.
+/// Returns true if the command's file would change the credentials of its process (set-user-ID, set-group-ID)
+/// and does not do so here, because the tracer is not root.
 pub fn gains_privileges(command: &OsStr) -> bool {
     const SET_USER_OR_GROUP: u32 = 0o6000;
     let file = find(command).and_then(|path| path.metadata());
     !geteuid().is_root() && file.is_ok_and(|file| file.permissions().mode() & SET_USER_OR_GROUP != 0)
 }
 
-/// Reports that the command cannot be run. Returns the exit status of a command that cannot be run.
+/// Passes the message that the command cannot be run to `tell`. Returns the exit status that a shell gives in
+/// that case.
 pub fn cannot_run(command: &OsStr, error: &io::Error, tell: &dyn Fn(Notice)) -> u8 {
     let missing = error.kind() == io::ErrorKind::NotFound;
     let why = if missing { "command not found".to_owned() } else { error.to_string() };

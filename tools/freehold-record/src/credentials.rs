@@ -1,9 +1,10 @@
-//! The effect of calls that change a thread's credentials: whether the thread has CAP_IPC_LOCK where the
-//! kernel checks for it.
+//! The effect of calls that change a thread's credentials: does the thread have CAP_IPC_LOCK in the initial
+//! user namespace, where the kernel checks for it?
 //!
-//! No event reports the effect. A program at the end of such calls reads it from the kernel's own structures.
-//! The kernel describes their layout (BTF, in `/sys/kernel/btf/vmlinux`). Without that description,
-//! credentials are not recorded.
+//! No event reports the effect. A BPF program at the end of such calls reads it from the kernel's own
+//! structures. The kernel describes their layout (BTF, in `/sys/kernel/btf/vmlinux`). Without that
+//! description, credentials are not recorded. `pointed.rs` attaches the program that [`Layout::read`] writes,
+//! and passes what it read through [`in_effect`]. The tests at the end parse a small description.
 
 use super::bpf::{END, Instruction, R, WORD, add, call, copy, load, set, skip_if_null, store};
 use anyhow::Context;
@@ -15,7 +16,7 @@ pub const CALLS: [&str; 6] = ["setuid", "setreuid", "setresuid", "capset", "setn
 
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Numbers of kernel functions.
+/// Numbers of kernel functions that BPF programs may call: the current task, and a copy from kernel memory.
 const OWN_TASK: i32 = 35;
 const READ_KERNEL: i32 = 113;
 
@@ -51,15 +52,15 @@ impl Layout {
         })
     }
 
-    /// Returns instructions that store the effective set in one word of the stack and the nesting level of
-    /// its namespace in another. Register 0 is nonzero after the instructions if a read fails. Register 6
-    /// must point to the event.
+    /// Returns instructions for the end of a call. They store the effective set and the nesting level of its
+    /// user namespace in the words of the stack at these offsets. Register 6 must point to the event. If a
+    /// read fails, register 0 is nonzero afterwards. If the call failed, the instructions end the program.
     pub fn read(&self, effective: i16, level: i16) -> Vec<Instruction> {
         let word = |to: i16, bytes: i32| {
             [copy(R[1], R[10]), add(R[1], to.into()), set(R[2], bytes), call(READ_KERNEL)]
         };
         const RETURNED: i16 = 16;
-        // A failed call reports nothing.
+        // The program reports nothing about a failed call.
         let mut all = vec![load(WORD, R[1], R[6], RETURNED), skip_if_null(R[1], 2), set(R[0], 0), END];
         all.extend([call(OWN_TASK), copy(R[3], R[0]), add(R[3], self.credentials)]);
         all.extend(word(level, 8));
@@ -74,8 +75,8 @@ impl Layout {
     }
 }
 
-/// Returns the lower half of the effective set. Removes CAP_IPC_LOCK if the thread is not in the first user
-/// namespace, because the kernel checks for it there.
+/// Returns the lower half of the effective set. Removes CAP_IPC_LOCK if the user namespace has another
+/// nesting level than 0, because the kernel checks for the capability in the initial namespace.
 pub fn in_effect(effective: u64, level: u64) -> u64 {
     if level == 0 {
         effective & u64::from(u32::MAX)
@@ -84,7 +85,7 @@ pub fn in_effect(effective: u64, level: u64) -> u64 {
     }
 }
 
-/// Returns the offset in bytes of a member of a structure, from the kernel's description.
+/// Returns the offset in bytes of the member `name` of the structure `of`, from the kernel's description.
 fn offset(btf: &[u8], of: &str, name: &str) -> Option<i32> {
     const STRUCTURE: u32 = 4;
     let half = |at: usize| Some(u32::from_le_bytes(btf.get(at..at + 4)?.try_into().ok()?));
@@ -112,7 +113,7 @@ fn offset(btf: &[u8], of: &str, name: &str) -> Option<i32> {
     None
 }
 
-/// Number of bytes that follow the head of a type's description.
+/// Returns the number of bytes that follow the head of a type's description.
 fn bytes_behind(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
         1 | 14 | 17 => 4,

@@ -1,8 +1,14 @@
-//! Follows the command and its descendants, and takes snapshots while a process is stopped.
+//! Follows the command and its descendants with ptrace, and takes snapshots while a process is stopped.
 //!
-//! The recorder stops following a thread when the thread is about to exit. So a parent that waits for its
-//! child is notified as soon as the child has ended, and not later, after the recorder has waited for the
-//! child.
+//! `lib.rs` calls [`follow`], which returns when all followed processes have ended. `tracee.rs` has the
+//! ptrace calls, `proc.rs` reads a snapshot. A process is stopped for a snapshot at each exec and exit; at
+//! intervals all processes are stopped at once (a *freeze*). A thread is *standing* while it is stopped in a
+//! freeze.
+//!
+//! The recorder stops following a thread when the thread is about to exit. A parent that waits for its child
+//! is therefore notified as soon as the child has ended, and not only after the recorder has waited for the
+//! child. The recorder must never wait for a process without a time limit, or the command hangs.
+//! `freehold-cli/tests/record.rs` tests this with real programs.
 
 use super::mounts::Mounts;
 use super::perf::Again;
@@ -23,9 +29,9 @@ use std::time::Duration;
 pub struct Taken {
     /// The thread, by the kernel's number.
     pub thread: i32,
-    /// The snapshot. The number of its process is not known yet.
+    /// The snapshot. Its process has no serial number yet.
     pub snapshot: Snapshot,
-    /// The resource limits of its process, after an exec.
+    /// The resource limits of its process. Only read after an exec.
     pub limits: Option<Limits>,
 }
 
@@ -58,17 +64,22 @@ const PATIENCE: u64 = 100_000_000;
 /// Maximum time in nanoseconds from the beginning of a process's exit to its end.
 const EXITS_IN: u64 = 10_000_000_000;
 
+/// A followed thread.
 #[derive(Clone, Copy, Debug)]
 struct Thread {
+    /// Its process, by the kernel's number.
     process: i32,
+    /// True if the thread is stopped for a freeze, or with its whole process.
     standing: bool,
 }
 
+/// The state of [`follow`].
 struct Follower {
+    /// The process of the command.
     root: i32,
     /// True if the command's own process has been waited for.
     root_gone: bool,
-    /// The threads that are followed.
+    /// The threads that are followed, by the kernel's number.
     threads: BTreeMap<i32, Thread>,
     /// Processes that are not followed any more and may not have exited yet.
     exiting: Vec<OwnedFd>,
@@ -77,11 +88,12 @@ struct Follower {
     freezing: bool,
     /// True if a signal has requested the end of the recording.
     ending: bool,
+    /// The results so far.
     found: Followed,
 }
 
-/// Follows `root`, which was seized, and its descendants until all have ended. `again` opens perf events
-/// again for a program that changes its credentials.
+/// Follows `root`, which [`tracee::seize`] has attached, and its descendants until all have ended. `again`
+/// opens perf events again for a program with changed credentials, for which the kernel closes them.
 ///
 /// # Errors
 ///
@@ -128,6 +140,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl Follower {
+    /// Adds a thread, unless it is already followed.
     fn add(&mut self, thread: i32) {
         let new = || Thread { process: process_of(thread).unwrap_or(thread), standing: false };
         self.threads.entry(thread).or_insert_with(new);
@@ -145,7 +158,7 @@ impl Follower {
         self.ending = true;
     }
 
-    /// Handles one event. Returns false if there is none.
+    /// Handles one stop or end of a thread. Returns false if there is none.
     fn one(&mut self) -> io::Result<bool> {
         let Some((thread, stop)) = tracee::next()? else { return Ok(false) };
         if let Stop::Gone(status) = stop {
@@ -210,13 +223,14 @@ impl Follower {
         tracee::release(thread);
     }
 
+    /// Notes that a thread is stopped.
     fn stands(&mut self, thread: i32) {
         if let Some(thread) = self.threads.get_mut(&thread) {
             thread.standing = true;
         }
     }
 
-    /// Number of threads of a process that are not exiting.
+    /// Returns the number of threads of a process that are not exiting.
     fn alive(&self, process: i32) -> u32 {
         self.threads.values().filter(|thread| thread.process == process).count() as u32
     }
@@ -237,6 +251,7 @@ impl Follower {
         }
     }
 
+    /// Counts a failure. Only the first reason is kept.
     fn fails(&mut self, error: &anyhow::Error) {
         self.found.failed.get_or_insert_with(|| (0, format!("{error:#}"))).0 += 1;
     }
@@ -272,7 +287,8 @@ impl Follower {
             self.found.frozen.push((from, now() - from));
         }
         self.freezing = false;
-        // The call has no effect on a thread that is stopped with its whole process.
+        // A thread that is stopped with its whole process (SIGSTOP) stays stopped: the call has no effect on
+        // it.
         self.threads.iter().filter(|(_, thread)| thread.standing).for_each(|(id, _)| tracee::go_on(*id, 0));
     }
 }
@@ -288,13 +304,15 @@ fn is_gone(process: &OwnedFd) -> bool {
     ends_within(process, &Timespec { tv_sec: 0, tv_nsec: 0 })
 }
 
+/// Waits for the end of a process until the time `until`.
 fn wait_for(process: &OwnedFd, until: u64) {
     let left = until.saturating_sub(now());
     let time = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ };
-    // Does not wait longer for a process that hangs. The data recorded from that process stay valid.
+    // If the process hangs, the recorder does not wait longer. The events of the process stay valid.
     let _ = ends_within(process, &time);
 }
 
+/// Returns true if a process ends within `time`.
 fn ends_within(process: &OwnedFd, time: &Timespec) -> bool {
     poll(&mut [PollFd::new(process, PollFlags::IN)], Some(time)).is_ok_and(|ready| ready > 0)
 }

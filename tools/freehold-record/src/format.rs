@@ -7,7 +7,9 @@
 //! 2. While the recording runs, `ring.rs` splits the pages of the ring buffer into events, and
 //!    [`Layout::decode`] turns the bytes of an event into a [`RawKind`].
 //!
-//! This file reads no files itself. Layouts do not change after the start.
+//! This file reads no files itself. Layouts do not change after the start. A new event needs a line in
+//! `EVENTS` (`tracefs.rs`), an arm in `meaning`, a variant of [`RawKind`], an arm in [`Layout::decode`], and
+//! a test in `format_tests.rs`.
 
 use super::raw::{LockStep, RawKind};
 use anyhow::{Context, ensure};

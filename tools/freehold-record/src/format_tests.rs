@@ -1,4 +1,7 @@
 //! Tests the layouts of trace events (`format.rs`): parsing of descriptions, and decoding of fields.
+//!
+//! A test parses a description as in a file `format` of tracefs, of one real event ([`FAULT`]) or made of
+//! single fields ([`lines`]), and decodes bytes with it.
 
 use super::*;
 
@@ -17,6 +20,7 @@ format:
 print fmt: \"address=%ps ip=%ps error_code=0x%lx\", (void *)REC->address, (void *)REC->ip, REC->error_code
 ";
 
+/// Returns a description with these fields: declaration, offset, size, and true for a signed number.
 fn lines(fields: &[(&str, usize, usize, bool)]) -> String {
     let mut text = "ID: 7\n".to_owned();
     for (declared, offset, size, signed) in fields {

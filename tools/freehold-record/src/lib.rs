@@ -9,8 +9,14 @@
 //! - `follow` stops processes with ptrace when they exec and exit, and takes snapshots (`proc`), with the
 //!   mounts at that time (`mounts`).
 //!
-//! `assemble` combines all reports by time. If the kernel denies access, the program strace records only the
-//! calls (`strace`).
+//! `collect` runs while the command runs, and stores the reports; `assemble` then combines all reports by
+//! time, and `write` writes the files. If the kernel denies access, the program strace records only the calls
+//! (`strace`).
+//! [`record`] is the entry, which `freehold-cli` calls. The recorder must not change what the command does,
+//! and must never lose an event silently: a lost event is recorded as a loss (`Kind::Lost`), after which a
+//! replay checks nothing until the next execve. The crate prints nothing; it passes [`Notice`]s to the
+//! caller. Parsers and the assembly have tests next to them; `freehold-cli/tests/record.rs` records real
+//! programs, as far as the machine permits it.
 #![deny(unsafe_code)]
 
 mod assemble;
@@ -63,7 +69,7 @@ pub struct Options {
     pub rename: Vec<(String, String)>,
     /// True if the files of an older recording may be replaced.
     pub force: bool,
-    /// True if only calls are recorded, by strace: no faults and no snapshots.
+    /// True if only calls are recorded, with strace: no faults and no snapshots.
     pub calls_only: bool,
     /// The command and its arguments. Not empty.
     pub command: Vec<OsString>,
@@ -76,7 +82,7 @@ pub enum Notice<'n> {
     Said(String),
     /// The reason why the command could not be started.
     Failed(String),
-    /// The files of the kernel's tracing are written.
+    /// A recording by the kernel's tracing is written.
     Written(&'n Written),
     /// This file can be replayed.
     Replayable(&'n Path),
@@ -115,6 +121,7 @@ enum Failure {
     Broken(anyhow::Error),
 }
 
+/// Records by the kernel's tracing. Checks all requirements before the command starts.
 fn by_kernel(options: &Options, names: &Names, tell: &dyn Fn(Notice)) -> Result<u8, Failure> {
     names.check().map_err(Failure::Broken)?;
     // The fork comes first, because the child must be a copy of a process with one thread.
@@ -130,6 +137,8 @@ fn by_kernel(options: &Options, names: &Names, tell: &dyn Fn(Notice)) -> Result<
     }
 }
 
+/// Runs the command, follows it to its end, and writes the recording. Fails if events were lost, after the
+/// recording is written.
 fn run(
     options: &Options,
     names: &Names,

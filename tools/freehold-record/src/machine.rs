@@ -1,9 +1,11 @@
 //! The machine's settings that affect how memory is mapped.
 //!
 //! Settings: transparent huge pages (global and for each size), the pools of huge pages, and some sysctls of
-//! memory. [`settings`] reads them before and after a run, and [`unchanged`] keeps those that did not
-//! change, for the head of the recording. [`Watch`] finds writes in between (inotify), because a setting may
-//! change and change back. A file that cannot be read is left out; nothing here fails.
+//! memory. [`settings`] reads them before and after a run, and [`unchanged`] keeps those that did not change,
+//! for the head of the recording (lines `# machine`). [`Watch`] finds writes in between (inotify), because a
+//! setting may change and change back. A file that cannot be read is left out; nothing here fails. `lib.rs`
+//! calls these functions, and `Recording::machine` of `freehold-trace` reads the settings by their names. A
+//! new setting needs its file in a list below, and also in [`files`] if the list is new.
 
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use std::fs::{self, File};
@@ -22,10 +24,10 @@ const SYSCTLS: &str = "/proc/sys/vm";
 /// Files that change the size of a pool.
 const SIZES: [&str; 3] = ["nr_hugepages", "nr_hugepages_mempolicy", "nr_overcommit_hugepages"];
 
-/// Settings of transparent huge pages with their files. The first two also exist for each size.
+/// Names of settings of transparent huge pages, each with its file. The first two also exist for each size.
 const SETTINGS_OF_THP: [(&str, &str); 3] =
     [("thp", "enabled"), ("thp-shmem", "shmem_enabled"), ("thp-defrag", "defrag")];
-/// Names of sysctl settings with their files.
+/// Names of settings that are sysctls, each with its file.
 const SYSCTL_SETTINGS: [(&str, &str); 3] =
     [("overcommit", "overcommit_memory"), ("min-addr", "mmap_min_addr"), ("max-maps", "max_map_count")];
 
@@ -120,8 +122,8 @@ fn files() -> Vec<(String, PathBuf)> {
     let nodes = fs::read_dir(NODES).into_iter().flatten().flatten().map(|node| node.path().join("hugepages"));
     let parents: Vec<PathBuf> = nodes.chain([PathBuf::from(POOLS)]).collect();
     for size in folders(POOLS) {
-        // The pool of a sysctl depends on the machine's default size of huge pages, so a write counts for
-        // every size.
+        // The sysctls change the pool of the machine's default size, which is not known here. A write to them
+        // therefore counts for every size.
         let folders = parents.iter().map(|parent| parent.join(format!("hugepages-{size}")));
         for folder in folders.chain([sysctls.to_owned()]) {
             SIZES.iter().for_each(|file| add(&format!("pool-{size}"), &folder, file));
@@ -130,14 +132,15 @@ fn files() -> Vec<(String, PathBuf)> {
     files
 }
 
-/// Returns the number of huge pages that are neither in use nor reserved, and how many more may be allocated.
+/// Returns two numbers as text: the huge pages of a pool that are neither in use nor reserved, and the huge
+/// pages that may be allocated in addition.
 fn pool(folder: &str) -> Option<String> {
     let number = |file: &str| read(&format!("{folder}/{file}"))?.parse::<u64>().ok();
     let free = number("free_hugepages")?.saturating_sub(number("resv_hugepages")?);
     Some(format!("{free} {}", number("nr_overcommit_hugepages")?))
 }
 
-/// Returns `2048kB` for each folder `hugepages-2048kB`, sorted.
+/// Returns the sizes in the names of the folders `hugepages-SIZE` in `parent`, such as `2048kB`, sorted.
 fn folders(parent: &str) -> Vec<String> {
     let entries = fs::read_dir(Path::new(parent)).into_iter().flatten().flatten();
     let name = |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_prefix("hugepages-")?.to_owned());
@@ -165,7 +168,7 @@ mod tests {
         assert_eq!(chosen("nothing"), None);
     }
 
-    /// A file that is written with its current value looks the same before and after.
+    /// The test writes the current value to a file, which only the watch can notice.
     #[test]
     fn write_to_a_setting_is_detected() {
         let Some(watch) = Watch::new() else { return };

@@ -2,7 +2,9 @@
 //!
 //! The huge-page policy of a tmpfs decides which pages the kernel uses for its files, and only the list of
 //! mounts shows it. `follow.rs` notes the mounts of each process while it is stopped, because a process may
-//! have a mount namespace of its own; `assemble.rs` asks for the policy of each recorded file by its device.
+//! have a mount namespace of its own; `write.rs` asks for the policy of each recorded file by its device. If
+//! lists of mounts disagree, the policy is left out instead of guessed. `freehold-cli/tests/mounts.rs`
+//! records a program on a mount of its own.
 
 use freehold_trace::TmpfsHuge;
 use std::collections::BTreeMap;
@@ -32,16 +34,16 @@ impl Mounts {
         *known = known.filter(|known| Some(*known) == huge);
     }
 
-    /// Returns the huge-page setting of a file on this device, if the file is in a tmpfs and has a name. The
-    /// kernel's own tmpfs, for files without names, is not mounted.
+    /// Returns the huge-page policy of a file on this device, if the file is in a mounted tmpfs. A file
+    /// without a name (a memfd, or System V memory) is in a tmpfs of the kernel that is not mounted.
     pub fn of_file(&self, device: Device, path: &str) -> Option<TmpfsHuge> {
         let named = !path.ends_with(" (deleted)");
         self.tmpfs.get(&device).copied().flatten().filter(|_| named)
     }
 }
 
-/// Parses a line `ID PARENT DEVICE ROOT POINT OPTIONS TAG... - KIND SOURCE OPTIONS`. Returns the device of a
-/// tmpfs and its huge-page setting, or `None` for the setting if it is unknown.
+/// Parses a line `ID PARENT DEVICE ROOT POINT OPTIONS TAG... - KIND SOURCE OPTIONS`. Returns `None` if the
+/// file system is no tmpfs. Otherwise returns the device, and the huge-page policy if it is known.
 fn tmpfs(line: &str) -> Option<(Device, Option<TmpfsHuge>)> {
     let (own, of_system) = line.split_once(" - ")?;
     let (major, minor) = own.split(' ').nth(2)?.split_once(':')?;
@@ -71,7 +73,7 @@ mod tests {
         let (never, within) = (Some(TmpfsHuge::Never), Some(TmpfsHuge::WithinSize));
         assert_eq!(huge, [None, never, within, Some(TmpfsHuge::Advise), None]);
         assert_eq!(mounts.of_file((0, 22), "/x (deleted)"), None);
-        // Another tmpfs gets the device later, or the tmpfs is mounted again.
+        // Later another tmpfs gets the same device number, or the tmpfs is mounted again with another option.
         mounts.tell((0, 22), never);
         mounts.tell((0, 22), within);
         mounts.tell((0, 21), never);

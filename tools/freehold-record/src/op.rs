@@ -1,9 +1,10 @@
 //! An event of a recording while the recorder assembles it.
 //!
-//! `assemble.rs` keeps one [`Op`] for each thread that is in a call or a fault. It creates the `Op` at the
-//! first report, adds locks and interrupts from later reports, and converts it with [`Op::event`] when the
-//! operation has ended. All times are nanoseconds of `CLOCK_MONOTONIC`; an event has times relative to the
-//! start of the recording.
+//! `assemble.rs` creates an [`Op`] at the first report of a call or fault, and completes it with the locks,
+//! interrupts and the end from later reports. `write.rs` sorts the `Op`s by the time at which they took
+//! effect, and converts each with [`Op::event`]. All times here are nanoseconds of `CLOCK_MONOTONIC`; an
+//! event has times relative to the start of the recording. The rules for locks ([`Op::lock`]) distinguish a
+//! downgrade from a second acquisition; `assemble_tests.rs` tests them.
 
 use super::raw::LockStep;
 use freehold_trace::{Cost, Event, Kind};
@@ -11,7 +12,7 @@ use freehold_trace::{Cost, Event, Kind};
 /// An event, and the data that later reports add to it.
 #[derive(Debug)]
 pub struct Op {
-    /// The time at which the operation took effect.
+    /// The time at which the operation took effect. Until that is known, the time at which it began.
     pub time: u64,
     /// The time at which the operation began.
     pub begun: u64,
@@ -55,7 +56,7 @@ impl Op {
         Op { time, begun, ended, cpu, task, kind, locks, interrupts: 0, major: false }
     }
 
-    /// Records a step of the operation with the mmap lock of `space`.
+    /// Adds a step of the operation with the mmap lock of `space`, at `time`.
     pub fn lock(&mut self, step: LockStep, space: u64, write: bool, time: u64) {
         let mut open =
             self.locks.iter_mut().rev().filter(|held| held.space == space && held.released.is_none());
@@ -81,7 +82,7 @@ impl Op {
             }
         }
         let taken = (step == LockStep::Taken(true)).then_some(time);
-        // Most operations acquire one lock.
+        // Most operations acquire only one lock, so the list grows by one entry at a time.
         self.locks.reserve_exact(1);
         self.locks.push(LockAcquisition {
             space,
@@ -93,13 +94,14 @@ impl Op {
         });
     }
 
-    /// Returns the time at which the operation first acquired a lock for writing, if it did. A call takes
-    /// effect at that time.
+    /// Returns the time at which the operation first acquired an mmap lock for writing, if it did. A call
+    /// that changes VMAs takes effect at that time.
     pub fn first_write(&self) -> Option<u64> {
         self.locks.iter().filter(|held| held.write).find_map(|held| held.taken)
     }
 
-    /// Converts the operation to an event with a time relative to `start`.
+    /// Converts the operation to an event with a time relative to `start`. Returns `None` if the event is
+    /// left out of the recording.
     pub fn event(self, start: u64) -> Option<Event> {
         let cost = self.cost();
         let Op { time, cpu, task, kind, .. } = self;

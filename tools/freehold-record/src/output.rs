@@ -4,7 +4,8 @@
 //! 2. [`Output::write`] writes a temporary file in the same folder, and renames it over the old file.
 //!
 //! [`Output::write_together`] does this for several files of one recording, and renames only when all are
-//! complete. The old file stays unchanged after an error. Pipes and terminals are written in place.
+//! complete. The old file stays unchanged after an error. Pipes and terminals are written in place. The
+//! recorder and `freehold-cli` write all their files in this way. The tests are in `output_tests.rs`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,4 +1,6 @@
-//! Tests the writing of a recording's files (`output.rs`): a file is complete or absent.
+//! Tests the writing of files (`output.rs`): a file is complete or unchanged, and no temporary file remains.
+//!
+//! A test works in a temporary folder, and compares the names and contents of the files there.
 
 use super::*;
 

@@ -1,9 +1,10 @@
 //! Facts that only perf events report: when a page fault was resolved, and the file of a mapping.
 //!
-//! One ring for each processor and event: minor faults, major faults (which waited for storage), and
-//! mappings of files. `collect.rs` calls [`Perf::drain`] every round, and `follow.rs` uses [`Again`] when a
-//! process has lost its events at an exec that changed its credentials. Both ends may be on different
-//! threads: new rings pass through a channel. Output: reports in [`Perf::found`].
+//! One ring for each processor and event: minor faults, major faults (which waited for storage), and mappings
+//! of files. `collect.rs` calls [`Perf::drain`] every round, and `follow.rs` uses [`Again`] when a process
+//! has lost its events at an exec that changed its credentials. Both ends may be on different threads: new
+//! rings pass through a channel. Output: reports in [`Perf::found`]. A ring that overflows reports the number
+//! of lost records, which becomes a loss of events.
 
 use super::raw::{Mapped, Raw, RawKind};
 use super::tracee::now;
@@ -14,13 +15,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Minimum size in bytes of the ring of each event and processor.
 const RING_BYTES: usize = 2 << 20;
-/// A ring has one part in this many of the size of the buffer of the kernel's tracing, if that is more.
+/// The size of a ring is the size of the buffer of the kernel's tracing divided by this number, if that is
+/// more than the minimum.
 const PART_OF_BUFFER: usize = 8;
-/// Kinds of record in a ring. This kind: records were lost.
+/// A kind of record in a ring: records were lost.
 const LOST: u32 = 2;
-/// A sample: the event happened.
+/// A kind of record in a ring: a sample, which means that the event happened.
 const SAMPLE: u32 = 9;
-/// A mapping of a file was created.
+/// A kind of record in a ring: a mapping was created.
 const MMAP2: u32 = 10;
 
 /// The perf events of a process and its descendants, on all processors.
@@ -29,7 +31,7 @@ pub struct Perf {
     rings: Vec<Ring>,
     /// Rings that [`Again`] has opened.
     more: Receiver<Vec<Ring>>,
-    /// The reports so far, including losses. A loss spans the time from the last record before it.
+    /// The reports so far, including losses. The period of a loss begins at the last record before it.
     pub found: Vec<Raw>,
 }
 
@@ -113,6 +115,7 @@ impl Again {
 }
 
 impl Ring {
+    /// Opens one event of a process on one processor, with a ring of `bytes` bytes.
     fn new(process: i32, cpu: u16, major: bool, bytes: usize) -> anyhow::Result<Ring> {
         let event = if major { Software::PAGE_FAULTS_MAJ } else { Software::PAGE_FAULTS_MIN };
         let mut builder = Builder::new(event);

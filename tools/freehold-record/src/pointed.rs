@@ -1,6 +1,7 @@
-//! Structures in the caller's memory to which arguments of calls point. No event of the kernel shows them.
-//! The structures contain registrations with userfaultfds, new resource limits and capabilities, and the
-//! ranges of process_madvise. The module also reports the capabilities after calls that change credentials.
+//! Reads structures in the caller's memory to which arguments of calls point, because no event of the kernel
+//! shows them. The structures contain registrations with userfaultfds, new resource limits and capabilities,
+//! and the ranges of process_madvise. The module also reports the capabilities after calls that change
+//! credentials (`credentials.rs`).
 //!
 //! A BPF program runs when such a call begins, in any process. The program reads the structure to which the
 //! argument points, and adds the structure to a queue. The caller has usually just written the structure, so
@@ -8,12 +9,15 @@
 //! program at the end of the call reads the structure, because the kernel has faulted the page in by that
 //! time. The structure is reported with the time of the call's start. If the call writes to the same place,
 //! or if the page is absent even at the end, the report says that the structure could not be read. The
-//! kernel's own events report the ends of calls, only of recorded processes. Other processes pay only for the
-//! two programs.
+//! kernel's own events report the ends of calls, and only for recorded processes: `assemble.rs` ignores
+//! reports of other processes, which only pay the time of the two programs.
 //!
-//! The programs run from the start of the recording. It would be too late to attach the programs after a
-//! process has created a userfaultfd, because events are read milliseconds later, and the process registers
-//! memory immediately.
+//! The programs run from the start of the recording. It would be too late to attach them after a process has
+//! created a userfaultfd: the recorder learns of that milliseconds later, and the process registers memory
+//! immediately.
+//! [`Pointed`] is one of the sources of `collect.rs`. A new call with a structure needs an entry in
+//! [`WATCHED`] and an arm in `enter`. `freehold-cli/tests/structures.rs` records programs whose structures
+//! are in present and absent pages.
 
 use super::bpf::{
     ARRAY, END, HALF, HASH, Instruction, Map, QUEUE, R, WORD, add, and, call, copy, count, load, program,
@@ -32,26 +36,29 @@ use perf_event::{Builder, Counter};
 use std::collections::HashSet;
 use std::os::fd::AsRawFd;
 
-/// Size of a queue in bytes, as a fraction of the buffer of the kernel's tracing.
+/// The size of a queue in bytes is the size of the buffer of the kernel's tracing divided by this number.
 const PART_OF_BUFFER: u32 = 2;
 
 /// A call whose structure is read.
 #[derive(Clone, Copy, Debug)]
 struct Watched {
+    /// The name of the call.
     call: CallName,
     /// The call is watched only if this argument has one of these values.
     chosen: Option<(usize, &'static [u64])>,
-    /// The argument with the structure's address.
+    /// The index of the argument with the structure's address.
     pointer: usize,
     /// Number of bytes of the structure that are read.
     bytes: Bytes,
-    /// The part of the structure that the call writes.
+    /// The part of the structure that the call itself overwrites. Such a structure cannot be read at the end
+    /// of the call.
     writes: Writes,
 }
 
 /// Bytes of a structure.
 #[derive(Clone, Copy, Debug)]
 enum Bytes {
+    /// This number of bytes.
     These(i32),
     /// For an ioctl: the size that the request number encodes, but at most the size of the available words.
     /// For an ioctl without a structure, the third argument itself is reported.
@@ -65,13 +72,13 @@ enum Writes {
     Nothing,
     /// The call writes the same number of bytes to the address in this argument.
     To(usize),
-    /// The call writes the whole structure if it was chosen by this value.
+    /// The call writes the whole structure if the argument in `chosen` has this value.
     If(u64),
 }
 
 impl Watched {
-    /// Creates a watched call with a structure of this many bytes. This argument points to the structure, and
-    /// the call does not write it.
+    /// Creates a watched call with a structure of `bytes` bytes, to which argument `pointer` points, and
+    /// which the call does not write.
     const fn new(
         call: CallName,
         chosen: Option<(usize, &'static [u64])>,
@@ -82,9 +89,10 @@ impl Watched {
     }
 }
 
+/// The calls whose structures are read, except process_madvise.
 const WATCHED: [Watched; 4] = [
-    // Start and length, and for UFFDIO_REGISTER the mode, after which the call writes; for UFFDIO_API the
-    // number and the features. UFFDIO_API writes the whole structure.
+    // For UFFDIO_REGISTER and UFFDIO_UNREGISTER: the start, the length and, if present, the mode, all before
+    // the part that the call writes. For UFFDIO_API: the number and the features, which the call overwrites.
     Watched {
         bytes: Bytes::Chosen,
         writes: Writes::If(uffdio::API),
@@ -103,26 +111,31 @@ const WATCHED: [Watched; 4] = [
 /// Size of a `struct rlimit64` in bytes.
 const LIMITS: i32 = 16;
 
-/// Returns true if this module reports the start of calls with this name, and the kernel's own events do not.
+/// Returns true if this module reports the starts of calls with this name. `tracefs.rs` then does not enable
+/// the kernel's own event.
 pub fn is_watched(call: CallName) -> bool {
     WATCHED.iter().any(|watched| watched.call == call)
 }
 
-/// Words that are reported for each call: the time of its start, the processor, the thread, whether its
-/// memory could not be read, its index, and the data.
+/// Words of a report, in this order: the time of the start, the processor, the thread, a number that is
+/// nonzero if the memory could not be read, the index of the call in `WATCHED`, and the data. The constants
+/// are the positions of the last three.
 const UNREAD: usize = 3;
 const WHICH: usize = 4;
 const READ: usize = 5;
-/// Number of words for a watched call: two arguments, and three words of the structure.
+/// Number of words of a report about a watched call. Its data are two arguments and three words of the
+/// structure.
 const OF_CALL: usize = READ + 5;
 
-/// Number of words before those of the structure.
+/// Number of words of such a report before those of the structure.
 const BEFORE: usize = READ + 2;
 
-/// Number of words for a process_madvise: the number of ranges, and an address and a length of each range.
+/// Number of words of a report about a process_madvise. Its data are the number of ranges, and the address
+/// and length of each range.
 const OF_ADVICE: usize = READ + 1 + 2 * RANGES;
 
-/// Number of words for changed credentials: the effective set, and the nesting level of its user namespace.
+/// Number of words of a report about changed credentials. Its data are the effective set and the nesting
+/// level of its user namespace.
 const OF_CREDENTIALS: usize = READ + 2;
 
 /// Maximum number of ranges of a process_madvise that are reported. Calls with more ranges are not reported,
@@ -136,7 +149,7 @@ const LATER: usize = 2;
 /// leaves its entry behind.
 const WAITING: u32 = 4096;
 
-/// Numbers of kernel functions.
+/// Numbers of kernel functions that BPF programs may call.
 const LOOKUP: i32 = 1;
 const UPDATE: i32 = 2;
 const DELETE: i32 = 3;
@@ -146,13 +159,18 @@ const THREAD: i32 = 14;
 const PUSH: i32 = 87;
 const READ_USER: i32 = 112;
 
+/// The message if programs cannot be loaded.
 const LEAVE: &str = "no permission for programs in the kernel (bpf)";
 
 /// The attached programs. Detached when dropped.
 pub struct Pointed {
+    /// Reports about the calls in `WATCHED`.
     calls: Queue<OF_CALL>,
+    /// Reports about process_madvise.
     advice: Queue<OF_ADVICE>,
+    /// Reports about changed credentials.
     credentials: Queue<OF_CREDENTIALS>,
+    /// The events to which the programs are attached.
     _attached: Vec<Counter>,
 }
 
@@ -176,8 +194,8 @@ impl Pointed {
         };
         let (calls, advice) = (Queue::new(kilobytes)?, Queue::new(kilobytes)?);
         let (enter, exit) = ("sys_enter", "sys_exit");
-        // The programs at the ends are attached first, so that entries of the programs at the starts are
-        // always removed.
+        // The programs at the ends of calls are attached first, so that they remove every entry that the
+        // programs at the starts add to `waiting`.
         let mut attached = vec![
             attach(exit, CallName::ProcessMadvise.as_str(), advice.at_end(READ + 1))?,
             attach(enter, CallName::ProcessMadvise.as_str(), advice.at_beginning(0, ranges()))?,
@@ -194,8 +212,8 @@ impl Pointed {
             )?);
         }
         let credentials = Queue::new(kilobytes)?;
-        // Without the layout, changes of credentials are not recorded: capabilities that calls remove are
-        // assumed to remain.
+        // Without the layout, changes of credentials are not recorded. A replay then assumes that processes
+        // keep their capabilities.
         if let Ok(layout) = Layout::new() {
             let at = at::<OF_CREDENTIALS>;
             for call in credentials::CALLS {
@@ -208,7 +226,7 @@ impl Pointed {
         Ok(Pointed { calls, advice, credentials, _attached: attached })
     }
 
-    /// Reads the available reports.
+    /// Appends the available reports to `to`.
     ///
     /// # Errors
     ///
@@ -218,7 +236,7 @@ impl Pointed {
             let call = WATCHED.get(told[WHICH] as usize)?.call;
             match told[UNREAD] {
                 0 => Some(enter(call, told)),
-                // The call changes no mapping, and its features are not known.
+                // A UFFDIO_API changes no mapping. Without a report, the features are unknown.
                 _ if call == CallName::Ioctl && told[READ + 1] as u32 == uffdio::API as u32 => None,
                 _ => Some(RawKind::Unread(call)),
             }
@@ -235,7 +253,7 @@ impl Pointed {
     }
 }
 
-/// Returns the start of a watched call.
+/// Returns the start of a watched call, from the words of its report.
 fn enter(call: CallName, told: &[u64; OF_CALL]) -> RawKind {
     let [.., first, second, third] = *told;
     // Descriptors, PIDs, operations and resources are ints.
@@ -250,21 +268,23 @@ fn enter(call: CallName, told: &[u64; OF_CALL]) -> RawKind {
     RawKind::Enter(call, args)
 }
 
-/// The reports of the programs, with `WORDS` words for each call.
+/// The queue through which the programs report, with `WORDS` words per report.
 struct Queue<const WORDS: usize> {
+    /// The reports, oldest first.
     told: Map,
-    /// Maximum number of calls in the queue.
+    /// Maximum number of reports in the queue.
     room: u32,
-    /// Calls whose memory is read at their end, by thread.
+    /// Reports of calls whose memory is read at their end, by thread.
     waiting: Map,
-    /// Number of calls that were lost because the queue was full.
+    /// A counter of the reports that were lost because the queue was full.
     lost: Map,
-    /// The value of `lost` at the last check, and the time of that check.
+    /// The value of `lost` at the last check, and the time of that check in nanoseconds.
     lost_before: u64,
     looked: u64,
 }
 
 impl<const WORDS: usize> Queue<WORDS> {
+    /// Creates an empty queue, whose size suits a buffer of `kilobytes`.
     fn new(kilobytes: u32) -> anyhow::Result<Self> {
         let bytes = 8 * WORDS as u32;
         let room = (kilobytes.saturating_mul(1024) / PART_OF_BUFFER / bytes).max(1);
@@ -274,10 +294,11 @@ impl<const WORDS: usize> Queue<WORDS> {
         Ok(Queue { told, room, waiting, lost, lost_before: 0, looked: now() })
     }
 
-    /// Returns the program for the start of a call. `read` stores the data in the words from [`READ`] on and
-    /// sets register 0 to nonzero on failure, or ends the program. `read` sets register 7 to the number of
-    /// bytes to read, and register 8 to their address, or to 0 if they cannot be read at the end of the call.
-    /// Register 6 points to the event.
+    /// Returns the program for the start of a call, which has index `which`. The instructions `read` store
+    /// the data in the words from [`READ`] on, and set register 0 to nonzero if the memory could not be read;
+    /// or they end the program. They also set register 7 to the number of bytes to read, and register 8 to
+    /// their address. Register 8 is 0 if the memory must not be read at the end of the call. Register 6
+    /// points to the event.
     fn at_beginning(&self, which: usize, read: Vec<Instruction>) -> Vec<Instruction> {
         let at = at::<WORDS>;
         let mut all = vec![copy(R[6], R[1])];
@@ -308,8 +329,8 @@ impl<const WORDS: usize> Queue<WORDS> {
         all
     }
 
-    /// Returns the program for the end of a call. For a call with an entry in `waiting`, it reads the memory
-    /// into the words from `first` on.
+    /// Returns the program for the end of a call. If the call has an entry in `waiting`, the program reads
+    /// the memory into the words from `first` on, and reports the entry.
     fn at_end(&self, first: usize) -> Vec<Instruction> {
         const THREAD_AT: i16 = -16;
         let mut find = address(R[2], THREAD_AT).to_vec();
@@ -329,8 +350,8 @@ impl<const WORDS: usize> Queue<WORDS> {
         all
     }
 
-    /// Returns instructions that add the words at register 2 to the queue, or count a lost call if the queue
-    /// is full. The instructions overwrite the last word of the stack.
+    /// Returns instructions that add the words at register 2 to the queue, or count a lost report if the
+    /// queue is full. The instructions overwrite the word at the end of the stack.
     fn push(&self) -> Vec<Instruction> {
         const FIRST: i16 = -8;
         let mut all = vec![set(R[3], 0)];
@@ -344,7 +365,8 @@ impl<const WORDS: usize> Queue<WORDS> {
         all
     }
 
-    /// Reads the available reports, and converts them with `means`.
+    /// Reads the available reports, converts them with `means`, and appends them to `to`. Also appends
+    /// losses.
     fn drain(
         &mut self,
         to: &mut Vec<Raw>,
@@ -368,8 +390,8 @@ impl<const WORDS: usize> Queue<WORDS> {
     }
 }
 
-/// Returns the offset of a word below the end of the stack. The stack has `WORDS` words and those for
-/// [`LATER`].
+/// Returns the offset of a word from the end of the stack, a negative number. The stack has `WORDS` words and
+/// [`LATER`] more.
 const fn at<const WORDS: usize>(number: usize) -> i16 {
     word(number) - word(WORDS + LATER)
 }
@@ -408,7 +430,7 @@ fn structure(watched: &Watched) -> Vec<Instruction> {
     }
     all.extend((BEFORE..OF_CALL).map(|word| store_constant(R[10], at(word), 0)));
     match watched.bytes {
-        // A call without a structure only queries.
+        // A call without a structure only queries, and is not reported.
         Bytes::These(bytes) => {
             all.extend([skip_unless_null(R[8], 2), set(R[0], 0), END, set(R[7], bytes)]);
         }

@@ -1,9 +1,9 @@
 //! Reads the state of a stopped process from /proc: VMAs, present pages, limits and sizes. The caller must
-//! keep the process stopped; a change during the reading is an error.
+//! keep the process stopped; a change of its VMAs during the reading is an error.
 //!
-//! `follow.rs` calls [`snapshot`] at an exec, at an exit and at a freeze. Sources: `smaps` for VMAs,
-//! `status` for sizes, `pagemap` (the ioctl PAGEMAP_SCAN) for present pages, `limits` for resource limits.
-//! The parsers take texts, so that tests need no process.
+//! `follow.rs` calls [`snapshot`] at an exec, at an exit and at a freeze. Sources: `smaps` for VMAs, `status`
+//! for sizes, `pagemap` (the ioctl PAGEMAP_SCAN) for present pages, `limits` for resource limits. The parsers
+//! take the contents of files, so that tests (`proc_tests.rs`) need no process.
 #![expect(unsafe_code, reason = "an ioctl that no library supports")]
 
 use anyhow::{Context, bail};
@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 
-/// The lines of `smaps` that a snapshot contains, in its order.
+/// The lines of `smaps` that a snapshot contains, in the order of `Area::sizes`.
 const SIZES: [&str; 9] = [
     "Rss",
     "Shared_Clean",
@@ -27,8 +27,8 @@ const SIZES: [&str; 9] = [
     "Locked",
 ];
 
-/// Reads a snapshot of `thread` of `process`, which must not run at the same time. The caller sets the
-/// snapshot's number, its times, and the process's number in the recording.
+/// Reads a snapshot of `process` through its thread `thread`. The process must be stopped. The caller sets
+/// the snapshot's number, its times, the number of threads, and the process's number in the recording.
 ///
 /// # Errors
 ///
@@ -56,8 +56,8 @@ pub fn snapshot(process: i32, thread: i32, why: Why) -> anyhow::Result<Snapshot>
     })
 }
 
-/// Returns true if the program that `process` has just started runs with other credentials than its caller,
-/// or is not readable by its caller. In these cases the kernel closes perf events.
+/// Returns true if the program that `process` has just started has changed credentials, or may not be
+/// readable for its user. In these cases the kernel closes the perf events of the process.
 pub fn is_privileged(process: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let differ = |name: &str| {
@@ -224,7 +224,7 @@ const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const PRESENT_OR_SWAPPED: u64 = 8 | 16;
 /// File, present, swapped, zero page, huge. The bits are those of a snapshot.
 const CATEGORIES: u64 = 4 | 8 | 16 | 32 | 64;
-/// Address after the last page of a process.
+/// The address after the last page that a process can map.
 const END: u64 = 0x7fff_ffff_f000;
 
 /// Returns the runs of pages that are present or swapped out.
@@ -261,8 +261,8 @@ pub fn pages(pagemap: &File) -> io::Result<Vec<Pages>> {
             count: (region.end - region.start) >> 12,
             categories: region.categories as u32,
         }));
-        // With many regions, the kernel may return regions after the address at which it reports that it
-        // stopped.
+        // If there are many regions, the kernel may report a stop before the end of the last region that it
+        // returned.
         let next = regions.last().map_or(0, |last| last.end).max(scan.walk_end);
         if next >= END || next <= start {
             return Ok(pages);

@@ -1,4 +1,7 @@
 //! Tests the reader of `/proc` (`proc.rs`): smaps, limits, status and pagemap.
+//!
+//! Most tests parse the text of a file of `/proc` and compare the fields. Two tests read this process itself;
+//! they pass without a check on kernels before 6.7, which lack the ioctl of pagemap.
 
 #![expect(unsafe_code, reason = "memory with many runs of pages, which no library maps")]
 

@@ -3,7 +3,8 @@
 //! `ring.rs` (with `format.rs`), `perf.rs` and `pointed.rs` decode the kernel's data into [`Raw`];
 //! `collect.rs` sorts the reports of all sources by time; `assemble.rs` turns them into events of a
 //! recording. A report states one fact at one time, for example the entry of a call; its return is another
-//! report.
+//! report. This file has only the data types; reports of all threads of the machine may occur, and
+//! `assemble.rs` ignores those of threads that are not recorded.
 
 use freehold_trace::{CallName, Limits};
 use std::ops::Range;
@@ -22,8 +23,8 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Creates the reports of a loss: `count` reports were lost during `span`. State that is known before the
-    /// span is unknown after it, and the state of a program that starts within the span is also unknown.
+    /// Creates the two reports of a loss: `count` reports were lost during `span`, in nanoseconds. The state
+    /// of all programs is unknown after the span, and so is the state of a program that starts within it.
     /// Spans may overlap.
     pub fn losses(count: u64, span: Range<u64>) -> [Raw; 2] {
         [(span.start, count), (span.end, 0)].map(|(time, count)| Raw {
@@ -54,12 +55,13 @@ pub enum RawKind {
     },
     /// A system call began.
     Enter(CallName, [u64; 6]),
-    /// The ranges of a process_madvise: addresses and lengths. Reported before the call returns, and after
-    /// the thread's previous call.
+    /// The ranges of a process_madvise: addresses and lengths. The time is after the end of the thread's
+    /// previous call, and before the end of the process_madvise.
     Ranges(Vec<(u64, u64)>),
-    /// A system call began whose structure in memory could not be read.
+    /// A system call began, and the structure to which its argument points could not be read.
     Unread(CallName),
-    /// A call changed the thread's credentials: the lower half of the thread's new effective capability set.
+    /// A call may have changed the thread's credentials. The value is the lower half of its effective
+    /// capability set.
     Effective(u64),
     /// A system call returned.
     Leave(CallName, i64),
@@ -105,9 +107,9 @@ pub enum RawKind {
     Interrupt,
     /// A mapping was created.
     Mapped(Box<Mapped>),
-    /// This snapshot was taken.
+    /// The snapshot with this index was taken.
     Snapshot(usize),
-    /// The resource limits of the thread.
+    /// The resource limits of the thread's process.
     Limits(Box<Limits>),
     /// From this time on, this many reports of unknown threads are lost. The value 0 marks the end of the
     /// time in which reports were lost.
@@ -125,7 +127,7 @@ pub enum LockStep {
     Released,
 }
 
-/// A mapping of a file, after the mapping was merged with its neighbours.
+/// A mapping of a file, as the kernel reports it: after the mapping was merged with its neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
     /// First address.

@@ -1,8 +1,14 @@
-//! The format of the pages of the kernel's trace buffer.
+//! Decodes the pages of the kernel's trace buffer.
 //!
 //! A page begins with the time of its first event and the number of bytes in use. Each event begins with a
 //! word. The low five bits of the word are the kind or the length of the event. The other bits are the time
-//! since the previous event. `events/header_page` and `events/header_event` describe the format.
+//! since the previous event. The files `events/header_page` and `events/header_event` of tracefs describe the
+//! format.
+//!
+//! `tracefs.rs` copies the pages while the command runs, and `collect.rs` reads them afterwards through
+//! [`Events`], one per processor. `format.rs` decodes the bytes of an event. Times are in nanoseconds of
+//! `CLOCK_MONOTONIC`. A page may be damaged or end early: nothing here may read beyond the page or panic. The
+//! tests are in `ring_tests.rs`.
 
 use super::format::Layouts;
 use super::raw::Raw;
@@ -12,23 +18,29 @@ use std::io::{self, ErrorKind, Read};
 const HEADER: usize = 16;
 /// Mask of the number of bytes in use, in its word.
 const BYTES_USED: u64 = 0xf_ffff;
-/// Kinds of events that contain no data. The length that follows a word of kind `PADDING` or of kind 0
-/// includes itself.
+/// Kinds of entries that are no events. In an entry of kind `PADDING` or of kind 0, a length in bytes follows
+/// the first word; it includes its own 4 bytes.
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
-/// Number of bits of an absolute time. The higher bits are equal to those of the time in the page's header.
+/// Number of bits of an absolute time (`TIME_STAMP`). The higher bits are equal to those of the previous
+/// time.
 const STAMP_BITS: u32 = 59;
 
 /// Reads events from the pages of one processor.
 pub struct Events<'a, R> {
+    /// The pages, one after the other.
     pages: R,
+    /// The layouts of the recorded events.
     layouts: &'a Layouts,
+    /// The processor.
     cpu: u16,
+    /// The current page.
     page: Vec<u8>,
-    /// The offsets in the page of the next event, and of the end of the last event.
+    /// The offset of the next entry in the page, and the end of the last entry.
     next: usize,
     end: usize,
+    /// The time of the last entry.
     time: u64,
 }
 
@@ -38,7 +50,7 @@ impl<'a, R: Read> Events<'a, R> {
         Events { pages, layouts, cpu, page: vec![0; page_size.max(HEADER)], next: 0, end: 0, time: 0 }
     }
 
-    /// Returns the next event that is recorded.
+    /// Returns the next event that belongs in recordings, or `None` at the end of the pages.
     ///
     /// # Errors
     ///
@@ -68,7 +80,7 @@ impl<'a, R: Read> Events<'a, R> {
         Ok(true)
     }
 
-    /// Reads one entry. Returns an event if the entry is one that is recorded.
+    /// Reads one entry. Returns `None` if the entry is no event, or one that recordings do not contain.
     fn event(&mut self) -> Option<Raw> {
         let word = self.word()?;
         let (kind, later) = (word & 31, u64::from(word >> 5));
@@ -94,6 +106,7 @@ impl<'a, R: Read> Events<'a, R> {
         None
     }
 
+    /// Decodes an event with `length` bytes of data.
     fn data(&mut self, length: usize) -> Option<Raw> {
         let start = self.next;
         self.skip(length);
@@ -104,12 +117,14 @@ impl<'a, R: Read> Events<'a, R> {
         Some(Raw { time: self.time, cpu: Some(self.cpu), thread, what })
     }
 
+    /// Reads the next 4 bytes of the page.
     fn word(&mut self) -> Option<u32> {
         let start = self.next;
         self.skip(4);
         Some(u32::from_le_bytes(self.page[start..self.next].try_into().ok()?))
     }
 
+    /// Skips bytes, at most to the end of the last entry.
     fn skip(&mut self, length: usize) {
         self.next = self.next.saturating_add(length).min(self.end);
     }

@@ -1,4 +1,7 @@
 //! Tests the decoder of the pages of the kernel's ring buffer (`ring.rs`).
+//!
+//! A test builds a page of words ([`Page`]), as the kernel writes them, and compares the time and the value
+//! of every event. All events are ends of the call brk, with its result as the value.
 
 use super::*;
 use crate::format::Layout;
@@ -6,6 +9,7 @@ use crate::raw::RawKind;
 
 const PAGE: usize = 4096;
 
+/// Returns the layout of the only recorded event, which has number 9.
 fn layouts() -> Layouts {
     let text = "ID: 9\n\tfield:long ret;\toffset:16;\tsize:8;\tsigned:1;\n";
     Layouts::from([Layout::parse("sys_exit_brk", text).unwrap()])
@@ -24,11 +28,13 @@ impl Page {
         self
     }
 
-    /// Appends the end of a call of thread 5 that returned `value`, `later` than the event before.
+    /// Appends the end of a call of thread 5 that returned `value`, `later` nanoseconds after the previous
+    /// event.
     fn event(self, later: u32, value: u32) -> Page {
         self.words(&[6 | later << 5, 9, 5, 0, 0, value, 0])
     }
 
+    /// Returns the bytes of the page, whose first event has this time.
     fn done(self, time: u64) -> Vec<u8> {
         let used = self.0.len() as u64;
         let mut page: Vec<u8> =

@@ -1,9 +1,12 @@
-//! Recording of calls only, by the program strace. strace works wherever ptrace works.
+//! Recording of calls only, with the program strace, which works wherever ptrace works.
 //!
-//! [`record`] runs `strace COMMAND`, adds a first line with the limits and the user of the process, and
-//! compresses the text. The result is a text and not a recording: faults, locks and snapshots are missing.
-//! `lib.rs` uses this path if the kernel denies access to tracefs. `freehold-trace/src/strace/` reads the
-//! text.
+//! [`record`] runs `strace COMMAND`, puts a first line with the limits and the user of the process before its
+//! output, and compresses both into `NAME.strace.zst`. Faults, locks and snapshots are missing in such a
+//! recording. `lib.rs` uses this way if the kernel's tracing is not available, or if the user requests it.
+//! `freehold-trace/src/strace/` reads the output.
+//!
+//! A call that the reader supports must also be in [`CALLS`]. The help and the documents quote the command
+//! line; `help_tests.rs` of `freehold-cli` compares them.
 
 use super::write::{self, Names};
 use super::{Notice, command, proc, tracee};
@@ -16,31 +19,31 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// The options of strace that give a text that can be replayed.
+/// The options with which strace writes output that can be replayed.
 const OPTIONS: [&str; 8] = ["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS];
-/// The calls that the text must contain.
+/// The calls that strace must record.
 const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
     open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,setns,setuid,setreuid,setresuid,unshare,\
     ioctl,userfaultfd,?mseal";
 /// Calls among these that older versions of strace do not know.
 const NEWER: [&str; 1] = ["mseal"];
-/// Compression level of the text.
+/// Compression level of the output.
 const LEVEL: i32 = 12;
 
-/// Returns the strace command line that makes a text for the replay, without `-o FILE COMMAND`. The help and
-/// the documents show this command line.
+/// Returns the strace command line whose output can be replayed, without `-o FILE COMMAND`. The help and the
+/// documents show this command line.
 pub fn command_line() -> String {
     // Shells expand a word with a question mark to file names, so the word is quoted.
     let word = |word: &str| if word.contains('?') { format!("'{word}'") } else { word.to_owned() };
     format!("strace {}", OPTIONS.map(word).join(" "))
 }
 
-/// Runs the command under strace, compresses the text, and reports what the text lacks. Returns the command's
-/// exit status.
+/// Runs the command under strace, compresses the output, and tells the user what the output lacks. Returns
+/// the command's exit status.
 ///
 /// # Errors
 ///
-/// Fails if strace is missing or was stopped, or if the text cannot be compressed.
+/// Fails if strace is missing or was killed, or if its output cannot be read or written.
 pub fn record(command: &[OsString], names: &Names, tell: &dyn Fn(Notice)) -> anyhow::Result<u8> {
     let text = &names.text;
     let packed_text = write::output(text)?;
@@ -73,14 +76,14 @@ pub fn record(command: &[OsString], names: &Names, tell: &dyn Fn(Notice)) -> any
     status.code().or(killed).and_then(|code| u8::try_from(code).ok()).context("strace was killed")
 }
 
-/// Reports the new file, and what it lacks.
+/// Tells the user the name of the new file, and what it lacks.
 fn tell_limits(command: &[OsString], text: &Path, tell: &dyn Fn(Notice)) {
     let said = |text: String| tell(Notice::Said(text));
     said(format!("{}: calls only; a replay compares no page faults and no snapshots", text.display()));
     let unknown: Vec<&str> = NEWER.into_iter().filter(|call| !is_known(call)).collect();
     if !unknown.is_empty() {
         said(format!(
-            "the installed strace does not know {}, so the text lacks these calls",
+            "the installed strace does not know {}, so its output lacks these calls",
             unknown.join(", ")
         ));
     }
@@ -97,8 +100,8 @@ fn is_known(call: &str) -> bool {
     probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// Waits for the end of strace, which ignores signals. Forwards a signal that asks for the end to the
-/// command.
+/// Waits for the end of strace, which ignores signals. Forwards a signal that requests the end of the
+/// recording to the command. At a second such signal, kills the command.
 fn wait(mut strace: Child) -> io::Result<ExitStatus> {
     // The signals are blocked after the fork, because a child inherits the blocked signals.
     tracee::prepare_signals();

@@ -6,7 +6,8 @@
 //! 3. [`Waiting::go`] lets the process call execve.
 //! 4. `follow.rs` takes the stops of the threads from [`next`], and continues each thread with [`go_on`].
 //!
-//! Only the thread that called [`seize`] may use the functions on stopped threads, as ptrace requires.
+//! Only the thread that called [`seize`] may use the functions on stopped threads, as ptrace requires. A
+//! stopped thread must be continued or released on every path, or the command hangs.
 #![expect(unsafe_code, reason = "fork, and ptrace, for which no library supports every signal")]
 
 use anyhow::{Context, bail};
@@ -133,7 +134,7 @@ pub fn seize(process: i32) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the next event that was not returned before, or `None` if there is none yet.
+/// Returns the next stop or end of a followed thread, with the thread. Returns `None` if there is none yet.
 ///
 /// # Errors
 ///
@@ -192,7 +193,7 @@ pub fn release(thread: i32) {
     let _ = ptrace(libc::PTRACE_DETACH, thread, 0);
 }
 
-/// Leaves a thread stopped with its whole process until a SIGCONT.
+/// Leaves a thread stopped that was stopped with its whole process, until a SIGCONT.
 pub fn leave_standing(thread: i32) {
     let _ = ptrace(libc::PTRACE_LISTEN, thread, 0);
 }

@@ -6,8 +6,9 @@
 //! 2. [`Instance::start`] limits the events to the command's processes and starts tracing.
 //! 3. [`Buffer::drain`] copies full pages (`collect.rs`), which `ring.rs` decodes after the run.
 //!
-//! Dropping the instance removes the folder. Other users of tracing are not disturbed; only root may use
-//! this file.
+//! Dropping the instance removes the folder. Other users of tracing are not disturbed. Only root may use
+//! tracefs. An event or call that this kernel lacks is an error only if a recording needs it ([`EVENTS`],
+//! [`NEEDED`]).
 
 use super::format::{Layout, Layouts};
 use super::pointed::is_watched;
@@ -29,7 +30,7 @@ const FIRST_PID_NAMESPACE: u64 = 0xeffffffc;
 /// Prefix of the names of the recorder's instances. The number of the process follows.
 const PREFIX: &str = "freehold-";
 
-/// Events other than system calls: group and name, a filter, and whether a recording needs the event.
+/// Events other than system calls: group and name, a filter, and true if a recording needs the event.
 const EVENTS: [(&str, Option<&str>, bool); 11] = [
     ("exceptions/page_fault_user", None, true),
     ("exceptions/page_fault_kernel", None, true),
@@ -54,7 +55,7 @@ const NEEDED: [CallName; 5] =
 pub struct Instance {
     /// The folder of the instance.
     folder: PathBuf,
-    /// Keeps a tracefs that has no mount point.
+    /// Keeps a private mount of tracefs, which has no mount point.
     _mount: Option<OwnedFd>,
     /// The layouts of events in the buffers.
     pub layouts: Layouts,
@@ -92,7 +93,8 @@ impl Instance {
         instance.page_size = page_size(&instance.read("events/header_page")?)?;
         for call in CallName::ALL {
             let (name, needed) = (call.as_str(), NEEDED.contains(call));
-            // The structures of the watched calls are in memory that these events do not show.
+            // The starts of watched calls are reported by `pointed.rs`, because their structures are in
+            // memory that these events do not show.
             if !is_watched(*call) {
                 instance.enable(&format!("syscalls/sys_enter_{name}"), None, needed)?;
             }
@@ -166,7 +168,7 @@ impl Instance {
         Ok(buffers)
     }
 
-    /// Returns the number of an event that this instance does not enable.
+    /// Returns the kernel's number of an event, to which a program can be attached.
     ///
     /// # Errors
     ///

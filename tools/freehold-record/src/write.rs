@@ -1,9 +1,12 @@
 //! Writes the files of a recording: assembles the reports to events (`assemble.rs`), converts times and
 //! paths, and replaces an older recording completely or not at all (`output.rs`).
 //!
-//! `lib.rs` checks the names and the files ([`Names`]) before the command runs, and calls [`write`] after
-//! it. Input: the collected reports, the snapshots, the settings of the machine. Output: the compressed file
-//! of events and the compressed file of snapshots, and [`Written`] for the messages to the user.
+//! `lib.rs` checks the names and the files ([`Names`]) before the command runs, and calls [`write`] after it.
+//! Input: the collected reports, the snapshots, the settings of the machine. Output: the compressed file of
+//! events and the compressed file of snapshots, and [`Written`] for the messages to the user. A file must be
+//! defined before the first event that maps it, and events must ascend in time: the format requires both
+//! (`freehold-trace/src/write.rs`). `freehold-cli/tests/record.rs` and `freehold-cli/tests/names.rs` test the
+//! files.
 
 use super::assemble::{Assembled, Assembler, File as Mapped};
 use super::collect::Collected;
@@ -35,7 +38,7 @@ pub struct Names {
     trace: PathBuf,
     /// The file of snapshots.
     snap: PathBuf,
-    /// The text, if strace makes the recording.
+    /// The file with the output of strace, if strace makes the recording.
     pub text: PathBuf,
 }
 
@@ -77,8 +80,8 @@ impl Names {
     }
 }
 
-/// Returns the folder and name of the recording `output`. A user may also name the recording by one of its
-/// files.
+/// Returns the path of the recording `output` without suffixes, because a user may also name the recording by
+/// one of its files.
 fn named(output: &Path) -> anyhow::Result<PathBuf> {
     if output.as_os_str().as_bytes().ends_with(b"/") || output.is_dir() {
         bail!(
@@ -93,7 +96,7 @@ fn named(output: &Path) -> anyhow::Result<PathBuf> {
 /// The contents of the files, and the cost of the recording.
 #[derive(Debug)]
 pub struct Written {
-    /// The file with the events. This file names the file with the snapshots.
+    /// The file with the events. The name of the file with the snapshots follows from it.
     pub file: PathBuf,
     /// Number of lines that are not comments.
     pub events: u64,
@@ -111,7 +114,7 @@ pub struct Written {
     pub stopped: u64,
     /// Number of snapshots that could not be taken, and the reason of the first failure.
     pub failed: Option<(u64, String)>,
-    /// If the structures to which arguments point were not recorded, the reason.
+    /// The reason why structures to which arguments point were not recorded. `None` if they were recorded.
     pub unseen: Option<anyhow::Error>,
     /// Size of the compressed files, in bytes.
     pub bytes: u64,
@@ -136,7 +139,7 @@ pub fn write(
     for Taken { thread, snapshot, limits } in taken {
         let report = |what| Raw { time: snapshot.taken.0, cpu: None, thread, what };
         reports.push(report(RawKind::Snapshot(snapshots.len())));
-        // Changes of limits are not recorded in that case, so the initial limits must not be recorded either.
+        // If changes of limits are not recorded, the initial limits must not be recorded either.
         let limits = limits.filter(|_| unseen.is_none());
         reports.extend(limits.map(|limits| report(RawKind::Limits(Box::new(limits)))));
         snapshots.push(snapshot);
@@ -184,6 +187,8 @@ fn stopped(snapshots: &[Snapshot], frozen: &[(u64, u64)]) -> u64 {
 }
 
 impl Written {
+    /// Returns the contents of the file of events, and counts its events. `start` is the time of the first
+    /// one.
     fn trace(
         &mut self,
         names: &Names,
@@ -216,6 +221,7 @@ impl Written {
     }
 }
 
+/// Returns the contents of the file of snapshots, with times relative to `start`.
 fn snapshots_file(
     names: &Names,
     start: u64,
@@ -243,7 +249,7 @@ fn huge_pages(path: &str) -> Option<u64> {
     (found.f_type == HUGETLBFS).then_some(found.f_bsize as u64)
 }
 
-/// Returns a file of the recording after checking that it can be written.
+/// Checks that a file of the recording can be written.
 pub fn output(path: &Path) -> anyhow::Result<Output> {
     Output::new(path).with_context(|| cannot_write(path))
 }
@@ -253,7 +259,7 @@ fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Replaces the first matching prefix of a path.
+/// Replaces the prefix of a path: the first one in `rename` that matches.
 fn renamed(path: &str, rename: &[(String, String)]) -> String {
     let begins =
         rename.iter().find_map(|(from, to)| Some(format!("{to}{}", path.strip_prefix(from.as_str())?)));
