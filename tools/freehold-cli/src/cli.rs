@@ -1,5 +1,10 @@
 //! The definition of the command line: subcommands, arguments, their short help, and checks of their values.
-//! The longer help texts are in `help.rs`, the work is in `command/`.
+//!
+//! The doc comments of arguments are printed by `-h` and `--help`, so that they are written for users: no
+//! full stop at the end of the first line, and at most 100 columns (`help_tests.rs`). The longer help texts
+//! are in `help.rs`, the work is in `command/`. Shell completions and manual pages are made from this
+//! definition (`command/manual.rs`). An invalid value is refused here; a combination that clap cannot express
+//! is refused in `check`. The tests are in `cli_tests.rs`.
 
 use crate::help;
 use clap::builder::PossibleValuesParser;
@@ -82,11 +87,11 @@ pub struct RecordArgs {
 /// Arguments of `freehold replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// NAME.trace[.zst|.xz] with NAME.snap beside it, a text by strace, or - (stdin)
+    /// NAME.trace[.zst|.xz] with NAME.snap next to it, strace output, or - (stdin)
     #[arg(required = true, value_name = "RECORDING")]
     pub recordings: Vec<PathBuf>,
 
-    /// File with the snapshots, if it is not beside NAME.trace
+    /// File with the snapshots, if it is not next to NAME.trace
     #[arg(long, value_name = "FILE")]
     pub snap: Option<PathBuf>,
 
@@ -96,7 +101,7 @@ pub struct ReplayArgs {
 
     /// Keep memory contents, and compare the bytes that the recording shows
     ///
-    /// Implied for texts by strace that show bytes.
+    /// Implied for strace output that shows bytes.
     #[arg(long)]
     pub backed: bool,
 
@@ -292,11 +297,12 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses a time like [`parse_time`].
 fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_time(text).map(Duration::from_nanos)
 }
 
-/// Parses `FROM=TO`.
+/// Parses `FROM=TO`. FROM must not be empty.
 fn parse_rename(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once('=').filter(|(from, _)| !from.is_empty());
     parts

@@ -1,9 +1,14 @@
 //! Tests the definition of the command line (`cli.rs`): arguments, times, and refused combinations.
+//!
+//! A test parses a command line given as a string, without running it. A new argument of `freehold replay`
+//! belongs in `all_replay_arguments_are_parsed`, and its invalid values in `invalid_arguments_are_refused`.
+//! The output of the built command is tested in `tests/command.rs`.
 
 use super::*;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 
+/// Returns the arguments of a command line `freehold replay ...`.
 fn parse(line: &str) -> Result<ReplayArgs, clap::Error> {
     let Cli { command } = Cli::try_parse_from(line.split_whitespace())?;
     let Command::Replay(args) = command else { panic!("{command:?}") };

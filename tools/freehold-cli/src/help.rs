@@ -1,13 +1,18 @@
 //! Help texts other than those of the arguments.
 //!
 //! The long help of each subcommand has the same parts: what it does, what it reads or writes, its exit
-//! status, examples. The short help (`-h`) refers to the long one.
+//! status, examples. The short help (`-h`) refers to the long one. `cli.rs` attaches the texts to the
+//! subcommands, and the manual pages repeat them. Lines have at most 100 columns; the command line of strace
+//! exists only in `freehold-record` (`strace_command_line`). `help_tests.rs` checks the parts, the width and
+//! that documents quote the same strace command.
 
 use freehold_record::strace_command_line;
 
+/// The description of `freehold` in its short help.
 pub(crate) const ABOUT_SHORT: &str =
     "Replays the memory operations of real programs, and compares every answer with Linux's";
 
+/// The description of `freehold` in its long help.
 pub(crate) const ABOUT: &str = "\
 Records the memory operations of real programs, replays them on Freehold's address spaces, compares
 every answer with the one that Linux gave, and measures the locking designs against each other.";
@@ -24,12 +29,12 @@ each call, the outcome of each page fault, and each snapshot of the kernel's VMA
 with Linux's.
 
 A recording is a pair NAME.trace and NAME.snap written by `freehold record` (plain, .zst or .xz),
-or a text (plain, .zst or .xz) written by
+or the output (plain, .zst or .xz) of
 {}
 docs/reference/trace-format.md describes both formats.
 
 Exit status: 0 if all answers match Linux's, 1 if an answer differs, 2 if a recording cannot be
-replayed (the others still are), a file cannot be written, or the arguments are invalid.",
+replayed (the others are still replayed), a file cannot be written, or the arguments are invalid.",
         strace_command_line()
     )
 }
@@ -101,7 +106,7 @@ docs/reference/trace-format.md describes both formats. Existing files are not ov
 --force.
 
 SIGTERM, and SIGINT if sent only to the recorder, are forwarded to the command, and recording
-continues until it exits. A second signal kills it.
+continues until the command exits. A second signal kills the command.
 
 Exit status: that of the command, or 128 + N if signal N ended it; 127 if the command is not found,
 126 if it cannot be run, 125 if it cannot be recorded; 2 if the arguments are invalid.",
@@ -126,9 +131,10 @@ Examples:
 
 pub(crate) const REPRODUCE: &str = "\
 Repeats on Freehold the experiments by which Linux's changes of locking were judged
-(docs/guide/five-steps.md). Each experiment measures the locking designs that it compares in
-alternation in one run, and also the host's kernel if that supports the experiment. The output is
-tables in the layout of the published ones, with the published figures next to the measured ones.
+(docs/guide/five-steps.md). Each experiment compares several locking designs, which it measures in
+alternation in one run. It also measures the host's kernel, if that supports the experiment. The
+output is tables in the layout of the published ones, with the published figures next to the
+measured ones.
 
 Without --quick the sizes are the published ones, on phantom memory (page tables and page records
 are real, page contents are not). All experiments then take about twenty minutes and 6 GiB of

@@ -1,5 +1,8 @@
-//! Tests the help texts (`help.rs`): each job and subcommand has the same parts, and documents quote the
-//! same commands.
+//! Tests the help texts (`help.rs`, `cli.rs`): each subcommand has the same parts, lines fit into a terminal,
+//! and documents quote the same strace command.
+//!
+//! A test renders the help of all subcommands with clap, so that a new subcommand is covered by itself; only
+//! the number of subcommands must be raised here.
 
 use crate::cli::Cli;
 use clap::CommandFactory;
@@ -46,7 +49,7 @@ fn help_fits_into_100_columns() {
     }
 }
 
-/// The strace command that writes a replayable text is defined once in the code. Every document that quotes
+/// The strace command whose output can be replayed is defined once in the code. Every document that quotes
 /// the command must quote it exactly.
 #[test]
 fn all_documents_quote_the_same_strace_command() {
@@ -61,7 +64,7 @@ fn all_documents_quote_the_same_strace_command() {
         let text = fs::read_to_string(&path).expect("a document");
         let text = text.replace("\\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ");
         for (at, _) in text.match_indices("strace -f -ttt") {
-            // The bare words `strace -f -ttt` describe the kind of text; they are not a command to run.
+            // The bare words `strace -f -ttt` describe the kind of output. They are not a command to run.
             let rest = &text[at..];
             if !rest.starts_with("strace -f -ttt`") {
                 assert!(

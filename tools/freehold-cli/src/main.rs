@@ -1,5 +1,10 @@
-//! The command `freehold`: its arguments, help, manual pages and exit status. The crates `freehold-replay`,
-//! `freehold-record` and `freehold-reproduce` do the work.
+//! The command `freehold`: its arguments, help, manual pages and exit status.
+//!
+//! The crates `freehold-replay`, `freehold-record` and `freehold-reproduce` do the work. `cli.rs` defines the
+//! command line, `help.rs` has the long help, and `command/` has one file per subcommand. `main` parses,
+//! checks combinations of arguments, calls the subcommand, and turns its result into the exit status: an
+//! error is printed as one line `error: ...`, and a broken pipe of standard output is no error. `tests/` runs
+//! the built command as a user does.
 #![deny(unsafe_code)]
 
 mod cli;
@@ -12,7 +17,8 @@ use cli::{Cli, Command};
 use command::{UNUSABLE, is_broken_pipe, manual, record, replay, reproduce};
 use std::process::ExitCode;
 
-/// Exit status if a command could not be recorded; distinguishes the recorder's failure from the command's.
+/// Exit status if a command could not be recorded. It differs from `UNUSABLE` because `freehold record`
+/// otherwise exits with the status of the recorded command.
 const UNRECORDED: u8 = 125;
 
 fn main() -> ExitCode {
@@ -44,7 +50,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends the program if the arguments are an invalid combination.
+/// Ends the program with a message and status 2 if the arguments are an invalid combination.
 fn sensible(checked: Result<(), String>) {
     if let Err(why) = checked {
         Cli::command().error(ErrorKind::ArgumentConflict, why).exit();

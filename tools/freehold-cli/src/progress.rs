@@ -1,8 +1,9 @@
 //! The progress of a replay on a terminal.
 //!
-//! `command/replay.rs` passes a [`Bar`] to the replay, which reports the number of events after each
-//! segment. The length of a recording is not stored in it, so `estimate` extrapolates from its first 20,000
-//! events and the size of the file.
+//! `command/replay.rs` passes a [`Bar`] to the replay, which reports the number of events after each segment.
+//! A recording does not contain its length, so `estimate` extrapolates from the first 20,000 events and the
+//! size of the file. Nothing is shown unless standard error is a terminal, and nothing is drawn while the
+//! replay measures. The tests are in `progress_tests.rs`.
 
 use freehold_replay::{Progress, Source};
 use freehold_trace::Recording;
@@ -16,14 +17,14 @@ const SAMPLE: u64 = 20_000;
 
 /// A progress bar on standard error, removed when dropped.
 ///
-/// The thread that coordinates a replay draws it between two segments, where no time is measured.
+/// The thread that coordinates a replay draws the bar between two segments, where no time is measured.
 pub struct Bar {
     /// The bar, hidden if nothing is to be shown.
     bar: ProgressBar,
 }
 
 impl Bar {
-    /// Creates the bar for the replay of a recording. Shows nothing if `quiet` is set or standard error is
+    /// Creates the bar for the replay of a recording. Shows nothing if `quiet` is true or standard error is
     /// not a terminal.
     pub fn new(source: &Source, quiet: bool) -> Bar {
         if quiet || !stderr().is_terminal() {
@@ -92,7 +93,7 @@ struct Counted {
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
-        // Relaxed: the counter is read only by the thread that writes it.
+        // Relaxed: the value is only an estimate, and no other memory depends on it.
         self.taken.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
     }

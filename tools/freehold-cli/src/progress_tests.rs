@@ -1,4 +1,7 @@
-//! Tests the progress bar of a replay (`progress.rs`): the estimate of the number of events.
+//! Tests the progress bar of a replay (`progress.rs`): the estimate of the number of events, and a bar whose
+//! estimate was too low.
+//!
+//! A test writes a recording with equal lines, whose number of events is known, and compares the estimate.
 
 use super::*;
 use std::fmt::Write;

@@ -1,9 +1,11 @@
-//! The command as a user runs it: its output and its exit status.
+//! Tests the command as a user runs it: its output, its files and its exit status.
 //!
 //! Each test writes small recordings into a folder of its own ([`Folder`]), runs the built `freehold` on
 //! them, and checks text, files and exit status. Exit status: 0 without differences, 1 with differences, 2
-//! for bad arguments or unusable recordings. Reproduction and recording have their own files
-//! (`reproduce.rs`, `record.rs`).
+//! for bad arguments or unusable recordings. A new option needs a test here that shows its effect, and a
+//! refused value in `bad_arguments_exit_with_2`. The recordings are too small to test the replay itself: that
+//! is done in `freehold-replay/tests`. Reproduction and recording have their own files (`reproduce.rs`,
+//! `record.rs`).
 
 use assert_cmd::assert::Assert;
 use assert_cmd::cargo::cargo_bin_cmd;
@@ -12,6 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
+/// The snapshots of `TRACE`: a program with code, data and a stack.
 const SNAPSHOTS: &str = "# fhsnap 1 t
 @ 0 exec 1 5 6 1 t | /bin/t | VmRSS:8;RssAnon:8
 10000-12000 r-xp 0 /bin/t | 0 | rdexmrmwme
@@ -21,6 +24,7 @@ P 12 1 8
 P 7ffffffcb 1 8
 ";
 
+/// A recording of two calls and three faults that matches Linux.
 const TRACE: &str = "# fhtrace 1 t
 # file 1 8192 /bin/t
 5 0 1 E 0
@@ -34,7 +38,7 @@ const TRACE: &str = "# fhtrace 1 t
 40 0 1 X g
 ";
 
-/// A folder with recordings: `t` behaves as Linux, `odd` contains an answer that Linux never gives, `cut`
+/// A folder with recordings: `t` matches Linux, `odd` contains an answer that Linux never gives, `cut`
 /// contains a damaged line.
 struct Folder(TempDir);
 
@@ -107,10 +111,10 @@ fn unreadable_recording_is_reported_in_one_line() {
     }
 }
 
-/// A text by strace without `-ttt` is refused, even if it was written with another option for times. The
-/// message names `-ttt`.
+/// strace output without `-ttt` is refused, even if it was written with another option for times. The message
+/// names `-ttt`.
 #[test]
-fn strace_text_without_times_is_refused_with_the_missing_option() {
+fn strace_output_without_times_is_refused_with_the_missing_option() {
     let folder = Folder::new();
     for front in [
         "",
@@ -128,7 +132,7 @@ fn strace_text_without_times_is_refused_with_the_missing_option() {
             fs::write(folder.path("text"), format!("{front}{call}\n")).expect("written");
             let said = stderr(&folder.run("replay text").code(2));
             assert!(
-                said.starts_with("error: text:1: cannot read a text by strace without times: "),
+                said.starts_with("error: text:1: cannot read strace output without times: "),
                 "{front}{call}: {said}"
             );
             assert!(said.contains("strace option -ttt"), "{said}");
@@ -153,7 +157,7 @@ fn snapshot_file_is_refused_with_the_name_of_its_recording() {
     assert!(said.contains("replay t.trace.xz instead"), "{said}");
 }
 
-/// Covers each way in which a file can fail to be a recording, or contain only a part of one.
+/// Each case is a file that is no recording, or that contains only a part of one.
 #[test]
 fn damaged_files_are_refused_with_their_line() {
     let folder = Folder::new();
@@ -261,7 +265,7 @@ fn damaged_recording_does_not_prevent_the_replay_of_others() {
 fn unreadable_recordings_do_not_affect_the_others() {
     let folder = Folder::new();
     fs::write(folder.path("empty.trace"), "").expect("written");
-    // Address 0 of /proc/self/mem is unmapped, so that even root cannot read there.
+    // Reading /proc/self/mem begins at address 0, which is unmapped, so that even root cannot read the file.
     let bad = ["nowhere.trace", ".", "/proc/self/mem", "void.trace", "empty.trace"];
     fs::write(folder.path("void.trace"), TRACE).expect("written");
     fs::write(folder.path("void.snap"), "").expect("written");
@@ -287,7 +291,7 @@ fn unreadable_recordings_do_not_affect_the_others() {
     assert_eq!(stderr(&listed).lines().count(), bad.len());
 }
 
-/// The report counts unchecked events, for each recording and in total.
+/// The report and the JSON count unchecked events, for each recording and in total.
 #[test]
 fn unchecked_events_are_counted() {
     let folder = Folder::new();
@@ -345,7 +349,7 @@ fn standard_input_is_read_like_a_file() {
     }
 }
 
-/// A text by strace contains only calls. All other figures are unknown, not zero.
+/// Output of strace, which contains only calls. All other figures are unknown, not zero.
 const STRACE: &str = "\
 7 1.000000 execve(\"/bin/t\", [\"t\"], 0x1 /* 1 var */) = 0 <0.000300>
 7 1.001000 mmap(NULL, 12288, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000 <0.000020>
@@ -539,7 +543,7 @@ fn long_help_has_examples_and_exit_status() {
     assert_eq!(version, format!("freehold {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// Two replays with one seed on one CPU find the same. Only times differ.
+/// Two replays with one seed on one CPU have equal findings. Only times differ.
 #[test]
 fn equal_seeds_give_equal_findings() {
     let folder = Folder::new();

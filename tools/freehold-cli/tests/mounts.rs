@@ -1,4 +1,9 @@
-//! Mounts on which a recorded program maps files.
+//! Tests that a recording contains the huge-page policy of a tmpfs mount on which the program maps a file,
+//! and that the replay uses it (`freehold-record/src/mounts.rs`).
+//!
+//! The ignored test is the program that the other test records, in a mount namespace of its own (`unshare`).
+//! Without the right to mount, or without the kernel's tracing, the test passes and checks nothing. The
+//! fixtures are in `record.rs`.
 
 use super::{is_by_the_kernel, record, replay, text_of};
 use rustix::fs::ftruncate;
@@ -9,6 +14,7 @@ use std::process::Command;
 
 /// Environment variable that passes the folder to the program.
 const FOLDER: &str = "FREEHOLD_MOUNT";
+/// Size of the mapped file in bytes.
 const BYTES: usize = 4 << 20;
 
 #[test]
@@ -27,8 +33,8 @@ fn map_a_file_on_the_mount() {
     }
 }
 
-/// The mount is visible only in the program's own mount namespace. The mount's files have huge pages, on
-/// Linux and in the replay.
+/// The mount is visible only in the program's own mount namespace. If the option permits it, the mount's
+/// files have huge pages, on Linux and in the replay.
 #[test]
 fn huge_pages_of_a_private_tmpfs_mount_are_replayed() {
     let folder = tempfile::tempdir().expect("a folder");

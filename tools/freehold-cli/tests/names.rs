@@ -1,7 +1,8 @@
 //! Names of recordings: the files that a name stands for, and the files that a recording must not overwrite.
 //!
-//! A user may name a recording by its base name or by any of its files. The tests run `freehold` with each
-//! form, and with names that must be refused before the command runs.
+//! A user may name a recording by its base name or by any of its files. The tests run `freehold record` with
+//! each form, and with names that must be refused before the command runs: `touch ran` must then leave no
+//! file `ran`. The code is `Names` in `freehold-record/src/write.rs`.
 
 use super::freehold;
 use std::path::Path;

@@ -2,13 +2,15 @@
 //! Linux's answers.
 //!
 //! The test makes few calls by default. With `FREEHOLD_EFFORT=long` it makes a hundred thousand calls of each
-//! kind. The recordings are texts by strace and, with `FREEHOLD_EFFORT=long` and if the machine allows it,
+//! kind. The recordings are strace output and, with `FREEHOLD_EFFORT=long` and if the machine allows it,
 //! recordings by the kernel's tracing.
 //!
 //! A recording does not determine every answer, and the replay does not detect all such cases yet. A long run
 //! may therefore contain a bounded number of differences. Never lower these bounds.
 //!
-//! The program that makes the calls is this test program, started with the options of `examples/random`.
+//! The program that makes the calls is this test program, started with the options of `examples/random`. A
+//! failure prints the seed and the kind of calls: `--seed` and `--mix` of the example make the same calls
+//! again.
 
 #[path = "../examples/random/mod.rs"]
 mod program;
@@ -19,7 +21,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Minimum number of calls per difference in texts by strace, in a long run.
+/// Minimum number of calls per difference in strace output, in a long run.
 const RARE_IN_TEXTS: u64 = 200_000;
 /// Minimum number of calls and faults per difference in recordings by the kernel's tracing.
 const RARE_IN_TRACES: u64 = 30_000;
@@ -30,9 +32,13 @@ const RARE_AMONG_SNAPSHOTS: u64 = 20;
 /// Results, summed over several runs.
 #[derive(Default)]
 struct Sum {
+    /// Number of compared calls and faults.
     answers: u64,
+    /// Number of those that differ.
     different: u64,
+    /// Number of compared snapshots.
     snapshots: u64,
+    /// Number of those that differ.
     different_snapshots: u64,
 }
 
@@ -40,8 +46,8 @@ fn is_long() -> bool {
     Effort::asked() == Effort::Long
 }
 
-/// Records a run with further arguments to the recorder. Prints a notice and returns `None` if the machine
-/// does not support it.
+/// Records a run of `calls` calls, with further arguments to the recorder. Prints a notice and returns `None`
+/// if the machine does not support it.
 fn record(folder: &TempDir, args: &[&str], mix: &str, seed: u64, calls: u64) -> Option<PathBuf> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_freehold"));
     command.current_dir(folder.path()).args(["record", "--force", "-o", "t"]).args(args).arg("--");
@@ -103,6 +109,7 @@ fn main() {
     }
 }
 
+/// Records and replays runs with both kinds of calls, and returns their sums.
 fn of_both_kinds(args: &[&str]) -> Sum {
     let (runs, calls) = Effort::of((1, 500), (1, 2_000), (5, 20_000));
     let mut sum = Sum::default();

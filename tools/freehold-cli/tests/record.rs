@@ -1,5 +1,12 @@
-//! `freehold record`, as far as this machine supports it: with the kernel's tracing, or else with strace, or
-//! else an error message.
+//! Tests `freehold record`, as far as this machine supports it: with the kernel's tracing, or else with
+//! strace, or else only the error message.
+//!
+//! A test records a command ([`record`]), or a *program* ([`record_program`]): an ignored test function of
+//! this file or of the modules below, which this test program runs in a new process under the recorder. Most
+//! tests then replay the recording ([`replay`]): the replay must find no difference. Tests that need the
+//! kernel's tracing return early without it, so a run without root checks less. To add a case, write an
+//! ignored function that makes the calls, and a test that records it and searches the recording for the
+//! expected lines.
 
 mod mounts;
 mod names;
@@ -11,15 +18,18 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use tempfile::TempDir;
 
-/// Forks, execs, fails an exec, ends a child by a signal, and leaves another child running.
+/// A shell script that forks, execs, fails an exec, ends a child by a signal, and leaves another child
+/// running.
 const SCRIPT: &str = "cat /dev/null; /nowhere 2>/dev/null; sleep 0.03 & sh -c 'kill -SEGV $$'; exit 7";
 
+/// Runs `freehold` with these arguments in `folder`.
 fn freehold(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::cargo_bin("freehold").expect("built");
     command.current_dir(folder).args(args).output().expect("run")
 }
 
-/// Records a command as `t` with further arguments. Returns the recording's file, if the machine can record.
+/// Records a command under the name `t`, with further arguments. Returns the output, and the recording's file
+/// if the machine can record.
 fn record(folder: &TempDir, args: &[&str], command: &[&str]) -> (Output, Option<PathBuf>) {
     let all: Vec<&str> = ["record", "-o", "t"]
         .into_iter()
@@ -170,7 +180,7 @@ fn invalid_arguments_are_refused() {
     }
 }
 
-/// Records a program: an ignored test function of this file, which is not a test itself.
+/// Records a program: an ignored test function, which is not a test itself.
 fn record_program(folder: &TempDir, args: &[&str], program: &str) -> (Output, Option<PathBuf>) {
     let own = std::env::current_exe().expect("there");
     let own = own.to_str().expect("UTF-8");
@@ -186,6 +196,7 @@ fn replay(folder: &TempDir, made: &Path) -> String {
     report.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Returns true if the kernel's tracing made the recording, and false if strace made it.
 fn is_by_the_kernel(made: &Path) -> bool {
     made.to_string_lossy().ends_with(".trace.zst")
 }
@@ -206,8 +217,8 @@ fn wait_once_for_each_child() {
     }
 }
 
-/// The recorder does not delay the exit of a child: a parent that learns of the exit can wait for the child
-/// at once.
+/// The recorder does not delay the exit of a child: a parent that is notified of the exit can wait for the
+/// child at once.
 #[test]
 fn parent_can_wait_for_an_exited_child_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -349,9 +360,13 @@ fn pid_namespace_is_recorded_from_outside_only() {
 
 /// A recording of a program that printed the address of its memory and its descriptor.
 struct Watched {
+    /// The recording's file.
     made: PathBuf,
+    /// Its lines.
     text: String,
+    /// The address of the program's memory.
     start: u64,
+    /// The program's descriptor, as hexadecimal digits.
     fd: String,
 }
 
@@ -371,6 +386,7 @@ fn watch(folder: &TempDir, program: &str) -> Option<Watched> {
     Some(Watched { text: text_of(&made), made, start, fd: fd.to_owned() })
 }
 
+/// Returns the uncompressed contents of a recording's file.
 fn text_of(recording: &Path) -> String {
     let text = zstd::decode_all(std::fs::File::open(recording).expect("there")).expect("zstd");
     String::from_utf8(text).expect("text")
@@ -404,8 +420,8 @@ const API: u64 = 0xc018_aa3f;
 const REGISTER: u64 = 0xc020_aa00;
 const UNREGISTER: u64 = 0x8010_aa01;
 
-/// A userfaultfd registration passes its arguments in the caller's memory. The recording contains them, in
-/// order with the surrounding calls.
+/// A registration with a userfaultfd passes its arguments in the caller's memory. The recording contains
+/// these arguments, in order with the surrounding calls.
 #[test]
 fn userfaultfd_registrations_are_recorded_in_order() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -465,8 +481,8 @@ fn advise_ranges() {
     }
 }
 
-/// process_madvise reads its ranges from the caller's memory. The recording contains them if there are at
-/// most 16.
+/// process_madvise reads its ranges from the caller's memory. The recording contains the ranges if there are
+/// at most 16.
 #[test]
 fn ranges_of_process_madvise_are_recorded() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,7 +1,9 @@
-//! `freehold reproduce` as a user runs it: its output and its exit status.
+//! Tests `freehold reproduce` as a user runs it: its output, its files and its exit status.
 //!
 //! The tests run the smallest scale of one experiment, because they check the files and the exit status and
-//! not the figures. An interrupted run is tested with real signals.
+//! not the figures. An interrupted run is tested with real signals. A new output option needs a case in
+//! `one_experiment_writes_all_requested_files` and in `end_by`, which checks that partial output is marked.
+//! The experiments themselves are tested in `freehold-reproduce`.
 
 use assert_cmd::assert::Assert;
 use assert_cmd::cargo::cargo_bin_cmd;
@@ -121,6 +123,7 @@ fn interrupted_run_keeps_finished_experiments() {
     }
 }
 
+/// Interrupts a run during its second experiment by this signal, and checks all outputs.
 fn end_by(name: &str, signal: i32) {
     let folder = folder();
     let mut run = Command::new(env!("CARGO_BIN_EXE_freehold"))

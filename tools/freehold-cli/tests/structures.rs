@@ -1,8 +1,9 @@
 //! Structures in memory that system calls read, in pages that are not present.
 //!
 //! The recorder reads such structures with BPF programs (`freehold-record/src/pointed.rs`). The tests record
-//! a small program that passes structures in absent pages, then read the recording and replay it. They need
-//! the rights to trace the kernel, and are skipped without them.
+//! small programs that pass structures in absent pages, then search the recording for the contents of the
+//! structures, and replay it. The fixtures are in `record.rs`. Without the right to trace the kernel, the
+//! tests pass and check nothing.
 
 use super::{API, REGISTER, UNREGISTER, is_by_the_kernel, record_program, replay};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, userfaultfd};
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 const PAGE: u64 = 4096;
 
-/// A page of shared memory.
+/// A page of shared memory, in which a program passes structures.
 struct Shared(*mut u64);
 
 impl Shared {
@@ -20,7 +21,8 @@ impl Shared {
         Shared(map(1, MapFlags::SHARED) as *mut u64)
     }
 
-    /// Stores the words in the page and removes the page, so that the words are readable but not mapped.
+    /// Stores the words in the page and unmaps the page. The words are still readable, but the kernel must
+    /// first take a fault.
     fn absent(&self, words: &[u64]) -> *const u64 {
         #[expect(unsafe_code, reason = "memory of its own")]
         // SAFETY: the page has room for the words. Shared memory keeps its contents when its page is
@@ -33,6 +35,7 @@ impl Shared {
     }
 }
 
+/// Maps anonymous memory of this size, and returns its address.
 fn map(pages: u64, flags: MapFlags) -> u64 {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     #[expect(unsafe_code, reason = "maps its own memory")]
@@ -77,8 +80,8 @@ fn pass_absent_structures() {
     }
 }
 
-/// Records a program that prints the address of its memory. Returns the recording's file, the address and the
-/// text.
+/// Records a program that prints the address of its memory. Returns the recording's file, the address, and
+/// the lines of the recording. Returns `None` if the machine cannot record the structures.
 fn recorded(folder: &TempDir, args: &[&str], program: &str) -> Option<(PathBuf, u64, String)> {
     let (output, made) = record_program(folder, args, program);
     let (said, told) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
@@ -93,8 +96,8 @@ fn recorded(folder: &TempDir, args: &[&str], program: &str) -> Option<(PathBuf, 
     Some((made, start, String::from_utf8(text).expect("text")))
 }
 
-/// Absent structures are recorded. Only the structure that the call itself overwrites is recorded as a loss
-/// of events.
+/// Structures in absent pages are recorded. A structure that the call itself overwrites cannot be read, and
+/// becomes a loss of events.
 #[test]
 fn structures_in_absent_pages_are_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -291,7 +294,7 @@ fn drop_privileges() {
     println!("at {own:x}");
 }
 
-/// If a call that changes credentials changes CAP_IPC_LOCK, it is recorded like a capset.
+/// A call that changes credentials is recorded as a capset, with the new state of CAP_IPC_LOCK.
 #[test]
 fn credential_changes_are_recorded_as_capset() {
     let folder = tempfile::tempdir().expect("a folder");

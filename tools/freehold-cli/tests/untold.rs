@@ -1,7 +1,8 @@
 //! Changes to a program's memory that the kernel makes itself, so that no recorded call or fault shows them.
 //!
 //! The test records a program that uses such changes, and replays the recording: the report must contain no
-//! difference, and must name what it could not check.
+//! difference, and must name what it could not check. To add a change, extend `change_memory_without_calls`,
+//! and expect the reason in the report. The fixtures are in `record.rs`.
 
 use super::{is_by_the_kernel, record_program, replay, text_of};
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_GROWSDOWN, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE};
@@ -11,7 +12,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
-/// With this personality, memory that a program maps as readable is executable.
+/// With this personality, memory that a program maps as readable is also executable.
 const READ_IMPLIES_EXEC: libc::c_ulong = 0x40_0000;
 
 /// Returns an ELF file whose execve fails after the kernel has begun to map it: the second segment has more

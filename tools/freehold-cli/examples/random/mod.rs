@@ -1,4 +1,6 @@
 //! Makes random system calls on the running kernel, and ignores their results: a program to record.
+//! `tests/random.rs` records and replays it; a difference is a defect of the recorder, the plan or the
+//! engine.
 //!
 //! ```text
 //! cargo build --package freehold-cli --example random
@@ -10,11 +12,11 @@
 //! - `--seed N`: seed of the random calls
 //! - `--calls N`: number of calls
 //! - `--per-run N`: number of calls after which a new process starts
-//! - `--mix model` (the default): the calls that the model compares, in processes whose memory is entirely
-//!   mapped except for one arena
-//! - `--mix outsider`: calls that do not depend on the model's choice of calls and arguments, in ordinary
-//!   processes
-//! - `--no-mseal`: leaves out mseal, which old versions of strace do not print
+//! - `--mix model` (the default): the calls of the generator of `freehold-model`, in processes whose memory
+//!   is entirely mapped except for one range, the arena
+//! - `--mix outsider`: calls that do not depend on that generator's choice of calls and arguments, in
+//!   ordinary processes (`outsider.rs`)
+//! - `--no-mseal`: leaves out mseal, which old versions of strace do not know
 
 mod outsider;
 mod raw;
@@ -26,13 +28,19 @@ use freehold_model::{Subject, World};
 
 /// The options of a run.
 struct Plan {
+    /// Seed of the random calls.
     seed: u64,
+    /// Number of calls.
     calls: u64,
+    /// Number of calls after which a new process starts.
     per_run: u64,
+    /// True for `--mix outsider`.
     outsider: bool,
+    /// False if mseal is left out.
     mseal: bool,
 }
 
+/// Returns the options of the command line.
 fn plan() -> Plan {
     let mut plan = Plan { seed: 1, calls: 10_000, per_run: 256, outsider: false, mseal: true };
     let mut args = std::env::args().skip(1);
@@ -55,7 +63,7 @@ fn plan() -> Plan {
     plan
 }
 
-/// Makes the calls of the model's generator.
+/// Makes the calls of the generator of `freehold-model`.
 fn of_the_model(plan: &Plan) {
     let mut linux = Linux::new(Options::default()).expect("cannot run the model on this kernel");
     let world = World { seals: plan.mseal && linux.world().seals, ..linux.world() };

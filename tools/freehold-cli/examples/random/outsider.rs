@@ -3,8 +3,8 @@
 //!
 //! The example `random` runs under the recorder; a replay of the recording must not differ from Linux. Calls
 //! come from a seed and run in child processes of `per_run` calls each, with one or two threads. Every call
-//! is checked against [`Own`] (`raw.rs`), so that it does not destroy this program, and never locks or
-//! touches more than a few MiB.
+//! is checked against [`Own`] (`raw.rs`), so that it does not destroy this program. No call locks or touches
+//! more than a few MiB. A new call needs an arm in `Walk::step` that keeps both rules.
 
 use super::raw::{self, Own};
 use freehold_model::draw::Draw;
@@ -13,18 +13,20 @@ use rand_pcg::rand_core::Rng;
 use std::sync::Barrier;
 
 const PAGE: u64 = 4096;
-/// Start of the window of the first thread. The windows of the other threads follow.
+/// Start of the window of the first thread: the range in which most of its calls with addresses work. The
+/// windows of the other threads follow.
 const WINDOWS: u64 = 0x2000_0000_0000;
 /// Distance in bytes between two windows.
 const APART: u64 = 1 << 32;
 /// Number of pages of a window.
 const WINDOW: u64 = 32;
-/// Number of ranges that a walk remembers.
+/// Number of mapped ranges that a thread keeps for later calls.
 const KNOWN: usize = 16;
 /// Maximum number of bytes that one call may lock or touch.
 const MOST: u64 = 8 << 20;
-/// Values of advice. Excluded are the values that mark memory as failing, and MADV_COLLAPSE, whose result
-/// depends on the free memory of the machine.
+/// Values of advice for madvise, some of them twice because they are drawn more often. Not among them are the
+/// values that mark memory as failing, and MADV_COLLAPSE, whose result depends on the free memory of the
+/// machine.
 const ADVICE: [u64; 27] =
     [0, 1, 2, 3, 4, 4, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 102, 103, 77];
 
@@ -109,17 +111,22 @@ fn files() -> [u64; 12] {
     .map(|descriptor| descriptor as u64)
 }
 
-/// The state of one thread.
+/// The walk of one thread: its state, and one function for each kind of call.
 struct Walk {
     rng: Pcg64Mcg,
+    /// The program's own memory, which calls must not reach.
     own: Own,
     /// Ranges that calls have mapped: address and length. Later calls may have unmapped some of these ranges.
     known: [(u64, u64); KNOWN],
+    /// Start of the thread's window.
     window: u64,
     /// End of the heap when the walk began.
     heap: u64,
+    /// Descriptors of files.
     files: [u64; 12],
+    /// Identifiers of two System V segments.
     segments: [i64; 2],
+    /// False if mseal is left out.
     mseal: bool,
     /// True if the process has one thread.
     alone: bool,
@@ -134,6 +141,7 @@ impl Draw for Walk {
 }
 
 impl Walk {
+    /// Returns an address: in the window, in a mapped range, or an absurd one.
     fn addr(&mut self) -> u64 {
         match self.below(24) {
             0 => self.pick(&[
@@ -166,6 +174,7 @@ impl Walk {
         }
     }
 
+    /// Returns a length in bytes: mostly a few pages, sometimes an absurd one.
     fn len(&mut self) -> u64 {
         match self.below(20) {
             0 => self.pick(&[
@@ -185,6 +194,7 @@ impl Walk {
         }
     }
 
+    /// Returns access rights: mostly valid ones.
     fn prot(&mut self) -> u64 {
         match self.below(20) {
             0 => self.pick(&[8, 16, 0x100_0003, 0x200_0003, 0x300_0003, u64::MAX, 1 << 32]),
@@ -248,6 +258,7 @@ impl Walk {
         }
     }
 
+    /// Keeps the range that a call has mapped at `at`, unless the call failed.
     fn remember(&mut self, at: i64, len: u64) {
         if !(-4095..0).contains(&at) {
             let slot = self.below(KNOWN as u64) as usize;

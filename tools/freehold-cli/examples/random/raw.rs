@@ -1,8 +1,8 @@
 //! System calls with arbitrary arguments, and the list of this process's memory that they must not touch.
 //!
-//! `outsider.rs` makes random calls to find what a recorder must cope with. [`call`] bypasses the C library,
-//! so any number and argument reaches the kernel. [`Own`] lists the mappings of this program; a caller must
-//! check with [`Own::meets`] that a call does not touch them, or the program destroys itself.
+//! `outsider.rs` makes random calls with these functions. [`call`] bypasses the C library, so any number and
+//! argument reaches the kernel. [`Own`] lists the mappings of this program; a caller must check with
+//! [`Own::meets`] that a call does not touch them, or the program destroys itself.
 #![expect(unsafe_code, reason = "raw system calls")]
 
 use std::arch::asm;
@@ -22,7 +22,7 @@ pub fn call(number: i64, a: [u64; 6]) -> i64 {
     value
 }
 
-/// Clones a child that only exits. Returns the parent's result of the call.
+/// Makes a clone with these flags, whose child only exits. Returns the result of the call in the parent.
 pub fn clone_and_exit(flags: u64) -> i64 {
     let value: i64;
     // SAFETY: the child may share the parent's memory and stack, but runs no code except the exit. If the

@@ -1,5 +1,8 @@
-//! `freehold completions` and `freehold man`: shell completions and manual pages, both generated from the
-//! definition of the command line.
+//! `freehold completions` and `freehold man`: shell completions and manual pages.
+//!
+//! Both are generated from the definition of the command line (`cli.rs`, `help.rs`), so that nothing is
+//! written by hand here. `completions_cover_subcommands_and_options` and
+//! `manual_pages_are_generated_for_all_subcommands` (`tests/command.rs`) check the output.
 
 use super::{cannot_write, say};
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
@@ -42,12 +45,14 @@ pub fn man(args: &ManArgs) -> anyhow::Result<u8> {
     Ok(0)
 }
 
+/// Writes the manual page of a command to the file `NAME.1` in a folder.
 fn write(folder: &Path, name: &str, command: clap::Command) -> anyhow::Result<()> {
     let path = folder.join(format!("{name}.1"));
     let text = page(command)?;
     Output::new(&path).and_then(|file| file.write(text)).with_context(|| cannot_write(&path))
 }
 
+/// Returns the manual page of a command.
 fn page(command: clap::Command) -> anyhow::Result<String> {
     let mut text = Vec::new();
     let source = concat!("freehold ", env!("CARGO_PKG_VERSION"));

@@ -1,4 +1,10 @@
 //! The subcommands: what each prints and writes, and its exit status.
+//!
+//! Each file has a function that `main.rs` calls with the parsed arguments. It returns the exit status, or an
+//! error that `main.rs` prints. Reports go to standard output through [`say`], so that a broken pipe is
+//! recognised; notices, warnings and errors go to standard error. Output files are checked with [`output`]
+//! before any work, so that an unwritable file is reported at once; they are written at the end, completely
+//! or not at all. The crates behind the subcommands print nothing themselves.
 
 pub mod manual;
 pub mod record;
@@ -20,10 +26,12 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// Checks that a file can be written. The file is written later, completely or not at all.
 fn output(path: &Path) -> anyhow::Result<Output> {
     Output::new(path).with_context(|| cannot_write(path))
 }
 
+/// Returns the message for a file that cannot be written, without the reason.
 fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
@@ -32,7 +40,7 @@ fn cannot_write(path: &Path) -> String {
 ///
 /// # Errors
 ///
-/// Fails if standard output cannot be written, also if it is a broken pipe.
+/// Fails if standard output cannot be written. A broken pipe is an error, too; see [`is_broken_pipe`].
 pub fn say(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;

@@ -1,4 +1,8 @@
-//! `freehold record`.
+//! `freehold record`: passes the arguments to the recorder (`freehold-record`), and prints its notices.
+//!
+//! All output is on standard error, because standard output belongs to the recorded command. The exit status
+//! is that of the command; `main.rs` turns an error of the recorder into 125. `tests/record.rs` records
+//! programs with the built command.
 
 use crate::cli::RecordArgs;
 use freehold_record::{Notice, Options, Written, record};
@@ -23,7 +27,7 @@ pub fn run(args: RecordArgs) -> anyhow::Result<u8> {
     })
 }
 
-/// Prints the contents of the recording, and the time that recording took.
+/// Prints the size of the recording, the time for which the command ran, and what could not be recorded.
 fn show(written: &Written) {
     let Written { events, calls, faults, tasks, snapshots, wall, stopped, bytes, .. } = written;
     let count = |number: &u64| units::count(*number);

@@ -5,8 +5,9 @@
 //! 2. Each recording is opened and replayed on each requested design; its report is printed.
 //! 3. The summary, the JSON and the picture are written.
 //!
-//! Exit status: 0 without differences, 1 with differences, 2 if a recording or an argument was unusable.
-//! `--maps-at` and `--tasks` print and replay nothing else.
+//! Exit status: 0 without differences, 1 with differences, 2 if a recording or an argument was unusable. With
+//! `--maps-at` or `--tasks`, only the address space or the list of tasks is printed, and the steps above are
+//! left out. The tests are in `tests/command.rs`.
 
 use super::{DIFFERENT, UNUSABLE, cannot_write, output, say};
 use crate::cli::ReplayArgs;

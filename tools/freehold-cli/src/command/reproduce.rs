@@ -5,7 +5,8 @@
 //!    SIGTERM end the run after the finished experiments.
 //! 3. Writes the text, the JSON, the Markdown document and the page, as requested.
 //!
-//! A document keeps its part about the kernel, which `cargo xtask boot --bench` writes.
+//! With `--markdown`, an existing document keeps its part about the kernel, which `cargo xtask boot --bench`
+//! writes. The tests are in `tests/reproduce.rs`.
 
 use super::{UNUSABLE, cannot_write, is_broken_pipe, output, say};
 use crate::cli::ReproduceArgs;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Heading of the part of a document that `--markdown` keeps.
 const KERNELS_PART: &str = "\n## The kernel\n";
 
-/// Base of the exit status of a command that a signal ended; shells add the signal's number.
+/// Base of the exit status of a command that a signal ended, to which the number of the signal is added.
 const SIGNALLED: u8 = 128;
 
 /// Runs the experiments that the arguments name, and returns the exit status.
@@ -28,7 +29,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     let plan = Plan::new(&args.experiments, scale(args));
     plan.check().map_err(anyhow::Error::msg)?;
     let text = args.json.as_deref() != Some(Path::new("-"));
-    // Open the files first: an unwritable file is reported before experiments run for a quarter of an hour.
+    // Open the files first, so that an unwritable file is reported before the experiments run.
     let kept = args.markdown.as_deref().and_then(kernels_part).unwrap_or_default();
     let file = |path: Option<&PathBuf>| path.map(|path| output(path)).transpose();
     let json = file(args.json.as_ref().filter(|_| text))?;
