@@ -2,10 +2,11 @@
 //!
 //! This file has only the data types. `trace.rs` reads events from a `NAME.trace`, `strace/` from strace
 //! output, and `write.rs` writes them; `plan/` and `freehold-replay` use them. A letter in parentheses, such
-//! as (`e`), is the key of the field in a line of the recording (`docs/reference/trace-format.md`). A new
-//! call needs a line in `calls!`, its addresses in `addresses.rs`, names of its flags in `strace/symbols.rs`,
-//! and an arm in `plan/calls.rs` if it changes VMAs. It also needs a higher version of `NAME.trace`
-//! (`trace.rs`), because older readers cannot read its lines.
+//! as (`e`), is the key of the field in a line of the recording (`docs/reference/trace-format.md`).
+//!
+//! A new call needs a line in `calls!`, its addresses in `addresses.rs`, names of its flags in
+//! `strace/symbols.rs`, and an arm in `plan/calls.rs` if it changes VMAs. It also needs a higher version of
+//! `NAME.trace` (`trace.rs`), because older readers cannot read its lines.
 
 use crate::{Limits, TmpfsHuge};
 use std::ops::Range;

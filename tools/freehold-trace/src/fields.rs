@@ -110,7 +110,7 @@ impl<'a> Fields<'a> {
         self.take_while(|byte| byte != stop)
     }
 
-    /// Returns the longest sequence of next bytes that `belongs` accepts.
+    /// Returns the bytes before the next one that `belongs` rejects, or before the end of the line.
     pub(crate) fn take_while(&mut self, belongs: impl Fn(u8) -> bool) -> &'a [u8] {
         let rest = &self.line[self.at..];
         let length = rest.iter().position(|byte| !belongs(*byte)).unwrap_or(rest.len());

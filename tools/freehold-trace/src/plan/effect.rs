@@ -21,9 +21,10 @@
 //! overlap, so that either may have taken effect first. The recording does not determine whether the fork
 //! copied the page of a fault like C, or the pages that a call beside the fork removes. These pages are
 //! *unsure* in the child, and are not compared there. If a recording contains no locks, every fault and every
-//! call that overlaps the fork is like C. This file has the rules and their data. `overlaps.rs` applies the
-//! rules to the planner's tasks, and `run.rs` holds the events that wait. The tests (`effect_tests.rs`) have
-//! small recordings of these cases.
+//! call that overlaps the fork is like C.
+//!
+//! This file has the rules and their data. `overlaps.rs` applies the rules to the planner's tasks, and
+//! `run.rs` holds the events that wait. The tests (`effect_tests.rs`) have small recordings of these cases.
 
 use crate::addresses::{PAGE, addresses, page_of};
 use crate::{Call, CallName, Cost, Event, Kind};

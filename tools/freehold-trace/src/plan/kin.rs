@@ -17,6 +17,7 @@
 //! Blocks of 2 MiB are numbered by the address at which memory was first written, because a process may move
 //! memory. If an end and a store overlap in time, the recording does not determine whether the page stays
 //! huge. The size of the page is then *unsure* (`Unsure::Size`) and is not compared.
+//!
 //! [`Kins`] is a part of the planner; `events.rs`, `run.rs` and `syscall.rs` call it. The tests are in
 //! `kin_tests.rs`.
 

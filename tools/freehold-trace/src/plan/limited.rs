@@ -8,6 +8,7 @@
 //! strace output does not show the contents of an address space at its start, so that the sizes that limits
 //! count are unknown. For strace output, limits are therefore set only for calls that Linux refused, perhaps
 //! because of a limit.
+//!
 //! `events.rs` and `syscall.rs` call this file before each fault and call. The test
 //! `limits_are_set_before_the_first_step_that_needs_them` (`tests.rs`) shows the added steps.
 

@@ -4,8 +4,10 @@
 //! huge pages yet. If the recording contains the sizes of the pools, all steps that may take pages from a
 //! pool or return pages to it keep the order of the recording, between address spaces too. These steps are
 //! calls on memory with huge pages, faults in it, changes of the length of its files, and exits and execs of
-//! processes that map it. [`Pool`] is a part of the planner; other files use it through `Planner::use_pool`
-//! and similar functions in `planner.rs`. The tests at the end show the waits.
+//! processes that map it.
+//!
+//! [`Pool`] is a part of the planner; other files use it through `Planner::use_pool` and similar functions in
+//! `planner.rs`. The tests at the end show the waits.
 
 use super::area::flag;
 use super::order::Stamp;

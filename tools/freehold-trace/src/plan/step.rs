@@ -154,7 +154,7 @@ pub enum StepKind {
     /// Maps anonymous memory at *assumed* addresses: a later call shows that memory was mapped there before
     /// the recording began.
     Assume(Range<u64>),
-    /// Makes this part of the heap executable, which a brk has just added.
+    /// Makes this range executable: a brk has just added it to the heap.
     Execute(Range<u64>),
     /// Unmaps addresses: unknown memory that a later call found free, or memory that Linux unmapped although
     /// it refused a call.

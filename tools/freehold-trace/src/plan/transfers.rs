@@ -19,7 +19,8 @@ pub(super) enum Partial {
     /// The call did less than requested, perhaps because of unknown memory: its result is unsure, and is not
     /// compared.
     Unsure,
-    /// The call may move another number of bytes in the replay, which is then no difference.
+    /// The call may move another number of bytes in the replay. The replay does not report such a result as a
+    /// difference.
     Doubtful,
 }
 

@@ -9,6 +9,7 @@
 //! - A mapping with `MAP_FIXED` into the range of the descriptor's last mapping without `MAP_FIXED` maps the
 //!   same file. Loaders map the segments of an object in this way.
 //! - Any other mapping maps a new file.
+//!
 //! This state only decides which mappings belong to one file. The access modes of descriptors are in
 //! `plan/descriptors.rs`. The test is `files_of_mappings_are_distinguished` (`tests.rs`).
 

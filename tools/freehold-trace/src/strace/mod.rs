@@ -62,8 +62,8 @@ use tasks::{Begun, NAMELESS, Tasks};
 /// Maximum number of names of skipped calls that are counted separately. All further names are counted
 /// together.
 const MOST_SKIPPED: usize = 1000;
-/// Maximum length of a chain of calls that each must be reported before the previous one. Further calls stay
-/// in the order of their lines.
+/// Maximum length of a chain of calls that wait for each other to be reported. Further calls stay in the
+/// order of their lines.
 const MOST_WAITING: u32 = 8;
 
 /// Reads the events of strace output.

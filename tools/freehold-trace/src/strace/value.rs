@@ -2,8 +2,8 @@
 //!
 //! Input: an argument as strace wrote it (`text.rs`). Output: the number that the program passed, the bytes
 //! of a string, or the members of a structure. Names of constants are in `symbols.rs`. An argument with an
-//! unknown name is an error, because a wrong number would make the replay wrong. Only among flags is an
-//! unknown name left out (`known_part`). The test is `arguments_are_read_as_numbers` (`tests.rs`).
+//! unknown name is an error, because a wrong number would make the replay wrong. Among flags, an unknown name
+//! is left out instead (`known_part`). The test is `arguments_are_read_as_numbers` (`tests.rs`).
 
 use super::symbols;
 use super::text::{Arg, args, is_note};

@@ -1,8 +1,8 @@
 //! Lists of memory ranges: `[{iov_base=0x7f0000001000, iov_len=16}, {iov_base="text", iov_len=4}]`.
 //!
-//! `call.rs` reads the lists of process_vm_readv, process_vm_writev and process_madvise with it. strace shows
-//! the bytes of the caller's ranges instead of their addresses, and may show only a part of a list
-//! ([`Pieces::complete`]). `mod.rs` uses only complete lists. The test is
+//! `call.rs` reads the lists of process_vm_readv, process_vm_writev and process_madvise with [`pieces`].
+//! strace shows the bytes of the caller's ranges instead of their addresses, and may show only a part of a
+//! list ([`Pieces::complete`]). `mod.rs` uses only complete lists. The test is
 //! `bytes_of_process_vm_calls_are_read` (`tests.rs`).
 
 use super::text::{Arg, args};
