@@ -1,4 +1,5 @@
-//! The command to record, before it starts: where it is, whether it can be run, and the message if not.
+//! The command to record, before it starts: finds its file, checks that it can be run, and tells the user if
+//! it cannot.
 //!
 //! `lib.rs` searches the command before the recorder does anything, so that a wrong name leaves no files and
 //! gives the exit status of a shell (127 or 126). `strace.rs` asks if the command would gain privileges.

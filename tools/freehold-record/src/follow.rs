@@ -50,7 +50,7 @@ pub struct Followed {
     pub mounts: Mounts,
 }
 
-/// How often everything is stopped for snapshots, and the maximum number of stops.
+/// The interval at which all processes are stopped for snapshots, and the maximum number of such stops.
 #[derive(Clone, Copy, Debug)]
 pub struct Freezes {
     /// Interval between two stops.

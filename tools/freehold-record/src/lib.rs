@@ -12,6 +12,7 @@
 //! `collect` runs while the command runs, and stores the reports; `assemble` then combines all reports by
 //! time, and `write` writes the files. If the kernel denies access, the program strace records only the calls
 //! (`strace`).
+//!
 //! [`record`] is the entry, which `freehold-cli` calls. The recorder must not change what the command does,
 //! and must never lose an event silently: a lost event is recorded as a loss (`Kind::Lost`), after which a
 //! replay checks nothing until the next execve. The crate prints nothing; it passes [`Notice`]s to the

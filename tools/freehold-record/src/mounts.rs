@@ -28,7 +28,7 @@ impl Mounts {
         list.unwrap_or_default().lines().filter_map(tmpfs).for_each(|(device, huge)| self.tell(device, huge));
     }
 
-    /// Adds what one list says about a device. Lists that disagree make the policy unknown.
+    /// Adds the policy that one list of mounts gives for a device. If lists disagree, the policy is unknown.
     fn tell(&mut self, device: Device, huge: Option<TmpfsHuge>) {
         let known = self.tmpfs.entry(device).or_insert(huge);
         *known = known.filter(|known| Some(*known) == huge);

@@ -15,6 +15,7 @@
 //! The programs run from the start of the recording. It would be too late to attach them after a process has
 //! created a userfaultfd: the recorder learns of that milliseconds later, and the process registers memory
 //! immediately.
+//!
 //! [`Pointed`] is one of the sources of `collect.rs`. A new call with a structure needs an entry in
 //! [`WATCHED`] and an arm in `enter`. `freehold-cli/tests/structures.rs` records programs whose structures
 //! are in present and absent pages.

@@ -198,7 +198,7 @@ pub fn leave_standing(thread: i32) {
     let _ = ptrace(libc::PTRACE_LISTEN, thread, 0);
 }
 
-/// Stops a thread at the next time at which none of its calls is in progress.
+/// Requests that a thread stops. The thread stops as soon as none of its system calls is in progress.
 pub fn interrupt(thread: i32) {
     let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0);
 }
