@@ -21,11 +21,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Minimum number of calls per difference in strace output, in a long run.
+/// At most one answer in this many may differ in recordings by strace, in a long run.
 const RARE_IN_TEXTS: u64 = 200_000;
-/// Minimum number of calls and faults per difference in recordings by the kernel's tracing.
+/// At most one call or fault in this many may differ in recordings by the kernel's tracing.
 const RARE_IN_TRACES: u64 = 30_000;
-/// Minimum number of snapshots per differing snapshot. One difference lasts until the process ends, and every
+/// At most one snapshot in this many may differ. One difference lasts until the process ends, and every
 /// snapshot shows it.
 const RARE_AMONG_SNAPSHOTS: u64 = 20;
 
