@@ -183,7 +183,7 @@ fn damaged_files_are_refused_with_their_line() {
         ("bad.trace.zst", "bad.trace.zst:0: cannot read further: "),
         (
             "alone.trace",
-            "alone.trace:3: snapshot 0 is missing: there is no snapshot file beside the recording",
+            "alone.trace:3: snapshot 0 is missing: there is no snapshot file next to the recording",
         ),
         ("less.trace", "less.trace:3: snapshot 0 is missing: the snapshot file does not contain it"),
         ("void.trace", "void.snap:0: the file is cut off here: it is empty"),

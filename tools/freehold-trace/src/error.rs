@@ -78,7 +78,7 @@ pub enum ReadError {
         place: Place,
         /// The name of the recording.
         name: String,
-        /// The recording beside the snapshot file, if there is one.
+        /// The recording next to the snapshot file, if there is one.
         trace: Option<PathBuf>,
     },
     /// The file has a version of the format that this reader does not support.
@@ -169,7 +169,7 @@ pub enum ReadError {
         /// The reason why the snapshot was not found.
         why: &'static str,
     },
-    /// The snapshot file beside the recording belongs to another recording.
+    /// The snapshot file next to the recording belongs to another recording.
     #[error("{place}: these are the snapshots of {found:?}, not of {expected:?}")]
     ForeignSnapshots {
         /// The first line of the snapshot file.

@@ -213,7 +213,7 @@ impl Recording {
     pub(crate) fn no_snapshot(&self, line: u32, id: u32) -> ReadError {
         let place = Place { line, ..self.events.place() };
         let why = match self.snapshots {
-            None => "there is no snapshot file beside the recording (NAME.snap for NAME.trace)",
+            None => "there is no snapshot file next to the recording (NAME.snap for NAME.trace)",
             Some(_) => "the snapshot file does not contain it, or an earlier line refers to it",
         };
         ReadError::NoSnapshot { place, id, why }

@@ -58,7 +58,7 @@ pub const HUGE_STORES: &str =
 pub const STOLEN: &str = "missing private huge pages: if a pool is empty, the kernel takes pages of a forked child, and the size of the pool is not recorded";
 pub const RANGES: &str = "process_madvise, and pages that it may have removed: its ranges are not recorded";
 pub const FILE_NAMES: &str = "names of mapped files that are not recorded";
-pub const KERNEL: &str = "pages that nothing recorded has touched: the kernel's own faults (O_DIRECT, futexes, vmsplice) are not recorded";
+pub const KERNEL: &str = "pages that no recorded event has touched: the kernel's own faults (O_DIRECT, futexes, vmsplice) are not recorded";
 
 // Userfaultfds.
 

@@ -45,7 +45,7 @@ pub(super) struct Open {
     pub(super) memfd: bool,
     /// The number of the userfaultfd in the plan, if the descriptor is one.
     pub(super) userfaultfd: Option<u32>,
-    /// True if the open may have created the file (`O_CREAT`, `O_TMPFILE`). The planner then assumes that no
+    /// True if the open may have created the file (`O_CREAT`, `O_TMPFILE`). The planner then expects that no
     /// task has mapped the file yet.
     pub(super) new: bool,
     /// The length in bytes that an ftruncate gave the file before the file had a number in the plan.

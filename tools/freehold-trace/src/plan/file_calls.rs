@@ -254,7 +254,7 @@ impl Planner {
 
     /// Forgets doubtful lengths of the files in which the call may bring in pages. `mapped` is the file that
     /// the call maps. Also forgets a length if the call found pages beyond it, because the file is then
-    /// longer. Called before the call is planned.
+    /// longer. Must be called before the call is planned.
     pub(super) fn lengths_before(
         &mut self,
         line: u32,

@@ -83,12 +83,12 @@ impl Lengths {
         self.files.get(&file).is_some_and(|length| length.memfd)
     }
 
-    /// Returns true if no file is followed.
+    /// Returns true if the length of no file is followed.
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Returns true if the file is followed.
+    /// Returns true if the length of the file is followed.
     pub(super) fn follows(&self, file: u32) -> bool {
         self.files.contains_key(&file)
     }
@@ -111,7 +111,7 @@ impl Lengths {
     }
 
     /// Notes that step `stamp` changes the file's length to `bytes` (`None`: unknown), and appends to `waits`
-    /// the steps for which it waits.
+    /// the steps for which this step waits.
     pub(super) fn changes(&mut self, file: u32, bytes: Option<u64>, stamp: Stamp, waits: &mut Vec<Stamp>) {
         let length = self.files.entry(file).or_default();
         waits.push(length.changed);

@@ -159,7 +159,7 @@ impl Processes {
     }
 
     /// Appends to `waits` the last step of each task in address space `number`, except those of `task`. The
-    /// next step of `task` then waits for all steps so far there.
+    /// next step of `task` then waits for all steps that other tasks have in that address space so far.
     pub(super) fn gather_whole(&self, number: u32, task: u32, waits: &mut Vec<Stamp>) {
         let Some(space) = self.spaces.get(&number) else { return };
         waits.push(space.order.whole);

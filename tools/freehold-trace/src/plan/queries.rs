@@ -1,8 +1,8 @@
 //! Facts about a recording, as far as a planner has read it: the functions that `freehold-replay` calls on a
 //! [`Planner`] besides `next_segment`.
 //!
-//! All are true only of the part that was read so far, so the replay asks again after each segment. Nothing
-//! here changes the plan.
+//! Each answer holds only for the part of the recording that was read so far, so the replay asks again after
+//! each segment. Nothing here changes the plan.
 
 use super::planner::Planner;
 use super::recorded::Recorded;

@@ -201,8 +201,8 @@ impl Planner {
         after.into_iter().for_each(|what| self.push(at.task, at.line, what));
     }
 
-    /// Sets a refused call aside whose result depends on unknown memory. If Linux unmapped the range
-    /// `emptied` nevertheless, a step of the plan unmaps the range.
+    /// Sets a refused call aside whose result depends on unknown memory. If the call has unmapped the range
+    /// `emptied` on Linux although it was refused, a step of the plan unmaps the range.
     fn skip_unsure_call(&mut self, at: Position, emptied: Option<Range<u64>>) {
         emptied.into_iter().for_each(|range| self.push(at.task, at.line, StepKind::Clear(range)));
         self.builder.waits.clear();

@@ -80,8 +80,8 @@ impl Space {
     }
 
     /// Appends to `waits` the steps for which a call with this reach waits. Returns the VMAs that overlap or
-    /// touch the reach, which the call may change or merge with. The caller passes this list, named `beside`,
-    /// to `note`.
+    /// touch the reach, which the call may change or merge with. The caller passes this list to `note`. The
+    /// list is named `beside`, here in the sense of adjacent addresses.
     pub(super) fn gather(&mut self, reach: &Reach, waits: &mut Vec<Stamp>) -> Vec<Range<u64>> {
         let mut beside = Vec::new();
         if self.is_alone(waits) {
