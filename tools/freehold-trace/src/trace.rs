@@ -29,7 +29,7 @@ const MOST_OF_SETTING: usize = 200;
 
 /// Reads the events of a recording.
 pub(crate) struct TraceReader {
-    /// The file. The current line was read.
+    /// The lines of the file. The current line is the one that was read last.
     lines: Lines,
     /// The contents of earlier lines.
     seen: Seen,

@@ -84,7 +84,7 @@ fn leaves_contents(call: &Call) -> bool {
         // UFFDIO_REGISTER and UFFDIO_UNREGISTER. The operations that supply pages are not recorded.
         CallName::Ioctl => true,
         CallName::Mlock | CallName::Mlock2 | CallName::Munlock | CallName::Mseal => true,
-        // Excludes DONTNEED, FREE, REMOVE, WIPEONFORK and unknown advice.
+        // All advice except DONTNEED, FREE, REMOVE, WIPEONFORK and unknown numbers.
         CallName::Madvise => matches!(call.args[2], 0..=3 | 14..=17 | 20..=23),
         _ => false,
     }

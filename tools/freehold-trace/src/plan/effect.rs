@@ -31,7 +31,7 @@ use crate::{Call, CallName, Cost, Event, Kind};
 use std::ops::Range;
 
 /// Maximum number of past events that the planner keeps for a task, and of past forks for an address space.
-/// Older ones are assumed not to overlap a new event.
+/// The planner treats older ones as if they did not overlap a new event.
 pub(super) const REMEMBERED: usize = 64;
 const MAP_POPULATE: u64 = 0x8000;
 const MAP_LOCKED: u64 = 0x2000;

@@ -1,8 +1,8 @@
 //! Files and System V segments that calls map, by their numbers in the plan.
 //!
 //! [`Files`] is a part of the planner. The plan numbers files and segments together. `names` and `records`
-//! lead from names, and from the recording's file numbers, to the plan's numbers. The replay creates one file
-//! per number from the [`PlanFile`]s in each segment of the plan. Two files with one number would share pages
+//! map names, and the file numbers of the recording, to numbers of the plan. The replay creates one file per
+//! number from the [`PlanFile`]s in each segment of the plan. Two files with one number would share pages
 //! that they do not share on Linux, and one file with two numbers would not share its pages: snapshots then
 //! differ.
 //!

@@ -115,7 +115,7 @@ impl Kins {
         if whole && self.may_be_huge(area) { block } else { at..at + PAGE }
     }
 
-    /// Reads from the recording in which sizes anonymous memory may have huge pages. If the setting is not
+    /// Reads the sizes that huge pages of anonymous memory may have from the recording. If the setting is not
     /// recorded, any value is possible.
     pub(super) fn ask_for_huge_pages(&mut self, recording: &Recording) {
         if self.always.is_some() {

@@ -25,8 +25,8 @@ pub(super) enum Partial {
 }
 
 impl Planner {
-    /// Returns the degree to which a call depends on unknown memory in the caller's address space, which has
-    /// this number, and in the other address space.
+    /// Returns whether the result of a call depends on unknown memory. The memory may be in the caller's
+    /// address space, which has the given number, or in the other process.
     pub(super) fn partial(&self, call: &Call, number: u32) -> Partial {
         let Some(about) = &call.transfer else { return Partial::No };
         let ranges_of = |space: Option<u32>| {

@@ -116,8 +116,9 @@ fn depends_on_locks(call: &Call) -> bool {
 /// Returns true if a refused mremap of several VMAs may have moved some of them. Linux has then also removed
 /// the mappings of the target.
 ///
-/// Linux checks the arguments before it changes anything, with two exceptions: Linux unmaps the tail of
-/// memory that shrinks before it moves the rest, and a VMA after the first may forbid the move.
+/// Linux checks everything before it changes anything, with two exceptions. If the memory shrinks, Linux
+/// unmaps the tail before it moves the rest. If a VMA after the first one forbids the move, Linux has already
+/// moved the VMAs before it.
 fn moved_in_part(call: &Call) -> bool {
     let [at, old, new, flags, to, _] = call.args;
     let sound = [at, to].iter().all(|addr| addr.is_multiple_of(PAGE)) && new != 0;

@@ -17,8 +17,8 @@ const MOST_AHEAD: usize = 16 << 20;
 /// Number of lines ahead that are searched for the end of a call. Enough for several calls of each task that
 /// runs at the same time.
 const FAR: usize = 1 << 12;
-/// Number of lines ahead that are searched for the creator of a task. This number is larger, because a vfork
-/// returns only after the child's exec or exit.
+/// Number of lines ahead that are searched for the creator of a task. This number is larger than [`FAR`],
+/// because a vfork returns only after the child's exec or exit.
 const FURTHER: usize = 1 << 16;
 
 /// A line of the output.

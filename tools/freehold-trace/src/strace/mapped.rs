@@ -1,4 +1,5 @@
-//! Gives a number to each file that calls in strace output map, as `NAME.trace` has one for each file.
+//! Gives each mapped file in strace output a number, because events name files by number. In `NAME.trace` the
+//! numbers are recorded.
 //!
 //! The file of a call follows from the path that option -y shows, or from the descriptors that the process
 //! has used (the rules are in `descriptors.rs`). `mod.rs` calls [`Mapped::file`] for each call, and stores

@@ -1,7 +1,7 @@
 //! Names of flags and other constants in strace's notation, and their values on x86-64 Linux.
 //!
 //! `value.rs` looks up each name in an argument here. The table covers the calls that a replay supports. A
-//! name that is absent makes the line unreadable, except among flags, where it is only left out. The table
+//! name that is not in the table makes the line unreadable; an unknown flag is left out instead. The table
 //! must stay sorted by name, because the lookup is a binary search (the test at the end checks the order).
 //! Add a name here when a call or flag is added to recordings.
 
