@@ -1,9 +1,9 @@
 //! The command to record, before it starts: finds its file, checks that it can be run, and tells the user if
 //! it cannot.
 //!
-//! `lib.rs` searches the command before the recorder does anything, so that a wrong name leaves no files and
-//! gives the exit status of a shell (127 or 126). `strace.rs` asks if the command would gain privileges.
-//! `freehold-cli/tests/record.rs` checks the messages and statuses.
+//! `lib.rs` looks for the command's file before the recorder does anything, so that a wrong name leaves no
+//! files and gives the exit status of a shell (127 or 126). `strace.rs` asks if the command would gain
+//! privileges. `freehold-cli/tests/record.rs` checks the messages and statuses.
 
 use crate::Notice;
 use rustix::fs::{Access, access};

@@ -10,7 +10,7 @@
 //! time. The structure is reported with the time of the call's start. If the call writes to the same place,
 //! or if the page is absent even at the end, the report says that the structure could not be read. The
 //! kernel's own events report the ends of calls, and only for recorded processes: `assemble.rs` ignores
-//! reports of other processes, which only pay the time of the two programs.
+//! reports of other processes. For these processes, the two programs only take time.
 //!
 //! The programs run from the start of the recording. It would be too late to attach them after a process has
 //! created a userfaultfd: the recorder learns of that milliseconds later, and the process registers memory

@@ -56,8 +56,9 @@ pub fn snapshot(process: i32, thread: i32, why: Why) -> anyhow::Result<Snapshot>
     })
 }
 
-/// Returns true if the program that `process` has just started has changed credentials, or may not be
-/// readable for its user. In these cases the kernel closes the perf events of the process.
+/// Returns true if the program that `process` has just executed gave the process other credentials, or may
+/// not be readable for the user of the process. In these cases the kernel closes the perf events of the
+/// process.
 pub fn is_privileged(process: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let differ = |name: &str| {

@@ -193,7 +193,7 @@ pub fn release(thread: i32) {
     let _ = ptrace(libc::PTRACE_DETACH, thread, 0);
 }
 
-/// Leaves a thread stopped that was stopped with its whole process, until a SIGCONT.
+/// Keeps a thread stopped until a SIGCONT. A signal has stopped the whole process of the thread.
 pub fn leave_standing(thread: i32) {
     let _ = ptrace(libc::PTRACE_LISTEN, thread, 0);
 }
