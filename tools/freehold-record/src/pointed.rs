@@ -213,7 +213,7 @@ impl Pointed {
             )?);
         }
         let credentials = Queue::new(kilobytes)?;
-        // Without the layout, changes of credentials are not recorded. A replay then assumes that processes
+        // Without the layout, changes of credentials are not recorded. A replay then expects that processes
         // keep their capabilities.
         if let Ok(layout) = Layout::new() {
             let at = at::<OF_CREDENTIALS>;
