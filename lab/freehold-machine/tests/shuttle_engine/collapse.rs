@@ -1,7 +1,9 @@
 //! MADV_COLLAPSE concurrent with stores, reverse map walks and pins of the small pages.
 //!
-//! A collapse replaces 512 small pages by a huge page. It must not lose a store, a pinned page or an entry
-//! that a reverse map walk looks for, and it may fail and leave the small pages as they were.
+//! The engine's side is `fault/collapse.rs` and `collapse.rs` of `freehold-vmspace`. A collapse replaces 512
+//! small pages by a huge page. It must not lose a store, a pinned page or an entry that a reverse map walk
+//! looks for, and it may fail and leave the small pages as they were. `values` decides: it compares pages 0,
+//! 1, 2, 300 and 511 with their expected contents. The scene and its helpers come from `huge.rs`.
 
 use crate::{
     explore::{explore, thread},
@@ -16,8 +18,7 @@ use freehold::{
 };
 use freehold_machine::Process;
 
-/// Returns a scene with some small pages of one block, including the first and the last. Page `n` contains
-/// 1000 + `n`.
+/// Returns a scene with four small pages in the range of one huge page. Page `n` contains 1000 + `n`.
 fn small(locking: Locking) -> Scene {
     let scene = Scene::huge(locking);
     scene.process.set_thp_disable(ThpDisable::UnlessAdvised);
@@ -29,11 +30,12 @@ fn small(locking: Locking) -> Scene {
     scene
 }
 
+/// Collapses the pages under the first page table.
 fn collapse(process: &Process) -> Result<(), MadviseError> {
     process.madvise(page(0), TABLE * PAGE, Advice::Collapse)
 }
 
-/// Checks that no store is lost, whether the pages became a huge page or not.
+/// Checks that no store is lost, whether or not the pages became a huge page. Page 0 contains `first`.
 fn values(scene: &Scene, first: u64) {
     let mut cpu = scene.machine.cpu(3);
     let found = [0, 1, 300, 511, 2].map(|number| look(&scene.process, &mut cpu, number));
@@ -49,7 +51,7 @@ fn collapse_loses_no_concurrent_store() {
                 scene.machine.cpu(0).call(|| collapse(&scene.process)).unwrap();
             });
             scope.spawn(|| {
-                // A CPU that has a writable translation of the page.
+                // This CPU has a writable translation of the page.
                 let mut cpu = scene.machine.cpu(OLD);
                 assert_eq!(look(&scene.process, &mut cpu, 0), 1000);
                 put(&scene.process, &mut cpu, 0, 7);
@@ -62,13 +64,13 @@ fn collapse_loses_no_concurrent_store() {
     });
 }
 
-/// A page migrates. The walk over its entries finds it among the small pages, or not any more.
+/// Two pages migrate. The walk over the entries of a page runs before, during or after the collapse.
 #[test]
 fn collapse_concurrent_with_migration_keeps_contents() {
     explore("collapse concurrent with a migration", 20, |locking| {
         let scene = small(locking);
-        // The frame numbers are read before, because a lookup in the process would wait for the end of the
-        // collapse.
+        // The frame numbers are read before the collapse, because a lookup during the collapse waits until it
+        // ends.
         let frames = [511, 300].map(|number| scene.process.frame_at(page(number)).unwrap());
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -84,9 +86,9 @@ fn collapse_concurrent_with_migration_keeps_contents() {
     });
 }
 
-/// Reverse map walks that begin after the collapse has closed the entries and before it has copied all pages.
-/// If a page had a migration entry just when it is to be copied, the collapse would take the page for a hole
-/// and fill in zeroes.
+/// Reverse map walks begin after the collapse has closed the entries, and before it has copied all pages. If
+/// a migration put its marker into an entry that the collapse is about to copy, the collapse would treat the
+/// page as a hole and fill it with zeroes.
 #[test]
 fn rmap_walks_during_collapse_lose_no_page() {
     explore("collapse concurrent with reverse map walks", 20, |locking| {

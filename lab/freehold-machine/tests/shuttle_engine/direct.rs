@@ -1,5 +1,10 @@
-//! Direct access (DAX): write-back concurrent with stores, and frames that are returned while other tasks may
-//! still use them.
+//! Files with direct access (DAX): write-back concurrent with stores, and frames that return to the storage
+//! while tasks may still use them.
+//!
+//! The pages of such a file are frames of the storage, not of the engine (`file/kinds/direct.rs` in
+//! `freehold`). [`Storage`] is a storage in the machine's memory; `files_shared.rs` uses it too. Two checks
+//! decide: after a write-back, the storage has recorded the last store to each page (`State::lasting`); and a
+//! frame that the engine discards has no user (`Storage::free`).
 
 use crate::{
     explore::{explore, thread},
@@ -21,26 +26,28 @@ use std::{
     },
 };
 
+/// Number of pages of the storage.
 const PAGES: usize = 3;
 
-/// State of the storage. No method waits, so the checker need not explore it.
+/// State of the storage. The atomics are those of the standard library, so the checker does not switch
+/// threads at their accesses.
 #[derive(Default)]
 struct State {
-    /// Frame of each page, plus one; 0 stands for none.
+    /// Number of the frame of each page, plus one. 0 means that the page has no frame.
     frames: [AtomicU64; PAGES],
-    /// Persistent first words of pages.
+    /// First word of each page at its last write-back. Only these words are persistent.
     lasting: [AtomicU64; PAGES],
 }
 
-/// Storage that is memory of the machine. The storage frees each returned frame at once, so the frame must
-/// have no user left.
+/// A storage whose pages are frames of the machine. When the engine discards a page, the storage frees the
+/// frame at once. It panics if the frame still has a user.
 #[derive(Clone)]
 pub struct Storage {
     machine: Machine,
     state: Arc<State>,
 }
 
-/// Pager of the only file on the storage.
+/// The pager of the only file on the storage.
 struct Device(Storage);
 
 impl Storage {
@@ -48,22 +55,25 @@ impl Storage {
         Storage { machine: scene.machine.clone(), state: Arc::default() }
     }
 
-    /// Creates a file of all pages.
+    /// Creates the file, which has all pages of the storage.
     pub fn file(&self, scene: &Scene) -> Opened {
         let mapping = Mapping::direct(&scene.engine, Device(self.clone()), PAGES as u64 * PAGE).unwrap();
         File::new(&mapping, FileAccess::READ_WRITE, "storage").unwrap()
     }
 
+    /// Returns the frame of a page, if it has one.
     fn frame(&self, index: usize) -> Option<Pfn> {
         self.state.frames[index].load(SeqCst).checked_sub(1).map(Pfn::new)
     }
 
+    /// Returns the first word of a page, which need not be persistent.
     fn word(&self, index: usize) -> u64 {
         let mut bytes = [0; 8];
         self.machine.read_frame(self.frame(index).unwrap(), 0, &mut bytes);
         u64::from_le_bytes(bytes)
     }
 
+    /// Frees a frame. Panics if its record says that the frame is in use.
     fn free(&self, frame: Pfn) {
         let record: &Frame = self.machine.frame(frame);
         assert!(record.is_free(), "{frame:?} is still in use");
@@ -71,6 +81,7 @@ impl Storage {
         unsafe { self.machine.free_frames(&[frame]) };
     }
 
+    /// Discards a page and frees its frame.
     fn take(&self, index: usize) {
         let raw = self.state.frames[index].swap(0, SeqCst);
         self.state.lasting[index].store(0, SeqCst);
@@ -126,6 +137,7 @@ impl Drop for Device {
     }
 }
 
+/// Maps the whole file shared, at page 0.
 fn map(process: &freehold_machine::Process, file: &Opened) {
     let flags = freehold::space::MapFlags::SHARED | freehold::space::MapFlags::FIXED;
     let len = PAGES as u64 * PAGE;
@@ -146,7 +158,7 @@ fn page_is_dirty_until_its_stores_are_persistent() {
                 for number in 1..4u64 {
                     scene.process.store(&mut cpu, page(number % 2), number).unwrap();
                     file.mapping().write_back((0..PAGES as u64).into()).unwrap();
-                    // This holds even if another task had begun to write the page back.
+                    // This holds even if another task had already begun to write the page back.
                     assert_eq!(storage.state.lasting[number as usize % 2].load(SeqCst), number);
                 }
             });
@@ -157,7 +169,7 @@ fn page_is_dirty_until_its_stores_are_persistent() {
             });
             scope.spawn(|| (0..2).for_each(|_| file.mapping().write_back((0..PAGES as u64).into()).unwrap()));
         });
-        // A page is dirty exactly if its last store is not persistent, so this call makes all stores
+        // A page is dirty if its last store is not persistent. This call therefore makes all stores
         // persistent.
         file.mapping().write_back((0..PAGES as u64).into()).unwrap();
         let (stored, lasting): ([u64; PAGES], [u64; PAGES]) = (

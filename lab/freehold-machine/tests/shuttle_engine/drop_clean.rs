@@ -1,5 +1,9 @@
-//! Clean unused pages are dropped from the cache of a file while other tasks begin to use them. No store is
-//! lost, and no task keeps a page that the file has dropped (C-26, C-37).
+//! Clean unused pages are dropped from the cache of a file while other tasks begin to use them (C-26, C-37).
+//!
+//! The engine's side is `file/change/drop_clean.rs`. No store is lost, and no task keeps a page that the file
+//! has dropped: two processes that map the file always see one page. [`Store`] is the disk behind the files;
+//! `file_moves.rs` uses it too, with [`open_on`], [`map_file`] and [`words`]. In contrast to the files of
+//! `files.rs`, these files have a store, so clean pages can be read again.
 
 use crate::{
     explore::{explore, thread},
@@ -20,7 +24,8 @@ use std::{
 
 const ALL: PageRange = PageRange::ALL;
 
-/// A disk that stores two words for each page.
+/// A disk that stores the first two words of each page. All files of a [`Store`] and of its clones share the
+/// words.
 #[derive(Clone, Default)]
 pub struct Store(Arc<Mutex<HashMap<u64, [u8; 16]>>>);
 
@@ -48,20 +53,24 @@ impl Pager<Machine> for Store {
     }
 }
 
+/// Creates a file of two pages on a disk of its own.
 pub fn open(scene: &Scene) -> Opened {
     open_on(scene, Store::default())
 }
 
+/// Creates a file of two pages on the given disk.
 pub fn open_on(scene: &Scene, store: Store) -> Opened {
     let mapping = Mapping::new(&scene.engine, store, 2 * PAGE, false).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "stored").unwrap()
 }
 
+/// Maps both pages of the file shared, at page 0.
 pub fn map_file(process: &Process, file: &Opened) {
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     assert_eq!(process.mmap(page(0), 2 * PAGE, RW, flags, Some(file), 0), Ok(page(0)));
 }
 
+/// Reads the first two words of a page of the file.
 pub fn words(file: &Opened, number: u64) -> [u64; 2] {
     [0, 8].map(|offset| {
         let mut bytes = [0; 8];
@@ -101,7 +110,7 @@ fn c26_stores_concurrent_with_drop_clean_are_kept() {
             });
         });
         assert_eq!((words(&file, 0), words(&file, 1)), ([5, 6], [7, 0]));
-        // The disk has all stores, too, and the cache is empty in the end.
+        // The disk also has all stores, and the cache is empty at the end.
         unmap(&scene.process, 0..2);
         file.mapping().write_back(ALL).unwrap();
         assert_eq!(file.drop_clean(ALL), 2);
@@ -146,7 +155,7 @@ fn two_processes_see_one_page_during_drop_clean() {
 
 #[test]
 fn files_may_be_dropped_during_drop_clean() {
-    explore("files that are dropped concurrent with drop_clean", 40, |locking| {
+    explore("the ends of two files concurrent with drop_clean", 40, |locking| {
         let scene = Scene::new(locking);
         let files = [open(&scene), open(&scene)];
         files.iter().for_each(|file| file.mapping().fill(PageIndex::new(1)).unwrap());

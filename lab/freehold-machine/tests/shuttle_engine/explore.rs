@@ -1,8 +1,10 @@
 //! Runs a scenario on every design: once on threads, or with many schedules under the checker.
 //!
-//! The functions have two versions with the same names: without a checker a scenario runs once per design,
-//! and under the checker (`cfg(shuttle)`) with many schedules from two schedulers (random, and PCT with few
-//! preemptions). All files of scenarios call them. Effort and seed come from the environment (`main.rs`).
+//! All files of scenarios call these functions. They have two versions with the same names. Without a checker
+//! a scenario runs once per design. Under the checker (`cfg(shuttle)`) it runs with many schedules from two
+//! schedulers: random, and PCT with few preemptions. Effort and seed come from the environment (`main.rs`).
+//! The schedule and [`seed`] alone must determine what a scenario does; otherwise a failed schedule cannot be
+//! replayed. A scenario therefore must not use the time, addresses, or the order of a hash map.
 
 pub(crate) use super::thread;
 #[cfg(shuttle)]
@@ -13,13 +15,14 @@ use freehold::space::Locking;
 /// True if a checker chooses the schedules.
 pub const CHECKED: bool = cfg!(shuttle);
 
-/// Runs `scenario` on every design. `share` scales the usual number of schedules, in percent.
+/// Runs `scenario` on every design. Under the checker, `share` is the number of schedules in percent of the
+/// usual number, and `name` is printed with the number of schedules.
 #[cfg(not(shuttle))]
 pub fn explore(_name: &str, _share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
     Locking::ALL.into_iter().for_each(scenario);
 }
 
-/// Runs `scenario` on the given designs.
+/// Runs `scenario` like [`explore`], but only on the given designs.
 #[cfg(not(shuttle))]
 pub fn explore_in(
     designs: &[Locking],
@@ -30,8 +33,8 @@ pub fn explore_in(
     designs.iter().copied().for_each(scenario);
 }
 
-/// Explores like [`explore_in`]. Under the checker, explores further schedules until `is_met` returns true,
-/// because the schedules that reach the condition of a scenario differ from build to build.
+/// Explores like [`explore_in`]. Under the checker, explores further schedules until `is_met` returns true:
+/// the schedules that meet the condition of a scenario differ from build to build.
 #[cfg(not(shuttle))]
 pub fn explore_until(
     designs: &[Locking],
@@ -43,8 +46,7 @@ pub fn explore_until(
     explore_in(designs, name, share, scenario);
 }
 
-/// Returns a number from which a scenario draws its actions. The number differs in each run, and the replay
-/// of a failed schedule returns it again.
+/// Returns a number from which a scenario draws its actions. The number differs in each run of a scenario.
 #[cfg(not(shuttle))]
 pub fn seed() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -73,12 +75,12 @@ mod checker {
     type Scenario = Arc<dyn Fn(Locking) + Send + Sync>;
 
     /// Runs `scenario` on every design. Half of the schedules switch threads anywhere. The other half switch
-    /// at few places, so that one thread can run in a narrow gap of another.
+    /// at few places, so that a thread can run for long between two adjacent steps of another thread.
     pub fn explore(name: &str, share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
         explore_in(&Locking::ALL, name, share, scenario);
     }
 
-    /// Runs `scenario` on the given designs.
+    /// Runs `scenario` like [`explore`], but only on the given designs.
     pub fn explore_in(
         designs: &[Locking],
         name: &str,
@@ -88,8 +90,8 @@ mod checker {
         explore_until(designs, name, share, || true, scenario);
     }
 
-    /// Explores, and explores again with other seeds until `is_met` returns true, because the schedules that
-    /// reach the condition of a scenario differ from build to build.
+    /// Explores like [`explore_in`], and explores again with the next seed until `is_met` returns true. The
+    /// schedules that meet the condition of a scenario differ from build to build.
     pub fn explore_until(
         designs: &[Locking],
         name: &str,
@@ -124,6 +126,7 @@ mod checker {
         shuttle::rand::thread_rng().next_u64()
     }
 
+    /// Runs the scenario on one design with all schedules of `scheduler`. Returns the number of schedules.
     fn run(scheduler: impl Scheduler + 'static, locking: Locking, scenario: &Scenario) -> usize {
         let scenario = scenario.clone();
         let mut config = Config::default();

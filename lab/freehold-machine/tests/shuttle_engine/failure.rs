@@ -1,6 +1,10 @@
-//! Memory failures and operations on all entries of a page, concurrent with programs. No task keeps a PTE of
-//! a frame that the engine has taken out of use. A store is present, written back, or reported as lost. A
-//! page that left the cache of its file is not mapped (C-27).
+//! Memory failures, and operations on all entries of a page, concurrent with programs (C-27).
+//!
+//! The engine's side is `rmap/failure.rs`, `entries.rs` and `migrate.rs`. No task keeps an entry of a frame
+//! that the engine has taken out of use. A store is present in memory, written back to the disk, or reported
+//! as lost. A page that left the cache of its file is not mapped. [`Store`] is the disk: `write_back` must
+//! have written every store made before the call, and the words on the disk decide. `end` checks that exactly
+//! the failed frames are missing at the end.
 
 use crate::{
     explore::{explore, explore_until, thread},
@@ -59,6 +63,7 @@ impl Pager<Machine> for Store {
 }
 
 impl Store {
+    /// Returns the words that the disk has for a page.
     fn kept(&self, index: u64) -> [u64; 3] {
         self.0.lock().unwrap()[index as usize]
     }
@@ -80,20 +85,24 @@ fn opened_twice(scene: &Scene, store: &Store) -> (Opened, Process) {
     (file, other)
 }
 
+/// Maps both pages of the file shared, at page 0.
 fn map_file(process: &Process, file: &Opened) {
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     assert_eq!(process.mmap(page(0), 2 * PAGE, RW, flags, Some(file), 0), Ok(page(0)));
 }
 
+/// Loads the first word of a page.
 fn look(process: &Process, cpu: &mut Vcpu, number: u64) -> Result<u64, FaultError> {
     process.load(cpu, page(number))
 }
 
+/// Returns the error of an access to a page that was lost with its frame.
 fn failed<T>(number: u64) -> Result<T, FaultError> {
     Err(FaultError::MemoryFailed { addr: page(number) })
 }
 
-/// Reports a failure of the memory of `pfn`, which may be in use or free at that moment.
+/// Reports a failure of the memory of `pfn`, which may be in use or free at that moment. Returns `None` if
+/// the frame is busy or has failed before.
 fn fail(engine: &Engine<Machine>, pfn: Pfn) -> Option<Damage> {
     match engine.memory_failure(pfn) {
         Ok(damage) => Some(damage),
@@ -102,7 +111,7 @@ fn fail(engine: &Engine<Machine>, pfn: Pfn) -> Option<Damage> {
     }
 }
 
-/// Frees everything. Checks that exactly the failed frames are missing.
+/// Ends a scenario and frees all memory. Checks that exactly the frames that failed stay in use.
 fn end(scene: Scene) {
     scene.process.check();
     unmap(&scene.process, 0..8);
@@ -135,14 +144,15 @@ fn memory_failure_concurrent_with_fork_store_and_munmap() {
             (failure.join().unwrap(), fork.join().unwrap(), store.join().unwrap())
         });
         let mut cpu = scene.machine.cpu(2);
-        // A copy that was made before the failure is another page. A process that maps the failed page has
-        // lost it, and so has a process that stored to it as its last user.
+        // A copy that was made before the failure is another page and is kept. A process that maps the failed
+        // page has lost it. The child has lost its store if it stored to the failed page itself, as the last
+        // user of that page.
         let lost = damage == Some(Damage::Lost);
         assert!(stored == Ok(()) || (stored == failed(0) && lost), "{stored:?}");
         let found = look(&child, &mut cpu, 0);
         assert!((found == Ok(7) && stored.is_ok()) || (found == failed(0) && lost), "{found:?}, {damage:?}");
         let found = look(&grandchild, &mut cpu, 0);
-        // A copy may be shared before the store.
+        // The grandchild may share the page from before the store, or a copy.
         let kept = found == Ok(7) || found == Ok(value(0));
         assert!(kept || (found == failed(0) && lost), "{found:?}, {damage:?}");
         for process in [&child, &grandchild] {
@@ -167,8 +177,8 @@ fn memory_failure_of_both_frames_of_a_migration() {
                 Ok(_) | Err(MigrateError::NoPage | MigrateError::Busy) => {}
                 Err(error) => panic!("{error}"),
             });
-            // The page is at any stage of the migration, which handles the parent first and may not have
-            // reached the child.
+            // At this moment the migration may be at any stage. It processes the parent first, and may not
+            // have reached the child.
             scope.spawn(|| {
                 if let Some(pfn) = scene.process.frame_at(page(0)) {
                     fail(&scene.engine, pfn);
@@ -219,7 +229,7 @@ fn store_to_a_failed_page_of_a_file_is_kept_or_reported() {
         let found = store.kept(0);
         assert_eq!(found[0], value(0));
         match damage {
-            // The failed page was clean. Later stores went to another frame.
+            // The failed page was clean and was dropped. Later stores went to another frame.
             Damage::Dropped => {
                 assert_eq!((stored, seen, told, found[1], found[2]), (Ok(()), Ok(value(0)), Ok(()), 5, 6))
             }
@@ -302,7 +312,7 @@ fn write_back_writes_every_earlier_store() {
     });
 }
 
-/// The store was made through a mapping that is being unmapped.
+/// The mapping through which the store was made is unmapped concurrently with the write-back.
 #[test]
 fn write_back_writes_stores_of_a_mapping_being_unmapped() {
     explore(
@@ -368,13 +378,13 @@ fn try_to_unmap_concurrent_with_stores_loses_none() {
     });
 }
 
-/// Number of schedules in which another task held the lock.
+/// Number of schedules in which `referenced` failed because another task held the rmap lock.
 static CONTENDED: AtomicU64 = AtomicU64::new(0);
 
 #[test]
 fn referenced_concurrent_with_munmap_and_fork() {
     let name = "referenced concurrent with munmap, fork and a store";
-    // The lock is contended in one schedule of 150, so a quick run needs more schedules than for other
+    // The rmap lock is contended in one schedule of 150, so a quick run needs more schedules than other
     // scenarios.
     let share = Effort::of(500, 250, 250);
     explore_until(
@@ -411,7 +421,8 @@ fn referenced_concurrent_with_munmap_and_fork() {
     );
 }
 
-/// C-27: a page that is in no cache is not mapped anywhere, whatever the result of its migration.
+/// C-27: a page that the cache of its file does not contain is not mapped anywhere, whether its migration
+/// succeeded or failed.
 #[test]
 fn c27_migration_concurrent_with_a_hole_leaves_no_mapping() {
     for truncated in [false, true] {
@@ -440,8 +451,8 @@ fn c27_migration_concurrent_with_a_hole_leaves_no_mapping() {
                 });
                 migration.join().unwrap()
             });
-            // After a failed migration the page is in its old frame, otherwise in the new frame. Neither
-            // frame may be mapped unless the page is in the cache.
+            // After a failed migration the page is in its old frame, otherwise in the new one. If the cache
+            // has no page, neither frame may be mapped.
             let mut frames = vec![pfn];
             frames.extend(moved.ok());
             for pfn in frames {

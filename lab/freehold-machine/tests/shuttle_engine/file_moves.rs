@@ -1,7 +1,9 @@
-//! Pages of one file are migrated concurrently, while other tasks use, write back and truncate them.
+//! Pages of one file are migrated while other tasks store to them, write them back and truncate them.
 //!
-//! A migration replaces the frame of a file's page in every mapping. Concurrent stores, write-back and
-//! truncation must find the page once, with its contents, in the old or in the new frame.
+//! A migration (`rmap/migrate.rs` in `freehold`) replaces the frame of a page in the cache and in every
+//! mapping. Each concurrent operation must find the page with its contents, in the old or in the new frame.
+//! The disk ([`Store`]) and the helpers are those of `drop_clean.rs`; the words on the disk and in the file
+//! decide. Migrations of anonymous pages are in `rmap.rs`.
 
 use crate::{
     drop_clean::{Store, map_file, open, open_on, words},
@@ -11,7 +13,8 @@ use crate::{
 };
 use freehold::{PageIndex, PageRange, rmap::MigrateError};
 
-/// Migrates a page of the file that the process of `scene` maps from page 0 on.
+/// Migrates a page of the file, which the process of `scene` maps from page 0 on. Does nothing if the page is
+/// not mapped. A page in use is not migrated.
 fn migrate(scene: &Scene, number: u64) {
     let Some(frame) = scene.process.frame_at(page(number)) else { return };
     match scene.engine.migrate(frame) {
@@ -20,6 +23,7 @@ fn migrate(scene: &Scene, number: u64) {
     }
 }
 
+/// Ends a scenario. Checks that nothing leaked.
 fn end(scene: Scene, file: Opened) {
     unmap(&scene.process, 0..2);
     file.mapping().check();
@@ -63,7 +67,7 @@ fn migrations_concurrent_with_stores_and_write_back() {
     });
 }
 
-/// C-26, C-27: one task migrates the page, and one truncates the file.
+/// C-26, C-27: one task migrates the page, one truncates the file, and one reads the page.
 #[test]
 fn c26_c27_migration_concurrent_with_truncation_and_faults() {
     explore("a migration of a file's page concurrent with truncation and a fault", 60, |locking| {

@@ -1,5 +1,9 @@
-//! A file that two processes map: truncation concurrent with faults and munmap (C-26). An access finds data
-//! or raises a bus error. No page leaks, and no page is mapped after it left the file.
+//! A file that two processes map: truncation and hole punching concurrent with faults and munmap (C-26).
+//!
+//! The engine's side is `file/change/truncate.rs`, and `file/cache/radix.rs` for the page index. An access
+//! finds data or raises a bus error. No page leaks, and no page is mapped after it left the file. [`file`]
+//! and [`map_file`] are the files of most other scenarios: memory without a store behind it. Four spaces
+//! share a file in `files_shared.rs`; files with a store are in `drop_clean.rs`.
 
 use crate::{
     explore::{explore, thread},
@@ -14,9 +18,10 @@ use freehold::{
 use freehold_machine::{Machine, Process};
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+/// An open file.
 pub type Opened = Counted<File<Machine>>;
 
-/// Creates a file of two pages.
+/// Creates a file of two pages, which is shared memory.
 pub fn file(scene: &Scene) -> Opened {
     let mapping = Mapping::new(&scene.engine, Zeroes, 2 * PAGE, true).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap()
@@ -28,6 +33,7 @@ pub fn map_file(process: &Process, file: &Opened) {
     assert_eq!(process.mmap(page(0), 2 * PAGE, RW, flags, Some(file), 0), Ok(page(0)));
 }
 
+/// Reads a word of the file.
 fn contents(file: &Opened, offset: u64) -> u64 {
     let mut bytes = [0; 8];
     assert_eq!(file.mapping().read_at(offset, &mut bytes), Ok(8));
@@ -81,8 +87,8 @@ fn c26_truncation_concurrent_with_faults_and_munmap() {
     });
 }
 
-/// Truncation concurrent with a munmap or another mmap of the range. When the truncation returns, no CPU
-/// reaches the page, even if the other call has not zapped or flushed it yet.
+/// A truncation runs concurrently with a munmap of the range, or with an mmap over it. When the truncation
+/// returns, no CPU reaches the page, even if the other call has not yet zapped or flushed the entry.
 #[test]
 fn c26_truncation_concurrent_with_unmapping_of_the_range() {
     explore("truncation concurrent with munmap and mmap over the range", 60, |locking| {

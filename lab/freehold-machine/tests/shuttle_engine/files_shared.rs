@@ -1,8 +1,9 @@
-//! One file in four address spaces, whose VMAs are split and merged while pages are removed.
+//! One file in four address spaces, whose VMAs are split and merged while pages are removed (C-26, C-37).
 //!
-//! The four spaces map overlapping parts. While one thread truncates the file or punches a hole, others
-//! store, fork, split and unmap. At the end no page behind the end of the file may be mapped, and each page
-//! must have been visited once (C-26, C-37).
+//! While one thread truncates the file or punches a hole, others store, fork, split VMAs and unmap. The walk
+//! over all VMAs of the file (`file/change/unmap.rs` in `freehold`) must visit each mapped page exactly once.
+//! At the end no page beyond the end of the file may be mapped, and the counts of resident pages must be
+//! exact: a page that was visited twice is counted twice.
 
 use crate::{
     direct::Storage,
@@ -17,25 +18,30 @@ use freehold::{
 };
 use freehold_machine::Process;
 
+/// Number of pages of the file.
 const PAGES: u64 = 3;
 
+/// Creates a file in shared memory.
 fn memory(scene: &Scene) -> Opened {
     let mapping = Mapping::new(&scene.engine, Zeroes, PAGES * PAGE, true).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap()
 }
 
+/// Maps the whole file at page 0.
 fn map_file(process: &Process, file: &Opened, flags: MapFlags) {
     let mapped = process.mmap(page(0), PAGES * PAGE, RW, flags | MapFlags::FIXED, Some(file), 0);
     assert_eq!(mapped, Ok(page(0)));
 }
 
+/// Reads the first `count` words of the file.
 fn words(file: &Opened, count: usize) -> Vec<u64> {
     let mut bytes = vec![0; 8 * count];
     assert_eq!(file.mapping().read_at(0, &mut bytes), Ok(8 * count));
     bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Truncates a file concurrently with stores, a private copy, fork and munmap, each in a space of its own.
+/// Truncates the file to one page. Concurrently, four spaces use it: one stores, one copies a page privately,
+/// one stores and forks, and one stores and unmaps the file.
 fn truncated_in_four_spaces(scene: Scene, file: Opened) {
     let spaces: [Process; 3] = std::array::from_fn(|_| scene.another());
     let [private, forking, leaving] = &spaces;
@@ -101,7 +107,7 @@ fn truncated_in_four_spaces(scene: Scene, file: Opened) {
 
 #[test]
 fn c26_truncation_concurrent_with_calls_in_four_spaces() {
-    explore("truncation, faults, fork, munmap of one file in four spaces", 40, |locking| {
+    explore("truncation of a file that four spaces use", 40, |locking| {
         let scene = Scene::new(locking);
         let file = memory(&scene);
         truncated_in_four_spaces(scene, file);
@@ -110,7 +116,7 @@ fn c26_truncation_concurrent_with_calls_in_four_spaces() {
 
 #[test]
 fn c26_truncation_of_direct_file_in_four_spaces() {
-    explore("truncation, faults, fork, munmap of one direct file in four spaces", 30, |locking| {
+    explore("truncation of a direct file that four spaces use", 30, |locking| {
         let scene = Scene::new(locking);
         let file = Storage::new(&scene).file(&scene);
         truncated_in_four_spaces(scene, file);
@@ -130,7 +136,8 @@ fn c37_hole_visits_each_page_once_despite_splits_and_moves() {
         }
         thread::scope(|scope| {
             scope.spawn(|| {
-                // The upper part is split off and merged again; the border moves.
+                // The upper two pages are split off. They merge with the first page again, one after the
+                // other.
                 scene.process.mprotect(page(1), 2 * PAGE, R).unwrap();
                 scene.process.mprotect(page(1), PAGE, RW).unwrap();
                 scene.process.mprotect(page(2), PAGE, RW).unwrap();

@@ -1,6 +1,9 @@
-//! C-2: a forced store to read-only memory concurrent with DONTNEED. The forced store finds a page to be
-//! copied, and its fault then finds no page. The program must not be able to write to the page that the fault
-//! installs.
+//! C-2 (Dirty COW): a forced store to read-only memory, as a debugger makes it, concurrent with DONTNEED.
+//!
+//! The forced store (`AccessMode::Forced`) may find a page that must be copied, and its fault may then find
+//! no page. The page that the fault installs must be a private copy, and the program must not be able to
+//! write to it. Each scenario prepares other memory and calls `forced_beside_dontneed`, which makes both
+//! calls and checks the result: a store by the program fails, and each word has one of the allowed values.
 
 use crate::{
     explore::{explore, thread},
@@ -12,7 +15,7 @@ use freehold::{call::Advice, remote::AccessMode, space::MapFlags};
 use std::ops::Range;
 
 /// Makes a forced store to page 0 while another task discards the pages. The pages are read-only, and page 0
-/// is not known to be exclusive. The page holds `before` if it is not discarded, and `after` if it is.
+/// is not marked exclusive. Page 0 holds `before` if it is not discarded, and `after` if it is.
 fn forced_beside_dontneed(scene: &Scene, pages: Range<u64>, before: u64, after: u64) {
     let len = (pages.end - pages.start) * PAGE;
     thread::scope(|scope| {
@@ -31,7 +34,7 @@ fn forced_beside_dontneed(scene: &Scene, pages: Range<u64>, before: u64, after: 
     scene.assert_empty();
 }
 
-/// Runs [`forced_beside_dontneed`] on anonymous pages that a child maps, or has mapped.
+/// Runs [`forced_beside_dontneed`] on anonymous pages that a fork has shared. The child has exited since.
 fn anonymous(scene: Scene, pages: Range<u64>) {
     let child = scene.process.fork().unwrap();
     scene.process.mprotect(page(pages.start), (pages.end - pages.start) * PAGE, R).unwrap();

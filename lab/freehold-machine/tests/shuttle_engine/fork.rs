@@ -1,7 +1,10 @@
-//! fork concurrent with faults and munmap (C-21): the child has the memory of the parent at one moment.
+//! fork concurrent with faults, munmap and other forks (C-21): the child has the memory of the parent at one
+//! moment.
 //!
-//! Each scenario forks while other threads store, fault or unmap, and compares the pages of the child: it
-//! may have the old or the new values, but not a mixture that never existed. The setting is in `scene.rs`.
+//! The engine's side is `call/fork.rs`. Other threads store, fault, map or unmap while one forks. The pages
+//! of the child may have old or new values, but only a combination that the parent had at some moment: a
+//! child with a later store also has every earlier store. Probes, range writers and huge pages have their own
+//! forks in the files of these names.
 
 use crate::{
     explore::{explore, thread},
@@ -13,12 +16,13 @@ use freehold::{
 };
 use freehold_machine::Process;
 
-/// Fills two pages in separate VMAs, one that fork copies early and one that it copies late.
+/// Fills two pages in separate VMAs. fork copies page 0 first.
 fn fill_apart(scene: &Scene) {
     scene.fill(0..1);
     scene.fill(2..3);
 }
 
+/// Loads the first word of a mapped page.
 fn look(process: &Process, cpu: &mut Vcpu, number: u64) -> u64 {
     process.load(cpu, page(number)).unwrap()
 }
@@ -107,7 +111,7 @@ fn fork_concurrent_with_munmap() {
                 let child = Process::of(scene.process.fork().unwrap());
                 let mut cpu = scene.machine.cpu(1);
                 assert_eq!((look(&child, &mut cpu, 0), look(&child, &mut cpu, 3)), (value(0), value(3)));
-                // The child has the whole range or nothing of it.
+                // The child has both pages of the range or none.
                 match child.load::<u64>(&mut cpu, page(1)) {
                     Ok(found) => assert_eq!((found, look(&child, &mut cpu, 2)), (value(1), value(2))),
                     error => {

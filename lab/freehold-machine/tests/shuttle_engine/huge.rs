@@ -1,8 +1,10 @@
-//! Huge pages concurrent with calls that split, share and discard them. No store is lost, no task reads
-//! memory of another process, and the tables that huge pages keep in reserve are freed.
+//! Transparent huge pages concurrent with calls that split, share and discard them.
 //!
-//! The scenarios run few schedules, because each frame of a huge page is counted individually, which takes
-//! many steps.
+//! The engine's side is `fault/huge.rs`, and `huge.rs` and `zap.rs` of `freehold-vmspace`. No store is lost,
+//! no task reads memory of another process, and the tables that huge pages keep for a later split are freed.
+//! `collapse.rs`, `reclaim.rs` and `forced.rs` use the helpers of this file. Huge pages of pools are in
+//! `hugetlb.rs`. The scenarios run few schedules, because each frame of a huge page is counted individually,
+//! which takes many steps.
 
 use crate::{
     explore::{explore, thread},
@@ -28,25 +30,29 @@ pub fn filled(locking: Locking) -> Scene {
     scene
 }
 
+/// Stores a word to a mapped page.
 pub fn put(process: &Process, cpu: &mut Vcpu, number: u64, value: u64) {
     process.store(cpu, page(number), value).unwrap();
 }
 
+/// Loads the first word of a mapped page.
 pub fn look(process: &Process, cpu: &mut Vcpu, number: u64) -> u64 {
     process.load(cpu, page(number)).unwrap()
 }
 
+/// Discards pages with DONTNEED.
 fn discard(process: &Process, pages: Range<u64>) {
     process.madvise(page(pages.start), (pages.end - pages.start) * PAGE, Advice::DontNeed).unwrap();
 }
 
-/// Returns true if there is one huge page.
+/// Returns true if one huge page maps the range.
 fn is_whole(process: &Process) -> bool {
     let mut whole = false;
     process.pagemap(page(0)..page(TABLE), |present| whole = present.huge);
     whole
 }
 
+/// Unmaps two tables of pages and ends the scenario. Checks that the space is empty and nothing leaked.
 pub fn end(scene: Scene) {
     scene.process.check();
     unmap(&scene.process, 0..2 * TABLE);
@@ -172,7 +178,7 @@ fn c04_dontneed_of_parts_concurrent_with_stores() {
                 put(&scene.process, &mut cpu, 1, 7);
                 let found = look(&scene.process, &mut cpu, 1);
                 assert!(found == 0 || found == 7, "{found}");
-                // No other task stores here, so a page that is present stays until it is discarded.
+                // No other task stores to this page, so it stays present until it is discarded.
                 put(&scene.process, &mut cpu, 511, 8);
                 let found = look(&scene.process, &mut cpu, 511);
                 assert!(found == 0 || found == 8, "{found}");

@@ -1,8 +1,12 @@
 //! Huge pages of pools, in two and three processes that fault, share page tables, unshare them, and remove
 //! pages.
 //!
-//! Each scenario runs with both designs of the hugetlb locks. At the end the pool has its initial counts: no
-//! page and no reservation is lost.
+//! The engine's side is `hugetlb/`, and `fill_huge.rs` and `protect.rs` of `uffd/`. Two VMAs share a PMD
+//! table if they map the same aligned GiB of a file ([`SPAN`]); `sharing` sets up two processes that do. A
+//! process stops sharing (unshares) for example when its VMA changes, or when a hole is punched.
+//! `explore_both` runs each scenario with both designs of the hugetlb locks, and checks at the end that the
+//! pool has its initial counts: no page and no reservation is lost. Add scenarios with few huge pages and a
+//! small share, because each huge page adds the counts of 512 frames to a schedule.
 
 use crate::{
     explore::{explore, thread},
@@ -23,16 +27,18 @@ use freehold_machine::{Machine, Process};
 type Open = Counted<File<Machine>>;
 
 const HUGE: u64 = 2 << 20;
+/// Bytes that one PMD table maps.
 const SPAN: u64 = 1 << 30;
+/// Address of the mappings, aligned so that they can share tables.
 const BASE: u64 = 64 * SPAN;
-/// The mappings reserve nothing, because a span has more pages than the pool.
+/// Flags of shared mappings. These mappings reserve no pages, because a span has more pages than the pool.
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED).union(MapFlags::NORESERVE);
 const PRIVATE: MapFlags =
     MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::HUGETLB).union(MapFlags::FIXED);
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
-/// Runs `scenario` on every design and with both designs of the hugetlb locks. Huge pages are expensive,
-/// because each one adds 512 frames to a schedule.
+/// Runs `scenario` on every design and with both designs of the hugetlb locks, with a pool of `pages` huge
+/// pages. Checks afterwards that all pages and reservations are back in the pool.
 fn explore_both(
     name: &str,
     share: usize,
@@ -52,15 +58,18 @@ fn explore_both(
     }
 }
 
+/// Creates a file of one span.
 fn open(scene: &Scene) -> Open {
     let mapping = Mapping::of_huge_pages(&scene.engine, HugePageSize::Mib2, SPAN, false).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "huge").unwrap()
 }
 
+/// Maps the file shared, at [`BASE`].
 fn map(process: &Process, file: &Open, prot: Prot) {
     assert_eq!(process.mmap(BASE, SPAN, prot, SHARED, Some(file), 0), Ok(BASE));
 }
 
+/// Returns the address of a huge page.
 fn at(page: u64) -> u64 {
     BASE + page * HUGE
 }
@@ -91,8 +100,9 @@ fn either(result: Result<u64, FaultError>, values: &[u64], page: u64) {
     }
 }
 
-/// The only process that has a page table unmaps, while two other processes search for a table to share. Each
-/// of the two finds the table of the first process, finds the table of the other, or allocates a table.
+/// The only process that has a page table unmaps the file, while two other processes search for a table to
+/// share. Each of the two shares the table of the first process, shares the table of the other, or allocates
+/// one.
 #[test]
 fn sharing_concurrent_with_munmap_of_the_only_user() {
     explore_both("huge pages: sharing of a table while its only user unmaps", 16, 1, |scene| {
@@ -115,8 +125,8 @@ fn sharing_concurrent_with_munmap_of_the_only_user() {
     });
 }
 
-/// C-17, C-26: pages are faulted in, unmapped with a part of a table, and truncated, in three tasks
-/// concurrently.
+/// C-17, C-26: one task faults pages in, one discards a page and therefore unshares the table, and one
+/// truncates the file.
 #[test]
 fn c17_c26_fault_unshare_and_truncation_are_concurrent() {
     explore_both("huge pages: concurrent fault, unshare and truncation", 8, 2, |scene| {
@@ -138,7 +148,8 @@ fn c17_c26_fault_unshare_and_truncation_are_concurrent() {
     });
 }
 
-/// C-26: a hole concurrent with stores. Pages are allocated again, and the pool does not run out.
+/// C-26: a hole is punched concurrently with stores. The page is allocated again, and the pool of one page
+/// does not run out.
 #[test]
 fn c26_faults_concurrent_with_a_hole() {
     explore_both("huge pages: stores concurrent with holes", 8, 1, |scene| {
@@ -161,8 +172,8 @@ fn c26_faults_concurrent_with_a_hole() {
     });
 }
 
-/// C-12: one process unmaps a part of its span while the other faults. Neither process ends up with a part of
-/// a shared table.
+/// C-12: one process unmaps a part of its span while the other faults. Afterwards no VMA that maps only a
+/// part of the span uses a shared table.
 #[test]
 fn c12_vma_split_concurrent_with_faults() {
     explore_both("huge pages: a split concurrent with faults elsewhere", 8, 3, |scene| {
@@ -206,8 +217,8 @@ fn c13_c15_all_sharers_leave_a_table() {
     });
 }
 
-/// C-18: the VMA of a child is visible to walks only after it has a lock of its own. C-16: the child's tables
-/// are unshared like all other tables.
+/// C-18: walks see the VMA of a child only after this VMA has a lock of its own. C-16: the hole unshares the
+/// tables of the child like all others.
 #[test]
 fn c16_c18_fork_concurrent_with_a_hole() {
     explore_both("huge pages: fork concurrent with a hole", 8, 2, |scene| {
@@ -302,8 +313,8 @@ fn table_is_not_shared_while_its_owner_changes() {
     });
 }
 
-/// A fault uses a page table that a hole concurrently unshares from its space. The last sharer then frees the
-/// table.
+/// A hole unshares a page table from a space while a fault in that space uses the table. The last sharer then
+/// frees the table.
 #[test]
 fn fault_uses_a_table_that_is_unshared() {
     explore_both("huge pages: a fault, a hole, and a munmap that frees the table", 8, 3, |scene| {
@@ -321,7 +332,7 @@ fn fault_uses_a_table_that_is_unshared() {
     });
 }
 
-/// A mapping moves while its file is punched.
+/// A mapping moves while a hole is punched into its file.
 #[test]
 fn mremap_concurrent_with_a_hole() {
     explore_both("huge pages: mremap concurrent with a hole", 8, 2, |scene| {
@@ -342,7 +353,7 @@ fn mremap_concurrent_with_a_hole() {
     });
 }
 
-/// A third process searches for tables to share while a mapping moves. The process must not share the tables
+/// Another process searches for tables to share while a mapping moves. This process must not share the tables
 /// of the target, which are installed but do not have their entries yet.
 #[test]
 fn tables_of_a_move_target_are_not_shared_early() {
@@ -360,7 +371,7 @@ fn tables_of_a_move_target_are_not_shared_early() {
             scope.spawn(|| assert_eq!(scene.process.mremap(BASE, all, all, MOVE, to), Ok(to)));
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(2);
-                // A move begins with the first span.
+                // A move begins with the first span, so the loads begin with the last.
                 for n in [2, 1, 0] {
                     assert_eq!(third.load(&mut cpu, BASE + n * SPAN), Ok(n));
                 }
@@ -374,7 +385,8 @@ fn tables_of_a_move_target_are_not_shared_early() {
     });
 }
 
-/// A third process shares the empty table of the source, fills it and unshares it. No page is lost.
+/// While a mapping moves, another process shares the empty table of the source, fills it and unshares it. No
+/// page is lost.
 #[test]
 fn mremap_concurrent_with_a_short_share() {
     explore_both("huge pages: mremap concurrent with a process that shares and unmaps", 16, 1, |scene| {
@@ -419,7 +431,7 @@ fn c27_migration_concurrent_with_faults_and_a_hole() {
     });
 }
 
-/// The lock of private mappings: a fault can use its reservation even if the pool has no spare page and
+/// A fault in a private mapping can use the reservation of its page, even if the pool has no other page and
 /// another thread discards the page concurrently.
 #[test]
 fn reservation_holds_during_dontneed() {
@@ -437,11 +449,11 @@ fn reservation_holds_during_dontneed() {
     });
 }
 
-/// The fault mutex: the last page of the pool resolves all concurrent faults on it. No fault requests a
-/// second page.
+/// The fault mutex: three concurrent faults on one page of a file get the last page of the pool. No fault
+/// requests a second page.
 #[test]
 fn concurrent_faults_use_one_page() {
-    explore_both("huge pages: two processes fault on the last page", 8, 1, |scene| {
+    explore_both("huge pages: three threads fault on the last page", 8, 1, |scene| {
         let (file, other) = (open(scene), scene.another());
         map(&scene.process, &file, RW);
         map(&other, &file, R);
@@ -454,8 +466,9 @@ fn concurrent_faults_use_one_page() {
     });
 }
 
-/// C-28: parent and child store after a fork, with one spare page. The owner gets a page, and the child gets
-/// its own copy or a bus error.
+/// C-28: parent and child store after a fork, although the pool has no other page. The parent, which owns the
+/// reservations, always gets its pages. The child finds the old contents, its own store, or a bus error
+/// because it has lost its page to the parent.
 #[test]
 fn c28_owner_gets_its_page_after_fork() {
     explore_both("huge pages: copies after fork with too few pages", 8, 2, |scene| {
@@ -502,15 +515,16 @@ fn private_fault_concurrent_with_truncation() {
 }
 
 static MIB2: [u8; HUGE as usize] = [1; HUGE as usize];
-/// The word that a load finds in a page that the pager copied.
+/// The word that a load finds in a page that the pager has filled.
 const COPIED: u64 = 0x0101_0101_0101_0101;
 
+/// Creates a userfaultfd of the process.
 fn uffd(process: &Process, features: Features) -> Userfaultfd<Machine> {
     Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
 }
 
-/// C-25: a pager fills a page while its fault is being queued, and a munmap unmaps the range. No thread stays
-/// asleep, and the reservation is used or released exactly once.
+/// C-25: a pager fills a page while the fault on it is being queued, and a munmap unmaps the range. No thread
+/// stays asleep, and the reservation is used or released exactly once.
 #[test]
 fn c25_fill_concurrent_with_its_fault_and_munmap() {
     explore_both("huge pages: a fill concurrent with its fault and munmap", 8, 2, |scene| {
@@ -538,8 +552,8 @@ fn c25_fill_concurrent_with_its_fault_and_munmap() {
     });
 }
 
-/// C-53: a page of the file that is filled write-protected is protected from the start. A store faults
-/// because the page is missing or protected, which raises a bus error in both cases.
+/// C-53: a page of the file that the pager fills write-protected is protected from the start. A store always
+/// raises a bus error, because the page is either missing or protected.
 #[test]
 fn c53_protected_pool_fill_concurrent_with_accesses() {
     explore_both(
@@ -571,7 +585,7 @@ fn c53_protected_pool_fill_concurrent_with_accesses() {
 }
 
 /// C-53: a process unshares its page table when it registers, while another process stores through the same
-/// table. The stores of the other process continue. In the registering process, no store succeeds after the
+/// table. The stores of the other process succeed. In the registering process, no store succeeds after the
 /// pager has protected the page.
 #[test]
 fn c53_registration_unshares_a_table_during_stores() {
@@ -582,8 +596,8 @@ fn c53_registration_unshares_a_table_during_stores() {
             let (uffd, process, machine) = (&uffd, &scene.process, &scene.machine);
             scope.spawn(move || {
                 uffd.register(BASE, SPAN, RegisterMode::WP).unwrap();
-                // In between, stores fault and may get the right to write while the pager takes it away
-                // again.
+                // Between the first and the last protection, stores may get the right to write while the
+                // pager removes it again.
                 for mode in [ProtectMode::WP, ProtectMode::empty(), ProtectMode::WP] {
                     uffd.write_protect(at(0), HUGE, mode).unwrap();
                 }

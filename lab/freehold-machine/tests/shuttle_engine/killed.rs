@@ -1,8 +1,11 @@
-//! A fatal signal at every interruptible wait (C-72): the call returns an error, holds no lock, and has
+//! A fatal signal at every killable wait of a call (C-72): the call returns an error, holds no lock, and has
 //! changed nothing.
 //!
-//! `explore_killed` makes a call with a fatal signal at the second wait of its thread, and then at the
-//! first, while two other threads make the call wait. If the call was killed, the memory must be unchanged.
+//! `explore_killed` makes a call with a fatal signal at the second wait of its thread, and then at the first,
+//! while two other threads make the call wait. The signal comes from the machine (`Task::interrupt_wait`), so
+//! a scenario need not find the moment of the wait. A test fails if no schedule killed the call. Kills of a
+//! range writer that waits for a claim are in `ranges.rs`, and kills of a fault that waits for a disk in
+//! `waiting.rs`.
 
 use crate::{
     explore::{explore_until, thread},
@@ -20,20 +23,20 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Number of calls of one scenario that were killed, over all its schedules. A scenario without any shows
-/// nothing.
+/// Number of calls of one scenario that were killed, over all its schedules. A scenario in which no call was
+/// killed tests nothing, so it is explored until one was.
 type Ended = Arc<AtomicU64>;
 
 /// Explores `attempt` with a fatal signal at the second wait of its thread, and then at the first. Two other
-/// threads make it wait: one maps and unmaps elsewhere, and one faults in the VMA of the pages 0 to 4. The
-/// first three of these pages are present, and stay unless `attempt` unmaps them. `attempt` returns true if
-/// it was killed.
+/// threads make the call wait: one maps and unmaps elsewhere, and one faults in the VMA of the pages 0 to 4.
+/// The first three of these pages are present, and stay present unless `attempt` unmaps them. `attempt`
+/// returns true if it was killed.
 fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> bool + Send + Sync + 'static) {
     let ended = Ended::default();
     let attempt = Arc::new(attempt);
     for nth in [2, 1] {
         let (count, attempt) = (ended.clone(), attempt.clone());
-        // Some calls wait only once.
+        // Some calls wait only once, so only the first wait must kill the call in some schedule.
         let is_met = || nth > 1 || ended.load(Relaxed) > 0;
         explore_until(&Locking::ALL, name, 50, is_met, move |locking| {
             let scene = Scene::new(locking);

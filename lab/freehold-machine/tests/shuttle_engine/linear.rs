@@ -1,5 +1,11 @@
 //! Linearizability: the results and the final state of concurrent calls are those of some sequential order in
-//! the naive model. The calls are drawn at random for each schedule.
+//! the naive model.
+//!
+//! Each schedule draws a plan at random: calls that set up the memory, and a few calls for each of two or
+//! three threads. `live` makes the calls on the engine, and `freehold_model::history::explain` searches for
+//! an order that explains results and state; it also defines which orders agree with the times of the calls.
+//! If no order does, the test fails with the calls. The calls that a plan may contain are drawn in
+//! `freehold_model::history`, so a new kind of call is added there.
 
 use crate::{
     explore::{CHECKED, explore_in, seed, thread},
@@ -26,8 +32,8 @@ impl Draw for Words {
     }
 }
 
-/// Makes the calls of a plan, those of each thread on a CPU of its own, and compares the results with the
-/// model.
+/// Makes the calls of a plan on the engine, each thread on a CPU of its own. Panics if no sequential order of
+/// the calls in the model has the same results and the same final state.
 fn live(plan: &Plan, locking: Locking) {
     let mut engine = Engine::on(plan.world.clone(), locking, MachineConfig::backed(2 << 20).tables(1 << 20));
     let mut model = Model::new(plan.world.clone());
@@ -67,7 +73,8 @@ fn live(plan: &Plan, locking: Locking) {
     engine.check();
 }
 
-/// Delays a thread for a part of the time that another thread needs, if no checker chooses the schedule.
+/// Delays a thread for a short time that depends on `number`, so that calls overlap in different ways. Does
+/// nothing if a checker chooses the schedule.
 fn linger(number: u64) {
     if !CHECKED {
         for _ in 0..Words(number).below(300) {
@@ -76,14 +83,15 @@ fn linger(number: u64) {
     }
 }
 
-/// Returns the world with a stack gap of one page, because these histories have few pages.
+/// Returns the world with a stack gap of one page, because the memory of a plan has few pages.
 fn with_small_gaps(world: World) -> World {
     World { stack_gap: 1, ..world }
 }
 
-/// Explores histories of `threads` threads with at most `most` calls each.
+/// Explores plans of `threads` threads with at most `most` calls each. `world` draws the limits of the
+/// address space.
 fn explore_histories(name: &str, share: usize, threads: u64, most: u64, world: fn(&mut Words) -> World) {
-    // Under the checker, each schedule is another history.
+    // Under the checker, each schedule draws a plan of its own.
     let rounds = if CHECKED { 1 } else { Effort::of(50, 300, 30_000) };
     explore_in(&DESIGNS, name, share, move |locking| {
         for _ in 0..rounds {

@@ -1,13 +1,21 @@
-//! The engine under many schedules, on every design. Each file has one group of scenarios. A scenario bears
-//! the number of the hazard against which it was written.
+//! The engine under many interleavings of threads, with every lock design. Each file has the scenarios of one
+//! subject; `docs/reference/testing.md` lists them by operation. `scene.rs`, `explore.rs` and `thread.rs` are
+//! helpers. A test named `c26_...` was written against hazard C-26 of `docs/reference/hazards.md`.
+//!
+//! Under `cfg(shuttle)` the checker shuttle chooses the schedules: it may switch threads at each access to an
+//! atomic of the engine. Without a checker, each scenario runs once per design, on threads of the system.
+//! Under the checker, `FREEHOLD_EFFORT=long` runs many times more schedules, and `FREEHOLD_SEED` chooses
+//! other ones. A failure prints its schedule.
+//!
+//! A scenario sets up a `Scene`, starts two to five threads on CPUs of their own, and asserts in each thread
+//! and at the end what a program may see. Keep threads short: each further access makes a given interleaving
+//! less likely. Synchronise threads only with atomics of `freehold_sync` and with `yield_now`, because the
+//! checker does not see a lock of the system.
 //!
 //! Besides the assertions of the scenarios, other checks detect errors. The oracles of the machine detect
 //! translations that outlive their frame or table, writes to freed memory, and double frees. The checker
-//! detects deadlocks, and lock ranks are checked. At the end of every run the engine's own `check` and the
-//! machine's accounting follow.
-//!
-//! Without a checker, each scenario runs once per design, on threads. Under a checker, `FREEHOLD_EFFORT=long`
-//! runs many times more schedules, and `FREEHOLD_SEED` chooses other ones. A failure prints its schedule.
+//! detects deadlocks, and lock ranks are checked. Every run ends with the engine's own `check` and the
+//! machine's accounting of frames and tables.
 
 mod collapse;
 mod direct;

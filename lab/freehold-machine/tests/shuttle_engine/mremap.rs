@@ -1,5 +1,9 @@
-//! mremap concurrent with faults (C-39, C-40): a page is at its old address or at its new one, with every
-//! store to it.
+//! mremap concurrent with faults and truncation (C-39, C-40).
+//!
+//! The engine's side is `call/mremap/`. A page is at its old address or at its new one, with every store to
+//! it; `find` and `put` access it at either. The moves differ in size, because entries move one by one within
+//! and between tables, and whole tables move at once. Moves concurrent with reverse map walks are in
+//! `rmap.rs`.
 
 use crate::{
     explore::{explore, thread},
@@ -15,7 +19,8 @@ use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const MOVE: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);
 
-/// Returns the word that an access finds in a page that moves from one address to another.
+/// Returns the first word of a page that may move from page `from` to page `to` at any time. Panics if the
+/// page is at neither address.
 fn find(scene: &Scene, cpu: &mut Vcpu, from: u64, to: u64) -> u64 {
     scene.process.load(cpu, page(from)).unwrap_or_else(|error| {
         assert_eq!(Err::<u64, _>(error), unmapped(page(from)));
@@ -23,6 +28,7 @@ fn find(scene: &Scene, cpu: &mut Vcpu, from: u64, to: u64) -> u64 {
     })
 }
 
+/// Stores `what` to a page that may move from page `from` to page `to` at any time.
 fn put(scene: &Scene, cpu: &mut Vcpu, from: u64, to: u64, what: u64) {
     if scene.process.store(cpu, page(from), what).is_err() {
         scene.process.store(cpu, page(to), what).expect("the page is at neither address");
@@ -87,11 +93,11 @@ fn c40_move_of_whole_tables_concurrent_with_faults() {
     });
 }
 
-/// Grows a mapping that must move to an address that mremap chooses. The range writer claims that target in
-/// addition to the source. If `apart`, another mapping lies between the two.
+/// Grows a mapping, which must move to an address that mremap chooses. A range writer claims the target in
+/// addition to the source. If `apart` is true, another mapping lies between source and target.
 fn grow_elsewhere(locking: Locking, apart: bool) {
     let scene = Scene::new(locking);
-    // First fit makes the target independent of the CPU that a thread runs on.
+    // With first fit, the target does not depend on the CPU of the thread.
     let config = SpaceConfig { locking, placement: Placement::FirstFit, ..SpaceConfig::default() };
     let process = &Process::new(&scene.engine, &config).unwrap();
     let top = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
@@ -147,7 +153,7 @@ fn c39_move_of_a_file_concurrent_with_truncation() {
             });
             scope.spawn(move || {
                 file.mapping().truncate(PAGE).unwrap();
-                // No CPU reaches the truncated page any more, wherever it was mapped then.
+                // No CPU reaches the truncated page any more, at its old or its new address.
                 for at in [page(1), page(9), page(1)] {
                     let found = scene.process.load::<u64>(&mut old, at);
                     assert!(found == unmapped(at) || found == beyond(at), "{found:?}");

@@ -1,5 +1,9 @@
-//! munmap concurrent with faults, other munmaps and new mappings (C-3): no entry may appear in an unmapped
-//! range, and every frame and table is freed.
+//! munmap concurrent with faults, other munmaps and new mappings (C-3).
+//!
+//! The engine's side is `call/munmap.rs` and `space/change/unmap.rs`. After a munmap has returned, no entry
+//! may appear in its range, and every frame and table is freed. The ranges share page tables with neighbours
+//! that other threads use, and closing ranges overlap new mappings. `Scene::assert_unmapped` checks the range
+//! through a CPU with old translations, and `Scene::assert_empty` the tables.
 
 use crate::{
     explore::{explore, thread},
@@ -77,7 +81,7 @@ fn c03_fixed_mapping_over_a_closing_range() {
             scope.spawn(|| unmap(&scene.process, 0..3));
             let (scene, mut cpu) = (&scene, old);
             scope.spawn(move || {
-                // The VMA has left the tree, but the munmap has not completed.
+                // When this loop ends, the VMA has left the tree, but the munmap need not be complete.
                 while scene.process.find_vma(page(1)).is_some() {
                     thread::yield_now();
                 }
@@ -87,8 +91,8 @@ fn c03_fixed_mapping_over_a_closing_range() {
                 assert_eq!(scene.process.load(&mut cpu, page(1)), Ok(8u64));
             });
             scope.spawn(move || {
-                // An mmap of another range does not have to wait. A fault in this range must not install an
-                // entry.
+                // An mmap of another range need not wait for the closing range. A fault in the closing range
+                // must not install an entry.
                 let mut cpu = scene.machine.cpu(1);
                 map(&scene.process, 5..6, ANON);
                 scene.process.store(&mut cpu, page(5), 5u64).unwrap();
@@ -168,7 +172,7 @@ fn replaced_mapping_is_never_missing_for_faults() {
         let replaced = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // There is no moment without a mapping between the old one and the new one.
+                // No lookup finds a moment at which neither the old mapping nor the new one is there.
                 assert_eq!(scene.process.mmap(page(1), PAGE, RW, FIXED, None, 0), Ok(page(1)));
                 replaced.store(true, SeqCst);
             });

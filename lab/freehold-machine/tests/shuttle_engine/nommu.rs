@@ -1,7 +1,10 @@
-//! Without an MMU: pages of a file that are mapped in place, concurrent with truncation; and text that one
-//! task maps while its last user unmaps it. A truncation is refused, or no task maps the pages that it
-//! removes. No frame has two owners. The designs of address space locks make no difference here, so the runs
-//! on the designs are repetitions.
+//! Address spaces without an MMU: files that are mapped in place, concurrent with truncation, and text that
+//! one task maps while its last user unmaps it.
+//!
+//! The engine's side is `nommu/` and `file/in_place.rs`. A truncation is refused, or no task maps the pages
+//! that it removes. No frame has two owners. [`Flat`] takes the place of `Scene`: an address is the number of
+//! a byte of the machine's memory, so a program's loads and stores access frames directly. Lock designs of
+//! address spaces have no effect here, so the runs on the designs are repetitions.
 
 use crate::{
     explore::{explore, thread},
@@ -23,7 +26,7 @@ use freehold_pagetable::Pfn;
 type Space = Counted<NoMmuSpace<Machine>>;
 type Opened = Counted<File<Machine>>;
 
-/// A small machine without an MMU.
+/// A small machine whose address spaces have no MMU, and the regions that these spaces share.
 struct Flat {
     machine: Machine,
     engine: Counted<Engine<Machine>>,
@@ -47,12 +50,14 @@ impl Flat {
         File::new(&mapping, FileAccess::READ_WRITE, "file").unwrap()
     }
 
+    /// Loads a word, as a program in any space.
     fn load(&self, addr: u64) -> u64 {
         let mut bytes = [0; 8];
         self.machine.read_frame(Pfn::new(addr / PAGE), (addr % PAGE) as usize, &mut bytes);
         u64::from_le_bytes(bytes)
     }
 
+    /// Stores a word, as a program in any space.
     fn store(&self, addr: u64, value: u64) {
         self.machine.write_frame(Pfn::new(addr / PAGE), (addr % PAGE) as usize, &value.to_le_bytes());
     }
@@ -66,10 +71,12 @@ impl Flat {
     }
 }
 
+/// Maps the first `pages` pages of a file. The engine chooses the address.
 fn map(space: &Space, file: &Opened, pages: u64, prot: Prot, flags: MapFlags) -> Result<u64, MmapError> {
     space.mmap(0, pages * PAGE, prot, flags, Some(file), 0)
 }
 
+/// Reads a word of the file.
 fn contents(file: &Opened, offset: u64) -> u64 {
     let mut bytes = [0; 8];
     assert_eq!(file.mapping().read_at(offset, &mut bytes), Ok(8));
@@ -91,7 +98,7 @@ fn shared_mapping_concurrent_with_truncation_and_munmap() {
                 let space = flat.space();
                 match map(&space, &file, 2, RW, MapFlags::SHARED) {
                     Ok(at) => {
-                        // A mapped page cannot be truncated: the store goes to the file and stays there.
+                        // A page mapped in place cannot be truncated, so the file keeps this store.
                         flat.store(at + PAGE + 8, 5);
                         assert_eq!((at, contents(&file, PAGE + 8)), (had, 5));
                         space.munmap(at, 2 * PAGE).unwrap();
@@ -128,7 +135,8 @@ fn truncation_and_growth_concurrent_with_first_mappings() {
         let file = flat.file(Zeroes, 3, true);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // The first mapping lays out the file. A page that is added again has another frame.
+                // The first mapping lays out the file in consecutive frames. A page that is added again has
+                // another frame.
                 file.mapping().truncate(2 * PAGE).unwrap();
                 file.mapping().truncate(3 * PAGE).unwrap();
             });
@@ -149,7 +157,7 @@ fn truncation_and_growth_concurrent_with_first_mappings() {
     });
 }
 
-/// A disk with the same number in every page.
+/// A disk whose page `n` begins with the number `n` + 9.
 struct Numbers;
 
 impl Pager<Machine> for Numbers {
@@ -172,7 +180,7 @@ fn text_is_mapped_while_its_last_user_unmaps_it() {
                     let space = flat.space();
                     let at = match map(&space, file, pages, R, MapFlags::PRIVATE) {
                         Ok(at) => at,
-                        // The range is larger than the existing copy.
+                        // The mapping is larger than the copy that another task already maps.
                         Err(error) => return assert_eq!((error, pages), (MmapError::Invalid, 2)),
                     };
                     assert_eq!(flat.load(at), 9);

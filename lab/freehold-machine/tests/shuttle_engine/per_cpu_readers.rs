@@ -1,10 +1,10 @@
-//! Several threads fault in one VMA and become readers in their CPUs' slots, while writers lock the VMA for
-//! writing.
+//! Several threads fault in one VMA as per-CPU readers, while writers lock the VMA for writing (C-19, C-22).
 //!
-//! In the builds for checkers, a VMA becomes per-CPU at the first contention. These scenarios test the engine
-//! around the lock (C-19, C-22). loom detects a lock that overlooks a reader in a slot
-//! (`freehold-sync/tests/loom_vma`). Shuttle would rarely find such a bug, because readers must collide and a
-//! whole system call must then run inside one of their faults.
+//! A per-CPU reader records itself in a slot of its CPU instead of the count of the VMA. In the builds for
+//! checkers, a VMA gets such readers at the first contention; `meet` causes it. These scenarios test the
+//! engine around the lock. loom detects a lock that overlooks a reader in a slot
+//! (`freehold-sync/tests/loom_vma`). Shuttle would rarely find such a bug, because two readers must meet, and
+//! a whole system call must then run inside the fault of one of them.
 
 use crate::{
     explore::{explore, thread},
@@ -14,10 +14,12 @@ use freehold::fault::{Access, FaultError};
 use freehold_machine::Process;
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+/// Number of threads that fault concurrently.
 const THREADS: usize = 3;
-/// Number of pages. Each thread stores to one page and then to another.
+/// Number of pages. Each thread stores to two pages of its own.
 const PAGES: u64 = 2 * THREADS as u64;
 
+/// Stores to the two pages of a thread. Passes the result of each store and its address to `stored`.
 fn first_stores(
     scene: &Scene,
     cpu: &mut Vcpu,
@@ -29,8 +31,8 @@ fn first_stores(
     }
 }
 
-/// Maps the pages, and makes threads fault concurrently, so that the VMA has per-CPU readers afterwards in
-/// most schedules. One page is present then.
+/// Maps the pages, and makes threads fault concurrently on the last one. In most schedules, the readers of
+/// the VMA are per-CPU afterwards. Only the last page is present.
 fn meet(scene: &Scene) {
     map(&scene.process, 0..PAGES, ANON);
     scene.process.space().handle_fault(page(PAGES - 1), Access::WRITE).unwrap();
@@ -45,8 +47,8 @@ fn meet(scene: &Scene) {
     });
 }
 
-/// Runs threads that store while `change` runs. After `change` has returned, every store ends as `after`
-/// says.
+/// Runs threads that store while `change` runs. Checks that every store that begins after `change` has
+/// returned has the result `after` of its address.
 fn beside(scene: &Scene, change: impl FnOnce() + Send, after: fn(u64) -> Result<(), FaultError>) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -72,7 +74,8 @@ fn c22_mprotect_concurrent_with_per_cpu_readers() {
         let scene = Scene::new(locking);
         meet(&scene);
         beside(&scene, || scene.process.mprotect(page(0), PAGES * PAGE, R).unwrap(), denied);
-        // Every populated page has the new protection, and the VMA can be locked for reading and for writing.
+        // Every present page has the new protection, and the VMA can still be locked for reading and for
+        // writing.
         scene.process.check();
         beside(&scene, || scene.process.mprotect(page(0), PAGES * PAGE, R).unwrap(), denied);
         unmap(&scene.process, 0..PAGES);
@@ -81,7 +84,7 @@ fn c22_mprotect_concurrent_with_per_cpu_readers() {
     });
 }
 
-/// The slab may hand out the VMA again while a reader is leaving a slot.
+/// The slab may reuse the VMA while a reader is still leaving its slot.
 #[test]
 fn c19_munmap_concurrent_with_per_cpu_readers() {
     explore("munmap concurrent with per-CPU readers", 40, |locking| {

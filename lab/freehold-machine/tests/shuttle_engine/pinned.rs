@@ -1,6 +1,9 @@
-//! C-56: a page to which another task holds a reference, in addition to the page tables. A store copies the
-//! page unless the page is exclusive, so a reader of one process never sees stores that the other process
-//! makes after the fork.
+//! C-56: stores to a page to which another task holds a reference, in addition to the page tables.
+//!
+//! A transfer (`read_memory`) holds such a reference while it copies. A store copies the page unless the page
+//! is exclusive (`fault/cow.rs` in `freehold`), so a reader of one process never sees stores that the other
+//! process makes after the fork. Each scenario allows the values that the process itself stored, and fails on
+//! a value of the other process. Pins, which keep a page in its process, are tested in `pins.rs`.
 
 use crate::{
     explore::{explore, thread},
@@ -10,6 +13,7 @@ use crate::{
 use freehold::{remote::AccessMode, space::MapFlags};
 use freehold_machine::Process;
 
+/// Reads the first word of a page as another process does, with a transfer.
 fn transferred(process: &Process, number: u64) -> u64 {
     let mut bytes = [0; 8];
     assert_eq!(process.read_memory(page(number), &mut bytes, AccessMode::Plain), Ok(8));
@@ -30,8 +34,8 @@ fn c56_transfer_never_sees_stores_of_the_other_process() {
                     let seen = transferred(read, 0);
                     assert!([value(0), 2].contains(&seen), "{seen} is a store of the other process");
                 });
-                // The second store is made by the last process that maps the page, while the transfer may
-                // still hold it.
+                // The second store is made by the last process that maps the page. The transfer may still
+                // hold a reference to it.
                 scope.spawn(|| {
                     let mut cpu = scene.machine.cpu(0);
                     read.store(&mut cpu, page(0), 2u64).unwrap();
@@ -72,7 +76,7 @@ fn c56_transfer_concurrent_with_a_child_that_exits() {
     });
 }
 
-/// C-56 for a private page of a file: other users of the file must not see the stores either.
+/// C-56 for a private page of a file: a process that maps the file shared must not see the stores either.
 #[test]
 fn c56_private_copies_of_a_file_stay_private() {
     explore("private copies of a file's page concurrent with a transfer", 40, |locking| {

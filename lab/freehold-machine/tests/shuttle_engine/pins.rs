@@ -1,6 +1,10 @@
-//! Pages that are pinned without a lock, concurrent with calls that unmap, share or move them (C-56, C-57). A
-//! program and the holder of a pin see the same memory as long as the page is mapped. A pin keeps its frame
-//! allocated, whatever happens to the mapping.
+//! Pages that are pinned without a lock, concurrent with calls that unmap, share or move them (C-56, C-57).
+//!
+//! The engine's side is `remote/pin.rs` in `freehold`. Two rules decide. A program and the holder of a pin
+//! see the same memory as long as the page is mapped; `assert_one` checks this rule after a scenario. A pin
+//! keeps its frame allocated, whatever happens to the mapping. A scenario pins page 0 in one thread (`fast`,
+//! or `fast_only` for the path that takes no lock) and makes the other calls in others. `pinned.rs` tests
+//! references that are no pins.
 
 use crate::{
     explore::{CHECKED, explore, thread},
@@ -18,26 +22,30 @@ use freehold_machine::{Machine, Process};
 const WRITE: PinFlags = PinFlags::WRITE;
 const READ: PinFlags = PinFlags::empty();
 
-/// Pins a page, as a task that runs the process. Returns `None` if the fast path cannot pin the page.
+/// Pins a page with the path that takes no lock, on a CPU that runs the process. Returns `None` if this path
+/// cannot pin the page.
 fn fast_only(process: &Process, cpu: &mut Vcpu, number: u64, flags: PinFlags) -> Option<Pins<Machine>> {
     cpu.run(process.mmu());
     let pins = cpu.call(|| process.pin_user_pages_fast_only(page(number), 1, flags)).unwrap();
     (!pins.is_empty()).then_some(pins)
 }
 
+/// Pins a page on a CPU that runs the process. If the path without a lock fails, the call takes locks and
+/// faults the page in.
 fn fast(process: &Process, cpu: &mut Vcpu, number: u64, flags: PinFlags) -> Result<Pins<Machine>, PinError> {
     cpu.run(process.mmu());
     cpu.call(|| process.pin_user_pages_fast(page(number), 1, flags))
 }
 
+/// Returns the first word of the pinned page.
 fn word(pins: &Pins<Machine>) -> u64 {
     let mut bytes = [0; 8];
     pins.read(0, &mut bytes).unwrap();
     u64::from_le_bytes(bytes)
 }
 
-/// Checks that program and pin use the same page: each sees the stores of the other, and the child sees
-/// neither.
+/// Checks that the program and the pin use the same page: each sees the stores of the other. Checks that the
+/// child does not see these stores: it finds one of the values `childs`.
 fn assert_one(scene: &Scene, pins: &Pins<Machine>, number: u64, child: &Process, childs: &[u64]) {
     let mut cpu = scene.machine.cpu(3);
     assert_eq!(scene.process.frame_at(page(number)), Some(pins.frames()[0]));
@@ -70,7 +78,7 @@ fn c57_fast_pin_concurrent_with_fork() {
             });
             let (child, pins) = (child.unwrap(), pins.unwrap());
             {
-                // C-21: all pages of the child, including the copied page, have their contents of one moment.
+                // C-21: the child has the contents of all pages, including the copied one, at one moment.
                 let mut cpu = scene.machine.cpu(2);
                 let [first, second] = [0, 1].map(|n| child.load::<u64>(&mut cpu, page(n)).unwrap());
                 assert!(second != 6 || first == 5, "the child has the second store but not the first");
@@ -83,7 +91,7 @@ fn c57_fast_pin_concurrent_with_fork() {
     }
 }
 
-/// The migration entry of a page must not carry a pinned page into the child.
+/// If fork copies a migration entry, the child must not get a page that is pinned in the parent.
 #[test]
 fn c57_fast_pin_concurrent_with_fork_and_migration() {
     explore("a pin concurrent with fork and migration", 120, |locking| {
@@ -106,8 +114,9 @@ fn c57_fast_pin_concurrent_with_fork_and_migration() {
     });
 }
 
-/// C-56: the last other process that shares a page stores or exits while the page is pinned for reading. The
-/// page is either copied or exclusive.
+/// C-56: two processes share the page with the first process; one stores and one exits while the first
+/// process pins the page for reading. The pinned page is exclusive, either as a copy or because no process
+/// shares it any more.
 #[test]
 fn c56_read_pin_of_a_shared_page_gets_an_exclusive_page() {
     explore("a pin of a shared page concurrent with stores and an exit", 60, |locking| {
@@ -130,8 +139,8 @@ fn c56_read_pin_of_a_shared_page_gets_an_exclusive_page() {
     });
 }
 
-/// Two read pins of one page run concurrently with a store. In the end both pins and the program use one
-/// page.
+/// Two threads pin one page for reading, while another thread stores to it. Afterwards both pins and the
+/// program use one page.
 #[test]
 fn concurrent_pins_and_a_store_share_one_page() {
     explore("two pins of a shared page concurrent with a store", 60, |locking| {
@@ -154,7 +163,8 @@ fn concurrent_pins_and_a_store_share_one_page() {
     });
 }
 
-/// The page tables that the lock-free walk uses are freed with all their pages, and others are installed.
+/// While the lock-free walk runs, its page tables are freed with all their pages, and new tables are
+/// installed.
 #[test]
 fn fast_pin_concurrent_with_munmap_of_whole_tables() {
     explore("a fast pin concurrent with munmap and another mapping", 120, |locking| {
@@ -184,7 +194,7 @@ fn fast_pin_concurrent_with_munmap_of_whole_tables() {
     });
 }
 
-/// Page tables move to another address. A pinned page is one that was mapped at the given address.
+/// Page tables move to another address. A pin gets only a page that was mapped at the address of the pin.
 #[test]
 fn fast_pin_concurrent_with_a_move_of_whole_tables() {
     explore("a fast pin concurrent with mremap of whole tables", 80, |locking| {
@@ -217,7 +227,7 @@ fn fast_pin_concurrent_with_a_move_of_whole_tables() {
     });
 }
 
-/// DONTNEED and mprotect: a pinned page was present, and a page pinned for writing was writable.
+/// A page is pinned only if it was present, and pinned for writing only if it was writable.
 #[test]
 fn fast_pin_concurrent_with_dontneed_and_mprotect() {
     explore("a pin concurrent with DONTNEED and mprotect", 60, |locking| {
@@ -240,7 +250,7 @@ fn fast_pin_concurrent_with_dontneed_and_mprotect() {
     });
 }
 
-/// A page of a file is pinned while the file is truncated. The file gets another page when it grows again.
+/// A page of a file is pinned while the file is truncated. When the file grows again, it gets another page.
 #[test]
 fn fast_pin_concurrent_with_truncation() {
     explore("a pin of a file's page concurrent with truncation", 100, |locking| {
@@ -271,10 +281,11 @@ fn fast_pin_concurrent_with_truncation() {
     });
 }
 
-/// A soft offline or a memory failure of the page runs concurrently with a pin.
+/// A soft offline of the page runs concurrently with a pin. Either the page moves before it is pinned, or the
+/// soft offline fails.
 #[test]
-fn fast_pin_concurrent_with_soft_offline_and_failure() {
-    explore("a pin concurrent with soft offline and a memory failure", 80, |locking| {
+fn fast_pin_concurrent_with_soft_offline() {
+    explore("a pin concurrent with soft offline", 80, |locking| {
         let scene = Scene::new(locking);
         scene.fill(0..1);
         let (mut pins, mut moved) = (None, None);

@@ -1,6 +1,10 @@
-//! Probes are added and removed concurrently with calls that map the text. Every process sees the breakpoint
-//! after the probe was added, and no process sees the breakpoint after the probe was removed. The file never
-//! contains the breakpoint, and no store is lost.
+//! Probes (breakpoints in the pages of a file) are added and removed concurrently with calls on processes
+//! that map the file as text.
+//!
+//! The engine's side is `uprobe/`. Every process sees the breakpoint after the probe was added, and no
+//! process sees it after the probe was removed; `assert_shows` checks both, and that `probe_at` finds the
+//! probe. The file itself never contains the breakpoint (`end` checks that), and no store to a process's
+//! private copy is lost. Forced stores are those of a debugger.
 
 use crate::{
     explore::{explore, thread},
@@ -16,20 +20,23 @@ use freehold::{
 use freehold_machine::Process;
 
 const RX: Prot = Prot::READ.union(Prot::EXEC);
+/// The breakpoint instruction of x86-64.
 const TRAP: u8 = 0xcc;
 /// Offset of the probe, in page 1 of the file. The file contains zeroes.
 const PLACE: u64 = PAGE + 40;
 
-/// Maps the file at page 0, as text.
+/// Maps the file privately at page 0. Without the right to write, the mapping is text.
 fn map_text(process: &Process, file: &Opened, prot: Prot) {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED;
     assert_eq!(process.mmap(page(0), 2 * PAGE, prot, flags, Some(file), 0), Ok(page(0)));
 }
 
+/// Adds a probe at [`PLACE`].
 fn add(file: &Opened) {
     file.mapping().add_probe(PLACE, &[TRAP]).unwrap();
 }
 
+/// Removes the probe at [`PLACE`].
 fn remove(file: &Opened) {
     file.mapping().remove_probe(PLACE).unwrap();
 }
@@ -39,16 +46,19 @@ fn look(process: &Process, cpu: &mut Vcpu, start: u64) -> u8 {
     process.load(cpu, page(start) + PLACE).unwrap()
 }
 
+/// Returns true if the process has a probe there, for a mapping of the file that starts at page `start`.
 fn is_known(process: &Process, start: u64) -> bool {
     process.probe_at(page(start) + PLACE).is_some()
 }
 
+/// Checks that the process has the breakpoint and knows the probe if `shown` is true, and otherwise neither.
 #[track_caller]
 fn assert_shows(process: &Process, cpu: &mut Vcpu, start: u64, shown: bool) {
     assert_eq!((look(process, cpu, start) == TRAP, is_known(process, start)), (shown, shown));
     process.check();
 }
 
+/// Ends a scenario. Checks that the file has no breakpoint and that nothing leaked.
 #[track_caller]
 fn end(scene: Scene, file: Opened) {
     let mut byte = [1];
@@ -67,13 +77,13 @@ fn probe_added_during_faults_fork_and_munmap() {
         let (file, other) = (file(&scene), scene.another());
         map_text(&scene.process, &file, RX);
         map_text(&other, &file, RX);
-        // A private page to copy, so that fork also copies the entry of the probed page.
+        // This private page makes fork copy entries, including the entry of the probed page.
         scene.process.write_memory(page(0), &[7], AccessMode::Forced).unwrap();
         look(&scene.process, &mut scene.machine.cpu(OLD), 0);
         let child = thread::scope(|scope| {
             scope.spawn(|| {
                 add(&file);
-                // From here on every CPU finds the breakpoint, whatever its TLB had cached.
+                // From here on every CPU finds the breakpoint, even one whose TLB had cached the page.
                 assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), TRAP);
             });
             scope.spawn(|| {
@@ -168,8 +178,8 @@ fn probe_removed_during_fork_and_faults() {
                 assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), 0);
             });
             scope.spawn(|| {
-                // C-2, C-56: the store goes to the current private copy, and is not lost with a discarded
-                // one.
+                // C-2, C-56: the store goes to the current private copy. It is not lost with a copy that is
+                // discarded.
                 let at = page(0) + PLACE + 8;
                 assert_eq!(scene.process.write_memory(at, &[5], AccessMode::Forced), Ok(1));
                 assert_eq!(scene.process.load(&mut scene.machine.cpu(1), at), Ok(5u8));
@@ -217,7 +227,8 @@ fn store_during_mprotect_into_a_probe_copy_is_kept() {
         add(&file);
         look(&scene.process, &mut scene.machine.cpu(OLD), 0);
         scene.process.mprotect(page(1), PAGE, RW).unwrap();
-        // The copy looks like one that a fault made, and this CPU has a writable translation of it.
+        // The copy has the same contents as a copy without a store, and this CPU has a writable translation
+        // of it.
         let mut cpu = scene.machine.cpu(1);
         scene.process.store(&mut cpu, page(1), 0u8).unwrap();
         let stored = thread::scope(|scope| {
@@ -282,8 +293,8 @@ fn c68_mremap_concurrent_with_probe_changes() {
         thread::scope(|scope| {
             scope.spawn(|| add(&file));
             scope.spawn(|| {
-                // The page moves, moves back, and the mapping grows over it. The page is present exactly
-                // once.
+                // In the parent, the page moves and moves back. In the child, the mapping shrinks and grows
+                // again. Afterwards each has the page exactly once.
                 let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
                 scene.process.mremap(page(1), PAGE, PAGE, flags, page(5)).unwrap();
                 scene.process.mremap(page(5), PAGE, PAGE, flags, page(1)).unwrap();
@@ -332,7 +343,7 @@ fn truncation_concurrent_with_a_probe() {
         assert_eq!(scene.process.rss().anon, 0);
         file.mapping().truncate(2 * PAGE).unwrap();
         let mut cpu = scene.machine.cpu(2);
-        // The file contains zeroes again, as it did when the probe was added.
+        // The grown file contains zeroes again, so the probe takes effect again if it was added.
         assert_shows(&scene.process, &mut cpu, 0, added);
         drop(cpu);
         end(scene, file);

@@ -1,6 +1,11 @@
 //! Range writers (`docs/guide/ranges.md`): every pair of changes on adjacent, overlapping and separate
-//! ranges, concurrent with faults, fork, exit, truncation and migration, with both values of [`Write`].
-//! Errors are those of some moment, an access finds a value that was stored at some time, and nothing leaks.
+//! ranges, concurrent with faults, fork, exit, truncation and migration.
+//!
+//! The engine's side is `space/claim.rs`, `space/range_writer.rs` and `call/`. [`DESIGNS`] has all values of
+//! [`Write`]. A pair of changes is two threads that call `change`; a third calls `beside`. An error is
+//! allowed if some moment explains it, an access finds a value that was stored at some time (`legal`), and
+//! nothing leaks. To cover another call, add a variant to [`Change`] and to [`CHANGES`]. `linear.rs` compares
+//! results with a sequential order.
 
 use crate::{
     explore::{CHECKED, explore_in, explore_until, seed, thread},
@@ -20,7 +25,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// Designs to test: range writers with each kind of munmap and two kinds of faults, and the exclusive writer
+/// Designs to test: range writers with three kinds of munmap and two kinds of faults, and exclusive writers
 /// only.
 pub const DESIGNS: [Locking; 6] = {
     let [exclusive, sectioned, downgraded, .., only, ranges] = Locking::ALL;
@@ -34,11 +39,13 @@ pub const DESIGNS: [Locking; 6] = {
     ]
 };
 
-/// Number of pages of the scene: one VMA of memory, whose first half is filled. A file replaces two of the
-/// pages.
+/// Number of pages of the scene: one VMA of anonymous memory, whose first half is filled. A file replaces two
+/// of the pages, from page [`FILE`] on.
 const PAGES: u64 = 12;
+/// First of the two pages that map a file.
 const FILE: u64 = 3;
 
+/// A change of VMAs that a range writer makes; `change` performs it.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     MapAnywhere,
@@ -56,6 +63,7 @@ enum Change {
     Fork,
 }
 
+/// All changes.
 const CHANGES: [Change; 13] = {
     use Change::*;
     [
@@ -75,7 +83,8 @@ const CHANGES: [Change; 13] = {
     ]
 };
 
-/// First pages of the two ranges of three pages each: adjacent, overlapping, separate.
+/// First pages of the two ranges that a pair of changes gets. Each range has three pages. The ranges are
+/// adjacent, overlapping or separate.
 const PLACES: [[u64; 2]; 3] = [[1, 4], [1, 3], [1, 7]];
 
 /// Operation that runs concurrently with the two changes.
@@ -90,8 +99,8 @@ enum Beside {
 
 const BESIDE: [Beside; 5] = [Beside::Faults, Beside::Fork, Beside::Exit, Beside::Truncate, Beside::Migrate];
 
-/// Makes a change on the three pages from `at` on, on a CPU that no other thread uses. An error is allowed if
-/// a page is unmapped at that moment. Returns the child, if the change is a fork.
+/// Makes a change in the three pages from `at` on, on a CPU that no other thread uses. Panics on an error
+/// that an unmapped page does not explain. Returns the child if the change is a fork.
 fn change(scene: &Scene, cpu: usize, change: Change, at: u64) -> Option<Process> {
     let process = &scene.process;
     let mut cpu = scene.machine.cpu(cpu);
@@ -169,6 +178,7 @@ fn legal(found: Result<u64, FaultError>) {
     }
 }
 
+/// Runs the third operation of a scenario. Returns the child if the operation is a fork.
 fn beside(scene: &Scene, cpu: usize, file: &files::Opened, beside: Beside) -> Option<Process> {
     let process = &scene.process;
     let mut cpu = scene.machine.cpu(cpu);
@@ -190,7 +200,7 @@ fn beside(scene: &Scene, cpu: usize, file: &files::Opened, beside: Beside) -> Op
         Beside::Truncate => {
             file.mapping().truncate(PAGE).unwrap();
             let found = process.load::<u64>(&mut cpu, page(FILE + 1));
-            // Another mapping may be there by now.
+            // Another thread may have replaced the mapping since.
             legal(found);
         }
         Beside::Migrate => {
@@ -244,8 +254,8 @@ fn every_pair_of_concurrent_changes() {
     });
 }
 
-/// Makes two threads map and unmap a page each, at addresses that mmap chooses. Both threads are range
-/// writers.
+/// Makes two threads map and unmap a page each, at addresses that mmap chooses. If `touch` is true, the
+/// threads also access the pages. Both threads are range writers if the design has them.
 fn map_and_unmap(name: &str, touch: bool) {
     explore_in(&DESIGNS, name, 100, move |locking| {
         let scene = Scene::new(locking);
@@ -290,7 +300,7 @@ fn threads_map_touch_and_unmap_a_page_concurrently() {
     map_and_unmap("two threads map, touch and unmap a page", true);
 }
 
-/// Two tasks grow the heap while another one maps a page in the range that it grows into.
+/// Two tasks grow the heap, while another task maps a page in the range into which the heap grows.
 #[test]
 fn heap_growth_concurrent_with_a_mapping_in_its_way() {
     explore_in(&DESIGNS, "heap growth concurrent with a mapping", 100, move |locking| {
@@ -320,8 +330,8 @@ fn heap_growth_concurrent_with_a_mapping_in_its_way() {
     });
 }
 
-/// Two mappings get their first pages while a third one merges with them, or while a change of protection
-/// merges them. The reverse map finds all their pages afterwards.
+/// Two mappings get their first pages while a new mapping between them merges with both, or while mprotect
+/// merges all three. The reverse map finds all their pages afterwards.
 #[test]
 fn merges_concurrent_with_first_faults() {
     explore_in(&DESIGNS, "merges concurrent with first faults", 100, move |locking| {

@@ -1,8 +1,9 @@
 //! C-20: a VMA with the largest number of readers that its count can hold.
 //!
-//! The bug in Linux: a lookup without locks gained a second way to fail, and its caller used the returned
-//! error as a VMA. With the count at its limit, every task must use the mmap lock, and no reader may be lost
-//! from the count. In the builds for checkers, the limit is two readers.
+//! The bug in Linux: the lookup of a VMA without locks got a second way to fail, and its caller used the
+//! returned error as a VMA. With the count at its limit, every task must use the mmap lock instead of the VMA
+//! lock, and no reader may be lost from the count. In the builds for checkers the limit is two readers, so
+//! the two VMAs that the scenario holds reach it. Without a checker, the scenario runs below the limit.
 
 use crate::{
     explore::{CHECKED, explore, thread},
@@ -33,10 +34,11 @@ fn c20_vma_at_its_reader_limit_falls_back_to_the_mmap_lock() {
                 assert_eq!(lines, [(page(0), page(4))]);
             });
         });
-        // A rwsem as the VMA lock counts further than a test can reach.
+        // If the VMA lock is a rwsem, its count has no limit that a test can reach.
         let counted = CHECKED && locking.fault != FaultLock::VmaRwsem;
         assert!(!counted || climbed() > before, "the limit was not reached");
-        // Readers that wait for a free count get one, and a writer that waits for all readers gets the lock.
+        // When the readers leave, a reader that waits for room in the count gets the lock, and a writer that
+        // waits for all readers gets the lock.
         thread::scope(|scope| {
             scope.spawn(|| drop(find()));
             scope.spawn(|| process.mprotect(page(0), PAGE, R).unwrap());

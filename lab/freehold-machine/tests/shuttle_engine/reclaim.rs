@@ -1,6 +1,11 @@
 //! Page tables that DONTNEED frees, concurrent with faults, other discards, reverse map walks, pins, pagers,
-//! and changes of the VMA. No entry is installed in a freed table, and a store after the last discard is
-//! kept.
+//! and changes of the VMA.
+//!
+//! DONTNEED of a whole table's range frees the table at once (`discard_with_tables` in `freehold-vmspace`),
+//! while other tasks may still find it. No entry is installed in a freed table, and a store after the last
+//! discard is kept. Each scenario discards the first table (`discard`) in one thread. A page then holds 0 or
+//! the last value stored to it; `assert_page` checks that. The machine's oracles detect uses of a freed
+//! table.
 
 use crate::{
     explore::{explore, thread},
@@ -18,16 +23,18 @@ use freehold::{
 use freehold_machine::Process;
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Discards the pages of the first table.
+/// Discards the pages of the first table, and so the table itself.
 fn discard(process: &Process) {
     process.madvise(page(0), TABLE * PAGE, Advice::DontNeed).unwrap();
 }
 
-/// Returns a scene with memory under two tables. Two pages of the first table contain 1000 plus their number.
+/// Returns a scene with anonymous memory under two tables. Two pages of the first table contain 1000 plus
+/// their number.
 fn filled(locking: Locking) -> Scene {
     filled_as(Scene::new(locking), ANON)
 }
 
+/// Maps memory under two tables, and stores to two pages of the first table 1000 plus their number.
 fn filled_as(scene: Scene, flags: MapFlags) -> Scene {
     map(&scene.process, 0..2 * TABLE, flags);
     let mut cpu = scene.machine.cpu(OLD);
@@ -91,8 +98,8 @@ fn concurrent_reclaims_of_one_table() {
     });
 }
 
-/// A huge page is installed in place of the table. A store that was about to use the table finds the huge
-/// page.
+/// A huge page is installed in place of the freed table. A store that was about to use the table finds the
+/// huge page.
 #[test]
 fn huge_page_replaces_a_reclaimed_table() {
     explore("DONTNEED of a split huge page concurrent with stores", 15, |locking| {
@@ -179,7 +186,7 @@ fn table_reclaim_concurrent_with_a_vma_split() {
                 assert_page(&scene, &mut scene.machine.cpu(1), 300, 1300);
             });
             scope.spawn(|| {
-                // The neighbouring table under the upper table.
+                // This page is under the other table.
                 put(&scene.process, &mut scene.machine.cpu(2), TABLE, 7);
                 unmap(&scene.process, TABLE..2 * TABLE);
             });

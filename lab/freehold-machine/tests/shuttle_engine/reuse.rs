@@ -1,5 +1,10 @@
-//! VMAs that another address space reuses while a task looks them up in the space that they left (C-19,
-//! C-22).
+//! VMAs that are reused, also in another address space, while a task still looks them up at their old place
+//! (C-19, C-22).
+//!
+//! The slab (`vma/slab/`) hands out a freed VMA at once, because its memory is type-stable. A lookup without
+//! a lock can therefore reach a VMA that has a new life, and must notice it (`space/vma_lock.rs`). Each
+//! scenario maps and unmaps in one thread so that VMAs are reused, and looks up or accesses memory in others.
+//! A lookup must find a VMA of its own space with the properties of its address, or none.
 
 use crate::{
     explore::{explore, thread},
@@ -16,7 +21,7 @@ fn c19_lookup_never_returns_a_vma_of_another_space() {
         let spaces = [(&scene.process, 1), (&other, 2)];
         thread::scope(|scope| {
             scope.spawn(|| {
-                // The slab hands out a VMA that one space frees to the other space next.
+                // The slab gives a VMA that one space has freed to the other space next.
                 let mut cpu = scene.machine.cpu(4);
                 for _ in 0..2 {
                     for (space, mark) in spaces {
@@ -81,7 +86,7 @@ fn c19_lookup_notices_a_reused_vma() {
 fn c22_lookup_finds_a_complete_vma_or_none() {
     explore("lookups concurrent with VMAs reused at another address", 100, |locking| {
         let scene = Scene::new(locking);
-        // Read-only at one address and writable at the other. A lookup never sees a mixture.
+        // The page is read-only at one address and writable at the other. A lookup never sees a mixture.
         let place = |number: u64| (page(2 * number), if number == 0 { R } else { RW });
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -139,6 +144,7 @@ fn c22_lookups_survive_freed_vma_memory() {
     });
 }
 
+/// Looks up the VMA at `at`. Checks that a VMA found there is one page long and has the expected protection.
 fn check_place(process: &Process, at: u64, writable: bool) {
     if let Some(vma) = process.find_vma(at) {
         assert_eq!(vma.range(), at..at + PAGE);

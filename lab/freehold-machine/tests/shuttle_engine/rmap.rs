@@ -1,5 +1,10 @@
-//! Pages that migrate while programs use them: no task reads a stale copy, no store is lost, and no entry is
-//! missed.
+//! Anonymous pages that migrate while programs use, fork, move and unmap them.
+//!
+//! The engine's side is `rmap/migrate.rs` and `rmap/walk.rs`. No task reads a stale copy, no store is lost,
+//! and no walk misses an entry. A walk that missed an entry would report `MigrateError::NoPage`, or leave a
+//! marker of the migration behind. Several scenarios therefore require that `migrate` succeeds, and count the
+//! entries of the new frame with `entries_of`. Pages of files are in `file_moves.rs`, failing pages in
+//! `failure.rs`.
 
 use crate::{
     explore::{explore, thread},
@@ -9,7 +14,8 @@ use freehold::{call::RemapFlags, rmap::MigrateError};
 use freehold_machine::Process;
 use std::ops::Range;
 
-/// Migrates the page at `number`, if there is one. Another task may use the page, or may have unmapped it.
+/// Migrates the page at `number` if it is present. Allows the migration to fail because another task uses the
+/// page or has unmapped it.
 fn migrate(scene: &Scene, process: &Process, number: u64) {
     if let Some(pfn) = process.frame_at(page(number)) {
         match scene.engine.migrate(pfn) {
@@ -20,10 +26,12 @@ fn migrate(scene: &Scene, process: &Process, number: u64) {
     }
 }
 
+/// Loads the first word of a mapped page.
 fn look(process: &Process, cpu: &mut Vcpu, number: u64) -> u64 {
     process.load(cpu, page(number)).unwrap()
 }
 
+/// Ends a scenario. Checks that nothing leaked.
 fn end(scene: Scene) {
     scene.process.check();
     unmap(&scene.process, 0..8);
@@ -160,8 +168,9 @@ fn splits_and_merges_hide_no_page_from_a_walk() {
     });
 }
 
-/// Moves pages by mremap while another task migrates one of them. The only reference is the one entry, so a
-/// walk that missed the entry would report that there is no page.
+/// Moves the pages `from` to each page number in `to` by mremap, while another task migrates page `fill`.
+/// That page has only one reference, its entry, so a walk that missed the entry would report that there is no
+/// page.
 fn move_beside_migration(name: &str, share: usize, fill: u64, from: Range<u64>, to: &'static [u64]) {
     explore(name, share, move |locking| {
         let scene = Scene::new(locking);
@@ -188,8 +197,8 @@ fn move_beside_migration(name: &str, share: usize, fill: u64, from: Range<u64>, 
                 // of them.
                 assert_ne!(scene.engine.entries_of(new), 0);
             });
-            // Stores through the cached translation. The machine detects a store to a frame with another
-            // owner.
+            // Stores through translations that become stale. The machine detects a store to a frame that has
+            // a new owner.
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(1);
                 let offset = fill - from.start;
@@ -229,8 +238,8 @@ fn c40_walk_finds_entries_in_moving_tables() {
 fn c39_walk_finds_a_page_that_moves_into_the_preceding_vma() {
     explore("mremap that merges with the preceding VMA, concurrent with a migration", 50, |locking| {
         let scene = Scene::new(locking);
-        // One VMA of three pages, the middle of which was moved elsewhere. When the middle page moves back,
-        // it merges on both sides.
+        // The middle page of a VMA of three pages moves away. When the page moves back, its VMA merges with
+        // both neighbours.
         scene.fill(0..3);
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         let go = |from: u64, to: u64| scene.process.mremap(page(from), PAGE, PAGE, flags, page(to)).unwrap();

@@ -1,9 +1,10 @@
-//! The setting of the scenarios: a small machine, one engine, one or two processes, and pages that are
-//! numbered from a border between page tables.
+//! The setting of the scenarios: a small machine, an engine, and one or two processes with numbered pages.
 //!
-//! [`Scene`] owns the machine, the engine and the first process. A scenario fills pages with known values
-//! ([`value`]), runs threads on CPUs of the machine, and ends with [`Scene::end`], which checks the address
-//! space and that nothing leaked.
+//! [`Scene`] owns the machine, the engine and the first process; almost all files of this program use it.
+//! Pages 0 to 511 are under one page table. Page 512 is under another, and even under another table of the
+//! next level. A scenario fills pages with known values ([`value`]) and runs threads on the CPUs 0 to 4. It
+//! ends with [`Scene::end`], which checks the address space and that nothing leaked. CPU [`OLD`] stores the
+//! first values. Its TLB therefore has translations that the calls under test must flush.
 
 use freehold::{
     PAGE_SIZE,
@@ -17,6 +18,7 @@ use freehold_machine::{Cpu, Machine, MachineConfig, Process, nodes_for};
 use freehold_pagetable::X86_4;
 use std::ops::Range;
 
+/// Virtual CPU that a thread of a scenario runs on.
 pub type Vcpu = Cpu<X86_4>;
 
 pub const PAGE: u64 = PAGE_SIZE;
@@ -26,9 +28,10 @@ pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 pub const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
 /// Number of pages that one page table maps.
 pub const TABLE: u64 = 512;
-/// The CPU that sets up the scenes and has cached the first translations.
+/// CPU that sets up a scene. Its TLB still has the translations from before the calls under test.
 pub const OLD: usize = 5;
-/// Address of page 0: the start of a page table's span, which is the last one of a table of the next level.
+/// Address of page 0: the first address of a page table. This table is the last one of its table of the next
+/// level.
 const BASE: u64 = (64 << 30) - TABLE * PAGE;
 
 /// Returns the address of a page.
@@ -41,21 +44,22 @@ pub fn value(number: u64) -> u64 {
     1000 + number
 }
 
-/// The error of an access to an unmapped address.
+/// Returns the error of an access to an unmapped address.
 pub fn unmapped<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Maperr })
 }
 
-/// The error of an access that the mapping does not allow.
+/// Returns the error of an access that the mapping does not permit.
 pub fn denied<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Segv { addr, code: SegvCode::Accerr })
 }
 
-/// The error of an access beyond the end of a file.
+/// Returns the error of an access beyond the end of a file.
 pub fn beyond<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Bus { addr })
 }
 
+/// The machine, the engine and the first process of a scenario.
 pub struct Scene {
     /// The first process.
     pub process: Process,
@@ -67,17 +71,19 @@ pub struct Scene {
     locking: Locking,
 }
 
+/// Returns a configuration without transparent huge pages, with a stack gap of `stack_gap` pages.
 fn config(stack_gap: u64) -> Config {
     Config { stack_gap: stack_gap * PAGE, huge_pages: HugePages::Never, ..Config::default() }
 }
 
 impl Scene {
+    /// Returns a scene with 1 MiB of memory and without huge pages.
     pub fn new(locking: Locking) -> Self {
         // Stacks may grow directly up to the mapping below them.
         Self::gaps(locking, 0)
     }
 
-    /// Returns a scene with memory for a few huge pages, which are used wherever they fit.
+    /// Returns a scene with 10 MiB of memory, in which anonymous memory gets huge pages wherever they fit.
     pub fn huge(locking: Locking) -> Self {
         Self::with(locking, 10 << 20, Config { huge_pages: HugePages::Always, ..config(0) })
     }
@@ -94,6 +100,8 @@ impl Scene {
         scene
     }
 
+    /// Returns a scene with `bytes` bytes of memory. The tree of VMAs has the node width with which tests run
+    /// the design.
     fn with(locking: Locking, bytes: u64, config: Config) -> Self {
         let machine = Machine::new(MachineConfig::backed(bytes).tables(1 << 18).cpus(6)).unwrap();
         let config = Config { vma_nodes: nodes_for(locking), ..config };
@@ -141,13 +149,14 @@ impl Scene {
         self.assert_empty_but_tables(0);
     }
 
-    /// Checks that the address space is empty except for arena boundaries. Threads that mapped in arenas of
-    /// their own share a table, which their boundaries keep.
+    /// Checks that the address space is empty except for arena boundaries and one page table. The boundaries
+    /// of the arenas in which threads have mapped memory may keep that table.
     #[track_caller]
     pub fn assert_empty_but_fences(&self) {
         self.assert_empty_but_tables(1);
     }
 
+    /// Checks that the address space has no VMA and no page, and at most `most` page tables besides its root.
     #[track_caller]
     fn assert_empty_but_tables(&self, most: usize) {
         self.process.check();
@@ -168,6 +177,7 @@ impl Scene {
     }
 }
 
+/// Creates a process with the lock design of the scene.
 fn space(engine: &Counted<Engine<Machine>>, locking: Locking) -> Process {
     Process::new(engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap()
 }

@@ -1,5 +1,10 @@
-//! The end of System V segments (C-71): concurrently with the call that destroys a segment, other tasks
-//! attach it or are refused. No task attaches a destroyed segment.
+//! The end of System V segments (C-71): while one call destroys a segment, another task attaches it or is
+//! refused.
+//!
+//! The engine's side is `file/kinds/segment.rs` and `call/shm.rs`. A segment that is marked as removed is
+//! destroyed with its last attachment, and no task attaches a destroyed segment. The scenario accepts two
+//! results: the attach succeeds and the remapping too, or both fail. The sequential rules are tested in
+//! `engine/freehold/tests`, module `shm`.
 
 use crate::{
     explore::{explore, thread},
@@ -15,8 +20,8 @@ use freehold::{
 const PAGES: u64 = 2;
 const KEY: u32 = 7;
 
-/// remap_file_pages maps a removed segment again at its address, which destroys the segment. Another process
-/// attaches the segment concurrently.
+/// remap_file_pages unmaps the only attachment of a removed segment, which destroys the segment, and maps it
+/// again. Another process attaches the segment concurrently.
 #[test]
 fn c71_destroyed_segment_cannot_be_attached() {
     explore("remap_file_pages of a removed segment concurrent with shmat", 60, |locking| {

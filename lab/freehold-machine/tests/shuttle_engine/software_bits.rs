@@ -1,5 +1,10 @@
 //! Hardware that leaves accessed and dirty bits to software, with concurrent calls that clear the bits or
-//! remove the entry: a fault sets bits only in an entry that is still there and permits the access.
+//! remove the entry.
+//!
+//! The machine uses the format [`SoftwareBits`], so an access through an entry without the bit faults, and
+//! the engine sets the bit (`fault/present.rs`). The fault sets a bit only in an entry that is still there
+//! and permits the access. A bit in a wrong entry would show as a wrong value, or as a frame that leaks. The
+//! helpers of `scene.rs` use the other format, so this file builds its own machine.
 
 use crate::{
     explore::{explore, thread},
@@ -28,14 +33,14 @@ fn software_bits_are_set_only_in_the_current_entry() {
         thread::scope(|scope| {
             let (process, machine, engine) = (&process, &machine, &engine);
             scope.spawn(move || {
-                // CPU 0 still has the translation in its TLB.
+                // The TLB of CPU 0 still has a translation of the page.
                 let mut cpu = machine.cpu(3);
                 process.store(&mut cpu, page(0), 7u64).unwrap();
                 let found: u64 = process.load(&mut cpu, page(0)).unwrap();
                 assert!(found == 0 || found == 7, "{found}");
             });
             scope.spawn(move || {
-                // The frame may be free by now, or the lock of its VMAs contended.
+                // `referenced` fails if the frame is free by now, or if its rmap lock is contended.
                 let _ = engine.referenced(frame);
                 process.madvise(page(0), PAGE, Advice::DontNeed).unwrap();
             });

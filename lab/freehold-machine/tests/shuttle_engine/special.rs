@@ -1,5 +1,10 @@
 //! Mappings with hooks of the embedder: frames that are revoked concurrently with faults that request them,
-//! hooks that fail concurrently with other faults, and VMAs that are closed exactly once.
+//! hooks that fail concurrently with other faults, and VMAs that are closed exactly once (C-30, C-31).
+//!
+//! The engine's side is `file/kinds/special.rs`, `fault/special.rs` and `file/change/revoke.rs`. [`Board`] is
+//! a device whose two banks of frames replace each other. After `Handle::switch`, the old bank contains
+//! [`GONE`]; `look` fails if a task still reads it. The board counts VMAs that were opened and closed, and
+//! `end` requires that none is left.
 
 use crate::{
     explore::{explore, thread},
@@ -26,11 +31,11 @@ use std::sync::{
 
 const PAGES: u64 = 2;
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
-/// Contents of revoked frames.
+/// First word of each frame of the bank that is not in use.
 const GONE: u64 = u64::MAX;
 
-/// A device with two banks of memory, one of which is in use. No method waits, so the checker need not
-/// explore it.
+/// A device with two banks of memory, one of which is in use. The atomics are those of the standard library,
+/// so the checker does not switch threads at their accesses.
 struct Board {
     machine: Machine,
     frames: [Pfn; 2 * PAGES as usize],
@@ -40,16 +45,19 @@ struct Board {
     whole: bool,
     /// True if the next hook that returns a frame fails.
     fails: AtomicBool,
-    /// Number of VMAs.
+    /// Number of VMAs that were opened and not closed.
     open: AtomicU64,
 }
 
+/// The board as the driver of a file.
 #[derive(Clone)]
 struct Handle(Arc<Board>);
 
+/// The hooks of a mapping of the board.
 struct Mapped(Arc<Board>);
 
 impl Board {
+    /// Creates a board. Page `n` of the bank in use begins with `n` + 1.
     fn plugged(scene: &Scene, whole: bool) -> Handle {
         let mut frames = [Pfn::new(0); 2 * PAGES as usize];
         assert_eq!(
@@ -154,11 +162,12 @@ impl VmOps<Machine> for Mapped {
     }
 }
 
+/// Maps all pages of the board at page 0.
 fn map(process: &Process, file: &Opened) -> Result<u64, MmapError> {
     process.mmap(page(0), PAGES * PAGE, RW, SHARED, Some(file), 0)
 }
 
-/// Reads every page. A missing page must raise the expected error.
+/// Reads every page. A page must contain its number plus one, or raise SIGSEGV because it is unmapped.
 fn look(process: &Process, cpu: &mut Vcpu) {
     for number in 0..PAGES {
         match process.load::<u64>(cpu, page(number)) {
@@ -168,6 +177,7 @@ fn look(process: &Process, cpu: &mut Vcpu) {
     }
 }
 
+/// Ends a scenario. Checks that every VMA was closed and nothing leaked.
 fn end(scene: Scene, board: Handle) {
     scene.process.munmap(page(0), 64 * PAGE).unwrap();
     assert_eq!(board.0.open.load(SeqCst), 0);
@@ -175,6 +185,8 @@ fn end(scene: Scene, board: Handle) {
     scene.end();
 }
 
+/// Runs `name`: a switch of the bank, concurrent with faults and fork. If `whole` is true, mmap maps all
+/// frames at once, and is concurrent too.
 fn taken_back(name: &'static str, whole: bool) {
     explore(name, 60, move |locking| {
         let scene = Scene::new(locking);
@@ -217,8 +229,8 @@ fn revocation_concurrent_with_a_mapping_of_all_frames() {
     taken_back("revocation concurrent with a mapping of all frames, faults and fork", true);
 }
 
-/// A scenario with as few steps as possible, so that schedules reach the gap between the check of an answer
-/// and its entry.
+/// Has as few steps as possible, so that some schedules revoke the frames after the fault has checked the
+/// answer of the hook and before it installs the entry.
 #[test]
 fn revocation_concurrent_with_one_fault() {
     explore("revocation concurrent with one fault", 100, |locking| {
@@ -241,7 +253,7 @@ fn revocation_concurrent_with_one_fault() {
     });
 }
 
-/// C-31: a hook fails for one thread. The other thread gets the page, and the failure leaves nothing behind.
+/// C-31: the fault hook fails for one thread. The other thread gets the page, and a later access too.
 #[test]
 fn c31_failed_hook_does_not_affect_a_concurrent_fault() {
     explore("a failed fault hook concurrent with another fault", 40, |locking| {
@@ -267,7 +279,8 @@ fn c31_failed_hook_does_not_affect_a_concurrent_fault() {
     });
 }
 
-/// C-31 a: an mmap hook fails half-way, over a mapping that is in use. That mapping stays.
+/// C-31 a: an mmap hook fails after it has mapped a page. The mapping that the call would have replaced
+/// stays.
 #[test]
 fn c31_failed_mmap_hook_keeps_the_old_mapping() {
     explore("a failed mmap hook concurrent with stores", 40, |locking| {
@@ -295,11 +308,11 @@ fn c31_failed_mmap_hook_keeps_the_old_mapping() {
     });
 }
 
-/// C-30, C-31: a munmap of a part, a fork, and a mapping over the rest run concurrently. Each VMA is closed
+/// C-30, C-31: a munmap of a part, a fork, and a mapping over all pages run concurrently. Each VMA is closed
 /// once, and the board is freed once.
 #[test]
 fn c30_c31_each_vma_is_closed_once() {
-    explore("munmap concurrent with fork and a mapping over the rest", 60, |locking| {
+    explore("munmap concurrent with fork and a mapping over all pages", 60, |locking| {
         let scene = Scene::new(locking);
         let board = Board::plugged(&scene, true);
         let file = board.file(&scene);

@@ -1,5 +1,9 @@
-//! Lookups of VMAs without a lock, or with one VMA lock. Each lookup sees the state of one moment (C-70), and
-//! none finds a gap that never existed.
+//! Lookups of VMAs without a lock, or with one VMA lock, concurrent with changes of the VMAs (C-70).
+//!
+//! The engine's side is `space/speculate.rs`, `space/vma_lock.rs`, `report/query.rs` and `report/maps.rs`. A
+//! lookup without a lock sees the state of one moment: it never combines fields from before and after a
+//! change. Queries and the lines of maps, which look up one VMA after another, never show a gap that did not
+//! exist. Lookups that meet a reused VMA are in `reuse.rs`.
 
 use crate::{
     explore::{explore, thread},
@@ -23,7 +27,8 @@ fn c70_lock_free_lookup_sees_one_moment() {
         map(process, 0..2, ANON);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // Another VMA at the same address, perhaps in the same memory; then one that is split.
+                // First another VMA replaces a part of the first one at the same address, perhaps in the
+                // memory of a freed VMA. Then the rest changes its protection and is unmapped.
                 process
                     .mmap(page(0), PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), PAGE)
                     .unwrap();
@@ -52,7 +57,7 @@ fn c70_lock_free_lookup_sees_one_moment() {
     });
 }
 
-/// The file is freed while a task searches for a probe in it.
+/// A file is unmapped and freed while a task searches for a probe in it.
 #[test]
 fn probe_lookup_concurrent_with_the_end_of_its_file() {
     explore("a probe lookup concurrent with the end of its file", 100, |locking| {
@@ -86,7 +91,7 @@ fn probe_lookup_concurrent_with_the_end_of_its_file() {
     });
 }
 
-/// One task splits and merges a VMA repeatedly. Every query finds the whole VMA or one of its parts.
+/// One task splits and merges a VMA. Every query finds the whole VMA or one of its parts.
 #[test]
 fn c70_query_always_finds_an_existing_mapping() {
     explore("queries concurrent with a VMA that is split and merged", 100, |locking| {

@@ -1,9 +1,10 @@
-//! Stack growth concurrent with munmap and lookups (C-1, C-3).
+//! Growing and moving stacks concurrent with munmap, lookups, migrations and new mappings (C-1, C-3, C-40,
+//! C-67).
 //!
-//! A fault below a stack grows its VMA, and so changes the tree without a system call. The scenarios run
-//! growth concurrently with a munmap of the gap or of the stack, with lookups of a neighbour, with the move
-//! of a stack by exec, and with a mapping below. Afterwards the stack must have all its pages, and no other
-//! page may have been removed or replaced.
+//! A fault below a stack grows its VMA, and so changes the tree without a system call (`fault/stack.rs` in
+//! `freehold`). The scenarios run growth concurrently with a munmap of the range below or of the stack
+//! itself, with lookups, and with a mapping below. One moves a stack as exec does (`call/stack_move.rs`).
+//! Afterwards the stack must have all its pages, and no other page may have been removed or replaced.
 
 use crate::{
     explore::{explore, thread},
@@ -13,7 +14,7 @@ use freehold::space::MapFlags;
 
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN);
 
-/// Maps a stack of one page, and stores a value to it.
+/// Maps a stack of one page, and stores the [`value`] of the page to it.
 fn stack(scene: &Scene, number: u64) {
     map(&scene.process, number..number + 1, STACK);
     scene.process.store(&mut scene.machine.cpu(4), page(number), value(number)).unwrap();
@@ -31,7 +32,7 @@ fn c03_growth_into_a_range_being_unmapped() {
             let (scene, mut old) = (&scene, old);
             scope.spawn(move || {
                 let mut cpu = scene.machine.cpu(3);
-                // The old page may be visible until the munmap has completed. A page of zeroes belongs to the
+                // The old page may be visible until the munmap is complete. A page of zeroes belongs to the
                 // grown stack, and must stay mapped.
                 loop {
                     match scene.process.load(&mut cpu, page(6)) {
@@ -110,8 +111,8 @@ fn c01_growth_concurrent_with_munmap_of_the_stack() {
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(0);
                 for number in [7, 5, 7] {
-                    // The stack has grown or is unmapped. If it grew below the unmapped range, the new part
-                    // stays.
+                    // The store fails if the stack is unmapped. If the stack has grown below the range of the
+                    // munmap, the part below stays mapped.
                     let stored = scene.process.store(&mut cpu, page(number), number);
                     assert!(stored.is_ok() || stored == unmapped(page(number)), "{stored:?}");
                 }
@@ -124,8 +125,8 @@ fn c01_growth_concurrent_with_munmap_of_the_stack() {
     });
 }
 
-/// exec moves a stack over a part of itself while its pages are migrated. Both operations find each page at
-/// every moment.
+/// exec moves a stack over a part of itself while its pages are migrated. The migrations and the loads find
+/// each page at every moment.
 #[test]
 fn c40_stack_move_concurrent_with_migration() {
     explore("a stack move concurrent with migrations of its pages", 120, |locking| {
@@ -169,7 +170,8 @@ fn c67_growth_concurrent_with_a_mapping_below() {
         let (at, gap) = (20, 6);
         let scene = Scene::gaps(locking, gap);
         stack(&scene, at);
-        // The hint keeps the gap to the current start of the stack, but not to the start after the growth.
+        // A mapping at the hint leaves the stack gap free below the current start of the stack, but not below
+        // its start after the growth.
         let (to, hint) = (at - 4, at - gap - 2);
         let (grown, mapped) = thread::scope(|scope| {
             let grown = scope.spawn(|| scene.process.store(&mut scene.machine.cpu(0), page(to), 1u64));

@@ -1,6 +1,11 @@
-//! userfaultfd: no wakeup is lost, no task waits for an event that cannot occur, and the calls of the pager
-//! are correct concurrently with all other calls (C-25, C-48, C-50, C-53, C-54). The checker reports a task
-//! that is never woken as a deadlock.
+//! userfaultfd: faults that wait for a pager, and the pager's calls, concurrent with all other calls (C-25,
+//! C-48, C-50, C-53, C-54).
+//!
+//! The engine's side is `uffd/`. No wakeup is lost: the checker reports a task that is never woken as a
+//! deadlock, so the scenarios need no timeouts. No task waits for an event that cannot occur, and the calls
+//! of the pager have an allowed result. Scenarios with waiting faults run the pager, [`serve`], in a thread
+//! of its own. Scenarios about the calls alone use the feature SIGBUS, with which a fault fails instead of
+//! waiting. Huge pages of pools are in `hugetlb.rs`.
 
 use crate::{
     explore::{explore, thread},
@@ -19,11 +24,13 @@ use freehold_machine::{Machine, Process, Task};
 
 type Uffd = Userfaultfd<Machine>;
 
+/// Mode of a fill that wakes the waiting fault.
 const WAKE: FillMode = FillMode::empty();
 const CONTENTS: [u8; PAGE as usize] = [1; PAGE as usize];
-/// The word that a load finds in a page that the pager copied.
+/// The word that a load finds in a page that the pager has filled.
 const COPIED: u64 = 0x0101_0101_0101_0101;
 
+/// Creates a userfaultfd of the process.
 fn uffd(process: &Process, features: Features) -> Uffd {
     Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
 }
@@ -36,14 +43,14 @@ fn registered(scene: &Scene, pages: u64, mode: RegisterMode, features: Features)
     uffd
 }
 
-/// Resolves faults and reads other messages until the context is closed.
+/// Acts as the pager: fills the pages of faults, and drops other messages, until the userfaultfd is closed.
 fn serve(uffd: &Uffd) {
     loop {
         match uffd.read() {
             Ok(Message::Fault { addr, .. }) => match uffd.copy(addr, &CONTENTS, WAKE) {
                 Ok(_) => {}
                 Err(UffdError::Present | UffdError::NotRegistered) => uffd.wake(addr, PAGE).unwrap(),
-                // A message about the change follows.
+                // The call that changes the memory sends a message afterwards, which the pager reads next.
                 Err(UffdError::Changing) => uffd.wake(addr, PAGE).unwrap(),
                 Err(error) => panic!("{error}"),
             },
@@ -54,6 +61,7 @@ fn serve(uffd: &Uffd) {
     }
 }
 
+/// Ends a scenario. Checks that nothing leaked.
 fn end(scene: Scene, uffd: Uffd) {
     drop(uffd);
     scene.process.check();
@@ -61,7 +69,8 @@ fn end(scene: Scene, uffd: Uffd) {
     scene.end();
 }
 
-/// A fault that is queued before it checks the entry is woken. A fault that checks first finds the page.
+/// A fault on a page concurrent with its fill is woken if it was queued before the fill, and otherwise finds
+/// the page.
 #[test]
 fn c54_fill_concurrent_with_its_fault() {
     explore("a fault concurrent with its fill", 100, |locking| {
@@ -82,7 +91,7 @@ fn c54_fill_concurrent_with_its_fault() {
     });
 }
 
-/// C-25: a fault does not use anything after its wait that it found before the wait.
+/// C-25: after its wait, a fault uses no VMA and no file that it had looked up before.
 #[test]
 fn c25_register_concurrent_with_a_fault_and_munmap() {
     explore("register concurrent with a fault and munmap", 100, |locking| {
@@ -116,7 +125,7 @@ fn c25_register_concurrent_with_a_fault_and_munmap() {
     });
 }
 
-/// A fill completes before a change, is refused, or comes after the message of the change.
+/// A fill completes before the change, or it is refused.
 #[test]
 fn fills_concurrent_with_munmap_and_fork() {
     explore("fills concurrent with munmap and fork, with their events", 60, |locking| {
@@ -132,7 +141,7 @@ fn fills_concurrent_with_munmap_and_fork() {
             });
             let forking = scope.spawn(|| {
                 let child = Process::of(scene.process.fork().unwrap());
-                // The pager has dropped the child's context, so no message is sent.
+                // The pager has dropped the child's userfaultfd, so the access sends no message.
                 let found = child.load::<u64>(&mut scene.machine.cpu(0), page(0));
                 assert!(matches!(found, Ok(0 | COPIED) | Err(FaultError::Segv { .. })), "{found:?}");
                 child.check();
@@ -148,7 +157,8 @@ fn fills_concurrent_with_munmap_and_fork() {
     });
 }
 
-/// C-4, C-69: a page that was present when the pager read the remove message is gone afterwards.
+/// C-4, C-69: until the pager has read the message about a discard, a fill succeeds or is refused. The
+/// discard removes the page only after the message, so a second fill may find the page still present.
 #[test]
 fn c04_c69_fill_concurrent_with_dontneed() {
     explore("a fill concurrent with DONTNEED and its event", 80, |locking| {
@@ -171,8 +181,8 @@ fn c04_c69_fill_concurrent_with_dontneed() {
     });
 }
 
-/// C-54, C-72: faults that sleep on one word of the queue, two pagers, and a fault that is killed while it
-/// waits.
+/// C-54, C-72: three faults sleep on the same word of the queue. Two pagers serve them, and one fault is
+/// killed while it waits.
 #[test]
 fn c54_faults_sharing_a_wait_word_are_all_woken() {
     explore("faults that share a wait word, two pagers, a fatal signal", 60, |locking| {
@@ -203,7 +213,7 @@ fn c54_faults_sharing_a_wait_word_are_all_woken() {
     });
 }
 
-/// C-54: tasks of every kind that sleep, or are about to sleep.
+/// C-54: closing the userfaultfd wakes every kind of task that sleeps or is about to sleep.
 #[test]
 fn c54_close_wakes_tasks_about_to_sleep() {
     explore("close concurrent with every kind of waiting task", 60, |locking| {
@@ -224,7 +234,8 @@ fn c54_close_wakes_tasks_about_to_sleep() {
     });
 }
 
-/// C-48, C-50: a moved page is at one address, while other tasks hold it, share it, or migrate it.
+/// C-48, C-50: a page that MOVE moves is at exactly one address, while other tasks read it, share it by a
+/// fork, or migrate it.
 #[test]
 fn c48_move_concurrent_with_a_reader_fork_and_migration() {
     explore("MOVE concurrent with a transfer, fork and migration", 80, |locking| {
@@ -268,7 +279,8 @@ fn c48_move_concurrent_with_a_reader_fork_and_migration() {
     });
 }
 
-/// C-50: two moves of the same page in both directions, concurrent with a writer of one of the VMAs.
+/// C-50: two MOVEs move the same page in opposite directions, concurrently with an mprotect of one of the
+/// VMAs.
 #[test]
 fn c50_moves_concurrent_with_mprotect() {
     explore("two MOVEs concurrent with mprotect", 80, |locking| {
@@ -303,7 +315,8 @@ fn c50_moves_concurrent_with_mprotect() {
     });
 }
 
-/// C-53: no store succeeds after the call has returned, not even one whose fault was in progress.
+/// C-53: no store succeeds after the write protection has returned, not even a store whose fault was in
+/// progress.
 #[test]
 fn c53_write_protect_concurrent_with_stores_and_fork() {
     explore("write protection concurrent with stores and fork", 80, |locking| {
@@ -334,7 +347,8 @@ fn c53_write_protect_concurrent_with_stores_and_fork() {
     });
 }
 
-/// C-53 for a page that no other process shares any more. The next store finds that the page is exclusive.
+/// C-53 for a page that was shared with a child, which has exited. The next store finds that the page is
+/// exclusive.
 #[test]
 fn c53_write_protect_concurrent_with_reuse_of_an_exclusive_page() {
     explore("write protection concurrent with a store to a page that was shared", 150, |locking| {
@@ -358,8 +372,8 @@ fn c53_write_protect_concurrent_with_reuse_of_an_exclusive_page() {
     });
 }
 
-/// C-53: a page of shared memory that is filled write-protected is protected from the start. A store faults
-/// because the page is missing or protected, which raises a bus error in both cases.
+/// C-53: a page of shared memory that the pager fills write-protected is protected from the start. A store
+/// always raises a bus error, because the page is either missing or protected.
 #[test]
 fn c53_protected_fill_concurrent_with_accesses() {
     explore("a write-protected fill of shared memory concurrent with a load and a store", 100, |locking| {
@@ -390,8 +404,8 @@ fn c53_protected_fill_concurrent_with_accesses() {
     });
 }
 
-/// C-48: a page with a memory failure is lost at its old or its new address. The frame of the lost page is
-/// mapped nowhere.
+/// C-48: MOVE moves a page while its memory fails. The page is lost, at its old or its new address, and its
+/// frame is mapped nowhere.
 #[test]
 fn c48_move_concurrent_with_memory_failure() {
     explore("MOVE concurrent with a memory failure of the page", 100, |locking| {
@@ -405,7 +419,7 @@ fn c48_move_concurrent_with_memory_failure() {
                 let other = [UffdError::Busy, UffdError::BadAddress].map(Err);
                 assert!(moved == Ok(PAGE) || other.contains(&moved), "{moved:?}");
             });
-            // During the move, a walk may not find the page.
+            // During the move, the memory failure may not find the page, so it is repeated.
             scope.spawn(|| {
                 while scene.engine.memory_failure(pfn).is_err() {
                     thread::yield_now();

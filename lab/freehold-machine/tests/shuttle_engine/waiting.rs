@@ -1,5 +1,9 @@
-//! A file whose reads take long: a fault that waits for a read holds no lock that another task needs,
-//! whatever happens to the mapping and the file in the meantime.
+//! A file whose reads take long: a fault that waits for a read holds no lock that another task needs.
+//!
+//! The engine's side is `fault/file.rs` and `file/fill.rs`. The disk ([`Slow`]) answers a read only when the
+//! scenario calls `answer`. In the meantime, another thread changes the mapping, the space or the file. If
+//! the fault held a lock that such a change needs, the checker would report a deadlock. After the wait, the
+//! fault must see the changed state.
 
 use crate::{
     explore::{explore, explore_until, thread},
@@ -17,15 +21,19 @@ use freehold_machine::{Machine, Process, Task};
 use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::Arc;
 
-/// States of the disk.
+/// States of the disk: reads wait.
 const CLOSED: u64 = 0;
+/// Reads succeed.
 const OPEN: u64 = 1;
+/// Reads fail.
 const BROKEN: u64 = 2;
 
-/// A disk that answers a request only on command.
+/// A disk that answers a read only on command. The first word of each page is 7.
 #[derive(Clone)]
 struct Slow {
+    /// State of the disk.
     gate: Arc<AtomicU64>,
+    /// Number of reads that were requested.
     asked: Arc<AtomicU64>,
 }
 
@@ -62,6 +70,7 @@ impl Pager<Machine> for Slow {
     }
 }
 
+/// Maps both pages of the file at page `at`.
 fn map_file(process: &Process, file: &Opened, at: u64, flags: MapFlags) {
     let mapped = process.mmap(page(at), 2 * PAGE, RW, flags | MapFlags::FIXED, Some(file), 0);
     assert_eq!(mapped, Ok(page(at)));
@@ -132,11 +141,11 @@ fn mapping_may_be_unmapped_during_a_read() {
     });
 }
 
-/// C-72: a fault that waits for a truncation, which waits for a read, can be killed. The other tasks
-/// continue.
+/// C-72: a fault may wait for a truncation, which waits for a read of the disk. The fault can be killed, and
+/// the other tasks continue.
 #[test]
 fn c72_fault_is_killed_while_the_disk_hangs() {
-    // An atomic of the standard library, because the count continues from schedule to schedule.
+    // This is an atomic of the standard library, because the count continues from schedule to schedule.
     let ended = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counted = ended.clone();
     let name = "a fault that is killed while another waits for the disk";
@@ -193,8 +202,8 @@ fn c26_truncation_waits_for_a_read_in_progress() {
                     assert!(found == beyond(page(1)) || (came && found == Ok(7)), "{found:?}");
                 });
                 scope.spawn(|| {
-                    // The truncation completes, and so does the fault. The truncation may come before the
-                    // page was requested.
+                    // Both the truncation and the fault complete. The truncation may come before the fault
+                    // requests the page.
                     file.mapping().truncate(0).unwrap();
                     cut.store(1, SeqCst);
                 });
