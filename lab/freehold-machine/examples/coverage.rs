@@ -1,12 +1,14 @@
 //! Compares two lists of the cache lines that an operation touches: one from a trace of the program's memory
 //! accesses, and one from the simulation. The operations are a fault, a mapping that is created and unmapped,
-//! and a fork. Run it with `cargo xtask coverage`.
+//! and a fork. `cargo xtask coverage` runs the program.
 //!
-//! The program runs itself under valgrind, whose tool lackey prints every access. Both lists come from one
-//! process, so records have the same addresses in both. The layout of the records is that of any other build.
-//! The accesses of the simulation itself are left out by its [marks](freehold_sim::trace). The program prints
-//! a Markdown table for each operation. The program fails if a line that the simulation did not see has no
-//! explanation.
+//! The program runs itself under valgrind, whose tool lackey prints every access: `traced` is the traced
+//! program, and `compare` reads the trace. Both lists come from one process, so records have the same
+//! addresses in both. The layout of the records is that of any other build. The accesses of the simulation
+//! itself are left out by its [marks](freehold_sim::trace). The program prints a Markdown table for each
+//! operation, which `docs/results/coverage.md` records. It fails if a line that the simulation did not see
+//! has no explanation. An explanation is an entry of `REASONS`; add one only if no processor could contend
+//! for such a line, and otherwise make the access visible to the simulation.
 
 #[cfg(not(sim))]
 fn main() {
@@ -41,16 +43,18 @@ mod traced {
     use std::io::stdin;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// An allocator that places each object on cache lines of its own. While an operation is traced, it also
-    /// logs the objects that the operation allocates.
+    /// The allocator of this program. It places each object on cache lines of its own, and while an operation
+    /// is traced it logs the objects that the operation allocates.
     pub struct Logged;
 
-    /// Number of logged objects, which may exceed the length of the log. Logging is off if the value is at
-    /// least `OFF`.
+    /// Number of objects since logging began, which may exceed the length of the log. Logging is off if the
+    /// value is at least `OFF`.
     static NEXT: AtomicUsize = AtomicUsize::new(OFF);
+    /// The log: first address and end of each object.
     static MADE: [[AtomicUsize; 2]; 256] = [const { [const { AtomicUsize::new(0) }; 2] }; 256];
     const OFF: usize = usize::MAX / 2;
 
+    /// Logs an object if logging is on. Returns its address.
     fn noted(at: *mut u8, layout: Layout) -> *mut u8 {
         if let Some(place) = MADE.get(NEXT.fetch_add(1, Relaxed)) {
             place[0].store(at.addr(), Relaxed);
@@ -77,7 +81,7 @@ mod traced {
         }
     }
 
-    /// An operation of a processor. The number is the count of earlier repetitions by the same processor.
+    /// An operation of a processor. The number is the count of earlier repetitions.
     type Operation<'a> = &'a dyn Fn(&mut Cpu<X86_4>, u64);
 
     const PAGE: u64 = 4096;
@@ -85,6 +89,7 @@ mod traced {
     const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 
     thread_local! {
+        /// A thread-local byte, whose address shows where the thread's own words are.
         static HERE: Cell<u8> = const { Cell::new(0) };
     }
 
@@ -172,9 +177,9 @@ mod compare {
     }
     type Lines = BTreeMap<u64, Touched>;
 
-    /// The reasons why lines are not seen: a part of the record's name; a part of the path of every file that
-    /// touches the lines (of at least one file, if it ends in `*`); whether the reason also covers lines that
-    /// are written; the text.
+    /// The reasons why lines are not seen. Each has four parts: a part of the record's name; a part of the
+    /// path of every file that touches the lines, or with `*` at its end of at least one file; true if the
+    /// reason also covers lines that are written; the text for the table.
     const REASONS: &[(&str, &str, bool, &str)] = &[
         ("AddressSpace", "", false, "these fields are written when the space is made"),
         ("RmapRoot", "rwsem", false, "the lock's rank and statistics, written when it is made"),
@@ -209,6 +214,8 @@ mod compare {
         ),
     ];
 
+    /// Returns the first reason that explains why the simulation did not see a line. `name` is that of the
+    /// record, `places` are the files that touch the line, and `written` is true if the line is written.
     fn reason(name: &str, places: &BTreeSet<String>, written: bool) -> Option<&'static str> {
         let holds = |(record, part, also_written, _): &&(&str, &str, bool, &str)| {
             let touched = match part.strip_suffix('*') {
@@ -296,6 +303,7 @@ mod compare {
         all
     }
 
+    /// Adds an access by the instruction at `at` to the lines that it touches.
     fn note(lines: &mut Lines, address: u64, bytes: u64, at: u64, kind: u8) {
         let end = address + bytes.max(1);
         for line in (address / LINE..end.div_ceil(LINE)).map(|line| line * LINE) {
@@ -352,8 +360,9 @@ mod compare {
             Ok(Operation { name, stack, thread, seen, made, log, records, program })
         }
 
-        /// Returns a kind if a line belongs to the task's stack, to the thread, to read-only parts of the
-        /// program, to the log, or to an allocated object.
+        /// Returns the kind of a line that no other processor uses: 0 the task's stack, 1 the thread's words,
+        /// 2 constants or the log, 3 an allocated object, 4 the allocator's words before such an object.
+        /// Returns `None` for all other lines.
         fn private(&self, line: u64) -> Option<usize> {
             let near = |at: u64, below, above| (at.saturating_sub(below)..at + above).contains(&line);
             let constant =
@@ -373,8 +382,8 @@ mod compare {
             kinds.iter().position(|kind| *kind)
         }
 
-        /// Returns the record that a line is in, the number of the line in the record, and the fields at
-        /// these addresses.
+        /// Returns the name of the record that a line is in, the number of the line in the record, and the
+        /// fields at `addresses`. Returns `None` if no record is known there.
         fn named(&self, line: u64, addresses: impl Iterator<Item = u64>) -> Option<String> {
             let mut name = None;
             let mut fields = BTreeSet::new();

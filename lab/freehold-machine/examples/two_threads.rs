@@ -1,12 +1,14 @@
-//! Two threads of one process map, fault, fork and unmap memory. The program then prints the costs.
+//! An example of the engine on the test machine: two threads of one process map, fault, fork and unmap
+//! memory, and the program prints the costs.
 //!
 //! `cargo run --release --example two_threads`
 //!
-//! The first half runs on a machine with contents and with every oracle on. It panics if a CPU uses a stale
-//! translation, or if a page holds anything except the values that were stored there. The second half unmaps
-//! a large mapping with each design of munmap, while a sibling thread maps and unmaps a small one, and prints
-//! how long the sibling's calls took. Its machine has phantom memory and no oracles, so that the times are
-//! those of the engine.
+//! The first half (`together`) runs on a machine with contents and with every oracle on. It panics if a CPU
+//! uses a stale translation, or if a page holds anything except the values that were stored there. The second
+//! half (`beside_a_large_munmap`) unmaps a large mapping with each design of munmap, while a sibling thread
+//! maps and unmaps a small one, and prints how long the sibling's calls took. Its machine has phantom memory
+//! and no oracles, so that the times are those of the engine. The times are an illustration; `freehold
+//! reproduce` measures them.
 
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
@@ -27,9 +29,13 @@ type Kernel = Counted<Engine<Machine>>;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
+/// Number of rounds of each thread in the first half.
 const ROUNDS: u64 = 1000;
+/// Bytes that a thread maps or fills in a round of the first half.
 const PART: u64 = 256 << 10;
+/// Bytes of the large mapping of the second half.
 const LARGE: u64 = 8 << 30;
+/// Bytes of the sibling's mappings in the second half.
 const SMALL: u64 = 64 << 10;
 
 fn main() -> Outcome<()> {
@@ -91,7 +97,7 @@ fn furnish(kernel: &Kernel, process: &Process) -> Outcome<u64> {
     Ok(process.mmap(0, 2 * PART, RW, ANON, None, 0)?)
 }
 
-/// Maps memory, fills it, removes write permission from one page, unmaps the memory.
+/// Maps memory, fills it, removes write permission from one page, and unmaps the memory, in each round.
 fn maps_and_unmaps(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outcome<()> {
     for round in 0..ROUNDS {
         let at = cpu.call(|| process.mmap(0, PART, RW, ANON, None, 0))?;
@@ -127,6 +133,7 @@ fn faults_and_forks(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outc
     Ok(())
 }
 
+/// Panics if a load did not find the stored value.
 #[track_caller]
 fn expect(found: u64, stored: u64) {
     assert_eq!(found, stored, "memory does not hold the stored value");
@@ -201,6 +208,7 @@ fn beside_a_large_munmap() -> Outcome<()> {
     Ok(())
 }
 
+/// The result of the second half for one design.
 struct Beside {
     /// Time of the large munmap.
     took: Duration,
@@ -212,6 +220,7 @@ struct Beside {
     waits: Histogram,
 }
 
+/// Runs the second half with one design of munmap.
 fn with_design(unmap: Unmap) -> Outcome<Beside> {
     let machine: Machine = Machine::new(MachineConfig::phantom(LARGE + (64 << 20)).cpus(2).fast())?;
     let kernel = Engine::new(machine.clone(), Config::default())?;

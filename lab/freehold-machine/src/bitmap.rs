@@ -1,7 +1,9 @@
-//! A set of taken numbers below N: one bit per number and a tree of summaries above the bits.
+//! A set of taken numbers below N: one bit per number, and a tree of summaries above the bits.
 //!
-//! The lowest free numbers are taken first. Therefore a batch has ascending numbers, and a freed run of
-//! numbers is usually taken as a run again. Taking 64 numbers costs about as much as taking one.
+//! `pool.rs` uses a set for the frames and one for the tables of a machine, and `inner.rs` one for the slots
+//! of address spaces. Each set is behind its owner's short lock. The lowest free numbers are taken first.
+//! Therefore a batch has ascending numbers, and a freed run of numbers is usually taken as a run again.
+//! Taking 64 numbers costs about as much as taking one. `bitmap_tests.rs` compares the set with a simple one.
 
 const BITS: usize = 64;
 /// Maximum number of levels of words. 64^5 numbers are more than any machine here has.
@@ -18,15 +20,15 @@ pub(crate) struct Bitmap {
     levels: Vec<Vec<u64>>,
     len: usize,
     taken: usize,
-    /// The search for a run begins here. No free run of `RUN` numbers begins above this number.
+    /// No free run of `RUN` numbers begins above this number, so a search for such a run begins here.
     highest_run: usize,
 }
 
-/// The error of freeing a number that was not taken.
+/// The error of freeing a number that is not taken. Contains the number.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) struct NotTaken(pub(crate) usize);
 
-/// Length of the runs whose search remembers its position, in numbers: 2 MiB of frames.
+/// Length of the runs whose search remembers its position: 512 numbers, for 2 MiB of frames.
 const RUN: usize = 512;
 
 impl Bitmap {
@@ -51,7 +53,7 @@ impl Bitmap {
         Bitmap { levels, len, taken: 0, highest_run: len }
     }
 
-    /// Count of numbers that are taken.
+    /// Returns how many numbers are taken.
     pub(crate) fn taken(&self) -> usize {
         self.taken
     }
@@ -85,7 +87,7 @@ impl Bitmap {
         got
     }
 
-    /// Takes this number if it is free.
+    /// Takes this number if it is free. Returns true if it was.
     pub(crate) fn take_this(&mut self, number: usize) -> bool {
         if number >= self.len || self.is_taken(number) {
             return false;
@@ -176,8 +178,7 @@ impl Bitmap {
         while let Some(&number) = numbers.peek() {
             let index = number / BITS;
             let Some(&before) = self.levels[0].get(index) else { return Err(NotTaken(number)) };
-            // As in `take`, numbers that share a word, which is the usual case, change the word in a
-            // register.
+            // As in `take`, numbers in the same word change the word in a register. This is the usual case.
             let mut word = before;
             let mut highest = number;
             while let Some(number) = numbers.next_if(|number| number / BITS == index) {
@@ -220,7 +221,8 @@ impl Bitmap {
             .take_while(|number| *number < self.len)
     }
 
-    /// Returns the index of the lowest word of level 0 that is not all ones.
+    /// Returns the index of the lowest word of level 0 that is not all ones, or `None` if all numbers are
+    /// taken.
     fn word_with_room(&self) -> Option<usize> {
         let mut index = 0;
         for level in self.levels.iter().rev() {
@@ -238,6 +240,7 @@ impl Bitmap {
         None
     }
 
+    /// Records in the summaries that word `index` of level 0 is all ones now.
     fn mark_full(&mut self, mut index: usize) {
         for level in &mut self.levels[1..] {
             let word = &mut level[index / BITS];
@@ -249,6 +252,7 @@ impl Bitmap {
         }
     }
 
+    /// Records in the summaries that word `index` of level 0 is not all ones any more.
     fn mark_room(&mut self, mut index: usize) {
         for level in &mut self.levels[1..] {
             let word = &mut level[index / BITS];

@@ -1,4 +1,8 @@
-//! Tests the bitmap of free numbers (`bitmap.rs`) against a set and a linear search.
+//! Tests the bitmap of free numbers (`bitmap.rs`).
+//!
+//! Two tests draw random calls and compare the results with a `BTreeSet` and with a linear search; the others
+//! check one rule each on small sets. A new operation needs both: a case with known numbers, and a branch in
+//! a random test.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -71,23 +75,23 @@ fn random_calls_agree_with_a_set() {
 #[test]
 fn runs_are_taken_from_above_and_single_numbers_from_below() {
     let mut map = Bitmap::new(1000);
-    // |0 . . . . . |128 . . . |256 . . . |384 . . . |512 ...  runs of 128, the last whole one at 768.
+    // Runs of 128 begin at 0, 128, 256, ... The last whole one begins at 768.
     assert_eq!(map.take_run(128, 0), Some(768));
     assert_eq!(map.take_run(128, 0), Some(640));
     assert_eq!(take(&mut map, 1), [0]);
     map.give(core::iter::once(700)).unwrap();
-    assert_eq!(map.take_run(128, 0), Some(512), "one number of a run is not a run");
+    assert_eq!(map.take_run(128, 0), Some(512), "a run with one free number is not free");
     map.give((640..768).filter(|n| *n != 700)).unwrap();
     assert_eq!(map.take_run(128, 0), Some(640));
     assert_eq!(
         [map.take_run(128, 0), map.take_run(128, 0), map.take_run(128, 0)],
         [Some(384), Some(256), Some(128)]
     );
-    assert_eq!(map.take_run(128, 0), None, "the lowest run has a number taken");
+    assert_eq!(map.take_run(128, 0), None, "a number of the lowest run is taken");
     assert_eq!(map.taken(), 6 * 128 + 1);
     assert_eq!(take(&mut map, 1000).len(), 1000 - 6 * 128 - 1);
     map.give(0..1000).unwrap();
-    assert_eq!(map.take_run(128, 64), Some(832), "runs may begin elsewhere");
+    assert_eq!(map.take_run(128, 64), Some(832), "runs begin at multiples after `first`");
 }
 
 #[test]
@@ -99,7 +103,7 @@ fn runs_of_any_length_are_the_highest_that_fit() {
     assert_eq!(map.take_run_anywhere(1), Some(992));
     assert_eq!(map.take_run_anywhere(200), Some(792));
     assert_eq!(take(&mut map, 3), [0, 1, 2]);
-    // |792 . . . |850 freed |900 . . .: runs that fit between 850 and 900 are taken there, others below 792.
+    // Free are 850..900 and 3..792. A run that fits is taken between 850 and 900, a longer one below 792.
     map.give(850..900).unwrap();
     assert_eq!(map.take_run_anywhere(51), Some(741));
     assert_eq!(map.take_run_anywhere(50), Some(850));

@@ -1,9 +1,11 @@
 //! Types whose initial value is all zero bytes.
 //!
 //! The arrays of a machine (frames, tables, records) are mapped from the host as zero pages and used without
-//! initialisation, so that large machines cost nothing until they are touched. A type may be in such an
-//! array only if it implements [`Blank`], which asserts that zero bytes are a valid value. Under the checker
-//! of schedules, values are built one by one instead.
+//! initialisation, so that large machines cost nothing until they are touched. A type may be in such an array
+//! only if it implements [`Blank`], which asserts that zero bytes are a valid value. Under the checker of
+//! schedules, values are built one by one instead, because its atomics are not plain integers.
+//! `host_std/array.rs` and `host_shuttle/array.rs` are the two kinds of arrays. The promises about types of
+//! other crates rest on their documentation, and `tests/heap/kernel_half.rs` checks some.
 #![expect(unsafe_code, reason = "promises about bytes")]
 
 use crate::contents::Page;
@@ -12,18 +14,18 @@ use freehold::platform::Frame;
 use freehold_pagetable::{ENTRIES, Table, TableMeta};
 use std::sync::atomic::AtomicU64;
 
-/// A type whose initial value has only zero bytes. `host::LazyArray` relies on that on one host. On the other
-/// host, [`blank`](Self::blank) creates the values.
+/// A type whose initial value has only zero bytes. The `LazyArray` of `host_std`, which `host_sim` also uses,
+/// relies on that. In `host_shuttle`, [`blank`](Self::blank) creates the values.
 ///
 /// # Safety
 ///
 /// The value that `blank` returns has only zero bytes wherever the atomics are the processor's own.
 pub(crate) unsafe trait Blank {
-    #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
+    #[allow(dead_code, reason = "only the host of the checker makes values one by one")]
     fn blank() -> Self;
 
-    /// Notifies the simulation's report of the addresses of such values.
-    #[allow(dead_code, reason = "one of the two hosts is never simulated")]
+    /// Announces the addresses of `count` values to the simulation, which names them in its reports.
+    #[allow(dead_code, reason = "the host of the checker is never simulated")]
     fn announce(_first: *const Self, _count: usize)
     where
         Self: Sized,
@@ -32,7 +34,7 @@ pub(crate) unsafe trait Blank {
 
     /// Creates the value on the heap. A large type is created in place and never passes over the stack,
     /// because the checker's threads have small stacks.
-    #[allow(dead_code, reason = "only one of the two hosts makes values one by one")]
+    #[allow(dead_code, reason = "only the host of the checker makes values one by one")]
     fn boxed() -> Box<Self>
     where
         Self: Sized,

@@ -1,8 +1,10 @@
 //! Instantiates the engine for this machine in this crate, once for all programs that use it.
 //!
 //! A crate takes the code of a generic function from a crate that it uses, if that crate has the code and
-//! both crates are compiled with `opt-level` 1 or less. Without this table each test program compiles the
-//! engine again. A call that is missing here is compiled in the program that uses it.
+//! both crates are compiled with `opt-level` 1 or less. Without the list in [`compiled`] each test program
+//! compiles the engine again. Nothing calls [`compiled`]; add a call of the engine to the list if many test
+//! programs use it. A call that is missing there is compiled in each program that uses it, so a mistake costs
+//! only time.
 
 use crate::{Machine, Process};
 use freehold::{

@@ -1,8 +1,9 @@
 //! The configuration of a machine.
 //!
-//! A test or tool builds a [`MachineConfig`] from [`MachineConfig::backed`] or [`MachineConfig::phantom`]
-//! and changes it with the other functions, then passes it to [`Machine::new`](crate::Machine::new). Sizes
-//! are in bytes of simulated memory. A machine keeps its configuration; it cannot be changed later.
+//! A test or tool builds a [`MachineConfig`] from [`MachineConfig::backed`] or [`MachineConfig::phantom`] and
+//! changes it with the other functions, then passes it to [`Machine::new`](crate::Machine::new). Sizes are in
+//! bytes of simulated memory. The configuration of a machine cannot be changed later. A new field needs a
+//! default in `backed`, which is the default of all tests: oracles on, hardware like x86-64.
 
 /// The memory of a machine's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub enum Memory {
         bytes: u64,
     },
     /// Frames have numbers and records but no contents: writes are lost, and reads return zero. Page tables
-    /// have contents in this case also.
+    /// have contents also in this case.
     Phantom {
         /// Size in bytes, rounded down to whole frames.
         bytes: u64,

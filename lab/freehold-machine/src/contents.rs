@@ -1,9 +1,10 @@
 //! The contents of the frames of backed memory.
 //!
-//! Virtual CPUs read and write frames concurrently, so every access is atomic and of one size: 8 bytes. A
-//! smaller store is a compare-and-swap. Loads acquire and stores release, as on x86, so that programs under
-//! test may rely on the memory order of x86. The atomics are the processor's own under every checker, because
-//! a program's data is not part of the engine's protocols.
+//! A [`Page`] is the contents of one frame; `inner.rs` has them in an array, and `cpu.rs` and `machine.rs`
+//! access them. Virtual CPUs read and write frames concurrently, so every access is atomic and has one size,
+//! 8 bytes. A smaller store is a compare-and-swap. Loads acquire and stores release, as on x86, so that
+//! programs under test may rely on the memory order of x86. The atomics are the processor's own under every
+//! checker, because a program's data is not part of the engine's protocols.
 
 use freehold_pagetable::PAGE_SIZE;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +54,7 @@ impl Page {
         }
     }
 
-    /// Returns the 8 bytes around `offset`, shifted so that the byte at `offset` is the lowest.
+    /// Returns the aligned 8 bytes that contain `offset`, shifted so that the byte at `offset` is the lowest.
     #[inline]
     pub(crate) fn word_at(&self, offset: usize) -> u64 {
         self.0[offset / WORD].load(Ordering::Acquire) >> (8 * (offset % WORD))
@@ -65,7 +66,7 @@ impl Page {
         self.0[offset / WORD].fetch_add(value, Ordering::SeqCst)
     }
 
-    /// Replaces the bits of `mask` atomically.
+    /// Replaces the bits of `mask` in word `index` atomically.
     #[inline]
     fn put(&self, index: usize, mask: u64, value: u64) {
         if mask == !0 {
@@ -76,16 +77,19 @@ impl Page {
         debug_assert!(done.is_ok(), "the closure never declines");
     }
 
+    /// Fills the page with zeroes.
     #[inline(never)]
     pub(crate) fn zero(&self) {
         self.fill(0);
     }
 
+    /// Fills the page with the poison of a free frame.
     pub(crate) fn poison(&self) {
         self.fill(POISON);
     }
 
-    /// Returns the first word that changed since [`poison`](Self::poison): its offset and value.
+    /// Returns the offset in bytes and the value of the first word that changed since
+    /// [`poison`](Self::poison).
     pub(crate) fn unpoisoned(&self) -> Option<(usize, u64)> {
         let words = self.0.iter().map(|word| word.load(Ordering::Relaxed));
         words.enumerate().find(|(_, word)| *word != POISON).map(|(index, word)| (index * WORD, word))
@@ -102,7 +106,7 @@ impl Page {
     }
 }
 
-/// Returns a mask of the bits of `len` bytes after `skip`, in the order of `to_le_bytes`.
+/// Returns a mask of `len` bytes of a word, from byte `skip` on. Byte 0 is the lowest.
 fn mask(skip: usize, len: usize) -> u64 {
     let bits = if len == WORD { !0 } else { (1 << (8 * len)) - 1 };
     bits << (8 * skip)

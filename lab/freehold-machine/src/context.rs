@@ -1,10 +1,12 @@
 //! Checks at every call that the calling thread is in a context where the table of [`freehold::platform`]
 //! permits the call.
 //!
-//! The hooks of the traits, and the guards that they return, count the sections that a thread is in. So the
-//! checks also cover that the engine reports the start and the end of its sections. A forbidden call panics
-//! with the name of the call and of the context. Without debug assertions nothing is counted, and every check
-//! is empty.
+//! The machine calls [`check`] at the start of each hook (`machine.rs`). Hooks that begin a section, and the
+//! guards that they return, count the sections that a thread is in (`inside.rs`). The engine reports its
+//! sections through these hooks, so the checks also find a section that it does not report. A forbidden call
+//! panics with the name of the call and of the context. Without debug assertions nothing is counted, and
+//! every check is empty. The lists below must agree with the table; `every_call/contexts.rs` among the tests
+//! of `freehold` and the mutations `contexts-machine-*` check them.
 
 use crate::host;
 use crate::inside::{Banned, Context, Inside};
@@ -27,17 +29,18 @@ pub(crate) const SLEEPS: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred, Re
 /// and under no other lock of the engine. A flush waits for other processors, and these answer flushes while
 /// they spin for a page table's lock.
 pub(crate) const FLUSHES: Banned = &[SpinLock, Cpu, Walk, Deferred];
-/// Contexts in which access to the contents of frames is forbidden. The access is permitted under a table's
-/// lock, because a probe is compared with its page, and written to a copy, under the lock of the page's
-/// table.
+/// Contexts in which access to the contents of frames is forbidden. The access is permitted under the lock of
+/// a page table, because the engine compares a page with its probes, and writes breakpoints to a copy, under
+/// that lock.
 pub(crate) const READS: Banned = &[SpinLock, Cpu, Walk, Deferred];
-/// Contexts in which taking the number of a CPU is forbidden. Such sections do not nest.
+/// Contexts in which `with_cpu` is forbidden. Sections of `with_cpu` do not nest.
 pub(crate) const ALONE: Banned = &[SpinLock, Cpu, Walk, Deferred];
 /// Contexts in which taking a spin lock is forbidden.
 pub(crate) const SPINS: Banned = &[Cpu, Deferred];
 /// Contexts in which deferring a function is forbidden.
 pub(crate) const DEFERS: Banned = &[TableLock, SpinLock, Cpu, Walk];
 
+/// Runs `f` on the counts of the calling thread.
 fn context<R>(f: impl FnOnce(&Context) -> R) -> R {
     host::local(|local| f(local.context()))
 }
@@ -79,6 +82,7 @@ impl Drop for Section {
     }
 }
 
+/// Returns the kind of section that a spin lock of this rank opens.
 fn lock_of(rank: Rank) -> Inside {
     match rank {
         Rank::PageTableUpper | Rank::PageTable | Rank::PageTableNested => TableLock,
@@ -86,6 +90,7 @@ fn lock_of(rank: Rank) -> Inside {
     }
 }
 
+/// Counts that the thread has acquired a spin lock. Panics if that is forbidden.
 #[inline(always)]
 pub(crate) fn spin_enter(rank: Rank) {
     if ON {
@@ -95,6 +100,7 @@ pub(crate) fn spin_enter(rank: Rank) {
     }
 }
 
+/// Counts that the thread has released a spin lock.
 #[inline(always)]
 pub(crate) fn spin_exit(rank: Rank) {
     if ON {
@@ -123,6 +129,7 @@ impl Drop for ReadSection {
     }
 }
 
+/// Opens a read section. Panics if that is forbidden.
 #[inline(always)]
 pub(crate) fn rcu_read() -> RcuGuard {
     check("rcu_read", FLUSHES);
@@ -135,7 +142,8 @@ pub(crate) fn rcu_read() -> RcuGuard {
     RcuGuard { _inside: ReadSection, _guard: guard }
 }
 
-/// Counts a use of the heap by code that is not the host's.
+/// Counts a use of the heap. The panic follows at the end of the section, because an allocator must not
+/// panic.
 pub(crate) fn heap_used() {
     if ON {
         context(|context| {

@@ -1,9 +1,12 @@
 //! Virtual CPUs: loads and stores through a TLB.
 //!
-//! An access holds its CPU's lock from the look-up of the translation to the last use of the translation. A
-//! flush takes that lock, so it knows that no access is in progress. A fault drops all TLB entries for the
-//! address, as on x86, and releases the lock. Then it calls the caller's handler, and the access starts
-//! again.
+//! Tests and [`Process`](crate::Process) access memory through a [`Cpu`], which one thread at a time uses. An
+//! access looks in the TLB (`tlb.rs`), walks the tables if necessary, and lets the oracles check the
+//! translation. It holds its CPU's lock from the look-up of the translation to the last use of the
+//! translation. A flush takes that lock, so it knows that no access is in progress. A fault drops all TLB
+//! entries for the address, as on x86, and releases the lock. Then the access calls the caller's handler and
+//! starts again. The lock must not be held during the handler, because the handler calls the engine, which
+//! flushes. `tests/tlb.rs` and `tests/memory.rs` test CPUs.
 
 use crate::contents::{Page, Word};
 use crate::host;
@@ -46,8 +49,8 @@ impl<F: Format> Cpu<F> {
         self.number
     }
 
-    /// Makes the calling thread run as this CPU until the guard is dropped. A flush by the thread then counts
-    /// this CPU as local.
+    /// Makes the calling thread run as this CPU until the guard is dropped. For a flush by this thread, this
+    /// CPU is then the local one.
     pub fn enter(&self) -> Entered {
         let own = CpuId { machine: self.inner.id, number: self.number };
         Entered {
@@ -211,6 +214,8 @@ impl<F: Format> Cpu<F> {
         self.translate(space, address, access, &mut handler, |_, _| ())
     }
 
+    /// Translates `address`, and calls `f` with the contents of its frame and the offset, under this CPU's
+    /// lock. Phantom memory has no contents.
     #[inline]
     fn access<R, S>(
         &mut self,
@@ -258,7 +263,7 @@ impl<F: Format> Cpu<F> {
         }
     }
 
-    /// Returns the frame for an access, or `None` for a fault.
+    /// Returns the frame for an access, or `None` if the access faults.
     #[inline]
     fn frame(&self, tlb: &mut Tlb, space: &Mmu<F>, address: VirtAddr, access: Access) -> Option<Pfn> {
         if let Some(leaf) = tlb.find(space.tag(), address) {
@@ -312,6 +317,7 @@ impl<F: Format> Cpu<F> {
         }
     }
 
+    /// Marks the CPU as running `space`. The caller holds the CPU's lock.
     #[cold]
     fn switch(&self, tlb: &mut Tlb, space: &Mmu<F>) {
         assert!(space.is_of(&self.inner), "a CPU cannot run a space of another machine");
@@ -358,6 +364,7 @@ struct Step {
 }
 
 impl Step {
+    /// Returns the first step of a walk: the lowest cached table for the address, or the root.
     fn first<F: Format>(tlb: &mut Tlb, space: &Mmu<F>, address: VirtAddr, now: u64) -> Self {
         if let Some(walk) = tlb.find_walk(space.tag(), address) {
             tlb.counts.walk_cache_hits += 1;

@@ -1,10 +1,14 @@
-//! The part of a virtual CPU that flushes and other CPUs use.
+//! The part of a virtual CPU that flushes and other CPUs use: its TLB behind the CPU's lock, and its claim.
+//!
+//! `inner.rs` has one per CPU of the machine. The CPU itself (`cpu.rs`) holds the lock during each access, a
+//! flush (`mmu.rs`) while it drops entries, and the oracles while they search a TLB. A thread holds the lock
+//! of one CPU at a time, so the locks need no order.
 
 use crate::host::Lock;
 use crate::tlb::Tlb;
 use std::sync::atomic::AtomicBool;
 
-/// The initial value of a thread's register of protection-key rights: rights to key 0 only.
+/// Initial value of a CPU's register of protection-key rights: rights to key 0 only, as Linux sets it.
 const FIRST_PKRU: u32 = 0x5555_5554;
 
 /// The part of a CPU that other CPUs access.
@@ -24,6 +28,7 @@ impl CpuShared {
         }
     }
 
+    /// Locks the CPU. No access of the CPU is in progress while the guard lives, except the holder's own.
     #[inline]
     pub(crate) fn lock(&self) -> impl std::ops::DerefMut<Target = Tlb> + '_ {
         self.tlb.lock()

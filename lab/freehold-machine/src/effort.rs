@@ -1,13 +1,16 @@
-//! The amount of time that tests may take. Only this module reads `FREEHOLD_EFFORT`, which `cargo xtask test`
-//! sets.
+//! The amount of time that tests may take.
+//!
+//! Tests call [`Effort::of`] with three numbers of cases. `cargo xtask test` sets the variable
+//! `FREEHOLD_EFFORT`, which only this module and the loom host read. `docs/reference/testing.md` lists the
+//! numbers of all tests; change its table with a number.
 
 use std::env;
 
-/// The amount of time that tests may take. Code that chooses a number of cases, runs or schedules depends on
-/// this value.
+/// The amount of time that tests may take. Tests choose their number of cases, runs or schedules by this
+/// value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// All tests together take minutes: everything is represented, with fewer cases (`quick`).
+    /// All tests together take minutes. Every test runs, with fewer cases (`quick`).
     Quick,
     /// The tests that every change must pass (`full`, or the variable is not set).
     Full,
@@ -31,7 +34,7 @@ impl Effort {
         }
     }
 
-    /// Returns the one of three values that matches the effort.
+    /// Returns the value for the effort that the variable sets.
     pub fn of<T>(quick: T, full: T, long: T) -> T {
         match Self::asked() {
             Effort::Quick => quick,

@@ -1,4 +1,9 @@
 //! Parts of the program whose heap uses do not count as the engine's.
+//!
+//! Failure injection for the heap (`inject.rs`) and the check for uses of the heap in forbidden contexts
+//! (`context.rs`) must apply only to the engine. The hosts therefore wrap their own allocations, such as
+//! those for grace periods, in [`exempt`], and tests wrap those of their platforms. Never wrap a call of the
+//! engine: its allocations would never fail.
 
 use std::cell::Cell;
 

@@ -1,6 +1,11 @@
-//! Failure injection: for the machine's frames and tables, and for the program's heap.
+//! Failure injection: for requests for the machine's frames, tables and address spaces, and for the program's
+//! heap.
 //!
-//! Both count down per thread, so tests in one process do not affect each other.
+//! Both kinds count down per thread, so tests in one process do not affect each other. `local.rs` has the
+//! counts for the machine's memory, which `inner.rs` and `machine.rs` check. The counts for the heap are
+//! here, because the global allocator may be called before a machine exists. Tests of the engine let each
+//! allocation of a call fail in turn (`engine/freehold/tests/support/failure.rs`). Every `fail_` call needs
+//! its `stop_` call on the same thread, which returns how many requests failed.
 #![expect(unsafe_code, reason = "a global allocator")]
 
 use crate::exempt::is_exempt;
@@ -14,12 +19,13 @@ pub fn fail_memory_once(nth: u64) {
     host::local(|local| local.set_failure(nth, false));
 }
 
-/// Makes this thread's `nth` such request and all later ones fail.
+/// Makes this thread's `nth` request for frames, a table or a space's record fail, counted from 1, and all
+/// later ones.
 pub fn fail_memory_from(nth: u64) {
     host::local(|local| local.set_failure(nth, true));
 }
 
-/// Stops such failures on this thread. Returns how many requests failed.
+/// Stops the failures of requests for the machine's memory on this thread. Returns how many requests failed.
 pub fn stop_failing_memory() -> u64 {
     host::local(|local| {
         let failures = local.failures();
@@ -34,6 +40,7 @@ thread_local! {
     };
 }
 
+/// Heap allocations of a thread that must fail. The fields are those of `Local` with the same names.
 struct Heap {
     countdown: Cell<u64>,
     lasting: Cell<bool>,
@@ -62,15 +69,15 @@ struct Heap {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FailingAllocator;
 
-/// Makes this thread's `nth` allocation fail, counted from 1. Later allocations succeed again. Growing a
-/// block is an allocation too. Has an effect only in a program whose global allocator is
+/// Makes this thread's `nth` heap allocation fail, counted from 1. Later allocations succeed again. Growing a
+/// block is also an allocation. Has an effect only in a program whose global allocator is
 /// [`FailingAllocator`].
 pub fn fail_heap_once(nth: u64) {
     warm_up();
     HEAP.with(|heap| heap.arm(nth, false));
 }
 
-/// Makes this thread's `nth` allocation and all later ones fail.
+/// Makes this thread's `nth` heap allocation fail, counted from 1, and all later ones.
 pub fn fail_heap_from(nth: u64) {
     warm_up();
     HEAP.with(|heap| heap.arm(nth, true));
@@ -83,7 +90,7 @@ fn warm_up() {
     drop(host::Task::current());
 }
 
-/// Stops such failures on this thread. Returns how many allocations failed.
+/// Stops the failures of heap allocations on this thread. Returns how many allocations failed.
 pub fn stop_failing_heap() -> u64 {
     HEAP.with(|heap| {
         heap.countdown.set(0);
@@ -92,6 +99,7 @@ pub fn stop_failing_heap() -> u64 {
 }
 
 impl Heap {
+    /// Sets which allocation fails, and whether all later ones fail.
     fn arm(&self, nth: u64, lasting: bool) {
         self.failed.set(0);
         self.lasting.set(lasting);
@@ -111,8 +119,8 @@ impl Heap {
     }
 }
 
-/// Records a use of the heap, unless the code that uses it is exempt. The machine panics if a spin lock is
-/// held.
+/// Records a use of the heap, unless the code that uses it is exempt. If the use is forbidden, the machine
+/// panics when the section ends.
 fn note_use() {
     if !is_exempt() {
         crate::context::heap_used();

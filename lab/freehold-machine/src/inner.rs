@@ -1,7 +1,10 @@
-//! The machine's state, which all its handles share.
+//! The machine's state, which all its handles share, and the allocation of frames and tables.
 //!
-//! Each part has its own synchronisation: pools, CPUs and lists have locks, records and table memory consist
-//! of atomics, and the rest does not change after the machine was built.
+//! `machine.rs`, `cpu.rs` and `mmu.rs` hold references to [`Inner`]. Each part has its own synchronisation:
+//! pools, CPUs and lists have locks, records and table memory consist of atomics, and the rest does not
+//! change after the machine was built. Frames and tables are freed in a fixed order: the pool retires the
+//! number, the oracles (`oracle.rs`) check and poison it, and the pool makes it available. An allocation
+//! first asks for an injected failure, and afterwards lets an oracle check the poison.
 
 use crate::bitmap::Bitmap;
 use crate::config::{MachineConfig, Memory};
@@ -26,16 +29,17 @@ const FRAME_BASE: u64 = 1 << 18;
 /// confused.
 const TABLE_BASE: u64 = 1 << 36;
 
-/// The number of the next machine of this process. A thread uses machine numbers to know which machine it
-/// runs on.
+/// Number of the next machine of this process. The number distinguishes a thread's CPU from CPUs of other
+/// machines.
 static MACHINES: AtomicU64 = AtomicU64::new(1);
 
+/// The state of a machine whose page tables have the format `F`.
 pub(crate) struct Inner<F> {
     pub(crate) id: u64,
     pub(crate) config: MachineConfig,
     pub(crate) frames: Pool,
     frame_records: LazyArray<Frame>,
-    /// Contents by index of the frame; `None` for phantom memory.
+    /// Contents of the frames, by index. `None` for phantom memory.
     contents: Option<LazyArray<Page>>,
     pub(crate) tables: Pool,
     table_memory: LazyArray<Table>,
@@ -52,7 +56,8 @@ pub(crate) struct Inner<F> {
     format: PhantomData<F>,
 }
 
-/// Counts of flushes by one thread number. Only the context with that number writes, inside `with_cpu`.
+/// Counts of the flushes of one number of `with_cpu`. Only the thread that is inside `with_cpu` with that
+/// number writes.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct FlushCounts {
@@ -172,6 +177,7 @@ impl<F: Format> Inner<F> {
         self.alloc_in_one_piece(frames, Pool::take_run_anywhere)
     }
 
+    /// Takes `frames` consecutive frames with `take`. Returns the first.
     fn alloc_in_one_piece(&self, frames: u64, take: impl FnOnce(&Pool, usize) -> Option<Pfn>) -> Option<Pfn> {
         if host::local(|local| local.allocation_fails()) {
             return None;
@@ -234,7 +240,7 @@ impl<F: Format> Inner<F> {
         });
     }
 
-    /// Returns the number of requested flushes: of ranges, of whole spaces, and those of either kind that
+    /// Returns the number of requested flushes of ranges, of whole spaces, and of either kind that reported
     /// freed tables.
     pub(crate) fn flush_counts(&self) -> [u64; 3] {
         let sum = |of: fn(&FlushCounts) -> &AtomicU64| {

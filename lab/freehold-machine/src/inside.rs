@@ -1,9 +1,10 @@
-//! Counts of the sections that a thread is in; see [`context`](crate::context).
+//! Counts of the sections that a thread is in, for the checks of [`context`](crate::context).
 //!
 //! A [`Context`] is thread-local (`local.rs`): only its thread reads and writes it, so plain cells suffice.
-//! Guards call [`Context::enter`] and [`Context::leave`]; hooks call [`Context::check`] with the sections in
-//! which they are forbidden, and the check panics with the names of the call and of the section. Without
-//! debug assertions nothing calls them.
+//! `context.rs` calls [`Context::enter`] and [`Context::leave`] at the ends of a section, and
+//! [`Context::check`] at each hook with the sections in which the hook is forbidden. Without debug assertions
+//! nothing calls them. A new kind of section needs a variant of [`Inside`], which [`Context::bars_heap`]
+//! lists if its holder must not use the heap.
 
 use std::cell::Cell;
 
@@ -20,9 +21,9 @@ pub(crate) enum Inside {
     Cpu,
     /// A function passed to `walk_tables`.
     Walk,
-    /// A read section.
+    /// A read section of RCU.
     Read,
-    /// A deferred function.
+    /// A function that runs after a grace period.
     Deferred,
 }
 
@@ -53,18 +54,18 @@ impl Context {
         }
     }
 
-    /// Returns true if the thread is in such a section.
+    /// Returns true if the thread is in a section of this kind.
     pub(crate) fn is_inside(&self, what: Inside) -> bool {
         self.inside[what as usize].get() > 0
     }
 
-    /// Notes that the thread enters a section.
+    /// Counts that the thread enters a section.
     pub(crate) fn enter(&self, what: Inside) {
         let count = &self.inside[what as usize];
         count.set(count.get() + 1);
     }
 
-    /// Notes that the thread leaves a section.
+    /// Counts that the thread leaves a section. Panics if the heap was used where it is forbidden.
     pub(crate) fn leave(&self, what: Inside) {
         let count = &self.inside[what as usize];
         count.set(count.get().checked_sub(1).unwrap_or_else(|| panic!("{what:?} ends but never began")));

@@ -1,13 +1,20 @@
-//! The kernel's half of every root table: entries that all address spaces share. A kernel in the upper half
-//! of every address space has such entries.
+//! The kernel's half of every root table: entries that all address spaces share, as in a kernel that is
+//! mapped in the upper half of each address space.
+//!
+//! A machine has it if [`MachineConfig::kernel_half`](crate::MachineConfig::kernel_half) is set
+//! (`tests/heap/kernel_half.rs`). `machine.rs` adds the entries to each root when its space is created and
+//! removes the root when the space ends. The engine must not touch the entries: `leave` panics if one is
+//! missing or another one appeared. One lock guards the list of roots and the number of entries, so a root
+//! that joins gets every entry exactly once.
 
 use crate::host::Lock;
 use crate::inner::Inner;
 use freehold_pagetable::{ENTRIES, Format, Kind, Level, Pfn, PteFlags};
 use freehold_sync::atomic::Ordering;
 
+/// The shared tables, and the roots that point to them.
 pub(crate) struct Kernel {
-    /// The shared tables, from the level below the roots down.
+    /// The shared tables, one per level, beginning below the roots.
     tables: Vec<Pfn>,
     state: Lock<State>,
 }
@@ -20,8 +27,8 @@ struct State {
 }
 
 impl Kernel {
-    /// Creates tables that map a large page of the machine's memory, at any entry of a root that points to
-    /// them. Returns `None` if there is no memory for them.
+    /// Creates the shared tables, which map a large page of the machine's memory. Every shared entry points
+    /// to the first of these tables. Returns `None` if there is no memory for them.
     pub(crate) fn new<F: Format>(inner: &Inner<F>) -> Option<Self> {
         let mut tables = Vec::new();
         let mut level = F::ROOT.below();
@@ -66,6 +73,7 @@ impl Kernel {
         state.entries = n + 1;
     }
 
+    /// Stores shared entry `n` in a root.
     fn hang<F: Format>(&self, inner: &Inner<F>, root: Pfn, n: usize) {
         let entry = inner.table(root).entry(F::USER_ENTRIES + n);
         // Release: the tables were filled before this store; a walk that reads the entry with acquire sees

@@ -1,5 +1,6 @@
 //! A machine in a process: physical memory, virtual CPUs on real threads, and TLBs that keep stale
-//! translations until they are flushed. It is the first platform of the engine in the crate `freehold`.
+//! translations until they are flushed. The tests, replays and benches of the engine run on this platform;
+//! `freehold-model` and the crates of `tools/` use it.
 //!
 //! # Parts
 //!
@@ -10,13 +11,15 @@
 //! | virtual CPUs | [`Cpu`], `tlb` | an access looks in the leaf cache, then the walk cache, then the tables; a fault calls the caller's handler |
 //! | address spaces | [`Mmu`] | records which CPUs may hold translations; a flush visits these CPUs and waits for accesses in progress |
 //! | hardware variants | [`SoftwareBits`] | selects hardware that does not set accessed and dirty bits, so that software sets them |
-//! | threads, waiting, grace periods | `host_std`, `host_shuttle` | futexes, fatal signals ([`Task`]) and the epochs of crossbeam; under a checker, the checker's own |
+//! | threads, waiting, grace periods | `host_std`, `host_shuttle`, `host_sim` | futexes, fatal signals ([`Task`]) and the epochs of crossbeam; under a checker or in a simulation, implementations on its threads |
 //! | oracles | `oracle` | panic with the address, the frame and the CPU when they find a stale translation |
 //! | contexts | `context` | panics if the table of [`freehold::platform`] forbids a call in its context; the message names the call and the context |
 //! | failure injection | `inject` | makes allocations of frames and tables fail, per thread; [`FailingAllocator`] does the same for the heap |
 //!
-//! The machine's own words (TLBs, free lists, contents) use the processor's atomics and short locks under
-//! every checker. The engine's words, page-table entries included, use `freehold_sync::atomic`.
+//! The host is chosen when the crate is compiled: `host_std` without a checker, `host_shuttle` with
+//! `cfg(shuttle)`, `host_sim` with `cfg(sim)`. The machine's own words (records of pools, masks of CPUs,
+//! contents) use the processor's atomics with every host, and its TLBs and free lists are behind short locks
+//! of the host. The engine's words, page-table entries included, use `freehold_sync::atomic`.
 //!
 //! # Example
 //!

@@ -1,8 +1,9 @@
-//! The machine's data per thread: the virtual CPU that the thread runs on, and failures to inject.
+//! The machine's data per thread: the virtual CPU that the thread runs on, failures to inject, and the
+//! sections that it is in.
 //!
 //! Each host keeps one [`Local`] per thread: `host_std` in a thread-local, `host_shuttle` and `host_sim` per
-//! task of the checker or of the run. `cpu.rs` sets the CPU when a thread begins to run one, and `inject.rs`
-//! sets the failures of allocations. Only the owning thread or task accesses it.
+//! task of the checker or of the run. `cpu.rs` sets the CPU when a thread begins to run one, `inject.rs` sets
+//! the failures of allocations, and `context.rs` counts sections. Only the owning thread or task accesses it.
 
 use crate::inside::Context;
 use std::cell::Cell;
@@ -13,9 +14,9 @@ use std::cell::Cell;
 pub(crate) struct Local {
     /// The virtual CPU that this thread runs on.
     cpu: Cell<Option<CpuId>>,
-    /// Number of allocations until one fails. 0: none fails.
+    /// Number of allocations until one fails, counting that one. 0 means that none fails.
     countdown: Cell<u64>,
-    /// True if the allocations after that one fail too.
+    /// True if all allocations after that one fail, too.
     lasting: Cell<bool>,
     /// Number of failures since the last `set_failure`.
     failed: Cell<u64>,
@@ -55,12 +56,13 @@ impl Local {
         self.cpu.get()
     }
 
-    /// Sets the CPU. Returns the one before.
+    /// Sets the CPU that the thread runs on. Returns the previous one.
     pub(crate) fn replace_cpu(&self, cpu: Option<CpuId>) -> Option<CpuId> {
         self.cpu.replace(cpu)
     }
 
-    /// Makes the `nth` allocation from now fail, and those after it if `lasting`. 0: none fails.
+    /// Makes the `nth` allocation from now fail, counted from 1, and if `lasting` is true also all later
+    /// ones. With 0, none fails.
     pub(crate) fn set_failure(&self, nth: u64, lasting: bool) {
         self.countdown.set(nth);
         self.lasting.set(lasting);
@@ -78,7 +80,7 @@ impl Local {
         self.countdown.get() != 0 && self.count_down()
     }
 
-    /// Counts one allocation. Returns true at the one that fails.
+    /// Counts one allocation while a failure is set. Returns true if the allocation must fail.
     #[cold]
     fn count_down(&self) -> bool {
         let left = self.countdown.get();

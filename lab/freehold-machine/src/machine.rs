@@ -1,10 +1,11 @@
 //! The handle of a machine, and the traits of the engine that the handle implements.
 //!
 //! [`Machine`] is what the engine sees of the hardware and of the kernel below it: [`Host`] (waiting, RCU,
-//! clock), [`TableMemory`] (page tables) and [`Platform`] (frames, TLB flushes). The functions here check
-//! their context (`context.rs`), count, and pass the work on: to `pool.rs` and `contents.rs` for memory, to
-//! `mmu.rs` for flushes, and to the host (`host_std` or another) for threads. The state is in [`Inner`]; a
-//! handle has none.
+//! clock), [`TableMemory`] (page tables) and [`Platform`] (frames, TLB flushes). Each function of a trait
+//! checks its context (`context.rs`) and passes the work on: to [`Inner`] for memory, to `mmu.rs` for
+//! flushes, and to the host (`host_std` or another) for threads. The state is in [`Inner`]; a handle has
+//! none. A new function of a trait is implemented here, begins with a check, and gets a line in the table of
+//! [`freehold::platform`].
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
 use crate::config::MachineConfig;
@@ -82,14 +83,14 @@ impl<F: Format> Machine<F> {
         kernel.extend(&self.inner);
     }
 
-    /// Number of flushes that were requested since the machine was built. Waits for no CPU, so it can be
-    /// called inside a [walk](Platform::walk_tables), which flushes wait for.
+    /// Number of flushes that were requested since the machine was built. Takes no lock of a CPU, so it can
+    /// be called inside a [walk](Platform::walk_tables), whose end flushes wait for.
     pub fn flushes(&self) -> u64 {
         let [ranges, all, _] = self.inner.flush_counts();
         ranges + all
     }
 
-    /// Copies the contents of a frame. Phantom memory has none.
+    /// Copies the contents of a frame. Does nothing in phantom memory.
     fn copy_page(&self, to: Pfn, from: Pfn) {
         if let (Some(to), Some(from)) = (self.inner.page(to), self.inner.page(from)) {
             to.copy_from(from);
@@ -271,8 +272,8 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     fn memory_failed(&self, mmu: &Mmu<F>, addr: u64) {
         context::check("memory_failed", context::SLEEPS);
-        // Only tests read the list. The heap use is exempt from failure injection, because a platform that
-        // only records an address cannot fail.
+        // Only tests read the list. The push is exempt from failure injection, because this function cannot
+        // report a failure.
         exempt(|| self.inner.lost_pages.lock().push((mmu.root(), addr)));
     }
 
@@ -319,7 +320,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     fn read_frame(&self, pfn: Pfn, offset: usize, out: &mut [u8]) {
         context::check("read_frame", context::READS);
-        // Advances simulated time between finding the frame and reading its contents.
+        // Lets the checker switch threads between finding the frame and reading its contents.
         host::take_time();
         match self.inner.page(pfn) {
             Some(page) => page.read(offset, out),

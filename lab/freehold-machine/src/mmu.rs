@@ -1,8 +1,8 @@
 //! The machine's data per address space, and flushing an address space from the CPUs.
 //!
-//! Guarantee: when [`Mmu::flush`] returns, no CPU holds or uses a translation that the flush covers.
-//!
-//! Mechanism:
+//! The engine gets an [`Mmu`] from `Platform::space_created` and passes it to every flush. `cpu.rs` marks
+//! CPUs, and `space_slot.rs` has the marks. Guarantee: when [`Mmu::flush`] returns, no CPU holds or uses a
+//! translation that the flush covers. `tests/tlb.rs` tests it. Mechanism:
 //!
 //! - A CPU that starts to run a space sets its bit in the space's mask. It holds its own lock while it does
 //!   so, and it sets the bit before its first walk.
@@ -132,8 +132,8 @@ impl<F: Format> fmt::Debug for Mmu<F> {
 }
 
 impl<F: Format> Drop for Mmu<F> {
-    /// Flushes the space from all CPUs, because its tag can be reused for another space. CPUs that still run
-    /// the space run none afterwards.
+    /// Flushes the space from all CPUs, because its tag can be reused for another space. A CPU that still
+    /// runs the space runs no space afterwards.
     fn drop(&mut self) {
         for number in self.marked() {
             let cpu: &CpuShared = &self.inner.cpus[number];

@@ -1,6 +1,11 @@
 //! Oracles: checks that detect bugs in the engine. A check that fails panics with the address or number and
 //! the CPU.
 //!
+//! `inner.rs` calls the functions when frames and tables are allocated and freed, and `cpu.rs` when a CPU
+//! uses a translation. Only benchmarks run without them
+//! ([`MachineConfig::fast`](crate::MachineConfig::fast)). For each oracle `tests/oracles.rs` has a kernel
+//! with the mistake that it detects. A new oracle needs such a test, and a line in this table:
+//!
 //! | oracle | detects |
 //! | --- | --- |
 //! | use | a CPU serves an access from a leaf whose frame was freed, or freed and allocated again, since the walk; a CPU walks through such a table |
@@ -8,8 +13,8 @@
 //! | poison | a freed frame or table was written to |
 //! | record | a frame is freed while the engine's record of it is not zero |
 //! | empty | a table is freed with entries in it |
-//! | double free | see `pool` |
-//! | endless fault | see `cpu` |
+//! | double free | a free number is freed; see `pool` |
+//! | endless fault | the handler of an access never resolves its fault; see `cpu` |
 
 use crate::host;
 use crate::inner::Inner;
@@ -41,6 +46,7 @@ pub(crate) fn stale_table(address: VirtAddr, table: Pfn, cpu: usize, how: Stale)
     )
 }
 
+/// Returns the reason as a part of a message.
 fn told(how: Stale) -> &'static str {
     match how {
         Stale::Outside => "does not exist",
@@ -49,6 +55,7 @@ fn told(how: Stale) -> &'static str {
     }
 }
 
+/// Checks that a frame that is being allocated was not written to while it was free.
 pub(crate) fn frame_handed_out<F: Format>(inner: &Inner<F>, pfn: Pfn) {
     if !inner.frames.was_used(pfn) {
         return;
@@ -73,6 +80,7 @@ pub(crate) fn frames_freed<F: Format>(inner: &Inner<F>, frames: &[Pfn]) {
     frames.iter().filter_map(|pfn| inner.page(*pfn)).for_each(|page| page.poison());
 }
 
+/// Checks that no TLB translates an address to one of the freed frames.
 fn scan_leaves<F: Format>(inner: &Inner<F>, freed: &[Pfn]) {
     for (number, cpu) in inner.cpus.iter().enumerate() {
         let tlb = cpu.lock();
@@ -94,6 +102,7 @@ fn scan_leaves<F: Format>(inner: &Inner<F>, freed: &[Pfn]) {
     }
 }
 
+/// Checks that a table that is being allocated was not written to while it was free, and clears its poison.
 pub(crate) fn table_handed_out<F: Format>(inner: &Inner<F>, table: Pfn) {
     let memory = inner.table(table);
     if !inner.tables.was_used(table) {

@@ -1,5 +1,10 @@
 //! A pool of frame numbers: which numbers are taken, and when each was last freed.
 //!
+//! A machine has one pool of frames and one of tables (`inner.rs`). The free numbers are in a `Bitmap` under
+//! the pool's short lock; in a simulation, lists per CPU (`host_sim/frames.rs`) are in front of it. A number
+//! is freed in two steps: [`Pool::retire`] records it as free, so that the oracles can check it, and
+//! [`Pool::give`] makes it available. `tests/oracles.rs` and `tests/memory.rs` test pools.
+//!
 //! # The free clock
 //!
 //! Each pool has a clock that advances with every batch that is freed. A pool also has a record per number,
@@ -24,12 +29,12 @@ const TAKEN: u64 = 1;
 /// A pool of numbers; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// The kind of the numbers, for messages.
+    /// Name of what the numbers stand for, for messages.
     what: &'static str,
     base: u64,
     len: usize,
     list: Apart<Lock<List>>,
-    /// The CPUs' free lists, which are used before `list`.
+    /// Free lists of the CPUs, which are used before `list`. Empty except in a simulation.
     near: Lists,
     /// Records, indexed by number less `base`. `None` without oracles. The task that takes or frees a number
     /// writes its record.
@@ -37,8 +42,8 @@ pub(crate) struct Pool {
     clock: AtomicU64,
 }
 
-/// Keeps a value on cache lines of its own. Every walk of a page table and every look at a frame's record
-/// reads the neighbouring fields, and the value's lines move from thread to thread with each batch.
+/// Keeps a value on cache lines of its own. Each batch moves these lines to another thread, and every walk
+/// and every access to a record reads the neighbouring fields.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);
@@ -105,8 +110,8 @@ impl Pool {
         }
     }
 
-    /// Returns the index of a number without a check. The result is at least the length of the pool for a
-    /// number of another pool.
+    /// Returns the index of a number without a check. For a number of another pool, the result is at least
+    /// the length of this pool.
     #[inline]
     pub(crate) fn offset(&self, pfn: Pfn) -> usize {
         pfn.get().wrapping_sub(self.base) as usize
@@ -118,7 +123,7 @@ impl Pool {
         panic!("{pfn:?} is no {} of this machine (a freed table's poison reads like this)", self.what)
     }
 
-    /// Takes the lowest free numbers, at most `out.len()`. Returns how many.
+    /// Takes the lowest free numbers, at most `out.len()`. Returns how many it took.
     pub(crate) fn take(&self, out: &mut [Pfn]) -> usize {
         let got = self.near.take(out, |out| self.take_lowest(out));
         self.note_taken(out[..got].iter().copied());
@@ -142,8 +147,9 @@ impl Pool {
     fn note_taken(&self, numbers: impl Iterator<Item = Pfn>) {
         if let Some(records) = &self.records {
             for pfn in numbers {
-                // Relaxed here and below: a number has one owner at a time. The lock of the list or the
-                // engine's own hand-over orders the writes of one owner before those of the next.
+                // Relaxed here and below: a number has one owner at a time. The lock of the list, or the way
+                // in which the engine passes the number on, orders the writes of one owner before those of
+                // the next.
                 if let Some(record) = records.get(self.index_of(pfn)) {
                     record.store(record.load(Ordering::Relaxed) | TAKEN, Ordering::Relaxed);
                 }
@@ -229,14 +235,15 @@ impl Pool {
         }
     }
 
-    /// Returns the clock. The caller reads it before a walk begins.
+    /// Returns the value of the clock. The caller reads it before a walk begins.
     #[inline]
     pub(crate) fn stamp(&self) -> u64 {
         // Acquire: pairs with the tick in `retire`.
         self.clock.load(Ordering::Acquire)
     }
 
-    /// Checks that the number still has the owner that it had when an entry with this stamp was filled.
+    /// Checks that the number still has the owner that it had when a TLB entry with this stamp was filled.
+    /// Without oracles, always succeeds.
     #[inline]
     pub(crate) fn check(&self, pfn: Pfn, stamp: u64) -> Result<(), Stale> {
         let Some(records) = &self.records else { return Ok(()) };

@@ -1,7 +1,9 @@
 //! A process of the machine: an address space of the engine and the threads that run it.
 //!
-//! This is the part of a kernel between a CPU and the engine. The process passes a CPU's faults to
-//! [`AddressSpace::handle_fault`] and returns the error as the signal that a program would get.
+//! This is the part of a kernel between a CPU and the engine. [`Process`] passes the faults of a [`Cpu`] to
+//! [`AddressSpace::handle_fault`] and returns the error as the signal that a program would get. Tests,
+//! benches and replays access memory through it. It has no state besides the address space, whose calls it
+//! exposes by dereferencing.
 
 use crate::{Cpu, Machine, Word};
 use freehold::counted::Counted;
@@ -29,7 +31,7 @@ impl<F: Format> Process<F> {
         Ok(Process { space: AddressSpace::new(engine, config)? })
     }
 
-    /// Returns the process of an existing space, for example of a forked one.
+    /// Wraps an existing space, for example the result of a fork.
     pub fn of(space: Counted<AddressSpace<Machine<F>>>) -> Self {
         Process { space }
     }
@@ -71,7 +73,7 @@ impl<F: Format> Process<F> {
         cpu.write(self.space.mmu(), address, data, |at, access| self.fault(at, access))
     }
 
-    /// Makes an access that transfers no contents.
+    /// Makes an access that transfers no contents. Phantom memory needs no other kind.
     ///
     /// # Errors
     /// Fails with the signal that the program gets.

@@ -1,9 +1,9 @@
 //! Reports of a machine: what is in use, and counts of events.
 //!
-//! [`Accounting`] lists what is in use at one moment: a test calls [`Accounting::assert_clean`] after all
-//! address spaces are dropped, and finds leaks. [`MachineStats`] counts events since the machine was built.
-//! Both are read from atomics and short locks of `inner.rs` while the machine runs, so counts of concurrent
-//! events may be slightly apart.
+//! [`Accounting`] lists what is in use at one moment. A test drops all address spaces and then calls
+//! [`Accounting::assert_clean`], which panics if something leaked. [`MachineStats`] counts events since the
+//! machine was built. Both are collected from atomics and short locks of `inner.rs` while the machine runs,
+//! so the counts of one report need not belong to the same moment.
 
 use crate::inner::Inner;
 use crate::pool::PoolCounts;

@@ -1,9 +1,10 @@
 //! The signals of a task, and its killable and interruptible waits: the part that all hosts share.
 //!
-//! A [`Task`] is a thread that may get signals; tests send them, and the engine's waits end with [`Killed`]
-//! or [`Interrupted`]. A sender sets a flag and then wakes the task; a waiting task checks the flags after
-//! it has announced its sleep, so no signal is lost. Each host (`host_std`, `host_shuttle`, `host_sim`) has
-//! its own sleep and wake-up (`wait.rs`).
+//! A [`Task`] is a thread that may get signals. Tests send signals, and the engine's waits end with
+//! [`Killed`] or [`Interrupted`]. No signal is lost: a sender sets a flag and then wakes the task, and a
+//! waiting task checks the flags after it has announced its sleep. Each host (`host_std`, `host_shuttle`,
+//! `host_sim`) compiles this file as a module of its own, and has its own sleep and wake-up in `wait.rs`.
+//! `tests/host.rs` tests both.
 
 use super::wait::{Sleep, wait_unless_over};
 use freehold_sync::atomic::AtomicU32;
@@ -24,14 +25,14 @@ pub(super) struct Record {
     pub(super) signalled: AtomicBool,
     /// Number of killable waits until one gets a fatal signal; 0 if none will. Only the task counts down.
     countdown: AtomicU64,
-    /// Number of waits that began. Only the task itself counts its waits.
+    /// Number of waits that began. Only the task itself writes it.
     waits: AtomicU64,
-    /// The place where the task sleeps, if the host finds sleepers by their tasks.
+    /// The word on which the task sleeps, if the host needs it to wake the task.
     #[allow(dead_code, reason = "the checker of schedules finds sleepers in a list")]
     pub(super) sleep: Sleep,
 }
 
-/// Which signals end a sleep.
+/// The signals that end a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ends {
     /// Only a fatal signal.
@@ -56,7 +57,7 @@ impl Task {
     }
 
     /// Returns how many waits the task has begun, including those that only check for a fatal signal. A test
-    /// polls this value if it must continue once another thread waits.
+    /// polls this value to continue only when another thread waits.
     pub fn waits(&self) -> u64 {
         self.0.waits.load(Ordering::SeqCst)
     }
@@ -72,19 +73,20 @@ impl Task {
         self.0.countdown.store(nth, Ordering::SeqCst);
     }
 
-    /// Returns true if a pending signal ends such a sleep.
+    /// Returns true if a signal is pending that ends a sleep of this kind.
     pub(super) fn is_over(&self, ends: Ends) -> bool {
         self.is_killed() || ends == Ends::ByAny && self.0.signalled.load(Ordering::SeqCst)
     }
 
     /// Counts the beginning of a wait.
     pub(super) fn count_wait(&self) {
-        // SeqCst: pairs with the load in `waits`. A test that sees the new count also sees what the task did
-        // before.
+        // SeqCst: pairs with the load in `waits`. A test that sees the new count also sees all earlier stores
+        // of the task.
         self.0.waits.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts one killable wait.
+    /// Counts one killable or interruptible wait. Makes a fatal signal pending if `interrupt_wait` chose this
+    /// wait.
     pub(super) fn enters_wait(&self) {
         self.count_wait();
         let left = self.0.countdown.load(Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! A format whose hardware leaves the accessed and dirty bits of leaves to software.
 //!
 //! Some processors fault when a bit must be set, and the kernel sets it. [`SoftwareBits`] wraps any format
-//! and changes only the hardware's step ([`Format::hardware_step`]): instead of setting a bit, it raises a
-//! fault. Tests run the engine on it (`tests/shuttle_engine/software_bits.rs`). All other functions pass
-//! through to `F`.
+//! and changes only the hardware's step ([`Format::hardware_step`]), which the walks of `cpu.rs` use: instead
+//! of setting a bit, it raises a fault. All other functions call those of `F`; a new function of [`Format`]
+//! must be added here if it has a default. Tests run the engine on this format
+//! (`tests/shuttle_engine/software_bits.rs`).
 
 use freehold_pagetable::{
     Access, FaultCode, Format, Kind, Level, MarkerKind, Pfn, PteFlags, Rights, WalkFault,

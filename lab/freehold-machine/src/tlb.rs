@@ -1,7 +1,10 @@
 //! The TLB of one CPU: cached leaves, and cached tables that walks went through.
 //!
 //! Both caches keep an entry until the entry is evicted or flushed, even if the tables change. An engine that
-//! forgets a flush therefore uses a stale translation, which the oracles detect.
+//! forgets a flush therefore uses a stale translation, which the oracles detect. `cpu.rs` looks up and
+//! inserts entries, and `mmu.rs` flushes them, both under the CPU's lock (`cpu_shared.rs`). A flush must drop
+//! no other entries than those of the table below, because an entry that is dropped too early hides a missing
+//! flush. `tlb_tests.rs` checks that.
 //!
 //! | cache | contents of an entry | dropped by a flush of a range that it overlaps |
 //! | --- | --- | --- |
@@ -11,11 +14,15 @@
 
 use freehold_pagetable::{Access, Format, Level, PAGE_SHIFT, Pfn, Rights, VirtAddr};
 
+/// Number of sets of the cache of 4 KiB leaves.
 const SETS: usize = 64;
+/// Number of leaves in a set.
 const WAYS: usize = 4;
+/// Number of larger leaves.
 const LARGE: usize = 32;
+/// Number of walk entries for the tables of one level.
 const WALKS_PER_LEVEL: usize = 16;
-/// Number of levels of tables that a walk entry can lead to: all levels except the root of five.
+/// Number of levels of tables that a walk entry can lead to: with five levels, all except the root.
 const WALK_LEVELS: usize = 4;
 const WALKS: usize = WALKS_PER_LEVEL * WALK_LEVELS;
 const _: () = assert!(SETS <= 64 && WALKS <= 64, "one word records which are filled");
@@ -73,7 +80,7 @@ impl Tag {
     }
 }
 
-/// A leaf entry: a copy of the translation that the tables held when they were walked.
+/// A leaf entry: a copy of the translation that the tables had when they were walked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf {
     tag: Tag,
@@ -191,7 +198,7 @@ pub(crate) struct Tlb {
     /// The way of each set that is evicted next.
     next_way: [u8; SETS],
     large: [Leaf; LARGE],
-    /// Number of entries of `large` that were ever filled. 0 lets a miss skip `large`.
+    /// Number of entries that were inserted in `large` so far. If it is 0, a miss skips `large`.
     large_filled: usize,
     /// Walk entries, indexed by `walk_slot`.
     walks: [Walk; WALKS],
@@ -337,7 +344,8 @@ impl Tlb {
         self.drop_walks(slots, covered);
     }
 
-    /// Drops the leaves that `goes` accepts, from the sets in `sets` and from the larger leaves.
+    /// Drops the leaves that `goes` accepts, from the sets in `sets` and from the larger leaves. Returns how
+    /// many it drops.
     fn drop_leaves(&mut self, sets: u64, goes: impl Fn(Tag) -> bool) -> usize {
         let mut dropped = 0;
         for set in bits(sets & self.sets_filled) {
@@ -350,7 +358,7 @@ impl Tlb {
         dropped + drop_from(&mut self.large[..large], &goes)
     }
 
-    /// Drops the walk entries that `goes` accepts, from the slots in `slots`.
+    /// Drops the walk entries that `goes` accepts, from the slots in `slots`. Returns how many it drops.
     fn drop_walks(&mut self, slots: u64, goes: impl Fn(Tag) -> bool) -> usize {
         let mut dropped = 0;
         for slot in bits(slots & self.walks_filled) {
@@ -375,7 +383,7 @@ impl Tlb {
     }
 }
 
-/// The key of a new entry: space, address and level, and when the walk began.
+/// The key of a new entry: space, address and level, and the value of the free clock when the walk began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) space: SpaceTag,
@@ -390,12 +398,14 @@ fn walk_tags(space: SpaceTag, address: VirtAddr) -> impl Iterator<Item = Tag> {
     (1..=WALK_LEVELS).map(move |level| Tag::new(space, address, Level::from_number(level)))
 }
 
+/// Returns the slot of a walk entry.
 fn walk_slot(tag: Tag) -> usize {
     let level = tag.level();
     let span = (tag.0 & PAGE_NUMBER) >> (level.shift() - PAGE_SHIFT);
     (level as usize - 1) * WALKS_PER_LEVEL + span as usize % WALKS_PER_LEVEL
 }
 
+/// Drops the leaves that `goes` accepts. Returns how many it drops.
 fn drop_from(leaves: &mut [Leaf], goes: impl Fn(Tag) -> bool) -> usize {
     let mut dropped = 0;
     for leaf in leaves {

@@ -1,4 +1,5 @@
-//! Tests the TLB of one simulated CPU (`tlb.rs`): tags, flushes by range, cached page tables, and eviction.
+//! Tests the TLB of one simulated CPU (`tlb.rs`) without tables or a machine: tags, flushes by range, cached
+//! page tables, and eviction. `tests/tlb.rs` tests TLBs together with CPUs and tables.
 
 use super::*;
 use freehold_pagetable::{PteFlags, X86_5};

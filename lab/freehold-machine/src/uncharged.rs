@@ -1,5 +1,9 @@
-//! Operations that a simulation charges time for. Outside a simulation they take real time, so these
-//! functions do nothing.
+//! Operations of the platform that a simulation charges virtual time for. These versions do nothing, because
+//! outside a simulation the operations take real time.
+//!
+//! `host_std` and `host_shuttle` compile this file as a module; `host_sim` has its own versions in `mod.rs`
+//! and `frames.rs`, with the same names and parameters. `machine.rs`, `cpu.rs`, `mmu.rs` and `pool.rs` call
+//! the functions. Add a function here and in `host_sim` together.
 
 use freehold_pagetable::Pfn;
 
@@ -24,11 +28,13 @@ impl Lists {
         Lists
     }
 
+    /// Takes numbers from the shared list with `refill`.
     #[inline(always)]
     pub(crate) fn take(&self, out: &mut [Pfn], refill: impl Fn(&mut [Pfn]) -> usize) -> usize {
         refill(out)
     }
 
+    /// Returns numbers to the shared list with `spill`.
     #[inline(always)]
     pub(crate) fn give(&self, numbers: &[Pfn], spill: impl Fn(&[Pfn])) {
         spill(numbers);

@@ -1,4 +1,8 @@
 //! The shortest test through every layer: map, access, fork and unmap, on each design.
+//!
+//! If a change breaks everything, start here: each test makes a few calls of the engine through a [`Process`]
+//! and a CPU, without threads. `on_every_design` builds machine, engine and process, and checks at the end
+//! that all memory is free. The subjects themselves are tested in `engine/freehold/tests`.
 
 use freehold::engine::{Config, Engine};
 use freehold::fault::{FaultError, SegvCode};
@@ -8,6 +12,7 @@ use freehold_machine::{Machine, MachineConfig, Process};
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 
+/// Runs `test` with a new machine and process for each lock design. Checks that nothing leaked.
 fn on_every_design(test: impl Fn(&Process, &mut freehold_machine::Cpu<freehold_pagetable::X86_4>)) {
     for locking in Locking::ALL {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).expect("a machine");

@@ -1,8 +1,11 @@
-//! Threads, waiting, signals and grace periods.
+//! Threads, waiting, signals and grace periods: the host of a machine (`host_std`, or `host_shuttle` under
+//! the checker).
 //!
-//! These are the functions that a machine gives to the engine as its host: futex waits, fatal and other
-//! signals, CPU numbers, the clock, RCU read sections, deferred functions and barriers. The same tests run
-//! on threads, and under the checker of schedules (`cfg(shuttle)`) with fewer repetitions.
+//! The tests call the functions of the trait [`Host`] on a machine: futex waits, fatal and other signals, CPU
+//! numbers, the clock, RCU read sections, deferred functions and barriers. Each test states a promise of the
+//! trait, on which the engine relies. Tests run their body in `run` and repeat it [`MANY`] times, so that
+//! threads meet; under the checker of schedules (`cfg(shuttle)`) the numbers are small. A lost wakeup shows
+//! as a test that never ends.
 
 use crate::common::*;
 use freehold_machine::Task;
@@ -13,6 +16,7 @@ use std::sync::Arc;
 
 type Machine = freehold_machine::Machine;
 
+/// Number of repetitions.
 const MANY: usize = if cfg!(shuttle) { 3 } else { 2_000 };
 
 #[test]
@@ -78,7 +82,7 @@ fn two_threads_wake_each_other_in_turns() {
     });
 }
 
-/// Starts a thread and waits until it runs. Returns its task.
+/// Starts a thread and waits until it runs. Returns its task and its handle.
 fn started(body: impl FnOnce() + Send + 'static) -> (Task, thread::JoinHandle<()>) {
     let handed = Arc::new(std::sync::Mutex::new(None));
     let thread = thread::spawn({
@@ -105,7 +109,7 @@ fn fatal_signal_ends_killable_waits() {
                 let word = AtomicU32::new(0);
                 while Machine::wait_killable(&word, 0) == Ok(()) {}
                 assert_eq!(Machine::wait_killable(&word, 0), Err(Killed), "the signal stays pending");
-                // A wait that is not killable ignores signals.
+                // A wait that is not killable ignores signals, and returns because the word differs.
                 Machine::wait(&word, 1);
             });
             assert!(!task.is_killed());
@@ -167,8 +171,8 @@ fn no_two_threads_have_a_cpu_number_at_once() {
                 thread::spawn(move || {
                     for _ in 0..MANY {
                         Machine::with_cpu(|number| {
-                            // A load and a store instead of one step, so that two concurrent threads would
-                            // lose counts.
+                            // The count is not incremented atomically, so two threads with the same number at
+                            // once would lose counts.
                             let count = counts[number].load(SeqCst);
                             counts[number].store(count + 1, SeqCst);
                         });
@@ -197,6 +201,7 @@ struct Object {
     runs: Arc<AtomicU64>,
 }
 
+/// Defers the freeing of a new object. `runs` counts the objects that were freed.
 fn defer(runs: &Arc<AtomicU64>) {
     let object = Box::leak(Box::new(Object { head: RcuHead::new(), runs: runs.clone() }));
     // SAFETY: the object is leaked, and `free` is its only user from now on.
@@ -212,8 +217,8 @@ unsafe fn free(head: NonNull<RcuHead>) {
     object.runs.fetch_add(1, SeqCst);
 }
 
-/// Batches run in any order, and a barrier waits for its own batches: the deferred object is on the stack of
-/// the thread.
+/// The deferred object is on the stack of its thread, so a barrier that returns early would leave a function
+/// that uses freed stack. Barriers of six threads run concurrently, and batches run in any order.
 #[cfg(not(shuttle))]
 #[test]
 fn rcu_barrier_waits_for_functions_of_its_own_thread() {

@@ -1,8 +1,9 @@
 //! Frames, tables and contents, in both kinds of memory.
 //!
-//! The tests use the allocators and the contents of a machine as the engine does through its traits, and
-//! inject failures of allocations. Backed memory has contents; phantom memory reads as zero and may be
-//! larger than the host.
+//! The tests use the allocators and the contents of a machine as the engine does, through the traits
+//! [`Platform`] and [`TableMemory`], and inject failures of allocations (`src/pool.rs`, `src/contents.rs`,
+//! `src/inject.rs`). Backed memory has contents; phantom memory reads as zero and may be larger than the
+//! host's memory. Tests with accesses map pages with the minimal kernel of `common`.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -11,6 +12,7 @@ use freehold_pagetable::{Access, Level, Pfn, TableMemory, VirtAddr};
 
 const AT: u64 = 0x10_0000;
 
+/// Allocates frames, at most `want`. Returns their numbers.
 fn take(machine: &Machine, want: usize) -> Vec<u64> {
     let mut out = vec![Pfn::new(0); want];
     let got = machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut out);
@@ -18,6 +20,7 @@ fn take(machine: &Machine, want: usize) -> Vec<u64> {
     out.into_iter().map(Pfn::get).collect()
 }
 
+/// Frees frames.
 fn give(machine: &Machine, frames: &[u64]) {
     let frames: Vec<_> = frames.iter().copied().map(Pfn::new).collect();
     // SAFETY: nothing in these tests refers to the frames any more.
@@ -143,7 +146,7 @@ fn failed_write_keeps_the_first_part() {
 
 #[test]
 fn phantom_memory_is_large_and_reads_as_zero() {
-    // Less memory under the checker, which keeps the number of each frame individually.
+    // The memory is smaller under the checker, where a machine needs host memory for each frame number.
     let bytes = if cfg!(shuttle) { 1 << 20 } else { 512 << 30 };
     run(move || {
         let machine = Machine::new(MachineConfig::phantom(bytes).tables(1 << 20)).unwrap();

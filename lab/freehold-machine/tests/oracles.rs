@@ -1,8 +1,10 @@
 //! Each oracle detects the mistake that it exists for, in a kernel that is otherwise correct.
 //!
-//! An oracle of the machine panics when a kernel makes a mistake with frames, tables or flushes. Each test
-//! makes one mistake with the minimal kernel of `common`, and expects the panic with its message; the first
-//! test makes none. Without these tests, a broken oracle would let every other test pass.
+//! An oracle of the machine (`src/oracle.rs`) panics when a kernel makes a mistake with frames, tables or
+//! flushes. Each test makes one mistake with the minimal kernel of `common`, and expects the panic with its
+//! message; the first test makes none. If an oracle were broken, every other test could still pass, so each
+//! new oracle needs a test here. Machines without `scan_on_free` ([`without_scan`]) let a mistake survive
+//! until a CPU uses the translation.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -12,6 +14,7 @@ use freehold_sync::atomic::Ordering::SeqCst;
 
 const AT: u64 = 0x40_0000;
 
+/// Returns a machine that does not search the TLBs when a frame or table is freed.
 fn without_scan() -> freehold_machine::Machine {
     let config = MachineConfig::backed(16 << 20).tables(1 << 20).cpus(4);
     freehold_machine::Machine::new(MachineConfig { scan_on_free: false, ..config }).unwrap()
@@ -252,7 +255,8 @@ fn freeing_a_table_with_entries_is_detected() {
     });
 }
 
-/// Hazard C-13: a walker without a lock that still reads a freed table cannot mistake it for a live one.
+/// Hazard C-13: a walk without a lock may still read a freed table, but cannot take its entries for valid
+/// ones.
 #[test]
 #[should_panic(expected = "is no page table of this machine")]
 fn c13_following_an_entry_of_a_freed_table_is_detected() {

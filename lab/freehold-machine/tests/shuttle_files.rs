@@ -1,5 +1,10 @@
 //! Mapped files under many schedules of the checker: faults concurrent with truncation, hole punching and
 //! splits (C-26, C-37), and copy on write concurrent with readers that have stale translations (C-21).
+//!
+//! These scenarios are small and run with more schedules than those of `shuttle_engine` (modules `files` and
+//! `fork`), but only on the default design. [`Scene`] is one process that maps a file twice, shared and
+//! private. `Scene::end` decides: no page beyond the end of the file is mapped, and all memory is free. A
+//! mutation of the copy on write, `cow-flush`, must fail the last test.
 
 mod common;
 
@@ -17,6 +22,7 @@ use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
+/// Number of pages of the file.
 const PAGES: u64 = 4;
 
 /// Runs a scenario once, or with many schedules under the checker.
@@ -24,7 +30,8 @@ fn run(scenario: impl Fn() + Send + Sync + 'static) {
     #[cfg(shuttle)]
     {
         let schedules = freehold_machine::Effort::of(200, 1500, 1500);
-        // Few switches at any place, so that one thread can run in a narrow gap of another.
+        // The scheduler switches threads at few places, so that a thread can run for long between two
+        // adjacent steps of another thread.
         let scheduler = shuttle::scheduler::PctScheduler::new_from_seed(common::seed(), 2, schedules);
         shuttle::Runner::new(scheduler, shuttle::Config::default()).run(scenario);
     }
@@ -32,7 +39,7 @@ fn run(scenario: impl Fn() + Send + Sync + 'static) {
     scenario();
 }
 
-/// A process that maps a file of zeroes twice, and its machine.
+/// A process that maps a file of zeroes twice, at the addresses `shared` and `private`, and its machine.
 struct Scene {
     process: Process,
     file: Counted<File<Machine>>,

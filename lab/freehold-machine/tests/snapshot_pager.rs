@@ -1,8 +1,10 @@
 //! The pager of the example `snapshot_pager`, with a process whose memory changes concurrently.
 //!
-//! The pager of the example serves pages of a snapshot through a userfaultfd. The test starts a process
-//! whose memory the pager serves, and lets the process store, discard, move, fork and unmap at the same
-//! time. Each page must be read with the bytes of the snapshot, or as the process has changed it.
+//! The test compiles the pager of the example (`examples/snapshot_pager/pager.rs`) as a module. The pager
+//! serves the memory of a process from a snapshot through a userfaultfd, while the process stores, discards,
+//! moves, forks and unmaps. Each page must be read with the bytes of the snapshot, or as the process has
+//! changed it. The counts of copied and zeroed pages at the end are exact, so a change of the steps changes
+//! them.
 
 #[path = "../examples/snapshot_pager/pager.rs"]
 #[allow(dead_code, reason = "only the example uses these items")]

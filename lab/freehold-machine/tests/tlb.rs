@@ -1,9 +1,10 @@
 //! Translations that TLBs cache, and the operations that flush them.
 //!
-//! A TLB of this machine keeps a stale translation until a flush, as real ones may. The tests use the
-//! minimal kernel of `common`, which writes page table entries directly: each changes an entry, shows that a
-//! CPU still uses the old translation, flushes, and shows that the new one is used. The oracles check the
-//! same in the tests of the engine.
+//! A TLB of this machine (`src/tlb.rs`) keeps a stale translation until a flush (`src/mmu.rs`), as real ones
+//! may. The tests use the minimal kernel of `common`, which writes page table entries directly. A typical
+//! test changes an entry, shows that a CPU still uses the old translation, flushes, and shows that the CPU
+//! uses the new one. If stale translations were not kept, the tests of the engine could not detect a missing
+//! flush. Counts of walks and visits come from `Machine::stats`.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -100,7 +101,7 @@ fn walk_cache_keeps_a_table_until_tables_are_flushed() {
         let hidden = toy.map(AT + PAGE, RW);
         machine.write_frame(hidden, 0, &[7]);
         get(&mut cpu, &toy, AT);
-        // Another table replaces the first one, but the walk cache still refers to the first.
+        // Another table replaces the first one, but the walk cache still has the first.
         let old = toy.clear(AT, Level::Pmd);
         let fresh = toy.map(AT + PAGE, RW);
         toy.flush(AT, AT + 2 * PAGE, false);
@@ -188,7 +189,8 @@ fn flush_visits_exactly_the_cpus_that_ran_the_space() {
         zero.call(|| toy.flush(AT, AT + PAGE, false));
         let stats = machine.stats();
         assert_eq!((stats.local_visits, stats.remote_visits, stats.entries_flushed), (1, 1, 2));
-        // A CPU that switched away keeps its translations and its mark until a flush of everything.
+        // A CPU that has stopped running the space keeps its translations and its mark until a flush of the
+        // whole space with its tables.
         get(&mut one, &toy, AT);
         one.idle();
         assert!(zero.call(|| machine.runs_elsewhere(&toy.mmu)));
@@ -224,8 +226,8 @@ fn fault_drops_cached_entries_of_its_address() {
         let mut cpu = machine.cpu(0);
         toy.map(AT, RW);
         get(&mut cpu, &toy, AT);
-        // The whole table is replaced without a flush of the walk cache. An access that faults in the old
-        // table uses the new one after the fault was handled.
+        // The whole table is replaced without a flush of the walk cache. An access through the old table
+        // faults. After the fault it uses the new table.
         let old = toy.clear(AT, Level::Pmd);
         toy.map(AT + PAGE, RW);
         let mut taken = 0;
@@ -280,8 +282,8 @@ fn address_outside_the_format_faults() {
     });
 }
 
-/// Hazard C-39, and the model of every TLB shootdown: after the flush no store reaches the frame, whatever
-/// the other CPU is doing.
+/// Hazard C-39, and the promise of every TLB shootdown: after the flush no store reaches the frame, even if
+/// another CPU was making an access.
 #[test]
 fn c39_no_access_is_in_progress_when_a_flush_returns() {
     run(|| {
@@ -322,7 +324,7 @@ fn c39_no_access_is_in_progress_when_a_flush_returns() {
     });
 }
 
-/// A walk of the tables, as the hardware makes it, has ended when a flush returns. Only a CPU that runs the
+/// When a flush returns, every lock-free walk that began before the flush has ended. Only a CPU that runs the
 /// space may walk its tables.
 #[test]
 fn flush_waits_for_lock_free_walks() {

@@ -5,7 +5,8 @@
 //! One process fills its memory, which is compressed page by page. A second process gets an empty mapping at
 //! the same addresses, registered with a userfaultfd. Four of its threads check all pages, each in an order
 //! of its own, while the process discards some pages, moves some pages, and forks. The machine's oracles are
-//! on. The run panics if a thread sees a stale page.
+//! on. The run fails if a page has wrong contents. The pager is in `pager.rs`; `tests/snapshot_pager.rs` runs
+//! it without this program.
 
 mod pager;
 

@@ -1,5 +1,10 @@
 //! A pager: serves the faults of a process from a compressed snapshot, and tracks the changes of the
 //! process's mappings.
+//!
+//! `main.rs` and the test `tests/snapshot_pager.rs` use it. [`Pager::pages`] maps an address to a page of the
+//! snapshot. Messages about mremap, discards and munmap change this map before the pager fills any page of a
+//! changed range: a fill that fails with `Changing` is put off until the message is read. A forked child gets
+//! a pager of its own, on a thread of its own, with a copy of the map.
 
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
@@ -115,6 +120,7 @@ impl<'s> Pager<'s> {
         cut
     }
 
+    /// Fills the page at `addr` from the snapshot or with zeroes, which wakes the faults on it.
     fn fill(&mut self, uffd: &Uffd, addr: u64) {
         let page = self.pages.get(&addr).and_then(|number| self.snapshot.pages[*number].as_ref());
         let filled = match page {
@@ -128,8 +134,8 @@ impl<'s> Pager<'s> {
             Ok(_) if page.is_some() => drop(self.work.copied.fetch_add(1, Relaxed)),
             Ok(_) => drop(self.work.zeroes.fetch_add(1, Relaxed)),
             Err(UffdError::Changing) => self.later.push(addr),
-            // Another pager filled the page first, or the page is not mapped any more. The waiting faults
-            // check again.
+            // Another pager has filled the page, or the page is not mapped any more. The waiting faults wake
+            // up and check again.
             Err(_) => uffd.wake(addr, PAGE_SIZE).expect("a page"),
         }
     }

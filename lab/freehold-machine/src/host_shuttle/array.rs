@@ -1,13 +1,17 @@
-//! Arrays whose values are created on first access. The checker's atomics are not plain bytes, so zeroed
-//! memory is no valid value.
+//! Arrays whose values are created on first access.
+//!
+//! `inner.rs` and `pool.rs` use them for frames, tables and records. `host_std/array.rs` has the same names,
+//! but maps zeroed memory. That is not possible here: the checker's atomics are not plain bytes, so zeroed
+//! memory is no valid value. Every schedule builds a machine, so creating and dropping an array must be
+//! cheap.
 
 use crate::blank::Blank;
 use std::array;
 use std::io;
 use std::sync::OnceLock;
 
-/// Number of values whose places are allocated together. An array is created and dropped in every schedule,
-/// and most of it is never used.
+/// Number of values whose places are allocated together. Most of an array is never used, so places are
+/// allocated on first use.
 const TOGETHER: usize = 64;
 
 type Places<T> = Box<[OnceLock<Box<T>>; TOGETHER]>;

@@ -1,4 +1,5 @@
-//! The machine's short lock, as a mutex of the checker.
+//! The machine's short lock, as a mutex of the checker, which may run another thread while a thread holds the
+//! lock. `host_std/lock.rs` describes the rules for holders.
 
 use shuttle::sync::{Mutex, MutexGuard, PoisonError};
 

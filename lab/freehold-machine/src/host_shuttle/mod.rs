@@ -1,7 +1,9 @@
-//! The host of the schedule checker: its threads, mutexes and per-thread state.
+//! The host of the schedule checker (`cfg(shuttle)`): its threads, mutexes and per-thread state.
 //!
-//! `host_std` exports the same names. The schedule alone decides everything here, so that a schedule can be
-//! replayed. Grace periods end as early as they may, so that a use after the end of one is detected.
+//! `host_std` exports the same names and describes them. The schedule alone decides everything here, so that
+//! a schedule can be replayed: the clock counts calls, and numbers of threads depend only on the order of
+//! their first calls. Nothing may depend on addresses, real time or the host's scheduler. Grace periods end
+//! as early as they may, so that a use after the end of one is detected.
 
 mod array;
 mod lock;
@@ -27,8 +29,8 @@ use crate::local::Local;
 use freehold_sync::LockContext;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of contexts that may be inside `with_cpu` at once. It is small, because per-CPU arrays are
-/// expensive here. A test with more threads panics.
+/// Number of threads that may exist at once, because each has a number of its own for `with_cpu`. It is
+/// small, because per-CPU arrays are expensive here. A test with more threads panics.
 pub(crate) const MAX_CPUS: usize = 16;
 
 shuttle::thread_local! {
@@ -40,7 +42,7 @@ shuttle::thread_local! {
 shuttle::lazy_static! {
     /// The numbers that are taken, one bit each.
     static ref NUMBERS: AtomicU64 = AtomicU64::new(0);
-    /// Nanoseconds. The clock advances by one with each call of `now_ns`.
+    /// Time in nanoseconds. It advances by one with each call of `now_ns`.
     static ref CLOCK: AtomicU64 = AtomicU64::new(0);
 }
 
@@ -48,8 +50,8 @@ shuttle::lazy_static! {
 struct Number(usize);
 
 impl Number {
-    /// Takes the lowest free number. The checker runs no other thread during this function, because nothing
-    /// in it is a switch point.
+    /// Takes the lowest free number. The checker runs no other thread during this function, because the
+    /// function contains no point at which the checker may switch threads.
     fn take() -> Self {
         let taken = NUMBERS.load(Ordering::SeqCst);
         let number = (!taken).trailing_zeros() as usize;
@@ -89,7 +91,7 @@ pub(crate) fn relax() {
     shuttle::thread::yield_now();
 }
 
-/// Marks a point where time passes. Other threads may run here.
+/// Marks a point at which time passes, so that other threads may run.
 pub(crate) fn take_time() {
     // This load is a point where the checker may switch threads, but the checker does not count the thread as
     // waiting.

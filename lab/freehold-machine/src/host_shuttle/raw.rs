@@ -1,4 +1,8 @@
 //! Reads and writes words of other crates without a switch of threads at each word.
+//!
+//! The oracles use these functions on a table or record that no task uses. Each access to an atomic of the
+//! checker would be a point at which the checker may switch threads, 512 for each table, and would only
+//! multiply the schedules. `host_std/raw.rs` has the same names.
 #![expect(unsafe_code, reason = "replaces atomics of the checker")]
 
 use freehold::platform::Frame;
@@ -6,7 +10,7 @@ use freehold_pagetable::{ENTRIES, Table};
 use freehold_sync::atomic::AtomicU64;
 use std::ptr;
 
-/// Returns true: this host cannot read records as bytes. `host_std` checks them.
+/// Returns true without a check, because a record is not plain bytes on this host. `host_std` checks records.
 pub(crate) fn is_zero(_record: &Frame) -> bool {
     true
 }

@@ -1,9 +1,10 @@
-//! Grace periods that end as early as they may.
+//! Grace periods that end as early as they may, in the host of the checker.
 //!
 //! Every read section and every deferral takes a number, in ascending order. A deferred function may run when
 //! no section with a lower number is open. The next call of this module that finds the function ready, on any
-//! thread, runs the function. So an object that is used after its grace period has usually been freed by
-//! then, and the use is detected.
+//! thread, runs the function. If the engine uses an object after its grace period, the object has therefore
+//! usually been freed, and the use is detected. The guarantees are those of `host_std/rcu.rs`; every access
+//! to the state is a step of the schedule, because a mutex of the checker guards it.
 #![expect(unsafe_code, reason = "runs functions on raw objects")]
 
 use crate::context;
@@ -31,7 +32,7 @@ struct State {
     open: BTreeSet<u64>,
     /// Deferred functions, in ascending order of their numbers.
     deferred: Vec<Deferred>,
-    /// Number of functions that are running.
+    /// Number of deferred functions that were removed from `deferred` and have not ended.
     running: usize,
 }
 
@@ -61,6 +62,7 @@ impl Drop for RcuGuard {
     }
 }
 
+/// Opens a read section.
 pub(crate) fn rcu_read() -> RcuGuard {
     let mut state = state();
     let number = state.number();
@@ -81,12 +83,13 @@ pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuH
     run(state, earlier);
 }
 
+/// Returns after every function that was deferred before the call has run.
 pub(crate) fn rcu_barrier() {
     let last = state().next;
     run_ripe(state());
     while !state().has_run_before(last) {
         // A thread yields only if it must wait. The checker treats a yield as a request to run other threads
-        // first, so with needless yields it would never try schedules in which the other threads stand still.
+        // first. With needless yields it would never try schedules in which the other threads do not run.
         shuttle::thread::yield_now();
         run_ripe(state());
     }
@@ -109,6 +112,7 @@ impl State {
         self.running == 0 && self.deferred.first().is_none_or(|deferred| deferred.number >= number)
     }
 
+    /// Removes and returns the deferred functions that may run, and counts them as running.
     fn take_ripe(&mut self) -> Vec<Deferred> {
         let oldest = self.open.first().copied().unwrap_or(u64::MAX);
         let ripe = self.deferred.iter().take_while(|deferred| deferred.number < oldest).count();
@@ -117,6 +121,7 @@ impl State {
     }
 }
 
+/// Runs the deferred functions that may run.
 fn run_ripe(mut state: MutexGuard<'static, State>) {
     let ripe = state.take_ripe();
     run(state, ripe);

@@ -1,8 +1,10 @@
-//! Sleeping and waking by address, and signals. The schedule decides everything. The guarantees are those of
-//! `host_std::wait`.
+//! Sleeping and waking by address, and signals, in the host of the checker. The guarantees are those of
+//! `host_std/wait.rs`.
 //!
-//! One mutex guards the list of sleepers, so a waker sees the check of the word and the start of the sleep as
-//! one step.
+//! One mutex of the checker guards the list of sleepers, so a waker sees the check of the word and the start
+//! of the sleep as one step. A wakeup that the engine forgets leaves the sleeper in the list for ever, and
+//! the checker reports a deadlock. Sleepers wake in the order in which they began to sleep; no wait ends
+//! without a wakeup or a signal.
 
 use super::signals::{Ends, Task};
 use crate::exempt::exempt;
@@ -57,6 +59,7 @@ impl Task {
     }
 }
 
+/// Waits for a wakeup, unless the word differs from `expected`. No signal ends the wait.
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     TASK.with(Task::count_wait);
     sleep(word, expected, None);
@@ -83,9 +86,11 @@ pub(crate) fn wake_all(word: &AtomicU32) {
     wake(&mut sleepers(), usize::MAX, |sleeper| sleeper.address == address);
 }
 
+/// Sleeps until a wakeup, unless the word differs from `expected` or a signal ends the sleep at once.
 fn sleep(word: &AtomicU32, expected: u32, task: Option<(Task, Ends)>) {
     let mut sleepers = sleepers();
-    // A signal or a change may have arrived after the caller's check and before the lock of the list.
+    // A signal or a change of the word may have arrived after the caller's check and before this thread
+    // locked the list.
     if task.as_ref().is_some_and(|(task, ends)| task.is_over(*ends))
         || word.load(Ordering::SeqCst) != expected
     {

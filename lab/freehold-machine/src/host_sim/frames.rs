@@ -1,6 +1,10 @@
-//! Per-CPU lists of free numbers in front of the shared list, as in a kernel's page allocator. A processor
-//! reuses the numbers that it freed. When its list is empty or too long, a batch moves between the list and
-//! the memory of its socket, under the lock of that memory.
+//! Per-CPU lists of free numbers in front of the shared list of a pool (`pool.rs`), as in a kernel's page
+//! allocator.
+//!
+//! Only the simulation has them (`uncharged.rs` has the versions of the other hosts), because it must show
+//! what a kernel would pay. A processor reuses the numbers that it freed. When its list is empty or too long,
+//! a batch moves between the list and the memory of its socket, under the lock of that memory.
+//! [`Lists::check_thread`] also panics if a machine is used on another thread than its own.
 
 use freehold_pagetable::Pfn;
 use freehold_sim::{
@@ -13,8 +17,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 /// Count of numbers that move at once between a processor's list and its socket's memory. Linux uses this
-/// value for a processor of a large machine: a multiple of its smallest batch.
+/// value for the processors of a large machine.
 const BATCH: usize = 63;
+/// Maximum number of sockets with a lock of their own.
 const SOCKETS: usize = 8;
 
 /// The free lists of a pool.

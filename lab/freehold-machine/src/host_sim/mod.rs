@@ -1,10 +1,11 @@
-//! The host of a simulation. Its threads are the tasks of a run in virtual time, and its processors are the
-//! processors of the run.
+//! The host of a simulation (`cfg(sim)`). Its threads are the tasks of a run in virtual time, and its
+//! processors are the processors of the run (`freehold-sim`).
 //!
-//! `host_std` exports the same names. This host charges the costs of a kernel that are not accesses of the
-//! engine: traps, zeroing, copies, interrupts, and the lock of the frame allocator behind its per-CPU lists.
-//! Outside a run there is one thread, and time does not advance. A machine, and everything on it, stays on
-//! the thread that built it.
+//! `host_std` exports the same names, and lends its array, lock and raw accesses, because tasks run one at a
+//! time on one thread. This host charges the costs of a kernel that are not accesses of the engine: traps,
+//! zeroing, copies, interrupts, and the lock of the frame allocator behind its per-CPU lists. Outside a run
+//! there is one thread, and time does not advance. A machine, and everything on it, stays on the thread that
+//! built it. `tests/sim_engine` tests the engine on this host.
 
 #[path = "../host_std/array.rs"]
 mod array;
@@ -34,15 +35,16 @@ use freehold_sim::task;
 use freehold_sync::LockContext;
 use std::cell::{Cell, OnceCell, RefCell};
 
-/// Number of contexts that may be inside `with_cpu` at once.
+/// Number of tasks that may be inside `with_cpu` at once: one per processor.
 pub(crate) const MAX_CPUS: usize = freehold_sim::Machine::MAX_CPUS;
 
 thread_local! {
     /// Number of processors of the machines of this thread: the maximum so far.
     static CPUS: Cell<usize> = const { Cell::new(0) };
-    /// The state of each task, by its number. The states are never freed, because the tasks of a run reuse
-    /// the states of the previous run.
+    /// The state of each task, by its number. The states are never freed: the tasks of a run reuse the states
+    /// of the previous run.
     static STATES: RefCell<Vec<&'static State>> = const { RefCell::new(Vec::new()) };
+    /// The state of the thread outside a run.
     static OUTSIDE: State = const { State::new() };
 }
 

@@ -1,10 +1,11 @@
 //! Grace periods in virtual time. A grace period lasts until all sections that were open at its start have
-//! ended, and at least as long as the machine defines.
+//! ended, and at least as long as the simulated machine defines.
 //!
 //! Every read section and every deferral takes a number, in ascending order. A deferred function may run when
 //! no section with a lower number is open and its time has come. The next call of this module that finds the
 //! function ready, in any task, runs the function. Outside a run no time passes, and a function is ready
-//! without a delay.
+//! without a delay. The guarantees are those of `host_std/rcu.rs`. A run must not depend on earlier runs, so
+//! a function that an earlier run deferred is due at once (`tests/sim_engine/grace.rs`).
 #![expect(unsafe_code, reason = "runs functions on raw objects")]
 
 use super::state as task_state;
@@ -17,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::ptr::NonNull;
 
-/// Duration in nanoseconds that a task sleeps between checks while it waits for the sections of other tasks.
+/// Time in nanoseconds that a task sleeps between two checks, while it waits for the sections of other tasks.
 const LOOKS_AGAIN: u64 = 20_000;
 
 thread_local! {
@@ -36,7 +37,8 @@ struct State {
 
 struct Deferred {
     number: u64,
-    /// The run in which the function was deferred, or the last run before.
+    /// Number of the run in which the function was deferred. If that was outside a run, number of the last
+    /// run before.
     run: u64,
     /// The earliest time at which the function may run, in nanoseconds of that run.
     due: u64,
@@ -45,8 +47,8 @@ struct Deferred {
 }
 
 impl Deferred {
-    /// Returns the earliest time in nanoseconds of the current run. Each run has a clock of its own. A
-    /// function of an earlier run is due at once, because enough time has passed.
+    /// Returns the earliest time at which the function may run, in nanoseconds of the current run. Each run
+    /// has a clock of its own. A function of an earlier run is due at once.
     fn due(&self) -> u64 {
         if self.run == task::runs() { self.due } else { 0 }
     }
@@ -68,6 +70,7 @@ impl Drop for RcuGuard {
     }
 }
 
+/// Opens a read section.
 pub(crate) fn rcu_read() -> RcuGuard {
     let number = STATE.with_borrow_mut(|state| {
         let number = state.number();
@@ -92,6 +95,7 @@ pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuH
     run_ripe();
 }
 
+/// Returns after every function that was deferred before the call has run.
 pub(crate) fn rcu_barrier() {
     let last = STATE.with_borrow(|state| state.next);
     loop {

@@ -1,5 +1,8 @@
-//! Sleeping and waking by address, and signals. The guarantees are those of `host_std::wait`. The code is
-//! simpler, because one task runs at a time.
+//! Sleeping and waking by address, and signals, in virtual time. The guarantees are those of
+//! `host_std/wait.rs`.
+//!
+//! `freehold_sim::task` has the sleepers and charges the time of sleeping and waking. The code is simpler
+//! than on the other hosts, because one task runs at a time.
 
 use super::signals::{Ends, Task};
 use super::state;

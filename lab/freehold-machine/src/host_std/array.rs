@@ -1,4 +1,8 @@
-//! Arrays as large as the machine's memory. Only the touched part costs host memory.
+//! Arrays as large as the machine's memory, of which only the touched part costs host memory.
+//!
+//! `inner.rs` and `pool.rs` use them for the frames, tables and records of a machine, on this host and in
+//! simulations. The host supplies zeroed pages, so only types whose initial value is all zero bytes may be in
+//! an array (`blank.rs`). The values are never dropped. `host_shuttle/array.rs` has the same names.
 #![expect(unsafe_code, reason = "maps host memory and returns references into it")]
 
 use crate::blank::Blank;

@@ -1,7 +1,9 @@
-//! The short lock of the machine's own data (TLBs, free lists). No thread holds it across a wait.
+//! The short lock of the machine's own data (TLBs, free lists). It is not one of the engine's locks and has
+//! no rank.
 //!
-//! The lock is not one of the engine's: checkers of schedules and the simulation do not see it, and it has
-//! no rank. All three hosts use this implementation. A holder must not call the engine or wait.
+//! A holder must not wait, and must not call the engine. Simulations use this implementation too, and do not
+//! charge for it. Under the checker of schedules the lock is a mutex of the checker (`host_shuttle/lock.rs`),
+//! because a thread that spins would never let the checker run the holder.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
 use std::cell::UnsafeCell;
@@ -47,7 +49,7 @@ impl<T> Lock<T> {
     /// Spins until the lock looks free, and then yields to the host's scheduler.
     #[cold]
     fn wait(&self) {
-        // Relaxed: the load only tells when to try again. The swap orders.
+        // Relaxed: the load only decides when to try again. The swap has the ordering.
         while self.held.load(Ordering::Relaxed) {
             super::relax();
         }

@@ -1,7 +1,9 @@
 //! The host of an ordinary process: threads, futexes, mapped memory, the epochs of crossbeam.
 //!
-//! `host_shuttle` and `host_sim` export the same names. No other code in the crate depends on which host it
-//! uses.
+//! A host is the part of the machine that depends on how threads run. `lib.rs` chooses one when the crate is
+//! compiled, as the module `host`. `host_shuttle` and `host_sim` export the same names; add a name to all
+//! three. No other code of the crate depends on which host it uses. `machine.rs` implements the trait `Host`
+//! with these functions, and adds the checks of contexts. `tests/host.rs` tests a host through the trait.
 
 mod array;
 mod lock;
@@ -28,9 +30,12 @@ use freehold_sync::LockContext;
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard};
 
-/// Number of contexts that may be inside `with_cpu` at once. Any further threads share the last number.
+/// Number of threads that may be inside `with_cpu` at once. The first threads have numbers of their own. All
+/// further threads share the last number, one at a time.
 pub(crate) const MAX_CPUS: usize = 64;
+/// The number that the threads without a number of their own share.
 const SHARED: usize = MAX_CPUS - 1;
+/// Marks a thread that has no number yet.
 const UNSET: usize = usize::MAX;
 
 thread_local! {
@@ -83,7 +88,8 @@ fn enter_slow(number: usize) -> (usize, Option<MutexGuard<'static, ()>>) {
     (number, (number == SHARED).then(turn))
 }
 
-/// Gives the thread a number of its own, if one is free.
+/// Gives the calling thread a number of its own if one is free, and otherwise the shared number. Returns the
+/// number.
 fn choose_number() -> usize {
     let taken = numbers(|n| {
         n.returned.pop().or_else(|| {

@@ -1,4 +1,6 @@
-//! Reads and writes words of other crates as plain memory.
+//! Reads and writes words of other crates as plain memory. The oracles use these functions on a record or
+//! table that no task uses, so relaxed accesses suffice. `host_shuttle/raw.rs` has the same names;
+//! simulations use this file.
 #![expect(unsafe_code, reason = "reads a record's bytes")]
 
 use freehold::platform::Frame;

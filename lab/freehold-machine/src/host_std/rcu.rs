@@ -32,8 +32,10 @@ pub struct RcuGuard {
 
 /// Number of functions in a full batch.
 const FULL: u64 = 64;
+/// Number of batches. A thread uses the batch of its number of `with_cpu`.
 const BATCHES: usize = 8;
 
+/// The functions that were deferred last and are not pushed yet, and the count of those that have not run.
 #[repr(align(128))]
 struct Batch {
     list: Lock<List>,
@@ -63,6 +65,7 @@ thread_local! {
     static RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Opens a read section.
 #[inline]
 pub(crate) fn rcu_read() -> RcuGuard {
     RcuGuard { _pinned: epoch::pin() }
@@ -91,6 +94,7 @@ pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuH
     }
 }
 
+/// Returns after every function that was deferred before the call has run. The caller is in no read section.
 pub(crate) fn rcu_barrier() {
     // A poisoned lock is harmless: a barrier that panicked leaves no partial state.
     let _turn = BARRIER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,6 +136,7 @@ fn push(at: usize, list: List) {
     });
 }
 
+/// Runs the functions of a batch, after their grace period.
 fn run(at: usize, list: List) {
     let before = RUNNING.replace(true);
     let mut next = list.first;

@@ -1,4 +1,4 @@
-//! Sleeping and waking by the host's futex, and signals, both fatal and others.
+//! Sleeping and waking with the host's futex, and signals to sleeping tasks.
 //!
 //! Guarantee: [`Task::kill`] wakes a task that sleeps killably, wherever it sleeps. This wait and every later
 //! killable wait of the task return [`Killed`](freehold_sync::Killed). [`Task::signal`] has the same effect
@@ -6,8 +6,9 @@
 //!
 //! Mechanism: a killable sleeper stores the address of its word in its record before it checks the fatal flag
 //! for the last time, and removes the address after it wakes up. The killer sets the flag, and then wakes
-//! that address repeatedly until the sleeper has removed it. A single wake could arrive between the sleeper's
-//! last check and its sleep. A sender of other signals does the same if those signals end the sleep.
+//! that address repeatedly until the sleeper has removed it. A single wake is not enough, because it could
+//! arrive between the sleeper's last check and its sleep. A sender of other signals does the same if those
+//! signals end the sleep. `signals.rs` has the part that all hosts share.
 
 use super::signals::{Ends, Task};
 use freehold_sync::atomic::AtomicU32;
@@ -71,11 +72,14 @@ impl Task {
         true
     }
 
+    /// Records on which word the task sleeps, or that it does not sleep.
     fn set_sleeps_on(&self, word: Option<(WordAddress, Ends)>) {
         *self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner) = word;
     }
 }
 
+/// Waits for a wakeup, unless the word differs from `expected`. No signal ends the wait, but it may end
+/// without a wakeup.
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     // A thread that has run its destructors has no record.
     let _ = TASK.try_with(Task::count_wait);

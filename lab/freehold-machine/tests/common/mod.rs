@@ -1,5 +1,10 @@
-//! A minimal kernel that tests can make mistakes with. The kernel writes page table entries directly, so it
-//! depends only on the machine and the format.
+//! A minimal kernel that tests can make mistakes with, and [`run`], which runs a test once or with many
+//! schedules.
+//!
+//! [`Toy`] is one address space. It writes page table entries directly, so it depends only on the machine and
+//! the format, and it does exactly what a test tells it: it flushes nothing by itself except in
+//! [`Toy::finish`]. The tests of the program `machine` use all of this file; `shuttle_files.rs` uses only
+//! threads and the seed.
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -31,20 +36,24 @@ pub fn seed() -> u64 {
     std::env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"))
 }
 
+/// Flags of a page that programs may read and write.
 pub const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
+/// Flags of a page that programs may only read.
 pub const RO: PteFlags = PteFlags::USER;
 pub const PAGE: u64 = 4096;
 pub const HUGE: u64 = 2 << 20;
 
+/// Returns a machine with 16 MiB of memory with contents, and 4 CPUs.
 pub fn backed() -> Machine {
     Machine::new(MachineConfig::backed(16 << 20).tables(1 << 20).cpus(4)).unwrap()
 }
 
-/// A fault handler for accesses that must not fault.
+/// Fault handler of accesses that must not fault.
 pub fn no_fault(address: VirtAddr, access: Access) -> Result<(), String> {
     Err(format!("fault at {address:?}: {access:?}"))
 }
 
+/// An address space of the minimal kernel.
 pub struct Toy {
     pub machine: Machine,
     pub root: Pfn,
@@ -52,12 +61,14 @@ pub struct Toy {
 }
 
 impl Toy {
+    /// Creates an address space with an empty root table.
     pub fn new(machine: &Machine) -> Self {
         let root = machine.alloc_table().unwrap();
         let mmu = machine.space_created(root).unwrap();
         Toy { machine: machine.clone(), root, mmu }
     }
 
+    /// Allocates and zeroes a frame.
     pub fn frame(&self) -> Pfn {
         let mut out = [Pfn::new(0)];
         assert_eq!(self.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut out), 1);
@@ -65,6 +76,7 @@ impl Toy {
         out[0]
     }
 
+    /// Frees a frame without any check or flush.
     pub fn free(&self, frame: Pfn) {
         // SAFETY: the caller may violate the contract on purpose; the oracles of the machine detect the
         // violation.
@@ -91,10 +103,12 @@ impl Toy {
         table
     }
 
+    /// Returns the entry of a table for an address.
     pub fn entry_of(&self, table: Pfn, address: u64, level: Level) -> u64 {
         self.machine.table(table).entry(VirtAddr::new(address).index(level)).load(SeqCst)
     }
 
+    /// Stores an entry in a table.
     pub fn write(&self, table: Pfn, address: u64, level: Level, raw: u64) {
         self.machine.table(table).entry(VirtAddr::new(address).index(level)).store(raw, SeqCst);
     }
@@ -117,23 +131,26 @@ impl Toy {
         self.machine.table(table).entry(VirtAddr::new(address).index(level)).swap(0, SeqCst)
     }
 
+    /// Flushes a range from all CPUs, and cached tables too if `tables_freed` is true.
     pub fn flush(&self, start: u64, end: u64, tables_freed: bool) {
         let (start, end) = (VirtAddr::new(start), VirtAddr::new(end));
         self.machine.flush(&self.mmu, &Flush { start, end, all: false, tables_freed });
     }
 
+    /// Flushes the whole address space, and cached tables too if `tables_freed` is true.
     pub fn flush_all(&self, tables_freed: bool) {
         let (start, end) = (VirtAddr::new(0), VirtAddr::new(u64::MAX));
         self.machine.flush(&self.mmu, &Flush { start, end, all: true, tables_freed });
     }
 
+    /// Frees a table without any check or flush.
     pub fn free_table(&self, table: Pfn) {
         // SAFETY: the caller may violate the contract on purpose; the oracles of the machine detect the
         // violation.
         unsafe { self.machine.free_table(table) }
     }
 
-    /// Frees all frames and tables in the right order.
+    /// Ends the address space. Clears all entries, flushes, and frees frames and tables afterwards.
     pub fn finish(self) {
         let (mut tables, mut frames) = (Vec::new(), Vec::new());
         self.strip(self.root, X86_4::ROOT, &mut tables, &mut frames);
@@ -146,11 +163,13 @@ impl Toy {
         unsafe { machine.free_table(root) };
     }
 
+    /// Clears all entries of a table and of the tables below it. Adds these tables and their frames to the
+    /// lists.
     fn strip(&self, table: Pfn, level: Level, tables: &mut Vec<Pfn>, frames: &mut Vec<Pfn>) {
         for index in 0..freehold_pagetable::ENTRIES {
             let entry = self.machine.table(table).entry(index);
-            // The tables belong to the test alone and are not locked, so a read without a scheduling point is
-            // enough.
+            // Only this test uses the tables, so the read need not be a point at which the checker may switch
+            // threads.
             let raw = peek(entry);
             if raw == 0 {
                 continue;

@@ -1,5 +1,10 @@
-//! C-10: memory runs out in a change by one thread while another thread makes changes. The claim of the
-//! failed change is released, so no thread waits for it, and the change can be repeated.
+//! C-10: memory runs out in a change by one thread while another thread makes changes.
+//!
+//! The engine's side is `space/claim.rs` and the writers of the VMA tree in `freehold-range`. The claim or
+//! lock of the failed change is released, so no thread waits for it, and the change can be repeated.
+//! `change_without_memory` makes changes whose first, second or third allocation fails. Each test requires
+//! that some allocation failed. A claim that is kept shows as a change that cannot be repeated, or as a test
+//! that never ends.
 
 use freehold::{
     PAGE_SIZE,
@@ -16,15 +21,15 @@ const R: Prot = Prot::READ;
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
-/// Enough VMAs for a tree of several leaves.
+/// Number of VMAs of four pages: enough for a tree of several leaves.
 const VMAS: u64 = 64;
 
 fn page(number: u64) -> u64 {
     (1 << 30) + number * PAGE_SIZE
 }
 
-/// Changes three pages, in the middle of one VMA or across two. The kinds of changes undo each other if none
-/// of them fails. Returns true if the change was made to all mapped pages.
+/// Changes three pages from page `at` on, in one VMA or across two. The kinds 0 to 3 are mprotect, munmap,
+/// mmap over the range, and mmap and munmap elsewhere. Returns true if the change succeeded.
 fn change(process: &Process, kind: u64, at: u64) -> bool {
     let (at, len) = (page(at), 3 * PAGE_SIZE);
     match kind {
@@ -69,12 +74,12 @@ fn with_scene<R>(write: Write, scenario: impl FnOnce(&Process) -> R) -> R {
 }
 
 /// Makes the changes of one thread, on pages from `first` on. In each change the first, second or third
-/// allocation fails, if the change makes so many allocations. The change is then repeated. Returns the number
-/// of failed allocations.
+/// allocation fails, if the change makes that many. A change that failed is repeated. Returns the number of
+/// failed allocations.
 fn change_without_memory(process: &Process, first: u64, rounds: u64) -> u64 {
     let change_once = |round: u64| {
         let (at, kind) = (first + round * 7 % (4 * VMAS - 3 - first), round % 4);
-        // Empties the stores, so that a change that needs a VMA or a node must allocate it.
+        // Frees unused VMAs and nodes, so that a change that needs one must allocate it.
         process.engine().trim();
         fail_heap_once(1 + round / 4 % 3);
         let done = change(process, kind, at);
@@ -89,8 +94,9 @@ fn change_without_memory(process: &Process, first: u64, rounds: u64) -> u64 {
     (0..rounds).map(change_once).sum()
 }
 
-/// Memory runs out in a change while another change waits with a claim of its own. The failed change leaves
-/// no claim behind: a thread that has a fatal signal pending repeats the change without a wait.
+/// Memory runs out in a change while another change waits and holds a claim of its own. The failed change
+/// leaves no claim behind: the thread has a fatal signal pending, so it can repeat the change only if it need
+/// not wait.
 #[test]
 fn c10_claim_is_released_when_allocation_fails() {
     let failures = with_scene(Write::RangesOnly, |process| {
@@ -106,7 +112,7 @@ fn c10_claim_is_released_when_allocation_fails() {
             while waiter.waits() == 0 {
                 thread::yield_now();
             }
-            // Runs on a thread of its own, because this thread holds a VMA lock.
+            // The changes run on a thread of their own, because this thread holds a VMA lock.
             let changing = scope.spawn(|| {
                 Task::current().kill();
                 change_without_memory(process, 3 * 4, 400)
@@ -144,7 +150,8 @@ fn c10_failed_allocations_do_not_disturb_other_threads() {
                         assert!(done, "memory has run out for another thread");
                     }
                 });
-                // Sometimes the same ranges as the other thread, otherwise adjacent ones.
+                // These changes sometimes use the same ranges as the other thread, and otherwise adjacent
+                // ones.
                 let _over = Over(&over);
                 change_without_memory(process, 0, Effort::of(200, 1000, 20_000))
             })

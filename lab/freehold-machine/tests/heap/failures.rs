@@ -1,13 +1,15 @@
-//! A heap that fails on demand.
+//! The heap that fails on demand (`src/inject.rs`).
 //!
-//! The allocator `FailingAllocator` of the machine makes the nth allocation of a thread fail. The tests
-//! check the allocator itself: which allocation fails, whether later ones fail too, and that other threads
-//! and the host's own allocations are not affected.
+//! The allocator [`FailingAllocator`](freehold_machine::FailingAllocator) makes the nth allocation of a
+//! thread fail. The tests check the allocator itself: which allocation fails, whether later ones fail too,
+//! and that other threads and the host's own allocations are not affected. All tests of failed allocations
+//! rely on these rules.
 
 use freehold_machine::{Machine, fail_heap_from, fail_heap_once, stop_failing_heap};
 use freehold_sync::{Host, RcuHead};
 use std::ptr::NonNull;
 
+/// Makes one allocation. Returns true if it succeeds.
 fn room() -> bool {
     let mut list = Vec::<u8>::new();
     list.try_reserve_exact(100).is_ok()

@@ -1,6 +1,10 @@
-//! Root tables whose upper half belongs to the kernel. The entries are present in every address space, grow
-//! while the spaces run, and are never touched by the engine. A root is empty when it is freed. The machine
-//! checks each root when its space ends, and each table when it is freed.
+//! Root tables whose upper half belongs to the kernel (`src/kernel.rs`), as on x86-64.
+//!
+//! The entries are present in every address space, grow while the spaces run, and are never touched by the
+//! engine. A root is empty when it is freed. The machine checks each root when its space ends, and each table
+//! when it is freed; `assert_kernel` also walks the kernel's half as the hardware does. The tests run with
+//! four and five levels of tables, and with the creation of a space failing at each allocation. One test
+//! checks the sizes that the documentation of `freehold::platform` states.
 
 use freehold::{
     PAGE_SIZE,
@@ -18,6 +22,7 @@ const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 const SUPERVISOR: Access = Access { user: false, ..Access::READ };
 
+/// Returns a machine with a kernel's half, and an engine on it.
 fn machine<F: Format>() -> (Machine<F>, Counted<Engine<Machine<F>>>) {
     let machine = Machine::<F>::new(MachineConfig::backed(16 << 20).kernel_half()).unwrap();
     let engine = Engine::new(machine.clone(), Config::default()).unwrap();
@@ -43,6 +48,7 @@ fn assert_kernel<F: Format>(machine: &Machine<F>, space: &AddressSpace<Machine<F
     space.check();
 }
 
+/// Creates, forks, changes and ends address spaces, while the kernel's half gets more entries.
 fn life<F: Format>(locking: Locking) {
     let (machine, engine) = machine::<F>();
     let config = SpaceConfig { locking, ..SpaceConfig::default() };
@@ -68,7 +74,7 @@ fn life<F: Format>(locking: Locking) {
         assert_kernel(&machine, space, 3);
     }
     drop(child);
-    // Only live spaces get the new entry.
+    // The space of the child has ended, so only the other two spaces get the new entry.
     machine.extend_kernel_half();
     process.clear();
     assert_kernel(&machine, &process, 4);
@@ -89,7 +95,7 @@ fn kernel_half_is_present_with_five_levels() {
     life::<X86_5>(Locking::default());
 }
 
-/// The root is emptied also if the creation of the space fails.
+/// If the creation of a space fails, its root is emptied and freed, too.
 #[test]
 fn failed_space_creation_frees_its_tables() {
     let (machine, engine) = machine::<X86_4>();
@@ -107,8 +113,7 @@ fn failed_space_creation_frees_its_tables() {
     machine.accounting().assert_clean();
 }
 
-/// Allocated tables are zero, so the freed roots among them were emptied. The same holds for their records,
-/// which are memory of the platform.
+/// A table is zero when it is allocated, so a freed root among the allocated tables was emptied before.
 #[test]
 fn freed_root_tables_are_empty() {
     let (machine, engine) = machine::<X86_4>();

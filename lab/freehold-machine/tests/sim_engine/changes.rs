@@ -1,23 +1,24 @@
 //! Changes of address spaces by many CPUs.
 //!
-//! Each test lets many CPUs map, unmap, fork or protect, and counts the transfers of cache lines per
-//! repetition ([`more`]). A test that expects no transfer fails when a shared word is added to the path; the
-//! others show that the count is not always zero.
+//! Each test lets 16 CPUs map, unmap or fork, and counts the transfers of cache lines per repetition
+//! ([`more`]): in separate processes, in one process with range writers in separate arenas, and in one
+//! process with the mmap lock. A test that expects no transfer fails when a shared word is added to the path.
+//! The test with the mmap lock shows that the count is not always zero.
 
 use crate::world::{ANON, PAGE, RW, World, in_turn, more, ran_alone};
 use freehold::fault::Access;
 use freehold::space::{Locking, Placement, Prot, Write};
 use freehold_machine::Process;
 
-/// Separate processes that map, touch and unmap share no data except the engine's.
+/// Separate processes that map, touch and unmap memory write no common cache line.
 #[test]
 fn processes_that_map_and_unmap_share_no_cache_line() {
     if ran_alone(processes_that_map_and_unmap_share_no_cache_line) {
         return;
     }
-    // With this many rounds, random differences between runs are negligible. The host's allocator hands some
-    // memory that was freed after a grace period to another CPU, which causes 0.007 transfers for the lock of
-    // an anon_vma.
+    // With this many repetitions, one-time differences are negligible. The host's allocator gives some memory
+    // that was freed after a grace period to another CPU, which causes 0.007 transfers for the lock of an
+    // anon_vma.
     let more = more(50, |times| {
         let world = World::new(16);
         let processes: Vec<_> = (0..16).map(|_| world.process(Locking::default())).collect();
@@ -34,9 +35,9 @@ fn processes_that_map_and_unmap_share_no_cache_line() {
     assert!(more.most() < 0.01, "{:?}", more.places);
 }
 
-/// VMAs, frames and tables of a process that begins and exits come from per-CPU lists: in fork, copy on
-/// write, and exit. The remaining transfers are caused by the host's allocator, and by the reference counts
-/// of the engine, its memory and its slots, which each space increments.
+/// The VMAs, frames and tables that fork, copy on write and exit use come from per-CPU lists. The remaining
+/// transfers are caused by the host's allocator, and by the reference counts of the engine, its memory and
+/// its slots, which each space increments.
 #[test]
 fn processes_that_fork_use_per_cpu_lists() {
     if ran_alone(processes_that_fork_use_per_cpu_lists) {
@@ -73,8 +74,8 @@ fn processes_that_fork_use_per_cpu_lists() {
     }
 }
 
-/// Threads of one process that map into the same gap contend for its mmap lock. This shows that the other
-/// tests would detect a contended line.
+/// Threads of one process that map into the same gap contend for the mmap lock. This test shows that the
+/// others would detect a contended line.
 #[test]
 fn threads_that_map_and_unmap_contend_for_the_mmap_lock() {
     if ran_alone(threads_that_map_and_unmap_contend_for_the_mmap_lock) {
@@ -96,8 +97,8 @@ fn threads_that_map_and_unmap_contend_for_the_mmap_lock() {
     assert!(more.most() > 0.9, "{:?}", more.places);
 }
 
-/// Threads of one process whose changes are range writers, each in an arena of its own with VMAs that stay,
-/// share almost nothing.
+/// Range writers of one process, each in an arena of its own with VMAs that stay mapped, share almost no
+/// line.
 #[test]
 fn range_writers_share_almost_no_cache_line() {
     if ran_alone(range_writers_share_almost_no_cache_line) {
@@ -128,8 +129,8 @@ fn range_writers_share_almost_no_cache_line() {
     assert!(more.most() < 0.1, "{:?}", more.places);
 }
 
-/// Range writers in empty arenas also share almost nothing: boundaries keep the arenas in separate leaves of
-/// the VMA tree, and page tables are allocated and freed separately.
+/// Range writers in empty arenas also share almost no line: boundaries keep the arenas in separate leaves of
+/// the VMA tree, and the arenas share no page tables.
 #[test]
 fn range_writers_in_empty_arenas_share_almost_no_cache_line() {
     if ran_alone(range_writers_in_empty_arenas_share_almost_no_cache_line) {

@@ -1,8 +1,9 @@
 //! Faults and lookups by many CPUs.
 //!
 //! Sixteen CPUs fault in pages or look up VMAs, in one VMA or in separate ones, with each lock design of
-//! faults. The tests count transfers of cache lines per fault ([`more`]): none for per-CPU locks, at least
-//! one for the shared locks.
+//! faults. The tests count transfers of cache lines per fault ([`more`]): none for per-CPU locks and for
+//! separate VMAs, about one for a shared lock. A word that is added to a VMA, to the address space or to the
+//! fault's path shows here first.
 
 use crate::world::{ANON, GIB, More, PAGE, RW, World, more, ran_alone};
 use freehold::fault::Access;
@@ -30,6 +31,7 @@ fn faults(fault: FaultLock, one_vma: bool) -> More {
     })
 }
 
+/// Stores to `pages` pages from `at` on.
 fn touch(process: &Process, cpu: &mut freehold_machine::Cpu<freehold_pagetable::X86_4>, at: u64, pages: u64) {
     for page in 0..pages {
         process.touch(cpu, at + page * PAGE, Access::WRITE).expect("a page");
@@ -56,7 +58,8 @@ fn faults_in_separate_vmas_share_no_cache_line() {
     }
 }
 
-/// The cost of the older designs. This shows that the tests above would detect a shared line.
+/// The older designs transfer a lock in each fault. This test shows that the tests above would detect a
+/// shared line.
 #[test]
 fn every_fault_transfers_a_shared_lock() {
     if ran_alone(every_fault_transfers_a_shared_lock) {
@@ -88,8 +91,8 @@ fn lookups_share_no_cache_line() {
     assert!(more.most() < 0.01, "{:?}", more.places);
 }
 
-/// One page in each 2 MiB, so that each fault adds a table, and some add an upper table. Frames for tables
-/// come from per-CPU lists, and upper-level entries are installed by compare-and-swap.
+/// The pages are 2 MiB apart, so each fault adds a table, and some also add an upper table. Table memory
+/// comes from per-CPU lists, and upper entries are installed by compare-and-swap.
 #[test]
 fn faults_that_add_tables_share_no_cache_line() {
     if ran_alone(faults_that_add_tables_share_no_cache_line) {
@@ -128,7 +131,8 @@ fn faults_rarely_fetch_lines_of_concurrent_changes() {
             let at = at + 2 * number * GIB;
             process.mmap(at, GIB, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");
         }
-        // VMAs that fill several leaves of the tree between the faulting ranges and the changing one.
+        // These VMAs fill several leaves of the tree between the ranges that fault and the range that
+        // changes.
         for n in 1..48 {
             let at = at + GIB + n * 16 * PAGE;
             process.mmap(at, 8 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");
@@ -145,7 +149,7 @@ fn faults_rarely_fetch_lines_of_concurrent_changes() {
         });
         (world, report)
     });
-    // The tree node and the sequence number of the mmap lock: each of the fifteen readers fetches them after
-    // a change.
+    // Each of the fifteen readers fetches a tree node and the sequence number of the mmap lock after a
+    // change.
     assert!(more.most() < 0.2, "{:?}", more.places);
 }

@@ -1,7 +1,10 @@
 //! Faults of many CPUs on pages of one file.
 //!
-//! Sixteen processes fault in cached pages of a file, either each its own pages or all the same. Separate
-//! pages must not share a cache line; the same pages share the counts of their frames.
+//! Sixteen processes fault in cached pages of a file, either each its own pages or all the same. Faults on
+//! separate pages must not transfer a cache line: they look pages up without a lock and write only the
+//! records of their frames. Faults on the same pages transfer the counts of these frames, which shows that
+//! the first test would detect a shared line. The locks of the file are measured by `freehold reproduce`
+//! (`i-mmap`).
 
 use crate::world::{More, PAGE, RW, World, more, ran_alone};
 use freehold::PageIndex;
@@ -12,7 +15,8 @@ use freehold_machine::Process;
 
 const AT: u64 = 1 << 40;
 
-/// Makes sixteen processes fault in cached pages of a file, either separate pages or the same ones.
+/// Makes sixteen processes fault in cached pages of a file, all the same pages if `same` is true, and
+/// otherwise each its own.
 fn faults(access: Access, sharing: MapFlags, same: bool) -> More {
     more(160, |pages| {
         let world = World::new(16);
@@ -54,8 +58,8 @@ fn faults_on_separate_pages_share_no_cache_line() {
     }
 }
 
-/// All processes that map a page write the counts of its frame. This shows that the test above would detect a
-/// shared line.
+/// All processes that map a page write the counts of its frame. This test shows that the test above would
+/// detect a shared line.
 #[test]
 fn faults_on_the_same_pages_transfer_their_counts() {
     if ran_alone(faults_on_the_same_pages_transfer_their_counts) {

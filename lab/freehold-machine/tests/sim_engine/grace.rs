@@ -1,11 +1,15 @@
-//! Grace periods in virtual time.
+//! Grace periods in virtual time (`src/host_sim/rcu.rs`).
+//!
+//! A machine may serve several runs one after the other, each with a clock that begins at 0. The test defers
+//! functions and waits for grace periods in six runs, and requires that no later run takes longer than the
+//! first.
 
 use crate::world::{PAGE, World, ran_alone};
 use freehold::file::{Mapping, Zeroes};
 use freehold::{PageIndex, PageRange};
 
-/// Each run has its own clock, so a function that is still deferred at the end of one run does not delay the
-/// next run.
+/// A function that is still deferred at the end of one run does not delay the next run, although the clock of
+/// the next run begins at 0 again.
 #[test]
 fn grace_periods_do_not_outlast_their_run() {
     if ran_alone(grace_periods_do_not_outlast_their_run) {

@@ -1,9 +1,12 @@
-//! The engine on many CPUs in virtual time. The tests exist only in builds for the simulation.
+//! The engine on many CPUs in virtual time. The tests exist only in builds for the simulation (`cfg(sim)`):
+//! `cargo xtask sim` runs them.
 //!
 //! The tests count how often cache lines are transferred between CPUs. The counts are the same in every run.
 //! A one-time action, such as the first access to a line or a VMA that becomes per-CPU, costs transfers once.
-//! The tests therefore measure the cost of each additional repetition, see [`world::more`]. The tests fail if
-//! a shared word is added to a frequent path.
+//! The tests therefore measure the cost of each additional repetition, see [`world::more`]. A test fails if a
+//! shared word is added to a frequent path. Its message lists the places in the source whose accesses cause
+//! transfers, the most frequent first. Each test begins with `ran_alone`, because addresses must be the same
+//! in every run.
 #![cfg(sim)]
 
 #[global_allocator]

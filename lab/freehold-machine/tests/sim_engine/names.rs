@@ -1,7 +1,9 @@
 //! Names of the engine's records in a report, and the thread that may use a machine.
 //!
-//! A report of the simulation names the fields on which time was lost. The tests check the names of the
-//! engine's records, that most transfers have a name, and that a machine refuses to be used outside its run.
+//! A report of the simulation names the fields on which time was lost (`freehold_sim::names`). The engine and
+//! the machine announce their records. If a record is not announced or has a wrong layout, the hottest field
+//! has another name, or too few transfers have one, and a test here fails. The last test checks that a
+//! machine refuses to be used on another thread than its own.
 
 use crate::world::{ANON, GIB, PAGE, RW, World, ran_alone};
 use freehold::fault::Access;
@@ -42,7 +44,7 @@ fn hottest_field_of_faults_is_named() {
     }
 }
 
-/// Links of trees are not atomics. Their lines are transferred together with the tree's lock.
+/// The links of trees are not atomics but are reported. Their lines move with the lock of the tree.
 #[test]
 fn links_of_a_shared_tree_are_reported() {
     if ran_alone(links_of_a_shared_tree_are_reported) {

@@ -1,9 +1,9 @@
-//! A machine with its engine, and work that its CPUs do.
+//! A machine with its engine, and work that its CPUs do. All tests of this program use it.
 //!
-//! [`World`] builds a machine with an engine, [`World::all`] runs work on all CPUs in virtual time, and
-//! [`more`] returns the cost of each additional repetition: it runs the work with two numbers of repetitions
-//! and takes the difference. Addresses must be the same in each run, so a test runs in a process of its own
-//! ([`ran_alone`]).
+//! [`World`] builds a machine with an engine, and [`World::all`] runs work on all CPUs in virtual time, on
+//! the simulated machine `e5-2690v4`. [`more`] returns the cost of each additional repetition: it runs the
+//! work with `times` and ten times `times` repetitions, and divides the difference. Addresses must be the
+//! same in each run, so a test runs in a process of its own ([`ran_alone`]).
 
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
@@ -17,7 +17,8 @@ pub const GIB: u64 = 1 << 30;
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
 
-/// Runs a test in a process of its own, and returns true; in that process it returns false.
+/// Runs a test again in a process of its own, and returns true. In that process, returns false, and the test
+/// continues.
 ///
 /// The addresses that the allocator returns decide which objects share a cache line, and depend on all
 /// earlier allocations of the process. In a process of its own, a test has the same counts in every run.
@@ -37,6 +38,7 @@ pub fn ran_alone<T>(_test: T) -> bool {
     true
 }
 
+/// A machine with an engine.
 pub struct World {
     /// The machine.
     pub machine: Machine,
@@ -48,8 +50,8 @@ pub struct World {
 
 /// The cost of each additional repetition.
 pub struct More {
-    /// Number of transfers per repetition of lines of the engine, by place in the source, most frequent
-    /// first.
+    /// Number of transfers per repetition, by the place in the source whose access caused the transfer, most
+    /// frequent first. Accesses of the machine do not count.
     pub places: Vec<(String, f64)>,
 }
 
@@ -80,7 +82,7 @@ impl World {
         Process::new(&self.engine, &config).expect("a process")
     }
 
-    /// Makes every CPU run `work` with its number.
+    /// Makes every CPU run `work` with its number. Returns the report of the run.
     pub fn all(&self, work: impl Fn(usize)) -> Report {
         let model = Model::named("e5-2690v4").expect("a machine");
         let work = &work;
@@ -105,7 +107,7 @@ pub fn more(times: u64, work: impl Fn(u64) -> (World, Report)) -> More {
     let each = (9 * times * world.cpus as u64) as f64;
     for (report, sign) in [(many, 1.0), (few, -1.0)] {
         for (place, count) in report.lines.iter().flat_map(|HotLine { places, .. }| places) {
-            // Transfers inside the platform do not count for the engine.
+            // Transfers inside the platform do not count as the engine's.
             if place.file().contains("host_sim") {
                 continue;
             }
