@@ -1,8 +1,9 @@
-//! Random memory calls on the running kernel, as a transcript that allows comparing two kernels.
+//! Makes random memory calls on the running kernel and prints a transcript, so that two kernels can be
+//! compared.
 //!
 //! The calls depend only on the seed and not on the kernel: the generator tracks them in a world that is the
-//! same everywhere. So the same program prints the same on Linux and on another kernel, or one of the two is
-//! wrong. `cargo xtask kernel-tests transcript` runs this comparison.
+//! same everywhere. So the program prints the same transcript on Linux and on another kernel, or one of the
+//! two kernels is wrong. `cargo xtask kernel-tests transcript` runs this comparison.
 //!
 //! `cargo run -p freehold-model --release --example transcript -- --calls 100000`
 //!
@@ -14,9 +15,9 @@
 //!   results
 //! - `--show A..B`: prints the calls of that part and their results, in place of hashes
 //!
-//! The residence of pages of files is left out, because Linux is free to choose it, as in
-//! `freehold_model::compare`. Calls about guards are left out too, because they changed between versions of
-//! Linux.
+//! Like `freehold_model::compare`, the transcript leaves out which pages of files are resident, because Linux
+//! may choose. It also leaves out calls that install or remove guards, because these changed between versions
+//! of Linux.
 
 use std::ops::Range;
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ use freehold_model::op::{Counters, PAGE, vmflag};
 use freehold_model::world::Quirks;
 use freehold_model::{Call, Model, Op, Outcome, Subject, World, text};
 
+/// The options of the command line; see the head of the file.
 struct Options {
     calls: u64,
     seed: u64,
@@ -72,12 +74,12 @@ fn drawn_in() -> World {
     World { outside, outside_lockable: 512, quirks: Quirks::Avoided, ..World::bare() }
 }
 
-/// Returns true if all versions of Linux agree about a call.
+/// Returns true if all versions of Linux give the same result for a call.
 fn settled(op: &Op) -> bool {
     !matches!(op.call, Call::Madvise { advice, .. } if matches!(advice as u32, 102 | 103))
 }
 
-/// Prints hashes of many lines, or the lines.
+/// Prints a hash of many lines at intervals, or the lines themselves.
 struct Transcript {
     calls: u64,
     /// FNV-1a of the lines since the start.
@@ -87,6 +89,7 @@ struct Transcript {
 }
 
 impl Transcript {
+    /// Adds a line to the hash. Prints the line if it belongs to the part that is shown.
     fn line(&mut self, line: &str) {
         for byte in line.bytes().chain([b'\n']) {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -96,6 +99,7 @@ impl Transcript {
         }
     }
 
+    /// Adds the line of a call, and prints the hash at intervals.
     fn call(&mut self, line: &str) {
         self.line(line);
         self.calls += 1;
@@ -104,6 +108,7 @@ impl Transcript {
         }
     }
 
+    /// Returns true if everything that is shown was printed.
     fn is_over(&self) -> bool {
         self.show.as_ref().is_some_and(|show| self.calls >= show.end)
     }
@@ -143,6 +148,7 @@ fn freed_of_choice(model: Outcome, real: Outcome, call: &Call) -> Outcome {
     }
 }
 
+/// Adds the maps and counters of all processes to the transcript.
 fn report_maps(linux: &mut Linux, world: &World, transcript: &mut Transcript) {
     for proc in 0..MAX_PROCS as u8 {
         for mut map in linux.maps(proc) {
@@ -156,6 +162,7 @@ fn report_maps(linux: &mut Linux, world: &World, transcript: &mut Transcript) {
     }
 }
 
+/// Adds a hash of the contents of each page to the transcript.
 fn report_contents(linux: &mut Linux, world: &World, transcript: &mut Transcript) {
     for proc in 0..MAX_PROCS as u8 {
         let pages = linux.maps(proc).into_iter().flat_map(|map| (map.start..map.end).step_by(PAGE as usize));

@@ -1,9 +1,12 @@
-//! Calls with their expected results, as text.
+//! Calls with their expected results, as text: the files in `cases/`, which every subject must pass
+//! (`tests/cases.rs`).
 //!
 //! A case file contains lines of calls, each followed by ` -> ` and its result. A line `maps p0:` is followed
 //! by the expected lines of that process's arena, each of which begins with two blanks. `#` starts a comment.
 //! A line `quirks kept` or `quirks cured` restricts the rest to worlds that treat the kernel's quirks in that
-//! way. A line `needs seals` restricts the rest to kernels that have mseal.
+//! way. A line `needs seals` restricts the rest to kernels that have mseal. `text.rs` defines the form of
+//! calls and results. The example `record` writes a case with the results of the running kernel, so a new
+//! case needs no result by hand.
 
 use crate::compare::visible;
 use crate::op::{Subject, vmflag};
@@ -63,7 +66,7 @@ pub fn run(subject: &mut dyn Subject, case: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns a line of `maps` without the flags that are not in `known`.
+/// Returns a line of `maps` with only the flags in `known`, because some subjects do not report all flags.
 fn mask(line: &str, known: u32) -> String {
     let keep = |names: &str| {
         let known = names.split(',').filter(|n| vmflag::parse(n).is_none_or(|bit| bit & known != 0));

@@ -1,11 +1,15 @@
 //! Compares two subjects call by call, and shrinks the calls that show a difference.
 //!
-//! The following results are not compared, because Linux may return any of several values, or because the
-//! value does not depend on the address space:
+//! [`run`] draws the calls (`generate.rs`). It compares the result of every call, maps and counters after
+//! every few calls, and the contents of all pages at the end of a run. The tests, the example `differential`
+//! and the fuzz target `engine` use it. Each exception below makes the comparison blind in one place, so add
+//! one only if Linux itself may do either. The following results are not compared:
 //!
-//! - `mincore` of pages of files: whether the page cache contains them.
-//! - Contents after `MADV_FREE`, and of droppable memory, after `MADV_PAGEOUT`. In one run the generator uses
-//!   either `MADV_PAGEOUT` or these two.
+//! - `mincore` of pages of files, because the answer depends on the page cache. The left side reports all of
+//!   them as resident.
+//! - Contents that `MADV_PAGEOUT` may have dropped. It may drop pages that `MADV_FREE` released, and
+//!   droppable memory, at any time. The generator therefore never uses `MADV_PAGEOUT` and one of these two in
+//!   the same run.
 
 use std::collections::BTreeMap;
 
@@ -135,14 +139,16 @@ pub fn run_ops<A: Subject, B: Subject>(
     contents_differ(a, b, &world, report)
 }
 
+/// Returns the processes that have mappings.
 fn living<A: Subject>(a: &mut A) -> Vec<Proc> {
     (0..crate::model::MAX_PROCS as Proc).filter(|&p| !a.maps(p).is_empty()).collect()
 }
 
+/// Returns true if two results of a call count as equal.
 fn same(call: &Call, left: &Outcome, right: &Outcome) -> bool {
     match (call, left, right) {
-        // The page cache decides which pages of files are resident. For other pages the model's rule is
-        // compared.
+        // A page that is resident on the left may be absent on the right, because the page cache decides
+        // about pages of files. A page that is absent on the left must be absent on the right.
         (Call::Mincore { .. }, Outcome::Bytes(l), Outcome::Bytes(r)) => {
             l.len() == r.len() && l.iter().zip(r).all(|(l, r)| l == r || *l == 1)
         }
@@ -150,6 +156,7 @@ fn same(call: &Call, left: &Outcome, right: &Outcome) -> bool {
     }
 }
 
+/// Compares maps and counters of a process. Returns the difference, if any.
 fn maps_differ<A: Subject, B: Subject>(a: &mut A, b: &mut B, proc: Proc, w: &World) -> Option<String> {
     let known = a.known_flags() & b.known_flags();
     let (left, right) = (visible(a.maps(proc), known), visible(b.maps(proc), known));
@@ -202,6 +209,7 @@ fn contents_differ<A: Subject, B: Subject>(
     None
 }
 
+/// Returns true if the model meets a quirk of the kernel when it makes these calls.
 fn meets_quirk(world: &World, ops: &[Op]) -> bool {
     let mut model = Model::new(world.clone());
     ops.iter().any(|op| {
@@ -210,22 +218,23 @@ fn meets_quirk(world: &World, ops: &[Op]) -> bool {
     })
 }
 
-/// Drops calls, in ever smaller pieces, as long as a difference remains.
+/// Drops calls in ever smaller pieces, as long as the subjects still differ. Returns the remaining calls and
+/// the difference.
 pub fn shrink<A: Subject, B: Subject>(a: &mut A, b: &mut B, ops: Vec<Op>, what: String) -> (Vec<Op>, String) {
     let (mut ops, mut what) = (ops, what);
     let world = a.world();
     let mut tries = |ops: &[Op]| {
-        // After calls are dropped, other calls may have other effects. But no call reaches outside the arena,
-        // because that depends only on its arguments.
+        // Without the dropped calls, the others may have other effects. They still cannot reach outside the
+        // arena, because that depends only on their arguments.
         debug_assert!(ops.iter().all(|op| !escapes(&world, &op.call)));
-        // Dropping calls must not meet a quirk that the generator avoided.
+        // Without the dropped calls, the others must not meet a quirk that the generator avoided.
         if world.quirks == Quirks::Avoided && meets_quirk(&world, ops) {
             return None;
         }
         let every = if ops.len() < 64 { 1 } else { 16 };
         run_ops(a, b, ops, every, &mut Report::default())
     };
-    // The calls after the difference are dropped first.
+    // Pieces are dropped from the end, so the calls after the difference are dropped first.
     let mut piece = ops.len().div_ceil(2).max(1);
     loop {
         let mut at = ops.len();

@@ -1,5 +1,8 @@
-//! Small numbers and choices from random words. All generators of calls share this code, because seeds are
-//! part of tests.
+//! Small numbers and choices from random words.
+//!
+//! All generators of calls (`generate.rs`, `history.rs`, `pools/mod.rs`) use [`Draw`]. Seeds are part of
+//! tests: a seed that found a difference must give the same calls again. A change of these functions, or of
+//! the number of words that they take, changes the calls of every seed.
 
 /// Draws from a source of random words; each draw takes one word.
 ///

@@ -1,5 +1,11 @@
 //! Decides which calls may be executed on the running kernel: those that cannot reach memory outside the
 //! arena.
+//!
+//! The child that makes the calls (`linux/child.rs`) is a part of this program, so a call outside the arena
+//! could unmap its code or stack. `generate.rs` and `script.rs` drop every call that [`escapes`] reports. The
+//! function uses only the arguments and not the state of memory, because calls are also dropped later
+//! (`compare.rs`). It may report a harmless call, but must never miss one. A new kind of call therefore needs
+//! a line here before it is drawn.
 
 use crate::op::{Call, PAGE};
 use crate::world::World;
@@ -46,32 +52,38 @@ pub fn escapes(w: &World, call: &Call) -> bool {
     }
 }
 
+/// Returns true if the address is not that of a page.
 fn odd(addr: u64) -> bool {
     !addr.is_multiple_of(PAGE)
 }
 
+/// Rounds up to a page. Wraps to 0 at the top, as the kernel does.
 fn page_up(x: u64) -> u64 {
     x.wrapping_add(PAGE - 1) & !(PAGE - 1)
 }
 
+/// Returns true if the range is empty or wraps around, so that the kernel refuses it or does nothing.
 fn empty_or_wraps(addr: u64, len: u64) -> bool {
     addr.wrapping_add(page_up(len)) <= addr
 }
 
+/// Returns true if a part of the range is outside the arena.
 fn outside(w: &World, addr: u64, len: u64) -> bool {
     let end = addr.checked_add(page_up(len));
     !end.is_some_and(|end| w.holds(addr, end))
 }
 
+/// Returns true if a call that locks whole pages might act outside the arena.
 fn lock_escapes(w: &World, addr: u64, len: u64) -> bool {
     let start = addr & !(PAGE - 1);
     let len = page_up(len.wrapping_add(addr % PAGE));
     start.wrapping_add(len) > start && outside(w, start, len)
 }
 
+/// Returns true if an mmap might replace or add memory outside the arena.
 fn mmap_escapes(w: &World, addr: u64, len: u64, flags: u64) -> bool {
     let size = page_up(len);
-    // `MAP_32BIT` chooses addresses in the low 2 GiB, which this comparison does not model.
+    // Calls with `MAP_32BIT` are left out. They place memory in the low 2 GiB, which are outside most arenas.
     if flags & 0x40 != 0 {
         return true;
     }
@@ -79,13 +91,14 @@ fn mmap_escapes(w: &World, addr: u64, len: u64, flags: u64) -> bool {
         return false;
     }
     if flags & 0x10_0010 == 0 {
-        // A hint beyond the free addresses has no effect.
+        // A hint outside the arena has no effect, because all addresses there are mapped.
         return false;
     }
     let refused = addr > w.task_size - size || odd(addr) || addr < w.min_addr || flags & 0x10_0000 != 0;
     !refused && outside(w, addr, size)
 }
 
+/// Returns true if an mremap might act on memory outside the arena.
 fn mremap_escapes(w: &World, old: u64, old_len: u64, new_len: u64, flags: u64, new_addr: u64) -> bool {
     let (old_size, new_size) = (page_up(old_len), page_up(new_len));
     if flags & !7 != 0 || odd(old) || new_size == 0 || new_size > w.task_size {
@@ -100,13 +113,15 @@ fn mremap_escapes(w: &World, old: u64, old_len: u64, new_len: u64, flags: u64, n
             return true;
         }
     }
-    // Only the part that is cut off must be inside the arena. Growth searches for free addresses.
+    // Of a source that shrinks, the kept part and the part that is cut off must be inside the arena. A source
+    // that grows moves to free addresses, which are inside.
     let kept = old_size.min(new_size).max(PAGE);
     outside(w, old, kept) || (old_size > new_size && {
         let cut = old_size - new_size;
         let at = old.wrapping_add(new_size);
         at <= w.task_size && cut <= w.task_size - at && outside(w, at, cut)
     })
-    // A source that is longer than its VMA fails, but a move of several VMAs moves those that exist.
+    // A source that is longer than its VMA fails in most calls. But a move of several VMAs moves all VMAs in
+    // the range.
     || (flags & 2 != 0 && old_size == new_size && outside(w, old, old_size))
 }

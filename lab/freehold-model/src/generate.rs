@@ -1,10 +1,12 @@
-//! Random calls, biased towards collisions in a small window and towards edges. A model tracks the state.
+//! Random calls, biased towards collisions in a small window of pages and towards edges of the arguments.
 //!
 //! `compare.rs` creates a [`Generator`] for each run, with the number of the run as the seed, and applies
 //! each call to both subjects. The kind of a call is drawn by the mix of the run. Its arguments are odd
-//! values, or lie near existing mappings, which the shadow model knows. A call that leaves the arena
-//! (`escape.rs`), or meets a quirk that the world avoids, is drawn again. Equal seeds and worlds give equal
-//! calls.
+//! values, or lie near existing mappings, which the *shadow* knows: a model to which the generator applies
+//! each call. A call that leaves the arena (`escape.rs`), or meets a quirk that the world avoids, is drawn
+//! again. Equal seeds and worlds give equal calls, so any change here changes the calls of all seeds. A new
+//! kind of call is drawn in `draw`; the numbers are flags of Linux's headers. Tests fail if too few calls
+//! succeed (`tests/support`).
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -15,8 +17,8 @@ use crate::model::Model;
 use crate::op::*;
 use crate::world::{Quirks, World};
 
-/// The kinds of calls and arguments in a run. The values are drawn for each run, so that runs differ in these
-/// kinds.
+/// The mix of a run: which kinds of calls and arguments occur. The values are drawn for each run, so that
+/// runs differ.
 #[derive(Clone, Debug)]
 struct Mix {
     /// Number of pages of the window that most addresses fall into.
@@ -41,10 +43,10 @@ struct Mix {
     heap: bool,
     /// True if few calls unmap.
     dense: bool,
-    /// Percentage of odd values.
+    /// Percentage of arguments that are odd: at an edge, unaligned, or out of range.
     odd: u64,
-    /// MADV_PAGEOUT may drop pages that MADV_FREE released, and droppable memory, at any time. So a run has
-    /// either MADV_PAGEOUT or the other two.
+    /// True if the run uses MADV_FREE and droppable memory, false if it uses MADV_PAGEOUT. The latter may
+    /// drop memory of the first two at any time.
     free: bool,
 }
 
@@ -54,7 +56,7 @@ pub struct Generator {
     rng: Pcg64Mcg,
     /// The kinds of calls of this run.
     mix: Mix,
-    /// Applies the drawn calls, so that later calls can aim at existing mappings.
+    /// The model to which the drawn calls were applied, so that later calls can aim at existing mappings.
     shadow: Model,
     /// The limits and the layout that both subjects have.
     world: World,
@@ -141,7 +143,7 @@ impl Generator {
             && match call {
                 Call::Mremap { flags, .. } => flags & 4 != 0,
                 Call::Ftruncate { .. } | Call::FileWrite { .. } => true,
-                // There is little room for more mappings, so any call may reach the limit.
+                // If there is little room for more mappings, any call may reach the limit.
                 _ => self.world.max_map_count < self.world.outside.map_count as u64 + World::PAGES,
             }
     }
@@ -386,6 +388,7 @@ impl Generator {
         Call::Mremap { old: self.addr(proc), old_len, new_len, flags, new_addr: self.addr(proc) }
     }
 
+    /// Draws any call of the kinds that the mix contains.
     fn draw(&mut self, proc: Proc) -> Call {
         let (addr, len) = (self.addr(proc), self.len());
         match self.below(100) {
@@ -412,7 +415,7 @@ impl Generator {
         }
     }
 
-    /// Returns the flag MAP_GROWSDOWN, or 0.
+    /// Returns the flags PROT_GROWSDOWN and PROT_GROWSUP, one of them, or in most cases 0.
     fn grows(&mut self) -> u64 {
         if self.one_in(if self.mix.stacks { 12 } else { 60 }) {
             self.pick(&[0x100_0000, 0x100_0000, 0x200_0000, 0x300_0000])

@@ -1,10 +1,14 @@
 //! Concurrent calls of several threads of a process, and a check that the model can explain them in some
-//! sequential order.
+//! sequential order (linearizability).
+//!
+//! `shuttle_engine/linear.rs` among the tests of `freehold-machine` uses this module: [`draw`] makes a plan,
+//! the test runs it on the engine, and [`explain`] searches all orders. Kinds of calls are added in [`draw`].
 //!
 //! The order must agree with the known times: a call that ended before another began comes first. Two
 //! accesses to different pages are an exception: they may see memory in another order than the order in which
 //! they were made, because a TLB may still hold the translation of one of the pages. Accesses by one thread
-//! to one page keep their order, and so do an access and a change.
+//! to one page keep their order, and so do an access and a call that changes memory. A call with two steps on
+//! Linux, such as a fault that first grows a stack, may have another call between its steps.
 //!
 //! If the kernel chooses an address, the model takes the chosen address as given. The addresses there must
 //! have been free.
@@ -16,7 +20,7 @@ use crate::text;
 use crate::world::World;
 use std::fmt::Write as _;
 
-/// Represents in plans the address that the thread's last mmap returned.
+/// Bit of an address in a plan: the rest is relative to the address that the thread's last mmap returned.
 const MINE: u64 = 1 << 62;
 
 const MAYMOVE: u64 = 1;
@@ -25,7 +29,7 @@ const FIXED: u64 = 0x10;
 const GROWSDOWN: u64 = 0x100;
 const NOREPLACE: u64 = 0x10_0000;
 const ANON: u64 = 0x22;
-/// More mappings than one call creates.
+/// Number of mappings that is larger than any call creates.
 const ROOM: i64 = 8;
 
 /// A plan: calls by one thread, then concurrent calls by several threads.
@@ -45,13 +49,13 @@ pub struct Step {
     pub op: Op,
     /// The result of the call.
     pub outcome: Outcome,
-    /// When the call began and when it ended, by a clock that all threads share.
+    /// The times at which the call began and ended, by a clock that all threads share.
     pub time: (u64, u64),
     /// The thread that made the call.
     pub thread: usize,
 }
 
-/// The state at the end: mappings, counters and contents.
+/// A state of all processes: mappings, counters and contents.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scene {
     processes: Vec<(Vec<MapLine>, Option<Counters>, Vec<Outcome>)>,
@@ -84,8 +88,8 @@ impl Scene {
     }
 }
 
-/// Returns the call that a thread makes. `mine` is the result of the thread's last mmap. Returns `None` if
-/// the call needs that address and there is none.
+/// Returns the call that a thread makes for a call of the plan. `mine` is the result of the thread's last
+/// mmap. Returns `None` if the call needs this address and there is none.
 pub fn concrete(op: &Op, mine: Option<u64>) -> Option<Op> {
     let mut op = op.clone();
     if let Call::Munmap { addr, .. }
@@ -131,6 +135,7 @@ pub fn explain(plan: &Plan, model: &Model, steps: &[Step], scene: &Scene) -> Res
     Err(out)
 }
 
+/// Returns the page that an access touches, or `None` for other calls.
 fn touched(op: &Op) -> Option<u64> {
     match op.call {
         Call::Read { addr, .. } | Call::Write { addr, .. } => Some(addr / PAGE),
@@ -149,6 +154,7 @@ fn precedes(one: &Step, other: &Step) -> bool {
     }
 }
 
+/// The search for an order.
 struct Search<'h> {
     steps: &'h [Step],
     /// For each step, the set of the steps that come before it.
@@ -164,12 +170,12 @@ struct Search<'h> {
 struct Done {
     /// The steps that are done.
     steps: u64,
-    /// The steps for which a stack has already grown.
+    /// The steps for which the stack has already grown.
     grown: u64,
 }
 
 impl Search<'_> {
-    /// Returns true if the steps that are not done can follow in some order.
+    /// Returns true if the remaining steps can follow in some order.
     fn explains(&mut self, model: &Model, done: Done) -> bool {
         if self.order.len() == self.steps.len() {
             let end = Scene::of(&mut model.clone());
@@ -234,7 +240,7 @@ fn follows(model: &mut Model, step: &Step) -> bool {
             if model.maps(op.proc).iter().any(|line| line.start < to.end && to.start < line.end) {
                 return false;
             }
-            // A move to a fixed target needs more room below the limit of mappings.
+            // The model makes a move to a fixed target, which needs more room below the limit of mappings.
             room = ROOM;
             (*flags, *new_addr) = (*flags | REMAP_FIXED, *at);
         }
@@ -261,7 +267,7 @@ pub fn draw(random: &mut impl Draw, world: &World, threads: u64, most: u64) -> P
     Plan { world: world.clone(), before: ops(before), threads: threads.into_iter().map(ops).collect() }
 }
 
-/// The calls that make up half of a plan.
+/// The kind of calls that make up half of a plan.
 #[derive(Clone, Copy)]
 enum About {
     /// Any calls.
@@ -274,6 +280,7 @@ enum About {
     Remaps,
 }
 
+/// Draws the calls of a plan, most of them near the heap.
 struct Drawer<'r, R> {
     random: &'r mut R,
     heap: u64,
@@ -284,6 +291,7 @@ struct Drawer<'r, R> {
 }
 
 impl<R: Draw> Drawer<'_, R> {
+    /// Returns an address among nine pages around the start of the heap.
     fn addr(&mut self) -> u64 {
         self.base + self.random.below(9) * PAGE
     }
@@ -302,6 +310,7 @@ impl<R: Draw> Drawer<'_, R> {
         Call::Mmap { addr: self.addr(), len, prot: self.prot(), flags, file: None, off: 0 }
     }
 
+    /// Returns a call that sets up the memory before the threads start.
     fn scene(&mut self) -> Call {
         match self.random.below(10) {
             0..=4 => {
@@ -311,8 +320,8 @@ impl<R: Draw> Drawer<'_, R> {
             5..=6 => Call::Write { addr: self.addr(), value: 9 },
             7 => Call::Brk { addr: self.heap + self.random.below(4) * PAGE },
             8 => Call::Mmap { addr: 0, len: 2 * PAGE, prot: 3, flags: ANON, file: None, off: 0 },
-            // mlock is only drawn here. The call has two steps, as on Linux, and concurrently with other
-            // calls it faults in later mappings.
+            // mlock is drawn only here and not concurrently. It has two steps, as on Linux, and its second
+            // step could fault in mappings that were made after the first.
             9 if self.random.below(2) == 0 => Call::Mlock2 { addr: self.addr(), len: 2 * PAGE, flags: 1 },
             _ => Call::Mprotect { addr: self.addr(), len: PAGE, prot: 1 },
         }

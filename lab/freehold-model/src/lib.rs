@@ -6,22 +6,24 @@
 //! - [`linux`]: the running kernel as a subject, inside child processes.
 //! - [`engine`]: the engine as a subject, with any lock design, on a machine in this process.
 //! - [`generate`]: random calls, biased towards collisions and edges.
-//! - [`draw`]: drawing of random numbers and choices.
+//! - [`draw`]: random numbers and choices.
 //! - [`script`]: calls from bytes, for fuzzers and property tests.
 //! - [`compare`]: runs the same calls on two subjects, and shrinks the calls that show a difference.
 //! - [`history`]: checks whether a sequential order explains concurrent calls of several threads.
 //! - [`cases`]: calls with their expected results as text files, for every subject.
 //! - [`pools`]: huge pages of pools with a userfaultfd, with a model of their own.
 //! - [`wild`]: every public call of the engine with arguments that no sane program would pass.
+//! - [`world`]: the addresses, files and limits that two subjects must share; [`text`]: calls as lines;
+//!   [`escape`]: calls that must not run on the kernel.
 //!
 //! The model follows the kernel, not the manual. A case file exists for each rule where the two differ, and
 //! for rules that are easy to miss. The main ones:
 //!
 //! - `mmap` with a fixed address in the last page (above -4096) fails, because the kernel reads that address
 //!   as an errno.
-//! - A stack keeps its gap free only if the gap below the stack is itself long enough. Directly above another
-//!   mapping, a stack keeps nothing free below that mapping. A stack that keeps its gap free also lowers
-//!   the limit of the whole search.
+//! - A stack keeps its stack gap free only if the hole below the stack is itself long enough for the new
+//!   mapping. A stack directly above another mapping keeps nothing free below that mapping. A stack that
+//!   keeps its gap free also lowers the limit of the rest of the search.
 //! - `madvise`, `msync`, `mlock2` and `mlockall` use only 32 bits of their last argument.
 //! - Guards mark their VMA with a sticky flag that does not prevent merging. Only private anonymous memory
 //!   gets an anon_vma with the flag, and the anon_vma has a visible effect after a fork.
@@ -30,13 +32,13 @@
 //!   These rules are quirks of the kernel and not promises. [`world::Quirks`] describes the behaviour of the
 //!   engine.
 //! - A `mmap` that fails at `RLIMIT_AS` or `RLIMIT_DATA` may leave VMAs split at the edges of its range.
-//! - Growing a VMA with `mremap` merges the VMA with its neighbour also in a fork's child, where no other
-//!   call would.
+//! - When `mremap` grows a VMA, the VMA may merge with its neighbour also in a fork's child, where no other
+//!   call merges them.
 //!
 //! # What is not covered
 //!
-//! Known differences between model and kernel: none in the calls that the generator draws, except those that
-//! [`compare`] lists as free. [`world::Quirks`] lists the differences between engine and kernel.
+//! In the calls that the generator draws, no difference between model and kernel is known, except those that
+//! [`compare`] does not compare. [`world::Quirks`] lists the differences between engine and kernel.
 //!
 //! The generator does not draw, and the model does not contain, the following:
 //!

@@ -3,7 +3,8 @@
 //! [`Op`] is a call with raw arguments, [`Outcome`] its result. A [`Subject`] (the model, the engine, the
 //! running kernel) executes calls and lists its VMAs and counters; `compare.rs` runs the same calls on two
 //! subjects. `generate.rs` and `script.rs` make calls, `text.rs` writes and reads them as lines. Lengths and
-//! addresses are in bytes, limits in pages.
+//! addresses are in bytes, limits in pages. A new call needs a variant of [`Call`] and code in all of these
+//! files, in the three subjects (`model/dispatch.rs`, `engine/calls.rs`, `linux/mod.rs`), and in `escape.rs`.
 
 use crate::world::World;
 
@@ -83,8 +84,8 @@ pub enum Call {
     SetMdwe {
         bits: u64,
     },
-    /// `prctl(PR_SET_MEMORY_MERGE)`: equal pages may be merged into one, wherever that is possible, or
-    /// nowhere.
+    /// `prctl(PR_SET_MEMORY_MERGE)`: permits that equal pages are merged into one, in all memory of the
+    /// process, or forbids it.
     SetMerge {
         on: u64,
     },
@@ -132,8 +133,8 @@ pub enum Call {
         off: u64,
         len: u64,
     },
-    /// Sets a soft limit, in pages. `As` and `Data` are relative to the size of the arena's contents. `Lock`
-    /// and `Stack` are absolute.
+    /// Sets a soft limit, in pages. `As` and `Data` limit only the memory in the arena: a subject adds what
+    /// it has outside. `Lock` and `Stack` are absolute.
     Setrlimit {
         limit: Limit,
         pages: u64,
@@ -174,7 +175,7 @@ pub struct Signal {
     pub addr: u64,
 }
 
-/// `si_signo` and `si_code` of a failed touch.
+/// `si_signo` and `si_code` of the signal of a failed access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum SignalKind {
@@ -245,7 +246,8 @@ pub trait Subject {
     }
 }
 
-/// Attributes of a mapping. Each has the position of its two-letter name in `VmFlags` of `smaps`.
+/// Flags of a mapping, as bits in the order of [`NAMES`](vmflag::NAMES), the two-letter names in `VmFlags` of
+/// `smaps`.
 #[allow(missing_docs)]
 pub mod vmflag {
     pub const READ: u32 = 1;

@@ -1,10 +1,14 @@
-//! Calls from bytes, for fuzzers and property tests. Each call has eight bytes with fixed meanings, so that
-//! removing a call, or decreasing a byte, does not change the other calls.
+//! Calls from bytes, for fuzzers and property tests.
+//!
+//! The fuzz target `engine` and `tests/properties.rs` decode calls with [`ops`]; `generate.rs` draws calls
+//! for all other comparisons. Each call has eight bytes with fixed meanings, so that removing a call, or
+//! decreasing a byte, does not change the other calls. A fuzzer or proptest can therefore shrink a finding
+//! byte by byte. A test checks that bytes decode to all kinds of calls.
 //!
 //! | byte | meaning |
 //! | --- | --- |
-//! | 0 | which call |
-//! | 1 | which process |
+//! | 0 | kind of call |
+//! | 1 | process, and rights of mmap |
 //! | 2 | first page, or an odd address |
 //! | 3 | length in pages, or an odd length |
 //! | 4 | rights, advice or kind |
@@ -36,12 +40,14 @@ pub fn op(world: &World, code: [u8; CODE]) -> Op {
     Op { proc: code[1] % 4, call: reader.call() }
 }
 
+/// The bytes of one call.
 struct Code<'w> {
     world: &'w World,
     code: [u8; CODE],
 }
 
 impl Code<'_> {
+    /// Chooses one of the values by a byte.
     fn pick<T: Copy>(&self, byte: usize, of: &[T]) -> T {
         of[self.code[byte] as usize % of.len()]
     }

@@ -1,8 +1,9 @@
 //! Calls and results as lines of text. Addresses in and around the arena are written `A+0x3000`.
 //!
-//! Cases (`cases.rs`), reports of differences and the example `transcript` use this form. [`op`] and
-//! [`parse_op`] are inverse to each other: both use the list of names in `parts`. Addresses are relative to
-//! the arena of a [`World`], so that a line means the same in worlds with other arenas.
+//! Cases (`cases.rs`), reports of differences and the example `transcript` use this form. [`parse_op`] reads
+//! what [`op`] writes: both follow the order of arguments in `parts`, so a new call needs an arm there and in
+//! `build`. Addresses are relative to the arena of a [`World`], so that a line means the same in worlds with
+//! other arenas. A changed form needs new case files.
 
 use std::fmt::Write as _;
 
@@ -34,9 +35,10 @@ fn parse_number(w: &World, s: &str) -> Option<u64> {
     plain(s)
 }
 
+/// Represents the absence of a file in the list of `parts`.
 const NONE: u64 = u64::MAX;
 
-/// Returns name and arguments of a call. Both directions use this list.
+/// Returns the name and the arguments of a call. Writing and reading use this order.
 fn parts(call: &Call) -> (&'static str, Vec<(&'static str, u64)>) {
     match *call {
         Call::Mmap { addr, len, prot, flags, file, off } => {

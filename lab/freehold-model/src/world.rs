@@ -1,34 +1,40 @@
 //! The world in which calls run: an arena of addresses, a heap, a few files, and the mappings outside the
 //! arena.
+//!
+//! Two subjects can be compared only if they have the same [`World`]: the same addresses, limits and
+//! treatment of quirks. The kernel's world is measured (`linux/mod.rs`); the engine and the model can take
+//! any. A rule of Linux that changed between versions, or that the engine does not follow, is a field here,
+//! and the model obeys it. Reason and meaning of each difference between engine and kernel are at [`Quirks`].
 
 use crate::op::{Counters, PAGE};
 
-/// How a guard region marks its VMA. The mark changed between kernel versions and affects later merges.
+/// The way in which a guard page marks its VMA. The mark changed between kernel versions and affects later
+/// merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardMark {
-    /// 6.13 to 6.18: installing guards prepares the VMA's anon_vma.
+    /// Linux 6.13 to 6.18: the VMA gets an anon_vma.
     AnonVma,
-    /// Later: a sticky flag that does not prevent merging. In addition, private anonymous memory gets an
-    /// anon_vma; other memory does not.
+    /// Later versions: the VMA gets a flag that stays and does not prevent merging. Private anonymous memory
+    /// also gets an anon_vma.
     Flag,
 }
 
-/// How the kernel's quirks are treated. Quirks are bugs of Linux that the engine does not have:
+/// The treatment of the kernel's quirks. Quirks are bugs of Linux that the engine does not have:
 ///
 /// - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` permanently. The engine
 ///   subtracts the pages when it unlocks the VMA: its counters equal a recount at all times.
 /// - Memory files keep bytes that were stored through a mapping behind their end, and show the bytes when the
 ///   files grow. POSIX requires zeroes there. The engine has zeroes, like other file systems and later
 ///   kernels.
-/// - A call that needs two splits of a VMA where the limit of mappings allows one fails after the first
-///   split. The engine leaves the VMA whole.
+/// - A call may need two splits of a VMA when the limit of mappings permits only one. On Linux, the call
+///   fails after the first split. In the engine, the call fails and leaves the VMA whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quirks {
-    /// The quirks are present, as in the kernel.
+    /// The model has the quirks, like the kernel.
     Kept,
-    /// The quirks are absent, as in the engine.
+    /// The model has no quirks, like the engine.
     Cured,
-    /// The generator draws no calls that meet a quirk: for a comparison of the kernel with the engine.
+    /// The generator draws no calls that meet a quirk, so that the kernel can be compared with the engine.
     Avoided,
 }
 
@@ -39,10 +45,10 @@ pub struct Layout {
     pub base: u64,
     /// True if the search continues upwards from `base`: the legacy layout.
     pub upwards: bool,
-    /// End of the search for calls without a hint above it.
+    /// End of the search, except for a call with a hint above this address.
     pub window_end: u64,
-    /// True if calls may request addresses in other ranges (`MAP_32BIT`, `MAP_ABOVE4G`). The places are
-    /// deterministic.
+    /// True if the layout of the processes is not randomised, so that calls may request addresses in other
+    /// ranges (`MAP_32BIT`, `MAP_ABOVE4G`).
     pub fixed: bool,
 }
 
@@ -74,12 +80,12 @@ pub struct World {
     pub outside_lockable: i64,
     /// True if the processes may lock without limit (`CAP_IPC_LOCK`).
     pub may_lock: bool,
-    /// How guards mark their VMA.
+    /// The way in which guard pages mark their VMA.
     pub guards: GuardMark,
     /// True if mappings can be sealed (`mseal`, since 6.10), writable memory can be kept from becoming
     /// executable (`PR_SET_MDWE`), and equal pages can be merged (`PR_SET_MEMORY_MERGE`).
     pub seals: bool,
-    /// How the kernel's quirks are treated.
+    /// The treatment of the kernel's quirks.
     pub quirks: Quirks,
 }
 

@@ -1,4 +1,9 @@
-//! The recorded cases, on every subject.
+//! The recorded cases (`lab/freehold-model/cases`), on every subject: the model with and without the kernel's
+//! quirks, the engine in every design, and the running kernel.
+//!
+//! A case is a list of calls with the results that all subjects must give; `src/cases.rs` describes the form
+//! and runs a case. To add a case, write the calls to a file and add results with the example `record`. A
+//! test runs all files and prints every case that failed.
 
 use std::path::PathBuf;
 
@@ -6,6 +11,7 @@ use crate::support::{linux, lockings};
 use freehold_model::linux::Options;
 use freehold_model::{Engine, Model, Subject, World, cases};
 
+/// Returns the paths of all cases, in alphabetical order.
 fn files() -> Vec<PathBuf> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../cases");
     let entries = std::fs::read_dir(dir).expect("the folder of cases exists");
@@ -16,6 +22,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
+/// Runs all cases on a subject. Panics with all differences.
 fn run_all(subject: &mut dyn Subject) {
     let mut failed = Vec::new();
     for file in files() {

@@ -1,14 +1,17 @@
-//! The model against the running kernel: ten thousand random calls in every run of the tests.
+//! The model against the running kernel: random calls must have equal results, maps, counters and contents.
 //!
-//! Each test compares model and kernel with `compare::run`, with one configuration: lock limit, no lock
-//! limit, few free mappings. Without the rights to drive the kernel the tests end early. The example
-//! `differential` runs more calls and any pair of subjects.
+//! Each test compares with `compare::run` in one configuration: a limit of locked memory, no such limit, few
+//! free mappings. Together they make more than ten thousand calls. A failure prints the shortest calls that
+//! show the difference; then either the model or the expectation of Linux is wrong. Without the rights to
+//! drive the kernel the tests end early. The example `differential` runs more calls and any pair of subjects.
+//! The last test checks that the comparison can fail.
 
 use crate::support::{assert_same, linux};
 use freehold_model::compare::{self, Plan};
 use freehold_model::linux::Options;
 use freehold_model::{Model, Subject};
 
+/// Compares model and kernel. Does nothing if the kernel cannot be driven.
 fn compare(plan: &Plan, options: Options) {
     let Some(mut linux) = linux(options) else { return };
     let mut model = Model::new(linux.world());

@@ -1,7 +1,11 @@
 //! The engine, in every design, against the model and against the running kernel: random calls must have
 //! equal results, maps, counters and contents.
 //!
-//! With `FREEHOLD_EFFORT=long` each comparison runs a million calls.
+//! The engine runs on a machine with oracles, which detect missing flushes in addition. Against the model,
+//! the tests use several worlds: with and without a limit of locked memory, few free mappings, other layouts,
+//! five levels of page tables. Against the kernel, calls that meet a quirk of Linux are left out
+//! (`Quirks::Avoided`). With `FREEHOLD_EFFORT=long` each comparison runs a million calls. The last test
+//! checks that one wrong byte is found.
 
 use crate::support::{assert_same, calls, linux, lockings};
 use freehold::space::Locking;
@@ -11,6 +15,7 @@ use freehold_model::world::{LEGACY_BASE, Quirks};
 use freehold_model::{Call, Engine, EngineOn, MapLine, Model, Op, Outcome, Subject, World};
 use freehold_pagetable::{Format, X86_4, X86_5};
 
+/// Runs random calls on the model and on an engine.
 fn against_the_model<F: Format>(world: World, locking: Locking, plan: &Plan) {
     let mut model = Model::new(world.clone());
     let mut engine = EngineOn::<F>::new(world, locking);
@@ -44,8 +49,8 @@ fn every_design_agrees_with_the_model_at_the_limit_of_mappings() {
     }
 }
 
-/// Runs with an arena around every border that decides where a mapping may be placed, searching upwards and
-/// downwards.
+/// Runs with the arena around each border of the ranges in which mappings are placed, with searches upwards
+/// and downwards.
 #[test]
 fn every_layout_agrees_with_the_model() {
     let borders = [1 << 30, 2 << 30, 4 << 30, LEGACY_BASE];
@@ -56,8 +61,7 @@ fn every_layout_agrees_with_the_model() {
     }
 }
 
-/// Runs with page tables of five levels, with the arena around the end of the addresses that four levels
-/// reach.
+/// Runs with page tables of five levels. The arena is around the end of the addresses that four levels reach.
 #[test]
 fn every_design_agrees_with_the_model_on_five_levels() {
     for (n, locking) in lockings().into_iter().enumerate() {
@@ -67,7 +71,7 @@ fn every_design_agrees_with_the_model_on_five_levels() {
     }
 }
 
-/// Runs `calls` calls in total on the engine and the kernel.
+/// Runs `calls` calls in total on the kernel and on engines of all designs.
 fn against_the_kernel(options: Options, seed: u64, calls: u64, per_run: usize) {
     let Some(mut linux) = linux(options) else { return };
     linux.treat_quirks(Quirks::Avoided);

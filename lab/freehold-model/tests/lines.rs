@@ -1,5 +1,11 @@
-//! Merges and splits, drawn as address lines in `lines.txt`. The test runs on the model, on the engine in
-//! every design, and on the kernel.
+//! Merges and splits, drawn as address lines in `lines.txt`, on the model, on the engine in every design, and
+//! on the kernel.
+//!
+//! Use a drawing for a rule about the borders of VMAs that a reader should see, and a case (`cases.rs`) for
+//! results. The head of `lines.txt` explains the drawings: a line `is` has the mappings before, the next
+//! lines are calls, and a line `gives` has the mappings afterwards. This file parses the drawings, makes the
+//! calls through [`Subject`], and compares maps with the line `gives`. A new kind of call gets an arm in
+//! `Stage::act`.
 
 use crate::support::{linux, lockings};
 use freehold_model::linux::Options;
@@ -7,19 +13,20 @@ use freehold_model::op::{Proc, vmflag};
 use freehold_model::{Call, Engine, MapLine, Model, Op, Outcome, PAGE, Subject, World};
 use std::ops::Range;
 
-/// Column of the first page's bar.
+/// Column of a line at which the bar of the first page is.
 const MARGIN: usize = 10;
-/// Page of the arena at which lines begin.
+/// Page of the arena that the first column of a line stands for.
 const FIRST: u64 = 16;
 
 const SEQUENTIAL: u64 = 2;
 
-/// Pages between two bars.
+/// The pages between two bars of a line, which are one VMA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stretch {
     pages: Range<u64>,
-    /// The letter, in lower case.
+    /// The letter of the pages, in lower case.
     kind: char,
+    /// The pages whose letter is in upper case, which were written.
     written: Vec<u64>,
 }
 
@@ -45,13 +52,14 @@ fn stretches(line: &str) -> Vec<Stretch> {
     out
 }
 
-/// Returns the pages with this mark.
+/// Returns the pages from the first to the last with this mark below them.
 fn marked(line: &str, mark: char) -> Range<u64> {
     let at: Vec<usize> = line.char_indices().filter(|(_, c)| *c == mark).map(|(n, _)| n).collect();
     let page = |column: usize| ((column - MARGIN - 1) / 2) as u64;
     page(at[0])..page(at[at.len() - 1]) + 1
 }
 
+/// Returns the rights that a letter stands for.
 fn prot(kind: char) -> u64 {
     match kind {
         '-' => 0,
@@ -82,6 +90,7 @@ impl Stage<'_> {
         self.subject.apply(&Op { proc: self.proc, call })
     }
 
+    /// Makes a call that must succeed.
     fn must(&mut self, call: Call) {
         let outcome = self.call(call.clone());
         assert!(matches!(outcome, Outcome::Ok(_)), "{call:x?}: {outcome:?}");
@@ -92,7 +101,8 @@ impl Stage<'_> {
         self.must(Call::Mmap { addr, len, prot, flags: 0x32, file: None, off: 0 });
     }
 
-    /// Creates the mappings of a line. Maps and writes each VMA in turn, so that it has no equal neighbour.
+    /// Creates the mappings of a line. Maps and writes one VMA after the other, so that a VMA has no equal
+    /// neighbour when it is written.
     fn build(&mut self, stretches: &[Stretch]) {
         for stretch in stretches {
             self.map(&stretch.pages, 3);

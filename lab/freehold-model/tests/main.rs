@@ -1,4 +1,11 @@
-//! The comparisons of the model, the engine and the running kernel, in one program.
+//! The comparisons of the model, the engine and the running kernel, in one program: `cargo test --package
+//! freehold-model-tests --test model`.
+//!
+//! Each file compares two or three subjects with calls from one source: recorded cases, drawings, random
+//! calls, small layouts, arbitrary bytes. `support` has the designs and the numbers of calls. Tests against
+//! the kernel run only where the environment permits it, and otherwise print SKIPPED and pass. A difference
+//! is printed as a short list of calls; add it as a file to `lab/freehold-model/cases`, and then find out
+//! which side is wrong.
 
 mod cases;
 mod differential;

@@ -12,8 +12,10 @@
 //! by:        the process that made them | its child, whose families are all forked
 //! ```
 //!
-//! One arena contains many copies of a layout, each with its own change. No map shows the effect of the
-//! change on families. So in the end all memory is made writable, which merges the VMAs that may merge.
+//! A *family* is an anon_vma, the identity that decides whether VMAs with anonymous pages merge. One arena
+//! contains many copies of a layout, each with its own change. Maps do not show the effect of the change on
+//! families. So in the end all memory is made writable, which merges the VMAs that may merge. A failure
+//! prints the layout and the shortest calls that show the difference.
 //!
 //! A quick run takes every third layout. With `FREEHOLD_EFFORT=long` all designs run the test. The locks that
 //! a task holds must not affect merging.
@@ -27,8 +29,7 @@ use std::collections::BTreeSet;
 
 /// Number of pages of each of the three VMAs.
 const EACH: u64 = 2;
-/// Number of pages from the start of one layout to the start of the next: the layout and the free pages after
-/// it.
+/// Number of pages from the start of one copy of the layout to the start of the next.
 const STRIDE: u64 = 3 * EACH + 2;
 
 const READ: u64 = 1;
@@ -43,9 +44,9 @@ const DONTDUMP: u64 = 16;
 enum Family {
     /// Never written.
     None,
-    /// Written, or split off, while all VMAs of the family were one.
+    /// Written while the VMAs of the family were one VMA, so they share the family.
     Same,
-    /// Written while the VMA had no equal neighbour.
+    /// Written while the VMA had no equal neighbour, so the family is its own.
     Own,
     /// Written after the fork, in both processes.
     Late,
@@ -53,6 +54,7 @@ enum Family {
 
 const FAMILIES: [Family; 4] = [Family::None, Family::Same, Family::Own, Family::Late];
 
+/// The properties of the three VMAs.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     rights: [u64; 3],
@@ -69,6 +71,7 @@ struct Change {
     prot: u64,
 }
 
+/// Returns all ranges of pages of a layout.
 fn ranges() -> impl Iterator<Item = (u64, u64)> {
     (0..3 * EACH).flat_map(|start| (start + 1..=3 * EACH).map(move |end| (start, end)))
 }
@@ -107,7 +110,7 @@ impl Script {
         if let Some(i) = layout.family.iter().position(|family| *family == Family::Same) {
             self.write(at(i));
         }
-        // The other VMAs are mapped again. A temporary mark keeps them from merging.
+        // The other VMAs are mapped again. Different advice keeps them from merging in the meantime.
         for i in (0..3).filter(|i| layout.family[*i] != Family::Same) {
             self.map(at(i), EACH, ALL);
             self.advise(at(i), [RANDOM, SEQUENTIAL, DONTDUMP][i]);
@@ -130,7 +133,7 @@ impl Script {
     }
 }
 
-/// Returns the calls up to the changes, and the calls that make the families visible.
+/// Returns the calls up to and including the changes, and the calls that make the families visible.
 fn script(world: &World, layout: &Layout, changes: &[Change]) -> (Vec<Op>, Vec<Op>) {
     let base = |n: usize| world.start + (n as u64 * STRIDE + 1) * PAGE;
     let mut script = Script { ops: Vec::new(), proc: 0 };
@@ -167,6 +170,8 @@ fn same(model: &mut Model, engine: &mut Engine, ops: &[Op], seen: &mut BTreeSet<
         })
 }
 
+/// Runs all changes of a layout on both subjects. Returns the numbers of VMAs that copies of the layout ended
+/// with.
 fn check_layout(
     model: &mut Model,
     engine: &mut Engine,
@@ -189,6 +194,7 @@ fn check_layout(
     panic!("{layout:?}: model (left) and engine (right) differ:\n{ops}=> {what}");
 }
 
+/// Returns all layouts.
 fn layouts() -> Vec<Layout> {
     let mut layouts = Vec::new();
     for bits in 0..8 {
@@ -215,7 +221,7 @@ fn every_range_of_every_small_layout_merges_and_splits_as_in_the_model() {
         for layout in layouts().into_iter().step_by(Effort::of(3, 1, 1)) {
             seen.extend(check_layout(&mut model, &mut engine, &layout, &changes));
         }
-        // In some layouts all three VMAs merged, in some none merged, and in some the change split VMAs.
+        // Some layouts merged into one VMA, some kept three, and in some the change split VMAs.
         assert_eq!(seen, BTreeSet::from([1, 2, 3, 4, 5]), "numbers of VMAs that layouts ended with");
     }
 }

@@ -1,8 +1,10 @@
 //! The addresses that the kernel chooses for mappings without a fixed place, against those of the engine and
-//! the model: searching downwards and upwards, in the second GiB, above 4 GiB.
+//! the model: searching downwards and upwards, with the arena around each border of the searched ranges.
 //!
 //! The addresses are only known in a program without address randomisation. So the test starts itself again
-//! as such a program, once with each layout.
+//! as such a program, once with each layout (`ADDR_COMPAT_LAYOUT` searches upwards). The rules are in
+//! `src/model/place.rs` and, for the engine, in `space/placement.rs`. Calls with `MAP_32BIT` are not compared
+//! (`src/escape.rs`).
 
 use crate::support::{assert_same, calls, linux, lockings};
 use freehold_model::compare::{self, Plan};
@@ -22,7 +24,7 @@ fn engine_and_model_choose_the_addresses_of_the_kernel() {
         let mut again = Command::new(std::env::current_exe().expect("this program"));
         again.args(["--exact", "places::addresses_agree_in_a_known_layout", "--ignored", "--nocapture"]);
         let persona = (libc::ADDR_NO_RANDOMIZE | layout) as libc::c_ulong;
-        // SAFETY: a system call without pointers, between fork and exec.
+        // SAFETY: the closure runs between fork and exec, and makes only a system call without pointers.
         unsafe {
             again.pre_exec(move || match libc::personality(persona) {
                 -1 => Err(std::io::Error::last_os_error()),
@@ -30,7 +32,8 @@ fn engine_and_model_choose_the_addresses_of_the_kernel() {
             })
         };
         let output = again.output().expect("the program starts");
-        // Prints, even without --nocapture, whether the kernel can be driven.
+        // The output tells whether the kernel can be driven. It is written directly, so that it is visible
+        // without --nocapture.
         let _ = std::io::stderr().write_all(&output.stderr);
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.contains("1 passed"), "layout {layout:#x}: {said}");

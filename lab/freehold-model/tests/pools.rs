@@ -1,5 +1,10 @@
-//! Huge pages of pools with a userfaultfd: random calls on a naive model, and on the engine and the running
-//! kernel.
+//! Huge pages of pools with a userfaultfd: random calls on a naive model, on the engine, and on the running
+//! kernel (`src/pools`).
+//!
+//! A life is a sequence of random calls with one seed. Each answer of the engine or the kernel must equal the
+//! model's, and the engine must use as many pages of the pool as the model. A failure prints the seed, the
+//! last calls and the state of the model. If the environment has no userfaultfd or too few huge pages, the
+//! test against the kernel prints that and passes.
 
 use freehold::space::{HugetlbLock, Locking};
 use freehold_machine::Effort;
@@ -15,6 +20,7 @@ use rand_pcg::{
 /// Number of calls in a life.
 const CALLS: u64 = 120;
 
+/// The source of random words of a life.
 struct Words(Pcg64Mcg);
 
 impl Draw for Words {
@@ -24,6 +30,7 @@ impl Draw for Words {
 }
 
 /// Makes the same random calls on the model and on `other`, and runs the check `alike` after each call.
+/// Returns the number of calls that succeeded.
 fn life<S: Subject>(seed: u64, like: Like, other: &mut S, alike: impl Fn(&Model, &S)) -> u64 {
     let (mut random, mut model) = (Words(Pcg64Mcg::seed_from_u64(seed)), Model::new(like));
     let mut made: Vec<(Op, Answer)> = Vec::new();

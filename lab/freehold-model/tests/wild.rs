@@ -1,8 +1,10 @@
 //! Every public call of the engine with wild arguments, from seeds. No call may panic, with overflow checks
 //! and assertions on.
 //!
-//! `lab/fuzz/fuzz_targets/wild.rs` runs the same code on bytes of a fuzzer. A failing life prints its seed,
-//! and `FREEHOLD_SEED` runs the life with one seed.
+//! `src/wild` makes the calls; `lab/fuzz/fuzz_targets/wild.rs` runs the same code on bytes of a fuzzer. A
+//! failing life prints its seed, and `FREEHOLD_SEED` runs the life with one seed. The last test reads the
+//! source of the engine and fails if a public call is neither made by wild lives nor exempt. So a new public
+//! function needs a call in `src/wild` or a line in [`EXEMPT`] with the reason.
 
 #[path = "../../../engine/freehold/tests/support/public_calls.rs"]
 mod public_calls;
@@ -17,6 +19,7 @@ use std::{fs, path::Path};
 /// Number of bytes of a life. A call takes about twelve.
 const BYTES: usize = 3000;
 
+/// Runs one life with bytes from the seed.
 fn life(seed: u64) -> Life {
     // The test harness prints the seed if the life fails.
     println!("life {seed}");
@@ -25,6 +28,8 @@ fn life(seed: u64) -> Life {
     wild::run(&bytes)
 }
 
+/// Runs many lives. The seeds are even or odd, according to `share` (0 or 1), so that two tests share the
+/// work.
 fn lives(share: u64) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or(1));
     if let Some(seed) = number("FREEHOLD_SEED") {
@@ -53,7 +58,7 @@ fn more_wild_calls_do_not_panic() {
     lives(1);
 }
 
-/// Calls that wild lives make under another name, or not at all, with the reason.
+/// Calls that wild lives make under another name, or do not make at all, with the reason.
 const EXEMPT: &[(&str, &str)] = &[
     ("AddressSpace::new", "by `Process::new`"),
     ("AddressSpace::write", "shadowed by `Process::write`; called as `space().write()`"),

@@ -1,5 +1,9 @@
 //! Checks that any sequence of calls has the same results on the engine, in any design, and in the model.
 //!
+//! The input selects a design and a world; `freehold_model::script` decodes the rest as calls, and
+//! `freehold_model::compare` runs them and shrinks a difference. The test `properties` among those of
+//! `freehold-model` does the same with random bytes. `cargo xtask fuzz` runs each target for one minute.
+//!
 //! Run with cargo-fuzz: `cargo +nightly fuzz run engine`. On stable, without a sanitizer: build with
 //! `--target` and `RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
 //! -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
@@ -15,7 +19,7 @@ use freehold_model::{Engine, Model, World, script, text};
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 
-/// The meaning of the input bytes.
+/// The decoded input.
 #[derive(Arbitrary, Debug)]
 struct Input {
     /// Index of a design in `Locking::ALL`.
@@ -39,7 +43,8 @@ impl Input {
 }
 
 thread_local! {
-    /// Machines are kept from one input to the next, because building one takes longer than a run.
+    /// The subjects of each design and world. They are kept from one input to the next, because building a
+    /// machine takes longer than a run.
     static STAGES: RefCell<Vec<(Model, Engine)>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -1,7 +1,10 @@
-//! Checks that any bytes are read as a recording or as strace text, or refused in part or as a whole with an
-//! error that names the line. The reader never panics and its memory stays bounded.
+//! Checks the reader of recordings (`freehold-trace`): any bytes are read as a recording or as strace text,
+//! or refused in part or as a whole with an error that names the line.
 //!
-//! Run as described in `engine.rs`. The files in `tools/freehold-trace/tests/data` are a good initial corpus.
+//! The reader never panics and its memory stays bounded: users pass it files of any origin. An error that
+//! does not begin with the name of the file is a finding. Run as described in `engine.rs`. The files in
+//! `tools/freehold-trace/tests/data` are a good initial corpus. Snapshots of recordings are the subject of
+//! `snapshots.rs`.
 #![no_main]
 
 use freehold_trace::Recording;

@@ -1,9 +1,9 @@
-//! Checks that any bytes after the first line are read as snapshots, or refused with an error that names the
-//! line. The areas and pages of a snapshot ascend, and a snapshot that is written out again reads back
-//! unchanged.
+//! Checks the reader and the writer of snapshots (`freehold-trace`): any bytes after the first line are read
+//! as snapshots, or refused with an error that names the line.
 //!
-//! Run as described in `engine.rs`. `tools/freehold-trace/tests/data/small.snap` without its first line is a
-//! good initial corpus.
+//! The areas and pages of a snapshot ascend, and a snapshot that is written out again reads back unchanged,
+//! except for the number of its line. Run as described in `engine.rs`.
+//! `tools/freehold-trace/tests/data/small.snap` without its first line is a good initial corpus.
 #![no_main]
 
 use freehold_trace::{ReadError, Recording, SnapWriter, Snapshot};
@@ -14,6 +14,7 @@ use std::path::Path;
 /// Number of snapshots that the target reads, from number 0.
 const ASKED: u32 = 8;
 
+/// Reads the snapshots with the numbers below [`ASKED`], the highest number first.
 fn read(snapshots: Vec<u8>) -> Result<Vec<Snapshot>, ReadError> {
     let events = Box::new(Cursor::new(b"# fhtrace 1 x\n".to_vec()));
     let mut recording = Recording::read(Path::new("x"), events, Some(Box::new(Cursor::new(snapshots))))?;

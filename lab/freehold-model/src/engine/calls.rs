@@ -1,9 +1,10 @@
 //! Calls on the engine: the work that a kernel's system call layer does around them.
 //!
-//! The engine is a library; a kernel checks arguments and copies results around each call of it. This file
-//! does that for the subject [`EngineOn`]: it decodes raw arguments to flags of the engine, makes the call,
-//! and encodes the result or errno as a program would see it. Nothing here may hide an error of the engine:
-//! what the engine checks is not checked again.
+//! The engine is a library; a kernel decodes arguments and encodes results around each of its calls. This
+//! file does that for the subject [`EngineOn`]: it passes raw bits as flags of the engine, makes the call on
+//! a virtual CPU, and returns the result, errno or signal that a program would see. Nothing here may hide an
+//! error of the engine, so arguments that the engine checks are not checked here. `files.rs` has the calls on
+//! files, and `kernel/src/calls` does the same work in the kernel.
 
 use freehold::error::{Errno, MdweError, MmapError};
 use freehold::fault::{FaultError, SegvCode};
@@ -26,7 +27,8 @@ fn done<E>(result: Result<(), E>, errno: impl Fn(E) -> Errno) -> Res {
     result.map(|()| 0).map_err(|error| errno(error).0)
 }
 
-/// Converts a result, and its error to an errno. The error types of all verbs have the method `errno`.
+/// Converts the result of a call, and its error to an errno. The error types of all calls have the method
+/// `errno`.
 macro_rules! errno {
     ($result:expr) => {
         done($result, |error| error.errno())
@@ -121,7 +123,8 @@ impl<F: Format> EngineOn<F> {
         let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
         let file = file.map(|file| self.run().files.get(file));
         p.mmap(addr, len, prot, flags, file, off).map_err(|error| match error {
-            // A fixed address in the last page does not fit, and the kernel reads that address as an errno.
+            // A fixed address in the last page does not fit. The kernel reads such an address as an errno, so
+            // a kernel on the engine must return the same.
             MmapError::NoSpace
                 if addr > u64::MAX - 4095
                     && len <= self.world.task_size
@@ -135,7 +138,7 @@ impl<F: Format> EngineOn<F> {
 
     /// Makes a mincore. Returns one byte per page.
     fn mincore(&self, p: &Process<F>, addr: u64, len: u64) -> Res<Outcome> {
-        // The engine refuses a range outside the arena before it writes anything.
+        // For a range outside the arena the buffer is empty: the engine fails before it writes a byte.
         let inside = addr.checked_add(len).is_some_and(|end| self.world.holds(addr, end));
         let pages = if inside { len.div_ceil(PAGE) } else { 0 };
         let mut bits = vec![0; pages as usize];
@@ -152,7 +155,7 @@ impl<F: Format> EngineOn<F> {
         Ok(Outcome::Bytes(bits))
     }
 
-    /// Sets a resource limit, relative to the arena where the call says so.
+    /// Sets a resource limit. Adds the memory outside the arena to the limits of address space and data.
     fn set_limit(&self, p: &Process<F>, limit: Limit, pages: u64) -> u64 {
         let outside = &self.run().outside;
         let bytes =

@@ -1,9 +1,9 @@
 //! The files of a world: shared memory with initial contents from a pager.
 //!
 //! Each file of [`World::FILES`] has the same initial contents as in the model (`model/inode.rs`) and in the
-//! kernel's child. The engine gets them from a [`Pager`] on first use. The functions do what the file system
-//! of a kernel does around the engine: checks of lengths and offsets, reads and writes through the page
-//! cache.
+//! kernel's child (`linux/child.rs`). The engine gets them from a [`Pager`] on first use. The functions do
+//! the work of a kernel's file system around the engine: checks of lengths and offsets, reads and writes
+//! through the page cache. `calls.rs` calls them.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;

@@ -1,9 +1,14 @@
-//! Conversion of the engine's VMA flags to the flags of `smaps`.
+//! Conversion of the engine's VMA flags to the flags of `smaps`, for [`Subject::maps`](crate::Subject::maps).
+//!
+//! Every flag that the engine can set must be in the table, or be left out of comparisons on purpose like
+//! soft-dirty. [`visible`] panics on any other flag, so a new flag of the engine cannot stay uncompared by
+//! accident.
 
 use freehold::vma::flags::VmFlags;
 
 use crate::op::vmflag;
 
+/// Each flag of the engine and its bit in [`vmflag`].
 const TABLE: [(VmFlags, u32); 25] = [
     (VmFlags::READ, vmflag::READ),
     (VmFlags::WRITE, vmflag::WRITE),
@@ -32,7 +37,8 @@ const TABLE: [(VmFlags, u32); 25] = [
     (VmFlags::SEALED, vmflag::SEALED),
 ];
 
-/// Returns the [`vmflag`] bits. The soft-dirty flag is not compared.
+/// Returns the [`vmflag`] bits of the flags. Panics on a flag that is not in the table. The soft-dirty flag
+/// is left out.
 pub(super) fn visible(flags: VmFlags) -> u32 {
     let known = TABLE.iter().fold(VmFlags::SOFTDIRTY, |all, (flag, _)| all | *flag);
     assert!(known.contains(flags), "an unexpected flag: {flags:?}");

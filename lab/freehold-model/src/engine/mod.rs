@@ -1,9 +1,10 @@
-//! The engine as a subject: on a machine in this process, with backed memory, virtual CPUs and every oracle
-//! on.
+//! The engine as a subject ([`Subject`]): on a machine in this process, with backed memory, virtual CPUs and
+//! every oracle on.
 //!
-//! Each run has a new engine on the same machine. When a run ends, its processes and files are dropped, and
-//! the machine must have nothing in use. Several virtual CPUs alternate in calling and in accessing memory,
-//! so that the machine's TLBs detect translations that were not flushed.
+//! `calls.rs` makes the calls, `files.rs` has the files, `flags.rs` converts flags. Each run has a new engine
+//! on the same machine. When a run ends, its processes and files are dropped, and the machine must have
+//! nothing in use. Calls and accesses alternate between several virtual CPUs, so that a translation that was
+//! not flushed stays in a TLB and is detected.
 //!
 //! The engine's address spaces are empty at first. `outside` creates the mappings outside the arena that
 //! [`World`] describes.
@@ -38,7 +39,8 @@ const MEMORY: u64 = 256 << 20;
 struct Run<F: Format> {
     /// Processes by index; `None` after an exit.
     procs: Vec<Option<Process<F>>>,
-    /// Children that `put_cpus` will move to `procs`. The lock is held only for a push.
+    /// Children that were forked since `take_cpus`. `put_cpus` moves them to `procs`. The lock is held only
+    /// for a push.
     born: Mutex<Vec<Process<F>>>,
     files: Files<F>,
     outside: Outside,
@@ -59,8 +61,8 @@ pub struct EngineOn<F: Format> {
 }
 
 impl<F: Format> EngineOn<F> {
-    /// Creates an engine in a world: that of [`world_for`](Self::world_for), or that of a kernel that the
-    /// engine is compared with.
+    /// Creates an engine in a world: that of [`world_for`](Self::world_for), or that of the kernel with which
+    /// the engine is compared.
     ///
     /// # Panics
     ///
@@ -133,7 +135,7 @@ impl<F: Format> EngineOn<F> {
             brk: w.heap,
             limits: Limits { may_lock: w.may_lock, ..Limits::default() },
             locking: self.locking,
-            // The kernel's processes have the same setting.
+            // The child processes of `linux` have the same setting.
             thp_disable: ThpDisable::Everywhere,
             ..SpaceConfig::default()
         };

@@ -1,13 +1,15 @@
-//! The mappings outside the arena. These mappings force a mapping without a fixed address into the arena.
+//! The mappings of the engine outside the arena. They occupy all addresses there, so a mapping without a
+//! fixed address is placed in the arena.
 //!
 //! ```text
 //! min_addr           start        end                            task_size
 //!    |---- nothing ----|--- arena ---|---- nothing ----|---- data ----|
 //! ```
 //!
-//! "Nothing" is an inaccessible shared mapping. "Data" counts as private writable memory, for a world whose
-//! process has such memory outside the arena: RLIMIT_DATA has two rules, and only one of them counts
-//! mappings. "Data" maps an empty file, so that no page can be faulted into it.
+//! "Nothing" is an inaccessible shared mapping. "Data" exists if the processes of the world have private
+//! writable memory outside the arena, such as those of `linux`. It counts towards RLIMIT_DATA like that
+//! memory. It maps an empty file, so that no page can be faulted into it. `mod.rs` subtracts all these
+//! mappings from the counters that it reports.
 
 use freehold::counted::Counted;
 use freehold::engine::Engine;
@@ -20,7 +22,7 @@ use freehold_pagetable::Format;
 use crate::op::PAGE;
 use crate::world::World;
 
-/// The size of each part, in pages.
+/// The sizes of the parts, in pages.
 pub(super) struct Outside {
     total: u64,
     data: u64,
@@ -39,14 +41,17 @@ impl Outside {
         ((w.task_size - w.min_addr - (w.end - w.start)) / PAGE) as i64
     }
 
+    /// Returns the number of mappings outside the arena.
     pub(super) fn mappings(&self) -> u64 {
         2 + u64::from(self.data > 0)
     }
 
+    /// Returns the number of pages outside the arena.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
+    /// Returns the number of pages outside the arena that count as data.
     pub(super) fn data(&self) -> u64 {
         self.data
     }

@@ -1,5 +1,9 @@
-//! The child: executes commands with plain system calls. The child allocates nothing, and its main loop never
-//! returns.
+//! The child: executes commands with plain system calls, and reports results and signals.
+//!
+//! `mod.rs` is the parent. The child's own memory is outside the arena, and every command may change the
+//! arena. The code here must therefore not allocate, lock, panic or return, and uses no memory but its stack,
+//! statics and the channel (`wire.rs`). An access to the arena that faults resumes at a known label
+//! (`on_fault`); any other fault ends the child with status 99, which the parent sees as a dead process.
 #![expect(unsafe_code, reason = "raw system calls, signal handlers, faulting on purpose")]
 
 use std::arch::asm;
@@ -28,11 +32,12 @@ static SIGNO: AtomicI64 = AtomicI64::new(0);
 static CODE: AtomicI64 = AtomicI64::new(0);
 static ADDR: AtomicU64 = AtomicU64::new(0);
 
+/// Signal handler: records the signal and resumes the access at the label that it has set.
 extern "C" fn on_fault(signo: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let resume = RESUME.swap(0, Ordering::Relaxed);
     if resume == 0 {
-        // The fault is not from an access of a command, but an error of the executor itself.
-        // SAFETY: `_exit` ends the process.
+        // No access of a command is in progress, so the fault is an error in this code. SAFETY: `_exit` ends
+        // the process.
         unsafe { libc::_exit(99) };
     }
     // SAFETY: the kernel passes valid pointers to a SA_SIGINFO handler.
@@ -86,6 +91,7 @@ fn store(addr: u64, value: u8) -> Result<(), ()> {
     if failed == 0 { Ok(()) } else { Err(()) }
 }
 
+/// Returns the answer of an access that raised a signal.
 fn signal() -> Answer {
     Answer {
         value: SIGNO.load(Ordering::Relaxed),
@@ -151,6 +157,7 @@ fn fork(flags: u64) -> i64 {
     pid
 }
 
+/// Executes a command that needs no fork. `room` is the space for returned bytes.
 fn own(what: u64, a: &[u64; 6], room: &mut [u8]) -> Answer {
     let plain = |value: i64| Answer { value, ..Answer::default() };
     match what {
@@ -195,8 +202,8 @@ fn own(what: u64, a: &[u64; 6], room: &mut [u8]) -> Answer {
     }
 }
 
-/// Prepares the process: signal handlers, no huge pages, only the privileges of an ordinary user, the heap in
-/// the arena, and the filler file.
+/// Prepares the process: installs signal handlers, disables huge pages, moves the heap into the arena, opens
+/// the filler file, and drops privileges.
 fn setup(a: &[u64; 6]) -> i64 {
     let [heap, may_lock, filler_len, ..] = *a;
     // SAFETY: plain system calls on values that live through the calls.

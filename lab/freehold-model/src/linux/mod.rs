@@ -1,9 +1,13 @@
-//! The running kernel as a subject: every process of a run is a child process that executes calls on command.
+//! The running kernel as a subject ([`Subject`]): every process of a run is a child process that executes
+//! calls on command.
 //!
 //! A *template* process is prepared once: its privileges are dropped, its heap is moved into the arena, and
 //! huge pages are switched off. One inaccessible shared mapping fills all addresses outside the arena, so
 //! that the addresses that the kernel chooses are determined. Each run begins with a fork of the template.
-//! Calls are sent in batches through shared memory. The parent reads `smaps` and `status`.
+//! This file is the parent: it sends calls in batches through shared memory (`wire.rs`), which the child
+//! executes (`child.rs`), and reads `smaps` and `status` of the child (`smaps.rs`, `query.rs`). A call that
+//! could leave the arena would destroy the child or this program, so only calls that `escape.rs` permits may
+//! be sent. [`Linux::new`] fails where the environment forbids a step, and the tests then end early.
 #![expect(unsafe_code, reason = "raw process creation and memory shared with the children")]
 
 mod child;
@@ -33,7 +37,8 @@ pub struct Options {
     pub around: Option<u64>,
 }
 
-/// Returns true if this program, and so its children, search for free addresses upwards.
+/// Returns true if the kernel searches upwards for free addresses in this program and its children. Fails if
+/// the layout is randomised.
 fn goes_upwards() -> Result<bool, String> {
     // SAFETY: the call takes no pointer, and this number changes nothing.
     let persona = unsafe { libc::personality(0xffff_ffff) };
@@ -96,6 +101,7 @@ impl Linux {
         self.world.quirks = quirks;
     }
 
+    /// Prepares the template, and measures the world of its children.
     fn prepare(&mut self) -> Result<(), String> {
         let w = self.world.clone();
         let setup =
@@ -142,8 +148,8 @@ impl Linux {
             what: libc::SYS_mmap as u64,
             args: [base + at * PAGE, len * PAGE, prot, flags, u64::MAX, 0],
         };
-        // The first mapping splits the filler, which adds one mapping besides itself. Then every second page
-        // is readable.
+        // The first mapping splits the filler and therefore adds two mappings. Afterwards every second page
+        // becomes readable.
         let pages = pages - 1;
         let mut cmds = vec![map(0, pages, 0)];
         cmds.extend((1..pages).step_by(2).map(|at| map(at, 1, 1)));
@@ -179,10 +185,11 @@ impl Linux {
         self.world.seals = calls.into_iter().all(|call| self.apply(&Op { proc: 0, call }) == Outcome::Ok(0));
     }
 
+    /// Kills the processes of the last run, and starts the first process of a new run.
     fn start(&mut self) -> Result<(), String> {
         for pid in self.procs.drain(..).flatten() {
-            // SAFETY: a process of this subject. No process has waited for it except its parent, which
-            // ignores SIGCHLD.
+            // SAFETY: the process belongs to this subject. Only its parent, which ignores SIGCHLD, may have
+            // waited for it.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         let pid = self.fork_into(TEMPLATE, 0)?;
@@ -195,6 +202,7 @@ impl Linux {
         }
     }
 
+    /// Makes the template execute a command. Returns the value of the answer.
     fn template_call(&mut self, cmd: Cmd) -> Result<i64, String> {
         let mut bytes = Vec::new();
         let answers = self.batch(TEMPLATE, &[cmd], &mut bytes).ok_or("the child died")?;
@@ -264,6 +272,7 @@ impl Linux {
         }
     }
 
+    /// Executes a call in which the parent takes part: fork, exit and setrlimit.
     fn special(&mut self, op: &Op) -> Outcome {
         let proc = op.proc as usize;
         let pid = self.pid(proc);
@@ -290,6 +299,8 @@ impl Linux {
         }
     }
 
+    /// Sets a resource limit of a child. Adds the memory outside the arena to the limits of address space and
+    /// data.
     fn set_limit(&mut self, pid: i32, limit: Limit, pages: u64) -> Outcome {
         let out = self.world.outside;
         let (resource, extra) = match limit {
@@ -325,12 +336,12 @@ impl Drop for Linux {
     }
 }
 
-/// An option of prctl.
+/// The option of prctl for `Call::SetMdwe`.
 const PR_SET_MDWE: u64 = 65;
-/// Another option of prctl.
+/// The option of prctl for `Call::SetMerge`.
 const PR_SET_MEMORY_MERGE: u64 = 67;
 
-/// Converts a call to a command. Returns `None` for calls that the parent takes part in.
+/// Converts a call to a command. Returns `None` for the calls that the parent must handle itself.
 fn command(call: &Call) -> Option<Cmd> {
     let fd = |file: FileId| child::FIRST_FD + u64::from(file);
     let (what, args): (i64, [u64; 6]) = match *call {
@@ -376,6 +387,7 @@ fn room(call: &Call) -> usize {
     }
 }
 
+/// Converts the answer of a child to the result of the call.
 fn outcome(call: &Call, a: &Answer, bytes: &[u8]) -> Outcome {
     let touch = matches!(call, Call::Read { .. } | Call::Write { .. });
     if touch && a.value != 0 {

@@ -1,8 +1,9 @@
 //! Queries of single mappings (`PROCMAP_QUERY`), for processes with too many mappings to list.
 //!
 //! With the option `room`, a child has tens of thousands of small mappings outside the arena, and reading
-//! smaps takes too long. [`arena`] asks the kernel for one mapping after the other inside the arena. The
-//! answer lacks most flags of smaps, so only protection and sharing are compared then.
+//! smaps takes too long. [`arena`] queries one mapping after the other inside the arena. The answer lacks
+//! most flags of smaps, so only protection and sharing are compared then. `smaps.rs` reads the mappings in
+//! all other cases, and `mod.rs` chooses between the two.
 #![expect(unsafe_code, reason = "an ioctl")]
 
 use std::fs::File;

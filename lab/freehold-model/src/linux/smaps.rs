@@ -1,8 +1,9 @@
 //! Reading `/proc/PID/{maps,smaps,status}`.
 //!
-//! The parent reads these files of a child between batches of calls, while the child waits, and turns them
-//! into the [`MapLine`]s and [`Counters`] that `compare.rs` compares. Only lines inside the arena count;
-//! everything outside was mapped before the run. A buffer is reused, because smaps of many mappings is long.
+//! The parent (`mod.rs`) reads these files of a child between batches of calls, while the child waits, and
+//! converts them to the [`MapLine`]s and [`Counters`] that `compare.rs` compares. Only lines inside the arena
+//! are returned; the mappings outside were made before the run. The parser ignores unknown fields and flags,
+//! because kernels add some. A buffer is reused, because smaps of many mappings is long.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,6 +11,7 @@ use std::io::Read;
 use crate::op::*;
 use crate::world::World;
 
+/// Reads a file of a process into a buffer.
 fn read(pid: i32, name: &str, into: &mut Vec<u8>) -> Result<(), String> {
     into.clear();
     let path = format!("/proc/{pid}/{name}");
@@ -17,6 +19,7 @@ fn read(pid: i32, name: &str, into: &mut Vec<u8>) -> Result<(), String> {
     done.map(|_| ()).map_err(|e| format!("{path}: {e}"))
 }
 
+/// Returns the lines of a text. A line that is not UTF-8 is empty.
 fn lines(text: &[u8]) -> impl Iterator<Item = &str> {
     text.split(|b| *b == b'\n').map(|l| std::str::from_utf8(l).unwrap_or(""))
 }

@@ -2,7 +2,8 @@
 //!
 //! The heap is an anonymous mapping that grows and shrinks at its end. A brk that cannot be done (limits, a
 //! mapping in the way) changes nothing. A growing heap merges with the mapping below if Linux would
-//! (`merge.rs`).
+//! (`merge.rs`), but never with the one above. Shrinking uses the removal of `munmap.rs`. `cases/brk.txt` has
+//! the rules that are easy to miss.
 
 use super::merge::Candidate;
 use super::*;
@@ -52,7 +53,7 @@ impl Process {
         if end > w.task_size || !self.may_lock(self.def_flags, len, w) {
             return None;
         }
-        // One page and the stack gap of the next mapping stay free.
+        // One page stays free below the next mapping, and below a stack also the stack gap.
         let next = self.find(start).map(|i| self.vmas[i].start_gap(w.stack_gap));
         if next.is_some_and(|next| end + PAGE > next) {
             return None;

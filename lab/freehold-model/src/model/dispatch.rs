@@ -1,8 +1,9 @@
 //! The model as a subject: maps calls to operations, and exports the state that is compared.
 //!
 //! The other files of `model` have one operation each, with the arguments of its system call.
-//! [`Subject::apply`] calls them, and converts results and errnos to an [`Outcome`]. [`Subject::check`]
-//! tests the invariants of the model.
+//! [`Subject::apply`] calls them, and converts results and errnos to an [`Outcome`]. [`Subject::check`] tests
+//! the invariants of the model: sorted VMAs, and counters that equal their sums. A new call gets an arm in
+//! `Model::call`.
 
 use super::*;
 

@@ -1,12 +1,14 @@
 //! Access to memory in the model: page faults, stack growth, and populating by the kernel.
 //!
 //! A fault checks the protection, grows a stack if necessary, gives the VMA an anon_vma before its first
-//! private page, and makes the page present. Populating makes the same faults, and checks the protection once
-//! for each part of a VMA.
+//! private page, and makes the page present. Populating (mmap with MAP_POPULATE, the lock calls, a growing
+//! locked mapping) makes the same faults, and checks the protection once for each part of a VMA. An anon_vma
+//! that a fault borrows from a neighbour ([`Model::prepare_anon`]) has no effect on contents, but decides
+//! later merges.
 
 use super::*;
 
-/// Why a fault could not be served.
+/// The reason why a fault could not be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// The page is a guard.
@@ -16,6 +18,7 @@ pub(super) enum Refused {
 }
 
 impl Model {
+    /// Loads bytes, at most a page. Returns the signal of the first byte that cannot be loaded.
     pub(super) fn read(&mut self, p: usize, addr: u64, len: u64) -> Outcome {
         let mut bytes = Vec::new();
         let mut at = addr;
@@ -31,6 +34,7 @@ impl Model {
         Outcome::Bytes(bytes)
     }
 
+    /// Stores one byte.
     pub(super) fn write(&mut self, p: usize, addr: u64, value: u8) -> Outcome {
         if let Err(kind) = self.touch(p, addr, true) {
             return Outcome::Signal(Signal { kind, addr });
@@ -85,6 +89,7 @@ impl Model {
         })
     }
 
+    /// Grows VMA `i`, a stack, down to `addr`. Returns `None` if that is not permitted.
     fn grow_stack(&mut self, p: usize, i: usize, addr: u64) -> Option<()> {
         let w = self.world.clone();
         let pr = self.proc(p);
@@ -150,8 +155,8 @@ impl Model {
         Ok(())
     }
 
-    /// Gives a VMA an anon_vma before its first private page. The anon_vma is that of a neighbour if the two
-    /// could be one VMA, except for their protection, otherwise a new one.
+    /// Gives a VMA an anon_vma before its first private page. It is the anon_vma of a neighbour if the two
+    /// VMAs could be one, apart from their protection. Otherwise it is a new one.
     pub(super) fn prepare_anon(&mut self, p: usize, i: usize) {
         let fresh = self.next_anon;
         let pr = self.proc(p);
@@ -211,6 +216,8 @@ fn like(a: &Vma, b: &Vma) -> bool {
     a.end == b.start && a.back == b.back && (a.flags ^ b.flags) & !ignore == 0 && a.pgoff_at(a.end) == b.pgoff
 }
 
+/// Returns the anon_vma that a neighbour may share with the VMA. The anon_vma of a fork's child is not
+/// shared.
 fn lends(v: &Vma) -> Option<u32> {
     v.anon.filter(|_| !v.forked)
 }

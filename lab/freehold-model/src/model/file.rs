@@ -1,7 +1,8 @@
-//! Calls on files, and their effects on mappings.
+//! Calls on files, and their effects on mappings: ftruncate, pread and pwrite of a [`FileId`].
 //!
-//! ftruncate, reads and writes of a [`FileId`], with the checks that a file system makes. Contents are in
-//! `inode.rs`. A shorter file loses its pages in every process that maps it, private copies included.
+//! The functions make the checks of a file system; contents are in `inode.rs`. A shorter file loses its pages
+//! in every process that maps it, private copies included. A file that grows shows bytes that programs stored
+//! behind its end, if the world keeps that quirk. Holes that madvise punches are in `madvise.rs`.
 
 use super::*;
 

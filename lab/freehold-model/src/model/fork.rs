@@ -1,4 +1,9 @@
-//! fork and exit.
+//! fork and exit in the model.
+//!
+//! fork clones the process and walks its VMAs: DONTFORK drops a VMA, WIPEONFORK empties it, locks are not
+//! inherited, and a VMA with an anon_vma gets a new one that counts as forked, which prevents merges later
+//! (`merge.rs`). Pages are shared by reference counts and copied when one side stores. exit drops the
+//! process; its index is not used again.
 
 use super::*;
 
@@ -6,6 +11,7 @@ use super::*;
 pub const MAX_PROCS: usize = 6;
 
 impl Model {
+    /// Forks process `p`. Returns the index of the child.
     pub(super) fn fork(&mut self, p: usize) -> Outcome {
         if self.procs.len() >= MAX_PROCS {
             return Outcome::Err(libc::EAGAIN);
@@ -19,7 +25,7 @@ impl Model {
         let parent = std::mem::take(&mut child.vmas);
         for mut v in parent {
             if v.has(vmflag::DONTFORK) {
-                // The kernel subtracts the VMA from the counters as a mapping with its flags.
+                // The kernel subtracts the VMA from the counters according to its flags.
                 child.count.map_count -= 1;
                 child.count.add(v.flags, -(v.pages() as i64));
                 child.forget_pages(v.start, v.end, |_| true);
@@ -35,7 +41,8 @@ impl Model {
                 v.forked = true;
                 fresh += 1;
             } else {
-                // No page needs a copy: a page that was only read is faulted in again.
+                // The kernel copies the page tables of this VMA only if they may contain guards. The child
+                // faults in pages again that were only read.
                 child.forget_pages(v.start, v.end, |page| matches!(page, Page::Zero) || !keeps(v.flags));
             }
             child.vmas.push(v);
@@ -45,6 +52,7 @@ impl Model {
         Outcome::Ok(self.procs.len() as u64 - 1)
     }
 
+    /// Ends process `p`.
     pub(super) fn exit(&mut self, p: usize) -> Outcome {
         self.procs[p] = None;
         Outcome::Ok(0)

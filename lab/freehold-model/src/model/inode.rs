@@ -1,8 +1,10 @@
-//! Inodes: file contents, truncation, holes.
+//! Inodes: the contents of files, truncation and holes.
 //!
-//! An [`Inode`] is shared by all processes and all mappings of its file. The initial contents depend only on
-//! the number of the inode, so that the model, the engine (`engine/files.rs`) and the kernel's child begin
-//! with the same bytes. Offsets and sizes are in bytes, keys of pages are page numbers in the file.
+//! An [`Inode`] is shared by all processes and all mappings of its file, or is the memory of one shared
+//! anonymous mapping. `file.rs` checks arguments, and `fault.rs` reads and writes pages. The initial contents
+//! depend only on the number of the inode, so that the model, the engine (`engine/files.rs`) and the kernel's
+//! child (`linux/child.rs`) begin with the same bytes. Offsets and sizes are in bytes, keys of pages are page
+//! numbers in the file.
 
 use super::*;
 
@@ -57,8 +59,8 @@ impl Inode {
     pub(super) fn punch(&mut self, first: u64, end: u64) {
         self.data.retain(|n, _| !(first..end).contains(n));
     }
-    /// Returns the bytes between the end of the file and `to` in the last page. Stores through mappings may
-    /// have changed them.
+    /// Returns the bytes of the last page between the end of the file and `to`. Stores through mappings may
+    /// have changed these bytes.
     pub(super) fn behind_end(&mut self, to: u64) -> &mut [u8] {
         let (size, end) = (self.size, to.min(page_up(self.size)));
         match self.data.get_mut(&(size / PAGE)) {

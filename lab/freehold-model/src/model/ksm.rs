@@ -1,4 +1,8 @@
-//! prctl's PR_SET_MEMORY_MERGE, which marks memory whose equal pages may be merged into one.
+//! prctl's PR_SET_MEMORY_MERGE, which marks memory whose equal pages the kernel may merge into one.
+//!
+//! The merging itself changes no result and is not modelled. The mark is a flag of VMAs (MERGEABLE), so it
+//! decides whether VMAs merge; madvise sets and clears it for a range (`madvise.rs`), and new mappings get it
+//! from the process.
 
 use super::*;
 
@@ -8,8 +12,8 @@ pub(super) fn may_merge(flags: u32) -> bool {
 }
 
 impl Model {
-    /// Marks all memory and all later mappings, or removes every mark, also those of madvise. Does nothing if
-    /// the process is already in that state.
+    /// If `on` is true, marks all memory and all later mappings. Otherwise removes every mark, including
+    /// those that madvise has set. Does nothing if the process is already in that state.
     pub(super) fn set_merge(&mut self, p: usize, on: bool) -> Res {
         let pr = self.proc(p);
         let wanted = if on { vmflag::MERGEABLE } else { 0 };
@@ -17,7 +21,7 @@ impl Model {
             return Ok(0);
         }
         pr.def_flags ^= vmflag::MERGEABLE;
-        // Neighbours that become equal are not merged.
+        // VMAs that become equal to their neighbours are not merged.
         for v in pr.vmas.iter_mut().filter(|v| v.back != Backing::Outside && may_merge(v.flags)) {
             v.flags = v.flags & !vmflag::MERGEABLE | wanted;
         }

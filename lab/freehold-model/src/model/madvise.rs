@@ -2,7 +2,9 @@
 //! the range.
 //!
 //! Advice that changes flags splits and merges VMAs (`merge.rs`). Advice that populates makes faults
-//! (`fault.rs`). Which check or VMA comes first decides the errno, so the order must stay that of the kernel.
+//! (`fault.rs`). Advice that discards drops pages; guards are pages of their own kind. The numbers are those
+//! of Linux's headers. A hole does not stop the call: it advises all VMAs and then fails with ENOMEM. An
+//! advice that changes what only the kernel sees (WILLNEED, COLD) has no effect here.
 
 use super::ksm::may_merge;
 use super::*;
@@ -11,6 +13,7 @@ use crate::world::GuardMark;
 pub(super) const DONTNEED_LOCKED: u64 = 24;
 
 impl Model {
+    /// Makes the call in process `p`.
     pub(super) fn madvise(&mut self, p: usize, addr: u64, len: u64, advice: u64) -> Res {
         let advice = u64::from(advice as u32); // The parameter is an int.
         let known = matches!(advice, 0..=4 | 8..=25 | 102 | 103);
@@ -77,6 +80,7 @@ impl Model {
         }
     }
 
+    /// Applies an advice that changes flags to a part of VMA `i`.
     fn advise_flags(&mut self, p: usize, i: usize, start: u64, end: u64, advice: u64) -> Res<()> {
         use vmflag::*;
         let max = self.world.max_map_count;
@@ -109,6 +113,7 @@ impl Model {
         pr.modify(i, start, end, flags, max).map_err(|e| if e == libc::ENOMEM { libc::EAGAIN } else { e })
     }
 
+    /// MADV_REMOVE: punches a hole into the file.
     fn advise_remove(&mut self, v: &Vma, start: u64, end: u64) -> Res<()> {
         if v.has(vmflag::LOCKED) || matches!(v.back, Backing::Anon) {
             return Err(libc::EINVAL);
@@ -122,6 +127,7 @@ impl Model {
         Ok(())
     }
 
+    /// MADV_GUARD_INSTALL: replaces the pages of a part of VMA `i` by guards.
     fn guard_install(&mut self, p: usize, i: usize, start: u64, end: u64) -> Res<()> {
         if self.proc(p).vmas[i].has(vmflag::LOCKED) {
             return Err(libc::EINVAL);
@@ -139,6 +145,7 @@ impl Model {
         Ok(())
     }
 
+    /// MADV_POPULATE_READ and MADV_POPULATE_WRITE: faults in every page. The first failure ends the call.
     fn madvise_populate(&mut self, p: usize, start: u64, end: u64, write: bool) -> Res {
         let mut pos = start;
         while pos < end {

@@ -3,7 +3,8 @@
 //!
 //! Operations split, merge and add VMAs by these functions, so that merges follow the kernel's rules
 //! everywhere. `brk.rs`, `fork.rs` and `munmap.rs` also change the list directly. A merge depends on the
-//! flags, the file and offset, and the anon_vma of both sides; see `mod.rs`.
+//! flags, the file and offset, and the anon_vma of both sides (`mod.rs`). `tests/lines.txt` draws merges and
+//! splits, and `tests/merges.rs` tries every small layout; both compare with the engine.
 
 use super::*;
 
@@ -14,14 +15,16 @@ pub(super) struct Candidate {
     pub flags: u32,
     pub pgoff: u64,
     pub back: Backing,
-    /// Its anon_vma, and whether the VMA that it was copied from belongs to a fork's child.
+    /// The anon_vma of the range, if it has one.
     pub anon: Option<u32>,
+    /// True if that anon_vma is from a fork.
     pub forked: bool,
-    /// Never merges with the VMA after it (`brk`).
+    /// True if the range never merges with the VMA after it (`brk`).
     pub just_expand: bool,
 }
 
 impl Candidate {
+    /// Returns true if flags and file permit a merge with `other`.
     fn fits(&self, other: &Vma) -> bool {
         let ignore = vmflag::MAYBE_GUARD;
         (self.flags ^ other.flags) & !ignore == 0
@@ -29,6 +32,7 @@ impl Candidate {
             && other.back != Backing::Outside
             && (self.flags | other.flags) & vmflag::DONTEXPAND == 0
     }
+    /// Returns true if the two anon_vmas permit a merge with `target`.
     fn anon_fits(&self, target: &Vma) -> bool {
         match (target.anon, self.anon) {
             (None, Some(_)) => !self.forked,
@@ -36,18 +40,21 @@ impl Candidate {
             (a, b) => a == b,
         }
     }
+    /// Returns true if the range can merge with `prev`, which ends at its start.
     fn after(&self, prev: &Vma) -> bool {
         prev.end == self.start
             && self.fits(prev)
             && self.anon_fits(prev)
             && prev.pgoff_at(prev.end) == self.pgoff
     }
+    /// Returns true if the range can merge with `next`, which begins at its end.
     fn before(&self, next: &Vma) -> bool {
         let pgoff = self.pgoff.wrapping_add((self.end - self.start) / PAGE);
         next.start == self.end && self.fits(next) && self.anon_fits(next) && next.pgoff == pgoff
     }
 }
 
+/// Returns true if the anon_vmas of two VMAs permit that both merge with the range between them.
 fn compatible(a: &Vma, b: &Vma) -> bool {
     a.anon.is_none() || b.anon.is_none() || a.anon == b.anon
 }
@@ -144,9 +151,9 @@ impl Process {
         i
     }
 
-    /// Gives the part `[start, end)` of VMA `i` new flags, merging and splitting as needed. A merge needs no
-    /// room for another VMA. A split fails with `ENOMEM` at the limit, possibly after the first of two
-    /// splits.
+    /// Gives the part `[start, end)` of VMA `i` new flags, and merges or splits as needed. A merge needs no
+    /// room for another VMA. A split fails with `ENOMEM` at the limit of mappings `max`. The second of two
+    /// splits may fail after the first was made, unless quirks are cured.
     pub(super) fn modify(&mut self, i: usize, start: u64, end: u64, flags: u32, max: u64) -> Res<()> {
         let v = &self.vmas[i];
         let c = Candidate {
@@ -192,6 +199,7 @@ impl Process {
         Ok(())
     }
 
+    /// Merges the part `c` of VMA `i` with its left neighbour, its right neighbour, or both.
     fn merge_existing(&mut self, i: usize, c: &Candidate, left: bool, right: bool) {
         let v = self.vmas[i].clone();
         let whole = v.start == c.start && v.end == c.end;

@@ -1,8 +1,9 @@
 //! mlock, munlock, mlockall and munlockall.
 //!
-//! Locking sets the flags LOCKED or ONFAULT of VMAs, counts pages in `locked_vm`, and brings pages in. The
-//! order of the checks against `RLIMIT_MEMLOCK` is that of Linux, and a failure may leave a part of the
-//! range locked: the model keeps that. munlock clears the flags only.
+//! Locking sets the flags LOCKED and LOCKONFAULT of VMAs (`merge.rs` splits and merges them), counts pages in
+//! `locked_vm`, and faults pages in (`fault.rs`). As on Linux, a failure may leave a part of the range
+//! locked, and the failures of mlockall are ignored. munlock clears the flags and drops no page.
+//! `cases/mlock.txt` has the rules that are easy to miss.
 
 use super::*;
 
@@ -11,7 +12,7 @@ const MCL_FUTURE: u64 = 2;
 const MCL_ONFAULT: u64 = 4;
 
 impl Model {
-    /// mlock2: mlock, or locking on fault with the flag 1.
+    /// mlock2: like mlock, but with the flag 1 pages are locked only when they are faulted in.
     pub(super) fn mlock2(&mut self, p: usize, addr: u64, len: u64, flags: u64) -> Res {
         let flags = u64::from(flags as u32); // The parameter is an int.
         if flags & !1 != 0 {
@@ -20,6 +21,7 @@ impl Model {
         self.mlock(p, addr, len, if flags == 1 { vmflag::LOCK_MASK } else { vmflag::LOCKED })
     }
 
+    /// mlock: sets the lock flags `flags` in a range and faults the pages in.
     pub(super) fn mlock(&mut self, p: usize, addr: u64, len: u64, flags: u32) -> Res {
         let may = self.world.may_lock;
         let limit = self.proc(p).limits.lock;

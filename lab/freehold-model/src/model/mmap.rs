@@ -2,7 +2,8 @@
 //! that a fixed mapping replaces, and adds the VMA.
 //!
 //! The choice of the address is in `place.rs`, the removal in `munmap.rs`, the merge with neighbours in
-//! `merge.rs`. The order of the checks decides the errno, so it must stay that of the kernel.
+//! `merge.rs`. An mmap that fails at a limit may already have split VMAs at the edges of its range, as on
+//! Linux (`cases/refused-mmap-splits.txt`).
 
 use super::ksm::may_merge;
 use super::merge::Candidate;
@@ -35,8 +36,8 @@ const MAP_NONBLOCK: u64 = 0x1_0000;
 const MAP_STACK: u64 = 0x2_0000;
 const MAP_HUGETLB: u64 = 0x4_0000;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-/// The flags that `MAP_SHARED_VALIDATE` accepts in addition to the type: the flags that are older than
-/// `MAP_SHARED_VALIDATE`.
+/// The flags that `MAP_SHARED_VALIDATE` accepts in addition to the type. They are the flags that existed
+/// before it.
 const LEGACY: u64 = MAP_FIXED
     | MAP_ANONYMOUS
     | MAP_GROWSDOWN
@@ -55,6 +56,7 @@ const LEGACY: u64 = MAP_FIXED
 const MAX_FILE: u64 = i64::MAX as u64;
 
 impl Model {
+    /// Makes the call in process `p`. Returns the address of the mapping.
     pub(super) fn mmap(&mut self, p: usize, a: &Args) -> Res {
         let w = self.world.clone();
         let mut map = a.flags;
@@ -186,6 +188,7 @@ impl Model {
     }
 }
 
+/// Checks the flags of a mapping of a file and adds its VMA flags.
 fn file_flags(f: FileId, a: &Args, map: u64, len: u64, flags: &mut u32) -> Res<()> {
     let desc = World::FILES[f as usize];
     if len > MAX_FILE || a.off / PAGE > (MAX_FILE - len) / PAGE {

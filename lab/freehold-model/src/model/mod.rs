@@ -1,11 +1,17 @@
 //! The model: a sequential address space with one list of VMAs and one map from page numbers to pages.
 //!
+//! The model says what Linux does; nothing here may be copied from the engine, because the two are compared.
+//! Each operation has a file, written for clarity and not for speed. `dispatch.rs` calls the operations, and
+//! `merge.rs`, `munmap.rs` and `fault.rs` have the parts that operations share. The order of checks in a file
+//! is that of the kernel: it decides which errno a call returns. A mistake shows as a difference in
+//! `tests/differential.rs`, which compares the model with the running kernel.
+//!
 //! VMAs are stored and not derived from per-page attributes, because boundaries have a history. Linux merges
 //! only when an operation touches a boundary, and the merge depends on the anon_vma of either side. An
 //! anon_vma is the object that collects a VMA's anonymous pages for reverse mapping. The first write fault
 //! creates it (or borrows it from a neighbour), and fork copies it. So a VMA here carries an `anon` number,
-//! and a flag that tells whether the VMA is from a fork. The contents of private pages are in `pages`, where
-//! absence means "not touched".
+//! and a flag that tells whether the VMA is from a fork. The contents of private pages are in `pages`; a page
+//! that is not in the map was never touched.
 //!
 //! Private pages are reference counted and copied on write ([`Rc::make_mut`]), which implements the
 //! copy-on-write of fork. File pages are in the inode.
@@ -45,10 +51,10 @@ type Bytes = [u8; PAGE as usize];
 /// The value of a call, or its errno.
 type Res<T = u64> = Result<T, i32>;
 
-/// A page of a process that differs from the file's page.
+/// A page that belongs to the process and not to a file.
 #[derive(Clone, Debug)]
 enum Page {
-    /// Anonymous memory that was only read: the shared page of zeros.
+    /// The shared page of zeroes: anonymous memory that was only read.
     Zero,
     /// A private page.
     Anon(Rc<Bytes>),
@@ -76,13 +82,14 @@ struct Vma {
     end: u64,
     /// [`vmflag`] bits.
     flags: u32,
-    /// Page offset in the file. For private anonymous memory, the page number of the first write.
+    /// Page offset in the file. For private anonymous memory, the page number of the address at which the
+    /// memory was first written.
     pgoff: u64,
     back: Backing,
     /// The anon_vma, if the VMA has one.
     anon: Option<u32>,
-    /// True if the anon_vma chain is not singular: the chain of a fork's child contains its parent's anon_vma
-    /// too.
+    /// True if the VMA has an anon_vma since a fork. On Linux, its chain then also contains the anon_vma of
+    /// the parent, which prevents some merges.
     forked: bool,
 }
 
@@ -97,7 +104,8 @@ impl Vma {
     fn pgoff_at(&self, addr: u64) -> u64 {
         self.pgoff.wrapping_add(addr.wrapping_sub(self.start) / PAGE)
     }
-    /// Returns the lowest address at which a mapping below must end. A stack keeps its gap.
+    /// Returns the highest address at which a mapping below may end. Below a stack, this leaves the stack gap
+    /// free.
     fn start_gap(&self, gap: u64) -> u64 {
         if self.has(vmflag::GROWSDOWN) { self.start.saturating_sub(gap * PAGE) } else { self.start }
     }
@@ -111,7 +119,7 @@ struct Process {
     pages: BTreeMap<u64, Page>,
     count: Counters,
     brk: u64,
-    /// Flags of future mappings: locks, and whether equal pages may be merged.
+    /// Flags that future mappings get: locks, and the mark for merging equal pages.
     def_flags: u32,
     /// The bits of PR_SET_MDWE.
     mdwe: u64,
@@ -158,6 +166,7 @@ impl Model {
         self.world.max_map_count = self.world.max_map_count.wrapping_add_signed(by);
     }
 
+    /// Sets the initial state of the world: one process with an empty arena, and the files.
     fn start(&mut self) {
         let w = &self.world;
         let outside = |start, end| Vma {
@@ -192,13 +201,14 @@ impl Model {
         (0..self.procs.len()).filter(|&i| self.procs[i].is_some()).map(|i| i as Proc).collect()
     }
 
+    /// Returns a living process.
     fn proc(&mut self, p: usize) -> &mut Process {
         self.procs[p].as_mut().expect("only living processes call")
     }
 }
 
 impl Counters {
-    /// Adds `pages` of a mapping with these flags (or, if negative, subtracts them). Does not change
+    /// Adds `pages` pages of a mapping with these flags. A negative number is subtracted. Does not change
     /// `map_count` and `locked_vm`.
     fn add(&mut self, flags: u32, pages: i64) {
         self.total_vm += pages;

@@ -1,7 +1,9 @@
 //! The model of mremap: resizes a mapping in place, or moves one or several VMAs.
 //!
-//! The order of the checks decides the errno, so it must stay that of the kernel. Shrinking and the removal
-//! of the target use `munmap.rs`; the VMA at the new address is added by `merge.rs`.
+//! Shrinking and the removal of the target use `munmap.rs`; `merge.rs` adds the VMA at the new address. Pages
+//! move with the VMA, and an anonymous VMA that was never written gets the offset of its new address.
+//! MREMAP_DONTUNMAP has a quirk with locked memory ([`Quirks`]). A target is unmapped before later checks, so
+//! a call that fails may have removed it, as on Linux. Several files in `cases/` begin with `mremap`.
 
 use super::merge::Candidate;
 use super::place::Want;
@@ -22,6 +24,7 @@ struct Move {
 }
 
 impl Move {
+    /// Returns true if the caller gives the new address, or keeps the source mapped.
     fn to(&self) -> bool {
         self.flags & (FIXED | DONTUNMAP) != 0
     }
@@ -53,6 +56,7 @@ impl Model {
         Ok(at)
     }
 
+    /// Checks the arguments without looking at the source.
     fn check_params(&mut self, p: usize, r: &Move) -> Res<()> {
         let w = self.world.clone();
         if r.flags & !(MAYMOVE | FIXED | DONTUNMAP) != 0
@@ -113,7 +117,7 @@ impl Model {
         }
     }
 
-    /// Checks the VMA at the address. Returns whether a locked VMA grows.
+    /// Checks the VMA at the address. Returns true if the VMA is locked and grows.
     fn check_source(&mut self, p: usize, r: &Move) -> Res<bool> {
         let w = self.world.clone();
         let pr = self.proc(p);
@@ -209,6 +213,7 @@ impl Model {
         self.move_vma(p, Move { new_addr: to, ..r })
     }
 
+    /// Returns the new address.
     fn choose(&mut self, p: usize, r: &Move) -> Res {
         let w = self.world.clone();
         let addr = if r.to() { r.new_addr } else { 0 };
@@ -221,6 +226,7 @@ impl Model {
         )
     }
 
+    /// Moves the VMA to `new_addr`, which is free.
     fn move_vma(&mut self, p: usize, r: Move) -> Res {
         let (max, quirks) = (self.world.max_map_count, self.world.quirks);
         let pr = self.proc(p);
@@ -273,6 +279,7 @@ impl Process {
         }
     }
 
+    /// Moves the pages of a range to another address.
     fn move_pages(&mut self, from: u64, len: u64, to: u64) {
         for n in 0..len / PAGE {
             if let Some(page) = self.pages.remove(&(from / PAGE + n)) {

@@ -2,7 +2,8 @@
 //!
 //! mmap, mremap and brk remove mappings with the same functions: [`Process::cut_out`] splits VMAs at the
 //! edges of a range and checks the limit of mappings, and [`Process::drop_range`] removes the VMAs and their
-//! pages. The first can fail, the second cannot, so callers change nothing before the first has succeeded.
+//! pages. The first can fail, the second cannot, so callers change nothing before the first has succeeded. A
+//! failure leaves the splits that were made before it, as on Linux.
 
 use super::*;
 
@@ -19,7 +20,7 @@ impl Model {
 }
 
 impl Process {
-    /// Removes everything in the range.
+    /// Removes all mappings and pages in the range.
     pub(super) fn unmap(&mut self, start: u64, end: u64, max: u64) -> Res<()> {
         self.cut_out(start, end, max)?;
         self.drop_range(start, end);

@@ -1,8 +1,10 @@
 //! The choice of the address of a mapping without a fixed address.
 //!
-//! `mmap.rs` and `mremap.rs` ask [`Process::place`] for the address. The rules are those of Linux: a fixed
+//! `mmap.rs` and `mremap.rs` get the address from [`Process::place`]. The rules are those of Linux: a fixed
 //! address, then a hint if it is free, then the highest (or lowest) gap in the window of the layout; large
-//! anonymous lengths are aligned for huge pages.
+//! anonymous lengths are aligned for huge pages. All addresses outside the arena are mapped, so a search ends
+//! in the arena. `tests/places.rs` compares the rules for other windows with the kernel in a layout that is
+//! not randomised.
 
 use super::*;
 use crate::world::LEGACY_BASE;
@@ -32,7 +34,7 @@ struct Window {
     low: u64,
     /// The end of the highest range.
     high: u64,
-    /// True to choose the lowest gap.
+    /// True if the lowest gap is chosen.
     upwards: bool,
 }
 
@@ -107,8 +109,9 @@ impl Process {
         found.ok_or(libc::ENOMEM)
     }
 
-    /// Searches downwards. A stack above a gap lowers the limit of the whole search, but only if the gap
-    /// itself was long enough. A stack directly above another mapping keeps nothing free below that mapping.
+    /// Searches downwards. A stack above a gap lowers the limit for the rest of the search, but only if the
+    /// gap was long enough without the stack gap. A stack directly above another mapping keeps nothing free
+    /// below that mapping.
     fn highest(&self, w: &World, window: &Window, len: u64) -> Option<u64> {
         let mut limit = window.high;
         for pair in self.vmas.windows(2).rev() {
@@ -135,7 +138,7 @@ impl Process {
         })
     }
 
-    /// Searches for a gap that is longer by a huge page, and aligns the address inside the gap.
+    /// Searches for a gap for the length plus a huge page, and aligns the address inside the gap.
     fn huge_gap(&self, w: &World, want: &Want) -> Option<u64> {
         let len = want.len.checked_add(HUGE).filter(|&l| l <= w.task_size)?;
         let at = self.gap(w, &Want { len, ..*want }).ok()?;

@@ -1,8 +1,9 @@
 //! mseal, and prctl's PR_SET_MDWE.
 //!
-//! mseal forbids later changes of a VMA; the other files of the model test its flag before they change or
-//! remove, and [`Vma::resists`] before they discard. MDWE forbids memory that is writable and executable,
-//! and memory that becomes executable ([`Process::denies_exec`]). A process can undo neither.
+//! mseal forbids later changes of a VMA. The other files of the model test the flag SEALED before they change
+//! or remove a VMA, and `madvise.rs` calls [`Vma::resists`] before it discards; a new operation on VMAs needs
+//! such a test. MDWE forbids memory that is writable and executable, and memory that becomes executable
+//! ([`Process::denies_exec`]). A process cannot undo either.
 
 use super::madvise::DONTNEED_LOCKED;
 use super::*;

@@ -1,8 +1,8 @@
 //! msync and mincore.
 //!
-//! msync has no effect on the model, because memory and file are the same bytes here; only its errors matter
-//! (holes, locked memory with MS_INVALIDATE). mincore lists present pages: for pages of files the answer
-//! depends on the page cache, and is not compared (`compare.rs`).
+//! msync has no effect in the model, because memory and file are the same bytes; only its errors are modelled
+//! (holes, locked memory with MS_INVALIDATE). mincore lists present pages. For pages of files the answer
+//! depends on the page cache and is not compared (`compare.rs`), so the model reports all of them.
 
 use super::*;
 

@@ -1,7 +1,9 @@
 //! The engine as a subject of the comparison of huge pages: makes each call of `mod.rs` on mappings of a
 //! machine of its own.
 //!
-//! Ranges extend over the same parts as in the model (`model.rs`) and on the kernel (`linux.rs`).
+//! The pool has a page for each page of each mapping, so no call fails for want of pages. `within` cuts a
+//! range at the end of its mapping and `span` does not; each call must use the same one here and in
+//! `linux.rs`. [`Engine::end`] checks that no page and no reservation is leaked.
 
 use super::{Answer, Area, HUGE, Op, PAGES, Part, Subject};
 use freehold::{
@@ -30,6 +32,7 @@ pub struct Engine {
     engine: Counted<Kernel<Machine>>,
 }
 
+/// Converts the result of a call that fills pages.
 fn fill(done: Result<u64, UffdError>) -> Answer {
     match done {
         Ok(bytes) => Answer::Done(bytes / HUGE),
@@ -37,6 +40,7 @@ fn fill(done: Result<u64, UffdError>) -> Answer {
     }
 }
 
+/// Converts the result of a call that returns no value.
 fn done<T>(result: Result<T, freehold::error::Errno>) -> Answer {
     match result {
         Ok(_) => Answer::Done(0),
@@ -92,6 +96,7 @@ impl Engine {
         assert_eq!((counts.free, counts.reserved), (POOL, 0));
     }
 
+    /// Returns the range of a part, which may extend beyond the mapping.
     fn span(part: Part) -> (u64, u64) {
         (BASE + part.area.offset() + part.page * HUGE, part.pages * HUGE)
     }
@@ -102,6 +107,7 @@ impl Engine {
     }
 }
 
+/// Returns the mode of a fill, write-protected if `wp` is true.
 fn mode(wp: bool) -> FillMode {
     if wp { FillMode::WP } else { FillMode::empty() }
 }

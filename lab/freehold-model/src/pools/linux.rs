@@ -1,5 +1,9 @@
-//! The running kernel as a subject. The kernel itself makes the accesses, through a pipe, so that a failing
-//! access returns an errno and raises no signal.
+//! The running kernel as a subject of the comparison of huge pages.
+//!
+//! The mappings are in this process, not in a child. The kernel itself makes the accesses, through a pipe, so
+//! that a failing access returns an errno and raises no signal. [`Linux::new`] returns `None` if userfaultfd
+//! is not permitted or too few huge pages are free; the test then compares nothing. The numbers are those of
+//! Linux's headers. `model.rs` lists where the kernel differs from the engine ([`Like`](super::Like)).
 #![expect(unsafe_code, reason = "raw system calls")]
 
 use super::{Answer, Area, HUGE, Op, PAGES, Part, Subject};
@@ -29,6 +33,7 @@ pub struct Linux {
     pipe: [OwnedFd; 2],
 }
 
+/// Takes ownership of a descriptor that a system call returned.
 fn owned(fd: i64) -> Option<OwnedFd> {
     // SAFETY: the kernel has just created the descriptor for this process.
     RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
@@ -78,6 +83,7 @@ impl Linux {
         (asked == Answer::Done(0)).then_some(linux)
     }
 
+    /// Makes a call on the userfaultfd. `words` is the argument of the ioctl.
     fn ioctl<const N: usize>(&self, call: u64, words: &mut [u64; N]) -> Answer {
         // SAFETY: each of these calls reads and writes `N` words. The call changes only the memory of this
         // subject's mappings.
@@ -97,6 +103,7 @@ impl Linux {
         }
     }
 
+    /// Returns the address of a part.
     fn at(&self, part: Part) -> u64 {
         self.base + part.area.offset() + part.page * HUGE
     }
@@ -106,6 +113,7 @@ impl Linux {
         (self.at(part), part.pages.min(PAGES - part.page) * HUGE)
     }
 
+    /// Loads a word: the kernel writes it to the pipe.
     fn load(&self, at: u64) -> Answer {
         let mut word = 0u64;
         let [from, to] = self.pipe.each_ref().map(AsRawFd::as_raw_fd);
@@ -120,6 +128,7 @@ impl Linux {
         Answer::Value(word)
     }
 
+    /// Stores a word: the kernel reads it from the pipe.
     fn store(&self, at: u64, value: u64) -> Answer {
         let mut value = value;
         let [from, to] = self.pipe.each_ref().map(AsRawFd::as_raw_fd);

@@ -1,8 +1,10 @@
 //! Huge pages of pools with a userfaultfd: calls on a few mappings, with their results in a naive model, in
 //! the engine and in the running kernel.
 //!
-//! No call waits: the userfaultfd has the feature SIGBUS, so an access that needs the pager fails. No mapping
-//! is created or unmapped during a run. The mappings are
+//! This comparison has its own calls ([`Op`]) and subjects (`model.rs`, `engine.rs`, `linux.rs`), because the
+//! calls of `crate::op` have no huge pages. `tests/pools.rs` draws calls and compares the model with each of
+//! the others after every call. No call waits: the userfaultfd has the feature SIGBUS, so an access that
+//! needs the pager fails. No mapping is created or unmapped during a run. The mappings are
 //!
 //! ```text
 //! Anonymous   private, MAP_HUGETLB          Shared   of a file
@@ -92,7 +94,7 @@ pub enum Op {
 /// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Number of pages, or 0.
+    /// The call succeeded. Contains the number of pages that it filled, or 0.
     Done(u64),
     /// An errno.
     Failed(i32),
@@ -109,8 +111,8 @@ pub trait Subject {
 }
 
 /// Draws a random call. A mapping whose bit is set in `protected` is always registered with write protection,
-/// the others never: if a mapping is registered again without write protection, Linux removes the protection
-/// of its pages at some later time.
+/// and the others never. The reason: if a mapping is registered again without write protection, Linux removes
+/// the protection of its pages only at some later time.
 pub fn draw(random: &mut impl Draw, protected: u64) -> Op {
     let area = random.pick(&Area::ALL);
     let page = random.below(PAGES);

@@ -1,9 +1,10 @@
-//! The model: the explicit state of each page of each mapping.
+//! The model of huge pages of pools: the explicit state of each page of each mapping.
 //!
 //! The mappings are those of `mod.rs`: four pages each of anonymous and of file memory. The model is a
 //! [`Subject`], and is compared call by call with the engine (`engine.rs`) and with the kernel (`linux.rs`).
-//! Only clarity counts: each page of each mapping has its own [`Entry`], and every call loops over the pages
-//! of its part.
+//! It is written only for clarity: each page of each mapping has its own [`Entry`], and every call loops over
+//! the pages of its part. Where engine and kernel differ, [`Like`] selects the rule; each such difference is
+//! in `docs/reference/differences-from-linux.md`.
 
 use super::{Answer, Area, Op, PAGES, Part, Subject};
 use std::collections::BTreeSet;
@@ -16,13 +17,14 @@ const MISSING: u64 = 1;
 const WP: u64 = 2;
 const MINOR: u64 = 4;
 
-/// The subject that the model follows where the kernel and the engine differ.
+/// The subject whose rules the model follows where the kernel and the engine differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Like {
-    /// The kernel. A store to a marker faults the page in before the pager is notified. A page that had to be
-    /// added to the file first is no minor fault. A hole, and truncation, unmap every page there.
+    /// The kernel. A store to a write-protected empty entry first faults the page in, and then notifies the
+    /// pager. If the page is not in the file yet, the access is not a minor fault. A hole or a truncation
+    /// unmaps private pages, too.
     Linux,
-    /// The engine: see `docs/reference/differences-from-linux.md`.
+    /// The engine.
     Engine,
 }
 
@@ -31,7 +33,7 @@ pub enum Like {
 enum Entry {
     /// Empty.
     None,
-    /// Write-protected, without a page.
+    /// Empty, but write-protected: the page will be protected when it is filled.
     Mark,
     /// Marked as poisoned: an access raises SIGBUS.
     Poison,
@@ -42,6 +44,7 @@ enum Entry {
 }
 
 impl Entry {
+    /// Returns true if the entry is write-protected.
     fn wp(self) -> bool {
         matches!(self, Entry::Mark | Entry::File { wp: true } | Entry::Own { wp: true, .. })
     }
@@ -76,7 +79,7 @@ struct Page {
 /// The model of the mappings.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// The subject to follow where they differ.
+    /// The subject whose rules the model follows.
     like: Like,
     /// The value of each page of the file, if the page exists.
     file: [Option<u64>; PAGES as usize],
@@ -114,7 +117,7 @@ impl Model {
         part.page..PAGES.min(part.page + part.pages)
     }
 
-    /// Fails if pages cannot be supplied. One VMA must contain the part.
+    /// Fails if the pager may not supply these pages: the whole part must be in one registered VMA.
     fn may_supply(&mut self, part: Part, wp: bool) -> Result<(), i32> {
         let end = part.page + part.pages;
         let cut = self.cuts[part.area as usize].range(part.page + 1..end).next().is_some();
@@ -294,7 +297,8 @@ impl Model {
 }
 
 impl Page {
-    /// Sets the modes of the registration, and drops what no longer applies.
+    /// Sets the modes of the registration. Without write protection among them, removes the protection of the
+    /// page.
     fn set_mode(&mut self, mode: u64) {
         self.mode = mode;
         if mode & WP == 0 {

@@ -2,8 +2,12 @@
 //! panic, and `check` must pass.
 //!
 //! The results of the calls are not checked: [`compare`](crate::compare) tests whether the engine behaves
-//! like Linux. The calls are decoded from bytes, so that a fuzzer and a seeded test share them. [`run`]
-//! executes one life, which is one such sequence of calls, on a machine of its own.
+//! like Linux. The calls are decoded from bytes, so that a fuzzer (`lab/fuzz/fuzz_targets/wild.rs`) and a
+//! seeded test (`tests/wild.rs`) share them. [`run`] executes one *life*, which is one such sequence of
+//! calls, on a machine of its own. Each of the four files with calls has a function `call`, which takes the
+//! kind of call and its arguments from the bytes, makes the call on objects of the [`Stage`], and returns
+//! true if the call succeeded. A test fails if a public function of the engine is called in none of these
+//! files and is not exempt.
 //!
 //! ```text
 //! values.rs   numbers: edges of pages, tables and user space, signs, overflows; or addresses of mappings

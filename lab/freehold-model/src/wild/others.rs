@@ -1,9 +1,8 @@
-//! Wild calls of files, segments, pools, and of pages by their frames.
+//! Wild calls of files, segments, pools, and of pages by their frames; also the settings of the engine.
 //!
-//! One of the four files with wild calls (`mod.rs`). [`call`] draws the kind of call and its arguments from
-//! [`Values`], makes the call on the objects of the [`Stage`], and adds new objects to it. Results are
-//! ignored: a call may fail, but must not panic, leak, or damage other objects, which the stage checks at
-//! the end of the life.
+//! `changed` and `made` use files, `by_frame` frame numbers of which some belong to no frame, `pooled` pools
+//! and `segment` segments. Settings are read back and must have the value that was set. A limit of the whole
+//! system is set only for a moment (`limits`), because few later calls of the life would succeed otherwise.
 
 use super::{stage::Stage, values::Values};
 use freehold::{
@@ -138,14 +137,14 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
-/// Returns any policy on committed memory.
+/// Returns any policy for committed memory.
 pub(super) fn overcommit(v: &mut Values<'_>) -> Overcommit {
     let pages = PageCount::new(v.wild() >> 2);
     v.of(&[Overcommit::Always, Overcommit::Heuristic(pages), Overcommit::Never(pages)])
 }
 
-/// Sets any limits of the whole system for a moment. With most limits, few calls of the rest of the life
-/// would succeed.
+/// Sets any limits of the whole system, makes two calls, and restores the limits. With most limits, few later
+/// calls of the life would succeed.
 fn limits(engine: &Engine<Machine>, space: &AddressSpace<Machine>, v: &mut Values<'_>) {
     let (count, policy) = (v.wild(), overcommit(v));
     engine.set_max_map_count(count);

@@ -1,8 +1,9 @@
 //! Wild calls of an address space: mapping, changing, advice, access by another process, reports, pins, and
 //! the life of spaces.
 //!
-//! Each function decodes one call from the bytes of the life and makes the call on an object of the stage
-//! (`stage.rs`). Results are ignored, except whether the call succeeded.
+//! Each function has the calls of one kind; `call` chooses among them. A new public function of
+//! `AddressSpace` gets an arm in the function of its kind. Pins stay on the stage (`stage.rs`) for later
+//! calls, and `lived` also takes the locks of the space in the ways that a kernel may.
 
 use super::{
     stage::{Stage, limits, space_config, thp_disable},
@@ -48,6 +49,7 @@ fn vm_flags(v: &mut Values<'_>) -> VmFlags {
     VmFlags::from_bits_retain(if v.bit() { 0x11 } else { v.flags(u64::MAX) })
 }
 
+/// Maps, unmaps, moves or attaches memory.
 fn mapped(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let (addr, len) = (v.addr(), v.len());
@@ -86,6 +88,7 @@ fn mapped(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
+/// Changes the rights, keys, locks, seals or policy of memory, the heap, or settings of the space.
 fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let (addr, len) = (v.addr(), v.len());
@@ -121,6 +124,7 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
+/// Makes a madvise or a process_madvise.
 fn advised(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let Ok(advice) = Advice::from_raw(v.below(110) as u32) else { return false };
@@ -131,10 +135,12 @@ fn advised(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     space.madvise(v.addr(), v.len(), advice).is_ok()
 }
 
+/// Returns a list of ranges.
 fn parts(v: &mut Values<'_>) -> Vec<IoVec> {
     (0..v.below(4)).map(|_| IoVec { base: v.addr(), len: v.len() }).collect()
 }
 
+/// Makes an access: a fault, a store of a program, or a transfer by another process.
 fn accessed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let addr = v.addr();
@@ -175,6 +181,7 @@ impl core::fmt::Write for Sink {
     }
 }
 
+/// Makes a report or a query.
 fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let (addr, len) = (v.addr(), v.len());
@@ -206,6 +213,7 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
+/// Pins pages. Keeps at most three sets of pins.
 fn pinned(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let space = stage.space(v);
     let flags = PinFlags::from_bits_retain(v.flags(7) as u32);

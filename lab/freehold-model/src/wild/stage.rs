@@ -1,8 +1,10 @@
 //! The machine of a life, and the objects on which wild calls operate: spaces, files, segments, userfaultfds,
 //! pins and regions.
 //!
-//! `space.rs`, `others.rs`, `user.rs` and `flat.rs` make the calls on these objects. At the end of a life,
-//! the stage drops all objects and checks that no frame and no table is leaked.
+//! `space.rs`, `others.rs`, `user.rs` and `flat.rs` make the calls on these objects. The settings of the
+//! engine and of spaces are wild, too. A thread, the [`Watcher`], serves the userfaultfds, so that no call
+//! waits for ever. At the end of a life, the stage drops all objects and checks that no frame and no table is
+//! leaked. A new kind of object is a field here, created in [`Stage::new`] and dropped in [`Stage::end`].
 
 use super::values::{BASE, Values};
 use crate::op::PAGE;
@@ -29,7 +31,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::SeqCst},
 };
 
-/// A file whose pages each contain their number.
+/// The pager of a file whose pages each begin with their index.
 struct Disk;
 
 impl Pager<Machine> for Disk {
@@ -58,12 +60,13 @@ pub struct Stage {
     pager: Watcher,
 }
 
-/// The thread that serves userfaultfds.
+/// The thread that serves userfaultfds, and the list of those that it serves.
 struct Watcher {
     watched: Arc<(AtomicBool, Mutex<Vec<Uffd>>)>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
+/// Returns settings of an engine, some of them wild.
 fn config(values: &mut Values<'_>) -> Config {
     let tame = Config { huge_pages: HugePages::Madvise, ..Config::default() };
     let wild = values.below(4) == 0;
@@ -82,6 +85,7 @@ fn config(values: &mut Values<'_>) -> Config {
     }
 }
 
+/// Returns any settings for blocks of shared memory.
 pub(super) fn shared_blocks(values: &mut Values<'_>) -> SharedBlocks {
     use SharedHuge::{Advise, Always, Deny, Force, Never, WithinSize};
     SharedBlocks {
@@ -93,10 +97,12 @@ pub(super) fn shared_blocks(values: &mut Values<'_>) -> SharedBlocks {
     }
 }
 
+/// Returns any setting of PR_SET_THP_DISABLE.
 pub(super) fn thp_disable(values: &mut Values<'_>) -> ThpDisable {
     ThpDisable::from_raw(values.below(3), values.below(4)).unwrap_or_default()
 }
 
+/// Returns limits of an address space, some of them wild.
 pub(super) fn limits(values: &mut Values<'_>) -> Limits {
     let mut limit = |tame: u64| if values.below(4) == 0 { values.wild() } else { tame };
     let tame = Limits::default();
@@ -112,6 +118,7 @@ pub(super) fn limits(values: &mut Values<'_>) -> Limits {
     }
 }
 
+/// Returns settings of an address space, some of them wild.
 pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
     let tame = SpaceConfig::default();
     let wild = values.below(2) == 0;
@@ -204,10 +211,12 @@ impl Stage {
         }
     }
 
+    /// Returns one of the spaces.
     pub(super) fn space(&self, values: &mut Values<'_>) -> Process {
         self.spaces[values.below(self.spaces.len() as u64) as usize].clone()
     }
 
+    /// Returns one of the files.
     pub(super) fn file(&self, values: &mut Values<'_>) -> Counted<File<Machine>> {
         self.files[values.below(self.files.len() as u64) as usize].clone()
     }
@@ -220,6 +229,7 @@ impl Stage {
         self.spaces.push(space);
     }
 
+    /// Adds a file. Keeps at most eight files.
     pub(super) fn add_file(&mut self, file: Counted<File<Machine>>) {
         if self.files.len() >= 8 {
             self.files.remove(4);
@@ -227,6 +237,7 @@ impl Stage {
         self.files.push(file);
     }
 
+    /// Creates a userfaultfd of a space. Closes the oldest of four. Returns true if the creation succeeded.
     pub(super) fn add_uffd(&mut self, space: &Process, features: u64, user_mode_only: bool) -> bool {
         let config = UffdConfig { features: Features::from_bits_retain(features), user_mode_only };
         let Ok(uffd) = Userfaultfd::new(space.space(), config) else { return false };
@@ -241,6 +252,7 @@ impl Stage {
         true
     }
 
+    /// Checks the invariants of all spaces, files and regions.
     pub(super) fn check(&self) {
         self.spaces.iter().for_each(|space| space.check());
         self.files.iter().for_each(|file| file.mapping().check());
@@ -301,7 +313,7 @@ impl Drop for Watcher {
 /// Serves one fault, so that no task waits forever. Closes the userfaultfd if the fault cannot be served.
 fn serve(uffd: &Uffd) {
     let Some(Message::Fault { addr, reason, .. }) = uffd.try_read() else { return };
-    // The page has 4 KiB, or is a huge page of a pool.
+    // The message does not tell the size of the page: 4 KiB, or a huge page of a pool.
     let served = [PAGE, HugePageSize::Mib2.bytes()].into_iter().any(|bytes| {
         let page = addr & !(bytes - 1);
         match reason {

@@ -1,8 +1,8 @@
 //! Wild calls of userfaultfds and of pinned pages.
 //!
-//! One of the four files with wild calls (`mod.rs`). [`call`] makes one call on a userfaultfd or a pin of
-//! the [`Stage`], with arguments from [`Values`]. Results are ignored; the stage checks at the end of the
-//! life that nothing leaked.
+//! `supplied` makes the calls of a pager on one of the userfaultfds of the [`Stage`], concurrently with the
+//! thread of the stage that serves them. `pins` uses and releases pins, which the calls in `space.rs` have
+//! taken.
 
 use super::{stage::Stage, values::Values};
 use freehold::uffd::{Features, FillMode, MoveMode, ProtectMode, RegisterMode};
@@ -49,7 +49,7 @@ fn supplied(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
-/// Pins pages, or uses and releases pins.
+/// Uses or releases the oldest pins.
 fn pins(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let Some(pins) = stage.pins.first() else { return false };
     let mut bytes = vec![1; v.size()];

@@ -1,7 +1,9 @@
 //! Arguments of wild calls, decoded from the bytes of a life: addresses, lengths, flags and indices, most of
 //! them near an edge or an overflow.
 //!
-//! Equal bytes always give equal values. After the last byte, further bytes are zero.
+//! Equal bytes always give equal values. After the last byte, further bytes are zero. Most values are small
+//! or near the mappings of the stage, because a life in which most calls fail tests little; `tests/wild.rs`
+//! checks the share of calls that succeed.
 
 use freehold::{PAGE_SIZE, UserRange};
 use freehold_machine::Process;
@@ -74,6 +76,7 @@ impl<'b> Values<'b> {
         *first
     }
 
+    /// Returns true or false.
     pub fn bit(&mut self) -> bool {
         self.byte() % 2 == 1
     }
@@ -89,6 +92,7 @@ impl<'b> Values<'b> {
         u64::from_le_bytes(bytes)
     }
 
+    /// Returns one of these values.
     pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len().min(256) as u64) as usize]
     }
@@ -123,7 +127,7 @@ impl<'b> Values<'b> {
         }
     }
 
-    /// Returns two numbers in any order.
+    /// Returns a range whose end may be below its start.
     pub fn range(&mut self) -> core::ops::Range<u64> {
         let start = self.addr();
         if self.bit() { start..start.wrapping_add(self.len()) } else { start..self.addr() }

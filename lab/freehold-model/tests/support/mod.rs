@@ -1,4 +1,8 @@
-//! Code that the suites share: the designs, the length of runs, and reports of differences.
+//! Code that the suites share: the designs, the length of runs, the kernel as a subject, and reports of
+//! differences.
+//!
+//! [`assert_same`] decides: it panics with the shortest calls that show a difference. It also fails if too
+//! few calls succeed or nothing was compared, so that a broken generator does not pass.
 #![allow(dead_code, reason = "each suite uses its part")]
 
 use freehold::space::{FaultLock, Locking, Unmap};
