@@ -1,9 +1,10 @@
 //! Times of all subjects with 10 to 65,000 areas, on one thread and two, and times of operations that only
 //! the engine has.
 //!
-//! `cargo bench --bench engine`. Two threads work in one address space. The figure is the time until both
-//! have finished, divided by the number of operations of one thread. Quote only ratios within one run,
-//! because machines are noisy.
+//! `cargo bench --bench engine`. The subjects and their operations are in `src/`; this file repeats and times
+//! them. Two threads work in one address space. The figure is the time until both have finished, divided by
+//! the number of operations of one thread. Quote only ratios within one run, because machines are noisy.
+//! `docs/performance.md` has the recorded figures; `instructions.rs` counts instructions, which vary less.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use freehold::fault::Access;
@@ -55,6 +56,7 @@ fn on_threads(threads: u64, times: u64, operation: impl Fn(u64, u64) + Sync) -> 
     })
 }
 
+/// Measures the operations that all subjects have, with each number of areas and of threads.
 fn subject<S: Subject>(criterion: &mut Criterion, sizes: &[u64]) {
     for &areas in sizes {
         let subject = S::with_areas(areas);
@@ -123,8 +125,8 @@ fn mapped(space: &Space, threads: u64, pages: u64, shared: bool) -> u64 {
     whole
 }
 
-/// Makes each thread fault its own `pages`, round after round. The time of mapping and unmapping is not
-/// counted.
+/// Makes each thread fault on its own `pages`. After `pages` faults the memory is unmapped and mapped again,
+/// which is not counted.
 fn fault_rounds(
     (map, fault, unmap): (impl Fn() -> u64, impl Fn(u64) + Sync, impl Fn(u64)),
     threads: u64,
@@ -200,6 +202,7 @@ fn fork(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Maps `pages` pages, touches each, and returns the address.
 fn populated(space: &Space, pages: u64) -> u64 {
     let at = space.map(pages * PAGE);
     for n in 0..pages {

@@ -9,6 +9,10 @@
 //!
 //! The program runs itself under callgrind once per figure. Callgrind counts only the instructions inside
 //! [`measured`]. If Valgrind is missing, the program prints an error and fails.
+//!
+//! A change of the engine that makes an operation longer fails `--check`. If the growth is intended, `--save`
+//! accepts it. A new operation needs a name in one of the lists below and an arm in [`shared`], [`sized`] or
+//! [`by_page`].
 
 use freehold::counted::Counted;
 use freehold::fault::Access;
@@ -37,10 +41,11 @@ const SHARED: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
 /// Operations of only the engine, measured at every number of areas.
 const SIZED: [&str; 6] =
     ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault", "split+merge-touched"];
-/// Operations of only the engine, measured for a small process, which has few page tables with few entries in
-/// each.
+/// Operations of only the engine, measured with the smallest number of areas: such a process has few page
+/// tables, with few entries in each.
 const SMALL: [&str; 1] = ["exit"];
-/// Operations of the host: a lookup enters a read section, which is nearly free in a kernel.
+/// Operations of the host. A lookup enters a read section, which costs a kernel almost nothing; this row
+/// shows its cost on the host of these benches.
 const HOST: [&str; 1] = ["read-section"];
 /// Operations of only the engine, measured per page of one large area.
 const BY_PAGE: [&str; 4] = ["fault-per-page", "zap-per-page", "fork-per-page", "mprotect-per-page"];
@@ -78,6 +83,7 @@ fn main() -> ExitCode {
 /// Instructions by name: "operation, subject, areas".
 type Counts = BTreeMap<String, f64>;
 
+/// Returns a line of the baseline.
 fn line((name, count): (&String, &f64)) -> String {
     format!("{name} = {count:.1}\n")
 }
@@ -132,6 +138,7 @@ fn table(names: &[&str]) -> Option<Counts> {
     Some(counts)
 }
 
+/// Counts and prints an operation at each number of areas. Returns `None` if Valgrind fails.
 fn row(counts: &mut Counts, operation: &str, subject: &str, sizes: &[u64]) -> Option<()> {
     print!("{operation:19} {subject:20}");
     for &areas in sizes {
@@ -177,6 +184,7 @@ fn repeat<T>(mut before: impl FnMut(u64) -> T, mut operation: impl FnMut(&T), mu
     }
 }
 
+/// Performs an operation in the child that Valgrind runs.
 fn run(subject: &str, operation: &str, areas: u64) {
     match subject {
         _ if BY_PAGE.contains(&operation) => by_page(operation),
@@ -188,6 +196,7 @@ fn run(subject: &str, operation: &str, areas: u64) {
     }
 }
 
+/// Performs an operation of [`SHARED`].
 fn shared<S: Subject>(operation: &str, areas: u64) {
     let subject = S::with_areas(areas);
     let place = |n| area(n, areas);
@@ -199,6 +208,7 @@ fn shared<S: Subject>(operation: &str, areas: u64) {
     std::mem::forget(subject);
 }
 
+/// Performs an operation of [`SIZED`].
 fn sized(operation: &str, areas: u64) {
     let space = Space::with_areas(areas);
     let map = |_| space.map(PAGE);
@@ -232,7 +242,8 @@ fn sized(operation: &str, areas: u64) {
     std::mem::forget(space);
 }
 
-/// A single function for all rows, so that the compiler generates the same code for any number of rows.
+/// Forks a process. This is one function for all rows, so that the compiler generates the same code for any
+/// number of rows.
 #[inline(never)]
 fn fork(process: &Process) -> Counted<AddressSpace<Machine>> {
     process.fork().expect("memory")
@@ -253,6 +264,7 @@ fn exit(areas: u64) {
     std::mem::forget(space);
 }
 
+/// Performs an operation of [`BY_PAGE`].
 fn by_page(operation: &str) {
     let space = Space::new(1 << 30, Locking::default());
     let process = space.process();

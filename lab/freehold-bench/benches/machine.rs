@@ -1,8 +1,10 @@
 //! The costs of the machine itself, to separate them from those of the engine.
 //!
-//! Three groups: accesses through the TLB (hit, flush, fault), allocation and contents of frames, and
-//! functions of the host (read sections, waiting). `cargo bench --bench machine`. Benches of the engine
-//! include these costs, because it runs on this machine.
+//! `cargo bench --bench machine`. Three groups: accesses through the TLB (hit, flush, fault), allocation and
+//! contents of frames, and functions of the host (read sections, waiting). Benches of the engine include
+//! these costs, because it runs on this machine. The code under measurement is `freehold-machine`; no address
+//! space exists, so [`setup`] writes the page table by hand. Names of figures contain the kind of memory, and
+//! whether oracles are on.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -12,12 +14,14 @@ use freehold_sync::Host;
 use freehold_sync::atomic::Ordering::SeqCst;
 use std::hint::black_box;
 
+/// The address of the first mapped page.
 const AT: u64 = 0x40_0000;
 
 /// A machine and a space with mapped pages.
 struct Setup {
     machine: Machine,
     mmu: Mmu<X86_4>,
+    /// The table of the mapped pages.
     leaves: Pfn,
 }
 

@@ -1,7 +1,10 @@
 //! The cost of one page: finding its table, installing it, zapping it.
 //!
-//! `cargo bench --bench pagetable`. The tables are those of the crate `freehold-pagetable` in plain memory:
-//! no engine, no machine and no TLB, so a figure is the cost of the table operations alone.
+//! `cargo bench --bench pagetable`. The tables are those of the crate `freehold-pagetable` in plain memory,
+//! which its tests provide (`tests/common/`). There is no engine, no machine and no TLB, so a figure is the
+//! cost of the table operations alone. The group `page` gives times per page of 64 full tables; the group
+//! `range` gives times of calls for one table. Each operation must leave the tables empty or full, as the
+//! next one expects them.
 
 #[path = "../../../engine/freehold-pagetable/tests/common/mod.rs"]
 mod common;
@@ -14,7 +17,9 @@ use freehold_pagetable::{
 };
 use std::hint::black_box;
 
+/// The address of the first page.
 const AT: u64 = 0x7f00_0000_0000;
+/// Number of pages: 64 tables.
 const PAGES: u64 = 512 * 64;
 
 /// A TLB that does nothing, so that only the tables are measured.
@@ -32,16 +37,19 @@ impl Tlb for Nowhere {
     }
 }
 
+/// Returns the address of a page.
 fn at(page: u64) -> VirtAddr {
     VirtAddr::new(AT + page * PAGE_SIZE)
 }
 
+/// Maps a page, to the frame of the same number.
 fn install(tables: &PageTable<X86_4, Memory>, memory: &Memory, page: u64) {
     let table = tables.pte_table_alloc(memory, at(page)).unwrap();
     let pte = Pte::page(Pfn::new(page), PteFlags::USER | PteFlags::WRITE | PteFlags::ACCESSED);
     table.lock().install(at(page), pte).unwrap();
 }
 
+/// Measures all operations on one set of tables.
 fn tables(c: &mut Criterion) {
     let memory = Memory::new(128);
     let tables = PageTable::<X86_4, _>::new(&memory).unwrap();

@@ -1,9 +1,10 @@
 //! Readers of reports and holders of pins: how long they delay other tasks, and what they cost.
 //!
-//! `cargo bench --bench readers`. The memory is phantom: page tables, frame records and locks are real,
-//! contents are not. Compared measurements alternate in one run. The figures of the host kernel are for calls
-//! that do the same work. The host's figures include the rest of a system call, and the host's memory is
-//! real.
+//! `cargo bench --bench readers`. A reader repeatedly reads the list of VMAs (`maps`) while a writer maps and
+//! unmaps pages; the writer's percentiles show the delay. Then pins are measured per page, and reading a VMA
+//! with and without its lock. The engine's memory is phantom (`src/engine.rs`). Compared measurements
+//! alternate in one run. The figures of the host kernel are for calls that do the same work, include the rest
+//! of a system call, and are for real memory. Compare only the change that the reader causes on each side.
 
 use freehold::{
     engine::{Config, Engine},
@@ -28,6 +29,7 @@ const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 const VMAS: u64 = 1_000;
 /// Duration of one measurement of the writer.
 const TURN: Duration = Duration::from_millis(200);
+/// Number of measurements of the writer.
 const TURNS: usize = 5;
 /// Numbers of pages pinned at a time.
 const SIZES: [usize; 4] = [1, 16, 512, 4096];
@@ -52,9 +54,13 @@ fn main() {
     println!("\nreading a VMA: {}", looks());
 }
 
+/// The figures of a writer.
 struct Row {
+    /// The times of its calls, in nanoseconds.
     times: Histogram,
+    /// Calls per second.
     calls: u64,
+    /// Number of reports that the reader has finished in all measurements.
     passes: u64,
 }
 
@@ -64,6 +70,8 @@ struct Pair {
     report: Box<dyn Fn() + Sync>,
 }
 
+/// Calls `change` of the pair repeatedly and returns its figures. If `reads`, another thread calls `report`
+/// during the measurement.
 fn beside(reads: bool, pair: Pair) -> Row {
     let mut row = Row { times: Histogram::default(), calls: 0, passes: 0 };
     for _ in 0..TURNS {
@@ -92,11 +100,13 @@ fn beside(reads: bool, pair: Pair) -> Row {
     row
 }
 
+/// Creates a process of the engine.
 fn process() -> Process {
     let engine = Engine::new(machine(1 << 30), Config::default()).expect("memory");
     Process::new(&engine, &SpaceConfig::default()).expect("memory")
 }
 
+/// Returns the pair for a process of the engine. Every other page is read-only, so that VMAs do not merge.
 fn ours_writer() -> Pair {
     let process = process();
     let at = process.mmap(0, 2 * VMAS * PAGE, RW, ANON, None, 0).expect("room");
@@ -145,6 +155,7 @@ fn per_page(pages: usize, mut f: impl FnMut()) -> f64 {
     best.min().expect("rounds").as_nanos() as f64 / pages as f64
 }
 
+/// Measures and prints pinning `pages` present pages, with the fast call and the slow one.
 fn pins(pages: usize) {
     let process = process();
     let at = process.mmap(0, pages as u64 * PAGE, RW, ANON, None, 0).expect("room");

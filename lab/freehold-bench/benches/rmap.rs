@@ -1,8 +1,9 @@
 //! The cost of the reverse map: linking VMAs, and walks over the VMAs that map a page.
 //!
-//! `cargo bench --bench rmap`. The memory is phantom: page tables, frame records, trees and locks are real,
-//! contents are not. The experiment `i-mmap` of `freehold reproduce` measures the lock over all VMAs of a
-//! file, and the calls that it delays.
+//! `cargo bench --bench rmap`. First a file that is mapped up to 100,000 times, then an anonymous page of a
+//! server with up to 1,000 children. The engine runs on phantom memory (`src/engine.rs`), on one thread. The
+//! figures of the file are per VMA, and show whether that cost grows with the number of VMAs. The experiment
+//! `i-mmap` of `freehold reproduce` measures the lock over all VMAs of a file, and the calls that it delays.
 
 use freehold::{
     PageIndex,
@@ -19,6 +20,7 @@ use std::time::Instant;
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 
+/// An open file of the engine.
 type Open = Counted<File<Machine>>;
 
 fn main() {
@@ -34,20 +36,24 @@ fn main() {
     }
 }
 
+/// Creates an engine.
 fn engine() -> Counted<Engine<Machine>> {
     Engine::new(machine(4 << 30), Config::default()).expect("memory")
 }
 
+/// Creates a file of `pages` filled pages.
 fn open(engine: &Counted<Engine<Machine>>, pages: u64) -> Open {
     let mapping = Mapping::new(engine, Zeroes, pages * PAGE, false).expect("memory");
     (0..pages).for_each(|page| mapping.fill(PageIndex::new(page)).expect("memory"));
     File::new(&mapping, FileAccess::READ_WRITE, "file").expect("memory")
 }
 
+/// Creates a process.
 fn new(engine: &Counted<Engine<Machine>>) -> Process {
     Process::new(engine, &SpaceConfig::default()).expect("memory")
 }
 
+/// Makes the process fault on each of `pages` pages.
 fn touch(process: &Process, at: u64, pages: u64, access: Access) {
     for page in 0..pages {
         process.space().handle_fault(at + page * PAGE, access).expect("memory");
@@ -59,6 +65,7 @@ fn each(started: Instant, count: u64) -> f64 {
     started.elapsed().as_nanos() as f64 / count as f64
 }
 
+/// Measures a file that is mapped `mapped` times: linking, walking, unlinking.
 fn links(mapped: u64) {
     let engine = engine();
     let file = open(&engine, 16);
@@ -84,6 +91,7 @@ fn links(mapped: u64) {
     println!("{mapped:>8} {link:>14.0} {:>16.0} {walk:>12.0}", each(started, mapped));
 }
 
+/// Measures walks from a page that all children share, and from one of the last child.
 fn family(children: u64) {
     const ROUNDS: u64 = 20;
     let engine = engine();

@@ -7,10 +7,12 @@
 //!
 //! `whole`: one change at a time. `ranges`: concurrent changes, beginning with the first conflict of two
 //! writers; one thread is measured in a space without conflicts. `ranges only`: always concurrent changes.
-//! For comparison, the table has a tree and `memory_set`, each behind a lock, and the host's own calls.
+//! For comparison, the table has a tree and `memory_set` (`src/`), each behind a lock, and the host's own
+//! calls.
 //!
-//! The memory is phantom: page tables, frame records and locks are real, contents are not. Compared
-//! measurements alternate in one run; a figure is the median of its measurements.
+//! The engine's memory is phantom (`src/engine.rs`). Compared measurements alternate in one run; a figure is
+//! the median of its measurements. A new load is an entry of [`LOADS`]; it must leave the space unchanged.
+//! `docs/performance.md` has the recorded table.
 
 use freehold::{
     fault::Access,
@@ -33,13 +35,17 @@ const OWN: u64 = 1 << 30;
 /// Base of the addresses that mappings without an address hint get: each processor has a stretch of
 /// addresses. A stretch ends with an area that the processor mapped before.
 const STRETCHES: u64 = (DEFAULT_MAP_WINDOW - (128 << 20)) & !(STRETCH - 1);
+/// Bytes of a stretch.
 const STRETCH: u64 = 64 << 30;
+/// Duration of one measurement.
 const TURN: Duration = Duration::from_millis(150);
+/// Number of measurements for each figure.
 const TURNS: usize = 7;
 
 /// The operation that a thread repeats at its place.
 type Load = (&'static str, fn(&Space, u64));
 
+/// The measured operations. Each restores the space.
 const LOADS: [Load; 7] = [
     ("mmap anywhere, munmap", |space, _| {
         let at = map(space, 0, 1);
@@ -85,6 +91,7 @@ fn unmap(space: &Space, at: u64, pages: u64) {
     space.process().munmap(at, pages * PAGE).expect("mapped");
 }
 
+/// Makes the process fault on a page.
 fn touch(space: &Space, at: u64) {
     space.process().space().handle_fault(at, Access::WRITE).expect("memory");
 }
@@ -96,6 +103,7 @@ struct Side {
 }
 
 impl Side {
+    /// Creates both spaces, each with the areas of two threads.
     fn new(name: &'static str, write: Write, placement: Placement) -> Side {
         let space = || {
             let space = Space::with_areas_by(AREAS, Locking { write, ..Locking::default() }, placement);
@@ -116,6 +124,7 @@ impl Side {
     }
 }
 
+/// Maps eight pages at this address.
 fn fixed(space: &Space, at: u64, prot: Prot) {
     space.process().mmap(at, 8 * PAGE, prot, ANON | MapFlags::FIXED, None, 0).expect("room");
 }
@@ -174,6 +183,7 @@ fn peers() {
     }
 }
 
+/// Prints a row: the times of one call of one and of two threads, and the ratio of their rates.
 fn show(load: &str, subject: &str, [one, two]: [f64; 2]) {
     let [each, of_two] = [1e9 / one, 2e9 / two];
     println!("{load:<30} {subject:<16} {each:>12.0} {of_two:>12.0} {:>16.2}", two / one);
@@ -192,6 +202,7 @@ fn in_turns(sides: usize, measure: impl Fn(usize, usize) -> f64) -> Vec<[f64; 2]
     rates.into_iter().map(|both| both.map(median)).collect()
 }
 
+/// Returns the median.
 fn median(mut rates: Vec<f64>) -> f64 {
     rates.sort_by(f64::total_cmp);
     rates[rates.len() / 2]
@@ -218,6 +229,8 @@ fn rate(threads: usize, run: impl Fn(usize, &AtomicBool) -> u64 + Sync) -> f64 {
     })
 }
 
+/// Repeats the load on processor `thread` of the machine until the stop flag is set. Returns the number of
+/// operations.
 fn of_space(space: &Space, thread: usize, load: fn(&Space, u64), stop: &AtomicBool) -> u64 {
     let mut cpu = space.machine().cpu(thread);
     cpu.run(space.process().mmu());

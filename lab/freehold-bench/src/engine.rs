@@ -1,15 +1,20 @@
-//! The engine on phantom memory, with oracles off.
+//! The engine as a subject of the benches: one process on a machine of its own.
 //!
-//! [`Space`] is the engine's [`Subject`]: one process on a machine of its own. Oracles are off and the
-//! memory is phantom, so a bench measures the engine and not checks or copies. The benches create spaces
-//! with the lock designs and placements that they compare.
+//! [`Space`] implements [`Subject`], and its other constructors choose the lock design and the placement that
+//! a bench compares. Oracles are off and the memory is phantom: page tables, frame records, trees and locks
+//! are real, contents are not. A bench therefore measures the engine, and neither checks nor copies. The
+//! benches `readers` and `rmap` create their own processes on a [`machine`].
+//!
+//! The areas must be those of the other subjects (`lib.rs`).
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use freehold::engine::{Config, Engine};
 use freehold::space::{Locking, MapFlags, Placement, Prot, SpaceConfig};
 use freehold_machine::{Machine, MachineConfig, Process};
 
+/// The protection of most areas.
 const RW: Prot = Prot::READ.union(Prot::WRITE);
+/// The flags of every mapping.
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
 
 /// A process of the engine.

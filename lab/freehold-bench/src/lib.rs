@@ -3,7 +3,18 @@
 //! Every subject has `n` mapped areas of six pages, ten pages apart, and a stack above them. The protections
 //! of neighbouring areas differ, so that no areas merge. All subjects have the same operations: looking up an
 //! address, mapping and unmapping a page at any free place, and changing the protection of a page in the
-//! middle of an area and back.
+//! middle of an area and back. Each operation restores the set of areas, so a bench can repeat it any number
+//! of times.
+//!
+//! | subject | file | used by |
+//! | --- | --- | --- |
+//! | the engine: [`Space`] | `engine.rs` | `engine`, `instructions`, `writers` |
+//! | a map behind a lock: [`LockedTree`] | `btree.rs` | `engine`, `instructions`, `writers` |
+//! | the crate `memory_set`: [`LockedSet`] | `memory_set.rs` | `engine`, `writers` |
+//! | the same with a page table: [`PagedSet`] | `paged_set.rs` | `engine` |
+//!
+//! A new subject implements [`Subject`] and must start with the same areas. The benches check no results; the
+//! tests of the engine do.
 #![deny(unsafe_code)]
 
 mod btree;

@@ -1,8 +1,9 @@
 //! The crate `memory_set` behind a mutex, without a page table.
 //!
-//! One of the simpler implementations that the benches compare the engine with (`lib.rs`). Its backend does
-//! nothing, so only the bookkeeping of areas is measured; `paged_set.rs` adds a page table. The operations
-//! are those of [`Subject`].
+//! [`LockedSet`] is an existing implementation for comparison. Its backend does nothing, so only the
+//! bookkeeping of areas is measured; `paged_set.rs` adds a page table. The operations are those of
+//! [`Subject`] (`lib.rs`). If a new version of the crate merges areas, [`split_merge`](Subject::split_merge)
+//! no longer needs to map the area again.
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use memory_addr::{AddrRange, VirtAddr};
@@ -33,6 +34,7 @@ impl MappingBackend for Nothing {
 /// mapped again as one area.
 pub struct LockedSet(Mutex<MemorySet<Nothing>>);
 
+/// Returns a record of an area, for the set.
 fn area(at: u64, bytes: u64) -> MemoryArea<Nothing> {
     MemoryArea::new(VirtAddr::from_usize(at as usize), bytes as usize, 3, Nothing)
 }

@@ -1,9 +1,13 @@
-//! The crates `memory_set` and `page_table_multiarch` behind one mutex, as in a small kernel.
+//! The crates `memory_set` and `page_table_multiarch` behind one mutex, like the memory management of a small
+//! kernel.
 //!
 //! The set maps lazily, like that kernel for mappings that are not populated. Mapping writes no entry. A
 //! fault looks up its area and maps one frame. Unmapping walks the pages of its range and removes those that
 //! are present. Frames are phantom, like those of the engine in these benches: numbers from a list. There are
 //! no flushes, because there is no processor.
+//!
+//! [`PagedSet`] is a [`Subject`] (`lib.rs`), and has [`fault`](PagedSet::fault) for the faults in
+//! `benches/engine.rs`.
 #![expect(unsafe_code, reason = "allocates the memory of page tables")]
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
@@ -28,6 +32,7 @@ impl PagingMetaData for Tables {
 /// Memory of the host for tables. A physical address equals the host's address.
 struct HostMemory;
 
+/// Returns the layout of `frames` consecutive frames.
 fn layout(frames: usize, align: usize) -> Layout {
     Layout::from_size_align(frames * PAGE as usize, align).expect("a few frames")
 }
@@ -52,11 +57,14 @@ impl PagingHandler for HostMemory {
 /// A page table, and free frames to map.
 struct Pages {
     table: PageTable64<Tables, X64PTE, HostMemory>,
+    /// Frames that were mapped and are free again.
     free: Vec<PhysAddr>,
+    /// The address of the newest frame. The next new frame follows it.
     next: usize,
 }
 
 impl Pages {
+    /// Returns a free frame.
     fn take(&mut self) -> PhysAddr {
         self.free.pop().unwrap_or_else(|| {
             self.next += PAGE as usize;
@@ -69,6 +77,7 @@ impl Pages {
 #[derive(Clone)]
 struct Lazy;
 
+/// Returns the addresses of the pages in a range.
 fn pages(start: VirtAddr, bytes: usize) -> impl Iterator<Item = VirtAddr> {
     (start.as_usize()..start.as_usize() + bytes).step_by(PAGE as usize).map(VirtAddr::from_usize)
 }
@@ -101,8 +110,10 @@ impl MappingBackend for Lazy {
 /// [`LockedSet`](crate::LockedSet).
 pub struct PagedSet(Mutex<(MemorySet<Lazy>, Pages)>);
 
+/// The protection of every area.
 const RW: MappingFlags = MappingFlags::READ.union(MappingFlags::WRITE).union(MappingFlags::USER);
 
+/// Returns a record of an area, for the set.
 fn area(at: u64, bytes: u64) -> MemoryArea<Lazy> {
     MemoryArea::new(VirtAddr::from_usize(at as usize), bytes as usize, RW, Lazy)
 }
@@ -124,7 +135,7 @@ impl PagedSet {
         set.unmap(VirtAddr::from_usize(at as usize), bytes as usize, pages).expect("mapped");
     }
 
-    /// Handles a first store to the page at `at`.
+    /// Handles the fault of the first store to the page at `at`.
     pub fn fault(&self, at: u64) {
         let at = VirtAddr::from_usize(at as usize);
         let (set, pages) = &mut *self.0.lock();

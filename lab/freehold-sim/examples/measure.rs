@@ -4,8 +4,10 @@
 //! cargo run --release --package freehold-sim --example measure
 //! ```
 //!
-//! The program needs processors 0 and 1. Each figure is the median of the fastest quarter of many rounds,
-//! because other programs can only make a round slower. Figures that cannot be measured here are left out.
+//! The program needs processors 0 and 1. Most figures are the median of the fastest quarter of many rounds,
+//! because other programs can only make a round slower. Figures that cannot be measured here are left out,
+//! and must be added with their source before the file goes to `machines/` (`docs/reference/simulation.md`).
+//! The fields of a machine are in `src/machine.rs`; the name of a printed line is that of its field.
 #![expect(unsafe_code, reason = "memory by the page, and lines out of caches")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -16,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, Ordering::
 use std::thread;
 use std::time::Instant;
 
+/// Number of rounds of a short measurement. Longer ones use a part or a multiple of this.
 const ROUNDS: usize = 400;
 /// Number of lines that pass together from one processor to the other. This number of lines fits into any
 /// first-level cache.
@@ -24,6 +27,7 @@ const LINES: usize = 256;
 const APART: usize = 64;
 /// Number of interrupts in a round.
 const INTERRUPTS: usize = 20;
+/// Bytes of a page.
 const PAGE: usize = 4096;
 
 /// The index of the next line, and a word to change.
@@ -78,10 +82,12 @@ fn main() {
     println!("# One processor zeroes {one:.1} bytes per nanosecond, two at the same time {both:.1}.");
 }
 
+/// Prints a figure as a line of the file.
 fn say(name: &str, figure: f64) {
     println!("{name} = {figure:.1}");
 }
 
+/// Binds the calling thread to a processor.
 fn pin(cpu: usize) {
     let mut only = CpuSet::new();
     only.set(cpu);
@@ -110,17 +116,21 @@ fn rounds(count: usize, mut f: impl FnMut()) -> Vec<f64> {
     std::iter::repeat_with(round).take(ROUNDS).collect()
 }
 
+/// Returns the nanoseconds of a call, from rounds of `count` calls in a row.
 fn times(count: usize, f: impl FnMut()) -> f64 {
     fastest(rounds(count, f))
 }
 
-/// Lines that form one ring, in an order that no processor predicts. Unused lines lie between two used ones,
-/// so that no line is fetched together with another.
+/// Lines that form one ring, in an order that no processor predicts. If `apart` is more than 1, unused lines
+/// lie between two used ones, so that no line is fetched together with another.
 struct Chain {
+    /// The used and unused lines.
     all: Vec<Line>,
+    /// The indices of the used lines, in the order of the ring.
     used: Vec<usize>,
 }
 
+/// Returns a chain of `lines` used lines, one in each group of `apart`.
 fn chain(lines: usize, apart: usize) -> Chain {
     let mut all: Vec<Line> = Vec::with_capacity(lines * apart);
     // SAFETY: huge pages do not change the contents of the memory.
@@ -153,6 +163,7 @@ fn follow(chain: &Chain, count: usize, next: impl Fn(&Line) -> usize) -> f64 {
     took
 }
 
+/// Returns the nanoseconds of each of `count` accesses along a chain that was followed once before.
 fn per_access(lines: &Chain, count: usize, next: impl Fn(&Line) -> usize) -> f64 {
     follow(lines, lines.used.len().min(count), &next);
     fastest((0..ROUNDS / 10).map(|_| follow(lines, count, &next)).collect())
@@ -201,6 +212,7 @@ fn change(line: &Line) -> usize {
 struct Meeting(AtomicUsize);
 
 impl Meeting {
+    /// Waits until both threads have called this function.
     fn wait(&self) {
         let number = self.0.fetch_add(1, Ordering::AcqRel);
         while self.0.load(Ordering::Acquire) <= number | 1 && number | 1 != number {
@@ -218,8 +230,9 @@ fn to_memory(line: &Line) {
     }
 }
 
-/// Returns the time that a processor waits for one that it interrupts, and the time that the interrupted one
-/// loses. Measured by freeing a page while another thread of the process runs.
+/// Returns two times of an interrupt: the time that the sending processor waits for the answer, and the time
+/// that the receiving processor loses. To interrupt the other processor, the thread frees a page while
+/// another thread of the process runs there.
 fn interrupts() -> (f64, f64) {
     let page = Mapping::new(1);
     let flush = || page.give_back();
@@ -274,8 +287,8 @@ fn passed_on() -> f64 {
     })
 }
 
-/// Returns two times: of a call that wakes the other thread, and half the time until that thread has woken
-/// this thread. The two threads run on these processors.
+/// Lets two threads, on these two processors, wake each other in alternation. Returns the time of a call that
+/// wakes, and the time from one wake-up to the next.
 fn hand_over(cpus: [usize; 2]) -> (f64, f64) {
     let turn = AtomicUsize::new(0);
     let (mut wakes, mut whole) = (Vec::new(), Vec::new());
@@ -325,6 +338,7 @@ struct Mapping {
 }
 
 impl Mapping {
+    /// Maps `pages` pages, which are not huge.
     fn new(pages: usize) -> Mapping {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: maps new memory at an address that the kernel chooses.
@@ -337,6 +351,7 @@ impl Mapping {
         Mapping { at, pages }
     }
 
+    /// Writes to a page.
     fn touch(&self, page: usize) {
         assert!(page < self.pages);
         // SAFETY: the address is within the mapping.
@@ -358,7 +373,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns the rate of `page` in bytes per nanosecond.
+/// Calls `page` with the offset of each page of 64 MiB. Returns the bytes per nanosecond.
 fn rate(mut page: impl FnMut(usize)) -> f64 {
     let bytes = 64 << 20;
     let whole = || {

@@ -1,5 +1,10 @@
-//! Equal addresses in every process, as far as the results of runs depend on them: an allocator that begins
-//! every object on its own cache line, and a restart without address space randomization.
+//! Equal addresses in every process, as far as the results of runs depend on them.
+//!
+//! The simulation charges for cache lines, and an address decides which line a word is on. A program that
+//! must print the same figures each time therefore uses [`Apart`] as its global allocator, and calls
+//! [`same_addresses`] first. The users are `tests/sim_engine/` and the example `coverage` of
+//! `freehold-machine`, and the tests and the example `simulate` of `freehold-reproduce`. Without either part
+//! a run is still correct, but its figures vary from process to process. Two objects must never share a line.
 #![expect(unsafe_code, reason = "an allocator, and a call of the host")]
 
 use crate::line::LINE;
@@ -18,6 +23,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Apart;
 
+/// Returns the layout for whole cache lines that contains an object of `layout`.
 fn apart(layout: Layout) -> Layout {
     // If a size cannot be aligned in this way, the system refuses that size as well.
     layout.align_to(LINE).map_or(layout, |layout| layout.pad_to_align())
@@ -27,17 +33,18 @@ fn apart(layout: Layout) -> Layout {
 // always maps to the same system layout.
 unsafe impl GlobalAlloc for Apart {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller keeps the contract of `alloc`; `apart` only adds size and alignment.
         unsafe { System.alloc(apart(layout)) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`; `apart` only adds size and alignment.
         unsafe { System.alloc_zeroed(apart(layout)) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above; the pointer came from `alloc` with this layout.
+        // SAFETY: the caller passes a pointer and the layout that it got the pointer for. `apart` gives the
+        // same layout for `System` both times.
         unsafe { System.dealloc(pointer, apart(layout)) }
     }
 }

@@ -1,7 +1,13 @@
 //! Atomics whose accesses take virtual time in a run. Outside a run, an access is only the access of the host
 //! processor.
 //!
-//! Their size, alignment and representation are those of the types of `core`.
+//! Under `cfg(sim)`, `freehold-sync` uses these types as the atomics of all crates. Size, alignment and
+//! representation are those of the types of `core`, so that a record has the same layout in every build. Each
+//! operation first calls `access` of `run.rs`, which charges the time and lets tasks with an earlier clock
+//! run, and then makes the real access. No other task runs between the two, so an operation stays atomic.
+//!
+//! A new operation needs the `#[track_caller]` and the call of `access` that the others have: the place of
+//! the call is what a report names.
 
 pub use core::sync::atomic::Ordering;
 
@@ -19,6 +25,8 @@ pub fn fence(order: Ordering) {
     real::fence(order);
 }
 
+// Defines the types. `@common` has the operations of all types, `@bits` those of integers and `bool`, `@rmw`
+// the operations of one form that are given by name.
 macro_rules! atomic {
     ($($name:ident: $value:ty),* $(,)?) => {$(
         /// See [`core::sync::atomic`].

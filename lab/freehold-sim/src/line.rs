@@ -10,6 +10,10 @@
 //! waits in its queue, and makes its access when the line has arrived there. The processor that has the line
 //! keeps it for a moment ([`LineCosts::hold`]), so that a failed compare-and-exchange can be repeated at
 //! once. Copies of an unchanged line are transferred concurrently.
+//!
+//! `world.rs` calls [`Line::request`] for each access, and [`Line::arrive`] when an exclusive transfer ends.
+//! Times are picoseconds. `tests/main.rs` calculates the times of small programs, so a changed rule fails
+//! there.
 
 use crate::machine::{Distance, LineCosts, Machine};
 use std::collections::{HashMap, VecDeque};
@@ -24,6 +28,7 @@ pub const PART: usize = 4;
 /// Number of parts of a line.
 const PARTS: usize = LINE / PART;
 
+/// Words of a [`CpuSet`], one bit for each processor.
 const WORDS: usize = Machine::MAX_CPUS / 64;
 
 /// A set of processors.
@@ -31,20 +36,24 @@ const WORDS: usize = Machine::MAX_CPUS / 64;
 pub struct CpuSet([u64; WORDS]);
 
 impl CpuSet {
+    /// Returns the set of one processor.
     pub fn only(cpu: usize) -> CpuSet {
         let mut set = CpuSet::default();
         set.insert(cpu);
         set
     }
 
+    /// Adds a processor.
     pub fn insert(&mut self, cpu: usize) {
         self.0[cpu / 64] |= 1 << (cpu % 64);
     }
 
+    /// Returns true if the processor is in the set.
     pub fn contains(&self, cpu: usize) -> bool {
         self.0[cpu / 64] & 1 << (cpu % 64) != 0
     }
 
+    /// Returns the processors in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         self.0.into_iter().enumerate().flat_map(|(word, mut bits)| {
             std::iter::from_fn(move || {
@@ -81,6 +90,7 @@ pub struct Line {
     pub count: LineCount,
 }
 
+/// An exclusive transfer that has not ended.
 #[derive(Clone, Copy, Debug)]
 struct Transit {
     /// The time at which the line leaves its current processors, in picoseconds.
@@ -103,20 +113,21 @@ pub struct Request {
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The processor has the line at this time.
+    /// The access can be made at this time, in picoseconds.
     Has(u64),
-    /// The processor will have the line at this time, and then calls [`Line::arrive`].
+    /// The line is in transit and arrives at this time. [`Line::arrive`] must be called then.
     Comes(u64),
-    /// The request is in the queue.
+    /// The request is in the queue. A later [`Line::arrive`] grants it.
     Queued,
 }
 
-/// A grant to a processor from the queue, which has the line from this time on.
+/// A line that is granted to a processor from the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     pub cpu: usize,
+    /// The time at which the line is there, in picoseconds.
     pub at: u64,
-    /// The processor has to call [`Line::arrive`] at that time.
+    /// The transfer is exclusive: [`Line::arrive`] must be called at that time.
     pub comes: bool,
 }
 
@@ -156,6 +167,7 @@ pub struct Move {
 }
 
 impl Move {
+    /// Returns true if the two transfers can be counted as one entry.
     fn is_like(&self, other: &Move) -> bool {
         let from = match (self.from, other.from) {
             (Some(one), Some(other)) => std::ptr::eq(one, other),
@@ -167,7 +179,7 @@ impl Move {
     }
 }
 
-/// Kinds of access.
+/// Kinds of access. `Rmw` is a read-modify-write: an exchange, or an addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Load,
@@ -195,13 +207,15 @@ impl Lines {
         })
     }
 
+    /// Returns the counts of each line, by the address of its first byte, in no particular order.
     pub fn into_counts(self) -> impl Iterator<Item = (usize, LineCount)> {
         self.0.into_iter().map(|(line, state)| (line * LINE, state.count))
     }
 }
 
 impl Line {
-    /// Returns true if a processor can make an access of `kind` to the line at a time without a transfer.
+    /// Returns true if a processor can make an access of `kind` to the line at a time without a transfer: it
+    /// has the line exclusively and the line has not departed, or it only reads and has a copy.
     pub fn is_at(&self, cpu: usize, kind: Kind, at: u64) -> bool {
         let alone = self.owner == Some(cpu as u16) && self.transit.is_none_or(|way| at < way.departs);
         alone || kind == Kind::Load && self.holders.contains(cpu) && self.owner.is_none()
@@ -245,7 +259,8 @@ impl Line {
         }
     }
 
-    /// Transfers the line to a processor, starting at `begin`.
+    /// Begins the transfer of the line to a processor at `begin`, or when the processor requested it if that
+    /// is later. Counts the transfer and the time.
     fn grant(&mut self, machine: &Machine, request: Request, begin: u64) -> Grant {
         let Request { cpu, address, kind, since, place } = request;
         let way = self.way(machine, cpu, kind);
@@ -323,8 +338,9 @@ impl Line {
 
 /// The transfer of a line to a processor.
 struct Way {
+    /// In picoseconds.
     time: u64,
-    /// No other processor has the line during the transfer.
+    /// The transfer is exclusive: no other processor has the line until it arrives.
     moves: bool,
     /// The distance of the other processors that have the line or had it.
     from_others: Option<Distance>,

@@ -5,6 +5,9 @@
 //! takes a machine, `line.rs` computes the cost of each access from [`LineCosts`] and the [`Distance`] of
 //! processors. In a file, times are nanoseconds; inside, clocks count picoseconds. A machine does not change
 //! during a run.
+//!
+//! A new machine needs a file, an entry in [`MACHINES`], one in the list of `tests/main.rs`, and a row in
+//! `docs/reference/simulation.md`. A new figure needs a default, or a line in every file.
 
 use serde::Deserialize;
 use std::fmt;
@@ -111,12 +114,12 @@ pub struct Topology {
     pub threads: usize,
 }
 
-/// Returns the default number of clusters.
+/// Returns the default of [`Topology::clusters`].
 fn one() -> usize {
     1
 }
 
-/// Returns the default cost of taking a frame.
+/// Returns the default of [`Bandwidth::frame`].
 fn few_lines() -> Span {
     Span(25_000)
 }
@@ -137,7 +140,7 @@ pub struct LineCosts {
     pub memory: Span,
     /// Reading a line from memory of another socket.
     pub memory_remote: Span,
-    /// Copying an unchanged line from the cluster's last-level cache.
+    /// Copying an unchanged line from a cache of the same cluster.
     pub shared_cluster: Option<Span>,
     /// Copying an unchanged line from another processor of the socket.
     pub shared: Span,
@@ -266,7 +269,7 @@ pub const MACHINES: &[(&str, &str)] = &[
     ("zen5-vm-2", include_str!("../machines/zen5-vm-2.toml")),
 ];
 
-/// The machine does not exist, or its description is not consistent.
+/// The error of a machine that does not exist, or of a description that is not consistent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadMachine(String);
 

@@ -3,6 +3,10 @@
 //! A program announces its records when it creates them, inside a run or before. A later announcement
 //! replaces earlier ones for the same bytes. A freed record keeps its name until then, unless the name is
 //! [withdrawn](withdraw): memory that is reused without an announcement appears under the old name.
+//!
+//! Under `cfg(sim)`, `freehold-sync` announces the records of the engine and `freehold-machine` its frames.
+//! `report/fields.rs` asks for the name of each transferred word. The names belong to a thread, as a run
+//! does. `tests/names.rs` checks the names in reports.
 
 use crate::trace::Within;
 use std::cell::RefCell;
@@ -14,6 +18,7 @@ pub type Field = (&'static str, usize);
 /// Consecutive records of one type.
 #[derive(Clone, Copy, Debug)]
 struct Records {
+    /// The address after the last record.
     end: usize,
     /// Bytes of one record.
     size: usize,
@@ -95,6 +100,7 @@ pub(crate) fn of(address: usize) -> Option<String> {
     })
 }
 
+/// Returns the name of a type without its path and its parameters.
 fn short(name: &str) -> &str {
     let path = name.split(['<', ';']).next().unwrap_or(name);
     path.rsplit("::").next().unwrap_or(path)

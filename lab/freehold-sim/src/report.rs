@@ -1,9 +1,10 @@
 //! The results of a run: its time, and the lines whose transfers cost most.
 //!
 //! [`run`](crate::run()) returns a [`Report`]. Its counts and virtual times are the same in every run with
-//! one seed. A *transfer* is an access for which a cache line came from another processor, or for which
-//! copies were invalidated. [`Report::hottest`] prints the fields that cost most; `report/fields.rs` sums
-//! the transfers by field.
+//! one seed, if the addresses are the same (`apart.rs`). A *transfer* is an access for which a cache line
+//! came from another processor, or for which copies were invalidated. [`Report::hottest`] returns a table of
+//! the fields that cost most; `report/fields.rs` sums the transfers by field. All lists are sorted by cost
+//! and then by address or name, so that equal costs give equal reports.
 
 mod fields;
 
@@ -60,6 +61,7 @@ pub struct HotLine {
 }
 
 impl Report {
+    /// Makes the report of a run that has ended.
     pub(crate) fn of(world: World) -> Report {
         let (elapsed, busy, counts) = (world.elapsed(), world.busy(), world.counts);
         let mut touched = Vec::new();

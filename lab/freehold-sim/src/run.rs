@@ -1,11 +1,13 @@
 //! The run: tasks on their own stacks, switched at each step of virtual time.
 //!
 //! [`run`] starts the tasks as coroutines on the calling thread, and always resumes the task that `world.rs`
-//! names: the one on the processor with the lowest clock. A task calls [`step`] before each shared access,
-//! which charges the time and, if another task is due first, yields ([`give_way`]).
+//! names: the one on the processor with the lowest clock. A task calls [`step`] before each shared access.
+//! That call charges the time, and first suspends the task if another one is due earlier ([`give_way`]).
 //!
-//! The state of the run is thread-local (`WORLD`); a thread has at most one run. No reference to it may be
-//! held across a switch.
+//! The state of the run is thread-local (`WORLD`); a thread has at most one run. No reference to the state
+//! may be held across a switch. Work of the simulation itself is between the marks of `trace.rs`
+//! ([`Within`]), which each entry point sets. A task that panics ends the run;
+//! `run_after_a_panic_starts_clean` in `tests/main.rs` checks that the next one is not affected.
 #![expect(unsafe_code, reason = "a task reaches its scheduler through a pointer")]
 
 pub(crate) use crate::line::Kind;
@@ -157,7 +159,7 @@ pub(crate) fn look<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     is_active().then(|| world(f))
 }
 
-/// Switches to other tasks. `next` says when this task continues.
+/// Switches to other tasks. The condition `next` decides when this task continues.
 pub(crate) fn give_way(next: Next) {
     let own = YIELDER.get();
     // SAFETY: this is the yielder of the current task, which set the pointer when it began or resumed. The

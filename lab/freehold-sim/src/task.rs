@@ -1,5 +1,11 @@
-//! Operations of a task other than accesses: waiting and spending time. The operations do nothing outside a
-//! run.
+//! Operations of a task other than accesses: waiting, and spending time.
+//!
+//! The host of the simulation (`host_sim/` of `freehold-machine`) and the experiments call these functions.
+//! Each is one step of the task: `run.rs` first lets tasks with an earlier clock run, and `world.rs` does the
+//! work. Functions that only read the state ([`now_ns`], [`cpu`]) or mark it ([`keep`]) are no step and take
+//! no time. Outside a run, all of them do nothing, and the questions have the answer `None`.
+//!
+//! A new operation charges a cost of `machine.rs`, so that every machine's file states the figure.
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::run::{give_way, look, step};
@@ -74,13 +80,13 @@ pub fn relax() {
     }
 }
 
-/// Keeps the task on its processor until an equal number of calls of [`release`]: no other task runs there.
-/// The task does not sleep during that time.
+/// Keeps the task on its processor until as many calls of [`release`]: no other task runs there. Until then
+/// the task must not sleep.
 pub fn keep() {
     look(World::keep);
 }
 
-/// See [`keep`].
+/// Ends the effect of one call of [`keep`].
 pub fn release() {
     look(World::release);
 }
@@ -111,6 +117,7 @@ pub fn interrupt(others: impl Iterator<Item = usize>) {
     step(|world| world.interrupt(others));
 }
 
+/// Returns the address by which a task sleeps on a word.
 fn address(word: &AtomicU32) -> usize {
     ptr::from_ref(word).addr()
 }

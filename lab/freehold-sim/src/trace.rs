@@ -4,6 +4,10 @@
 //! stores to one byte when it begins to work for a task, and to another when it ends. A traced program stores
 //! to two more bytes around the part of interest. The addresses of these bytes separate the parts of the
 //! trace.
+//!
+//! The example `coverage` of `freehold-machine` reads such a trace, and lists the cache lines that the
+//! simulation did not see. Every entry point of the simulation needs a [`Within`] guard; otherwise its own
+//! accesses appear in that list.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -11,8 +15,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[repr(align(64))]
 struct Mark(AtomicU8);
 
+/// The marks, in the order of [`marks`].
 static MARKS: [Mark; 4] = [const { Mark(AtomicU8::new(0)) }; 4];
 
+/// Stores to a mark.
 fn mark(number: usize) {
     MARKS[number].0.store(1, Ordering::Relaxed);
 }
@@ -31,10 +37,11 @@ pub fn marked<R>(work: impl FnOnce() -> R) -> R {
     done
 }
 
-/// The simulation works for a task until this guard is dropped.
+/// A guard for the time in which the simulation works for a task: one mark at its beginning, one at its end.
 pub(crate) struct Within(());
 
 impl Within {
+    /// Begins the work of the simulation.
     #[inline(always)]
     pub fn simulation() -> Within {
         mark(0);

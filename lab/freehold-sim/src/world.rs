@@ -1,4 +1,4 @@
-//! The state of a run: clocks, processors, tasks, lines. This module does not switch tasks; `run` does.
+//! The state of a run: clocks, processors, tasks, lines. This module does not switch tasks; `run.rs` does.
 //!
 //! | task | place | ends by |
 //! | --- | --- | --- |
@@ -8,6 +8,11 @@
 //! | spinning | on its processor, which is not in `ready` | a change of a line that the task read; another task that needs the processor |
 //! | sleeping | in `sleepers` by address, or in `timers` | a wake-up for the address; the time |
 //! | done | none | |
+//!
+//! Clocks count picoseconds. The results of a run depend only on the machine, the tasks, their addresses and
+//! the seed. No decision may therefore depend on the order of a hash map, on the host's clock, or on a random
+//! number that is not from `random`. `tests/main.rs` compares two runs with one seed, and the times of small
+//! programs with a calculation.
 
 use crate::line::{Answer, Grant, Kind, LINE, LineCount, Lines, Request};
 use crate::machine::{Machine, Span};
@@ -43,11 +48,14 @@ pub enum Next {
     Line,
 }
 
+/// The state of a processor.
 #[derive(Debug, Default)]
 struct Cpu {
-    /// In picoseconds.
+    /// The virtual time of the processor, in picoseconds.
     clock: u64,
+    /// The task on the processor, which may wait for a line or spin. `None` if the processor is idle.
     running: Option<TaskId>,
+    /// The tasks that wait for the processor.
     queue: VecDeque<TaskId>,
     /// A line is in transit to this processor exclusively.
     comes: bool,
@@ -55,12 +63,13 @@ struct Cpu {
     slice_end: u64,
     /// Time that interrupts took, still to be added to the clock.
     interrupted: u64,
-    /// Picoseconds in which the processor ran tasks until it last became idle, and the time since which it
-    /// runs them.
+    /// Picoseconds in which the processor ran tasks, up to the time at which it last became idle.
     busy: u64,
+    /// The time since which the processor runs tasks without becoming idle.
     busy_since: u64,
 }
 
+/// The state of a task.
 #[derive(Debug)]
 struct Task {
     /// The processor of the task, or its last one.
@@ -75,6 +84,7 @@ struct Task {
     blind: u32,
     /// Lines that the task read in the waiting loop, and the version that it saw.
     looks: [Option<(usize, u64)>; LOOKS],
+    /// The task is parked in a waiting loop until one of these lines changes.
     spinning: bool,
 }
 
@@ -83,7 +93,7 @@ struct Task {
 pub struct Counts {
     /// Accesses to shared words.
     pub accesses: u64,
-    /// Switches between processors; the host runs one at a time.
+    /// Number of times that `run.rs` resumed a task.
     pub turns: u64,
     /// Tasks that went to sleep.
     pub sleeps: u64,
@@ -103,7 +113,9 @@ pub struct World {
     cpu: usize,
     /// The clocks of the other processors that can continue with a task.
     ready: BinaryHeap<Reverse<(u64, usize)>>,
+    /// The sleeping tasks by the address of their word, in the order in which they went to sleep.
     sleepers: HashMap<usize, VecDeque<TaskId>>,
+    /// The tasks that sleep until a time.
     timers: BinaryHeap<Reverse<(u64, TaskId)>>,
     /// The times at which each socket's memory is free.
     memory: Vec<u64>,
@@ -111,12 +123,14 @@ pub struct World {
     /// A buffer for the grants of one access.
     grants: Vec<Grant>,
     pub counts: Counts,
+    /// Number of tasks that have not ended.
     unfinished: usize,
     /// The time at which the last of the ended tasks ended.
     ended: u64,
 }
 
 impl World {
+    /// Creates the state at time 0: task *n* is on processor *n* modulo `cpus`, or in its queue.
     pub fn new(machine: &Machine, cpus: usize, seed: u64, tasks: usize) -> World {
         let mut world = World {
             machine: machine.clone(),
@@ -175,7 +189,7 @@ impl World {
         }
     }
 
-    /// Suspends the current task. `next` says when it continues.
+    /// Suspends the current task until the condition `next` holds.
     pub fn pause(&mut self, next: Next) {
         let (cpu, task) = (self.cpu, self.task());
         match next {
@@ -214,7 +228,7 @@ impl World {
         (other || timer).then_some(Next::Turn)
     }
 
-    /// Takes the current task off its processor.
+    /// Takes the current task off its processor, which then takes another task or becomes idle.
     fn leave(&mut self, cpu: usize) {
         self.cpus[cpu].clock += self.machine.cost.sleep.ps();
         self.cpus[cpu].running = None;
@@ -228,7 +242,7 @@ impl World {
         }
     }
 
-    /// Makes an idle processor take the first task of its queue.
+    /// Makes an idle processor take the first task of its queue, if there is one.
     fn take_next(&mut self, cpu: usize) {
         let slice = self.machine.cost.slice.ps();
         let at = &mut self.cpus[cpu];
@@ -283,6 +297,7 @@ impl World {
         }
     }
 
+    /// Describes the tasks that are left, for the panic when none can run.
     fn stuck(&self) -> String {
         let asleep: usize = self.sleepers.values().map(VecDeque::len).sum();
         let spin = self.tasks.iter().filter(|task| task.spinning).count();
@@ -296,6 +311,7 @@ impl World {
         self.cpus[self.cpu].running.expect("the current processor has a task")
     }
 
+    /// Returns the machine of the run.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
@@ -400,6 +416,7 @@ impl World {
         self.cpus[self.cpu].clock += ps;
     }
 
+    /// Returns true if another processor of the same core has a task.
     fn sibling_is_busy(&self) -> bool {
         let cores = self.machine.topology.sockets * self.machine.topology.cores;
         (0..self.machine.topology.threads)
@@ -408,20 +425,25 @@ impl World {
             .any(|other| self.cpus.get(other).is_some_and(|other| other.running.is_some()))
     }
 
+    /// Adds the time of interrupts that the current processor received since its last step.
     fn take_interrupts(&mut self) {
         let cpu = &mut self.cpus[self.cpu];
         cpu.clock += std::mem::take(&mut cpu.interrupted);
     }
 
+    /// Spends the time of a full fence.
     pub fn fence(&mut self) {
         self.cpus[self.cpu].clock += self.machine.line.fence.ps();
     }
 
+    /// Spends the time of the trap for a page fault, and of the kernel's work for it outside the address
+    /// space.
     pub fn trap(&mut self) {
         self.spend(self.machine.cost.trap.ps() + self.machine.cost.fault.ps());
     }
 
-    /// Writes `bytes` of the processor's socket memory, and also reads as many if `copies`.
+    /// Spends the time of writing `bytes` to the memory of the processor's socket, and of reading as many if
+    /// `copies`. Tasks of one socket share its rate.
     pub fn moves(&mut self, bytes: u64, copies: bool) {
         let memory = self.machine.memory;
         let rate = if copies { memory.copy } else { memory.zero };
@@ -456,6 +478,7 @@ impl World {
         self.tasks[task].keeps += 1;
     }
 
+    /// Ends the effect of one call of [`keep`](Self::keep).
     pub fn release(&mut self) {
         let task = self.task();
         self.tasks[task].keeps -= 1;
@@ -546,6 +569,8 @@ impl World {
 }
 
 impl Task {
+    /// Notes that the task read a line with this version. A new line or a new version starts the count of
+    /// iterations again.
     fn looks_at(&mut self, line: usize, version: u64) {
         self.blind = 0;
         match self.looks.iter_mut().flatten().find(|(known, _)| *known == line) {
@@ -562,6 +587,7 @@ impl Task {
         }
     }
 
+    /// Starts the count of iterations again, because the task changed a word or continues after a wait.
     fn sees_news(&mut self) {
         self.turns = 0;
         self.looks = [None; LOOKS];

@@ -2,7 +2,10 @@
 //!
 //! Each test runs a few tasks on a machine with known costs ([`bare`]) and compares the virtual time or the
 //! counts in the report with a calculation. Covered: transfers of lines, waiting and waking, time slices,
-//! bandwidth, interrupts, and the files of machines.
+//! bandwidth, interrupts, and the files of machines. `names.rs` has the tests of names.
+//!
+//! The expected times are sums of figures in `machines/e5-2690v4.toml`, so a changed figure changes them. A
+//! changed rule of `line.rs` or `world.rs` needs a calculation here, never only the new number.
 
 mod names;
 
@@ -12,10 +15,12 @@ use freehold_sim::{Machine, Report, run, task};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// A word that is alone on its cache line.
 #[repr(align(64))]
 #[derive(Default)]
 struct Apart<T>(T);
 
+/// Returns the machine of most tests: two sockets, 56 processors.
 fn machine() -> Machine {
     Machine::named("e5-2690v4").expect("a machine")
 }

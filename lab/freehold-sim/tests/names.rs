@@ -1,7 +1,9 @@
 //! Transfers by the names that a program gave its records.
 //!
-//! A program announces the addresses of its records, and the report sums the transfers of their lines by
-//! field. The tests run small programs and check the names and the counts of the report.
+//! A program announces the addresses of its records (`src/names.rs`), and the report sums the transfers of
+//! their lines by field (`src/report/fields.rs`). Each test runs a small program on two or four processors
+//! and checks the names and the counts of the report. A word without a name must appear under the place in
+//! the program that used it.
 
 use crate::machine;
 use freehold_sim::atomic::{AtomicU64, Ordering};
@@ -17,6 +19,7 @@ struct Pair {
     far: AtomicU64,
 }
 
+/// Announces the fields of these records. The name has a path and a parameter, which a report leaves out.
 fn announce(pairs: &[Pair]) {
     let fields = &[
         ("one", std::mem::offset_of!(Pair, one)),
@@ -26,21 +29,25 @@ fn announce(pairs: &[Pair]) {
     names::announce("home::Pair<u8>", pairs.as_ptr().addr(), size_of::<Pair>(), pairs.len(), fields);
 }
 
+/// Returns `count` records.
 fn pairs(count: usize) -> Vec<Pair> {
     (0..count).map(|_| Pair::default()).collect()
 }
 
+/// Runs `work` as a task on each of `cpus` processors.
 fn on(cpus: usize, work: impl Fn(usize)) -> Report {
     let work = &work;
     run(&machine(), cpus, 1, (0..cpus).map(|cpu| move || work(cpu)))
 }
 
+/// Changes the word 100 times.
 fn hundred(word: &AtomicU64) {
     for _ in 0..100 {
         word.fetch_add(1, Ordering::Relaxed);
     }
 }
 
+/// Returns the field of the report with this name.
 fn field<'a>(report: &'a Report, name: &str) -> &'a HotField {
     report.fields.iter().find(|field| field.name == name).unwrap_or_else(|| panic!("{name}: {report:?}"))
 }

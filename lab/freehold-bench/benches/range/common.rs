@@ -1,9 +1,10 @@
-//! The subjects and workloads of both benches.
+//! The subjects and workloads of both benches of the range map.
 //!
 //! `main.rs` measures times and `instructions.rs` counts instructions of the same operations
-//! ([`operations`]). Subjects: the range map of the engine ([`Freehold`]), a `BTreeMap` ([`Std`]), and a
-//! `BTreeMap` behind a lock ([`Locked`]). Every subject starts with the same entries, and each operation
-//! restores the set, so a workload can repeat it any number of times.
+//! ([`operations`]). Subjects: the range map of the engine ([`Freehold`], the crate `freehold-range`), a
+//! `BTreeMap` ([`Std`]), and a `BTreeMap` behind a lock ([`Locked`]). Every subject starts with the same
+//! entries, and each operation restores the set, so a workload can repeat it any number of times. A new
+//! operation is a method of [`Workload`] and an entry of [`operations`]; both benches then measure it.
 #![allow(dead_code, reason = "each bench uses only a part")]
 
 use std::collections::BTreeMap;
@@ -49,23 +50,32 @@ unsafe impl Host for OneThread {
     fn rcu_barrier() {}
 }
 
+/// Numbers of entries that are measured.
 pub const SIZES: [u64; 3] = [10, 1_000, 65_530];
+/// Bytes of a page.
 const PAGE: u64 = 4096;
 /// Entries are `STRIDE` apart below `TOP`: six pages, then a hole of four.
 const STRIDE: u64 = 10 * PAGE;
+/// Bytes of an entry.
 const LEN: u64 = 6 * PAGE;
+/// End of the address range: the user addresses of x86-64.
 const TOP: u64 = 0x7fff_ffff_f000;
 
 /// The subject of a measurement: a set of ranges that one thread uses.
 pub trait Subject: Sized {
+    /// The name in reports.
     const NAME: &'static str;
+    /// Creates an empty set.
     fn new() -> Self;
+    /// Returns the entry that contains `key`.
     fn lookup(&self, key: u64) -> Option<Entry>;
+    /// Removes the entries from `start` to `end`, and inserts these instead.
     fn replace(&mut self, start: u64, end: u64, with: &[Entry]);
     /// Returns the highest free place for `len` bytes.
     fn gap(&self, len: u64) -> Option<u64>;
 }
 
+/// The range map of the engine, with `SLOTS` entries in a node.
 pub struct Freehold<const SLOTS: usize>(RangeMap<OneThread, SLOTS>);
 
 impl<const SLOTS: usize> Subject for Freehold<SLOTS> {
@@ -131,6 +141,7 @@ impl Subject for Std {
     }
 }
 
+/// [`Std`] behind a reader/writer lock.
 pub struct Locked(RwLock<Std>);
 
 impl Subject for Locked {
@@ -152,6 +163,7 @@ impl Subject for Locked {
     }
 }
 
+/// Returns an entry; its value has no meaning here.
 pub fn entry(start: u64, end: u64) -> Entry {
     Entry { start, end, value: NonZeroU64::MIN }
 }
@@ -164,6 +176,7 @@ pub struct Workload<S> {
 }
 
 impl<S: Subject> Workload<S> {
+    /// Creates a subject and adds the entries. The order is the same in every process.
     pub fn new(size: u64) -> Self {
         let mut random = Pcg64Mcg::new(0xcafe_f00d_d15e_a5e5);
         let mut order: Vec<u64> = (0..size).collect();
@@ -178,6 +191,7 @@ impl<S: Subject> Workload<S> {
         Self { subject, size, random }
     }
 
+    /// Returns the start of a random entry.
     #[inline]
     fn pick(&mut self) -> u64 {
         let at = (self.random.next_u64() as u128 * self.size as u128) >> 64;
@@ -190,6 +204,7 @@ impl<S: Subject> Workload<S> {
         black_box(self.pick());
     }
 
+    /// Looks up an address inside a random entry.
     #[inline]
     pub fn lookup(&mut self) {
         let key = self.pick() + 2 * PAGE;
@@ -217,6 +232,7 @@ impl<S: Subject> Workload<S> {
         self.map_unmap_len(8 * PAGE);
     }
 
+    /// Fills the highest gap for `len` bytes and empties it.
     #[inline]
     fn map_unmap_len(&mut self, len: u64) {
         let start = self.subject.gap(len).unwrap();
@@ -225,6 +241,7 @@ impl<S: Subject> Workload<S> {
         self.subject.replace(start, end, &[]);
     }
 
+    /// Searches for the highest gap of two pages.
     #[inline]
     pub fn gap(&mut self) {
         black_box(self.subject.gap(black_box(2 * PAGE)));
@@ -252,6 +269,7 @@ fn start_of(at: u64) -> u64 {
     TOP - (at + 1) * STRIDE
 }
 
+/// An operation of a workload.
 pub type Step<S> = fn(&mut Workload<S>);
 
 /// Returns the operations by name.

@@ -1,6 +1,9 @@
-//! Instructions per operation, counted by Valgrind. The program runs itself twice under callgrind with
-//! different numbers of operations, and prints the difference per operation. If Valgrind is missing, the
-//! program prints an error and ends.
+//! Instructions per operation of the range map and of a `BTreeMap`, counted by Valgrind.
+//!
+//! `cargo bench --bench range_instructions`. The program runs itself twice under callgrind with different
+//! numbers of operations, [`FEW`] and [`MANY`]. It prints the difference per operation, which excludes the
+//! setup. The operations are those of `common.rs`. The row `nothing` is the cost of picking a random place,
+//! which every other row includes. If Valgrind is missing, the program prints an error and ends.
 
 mod common;
 
@@ -8,9 +11,12 @@ use std::process::{Command, Stdio};
 
 use common::{Freehold, SIZES, Std, Subject, Workload, operations};
 
+/// Number of operations in the shorter of the two runs.
 const FEW: u64 = 1_000;
+/// Number of operations in the longer run.
 const MANY: u64 = 11_000;
 
+/// The range map with the node size of the engine.
 type Ours = Freehold<{ freehold_range::FANOUT }>;
 
 fn main() {
@@ -45,6 +51,7 @@ fn main() {
     }
 }
 
+/// Repeats an operation in the child that Valgrind runs.
 fn run<S: Subject>(operation: &str, size: u64, times: u64) {
     let mut workload = Workload::<S>::new(size);
     let step = operations::<S>().into_iter().find(|(name, _)| *name == operation);

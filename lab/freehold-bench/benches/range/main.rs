@@ -1,12 +1,15 @@
 //! Times of the range map and of a `BTreeMap`, without a lock and behind a reader/writer lock, in one run.
 //!
-//! Every figure includes the cost of picking a random place (`nothing`).
+//! `cargo bench --bench range`. The subjects and operations are in `common.rs`; this file only passes them to
+//! criterion. Every figure includes the cost of picking a random place, which the row `nothing` shows. One
+//! thread makes all calls, so the lock is never contended. Compare only figures of one run.
 
 mod common;
 
 use common::{Freehold, Locked, SIZES, Std, Subject, Workload, operations};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
+/// Measures one operation with each number of entries.
 fn one<S: Subject>(criterion: &mut Criterion, name: &str, step: common::Step<S>) {
     let mut group = criterion.benchmark_group(name);
     for size in SIZES {
@@ -22,12 +25,14 @@ fn one<S: Subject>(criterion: &mut Criterion, name: &str, step: common::Step<S>)
     group.finish();
 }
 
+/// Measures all operations of a subject.
 fn all<S: Subject>(criterion: &mut Criterion) {
     for (name, step) in operations::<S>() {
         one::<S>(criterion, name, step);
     }
 }
 
+/// Measures all subjects.
 fn range(criterion: &mut Criterion) {
     one::<Freehold<{ freehold_range::FANOUT }>>(criterion, "nothing", Workload::nothing);
     all::<Freehold<{ freehold_range::FANOUT }>>(criterion);

@@ -1,8 +1,9 @@
-//! The side of the engine.
+//! The side of the engine in the bench of userfaultfd.
 //!
-//! Implements [`Side`] with a process of the engine on backed memory, and a userfaultfd that registers three
-//! areas: one that threads fill, one from which they move pages, and one for faults. `host.rs` is the same
-//! for the kernel; `main.rs` runs both in alternating rounds.
+//! Implements [`Side`] with a process of the engine on backed memory. A thread has an area that it fills and
+//! one from which it moves pages; a further area is for faults. Only the areas to fill and the one for faults
+//! are registered. `host.rs` is the same for the kernel; `main.rs` runs both in alternating rounds. Sizes and
+//! calls must be those of `host.rs`, because the table compares the two.
 
 use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
 use freehold::engine::{Config, Engine as Kernel};
@@ -18,11 +19,14 @@ use std::time::{Duration, Instant};
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
-/// The places of the areas; each is in its own table.
+/// Start of the areas that threads fill. Each of the three kinds of areas has its own tables.
 const TARGET: u64 = 0x10_0000_0000;
+/// Start of the areas from which pages are moved.
 const SOURCE: u64 = 0x20_0000_0000;
+/// Start of the area for faults.
 const FAULTED: u64 = 0x30_0000_0000;
 
+/// The contents that COPY writes.
 static CONTENTS: [u8; (PAGES * PAGE) as usize] = [7; (PAGES * PAGE) as usize];
 
 /// The process and its userfaultfd.

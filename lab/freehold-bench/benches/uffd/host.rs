@@ -1,8 +1,9 @@
-//! The side of the host kernel.
+//! The side of the host kernel in the bench of userfaultfd.
 //!
 //! Implements [`Side`] with system calls: a userfaultfd of this process and areas of its memory. `engine.rs`
 //! is the same for the engine; `main.rs` runs both in alternating rounds. Needs the right to create a
-//! userfaultfd: [`Host::new`] fails without it, and the bench then measures only the engine.
+//! userfaultfd: [`Host::new`] fails without it, and the bench then measures only the engine. Huge pages are
+//! off for all areas, so that each fault is for one page.
 #![expect(unsafe_code, reason = "system calls")]
 
 use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
@@ -18,6 +19,7 @@ const UFFDIO_MOVE: libc::Ioctl = 0xc028_aa05_u32 as libc::Ioctl;
 /// The version of the userfaultfd API.
 const API: u64 = 0xaa;
 
+/// The contents that COPY writes.
 static CONTENTS: [u8; (PAGES * PAGE) as usize] = [7; (PAGES * PAGE) as usize];
 
 /// Areas of private anonymous memory: two that threads fill, two that threads move pages from, and one for
@@ -43,7 +45,7 @@ fn map(bytes: u64) -> Result<u64, Error> {
     if at == libc::MAP_FAILED { Err(Error::last_os_error()) } else { Ok(at.expose_provenance() as u64) }
 }
 
-/// Makes a madvise.
+/// Calls madvise for a range.
 fn advise(at: u64, bytes: u64, advice: i32) {
     // SAFETY: the memory was mapped by this program, and no reference to it exists.
     let done =

@@ -1,10 +1,11 @@
 //! userfaultfd: the cost of a pager's calls, per page, compared with the same calls of the host kernel in the
 //! same run.
 //!
-//! `cargo bench --bench uffd`. The engine runs on a machine whose memory has contents, so COPY really copies.
-//! The TLBs are those of the machine. No call of the engine enters a kernel, so the host's figures include
-//! system calls and the engine's do not. Each figure is the median of several rounds; rounds of both sides
-//! alternate.
+//! `cargo bench --bench uffd`. Both sides implement [`Side`]: `engine.rs` with the engine, `host.rs` with
+//! system calls. The engine runs on a machine whose memory has contents, so COPY really copies. No call of
+//! the engine enters a kernel, so the host's figures include system calls and the engine's do not. Each
+//! figure is the median of several rounds; rounds of both sides alternate. A new call is a variant of
+//! [`Call`] that both sides must perform. `docs/performance.md` has the recorded table.
 
 mod engine;
 mod host;
@@ -18,8 +19,9 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 512;
 /// Number of rounds for each figure.
 const ROUNDS: usize = 15;
-/// Number of threads that fault, and of pages of each thread.
+/// Number of threads that fault.
 const FAULTING: u64 = 16;
+/// Number of pages on which each of these threads faults.
 const FAULTS: u64 = 128;
 
 /// The measured call.
@@ -33,8 +35,9 @@ enum Call {
 /// A pager and its memory. Each thread has an empty registered area of [`PAGES`], and a full area to move
 /// pages from.
 trait Side: Sync {
+    /// The name in reports.
     const NAME: &'static str;
-    /// Makes a call for `pages` pages of a thread's area.
+    /// Makes a call for `pages` pages of a thread's area, from page `first` on.
     fn call(&self, call: Call, thread: u64, first: u64, pages: u64);
     /// Empties the thread's registered area, and fills the other one for a move.
     fn reset(&self, call: Call, thread: u64);
@@ -86,11 +89,13 @@ fn main() {
     }
 }
 
+/// Returns the median.
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
 }
 
+/// Prints a row. `theirs` is empty if the host has no userfaultfd.
 fn report(call: &str, pages: u64, threads: u64, beside: bool, ours: Vec<f64>, theirs: Vec<f64>) {
     let ours = median(ours);
     let (host, ratio) = match theirs.is_empty() {
@@ -103,8 +108,8 @@ fn report(call: &str, pages: u64, threads: u64, beside: bool, ours: Vec<f64>, th
     println!("{call:<9} {pages:>8} {threads:>7} {beside:>7} {ours:>10.0} {host:>10} {ratio:>7}");
 }
 
-/// Returns the nanoseconds per page and thread when `threads` threads fill their areas, with `pages` pages
-/// per call.
+/// Lets `threads` threads fill their areas, with `pages` pages per call. Returns the mean time of a page for
+/// one thread, in nanoseconds. If `beside`, another thread maps and unmaps a page during the calls.
 fn round<S: Side>(side: &S, call: Call, pages: u64, threads: u64, beside: bool) -> f64 {
     (0..threads).for_each(|thread| side.reset(call, thread));
     let (stop, started) = (AtomicBool::new(false), AtomicBool::new(!beside));

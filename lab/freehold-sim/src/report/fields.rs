@@ -1,9 +1,10 @@
 //! Transfers by field, summed over all records of a type.
 //!
 //! `report.rs` passes each line that was transferred to [`Fields::count`]. The name of a field comes from
-//! `names.rs` if the program announced its records, otherwise the field is named after the place in the
-//! program that accessed it most often. The result is the list `Report::fields` and its table. Times are
-//! picoseconds inside the map, and nanoseconds in a [`HotField`].
+//! `names.rs` if the program announced its records. Otherwise the field is named after the place in the
+//! program at which most of its transfers happened. The result is the list `Report::fields` and its table,
+//! which `freehold reproduce` prints. Times are picoseconds inside the map, and nanoseconds in a
+//! [`HotField`]. `tests/names.rs` checks the sums.
 
 use crate::line::{LineCount, Move, PART};
 use crate::machine::Distance;
@@ -13,13 +14,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::panic::Location;
 
+/// A place in the program: the call of an atomic.
 type Place = &'static Location<'static>;
 
 /// A field of all records of one type, or a word that was not announced, and the transfers that accesses to
 /// this field caused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotField {
-    /// The announced name (`Vma.count`), or the place in the program that accessed the word most often.
+    /// The announced name (`Vma.count`), or the place in the program that caused most transfers of the word.
     pub name: String,
     /// True if the name was announced.
     pub announced: bool,
@@ -128,7 +130,7 @@ fn join(all: &mut BTreeMap<String, HotField>, field: HotField) {
     }
 }
 
-/// Returns the place in the program that accessed a word most often.
+/// Returns the place in the program that caused most of these transfers.
 fn most_frequent(moves: &[&Move]) -> String {
     let mut places: BTreeMap<(&str, u32), u64> = BTreeMap::new();
     moves.iter().for_each(|moved| {
