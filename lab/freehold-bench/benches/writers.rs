@@ -32,10 +32,11 @@ const AREAS: u64 = 500;
 const PLACE: u64 = 1 << 38;
 /// Offset of a thread's own area in its place, above the other areas there.
 const OWN: u64 = 1 << 30;
-/// Base of the addresses that mappings without an address hint get: each processor has a stretch of
-/// addresses. A stretch ends with an area that the processor mapped before.
+/// End of the arena of processor 0, approximately: each processor has an arena of addresses
+/// (`space/cpu_arena.rs` of `freehold`), in which mappings without an address hint are placed. The benches
+/// put an area near the end of each arena.
 const STRETCHES: u64 = (DEFAULT_MAP_WINDOW - (128 << 20)) & !(STRETCH - 1);
-/// Bytes of a stretch.
+/// Bytes of an arena.
 const STRETCH: u64 = 64 << 30;
 /// Duration of one measurement.
 const TURN: Duration = Duration::from_millis(150);
@@ -114,7 +115,7 @@ impl Side {
                 }
                 fixed(&space, place + OWN, RW);
             }
-            // Each thread has a number, including this one.
+            // An area at the end of the arena of each thread, including this one.
             for number in 0..4 {
                 fixed(&space, STRETCHES - number * STRETCH - 8 * PAGE, Prot::READ);
             }

@@ -252,7 +252,7 @@ impl Bitmap {
         }
     }
 
-    /// Records in the summaries that word `index` of level 0 is not all ones any more.
+    /// Records in the summaries that word `index` of level 0 now has a zero bit.
     fn mark_room(&mut self, mut index: usize) {
         for level in &mut self.levels[1..] {
             let word = &mut level[index / BITS];

@@ -22,8 +22,8 @@ pub(crate) const NOWHERE: Banned = &[];
 /// Contexts in which a call that takes time or wakes a task is forbidden: sections in which a task keeps its
 /// processor.
 pub(crate) const SHORT: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred];
-/// Contexts in which a call that may sleep is forbidden: waiting, allocating and freeing memory, waiting for
-/// readers. A walk begins only in a context in which all of these are permitted.
+/// Contexts in which a call that may sleep is forbidden. Such calls wait, allocate or free memory. A walk
+/// begins only in a context in which all of these are permitted.
 pub(crate) const SLEEPS: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred, Read];
 /// Contexts in which read sections and flushes are forbidden. A flush may be called under a page table's lock
 /// and under no other lock of the engine. A flush waits for other processors, and these answer flushes while

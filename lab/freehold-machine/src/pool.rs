@@ -42,8 +42,8 @@ pub(crate) struct Pool {
     clock: AtomicU64,
 }
 
-/// Keeps a value on cache lines of its own. Each batch moves these lines to another thread, and every walk
-/// and every access to a record reads the neighbouring fields.
+/// Keeps a value on cache lines of its own. Each batch of frames moves these lines to another thread. The
+/// fields next to the value are on other lines, because every walk and every access to a record reads them.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);

@@ -147,8 +147,8 @@ fn living<A: Subject>(a: &mut A) -> Vec<Proc> {
 /// Returns true if two results of a call count as equal.
 fn same(call: &Call, left: &Outcome, right: &Outcome) -> bool {
     match (call, left, right) {
-        // A page that is resident on the left may be absent on the right, because the page cache decides
-        // about pages of files. A page that is absent on the left must be absent on the right.
+        // A page that is resident on the left may be absent on the right, because the kernel decides which
+        // pages of files stay in its cache. A page that is absent on the left must be absent on the right.
         (Call::Mincore { .. }, Outcome::Bytes(l), Outcome::Bytes(r)) => {
             l.len() == r.len() && l.iter().zip(r).all(|(l, r)| l == r || *l == 1)
         }

@@ -10,8 +10,8 @@
 //! to one page keep their order, and so do an access and a call that changes memory. A call with two steps on
 //! Linux, such as a fault that first grows a stack, may have another call between its steps.
 //!
-//! If the kernel chooses an address, the model takes the chosen address as given. The addresses there must
-//! have been free.
+//! If the kernel chooses the address of a mapping, the model uses that address. The range there must be free
+//! in the model.
 
 use crate::draw::Draw;
 use crate::model::Model;
@@ -88,8 +88,8 @@ impl Scene {
     }
 }
 
-/// Returns the call that a thread makes for a call of the plan. `mine` is the result of the thread's last
-/// mmap. Returns `None` if the call needs this address and there is none.
+/// Returns a call of the plan with the addresses that the thread really has. `mine` is the result of the
+/// thread's last mmap. Returns `None` if the call needs this address and there is none.
 pub fn concrete(op: &Op, mine: Option<u64>) -> Option<Op> {
     let mut op = op.clone();
     if let Call::Munmap { addr, .. }
@@ -240,7 +240,7 @@ fn follows(model: &mut Model, step: &Step) -> bool {
             if model.maps(op.proc).iter().any(|line| line.start < to.end && to.start < line.end) {
                 return false;
             }
-            // The model makes a move to a fixed target, which needs more room below the limit of mappings.
+            // In the model the target is fixed. Such a move needs more room below the limit of mappings.
             room = ROOM;
             (*flags, *new_addr) = (*flags | REMAP_FIXED, *at);
         }

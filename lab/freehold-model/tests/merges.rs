@@ -44,9 +44,9 @@ const DONTDUMP: u64 = 16;
 enum Family {
     /// Never written.
     None,
-    /// Written while the VMAs of the family were one VMA, so they share the family.
+    /// Written when these VMAs were still one VMA, which gave them one family.
     Same,
-    /// Written while the VMA had no equal neighbour, so the family is its own.
+    /// Written when the VMA had no equal neighbour, which gave it a family of its own.
     Own,
     /// Written after the fork, in both processes.
     Late,

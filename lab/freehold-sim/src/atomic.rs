@@ -6,8 +6,8 @@
 //! operation first calls `access` of `run.rs`, which charges the time and lets tasks with an earlier clock
 //! run, and then makes the real access. No other task runs between the two, so an operation stays atomic.
 //!
-//! A new operation needs the `#[track_caller]` and the call of `access` that the others have: the place of
-//! the call is what a report names.
+//! A new operation must call `access` like the others. It also needs `#[track_caller]`, because a report
+//! names the place of the caller.
 
 pub use core::sync::atomic::Ordering;
 

@@ -1,12 +1,11 @@
 //! Many processors in virtual time: runs a program with shared memory on more processors than the host has.
 //!
 //! The program's tasks run one at a time on one thread, each on its own stack. Each virtual processor has a
-//! clock in nanoseconds. The next task to run is the one on the processor with the lowest clock, so accesses
-//! to shared words happen in the order of virtual time. Runs with the same seed give exactly the same
-//! results. The time of an access depends on the cache line ([`Machine`] has the costs): the processor that
-//! wrote the line last, the processors that have copies, their distance, and the processors that already wait
-//! for the line. A line that several processors need passes from one to the next. The queue for the line is
-//! the contention.
+//! clock. The next task to run is the one on the processor with the lowest clock, so accesses to shared words
+//! happen in the order of virtual time. Runs with the same seed give exactly the same results. The time of an
+//! access depends on the cache line ([`Machine`] has the costs): the processor that wrote the line last, the
+//! processors that have copies, their distance, and the processors that already wait for the line. A line
+//! that several processors need passes from one to the next. The queue for the line is the contention.
 //!
 //! | part | module | contents |
 //! | --- | --- | --- |

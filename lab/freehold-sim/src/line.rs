@@ -153,8 +153,8 @@ pub struct LineCount {
 pub struct Move {
     /// The part of the line that was accessed.
     pub part: u8,
-    /// Distance of the processors that had the line: the nearest that had a copy for a read, the farthest of
-    /// those that lost the line for a write.
+    /// Distance from the processor that made the access: for a read, that of the nearest processor with a
+    /// copy; for a write, that of the farthest processor that lost the line.
     pub distance: Distance,
     /// The access that the line was transferred for.
     pub place: &'static Location<'static>,
@@ -239,7 +239,8 @@ impl Line {
     }
 
     /// Ends the transit of the line to processor `cpu`, which keeps the line for `hold` picoseconds if it
-    /// changes the line. Adds a grant for every processor of the queue that gets the line now or next.
+    /// changes the line. Then serves the queue until the line is in transit again, and adds a grant for each
+    /// processor that was served.
     pub fn arrive(
         &mut self,
         machine: &Machine,

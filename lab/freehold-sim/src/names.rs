@@ -59,12 +59,12 @@ pub fn clear() {
 fn forget(names: &mut BTreeMap<usize, Records>, start: usize, end: usize) {
     while let Some((&at, &known)) = names.range(..end).next_back().filter(|(_, known)| known.end > start) {
         names.remove(&at);
-        // The part before `start` is kept as far as its records are whole.
+        // The whole records before `start` are kept.
         let whole = start.saturating_sub(at) / known.size * known.size;
         if whole > 0 {
             names.insert(at, Records { end: at + whole, ..known });
         }
-        // The part behind `end` is kept from its first whole record on.
+        // The whole records behind `end` are kept.
         let skipped = end.saturating_sub(at).next_multiple_of(known.size);
         if at + skipped < known.end {
             names.insert(at + skipped, known);

@@ -5,7 +5,8 @@
 //! work. Functions that only read the state ([`now_ns`], [`cpu`]) or mark it ([`keep`]) are no step and take
 //! no time. Outside a run, all of them do nothing, and the questions have the answer `None`.
 //!
-//! A new operation charges a cost of `machine.rs`, so that every machine's file states the figure.
+//! The cost of a new operation must be a figure in `machine.rs`, so that the file of each machine states its
+//! value.
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::run::{give_way, look, step};
@@ -96,8 +97,8 @@ pub fn work(ns: u64) {
     step(|world| world.spend(ns * 1000));
 }
 
-/// Spends the time of entering the kernel for a page fault and returning, and of the kernel's work outside
-/// the address space.
+/// Spends the time of entering the kernel for a page fault and returning, and of the kernel's work that does
+/// not concern the address space.
 pub fn trap() {
     step(World::trap);
 }

@@ -436,8 +436,8 @@ impl World {
         self.cpus[self.cpu].clock += self.machine.line.fence.ps();
     }
 
-    /// Spends the time of the trap for a page fault, and of the kernel's work for it outside the address
-    /// space.
+    /// Spends the time of the trap for a page fault, and of the kernel's work that does not concern the
+    /// address space.
     pub fn trap(&mut self) {
         self.spend(self.machine.cost.trap.ps() + self.machine.cost.fault.ps());
     }

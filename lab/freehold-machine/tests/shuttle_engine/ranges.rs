@@ -83,7 +83,7 @@ const CHANGES: [Change; 13] = {
     ]
 };
 
-/// First pages of the two ranges that a pair of changes gets. Each range has three pages. The ranges are
+/// First pages of the two ranges that are changed concurrently. Each range has three pages. The ranges are
 /// adjacent, overlapping or separate.
 const PLACES: [[u64; 2]; 3] = [[1, 4], [1, 3], [1, 7]];
 

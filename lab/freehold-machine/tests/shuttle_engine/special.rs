@@ -162,7 +162,7 @@ impl VmOps<Machine> for Mapped {
     }
 }
 
-/// Maps all pages of the board at page 0.
+/// Maps all pages of the board, beginning at page 0 of the space.
 fn map(process: &Process, file: &Opened) -> Result<u64, MmapError> {
     process.mmap(page(0), PAGES * PAGE, RW, SHARED, Some(file), 0)
 }
@@ -253,7 +253,7 @@ fn revocation_concurrent_with_one_fault() {
     });
 }
 
-/// C-31: the fault hook fails for one thread. The other thread gets the page, and a later access too.
+/// C-31: the fault hook fails for one thread. The other thread gets the page, and so does a later access.
 #[test]
 fn c31_failed_hook_does_not_affect_a_concurrent_fault() {
     explore("a failed fault hook concurrent with another fault", 40, |locking| {

@@ -32,7 +32,8 @@ static SIGNO: AtomicI64 = AtomicI64::new(0);
 static CODE: AtomicI64 = AtomicI64::new(0);
 static ADDR: AtomicU64 = AtomicU64::new(0);
 
-/// Signal handler: records the signal and resumes the access at the label that it has set.
+/// Signal handler: records the signal, and resumes the child at the label that the faulting access stored in
+/// [`RESUME`].
 extern "C" fn on_fault(signo: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let resume = RESUME.swap(0, Ordering::Relaxed);
     if resume == 0 {

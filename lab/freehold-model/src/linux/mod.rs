@@ -188,8 +188,8 @@ impl Linux {
     /// Kills the processes of the last run, and starts the first process of a new run.
     fn start(&mut self) -> Result<(), String> {
         for pid in self.procs.drain(..).flatten() {
-            // SAFETY: the process belongs to this subject. Only its parent, which ignores SIGCHLD, may have
-            // waited for it.
+            // SAFETY: the number is that of a process of this subject, which shares only the channels with
+            // this program. If the process has ended, the call fails.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         let pid = self.fork_into(TEMPLATE, 0)?;

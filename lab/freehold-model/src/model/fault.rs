@@ -62,8 +62,7 @@ impl Model {
             Some(Page::Zero) => &zeros,
             _ => {
                 let v = &pr.vmas[pr.at(addr).expect("touched")];
-                let inode =
-                    self.inode_of(v.back).expect("only a file's pages are not in the process's own map");
+                let inode = self.inode_of(v.back).expect("a page that the process does not have is a file's");
                 self.inodes[inode].page(v.pgoff_at(addr)).unwrap_or(&zeros)
             }
         };
@@ -155,8 +154,8 @@ impl Model {
         Ok(())
     }
 
-    /// Gives a VMA an anon_vma before its first private page. It is the anon_vma of a neighbour if the two
-    /// VMAs could be one, apart from their protection. Otherwise it is a new one.
+    /// Gives a VMA an anon_vma before its first private page. Takes the anon_vma of a neighbour if only the
+    /// protections keep the two VMAs from merging, and a new one otherwise.
     pub(super) fn prepare_anon(&mut self, p: usize, i: usize) {
         let fresh = self.next_anon;
         let pr = self.proc(p);

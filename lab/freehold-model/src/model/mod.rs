@@ -88,8 +88,8 @@ struct Vma {
     back: Backing,
     /// The anon_vma, if the VMA has one.
     anon: Option<u32>,
-    /// True if the VMA has an anon_vma since a fork. On Linux, its chain then also contains the anon_vma of
-    /// the parent, which prevents some merges.
+    /// True if the VMA got its anon_vma in a fork. On Linux, its chain then also contains the anon_vma of the
+    /// parent, which prevents some merges.
     forked: bool,
 }
 
@@ -104,7 +104,7 @@ impl Vma {
     fn pgoff_at(&self, addr: u64) -> u64 {
         self.pgoff.wrapping_add(addr.wrapping_sub(self.start) / PAGE)
     }
-    /// Returns the highest address at which a mapping below may end. Below a stack, this leaves the stack gap
+    /// Returns the highest address at which a mapping below this VMA may end. The gap below a stack stays
     /// free.
     fn start_gap(&self, gap: u64) -> u64 {
         if self.has(vmflag::GROWSDOWN) { self.start.saturating_sub(gap * PAGE) } else { self.start }

@@ -297,8 +297,7 @@ impl Model {
 }
 
 impl Page {
-    /// Sets the modes of the registration. Without write protection among them, removes the protection of the
-    /// page.
+    /// Sets the modes of the registration. If write protection is not among them, removes that of the page.
     fn set_mode(&mut self, mode: u64) {
         self.mode = mode;
         if mode & WP == 0 {

@@ -1,4 +1,5 @@
-//! Wild calls of files, segments, pools, and of pages by their frames; also the settings of the engine.
+//! Wild calls on files, segments and pools, and on pages that are named by frame number; also changes of the
+//! engine's settings.
 //!
 //! `changed` and `made` use files, `by_frame` frame numbers of which some belong to no frame, `pooled` pools
 //! and `segment` segments. Settings are read back and must have the value that was set. A limit of the whole
