@@ -84,7 +84,7 @@ impl<F: Format> Machine<F> {
     }
 
     /// Number of flushes that were requested since the machine was built. Takes no lock of a CPU, so it can
-    /// be called inside a [walk](Platform::walk_tables), whose end flushes wait for.
+    /// be called inside a [walk](Platform::walk_tables), which holds the lock of its CPU.
     pub fn flushes(&self) -> u64 {
         let [ranges, all, _] = self.inner.flush_counts();
         ranges + all

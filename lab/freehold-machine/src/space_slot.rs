@@ -1,6 +1,6 @@
-//! The set of CPUs that may hold translations of an address space: the mask of which `mmu.rs` explains the
-//! protocol. `inner.rs` has an array of slots, one per possible address space, and the [`Mmu`](crate::Mmu) of
-//! a space uses the slot with its index.
+//! The set of CPUs that may hold translations of an address space, as a mask. `mmu.rs` explains its protocol.
+//! `inner.rs` has an array of slots, one per possible address space, and the [`Mmu`](crate::Mmu) of a space
+//! uses the slot with its index.
 
 use crate::config::MachineConfig;
 use std::sync::atomic::AtomicU64;

@@ -3,8 +3,8 @@
 //! [`run`](crate::run()) returns a [`Report`]. Its counts and virtual times are the same in every run with
 //! one seed, if the addresses are the same (`apart.rs`). A *transfer* is an access for which a cache line
 //! came from another processor, or for which copies were invalidated. [`Report::hottest`] returns a table of
-//! the fields that cost most; `report/fields.rs` sums the transfers by field. All lists are sorted by cost
-//! and then by address or name, so that equal costs give equal reports.
+//! the fields that cost most; `report/fields.rs` sums the transfers by field. All lists have a fixed order,
+//! so that equal runs give equal reports.
 
 mod fields;
 
@@ -33,7 +33,7 @@ pub struct Report {
     pub sleeps: u64,
     /// Interrupts that processors received.
     pub interrupts: u64,
-    /// Number of switches to another processor.
+    /// Number of times that the run resumed a task.
     pub turns: u64,
     /// The addresses of all lines that were accessed, in order.
     pub touched: Vec<usize>,

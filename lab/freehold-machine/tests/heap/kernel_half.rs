@@ -1,10 +1,10 @@
 //! Root tables whose upper half belongs to the kernel (`src/kernel.rs`), as on x86-64.
 //!
-//! The entries are present in every address space, grow while the spaces run, and are never touched by the
-//! engine. A root is empty when it is freed. The machine checks each root when its space ends, and each table
-//! when it is freed; `assert_kernel` also walks the kernel's half as the hardware does. The tests run with
-//! four and five levels of tables, and with the creation of a space failing at each allocation. One test
-//! checks the sizes that the documentation of `freehold::platform` states.
+//! The entries are present in every address space, also those that are added while the spaces run, and the
+//! engine never touches them. A root is empty when it is freed. The machine checks each root when its space
+//! ends, and each table when it is freed; `assert_kernel` also walks the kernel's half as the hardware does.
+//! The tests run with four and five levels of tables, and with the creation of a space failing at each
+//! allocation. One test checks the sizes that the documentation of `freehold::platform` states.
 
 use freehold::{
     PAGE_SIZE,
