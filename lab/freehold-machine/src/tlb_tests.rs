@@ -1,5 +1,6 @@
 //! Tests the TLB of one simulated CPU (`tlb.rs`) without tables or a machine: tags, flushes by range, cached
-//! page tables, and eviction. `tests/tlb.rs` tests TLBs together with CPUs and tables.
+//! page tables, and eviction. A flush that drops too many entries would hide errors of the engine, so the
+//! tests check both what is dropped and what stays. `tests/tlb.rs` tests TLBs together with CPUs and tables.
 
 use super::*;
 use freehold_pagetable::{PteFlags, X86_5};
