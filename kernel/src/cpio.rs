@@ -1,4 +1,9 @@
-//! The archive of the initial file system: `cpio -H newc`.
+//! Reads the archive of the initial file system: `cpio -H newc`, not compressed.
+//!
+//! `files/tree.rs` makes the root file system from the entries, and `start.rs` reads the first program's
+//! arguments and environment from them. The command `cargo xtask boot` writes the archive
+//! (`kernel/xtask/src/boot/archive.rs`). The first invalid header ends the list, so a damaged archive gives
+//! fewer files, and never a panic. Owners, times and inode numbers are ignored.
 
 /// Bytes of a header.
 const HEADER: usize = 110;

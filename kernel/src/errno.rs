@@ -1,4 +1,5 @@
-//! Error numbers that the engine does not use, in addition to `freehold::error::Errno`.
+//! The error numbers that system calls return and the engine does not use, in addition to
+//! `freehold::error::Errno`. The values are Linux's. A call that needs a further number adds it here.
 
 use freehold::error::Errno;
 

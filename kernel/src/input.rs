@@ -17,7 +17,7 @@ const ECHO: u32 = 8;
 const END: u8 = 0x04;
 /// A byte of a stream that escapes the next byte: the next byte has no special meaning.
 const AS_IT_IS: u8 = 0x10;
-/// Bytes that erase a character (two keys do that), and the line.
+/// Bytes that erase a character (DEL and backspace), and the byte that erases the line.
 const ERASE: [u8; 2] = [0x7f, 0x08];
 const KILL: u8 = 0x15;
 
@@ -33,7 +33,7 @@ pub enum Source {
     Terminal,
 }
 
-/// Input that arrived and was not read yet.
+/// Input that has arrived and that no program has read yet.
 pub struct Input {
     source: Source,
     termios: [u8; TERMIOS],
@@ -41,7 +41,9 @@ pub struct Input {
     ready: VecDeque<u8>,
     /// The line that is being typed.
     line: Vec<u8>,
+    /// The input has ended, and a read has not reported the end yet. A stream stays ended.
     ended: bool,
+    /// The last byte of the stream was an escape.
     escaped: bool,
 }
 
@@ -65,7 +67,7 @@ impl Input {
         Self { source, termios, ready: VecDeque::new(), line: Vec::new(), ended: false, escaped: false }
     }
 
-    /// Sets the source as which later bytes are interpreted.
+    /// Sets the source, which decides how later bytes are interpreted.
     pub fn set_source(&mut self, source: Source) {
         self.source = source;
     }
@@ -84,7 +86,7 @@ impl Input {
         u32::from_le_bytes([0, 1, 2, 3].map(|byte| self.termios[4 * word + byte]))
     }
 
-    /// Takes a byte of input. Passes to `echo` what is printed for it.
+    /// Takes a byte of input. Calls `echo` with the text that the terminal shows for this byte.
     pub fn take(&mut self, byte: u8, echo: &mut dyn FnMut(&[u8])) {
         match self.source {
             Source::Stream => self.take_sent(byte),

@@ -1,5 +1,6 @@
-//! The parts of the kernel that need no machine: the formats that it reads. The kernel itself is the binary
-//! of this package; see its README.
+//! The parts of the kernel that need no machine: the formats of its command line (`words.rs`), its archive
+//! (`cpio.rs`) and its console input (`input.rs`). They contain no unsafe code and touch no device, so their
+//! unit tests run on any host. The kernel itself is the binary of this package (`main.rs`).
 #![no_std]
 #![deny(unsafe_code)]
 

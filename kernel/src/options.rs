@@ -1,5 +1,8 @@
-//! The kernel's options, from its command line. All statics are written at boot, before the other CPUs start;
-//! only `WATCHES` may be set later.
+//! The kernel's options, from its command line. `README.md` has the table of options.
+//!
+//! Each option has a static, a function that returns its value, and an arm in [`init`]. A new option needs
+//! these three and a line in the table. `start.rs` calls [`init`] before the other CPUs start, so all statics
+//! are read without a lock. Only `WATCHES` is written later, when a tracer asks for stops at system calls.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -24,8 +27,8 @@ pub fn records() -> bool {
     RECORDS.load(Relaxed)
 }
 
-/// True if every system call must be observed: because of an option, or because a tracer wants its tracee to
-/// stop at system calls.
+/// True if every trap and system call takes the slower path that observes it. The reason is an option
+/// (`trace`, `record`, `irqoff`, `crash=stack`), or a tracer that wants its tracee to stop at system calls.
 static WATCHES: AtomicBool = AtomicBool::new(false);
 
 #[inline(always)]

@@ -1,9 +1,15 @@
 //! Option `record`: writes a recording of what programs do to their memory, in the project's format
 //! (`docs/reference/trace-format.md`), to a port of its own (`PROTOCOL.md`).
 //!
-//! The thread that does an operation writes the line when the operation is complete. A call or a fault has
-//! the time that it took; a new task is written before it runs; an exec has the list of what is mapped. A
-//! task's number is its thread's.
+//! The thread that performs an operation writes the line when the operation is complete. A line for a call or
+//! a fault contains its duration. The line of a new task is written before the task runs, and an exec is
+//! followed by a list of the mapped memory. The number of a task in the recording is the number of its
+//! thread.
+//!
+//! System calls come from `calls/mod.rs`, page faults through the table of handlers in `start.rs`, and the
+//! other events through `process/observer.rs`. A system call that a replay needs has an entry in [`CALLS`].
+//! The lock [`FILES`] is taken before [`PEN`]. The tests with `replayed` in `kernel/tests/tests.toml` fail if
+//! a recording lacks an event or has a wrong one.
 
 use crate::arch::{clock, cpu, frame::Frame, layout::Tables, lock::SpinLock};
 use crate::files::tree;
@@ -29,15 +35,18 @@ use freehold::{PAGE_SHIFT, PAGE_SIZE};
 use linux_raw_sys::general::*;
 use x86_64::instructions::port::Port;
 
+/// The recording port: a debug console of QEMU.
 const PORT: u16 = 0xea;
 
-/// A file and its number. The reference keeps the file, so that no other file gets its address.
+/// The number of a file in the recording, and a reference to the file. The reference keeps the file alive, so
+/// that no other file gets its address.
 type Known = (u32, Counted<File<Machine>>);
 
 /// Files that were mapped, by the address of their page cache.
 static FILES: SpinLock<BTreeMap<usize, Known>> = SpinLock::new(BTreeMap::new());
 /// Held while a line is written, so that times ascend.
 static PEN: SpinLock<()> = SpinLock::new(());
+/// Number of snapshots so far, which is the number of the next one.
 static SNAPSHOTS: AtomicU32 = AtomicU32::new(0);
 
 /// Writes the text that `f` returns for the current time.
@@ -135,7 +144,8 @@ fn own_number() -> u64 {
     current().process().pid.into()
 }
 
-/// Returns the number of the file behind a descriptor. Introduces a file that is new.
+/// Returns the number of the file behind a descriptor. The first time, also writes a line that introduces the
+/// file.
 fn file_of(descriptor: u64) -> Option<u32> {
     let open = current().process().files.get(descriptor & 0xffff_ffff).ok()?;
     Some(number_of(&open.mapped().ok()?))
@@ -155,7 +165,8 @@ fn number_of(file: &Counted<File<Machine>>) -> u32 {
     number
 }
 
-/// Serves a page fault and records it. The kernel's own stores for an exec are not recorded.
+/// Serves a page fault and records it. Stores of the kernel to a new program's stack, in an exec, do not come
+/// here and are not recorded.
 ///
 /// # Errors
 ///
@@ -182,8 +193,8 @@ pub fn signal(number: u32, code: i32) {
     }
 }
 
-/// Writes a task that is about to run for the first time. If the task has an address space of its own,
-/// copying it began at `began`.
+/// Writes the line of a task that is about to run for the first time. `began` is the time at which the fork
+/// began to copy the address space; it has no meaning for a task that shares its creator's space.
 pub fn task(tid: u32, process: u32, flags: u64, began: u64) {
     if options::records() {
         let (cpu, own) = (cpu::number(), current().tid());
@@ -192,7 +203,8 @@ pub fn task(tid: u32, process: u32, flags: u64, began: u64) {
     }
 }
 
-/// Writes the new image of the calling thread's process. Replacing the old one began at `began`.
+/// Writes the new memory of the calling thread's process, after an execve that began at `began` to replace
+/// the old memory.
 pub fn exec(began: u64) {
     if options::records() {
         let thread = current();
@@ -200,8 +212,8 @@ pub fn exec(began: u64) {
     }
 }
 
-/// Writes the image of a thread: one that does not run yet, or the calling one, whose execve began at
-/// `began`.
+/// Writes the memory of a process after an exec: a snapshot and the limits. `thread` is the calling thread,
+/// or the first thread of the machine, which does not run yet. The exec began at `began`.
 pub fn of_exec(thread: &Thread, process: &Process, space: &Space, began: u64) {
     if !options::records() {
         return;
@@ -220,8 +232,8 @@ pub fn of_exec(thread: &Thread, process: &Process, space: &Space, began: u64) {
     });
 }
 
-/// Writes the end of the calling thread. If it is the last thread of its process, also writes what is still
-/// mapped.
+/// Writes the end of the calling thread. If the thread is the last one of its process, also writes a snapshot
+/// of what is still mapped.
 pub fn exit(last: bool) {
     if !options::records() {
         return;
@@ -243,7 +255,8 @@ pub fn exit(last: bool) {
     });
 }
 
-/// Drops the space that the calling thread has left. Writes its end, unless another process uses it.
+/// Drops the address space that the calling thread has left. Writes the end of the space, unless another
+/// process still uses it.
 pub fn leave(space: Option<Space>) {
     let left = space.as_ref().filter(|_| options::records()).map(Counted::downgrade);
     drop(space);
@@ -268,7 +281,8 @@ fn limits(limits: &Limits) -> String {
     format!(" {space:x} {data:x} {data_hard:x} {stack:x} {locked:x} c")
 }
 
-/// Returns what is mapped and present, one item a line, each line marked as part of a snapshot.
+/// Returns the lines of a snapshot: first the VMAs, then the runs of present pages. Each line begins with `s
+/// `, which marks it as part of a snapshot.
 fn snapshot(space: &Space) -> String {
     let mut text = String::new();
     let mut pages = String::new();
@@ -290,6 +304,7 @@ fn snapshot(space: &Space) -> String {
     text + &pages
 }
 
+/// Appends the line of a VMA.
 fn area(text: &mut String, smap: &Smap<Machine>) {
     let line = &smap.line;
     let letter = |flag, letter| if line.flags.contains(flag) { letter } else { '-' };
@@ -341,7 +356,7 @@ enum Kind {
     Succeeded,
     /// Written if the call fails. Success writes another line.
     Failed,
-    /// Written with the limits that it sets.
+    /// Written if the call sets a limit of its own process that affects mapping. The line has the new limits.
     Limit,
     /// Written if the fcntl copies a descriptor, seals a file, or reads its seals.
     Control,
@@ -356,6 +371,7 @@ macro_rules! recorded {
     };
 }
 
+/// The recorded system calls. All other calls are left out.
 const CALLS: &[Recorded] = recorded! {
     Always: __NR_mmap mmap 6, __NR_munmap munmap 2, __NR_mprotect mprotect 3, __NR_mremap mremap 5,
         __NR_madvise madvise 3, __NR_brk brk 1, __NR_mincore mincore 3, __NR_msync msync 3, __NR_mlock mlock 2,

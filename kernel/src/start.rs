@@ -1,4 +1,12 @@
-//! Boot, step by step.
+//! The boot after `boot.s`: [`kernel_main`] prepares the first CPU, starts the other CPUs and the engine,
+//! makes the root file system, and creates process 1.
+//!
+//! The order in `kernel_main` matters. Nothing allocates before `memory::init`, and nothing reads the clock
+//! before `apic::calibrate`, which also calibrates the clock. State that is written once and then read
+//! without a lock (options, the table of handlers, clock rates, gates) is written before `smp::start_all`.
+//! This file is the last layer, so it may use all others; [`HANDLERS`] is the only way by which `arch`
+//! reaches them. The tests `end-panic` and `end-page-fault` in `kernel/tests/tests.toml` check the report of
+//! a failure during the boot.
 
 use crate::arch::frame::Vectors;
 use crate::arch::handlers::{self, Handlers};
@@ -66,13 +74,14 @@ extern "C" fn kernel_main(info: u64) -> ! {
     scheduler::idle()
 }
 
+/// Starts the engine, commits its settings and fills the pool of huge pages.
 fn start_engine() {
     crate::platform::engine::start();
     crate::proc::settings::commit();
     crate::proc::settings::set_huge_pages(HugePageSize::Mib2, options::huge_pages());
 }
 
-/// Makes the folder /dev.
+/// Makes the folder /dev, when `tree::unpack` makes the root.
 fn dev() -> Arc<Node> {
     devices::folder((b"userfaultfd", Node::device(Arc::new(userfault::Maker))))
 }
@@ -111,8 +120,9 @@ fn strings(module: &'static [u8], line: &str) -> Strings {
     }
 }
 
-/// Makes the first process. A program in an archive is named by its path. A program that was booted without
-/// an archive gets all words as arguments.
+/// Makes process 1 and its thread, and queues the thread. If QEMU got a single program instead of an archive,
+/// the program is `/program` and all words are its arguments. Otherwise the first word is the path of the
+/// program in the archive, or `/init` if there is no word.
 fn run_first(mut strings: Strings) {
     let root = tree::root();
     let alone = root.child(b"program").ok();

@@ -1,4 +1,9 @@
 //! The start info of the boot protocol (PVH): command line, initial file system, memory map.
+//!
+//! `boot.s` passes the physical address to `kernel_main`. `memory/mod.rs` makes free frames from the memory
+//! map, and `boot/madt.rs` finds the CPUs through `rsdp`. All addresses in the structures are physical and
+//! are read through the direct map. The structures stay valid: they lie in memory below 1 MiB, which never
+//! becomes free frames.
 
 use crate::arch::layout::direct;
 use core::ffi::CStr;
@@ -7,6 +12,7 @@ const MAGIC: u32 = 0x336e_c578;
 /// Type of usable memory in the memory map.
 const RAM: u32 = 1;
 
+/// The structure `hvm_start_info` of the protocol, version 1. Its layout is fixed by the protocol.
 #[repr(C)]
 pub struct StartInfo {
     magic: u32,
@@ -15,12 +21,14 @@ pub struct StartInfo {
     modules: u32,
     module_list: u64,
     command_line: u64,
+    /// Address of the root pointer of the ACPI tables; 0 if there are none.
     pub rsdp: u64,
     memory_map: u64,
     memory_entries: u32,
     reserved: u32,
 }
 
+/// An entry of the memory map. Its layout is fixed by the protocol.
 #[repr(C)]
 struct MapEntry {
     at: u64,
@@ -51,11 +59,12 @@ impl StartInfo {
         info
     }
 
+    /// Returns the command line, or an empty string if there is none or it is not UTF-8.
     pub fn command_line(&self) -> &'static str {
         if self.command_line == 0 {
             return "";
         }
-        // SAFETY: by the protocol, the address of a string that ends with a zero byte.
+        // SAFETY: by the protocol, this is the address of a string that ends with a zero byte.
         let text = unsafe { CStr::from_ptr(direct(self.command_line)) };
         text.to_str().unwrap_or_default()
     }
@@ -65,14 +74,15 @@ impl StartInfo {
         if self.modules == 0 {
             return None;
         }
-        // SAFETY: by the protocol, the list of modules, which begins with the address and size of the first.
+        // SAFETY: by the protocol, this is the list of modules, which begins with the address and size of the
+        // first.
         let [start, bytes] = unsafe { *direct::<[u64; 2]>(self.module_list) };
         Some(Region { start, end: start + bytes })
     }
 
     /// Returns the usable memory.
     pub fn memory(&self) -> impl Iterator<Item = Region> + Clone {
-        // SAFETY: by the protocol, the memory map and its length.
+        // SAFETY: by the protocol, these are the address and the length of the memory map.
         let map = unsafe {
             core::slice::from_raw_parts(direct::<MapEntry>(self.memory_map), self.memory_entries as usize)
         };

@@ -1,5 +1,10 @@
 //! The local APIC: interrupts to other CPUs, and the timer. Its registers are memory-mapped, because QEMU's
 //! interpreter has no x2APIC.
+//!
+//! `boot/smp.rs` starts CPUs with it, `memory/tlb.rs` and `sched/scheduler.rs` interrupt other CPUs, and
+//! `sched/timers.rs` owns the timer. Each CPU uses only its own APIC, with interrupts off, so no lock is
+//! needed: no interrupt can come between the two stores of [`command`]. A new vector needs an arm in
+//! `trap.rs`.
 
 use crate::arch::cpu::{self, MAX_CPUS};
 use crate::arch::{clock, layout::direct};
@@ -9,13 +14,17 @@ use core::sync::atomic::{
 };
 use x86_64::instructions::port::Port;
 
-/// Asks a CPU to answer TLB flushes. This vector and the next three are all that the kernel uses.
+/// Vector that asks a CPU to answer TLB flushes. This vector and the next three are all that the kernel uses.
 pub const FLUSH: u8 = 0xf0;
-/// Tells an idle CPU that a thread was put into its queue.
+/// Vector that makes a CPU enter the kernel, because a thread was put into its queue or its thread has new
+/// work.
 pub const WAKE: u8 = 0xf1;
+/// Vector of the local timer.
 pub const TIMER: u8 = 0xf2;
+/// Vector of interrupts that were withdrawn before they were delivered. They need no end of interrupt.
 pub const SPURIOUS: u8 = 0xff;
 
+/// Physical address of the registers. The offsets of the registers in use follow.
 const REGISTERS: u64 = 0xfee0_0000;
 const EOI: u64 = 0xb0;
 const COMMAND: u64 = 0x300;
@@ -32,7 +41,7 @@ static IDS: [AtomicU32; MAX_CPUS] = [const { AtomicU32::new(0) }; MAX_CPUS];
 static TURNS: AtomicU64 = AtomicU64::new(0);
 
 fn write(register: u64, value: u32) {
-    // SAFETY: a register of the local APIC, visible in the direct map.
+    // SAFETY: the address is a register of the local APIC, in the part of the direct map that `boot.s` made.
     unsafe { direct::<u32>(REGISTERS + register).write_volatile(value) };
 }
 
@@ -60,6 +69,7 @@ pub fn init() {
     write(TIMER_MODE, u32::from(TIMER));
 }
 
+/// Ends the current interrupt, so that the APIC delivers the next one.
 pub fn end_of_interrupt() {
     write(EOI, 0);
 }
@@ -69,7 +79,8 @@ pub fn set_id(number: usize, id: u32) {
     IDS[number].store(id, Relaxed);
 }
 
-/// Returns the number of the calling CPU, found by its APIC ID. Works also while the GS base is a program's.
+/// Returns the number of the calling CPU, found by its APIC ID. In contrast to `cpu::number` this also works
+/// while the GS base is a program's, as in a nonmaskable interrupt.
 pub fn own_number() -> usize {
     let id = read(0x20) >> 24;
     (0..cpu::count()).find(|number| IDS[*number].load(Relaxed) == id).unwrap_or_default()
@@ -80,7 +91,8 @@ pub fn interrupt(number: usize, vector: u8) {
     command(IDS[number].load(Relaxed), 0x4000 | u32::from(vector));
 }
 
-/// Sends a command: INIT, start-up, or an interrupt.
+/// Sends a command to the CPU with this APIC ID: INIT, start-up, or an interrupt. Spins until the APIC has
+/// sent the previous command.
 pub fn command(id: u32, what: u32) {
     while read(COMMAND) & 0x1000 != 0 {
         core::hint::spin_loop();
@@ -100,7 +112,8 @@ pub fn calibrate(wait: impl FnOnce() -> u64) {
     TURNS.store((turns << 32) / ns, SeqCst);
 }
 
-/// Sets the timer of the calling CPU to fire at `at`, in nanoseconds since the start. `u64::MAX` disarms it.
+/// Sets the timer of the calling CPU to fire at `at`, in nanoseconds since the start. `u64::MAX` disarms the
+/// timer. A distant time fires early, after about two seconds, so the handler must look at the clock.
 pub fn set_timer(at: u64) {
     let own = cpu::cpu();
     if own.timer.replace(at) == at {

@@ -1,8 +1,9 @@
-//! Nanoseconds since the start, measured by the time-stamp counter, which is the same on all CPUs.
+//! The clock: nanoseconds since the start, measured by the time-stamp counter. The kernel assumes that all
+//! CPUs have the same counter.
 //!
-//! The rate is measured once, against the old timer (PIT), before the other CPUs start. Reading the time
-//! takes no lock. The wall-clock time is the time of the start plus these nanoseconds; programs may set it.
-//! `calls/time.rs` converts times, and `sched/timers.rs` has the timers.
+//! The rate is measured once, against the PIT, the old timer of the PC, before the other CPUs start. Reading
+//! the time takes no lock. The wall-clock time is the wall-clock time of the start plus these nanoseconds;
+//! programs may set the former. `calls/time.rs` converts times, and `sched/timers.rs` has the timers.
 
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,8 +18,9 @@ static RATE: AtomicU64 = AtomicU64::new(1 << 32);
 /// the time.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// Frequency of the programmable interval timer (PIT), and the time for which calibration runs it.
+/// Frequency of the programmable interval timer (PIT).
 const PIT_HZ: u64 = 1_193_182;
+/// Duration of the calibration.
 const LOOK_NS: u64 = 20_000_000;
 
 #[inline]
@@ -80,6 +82,7 @@ pub fn spin_us(us: u64) {
     }
 }
 
+/// Returns the wall-clock time of the start, in nanoseconds since 1970.
 pub fn epoch_ns() -> u64 {
     EPOCH.load(Relaxed)
 }

@@ -1,8 +1,10 @@
-//! Per-CPU data. While the kernel runs, the GS base of a CPU is the address of its [`Cpu`].
+//! Per-CPU data: [`Cpu`] has the fields that several files use, and [`PerCpu`] is an element of an array that
+//! another file owns. While the kernel runs, the GS base of a CPU is the address of its [`Cpu`].
 //!
 //! Interrupts are off in the kernel. A thread moves to another CPU only where it sleeps or where it can be
-//! preempted (`preempt`). A reference from [`cpu`] is therefore valid until the next such point. No code
-//! keeps one over a sleep, a preemption point or a call of the engine.
+//! preempted (`preempt.rs`). A reference from [`cpu`] is therefore valid until the next such point. No code
+//! keeps the reference over a sleep, a preemption point or a call of the engine. `entry.s` knows the offsets
+//! of four fields, which [`init`] checks.
 
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
@@ -34,7 +36,7 @@ pub struct Cpu {
     pub resched: Cell<bool>,
     /// Time at which the timer fires, in nanoseconds; `u64::MAX` if it is disarmed.
     pub timer: Cell<u64>,
-    /// Number of reasons that forbid preemption: see `preempt`.
+    /// Number of holds that forbid preemption: see `preempt.rs`.
     pub held: Cell<u32>,
     /// Value of the time-stamp counter when interrupts were last let in, low half.
     pub let_in: Cell<u32>,
@@ -50,8 +52,8 @@ pub struct Cpu {
     pub turn_virtual: AtomicU64,
 }
 
-// SAFETY: only its own CPU uses the cells of a `Cpu`, see the module. `Cpu`s are in a static so that they
-// have addresses.
+// SAFETY: only its own CPU uses the cells of a `Cpu`: see the head of this file. `Cpu`s are in a static so
+// that they have addresses.
 unsafe impl Sync for Cpu {}
 
 impl Cpu {
@@ -125,6 +127,8 @@ impl<T> PerCpu<T> {
         PerCpu(UnsafeCell::new(value))
     }
 
+    /// Returns a pointer to the value. Only the CPU whose number indexes the element may use the pointer, and
+    /// not over a sleep or a preemption point.
     #[inline(always)]
     pub fn get(&self) -> *mut T {
         self.0.get()
@@ -138,6 +142,7 @@ pub fn count() -> usize {
     COUNT.load(Acquire)
 }
 
+/// Sets the number of running CPUs. Called once, after all CPUs have started.
 pub fn set_count(count: usize) {
     COUNT.store(count, core::sync::atomic::Ordering::Release);
 }

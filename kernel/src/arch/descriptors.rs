@@ -1,7 +1,8 @@
-//! Segments, gates, and the task state segment with its stacks for severe exceptions.
+//! Segments, gates, and the task state segment (TSS) with the stacks for severe exceptions.
 //!
-//! Each CPU has segments of its own, and all CPUs share the gates, which are written once before the others
-//! start. A gate leads to a stub in `entry.s`; `trap.rs` finds the reason of a trap. No lock is needed.
+//! Each CPU has segments of its own. All CPUs share the gates, which the first CPU writes before the others
+//! start. No lock is needed. A gate leads to a stub in `entry.s`, and `trap.rs` then finds the reason of the
+//! trap. The selectors are also in `entry.s` and `frame.rs`; those of programs are Linux's.
 
 use crate::arch::cpu::{self, MAX_CPUS};
 use core::cell::UnsafeCell;
@@ -19,10 +20,12 @@ unsafe extern "C" {
     fn syscall_entry();
 }
 
+/// Size of the stack of each severe exception, in bytes.
 const IST_BYTES: usize = 8192;
 /// Vectors with a stack of their own: nonmaskable interrupt, double fault, machine check.
 const OWN_STACK: [usize; 3] = [2, 8, 18];
 
+/// The tables of one CPU, and its stacks for the vectors in `OWN_STACK`.
 #[repr(C, align(16))]
 struct Segments {
     gdt: [u64; 9],
@@ -36,6 +39,7 @@ struct Own(UnsafeCell<Segments>);
 // SAFETY: each CPU writes only its own `Segments`, and writes them before it uses them.
 unsafe impl Sync for Own {}
 
+/// The interrupt descriptor table: one gate for each vector.
 #[repr(C, align(4096))]
 struct Gates(UnsafeCell<[[u64; 2]; 256]>);
 
@@ -58,6 +62,7 @@ pub fn init_gates() {
         for (vector, gate) in (*GATES.0.get()).iter_mut().enumerate() {
             let at = &raw const trap_stubs[vector] as u64;
             let ist = OWN_STACK.iter().position(|own| *own == vector).map_or(0, |n| n as u64 + 1);
+            // Programs may raise only vector 3 themselves (`int3`).
             let rights = if vector == 3 { 0xee } else { 0x8e };
             let low = (at & 0xffff) | 8 << 16 | ist << 32 | rights << 40 | (at >> 16 & 0xffff) << 48;
             *gate = [low, at >> 32];
@@ -89,9 +94,11 @@ pub fn load() {
         DS::set_reg(data);
         ES::set_reg(data);
         load_tss(SegmentSelector::new(7, PrivilegeLevel::Ring0));
+        // STAR: the selectors that `syscall` and `sysretq` load. LSTAR: the entry point.
         Msr::new(0xc000_0081).write(8 << 32 | 0x20 << 48);
         Msr::new(0xc000_0082).write(syscall_entry as *const () as u64);
-        // Flags cleared at entry: interrupts, single step, direction, alignment check, nested task.
+        // FMASK, the flags cleared at entry: interrupts, single step, direction, alignment check, nested
+        // task.
         Msr::new(0xc000_0084).write(0x4_7700);
     }
 }

@@ -1,9 +1,12 @@
 //! Processor features that the kernel turns on. All CPUs get the same set.
 //!
-//! Each CPU calls `init` when it starts, and all of them write the same values into the statics. No static
-//! changes after the first program runs, so they are read without a lock. Functions here also save, restore
-//! and change the state that a feature adds: vector registers (XSAVE) and the rights by protection keys
-//! (PKRU).
+//! Each CPU calls [`init`] when it starts, and all of them write the same values into the statics. No static
+//! changes after the first program runs, so they are read without a lock. This file also saves, restores and
+//! changes the state that a feature adds: vector registers (XSAVE) and PKRU, the register with a thread's
+//! rights by protection keys. `process/signal/frame.rs` stores this state in signal frames,
+//! `process/trace.rs` shows it to tracers, and `sched/scheduler.rs` saves and loads it at switches. An image
+//! from a program must not contain bits at which the processor faults in the kernel. The tests `registers`,
+//! `registers-avx`, `keys` and `traced` check this file.
 
 use crate::arch::frame::Vectors;
 use alloc::boxed::Box;
@@ -16,16 +19,17 @@ use x86_64::registers::control::{Cr4, Cr4Flags};
 /// True if supervisor-mode access prevention is on. Written before the first program runs, like all statics
 /// below.
 static SMAP: AtomicBool = AtomicBool::new(false);
-/// True if TLB entries are tagged with a context (PCID).
+/// True if TLB entries are tagged with a context number (PCID).
 static CONTEXTS: AtomicBool = AtomicBool::new(false);
 /// True if XSAVE saves the vector registers.
 static XSAVE: AtomicBool = AtomicBool::new(false);
-/// The state components that XSAVE saves, and the size of its image in bytes.
+/// The state components that XSAVE saves, one bit each.
 static PARTS: AtomicU64 = AtomicU64::new(3);
+/// Size of the image that XSAVE or FXSAVE writes, in bytes.
 static BYTES: AtomicUsize = AtomicUsize::new(512);
 /// Offset of PKRU, the thread's rights by protection keys, in the image; 0 if there are no keys.
 static PKRU_AT: AtomicUsize = AtomicUsize::new(0);
-/// The state component of PKRU.
+/// The bit of the state component PKRU.
 const PKRU: u32 = 1 << 9;
 /// PKRU of a new program and of a signal handler: only pages of key 0 may be accessed.
 const FIRST_PKRU: u32 = 0x5555_5554;
@@ -65,11 +69,12 @@ pub fn init() {
     }
 }
 
-/// Returns true if TLB entries are tagged with the number that a root is loaded with.
+/// Returns true if TLB entries are tagged with the context number (PCID) with which a root is loaded.
 pub fn has_contexts() -> bool {
     CONTEXTS.load(Relaxed)
 }
 
+/// Returns true if the processor has protection keys.
 pub fn has_pkeys() -> bool {
     PKRU_AT.load(Relaxed) != 0
 }
@@ -95,7 +100,7 @@ pub fn set_pkru(rights: u32) {
     }
 }
 
-/// Runs `f` with the rights of all keys, because a program's stack may have any key.
+/// Runs `f` with access to pages of all keys, because a program's stack may have any key.
 pub fn with_all_keys<R>(f: impl FnOnce() -> R) -> R {
     let rights = pkru();
     set_pkru(0);
@@ -119,7 +124,7 @@ pub fn set_pkey_rights(pkey: u8, rights: PkeyRights) {
 #[inline(always)]
 pub fn allow_user() {
     if SMAP.load(Relaxed) {
-        // SAFETY: sets one flag.
+        // SAFETY: sets only the flag AC, which the kernel uses for nothing else.
         unsafe { core::arch::asm!("stac", options(nostack, nomem)) };
     }
 }
@@ -128,7 +133,7 @@ pub fn allow_user() {
 #[inline(always)]
 pub fn forbid_user() {
     if SMAP.load(Relaxed) {
-        // SAFETY: clears one flag.
+        // SAFETY: clears only the flag AC, which the kernel uses for nothing else.
         unsafe { core::arch::asm!("clac", options(nostack, nomem)) };
     }
 }
@@ -136,13 +141,13 @@ pub fn forbid_user() {
 /// A function that copies from a program's memory.
 pub type CopyIn = fn(u64, &mut [u8]) -> Result<(), Errno>;
 
-/// Room for x87, SSE and AVX registers, and PKRU.
+/// An image of the x87, SSE and AVX registers and PKRU, in the format of XSAVE or, without XSAVE, of FXSAVE.
 #[repr(C, align(64))]
 pub struct VectorState([u8; VectorState::ROOM]);
 
 impl VectorState {
-    /// PKRU is the last of the components that are turned on. It lies at offset 2688 on Intel processors,
-    /// where Bochs reports 64 bytes for it. The end mark of a signal frame follows.
+    /// Maximum size of an image with its end mark, in bytes. PKRU is the last of the components that are
+    /// turned on. On Intel processors PKRU is at offset 2688, and Bochs reports a size of 64 bytes for it.
     const ROOM: usize = 2816;
 
     /// Returns the state with which a program starts.
@@ -184,7 +189,8 @@ impl VectorState {
         }
     }
 
-    /// Loads the registers. Overwrites what the kernel has in them, so callers keep no values there.
+    /// Loads the registers from this image. The kernel loses its own values in vector registers, which the
+    /// assembly declares to the compiler.
     pub fn load(&self) {
         // SAFETY: `new` or `save` wrote the image.
         unsafe {
@@ -201,9 +207,9 @@ impl VectorState {
     }
 }
 
-/// The image of these registers in a signal frame, from which `rt_sigreturn` restores the registers. Its
-/// first part has the layout of FXSAVE. With XSAVE, a header, the upper halves of AVX and PKRU follow,
-/// between Linux's marks (`struct _fpx_sw_bytes`).
+/// The image in a signal frame, from which `rt_sigreturn` restores the registers. The first part of the image
+/// has the layout of FXSAVE. With XSAVE, a header, the upper halves of AVX and PKRU follow, between Linux's
+/// marks (`struct _fpx_sw_bytes`).
 impl VectorState {
     const LEGACY: usize = 512;
     const HEADER: usize = 64;
@@ -214,15 +220,17 @@ impl VectorState {
     const MAGIC2: u32 = 0x4650_5845;
     const SSE: u64 = 2;
 
+    /// Returns true if images have the format of XSAVE.
     pub fn is_extended() -> bool {
         XSAVE.load(Relaxed)
     }
 
-    /// Returns the bytes of the image, without the mark at its end.
+    /// Returns the size of the image in bytes, without the mark at its end.
     fn size() -> usize {
         BYTES.load(Relaxed)
     }
 
+    /// Returns the eight bytes at this offset as a number.
     fn word(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
     }
@@ -231,8 +239,8 @@ impl VectorState {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Returns the registers of the calling thread's program: `vectors`, which `entry.s` saved, and the
-    /// others, which still are in the processor.
+    /// Returns the registers of the calling thread's program. The SSE registers come from `vectors`, which
+    /// `entry.s` saved. All other registers are still in the processor and are saved now.
     pub fn of_program(vectors: &Vectors) -> Self {
         let mut state = Self::new();
         state.save();
@@ -289,7 +297,8 @@ impl VectorState {
         VectorState(self.0)
     }
 
-    /// Returns the image for a tracer: FXSAVE's part, or all of it with XCR0 in place of the marks.
+    /// Returns the image for a tracer: the part of FXSAVE, or with `all` the whole image, with XCR0 in place
+    /// of the marks.
     pub fn for_tracer(&mut self, all: bool) -> &[u8] {
         self.0[Self::MARKS..Self::LEGACY].fill(0);
         if all {
@@ -302,8 +311,8 @@ impl VectorState {
     ///
     /// # Errors
     ///
-    /// EFAULT if the image cannot be read; EINVAL if it sets unknown bits of MXCSR, or its header names
-    /// missing components, the compacted form or reserved bytes.
+    /// EFAULT if the image cannot be read; EINVAL if the image sets unknown bits of MXCSR, or if its header
+    /// names components that are not turned on, the compacted form or reserved bytes.
     pub fn take_from_tracer(&mut self, at: u64, bytes: usize, copy_in: CopyIn) -> Result<(), Errno> {
         const MXCSR_BITS: u64 = 0xffff;
         copy_in(at, &mut self.0[..bytes])?;
@@ -317,7 +326,7 @@ impl VectorState {
         Ok(())
     }
 
-    /// Returns the registers that `entry.s` loads.
+    /// Returns the SSE registers, which `entry.s` loads when it returns to the program.
     pub fn vectors(&self) -> Vectors {
         let mut vectors = Vectors([[0; 16]; 16]);
         if !Self::is_extended() || self.word(Self::LEGACY) & Self::SSE != 0 {

@@ -47,7 +47,7 @@ pub const USER_CODE: u64 = 0x33;
 pub const USER_DATA: u64 = 0x2b;
 
 impl Frame {
-    /// Value of `vector` for a system call, which may return by `sysretq`: rcx and r11 are lost.
+    /// Value of `vector` for a system call, which returns by `sysretq`: the program's rcx and r11 are lost.
     #[allow(dead_code, reason = "entry.s writes it")]
     pub const SYSTEM_CALL: u64 = 0x100;
     /// Value of `vector` for a frame that is restored as a whole: after exec, or from a signal handler.

@@ -1,5 +1,10 @@
-//! The end of the machine: by the program's exit status, or by a panic. `PROTOCOL.md` describes the report of
-//! both.
+//! The end of the machine: by the first program's exit status, or by a panic. `PROTOCOL.md` describes the
+//! report of both.
+//!
+//! `process/exit.rs` calls [`exit`] when process 1 ends. The panic handler, `trap.rs` and
+//! `process/standstill.rs` end the machine after they have written a report. No lock may be taken here,
+//! because any lock may be held when the kernel panics. Panics do not unwind. QEMU ends all CPUs; on a
+//! machine without its debug-exit device, only the calling CPU stops.
 
 use super::irq_off;
 use crate::arch::report::{report_now, say};

@@ -1,4 +1,9 @@
-//! The table of functions by which traps and waiting locks call the kernel's upper layers. Installed at boot.
+//! The table of functions by which traps, waiting locks and preemption points call the kernel's upper layers.
+//!
+//! `arch` may not use those layers directly. `start.rs` has the table with the functions, and installs it
+//! before the other CPUs start; it never changes afterwards. All functions run with interrupts off.
+//! `answer_flushes`, `tick` and `nonmaskable` may run in an interrupt or while a spin lock is held, so they
+//! never sleep.
 
 use super::frame::{Frame, UserAddr};
 use core::ptr;
@@ -9,12 +14,13 @@ use freehold::fault::{Access, FaultError};
 pub struct Handlers {
     /// Answers the flushes that other CPUs wait for.
     pub answer_flushes: fn(),
-    /// Serves a page fault of a program, or of the kernel in a program's memory. The last argument is true
-    /// for a program's.
+    /// Serves a page fault of a program, or of the kernel in a program's memory. Arguments: the address, the
+    /// kind of access, and true if the program itself faulted.
     pub page_fault: fn(u64, Access, bool) -> Result<(), FaultError>,
     /// Serves a page fault like `page_fault` while an option watches faults.
     pub watched_page_fault: fn(u64, Access, bool) -> Result<(), FaultError>,
-    /// Handles a page fault of a program that `page_fault` refused.
+    /// Handles a page fault of a program that `page_fault` refused. The second argument is the address of the
+    /// fault.
     pub refused: fn(&Frame, u64, FaultError),
     /// Handles an exception of a program other than a page fault.
     pub exception: fn(&Frame),
@@ -25,7 +31,7 @@ pub struct Handlers {
     pub tick: fn(),
     /// Switches to another thread if the running one has used up its time slice, or another was woken.
     pub preempt: fn(),
-    /// Runs other threads that wait for this CPU.
+    /// Runs another thread that waits for this CPU, even if that thread has run more.
     pub give_way: fn(),
     /// Handles a nonmaskable interrupt: reports the state of every CPU and ends the machine.
     pub nonmaskable: fn(&Frame) -> !,
@@ -33,8 +39,8 @@ pub struct Handlers {
     pub is_stack_guard: fn(u64) -> bool,
 }
 
-/// The table until boot installs its own. Until then only one CPU runs, with interrupts off, and calls only
-/// `answer_flushes` and `is_stack_guard`.
+/// The table until `start.rs` installs another. Until then only one CPU runs, with interrupts off, and calls
+/// only `answer_flushes` and `is_stack_guard`.
 static EARLY: Handlers = Handlers {
     answer_flushes: || {},
     page_fault: |_, _, _| Err(FaultError::Killed),
@@ -59,6 +65,7 @@ pub fn install(handlers: &'static Handlers) {
     INSTALLED.store(ptr::from_ref(handlers).cast_mut(), Relaxed);
 }
 
+/// Returns the installed table.
 #[inline(always)]
 pub fn handlers() -> &'static Handlers {
     // SAFETY: the pointer comes from a `'static` reference to a constant.

@@ -1,9 +1,10 @@
-//! Measures the longest time that interrupts were off on a CPU. With option `irqoff`, the machine reports it
-//! when it ends.
+//! Measures the longest time that interrupts were off on a CPU. With option `irqoff`, the kernel reports this
+//! time when the machine ends.
 //!
 //! Interrupts are off in the kernel. An interval begins where a CPU enters the kernel or wakes from its halt.
 //! It ends where the CPU leaves the kernel, halts, or lets interrupts in during a long call (`preempt`). The
-//! running thread may change within an interval.
+//! running thread may change within an interval. `trap.rs`, `calls/mod.rs`, `preempt.rs` and `scheduler.rs`
+//! mark these places; a new way into the kernel or out of it needs a mark. `halt.rs` writes the report.
 
 use crate::arch::{clock, cpu::cpu};
 use crate::options;
@@ -18,8 +19,10 @@ pub const VECTOR: u64 = 0x1000;
 pub const IDLE: u64 = 0x2000;
 /// The interval ended at a preemption point of a call.
 pub const HALF_WAY: u64 = 0x4000;
+/// Number of lower bits of `LONGEST`.
 const WHAT_BITS: u32 = 16;
 
+/// Begins an interval on the calling CPU.
 #[inline(always)]
 pub fn begin() {
     if options::measures_irq_off() {
@@ -27,6 +30,7 @@ pub fn begin() {
     }
 }
 
+/// Ends the interval of the calling CPU. `what` says what ended it, as in [`LONGEST`].
 #[inline(always)]
 pub fn end(what: u64) {
     if options::measures_irq_off() {

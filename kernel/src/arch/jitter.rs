@@ -1,5 +1,10 @@
 //! Option `jitter=N`: delays CPUs at random points where another CPU may interleave. A few instructions can
 //! then take very long, as when a hypervisor deschedules a virtual CPU.
+//!
+//! The scheduler, the sleep lists and the TLB flushes call [`stall`] between steps whose order other CPUs can
+//! observe. The call neither sleeps nor takes a lock, so it may stand anywhere in the kernel. New code that
+//! synchronizes without a lock should call it between its steps. `cargo xtask kernel-tests --times N` runs
+//! tests with the seeds 1 to N.
 
 use crate::arch::cpu::cpu;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,6 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The seed; 0 if the option is off. Written once, at the start.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
+/// Turns the delays on. Called at boot, before the other CPUs start.
 pub fn start(seed: u64) {
     SEED.store(seed.max(1), Relaxed);
 }

@@ -1,8 +1,13 @@
-//! The kernel's view of physical memory, and the format of page tables.
+//! The direct map, in which the kernel sees physical memory, and the format of page tables.
+//!
+//! `boot.s` maps the first 4 GiB there, which include the registers of the local APIC, and `memory/mod.rs`
+//! maps the rest. Kernel stacks (`memory/stacks.rs`) have addresses of their own. The constants must agree
+//! with the tables in `boot.s`.
 
 /// The virtual address of physical address 0: the start of the direct map.
 pub const DIRECT: u64 = 0xffff_8000_0000_0000;
-/// Returns the virtual address of a physical address in the direct map.
+/// Returns the virtual address of a physical address in the direct map. Does not check that memory exists
+/// there.
 #[inline(always)]
 pub const fn direct<T>(physical: u64) -> *mut T {
     (physical + DIRECT) as *mut T

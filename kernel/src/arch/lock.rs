@@ -1,5 +1,9 @@
-//! A spin lock. Interrupts are off in the kernel, so holders are not interrupted. A waiting CPU answers TLB
-//! flushes, so a holder may wait for a flush.
+//! A spin lock. Interrupts are off in the kernel, so holders are not interrupted, and a holder is not
+//! preempted ([`preempt::hold`]). A waiting CPU answers TLB flushes, so a holder may wait for a flush.
+//!
+//! The holder must not sleep, touch a program's memory or take the same lock again. The scheduler stops the
+//! machine if a thread sleeps with a spin lock held. A lock that is held over a sleep is a
+//! `sched::mutex::Mutex`.
 
 use super::handlers::handlers;
 use super::preempt;
@@ -10,7 +14,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// A value behind a spin lock. The holder does not sleep.
+/// A value that only the holder of the spin lock reaches.
 pub struct SpinLock<T> {
     /// True while the lock is held.
     held: AtomicBool,
@@ -35,6 +39,7 @@ impl<T> SpinLock<T> {
         unsafe { &*self.value.get() }
     }
 
+    /// Spins until the lock is free, then takes it.
     #[inline]
     pub fn lock(&self) -> SpinGuard<'_, T> {
         preempt::hold();

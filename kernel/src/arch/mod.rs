@@ -1,5 +1,6 @@
 //! The processor, its timers and interrupt controllers, and the serial port. No file of this folder depends
-//! on how threads, processes or files work; traps call those layers through [`handlers`].
+//! on how threads, processes or files work; traps call those layers through [`handlers`]. Interrupts are off
+//! in all of this code (`kernel/README.md`, rules 1 and 2).
 //!
 //! | file | what |
 //! | --- | --- |
@@ -12,6 +13,7 @@
 //! | [`handlers`] | how traps call the kernel's upper layers: a table that boot installs |
 //! | [`layout`] | the direct map, and the format of page tables |
 //! | `ucopy.s` | copies from and to a program's memory |
+//! | `mem.s` | `memcpy` and the other functions that compilers call |
 //! | [`preempt`] | the points where a long call lets in interrupts and other threads |
 //! | [`irq_off`] | how long interrupts were off |
 //! | [`jitter`] | random delays, for tests |

@@ -7,8 +7,9 @@
 //! interrupts for a moment, and a thread whose time slice is used up yields.
 //!
 //! [`hold`] forbids preemption. Spin locks, read sections, lockless walks, uses of the CPU's number, and
-//! interrupts call [`hold`]. The number of holds is counted per CPU. A sleeping thread has no hold, which the
-//! scheduler checks.
+//! interrupts call [`hold`]. The number of holds is counted per CPU, in `Cpu::held`. A thread that sleeps has
+//! no hold; the scheduler stops the machine otherwise. `PROTOCOL.md`, "Long calls", lists the states that
+//! hold and why.
 
 use super::handlers::handlers;
 use crate::arch::cpu::{Cpu, cpu};
@@ -61,6 +62,7 @@ pub fn preempt_point() {
     }
 }
 
+/// Lets in interrupts and other threads, if [`EVERY_NS`] have passed.
 #[inline(always)]
 fn look_at_time() {
     let own = cpu();
@@ -71,6 +73,8 @@ fn look_at_time() {
     }
 }
 
+/// Enables interrupts for one instruction, then lets another thread run if the time slice is used up. The
+/// idle thread, which also runs the boot, lets nothing in here.
 #[cold]
 #[inline(never)]
 fn let_in(now: u32) {

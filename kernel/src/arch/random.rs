@@ -1,5 +1,6 @@
-//! Pseudorandom numbers for hash tables and layouts. They are not good enough for secrets, and the kernel
-//! keeps none.
+//! Pseudorandom bytes for programs: `getrandom`, the random devices of /dev, and the bytes that a new program
+//! gets for its hash tables and stack protector (`process/exec.rs`). They are not good enough for secrets,
+//! and the kernel keeps none. No lock is taken: the state is one atomic.
 
 use crate::arch::clock;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,6 +15,7 @@ fn next() -> u64 {
     z ^ z >> 31
 }
 
+/// Fills the buffer with random bytes.
 pub fn fill(out: &mut [u8]) {
     for part in out.chunks_mut(8) {
         part.copy_from_slice(&next().to_ne_bytes()[..part.len()]);

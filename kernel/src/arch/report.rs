@@ -1,16 +1,22 @@
-//! The report port, on which the kernel sends messages to the command that booted it: see `PROTOCOL.md`. On a
-//! machine without the port, the messages appear on the console.
+//! The report port, on which the kernel sends messages to the command that booted it: see `PROTOCOL.md`,
+//! which fixes the first word of each line. On a machine without the port, the messages appear on the
+//! console.
+//!
+//! Code uses the macros. `report!` and `say!` assemble a line on the stack and write it under a spin lock, so
+//! that lines of different CPUs do not mix. `report_now!` takes no lock and is only for a kernel that cannot
+//! continue. None of them allocates or sleeps.
 
 use crate::arch::{lock::SpinLock, serial};
 use core::fmt;
 use x86_64::instructions::port::Port;
 
 const PORT: u16 = 0xe9;
-/// Value that reads from the port if it exists.
+/// Value that a read of the port returns if the port exists.
 const THERE: u8 = 0xe9;
 /// Maximum length of a line that is written without interleaving.
 const LINE: usize = 240;
 
+/// Held while a line is written. No other lock is taken under this lock.
 static LOCK: SpinLock<()> = SpinLock::new(());
 
 /// Writes all bytes, even while another CPU writes.
@@ -81,7 +87,7 @@ macro_rules! report_now {
 }
 pub(crate) use report_now;
 
-/// Writes a message to the log.
+/// Writes a message to the log: a line of the report that begins with `log`.
 macro_rules! say {
     ($($part:tt)*) => { $crate::arch::report::report!("log {}", format_args!($($part)*)) };
 }

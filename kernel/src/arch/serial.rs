@@ -1,4 +1,8 @@
-//! The serial port: the console's output and input.
+//! The first serial port (COM1): the output and input of the console.
+//!
+//! `files/console.rs` reads and writes programs' bytes here, and `report.rs` writes the report here if there
+//! is no report port. The port causes no interrupts: output waits until the port is empty, and input is
+//! polled. Bytes are sent unchanged.
 
 use crate::arch::lock::SpinLock;
 use x86_64::instructions::port::Port;
@@ -7,12 +11,13 @@ const BASE: u16 = 0x3f8;
 /// Bytes that the port takes when it reports that it is empty.
 const FIFO: usize = 16;
 
+/// Held while a program's bytes are written.
 static PORT: SpinLock<()> = SpinLock::new(());
 
 /// Enables the port's queue, and disables its interrupts. Input that arrived before is lost; the report's
 /// line `ready` therefore announces when input is accepted.
 pub fn init() {
-    // SAFETY: the ports of the first serial line; writing them affects nothing but its output.
+    // SAFETY: these are the ports of the first serial line. Writing them affects only its output.
     unsafe {
         Port::<u8>::new(BASE + 1).write(0);
         Port::<u8>::new(BASE + 3).write(3);

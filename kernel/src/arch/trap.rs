@@ -1,5 +1,10 @@
 //! Exceptions and interrupts, after `entry.s` has saved all registers. This file finds the reason of a trap
 //! and calls the layer above through the table of [`handlers`]. It runs with interrupts off.
+//!
+//! System calls do not come here: their entry is `system_call` in `calls/mod.rs`. The kernel itself may cause
+//! only page faults in `ucopy.s`. If the address space refuses such a fault, the copy continues at
+//! `ucopy_fixup` and fails. Any other exception of the kernel ends the machine with a report. The tests whose
+//! names begin with `end-` in `kernel/tests/tests.toml` compare parts of that report.
 
 use super::frame::{Frame, Vectors};
 use super::handlers::{Handlers, handlers};
@@ -36,7 +41,8 @@ extern "C" fn trap(frame: &mut Frame) -> u64 {
     }
 }
 
-/// Handles a trap while an option watches traps.
+/// Handles a trap while an option watches traps: measures the time with interrupts off, and uses the watching
+/// handler of page faults.
 #[cold]
 fn watched(frame: &mut Frame) -> u64 {
     let vector = frame.vector;
@@ -54,6 +60,8 @@ fn watched(frame: &mut Frame) -> u64 {
 /// A function that serves page faults.
 type Serve = fn(u64, Access, bool) -> Result<(), FaultError>;
 
+/// Handles a trap by its vector, and then does the pending work of a thread that returns to its program.
+/// Returns the address of the next instruction.
 #[inline(always)]
 fn handle(frame: &mut Frame, handlers: &Handlers, serve: Serve) -> u64 {
     match frame.vector {
@@ -110,6 +118,7 @@ fn page_fault(frame: &mut Frame, handlers: &Handlers, serve: Serve) {
     }
 }
 
+/// Returns true if the instruction is one that touches a program's memory.
 fn in_ucopy(rip: u64) -> bool {
     (&raw const ucopy_begin as u64..&raw const ucopy_end as u64).contains(&rip)
 }

@@ -1,16 +1,22 @@
-//! The list of CPUs, from the ACPI table MADT.
+//! The list of CPUs, from the ACPI table MADT. `boot/smp.rs` starts them.
+//!
+//! The firmware's tables contain physical addresses below 4 GiB, which are read through the direct map. The
+//! first CPU of the list must be the one that booted. If there is no table, the kernel runs on one CPU. Only
+//! entries for local APICs with an ID of 8 bits are read, because `arch/apic.rs` drives no x2APIC.
 
 use crate::arch::layout::direct;
 
 const LOCAL_APIC: u8 = 0;
 const ENABLED: u32 = 1;
 
+/// Reads a number at this physical address, at any alignment.
 fn word<T: Copy>(at: u64) -> T {
-    // SAFETY: an address in the firmware's tables, which the direct map shows; any bytes are a valid number.
+    // SAFETY: the address is in the firmware's tables, which the direct map contains. Any bytes are a valid
+    // number.
     unsafe { direct::<T>(at).read_unaligned() }
 }
 
-/// Calls `f` with the APIC ID of each CPU.
+/// Calls `f` with the APIC ID of each CPU that is enabled, in the order of the table.
 pub fn processors(rsdp: u64, mut f: impl FnMut(u32)) {
     let Some(table) = find(rsdp, *b"APIC") else { return };
     let end = table + u64::from(word::<u32>(table + 4));
@@ -24,7 +30,7 @@ pub fn processors(rsdp: u64, mut f: impl FnMut(u32)) {
     }
 }
 
-/// Returns the address of the table with this signature.
+/// Returns the physical address of the ACPI table with this signature.
 fn find(rsdp: u64, signature: [u8; 4]) -> Option<u64> {
     if rsdp == 0 {
         return None;

@@ -1,5 +1,9 @@
-//! From the first instruction until all CPUs run: `boot.s` (entry of the first CPU), the list of CPUs from
-//! the firmware, and the start of the other CPUs.
+//! The part of the boot that differs between CPUs: `boot.s` is the entry of the first CPU from PVH, and of
+//! every other CPU from its start-up interrupt. [`madt`] lists the CPUs of the firmware, and [`smp`] starts
+//! them. The first CPU continues in `start.rs`.
+//!
+//! `boot.s` also contains the kernel's own page tables: the direct map of the first 4 GiB, the tables of the
+//! kernel stacks, the kernel's image, and an identity map that `memory::forget_low_memory` removes.
 
 pub mod madt;
 pub mod smp;

@@ -2,7 +2,7 @@
 //!
 //! The first CPU starts one CPU at a time and waits for it, because all of them use the same trampoline page
 //! and the same field for their stack. The code of the trampoline is in `boot.s`. Programs run on a CPU only
-//! after all CPUs have started.
+//! after all CPUs have started. Called once, by `start.rs`.
 
 use crate::arch::{apic, clock, cpu, descriptors, features, layout::direct, lock};
 use crate::boot::madt;
@@ -28,13 +28,14 @@ const START_UP: u32 = 0x4600 | (TRAMPOLINE >> 12) as u32;
 /// Maximum time that a CPU may take to start.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// The number of the CPU that is being started, and of the CPU that started last.
+/// The number of the CPU that is being started.
 static STARTING: AtomicUsize = AtomicUsize::new(0);
+/// The number of the CPU that started last.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 /// True once all CPUs run; from then on programs may use low memory.
 static TOGETHER: AtomicBool = AtomicBool::new(false);
 
-/// Starts all CPUs that the firmware lists, up to `MAX_CPUS`.
+/// Starts all CPUs that the firmware lists, up to `MAX_CPUS`. Panics if a CPU does not start in time.
 pub fn start_all(rsdp: u64) {
     let from = &raw const ap_trampoline;
     // SAFETY: copies the trampoline's exact length; nothing else uses this page below 64 KiB.
@@ -61,6 +62,7 @@ pub fn start_all(rsdp: u64) {
     TOGETHER.store(true, Release);
 }
 
+/// Starts one CPU and waits until it runs.
 fn start(number: usize, id: u32) {
     apic::set_id(number, id);
     let stack = stacks::alloc().expect("memory for a stack");

@@ -1,7 +1,8 @@
-//! The memory of a program from which a call reads or to which it writes: one range, or several in order.
+//! The buffer of a read or write: the memory of a program, in one range or in several consecutive ones.
 //!
-//! Files copy data only through this type, which uses `platform/user.rs`. A copy may fault and sleep, so the
-//! caller holds no spin lock.
+//! Files copy data only through [`UserBuffer`], which uses `platform/user.rs`. A copy may fault and sleep, so
+//! the caller holds no spin lock. A copy also passes preemption points. If a part of a range cannot be
+//! accessed, the bytes before it are copied and count, as on Linux.
 
 use crate::arch::preempt;
 use crate::platform::user;
@@ -29,6 +30,8 @@ enum Own<'a> {
 }
 
 impl<'a> UserBuffer<'a> {
+    /// Returns a buffer for these ranges. The caller has checked that the sum of their lengths does not
+    /// overflow.
     pub fn new(parts: &'a [Part]) -> Self {
         UserBuffer { parts, offset: 0, own: Own::None, room: usize::MAX }
     }
@@ -127,13 +130,15 @@ impl<'a> UserBuffer<'a> {
         self.each(out.len(), |at, done, bytes| user::copy_in_some(at, &mut out[done..done + bytes]))
     }
 
-    /// Advances the position in kernel memory, which is a single range.
+    /// Advances the position in kernel memory, which is a single range. Returns `bytes`.
     fn advance(&mut self, bytes: usize) -> usize {
         self.offset += bytes as u64;
         self.room -= bytes;
         bytes
     }
 
+    /// Calls `f` for each part of the next `most` bytes: with the address, the number of bytes done before,
+    /// and the length. `f` returns how many bytes it copied. Returns the sum.
     fn each(&mut self, most: usize, mut f: impl FnMut(u64, usize, usize) -> usize) -> Result<usize, Errno> {
         let mut done = 0;
         while let Some(([base, len], rest)) = self.parts.split_first() {

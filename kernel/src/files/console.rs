@@ -1,6 +1,10 @@
-//! The console, which is behind descriptors 0 to 2 of the first program.
+//! The console: descriptors 0 to 2 of the first program, and the devices `console`, `tty` and `ttyS0` of
+//! /dev.
 //!
-//! Input raises no interrupt. A thread that reads polls for it periodically.
+//! Bytes of the serial port (`arch/serial.rs`) pass through an [`Input`], which edits lines or removes
+//! escapes; `PROTOCOL.md` describes both kinds of console. Input raises no interrupt, so a thread that reads
+//! polls the port periodically. A spin lock guards the [`Input`]; echoed bytes are sent under it. There is
+//! one console and one foreground group, and no signals for keys.
 
 use crate::arch::{clock, lock::SpinLock, serial};
 use crate::errno;
@@ -11,6 +15,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use freehold::error::Errno;
 use freehold_kernel::input::{Input, Source, TERMIOS};
 
+/// The file of the console. All its state is in statics.
 pub struct Console;
 
 /// Maximum bytes of one step of a write or read.
@@ -30,6 +35,7 @@ const WINDOW: [u8; 8] = [24, 0, 80, 0, 0, 0, 0, 0];
 
 /// The foreground process group, set by TIOCSPGRP. Relaxed: the number publishes no other memory.
 static GROUP: AtomicU32 = AtomicU32::new(1);
+/// The input of the console.
 static INPUT: SpinLock<Input> = SpinLock::new(Input::new(Source::Stream));
 
 /// Makes the console a terminal, with input from a keyboard.

@@ -1,4 +1,6 @@
-//! The memory devices of /dev: null, zero, full, random. Their files have no state.
+//! The folder /dev: the memory devices null, zero, full and random, whose files have no state, the names of
+//! the console (`files/console.rs`), and links to the standard descriptors. `start.rs` adds the device of
+//! userfaultfd, because it belongs to a later layer.
 
 use crate::arch::random;
 use crate::files::{CHARACTER, File, Stat, buffer::UserBuffer, console::Console, tree::Node};
@@ -8,6 +10,7 @@ use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::file::Mapping;
 
+/// The behaviour of a memory device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Null,
@@ -16,6 +19,7 @@ enum Kind {
     Random,
 }
 
+/// The file of a memory device.
 struct Device {
     kind: Kind,
     minor: u64,

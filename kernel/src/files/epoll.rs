@@ -1,7 +1,11 @@
-//! epoll: a set of open files, and the events to report for each.
+//! epoll: a set of open files, and the events to report for each. `calls/poll.rs` has the calls and sleeps on
+//! the keys that [`Epoll::look`] returns.
 //!
 //! An edge is a change, since the last report, of the events for which a file is ready or of its count of
-//! [`changes`](crate::files::File::changes). A closed file leaves the set when the set is next examined.
+//! [`changes`](crate::files::File::changes). A closed file leaves the set when the set is next examined. The
+//! set keeps no file open. A spin lock guards the set; the lock is not held while `File::ready` of a file
+//! runs, because the file may be another epoll. A sleeping lock, [`NESTING`], keeps epolls from watching each
+//! other in a cycle.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -14,9 +18,12 @@ use alloc::vec::Vec;
 use freehold::error::Errno;
 use linux_raw_sys::general::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT};
 
+/// A file of the set, and the wanted events.
 struct Interest {
     open: Weak<Open>,
+    /// The wanted events and the flags EPOLLET and EPOLLONESHOT.
     events: u32,
+    /// The program's word for the file, which reports contain.
     data: u64,
     /// The readiness and the count of changes at the last report. An edge is a difference from these.
     told: (u32, u64),
@@ -24,12 +31,15 @@ struct Interest {
     is_over: bool,
 }
 
-/// Files by descriptor, and by address, because a closed file's descriptor may be in use again.
+/// The files of a set, by descriptor and by the address of the open file. The address is necessary because
+/// the descriptor of a closed file may be in use again.
 type Interests = BTreeMap<(u64, usize), Interest>;
 
+/// The file of an epoll.
 pub struct Epoll {
+    /// The set.
     interests: SpinLock<Interests>,
-    /// Epolls that started to watch this one. Some of them may have stopped.
+    /// Epolls that have started to watch this one. Some of them may have stopped since.
     watchers: SpinLock<Vec<Weak<Open>>>,
 }
 
@@ -51,7 +61,7 @@ impl Epoll {
         open.file.as_any()?.downcast_ref()
     }
 
-    /// Checks that the epoll `set` may watch `open` if `open` is an epoll, too. The caller holds the guard
+    /// If `open` is an epoll, checks that the epoll `set` may watch it. The caller holds the returned guard
     /// until `set` watches `open`.
     ///
     /// # Errors
@@ -83,6 +93,7 @@ impl Epoll {
         watchers
     }
 
+    /// Returns the key that is woken when the set changes.
     fn key(&self) -> Key {
         Key::kernel(&raw const self.interests as u64)
     }
@@ -146,8 +157,8 @@ impl Epoll {
         files
     }
 
-    /// Returns up to `most` reports, and the time at which to look again. Adds the keys to sleep on to
-    /// `keys`.
+    /// Returns up to `most` reports, and the time in nanoseconds at which to call this function again if no
+    /// key is woken. Adds to `keys` the keys on which the caller must sleep.
     pub fn look(&self, most: usize, keys: &mut Vec<Key>) -> (Vec<Told>, u64) {
         let (mut told, mut again) = (Vec::new(), u64::MAX);
         keys.push(self.key());
@@ -168,7 +179,7 @@ impl Epoll {
     }
 }
 
-/// Returns the number of epolls in the longest chain that begins with `first`, and whether a chain contains
+/// Returns the number of epolls in the longest chain that begins with `first`, and true if a chain contains
 /// `end`. `next` returns the files that follow an epoll.
 fn chain(
     first: &Arc<Open>,
@@ -189,7 +200,8 @@ fn chain(
 }
 
 impl Interest {
-    /// Returns the events to report, given the file's readiness and its count of changes.
+    /// Returns the events to report, for a file with this readiness and this count of changes. Remembers both
+    /// as reported.
     fn tell(&mut self, ready: u32, changes: u64) -> Option<u32> {
         let ready = ready & (self.events | EPOLLERR | EPOLLHUP);
         if self.is_over {

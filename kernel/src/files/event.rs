@@ -8,6 +8,7 @@ use crate::files::{File, READABLE, Stat, WRITABLE, buffer::UserBuffer};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use freehold::error::Errno;
 
+/// The file of an eventfd.
 pub struct Event {
     state: SpinLock<State>,
     /// True if a read decrements the counter instead of taking all of it (EFD_SEMAPHORE).
@@ -15,6 +16,7 @@ pub struct Event {
 }
 
 struct State {
+    /// The counter.
     number: u64,
     /// Number of writes.
     writes: u64,
@@ -24,6 +26,7 @@ struct State {
 const MOST: u64 = u64::MAX - 1;
 
 impl Event {
+    /// Makes an eventfd with this counter.
     pub fn new(number: u64, counts_down: bool) -> Self {
         Event { state: SpinLock::new(State { number, writes: 0 }), counts_down }
     }

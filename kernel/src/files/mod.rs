@@ -1,4 +1,4 @@
-//! Files, as descriptors name them.
+//! Files: everything to which a descriptor can refer.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -10,8 +10,14 @@
 //! | [`node`] | a node of the tree, opened |
 //! | [`pages`] | file contents that are read from the archive on demand |
 //! | [`names`] | changes of the tree: removal, renaming, hard links |
-//! | [`console`], [`devices`], [`pipe`], [`socket`] | files without contents in the tree |
+//! | [`console`], [`devices`], [`pipe`], [`fifo`], [`socket`] | files without contents in the tree |
 //! | [`event`], [`timer`], [`epoll`] | descriptors for events |
+//!
+//! `calls/` has the system calls, and `process/` and `proc/` have further kinds of files. A new kind
+//! implements [`File`]. No spin lock is held while bytes are copied from or to a program, because the copy
+//! may sleep. None is held while a file is dropped, because that may take long and may take other locks.
+//! Sleeping locks are taken in this order: the position of an open file (`open.rs`), then the contents of the
+//! file ([`File::changing`]).
 
 pub mod buffer;
 pub mod console;
@@ -41,10 +47,13 @@ use freehold::file::Mapping;
 /// The fields of `stat` that differ between files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stat {
+    /// Number of the file, unique among files of its kind.
     pub inode: u64,
     /// Type and permissions, as in `st_mode`.
     pub mode: u32,
+    /// Number of names.
     pub links: u64,
+    /// Size in bytes.
     pub size: u64,
     /// Bytes of the allocated pages.
     pub allocated: u64,
@@ -64,11 +73,12 @@ pub struct Entry {
     pub kind: u8,
 }
 
-/// The interface of everything that a descriptor can refer to. A file has no position; [`open::Open`] has
-/// one.
+/// The interface of everything that a descriptor can refer to. A file has no position and no flags;
+/// [`open::Open`] has them.
 ///
-/// Calls may sleep, with [`wait`](crate::sched::wait) and [`Sleep::Interruptible`]. With `nonblock` they fail
-/// with EAGAIN instead.
+/// `read` and `write` may sleep, with [`wait`](crate::sched::wait) and [`Sleep::Interruptible`]; with
+/// `nonblock` they fail with EAGAIN instead. The default of each function suits a file that does not have the
+/// feature.
 ///
 /// [`Sleep::Interruptible`]: crate::sched::wait::Sleep::Interruptible
 pub trait File: Send + Sync {
@@ -84,6 +94,7 @@ pub trait File: Send + Sync {
         Err(Errno::EINVAL)
     }
 
+    /// Returns the fields of `stat`.
     fn stat(&self) -> Stat;
 
     /// Returns true if files of this kind have positions.
@@ -107,6 +118,7 @@ pub trait File: Send + Sync {
         Err(errno::ENOTDIR)
     }
 
+    /// Performs an ioctl that is special to files of this kind.
     fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
         let _ = (request, argument);
         Err(errno::ENOTTY)
@@ -117,7 +129,7 @@ pub trait File: Send + Sync {
         READABLE | WRITABLE
     }
 
-    /// Returns true if the file may be polled without O_NONBLOCK.
+    /// Returns true if the file may be polled even without O_NONBLOCK.
     fn polls_blocking(&self) -> bool {
         true
     }
@@ -127,8 +139,8 @@ pub trait File: Send + Sync {
         None
     }
 
-    /// Returns the time, in nanoseconds, at which to call [`ready`](Self::ready) again although the key was
-    /// not woken.
+    /// Returns the time, in nanoseconds since the start, at which a waiting thread must call
+    /// [`ready`](Self::ready) again even if the key was not woken.
     fn ready_at(&self) -> u64 {
         u64::MAX
     }
@@ -138,7 +150,7 @@ pub trait File: Send + Sync {
         0
     }
 
-    /// Returns the PID of the process that the file represents.
+    /// Returns the PID of the process that the file represents, if the file is a pidfd.
     fn process(&self) -> Option<u32> {
         None
     }

@@ -1,5 +1,10 @@
-//! Changes of the tree: new files, removal, renaming, hard links. Changes of more than one name are
-//! serialised by a lock. Lookups run concurrently and find the old name or the new one.
+//! Changes of the tree (`files/tree.rs`): new files, removal, renaming, hard links, mounts.
+//!
+//! The spin lock [`CHANGES`] serialises all changes except the insertion of a new name. The lock of a
+//! directory's entries is taken under it, one at a time, and then the locks of a node's parent and name.
+//! Lookups take only the locks of directories: they run concurrently and find the old name or the new one. A
+//! reference to a node that may be the last is dropped after [`CHANGES`] is released, because freeing
+//! contents may take long.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -11,11 +16,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize;
 
-/// Held for changes of more than one name.
+/// Held for removals, renames, hard links and mounts.
 static CHANGES: SpinLock<()> = SpinLock::new(());
 
 type Entries = SpinLock<BTreeMap<Vec<u8>, Arc<Node>>>;
 
+/// Returns the entries of a directory whose names may be changed.
 fn entries(directory: &Node) -> Result<&Entries, Errno> {
     match &directory.kind {
         Kind::Directory(entries) => Ok(entries),
@@ -24,6 +30,7 @@ fn entries(directory: &Node) -> Result<&Entries, Errno> {
     }
 }
 
+/// Returns true if the node is not a directory with entries.
 fn is_empty(node: &Node) -> bool {
     !matches!(&node.kind, Kind::Directory(entries) if !entries.lock().is_empty())
 }
@@ -47,11 +54,12 @@ pub fn remove(directory: &Arc<Node>, name: &[u8], directories: bool) -> Result<(
     forget_name(&node);
     directory.touch();
     drop(guard);
-    // Contents are freed without a lock held.
+    // Freeing contents needs that no lock is held.
     drop((gone, node));
     Ok(())
 }
 
+/// Counts one name less for a node, and updates its times.
 fn forget_name(node: &Node) {
     node.links.fetch_sub(1, Relaxed);
     node.touch();
@@ -61,7 +69,8 @@ fn forget_name(node: &Node) {
 ///
 /// # Errors
 ///
-/// EPERM if the node is a directory, which has only one name; EEXIST, ENOTDIR.
+/// EPERM if the node is a directory, which has only one name; EXDEV if the node is one of /proc; EEXIST,
+/// ENOTDIR.
 pub fn link(node: &Arc<Node>, directory: &Arc<Node>, name: &[u8]) -> Result<(), Errno> {
     if node.is_directory() {
         return Err(Errno::EPERM);
@@ -129,15 +138,16 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     Ok(())
 }
 
-/// The mounted directories and their kinds. Identified by node, because names can change.
+/// The mounted directories and the kinds of their file systems. A mount is identified by its node, because
+/// names can change.
 static MOUNTS: SpinLock<Vec<(Weak<Node>, &str)>> = SpinLock::new(Vec::new());
 
 /// Returns the path and the kind of each mount, for /proc.
 pub fn mounts() -> Vec<(Vec<u8>, &'static str)> {
     let all = MOUNTS.lock().clone();
     let path = |node: Arc<Node>| {
-        // The path is made of the parent's path and the node's name, which also works for a directory that
-        // another mount covers.
+        // Joins the parent's path and the node's name. This also works for a directory that another mount
+        // covers.
         let up = node.parent.lock().upgrade()?;
         let mut path = tree::path_of(&up);
         if path != b"/" {
@@ -149,8 +159,9 @@ pub fn mounts() -> Vec<(Vec<u8>, &'static str)> {
     all.into_iter().filter_map(|(node, kind)| Some((path(node.upgrade()?)?, kind))).collect()
 }
 
-/// Covers a directory with a new, empty one until [`unmount`]. With `huge`, files in the new directory have
-/// huge pages.
+/// Mounts an empty file system: covers a directory with a new, empty directory until [`unmount`]. `kind` is
+/// the type of the file system for /proc. With `huge`, files in the new directory have huge pages of this
+/// size.
 ///
 /// # Errors
 ///
@@ -171,7 +182,8 @@ pub fn mount(directory: &Arc<Node>, kind: &'static str, huge: Option<HugePageSiz
     Ok(())
 }
 
-/// Uncovers the directory below a mount. The mounted directory is freed with everything in it.
+/// Ends a mount: the covered directory gets its name again. The mounted directory is freed with everything in
+/// it, as soon as nothing uses it.
 ///
 /// # Errors
 ///
@@ -203,8 +215,8 @@ pub fn unmount(directory: &Arc<Node>, detach: bool) -> Result<(), Errno> {
 /// Returns true if a directory in the tree, or a node below it, is in use: open, a working directory, or a
 /// mount.
 fn is_used(directory: &Arc<Node>) -> bool {
-    // Expected references to a directory: one from its name and one from this list. The first one has a
-    // third, the caller's.
+    // A directory that is not in use has two references: one from its name and one from this list. The first
+    // directory has a third, the caller's.
     let (mut rest, mut known) = (Vec::from([directory.clone()]), 3);
     while let Some(node) = rest.pop() {
         if Arc::strong_count(&node) > core::mem::replace(&mut known, 2) {
@@ -225,11 +237,12 @@ fn is_used(directory: &Arc<Node>) -> bool {
     false
 }
 
+/// Makes a name refer to a node. The caller holds [`CHANGES`].
 fn set_name(entries: &Entries, (directory, name): (&Arc<Node>, &[u8]), node: &Arc<Node>) {
     let before = entries.lock().insert(name.to_vec(), node.clone());
     *node.parent.lock() = Arc::downgrade(directory);
     *node.name.lock() = name.to_vec();
-    // The caller has a reference, too, so this one is not the last.
+    // The caller also has a reference to the old node, so this one is not the last.
     drop(before);
 }
 

@@ -1,5 +1,10 @@
-//! The file that an open of a tree node returns, if the node is a regular file or a directory. Freehold holds
-//! the contents: read, write and mmap use the same pages. `files/tree.rs` has the nodes.
+//! The open file of a tree node, if the node is a regular file or a directory. `files/tree.rs` has the nodes,
+//! and `files/open.rs` the position and the flags.
+//!
+//! The engine holds the contents of a regular file in a `Mapping`: read, write and mmap use the same pages.
+//! `Open` calls `write` with the lock of the contents held ([`File::changing`]). No page fault takes that
+//! lock, because the program's buffer may be a mapping of the same file. A position in a directory is the
+//! number of an entry: first `.` and `..`, then the names in order.
 
 use crate::errno;
 use crate::files::tree::{Kind, Node};
@@ -18,6 +23,7 @@ use freehold::{PAGE_SIZE, PageIndex};
 pub struct NodeFile(Arc<Node>);
 
 impl NodeFile {
+    /// Opens a node. The caller has checked the node's kind.
     pub fn new(node: Arc<Node>) -> Self {
         NodeFile(node)
     }
@@ -99,7 +105,8 @@ impl File for NodeFile {
     }
 }
 
-/// Writes to a file. The file's size is limited only by memory.
+/// Writes to the contents of a file at an offset. Returns the number of bytes. The file's size is limited
+/// only by memory.
 ///
 /// # Errors
 ///
@@ -115,8 +122,8 @@ pub fn write_at(mapping: &Mapping<Machine>, at: u64, data: &[u8]) -> Result<usiz
 }
 
 impl NodeFile {
-    /// Returns how many of the next `room` bytes are in an absent page that reads as zeroes, so that a read
-    /// need not fill it.
+    /// Returns how many of the next `room` bytes are in an absent page that reads as zeroes; 0 if the page is
+    /// present. A read of these bytes need not allocate the page.
     fn hole_at(&self, mapping: &Mapping<Machine>, at: u64, room: usize) -> usize {
         let is_other = self.0.is_archived || mapping.huge_page_size().is_some() || mapping.is_secret();
         if is_other || mapping.has_page(page_at(at)) {
@@ -127,11 +134,12 @@ impl NodeFile {
     }
 }
 
+/// Returns the index of the page with this offset.
 fn page_at(at: u64) -> PageIndex {
     PageIndex::new(at / PAGE_SIZE)
 }
 
-/// Returns the node of a file that is in the tree.
+/// Returns the node of an open file, or `None` if the file is no [`NodeFile`].
 pub fn node_of(file: &dyn File) -> Option<&Arc<Node>> {
     Some(&file.as_any()?.downcast_ref::<NodeFile>()?.0)
 }

@@ -1,8 +1,10 @@
-//! An open file: its node or device, its flags and its position, which the descriptors made by dup or fork
-//! share.
+//! An open file ("open file description" in POSIX): its node or device, its flags and its position.
+//! Descriptors that were made by dup or fork share it.
 //!
-//! The position has a sleeping lock, which a call takes before the lock of the file's contents.
-//! `files/table.rs` has the descriptors, and [`File`] is the interface of the file behind them.
+//! The position has a sleeping lock, which a call takes before the lock of the file's contents. Both are held
+//! during the copy from or to the program. Only files that can seek have the first lock, and only regular
+//! files the second. `files/table.rs` has the descriptors, and [`File`] is the interface of the file behind
+//! them.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -20,21 +22,25 @@ use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_NONBLOCK, O_PATH, O_RDONLY, 
 /// A function that returns how many bytes may be written to a regular file at an offset.
 pub type Room = fn(u64) -> Result<usize, Errno>;
 
+/// An open file.
 pub struct Open {
+    /// The file behind it.
     pub file: Arc<dyn File>,
     /// O_ACCMODE, O_APPEND, O_NONBLOCK.
     pub flags: AtomicU32,
+    /// The position in bytes; for a directory, the number of the next entry.
     position: AtomicU64,
     /// Held by calls that move the position, from reading the position until it is updated. Taken before the
     /// lock that [`File::changing`] returns.
     moving: Mutex,
     /// The path, for reports.
     pub name: Vec<u8>,
-    /// The object that mmap maps; made on first use.
+    /// The engine's file, which mmap maps; made on first use.
     mapped: SpinLock<Option<Counted<file::File<Machine>>>>,
 }
 
 impl Open {
+    /// Makes an open file at position 0. `flags` are those of `open`.
     pub fn new(file: Arc<dyn File>, flags: u32, name: &[u8]) -> Arc<Open> {
         Arc::new(Open {
             file,
@@ -50,10 +56,12 @@ impl Open {
         self.flags.load(Relaxed)
     }
 
+    /// Returns true if the file is open for reading.
     pub fn may_read(&self) -> bool {
         matches!(self.flags() & O_ACCMODE, O_RDONLY | O_RDWR)
     }
 
+    /// Returns true if the file is open for writing.
     pub fn may_write(&self) -> bool {
         matches!(self.flags() & O_ACCMODE, O_WRONLY | O_RDWR)
     }
@@ -67,7 +75,7 @@ impl Open {
         if self.nonblock() || self.file.polls_blocking() { self.file.ready() } else { FAILED }
     }
 
-    /// Reads at the position, which advances, or at `at`.
+    /// Reads at the offset `at`, or else at the position, which then advances. Returns the number of bytes.
     ///
     /// # Errors
     ///
@@ -83,8 +91,9 @@ impl Open {
         Ok(done)
     }
 
-    /// Writes at the position, which advances, or at `at`; at the end of the file if O_APPEND is set. `room`
-    /// returns how many bytes may be written to a regular file at that place.
+    /// Writes at the offset `at`, or else at the position, which then advances. If O_APPEND is set, writes at
+    /// the end of the file. `room` returns how many bytes may be written to a regular file at that place.
+    /// Returns the number of bytes.
     ///
     /// # Errors
     ///
@@ -108,6 +117,7 @@ impl Open {
         Ok(done)
     }
 
+    /// Moves the position behind the `done` bytes at `begin`, unless the call named its own offset.
     fn advance(&self, at: Option<u64>, begin: u64, done: usize) {
         if at.is_none() && self.file.can_seek() {
             self.position.store(begin + done as u64, Relaxed);
@@ -132,19 +142,21 @@ impl Open {
         self.file.changing().map(Mutex::lock).transpose()
     }
 
+    /// Returns the position.
     pub fn position(&self) -> u64 {
         self.position.load(Relaxed)
     }
 
+    /// Sets the position. The caller holds the right to move it.
     pub fn set_position(&self, to: u64) {
         self.position.store(to, Relaxed);
     }
 
-    /// Returns the object that mmap maps.
+    /// Returns the engine's file, which mmap maps.
     ///
     /// # Errors
     ///
-    /// EBADF if the file is open with O_PATH, ENODEV if it is not memory, ENOMEM.
+    /// EBADF if the file is open with O_PATH, ENODEV if the file has no pages, ENOMEM.
     pub fn mapped(&self) -> Result<Counted<file::File<Machine>>, Errno> {
         if self.flags() & O_PATH != 0 {
             return Err(Errno::EBADF);

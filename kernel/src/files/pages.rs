@@ -1,5 +1,9 @@
-//! File contents that are read on demand from the archive, which stays in memory. A part that was cut off
-//! reads as zeroes later.
+//! The contents of files that came with the archive: the engine reads them page by page on demand from the
+//! archive, which stays in memory. `files/tree.rs` makes such files.
+//!
+//! [`Archived`] is the engine's `Pager` for one file. The archive itself is never written. Changed pages stay
+//! in the engine's page cache. Pages that were truncated or punched out are listed, because they must read as
+//! zeroes later. A spin lock guards the list.
 
 use crate::arch::lock::SpinLock;
 use crate::platform::Machine;
@@ -10,9 +14,10 @@ use freehold::file::{IoError, Pager};
 use freehold::platform::{Pfn, Platform};
 use freehold::{PAGE_SIZE, PageIndex, PageRange};
 
+/// The pager of a file from the archive.
 pub struct Archived {
     contents: &'static [u8],
-    /// Pages that were truncated or punched out.
+    /// Ranges of page indices that were truncated or punched out.
     gone: SpinLock<Vec<Range<u64>>>,
 }
 

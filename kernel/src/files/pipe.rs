@@ -2,8 +2,9 @@
 //! (`files/socket.rs`) are made of them.
 //!
 //! The spin lock of the state guards the bytes and the counts of ends. It is never held while bytes are
-//! copied from or to a program. A sleeping lock keeps the order of readers during such a copy. All threads
-//! that wait for the pipe sleep on one key.
+//! copied from or to a program. A reader holds a sleeping lock during its copy, so that other readers do not
+//! get the same bytes. All threads that wait for the pipe sleep on one key. A change of the state wakes all
+//! of them after the spin lock is released.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -18,6 +19,7 @@ use freehold::error::Errno;
 /// Indices of the two kinds of ends.
 pub(super) const READ: usize = 0;
 pub(super) const WRITE: usize = 1;
+/// Size of a new pipe in bytes.
 const ROOM: usize = 65536;
 /// Maximum size of a write that is not interleaved with others (PIPE_BUF).
 const WHOLE: usize = 4096;
@@ -25,7 +27,7 @@ const WHOLE: usize = 4096;
 const MOST_ROOM: usize = 1 << 20;
 const FIONREAD: u64 = 0x541b;
 
-/// Returns the size of the pipe behind a file. Changes the size first, if `set` gives one.
+/// Returns the size in bytes of the pipe behind a file. If `set` gives a size, changes the size first.
 ///
 /// # Errors
 ///
@@ -41,17 +43,21 @@ pub fn room(file: &dyn File, set: Option<usize>) -> Result<usize, Errno> {
     }
 }
 
+/// The state of a pipe, under its spin lock.
 struct State {
     bytes: VecDeque<u8>,
-    /// Number of open ends, and of ends opened so far; one element for reading, one for writing.
+    /// Number of open ends: element [`READ`] for reading, element [`WRITE`] for writing.
     open: [usize; 2],
+    /// Number of ends of each kind that were opened so far.
     opened: [usize; 2],
+    /// Size of the pipe in bytes.
     room: usize,
-    /// Number of times that bytes were added, and that bytes were removed.
+    /// Number of times that bytes were added, and number of times that bytes were removed.
     changes: [u64; 2],
 }
 
 impl State {
+    /// Returns true if this many bytes fit into the pipe.
     fn has_room(&self, bytes: usize) -> bool {
         self.room.saturating_sub(self.bytes.len()) >= bytes
     }
@@ -60,7 +66,8 @@ impl State {
 /// The state that both ends share.
 pub struct Pipe {
     state: SpinLock<State>,
-    /// Held by a reader while it copies bytes. The bytes are removed from the pipe after the copy.
+    /// Held by a reader while it copies bytes. The reader removes the bytes from the pipe only after the
+    /// copy.
     reading: Mutex,
 }
 
@@ -104,7 +111,8 @@ impl Pipe {
         Arc::new(Pipe { state: SpinLock::new(state), reading: Mutex::new() })
     }
 
-    /// Counts a new end. Returns how many ends of the other kind are open, and how many were opened so far.
+    /// Counts a new end, and empties a pipe that had none. Returns how many ends of the other kind are open,
+    /// and how many of them were opened so far.
     pub(super) fn open_end(&self, end: usize) -> (usize, usize) {
         let mut state = self.state.lock();
         if state.open == [0; 2] {
@@ -118,6 +126,7 @@ impl Pipe {
         others
     }
 
+    /// Counts an end that was closed.
     fn close_end(&self, end: usize) {
         let mut state = self.state.lock();
         state.open[end] = state.open[end].saturating_sub(1);

@@ -1,10 +1,13 @@
-//! Pairs of connected sockets, each made of two pipes.
+//! Pairs of connected sockets (`socketpair`), each made of two pipes. Other sockets do not exist. A named
+//! pipe that is opened for reading and writing is also a [`Socket`], made of both ends of one pipe. All state
+//! and all locks are those of `files/pipe.rs`. `calls/descriptors.rs` has the calls.
 
 use crate::files::pipe::{self, Reader, Writer};
 use crate::files::{File, HUNG_UP, READABLE, SOCKET, Stat, buffer::UserBuffer};
 use crate::sched::wait::Key;
 use freehold::error::Errno;
 
+/// A file that reads from one pipe and writes to another.
 pub struct Socket {
     reader: Reader,
     writer: Writer,
@@ -58,7 +61,9 @@ impl File for Socket {
         self.reader.changes() + self.writer.changes()
     }
 
-    /// Polls if the socket is not writable, because room to write is signalled on the key of the other pipe.
+    /// Makes a waiting thread poll every millisecond while the socket is not writable. The thread sleeps only
+    /// on the key of the pipe from which the socket reads, and new room in the other pipe wakes only that
+    /// pipe's key.
     fn ready_at(&self) -> u64 {
         if self.writer.ready() == 0 { crate::arch::clock::now_ns() + 1_000_000 } else { u64::MAX }
     }

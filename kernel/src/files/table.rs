@@ -1,4 +1,5 @@
 //! The table of descriptors of a process: open files by number, the flag FD_CLOEXEC, and the limit.
+//! `files/open.rs` has the open files, and `calls/descriptors.rs` most of the calls.
 //!
 //! A spin lock guards the table. A file is closed after the lock is released, because closing may free memory
 //! and wake threads.
@@ -14,9 +15,11 @@ use freehold::error::Errno;
 /// Maximum number of descriptors of a process.
 pub const MOST: usize = 4096;
 
+/// A descriptor in use.
 #[derive(Clone)]
 struct Slot {
     open: Arc<Open>,
+    /// The flag FD_CLOEXEC.
     close_on_exec: bool,
 }
 
@@ -24,17 +27,21 @@ type Slots = SpinLock<Vec<Option<Slot>>>;
 
 /// The descriptors of a process. Processes made with CLONE_FILES share one table.
 pub struct FileTable {
+    /// The descriptors, by number. The spin lock guards only the pointer, which [`unshare`](Self::unshare)
+    /// replaces.
     slots: SpinLock<Arc<Slots>>,
     /// The process's limit on descriptors (RLIMIT_NOFILE).
     limit: AtomicUsize,
 }
 
 impl FileTable {
+    /// Returns an empty table.
     pub fn new() -> Self {
         FileTable { slots: SpinLock::new(Arc::default()), limit: AtomicUsize::new(MOST) }
     }
 
-    /// Returns a table with the same files by the same numbers. With `share`, both processes use one table.
+    /// Returns the table of a new process, which has the same files by the same numbers. With `share`
+    /// (CLONE_FILES), both processes use the same descriptors.
     pub fn fork(&self, share: bool) -> Self {
         let slots = self.slots();
         let slots = if share { slots } else { Arc::new(SpinLock::new(slots.lock().clone())) };
@@ -66,6 +73,7 @@ impl FileTable {
         self.limit.store(limit.min(MOST as u64) as usize, Relaxed);
     }
 
+    /// Returns the descriptors, which another process may share.
     fn slots(&self) -> Arc<Slots> {
         self.slots.lock().clone()
     }

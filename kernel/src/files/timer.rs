@@ -1,8 +1,8 @@
 //! timerfd: counts how often a timer expired.
 //!
-//! A timer is a setting, not an armed timer: each read computes the number of expirations from the clock, and
-//! sleeps until the next one. One spin lock guards the setting. `calls/events.rs` has the calls, and
-//! `process/itimers.rs` the timers that send signals.
+//! A timer is only a setting, and nothing is armed in `sched/timers.rs`: each read computes the number of
+//! expirations from the clock, and sleeps until the next one. One spin lock guards the setting.
+//! `calls/events.rs` has the calls, and `process/itimers.rs` the timers that send signals.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::files::{File, READABLE, Stat, buffer::UserBuffer};
@@ -19,7 +19,8 @@ struct Setting {
 }
 
 impl Setting {
-    /// Returns how often the timer has expired by now. With `takes`, moves on to the next expiration.
+    /// Returns how often the timer has expired by now. With `takes`, sets `next` to the next expiration after
+    /// now.
     fn expirations(&mut self, takes: bool) -> u64 {
         let now = clock::now_ns();
         if self.next == 0 || now < self.next {
@@ -33,12 +34,15 @@ impl Setting {
     }
 }
 
+/// The file of a timerfd.
 pub struct Timer {
+    /// The clock of the timer (`CLOCK_REALTIME` and so on). The calls convert its times.
     pub clock: u32,
     setting: SpinLock<Setting>,
 }
 
 impl Timer {
+    /// Makes a timer that is disarmed.
     pub fn new(clock: u32) -> Self {
         Timer { clock, setting: SpinLock::new(Setting::default()) }
     }

@@ -1,9 +1,11 @@
-//! The root file system: a tree of nodes in memory, unpacked from the archive at the start. Freehold holds
-//! the files' contents: read, write and mmap use the same pages.
+//! The root file system: a tree of nodes in memory, unpacked from the archive at the start. The engine holds
+//! the files' contents.
 //!
 //! A spin lock per directory guards its entries, so lookups lock one directory at a time. `files/names.rs`
-//! orders changes of several names. `files/node.rs` has the open file of a node, `proc` the nodes whose text
-//! is generated.
+//! changes names under a lock of its own. `files/node.rs` has the open file of a node, and `proc/` the nodes
+//! whose text is generated. The locks of a node's parent and name may be taken under the lock of a
+//! directory's entries; none of them is held while a node is dropped. A node has only a weak reference to its
+//! parent. No permissions are checked.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::errno;
@@ -27,7 +29,9 @@ use freehold::file::{Mapping, Zeroes};
 use freehold::hugetlb::HugePageSize;
 use freehold_kernel::cpio;
 
+/// Maximum number of symbolic links in one lookup.
 const MOST_LINKS: usize = 40;
+/// Maximum length of a name, in bytes.
 const LONGEST_NAME: usize = 255;
 
 static NEXT_INODE: AtomicU64 = AtomicU64::new(2);
@@ -36,13 +40,16 @@ static ROOT: AtomicPtr<Node> = AtomicPtr::new(core::ptr::null_mut());
 
 /// A node of the tree.
 pub struct Node {
+    /// The number of the node, which is unique.
     pub inode: u64,
+    /// Type and permissions, as in `st_mode`.
     pub mode: AtomicU32,
+    /// The directory that has the node's last name; none for the root and for nodes without a name.
     pub parent: SpinLock<Weak<Node>>,
-    /// A reference that keeps another node alive: the parent of a node that is made on demand, or the
-    /// directory that a mounted directory covers.
+    /// A reference that keeps another node alive: for a node that is made on demand, its parent; for a
+    /// mounted directory, the directory that it covers.
     pub keeps: SpinLock<Option<Arc<Node>>>,
-    /// The last name of the node.
+    /// The name that the node got last.
     pub name: SpinLock<Vec<u8>>,
     /// Number of names. Changed under the lock of [`names`](crate::files::names).
     pub links: AtomicU32,
@@ -62,7 +69,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Removes and returns the references of this node that may be the last ones to other nodes.
+    /// Removes and returns the references of this node to other nodes. Each may be the last one to its node.
     fn take_below(&mut self) -> Vec<Arc<Node>> {
         let mut below: Vec<_> = self.keeps.lock().take().into_iter().collect();
         if let Kind::Directory(entries) = &self.kind {
@@ -84,10 +91,15 @@ impl Drop for Node {
     }
 }
 
+/// The kind of a node, with its contents.
 pub enum Kind {
+    /// A regular file, with its contents.
     Regular(Counted<Mapping<Machine>>),
+    /// A directory, with its entries.
     Directory(SpinLock<BTreeMap<Vec<u8>, Arc<Node>>>),
+    /// A symbolic link, with its target.
     Link(Vec<u8>),
+    /// A named pipe.
     Fifo(Arc<Pipe>),
     /// A node whose open returns this file.
     Device(Arc<dyn File>),
@@ -104,6 +116,7 @@ pub type Maker = Box<dyn Fn() -> Result<Arc<dyn File>, Errno> + Send + Sync>;
 
 /// A directory whose entries are made on demand.
 pub trait Listing: Send + Sync {
+    /// Returns the node with this name, made for this lookup.
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno>;
     /// Returns the names, each with its `d_type`.
     fn names(&self) -> Vec<(Vec<u8>, u8)>;
@@ -118,6 +131,7 @@ pub trait Jump: Send + Sync {
 }
 
 impl Node {
+    /// Makes a node without a name.
     pub fn new(mode: u32, kind: Kind) -> Arc<Node> {
         let now = clock::epoch_ns() + clock::now_ns();
         Arc::new(Node {
@@ -136,6 +150,7 @@ impl Node {
         })
     }
 
+    /// Makes an empty directory.
     pub fn directory(mode: u32) -> Arc<Node> {
         Self::new(DIRECTORY | mode & 0o7777, Kind::Directory(SpinLock::new(BTreeMap::new())))
     }
@@ -145,14 +160,17 @@ impl Node {
         Self::new(REGULAR | mode, Kind::Made(maker))
     }
 
+    /// Makes a directory whose entries are made on demand.
     pub fn listing(listing: Box<dyn Listing>) -> Arc<Node> {
         Self::new(DIRECTORY | 0o555, Kind::Listing(listing))
     }
 
+    /// Makes a link of /proc.
     pub fn jump(jump: Box<dyn Jump>) -> Arc<Node> {
         Self::new(LINK | 0o777, Kind::Jump(jump))
     }
 
+    /// Returns true if the node is a directory of either kind.
     pub fn is_directory(&self) -> bool {
         matches!(self.kind, Kind::Directory(_) | Kind::Listing(_))
     }
@@ -173,7 +191,7 @@ impl Node {
         node
     }
 
-    /// Makes an empty file for this directory.
+    /// Makes an empty regular file that is to be inserted into this directory.
     ///
     /// # Errors
     ///
@@ -186,7 +204,7 @@ impl Node {
         Ok(Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping)))
     }
 
-    /// Makes a file with these contents.
+    /// Makes a regular file with contents from the archive.
     ///
     /// # Errors
     ///
@@ -202,14 +220,17 @@ impl Node {
         Ok(node)
     }
 
+    /// Makes a symbolic link.
     pub fn link(target: &[u8]) -> Arc<Node> {
         Self::new(LINK | 0o777, Kind::Link(target.to_vec()))
     }
 
+    /// Makes a node whose open returns this file.
     pub fn device(file: Arc<dyn File>) -> Arc<Node> {
         Self::new(CHARACTER | 0o666, Kind::Device(file))
     }
 
+    /// Returns the contents of a regular file.
     pub fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
         match &self.kind {
             Kind::Regular(mapping) => Some(mapping),
@@ -217,6 +238,7 @@ impl Node {
         }
     }
 
+    /// Returns the fields of `stat`.
     pub fn stat(&self) -> Stat {
         let size = match &self.kind {
             Kind::Regular(mapping) => mapping.size(),
@@ -309,8 +331,8 @@ pub fn lookup(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Arc<Node>, 
     walk(from, path, follow)?.node.ok_or(Errno::ENOENT)
 }
 
-/// Returns the directory that has, or would have, the last name of a path, and that name. The name is `None`
-/// if the path ends with the root, `.` or `..`.
+/// Returns the last name of a path, and the directory in which a node with this name is or would be. The name
+/// is `None` if the path ends with the root, `.` or `..`.
 ///
 /// # Errors
 ///
@@ -326,17 +348,20 @@ pub fn lookup_parent(
 
 /// The result of walking a path.
 struct Found {
-    /// The directory that has, or would have, the last name.
+    /// The directory in which a node with the last name is or would be.
     directory: Arc<Node>,
+    /// The last name; `None` if the path ends with the root, `.` or `..`.
     name: Option<Vec<u8>>,
     /// The node with that name, if it exists.
     node: Option<Arc<Node>>,
 }
 
+/// Returns the names of a path, the last one first.
 fn split(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).rev().map(<[u8]>::to_vec)
 }
 
+/// Walks a path, and follows the links in it. With `follow`, also follows a link at its end.
 fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
     if path.is_empty() {
         return Err(Errno::ENOENT);
@@ -396,7 +421,8 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
     }
 }
 
-/// Returns the path of a node from the root.
+/// Returns the path of a node from the root. Adds ` (deleted)` if the node or a directory above it has lost
+/// its name.
 pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
     let (mut names, mut here, mut gone) = (Vec::new(), node.clone(), false);
     let root = root();
@@ -431,7 +457,8 @@ pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
 /// A name in the root directory, and the function that makes the directory.
 pub type Mount = (&'static [u8], fn() -> Arc<Node>);
 
-/// Makes the root file system from an archive, or from a single program, which becomes `/program`.
+/// Makes the root file system from an archive, or from a single program, which becomes `/program`. The
+/// directories in `mounts` are added before the archive's. Called once, at boot.
 pub fn unpack(module: &'static [u8], mounts: &[Mount]) {
     let root = Node::directory(0o755);
     ROOT.store(Arc::into_raw(root.clone()).cast_mut(), Release);
@@ -451,6 +478,7 @@ pub fn unpack(module: &'static [u8], mounts: &[Mount]) {
     }
 }
 
+/// Adds the node of an entry of the archive.
 fn add(root: &Arc<Node>, entry: &cpio::Entry<'static>) -> Result<(), Errno> {
     let (directory, name) = lookup_parent(root, entry.name, false)?;
     // The archive may list a directory that exists already.

@@ -1,7 +1,12 @@
-//! Free frames, and records of all frames.
+//! The allocator of frames, and the records that the engine keeps for all frames.
 //!
 //! A buddy system (Knowlton 1965) under one lock manages blocks of 1 to 2^18 frames. Single frames pass
-//! through per-CPU caches, which exchange many frames at a time with the buddy system.
+//! through per-CPU caches, which exchange many frames at a time with the buddy system. Interrupts are off, so
+//! a cache needs no lock. No other lock is taken under the lock of the buddy system.
+//!
+//! `platform/mod.rs` allocates the engine's frames here, with a reserve left for the kernel; `heap.rs` and
+//! `stacks.rs` allocate the kernel's own. No function sleeps. A frame number of 0 means "none" in the lists;
+//! frame 0 itself is never free, because `memory::init` adds no memory below 1 MiB.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
 use crate::arch::{layout::direct, lock::SpinLock};
@@ -14,14 +19,17 @@ use freehold::platform::{Frame, TableMeta};
 pub const MAX_ORDER: u32 = 18;
 /// Value of `state` for a frame that is not the first of a free block.
 const NOT_FREE: u8 = 0xff;
+/// The end of a list. Frame 0 is never free.
 const NONE: u64 = 0;
-/// Frames reserved for the kernel when programs get no more: 4 MiB.
+/// Number of free frames, 4 MiB, below which programs get no more: the rest is reserved for the kernel.
 const RESERVE: u64 = 1024;
 
-/// Records by frame number. Written once, before they are read.
+/// Records of all frames, indexed by frame number. `init` writes the three statics once, before they are
+/// read.
 static FRAMES: AtomicPtr<Frame> = AtomicPtr::new(core::ptr::null_mut());
+/// Records of frames that are page tables, indexed by frame number.
 static TABLES: AtomicPtr<TableMeta> = AtomicPtr::new(core::ptr::null_mut());
-/// End of the frame numbers.
+/// The number after the last frame.
 static END: AtomicU64 = AtomicU64::new(0);
 static BUDDY: SpinLock<Buddy> = SpinLock::new(Buddy::new());
 
@@ -39,8 +47,10 @@ struct Links {
 /// `state` has a byte for each frame: the order of the free block that begins there, or `NOT_FREE`. A free
 /// block is in the list of its order.
 struct Buddy {
+    /// The first block of each order, or `NONE`.
     heads: [u64; MAX_ORDER as usize + 1],
     state: *mut u8,
+    /// Number of frames in all free blocks.
     free: u64,
 }
 
@@ -52,15 +62,18 @@ impl Buddy {
         Buddy { heads: [NONE; MAX_ORDER as usize + 1], state: core::ptr::null_mut(), free: 0 }
     }
 
+    /// Returns the state of a frame.
     fn state(&mut self, frame: u64) -> &mut u8 {
         // SAFETY: `state` has a byte for each frame below END, and callers have checked the number.
         unsafe { &mut *self.state.add(frame as usize) }
     }
 
+    /// Returns the links that a free block contains.
     fn links(frame: u64) -> *mut Links {
         direct(frame * PAGE_SIZE)
     }
 
+    /// Makes a block free, without joining it with its buddy.
     fn push(&mut self, frame: u64, order: u32) {
         let head = core::mem::replace(&mut self.heads[order as usize], frame);
         // SAFETY: the buddy system owns free blocks.
@@ -73,6 +86,7 @@ impl Buddy {
         *self.state(frame) = order as u8;
     }
 
+    /// Removes a free block from the list of its order.
     fn remove(&mut self, frame: u64, order: u32) {
         // SAFETY: as in `push`.
         unsafe {
@@ -88,6 +102,7 @@ impl Buddy {
         *self.state(frame) = NOT_FREE;
     }
 
+    /// Allocates a block, and splits a larger block if necessary.
     fn alloc(&mut self, order: u32) -> Option<u64> {
         let found = (order..=MAX_ORDER).find(|order| self.heads[*order as usize] != NONE)?;
         let frame = self.heads[found as usize];
@@ -99,6 +114,7 @@ impl Buddy {
         Some(frame)
     }
 
+    /// Frees a block, and joins it with free buddies.
     fn free(&mut self, mut frame: u64, mut order: u32) {
         self.free += 1 << order;
         let end = END.load(Relaxed);
@@ -121,7 +137,8 @@ pub fn records_bytes(frames: u64) -> u64 {
     (frames * bytes as u64).next_multiple_of(PAGE_SIZE)
 }
 
-/// Makes the records.
+/// Makes the records of the frames 0 to `frames` - 1, and the state of the buddy system, all without free
+/// frames.
 ///
 /// # Safety
 ///
@@ -169,7 +186,7 @@ pub fn exists(frame: u64) -> bool {
     frame < END.load(Relaxed)
 }
 
-/// Returns the engine's record of a frame.
+/// Returns the engine's record of a frame. Panics if no frame has this number.
 #[inline(always)]
 pub fn record(frame: u64) -> &'static Frame {
     assert!(exists(frame));
@@ -177,7 +194,7 @@ pub fn record(frame: u64) -> &'static Frame {
     unsafe { &*FRAMES.load(Relaxed).add(frame as usize) }
 }
 
-/// Returns the engine's record of a table.
+/// Returns the engine's record of a frame that is a page table. Panics if no frame has this number.
 #[inline(always)]
 pub fn table_record(frame: u64) -> &'static TableMeta {
     assert!(exists(frame));
@@ -192,7 +209,9 @@ pub struct FrameCache {
 }
 
 impl FrameCache {
+    /// Number of frames that the cache can hold.
     const ROOM: usize = 128;
+    /// Order of the number of frames that are exchanged at a time.
     const BATCH_ORDER: u32 = 5;
     const BATCH: usize = 1 << Self::BATCH_ORDER;
 
@@ -200,6 +219,7 @@ impl FrameCache {
         FrameCache { count: 0, frames: [0; Self::ROOM] }
     }
 
+    /// Takes a frame. Returns `None` if only `reserve` frames are left.
     #[inline]
     fn pop(&mut self, reserve: u64) -> Option<u64> {
         if self.count == 0 && !self.refill(reserve) {
@@ -218,6 +238,8 @@ impl FrameCache {
         self.count += 1;
     }
 
+    /// Takes frames from the buddy system, unless only `reserve` frames are left. Returns false if there are
+    /// none.
     #[inline(never)]
     fn refill(&mut self, reserve: u64) -> bool {
         let mut buddy = BUDDY.lock();
@@ -235,6 +257,7 @@ impl FrameCache {
         self.count > 0
     }
 
+    /// Returns the frames that were cached first to the buddy system.
     #[inline(never)]
     fn drain(&mut self) {
         let mut buddy = BUDDY.lock();
@@ -246,6 +269,7 @@ impl FrameCache {
 
 static CACHES: [PerCpu<FrameCache>; MAX_CPUS] = [const { PerCpu::new(FrameCache::new()) }; MAX_CPUS];
 
+/// Calls `f` with the cache of the calling CPU.
 #[inline]
 fn with_cache<R>(f: impl FnOnce(&mut FrameCache) -> R) -> R {
     // SAFETY: only this CPU uses the cache, and nothing here sleeps or is called recursively.

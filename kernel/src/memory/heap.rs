@@ -1,6 +1,10 @@
-//! The kernel's heap. Objects up to half a page have sizes of powers of two, are cut from pages, and are
-//! cached per CPU. Larger objects are blocks of frames. Pages that were cut into objects are never returned
-//! to the frame allocator.
+//! The kernel's heap, which is Rust's global allocator. Objects up to half a page have sizes of powers of two
+//! (their *class*), are cut from pages, and are cached per CPU. Larger objects are blocks of frames. Pages
+//! that were cut into objects are never returned to the frame allocator.
+//!
+//! Interrupts are off, so the cache of a CPU needs no lock. Each list in [`SHARED`] has a spin lock, under
+//! which nothing allocates. An allocation never sleeps and may happen under a spin lock. It fails only if
+//! `frames.rs` has no suitable block left, even in the reserve that programs do not get.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
 use crate::arch::{layout::direct, lock::SpinLock};
@@ -9,8 +13,11 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
 use freehold::PAGE_SIZE;
 
+/// Number of classes: 16 bytes to 2 KiB.
 const CLASSES: usize = 8;
+/// Power of two of the smallest class.
 const SMALLEST_SHIFT: u32 = 4;
+/// Size of the objects of the largest class, in bytes.
 const LARGEST: usize = 1 << (SMALLEST_SHIFT as usize + CLASSES - 1);
 /// Bytes of one class that a CPU caches before it moves half of them to the shared list.
 const AT_HAND: usize = 4 * PAGE_SIZE as usize;
@@ -41,6 +48,7 @@ impl List {
         List { first: ptr::null_mut(), count: 0 }
     }
 
+    /// Removes and returns an object; null if the list is empty.
     #[inline]
     fn pop(&mut self) -> *mut u8 {
         let first = self.first;
@@ -66,6 +74,7 @@ impl List {
         self.count += 1;
     }
 
+    /// Moves up to `count` objects of another list to this list.
     fn take_from(&mut self, other: &mut List, count: usize) {
         for _ in 0..count.min(other.count) {
             let object = other.pop();
@@ -83,6 +92,8 @@ impl HeapCache {
         HeapCache([const { List::new() }; CLASSES])
     }
 
+    /// Takes objects from the shared list, or cuts a new page, and returns one of them; null if memory runs
+    /// out.
     #[inline(never)]
     fn refill(&mut self, class: usize) -> *mut u8 {
         let list = &mut self.0[class];
@@ -99,6 +110,7 @@ impl HeapCache {
         list.pop()
     }
 
+    /// Moves half of the cached objects of a class to the shared list.
     #[inline(never)]
     fn give_away(&mut self, class: usize) {
         let list = &mut self.0[class];

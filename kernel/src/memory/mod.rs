@@ -10,6 +10,9 @@
 //!
 //! All memory is visible at [`DIRECT`](crate::arch::layout::DIRECT). The kernel's image lies at the end of the
 //! address space.
+//!
+//! [`init`] runs once, on the first CPU, before anything allocates. The firmware's and the boot protocol's
+//! tables stay readable, because memory below [`LOW`] never becomes free.
 
 pub mod frames;
 pub mod heap;
@@ -24,6 +27,7 @@ use freehold::PAGE_SIZE;
 
 /// Bytes of memory that `boot.s` maps at the start.
 const MAPPED: u64 = 4 << 30;
+/// Size of a page of the direct map, in bytes.
 const LARGE: u64 = 2 << 20;
 const GIB: u64 = 1 << 30;
 /// Memory below this address holds the firmware's and the boot protocol's tables, and the code at which CPUs
@@ -39,11 +43,12 @@ unsafe extern "C" {
 /// Bytes of memory that the machine has. Written once.
 static TOTAL: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the address of the kernel's root table, whose upper half every space copies.
+/// Returns the physical address of the kernel's root table, whose upper half every space copies.
 pub fn kernel_root() -> u64 {
     &raw const boot_root as u64
 }
 
+/// Returns the number of bytes of memory that the machine has.
 pub fn total_bytes() -> u64 {
     TOTAL.load(Relaxed)
 }
@@ -92,7 +97,7 @@ fn cut(region: Region, limits: Region, taken: [Region; 2]) -> impl Iterator<Item
     parts.into_iter().filter(|(start, end)| start < end).map(|(start, end)| Region { start, end })
 }
 
-/// Maps a GiB of memory in the direct map.
+/// Maps the GiB with this number in the direct map.
 fn map_gib(gib: u64) {
     let table = frames::alloc(0).expect("memory for the direct map") * PAGE_SIZE;
     for entry in 0..512 {

@@ -1,6 +1,10 @@
 //! Kernel stacks. Each stack lies in a slot of its own, and nothing is mapped below it. An overflow therefore
 //! causes a double fault, which runs on a stack of its own and reports the overflow. A slot keeps its pages
 //! for ever, so the translations of stacks never change.
+//!
+//! `sched/thread.rs` allocates a stack for each thread, and `boot/smp.rs` for each CPU except the first,
+//! whose stack is in `boot.s`. One spin lock guards the slots and the page tables of this area. The test
+//! `end-stack-overflow` checks the guard.
 
 use crate::arch::{layout::direct, lock::SpinLock};
 use crate::memory::frames;
@@ -9,8 +13,9 @@ use freehold::PAGE_SIZE;
 
 /// Start of the slots: entry 384 of the root, whose table is in `boot.s`.
 const AREA: u64 = crate::arch::layout::DIRECT + 128 * (512 << 30);
+/// Size of a slot in bytes.
 const SLOT: u64 = 64 << 10;
-/// Size of a stack, at the end of its slot. The engine needs at most 8.4 KiB.
+/// Size of a stack in bytes. The stack is at the end of its slot. The engine needs at most 8.4 KiB.
 pub const STACK: u64 = 32 << 10;
 /// Number of slots below one entry of the kernel's root table.
 const SLOTS: u64 = (512 << 30) / SLOT;
@@ -26,9 +31,10 @@ struct Slots {
     made: u64,
 }
 
+/// The slots that have pages.
 static SLOTS_USED: SpinLock<Slots> = SpinLock::new(Slots { free: Vec::new(), made: 0 });
 
-/// A stack in use. Becomes free when dropped.
+/// A stack in use: the number of its slot. Dropping it makes the stack free.
 pub struct Stack(u64);
 
 impl Stack {
@@ -73,7 +79,8 @@ pub fn is_guard(at: u64) -> bool {
     (AREA..AREA + SLOTS * SLOT).contains(&at) && at % SLOT < SLOT - STACK
 }
 
-/// Maps a page to a new frame, unless it is mapped. The caller holds the lock of the slots.
+/// Maps the page at this address to a new frame, unless the page is mapped. Returns `None` if memory runs
+/// out; a later call continues. The caller holds the lock of the slots.
 fn map(at: u64) -> Option<()> {
     let mut table = direct::<u64>(&raw mut boot_pdpt_stacks as u64);
     for shift in [30, 21, 12] {

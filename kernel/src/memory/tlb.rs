@@ -1,8 +1,10 @@
-//! The space that each CPU runs, and the TLB flushes that CPUs request of each other.
+//! The address space that each CPU runs, and the TLB flushes that CPUs request of each other.
 //!
 //! `freehold-kit` has the protocol (`shootdown.rs` there); this file supplies the instructions and the
 //! interrupt, and implements the calls of `Platform` for it. A CPU that waits with interrupts off must call
-//! [`answer`] in its loop, because another CPU may wait for it. No lock guards the state: it is atomic.
+//! [`answer`] in its loop, because another CPU may wait for it. No lock guards the state: it is atomic. Only
+//! this file loads CR3, because the protocol must know which spaces may have entries in the TLB of a CPU.
+//! `sched/scheduler.rs` calls [`enter`], [`idle`] and [`leave`] when threads switch.
 
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::{apic, features, jitter};
@@ -13,6 +15,7 @@ use freehold::{PAGE_SHIFT, PAGE_SIZE};
 use freehold_kit::{Load, Processors, ShootCpu, Shootdown, SpaceCpus};
 use x86_64::registers::control::Cr3;
 
+/// The state of the protocol: which CPUs run a space or keep its TLB entries, and pending flushes.
 static TLBS: Shootdown<MAX_CPUS> = Shootdown::new([const { ShootCpu::new() }; MAX_CPUS]);
 /// Maximum number of pages that are flushed one by one. For more pages, the whole context is flushed.
 const ONE_BY_ONE: u64 = 33;
@@ -48,6 +51,7 @@ impl Processors for Machine {
     }
 }
 
+/// Returns the physical address of the loaded root.
 fn current_root() -> u64 {
     Cr3::read_raw().0.start_address().as_u64()
 }
@@ -58,12 +62,14 @@ fn forget(at: u64) {
     unsafe { core::arch::asm!("invlpg [{}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
+/// Loads a root, with its context in the lowest bits.
 fn load(root: u64) {
     // SAFETY: the upper half of every root is the kernel's.
     unsafe { core::arch::asm!("mov cr3, {}", in(reg) root, options(nostack, preserves_flags)) };
 }
 
-/// Loads a space's root. Context 0 belongs to the kernel's own root.
+/// Loads a space's root with the context number (PCID) that the protocol chose. Context 0 belongs to the
+/// kernel's own root.
 fn load_space(space: &SpaceCpus, how: Load) {
     let kept = if how.keeps { KEEP } else { 0 };
     let context = if features::has_contexts() { (how.context as u64 + 1) | kept } else { 0 };
@@ -127,7 +133,8 @@ pub fn enter(space: &SpaceCpus) {
     }
 }
 
-/// Makes the calling CPU run no program. It keeps the loaded space.
+/// Makes the calling CPU run no program. The CPU keeps the root of the space loaded, which saves a load if
+/// the same space runs next.
 pub fn idle() {
     let loaded = cpu().loaded.get();
     // SAFETY: as in `enter`.
@@ -138,7 +145,7 @@ pub fn idle() {
     }
 }
 
-/// Makes the calling CPU leave its space, which may then end.
+/// Makes the calling CPU load the kernel's own root, so that its space can end.
 pub fn leave() {
     load(kernel_root());
     let before = cpu().loaded.replace(ptr::null());

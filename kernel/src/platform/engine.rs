@@ -1,5 +1,6 @@
-//! The engine, which all address spaces of this kernel share. It is made once at boot, with the settings of
-//! this kernel, and lives for ever.
+//! The engine, which all address spaces of this kernel share. `start.rs` makes it once at boot, with the
+//! settings of this kernel, and it lives for ever. `proc/settings.rs` changes the settings that programs may
+//! change at run time.
 
 use super::Machine;
 use alloc::boxed::Box;
@@ -16,14 +17,15 @@ static ENGINE: AtomicPtr<Counted<Engine<Machine>>> = AtomicPtr::new(core::ptr::n
 
 /// Returns the engine.
 pub fn engine() -> &'static Counted<Engine<Machine>> {
-    // Acquire pairs with the release of `start`.
-    // SAFETY: set before the first program runs, and never freed.
+    // Acquire pairs with the release of `start`. SAFETY: the pointer is set before the first program runs,
+    // and the engine is never freed.
     unsafe { ENGINE.load(Acquire).as_ref() }.expect("the engine is started")
 }
 
 /// Makes the engine. Called once, at boot.
 pub fn start() {
-    // Linux's default if a distribution sets no other: programs may map everything except the first page.
+    // Linux's default, if the distribution sets no other value: programs may map everything except the first
+    // page.
     let config = Config { mmap_min_addr: PAGE_SIZE, ..Config::default() };
     let engine = Engine::new(Machine, config).expect("memory for the engine");
     // Release pairs with the acquire of `engine`.

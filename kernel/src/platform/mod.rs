@@ -1,5 +1,13 @@
-//! The implementation of Freehold's platform on bare metal. `examples/embedding/src/kernel.rs` is its
-//! counterpart in a process.
+//! The implementation of Freehold's platform on bare metal: the traits `Host`, `TableMemory` and `Platform`.
+//! `examples/embedding/src/kernel.rs` is its counterpart in a process.
+//!
+//! The engine calls these functions; the documentation of `freehold::platform` says in which context each may
+//! be called. Only the three waits of `Host` sleep. `rcu_barrier`, `relax`, `spin_exit` and `free_frames` may
+//! let another thread run. Functions that allocate return an error if programs may get no more frames
+//! (`memory/frames.rs`), so a program cannot exhaust the kernel's own memory. Spin locks, read sections and
+//! lockless walks of the engine hold off preemption (`arch/preempt.rs`). [`engine`] has the engine itself,
+//! and [`user`] the system calls' access to a program's memory. The rest of the kernel uses address spaces as
+//! [`Space`].
 
 use crate::arch::cpu::{self, MAX_CPUS};
 use crate::arch::layout::{Tables, direct};
@@ -29,7 +37,7 @@ pub type Space = Counted<AddressSpace<Machine>>;
 
 const _: () = assert!(UserAddr::END == AddressSpace::<Machine>::TASK_SIZE);
 
-/// The machine. All its state is in statics.
+/// The platform. All its state is in statics of other modules, so the type is empty.
 pub struct Machine;
 
 /// An RCU read section. The thread keeps its CPU until the section ends, so the CPU passes no quiescent
@@ -52,8 +60,8 @@ fn held<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-// SAFETY: each CPU has its own number, and a thread leaves its CPU only while it holds nothing.
-// `freehold-kit` explains why deferred functions wait for read sections.
+// SAFETY: each CPU has its own number, and a thread leaves its CPU only while it holds nothing. The
+// documentation of `freehold-kit` explains why deferred functions wait for read sections.
 unsafe impl Host for Machine {
     const MAX_CPUS: usize = MAX_CPUS;
     type RcuGuard = Reading;
@@ -103,7 +111,8 @@ unsafe impl Host for Machine {
 
     fn relax() {
         lock::relax();
-        // The holder may be a thread that yielded on this CPU, so let it run.
+        // The thread for which this loop waits may have yielded on this CPU. The preemption point lets that
+        // thread run.
         preempt::preempt_point();
     }
 
@@ -139,8 +148,8 @@ fn wait_while(word: &AtomicU32, expected: u32, how: Sleep) -> bool {
     if is_over() {
         return false;
     }
-    // SeqCst: a task that changes the word wakes sleepers afterwards, and for that takes the lock of the
-    // queue.
+    // SeqCst: a task changes the word before it takes the lock of the list to wake sleepers. So either this
+    // load sees the change, or that task finds this thread in the list.
     if let Some(waiting) = wait::enqueue_if(key(word), || word.load(Ordering::SeqCst) == expected) {
         waiting.sleep(how, u64::MAX);
     }
@@ -154,8 +163,8 @@ fn bytes(pfn: Pfn) -> *mut u8 {
     direct(pfn.get() * PAGE_SIZE)
 }
 
-// SAFETY: the allocator gives each frame to one owner. Records do not move. A frame number that does not
-// exist panics.
+// SAFETY: the allocator gives each frame to one owner. Records do not move. The functions panic on a frame
+// number that does not exist.
 unsafe impl TableMemory for Machine {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         let table = Pfn::new(frames::alloc_for_program(0).ok_or(OutOfTables)?);
@@ -182,8 +191,9 @@ unsafe impl TableMemory for Machine {
     }
 }
 
-// SAFETY: as above. Contents are accessed by assembly, so that a race is not undefined behaviour.
-// `freehold-kit` explains why a flush completes only when no CPU uses what it covers.
+// SAFETY: as above. Contents are accessed by assembly, so that a race is not undefined behaviour. The
+// documentation of `freehold-kit` explains why a flush returns only when no CPU uses the flushed translations
+// any more.
 unsafe impl Platform for Machine {
     type Format = Tables;
     type Mmu = SpaceCpus;
@@ -196,8 +206,8 @@ unsafe impl Platform for Machine {
     unsafe fn free_frames(&self, frames: &[Pfn]) {
         // SAFETY: each frame came from `alloc_frames`.
         frames.iter().rev().for_each(|frame| unsafe { frames::free(frame.get(), 0) });
-        // No spin lock is held here: the engine calls this function without one, and the end of a file takes
-        // none.
+        // No spin lock is held here: the engine calls this function without one, and the kernel drops files
+        // without one.
         preempt::preempt_point();
     }
 

@@ -1,9 +1,10 @@
 //! Access to a program's memory by system calls. An address from a program may be wrong. Only this module
 //! accesses such addresses, and it fails with EFAULT if the address space refuses the access.
 //!
-//! Callers hold no spin lock, because an access may wait for a page.
-//!
-//! An address for a register of the processor is a [`UserAddr`] instead.
+//! Callers hold no spin lock, because an access may wait for a page. The instructions that may fault are in
+//! `arch/ucopy.s`; `arch/trap.rs` serves their faults. Files copy through `files/buffer.rs`, which uses this
+//! module. An address for a register of the processor is a [`UserAddr`] instead. The program `wild.rs` of the
+//! tests passes random addresses to all calls.
 
 use crate::arch::{features, frame::UserAddr};
 use core::marker::PhantomData;
@@ -16,11 +17,11 @@ unsafe extern "C" {
     fn uexchange32(word: *mut u32, expected: u32, new: u32, old: *mut u32) -> usize;
 }
 
-/// A type for which any bytes are a valid value, and whose bytes are all initialised.
+/// A type whose values can be copied from and to programs as bytes.
 ///
 /// # Safety
 ///
-/// The type has no invalid values and no padding.
+/// Any bytes are a valid value of the type, and the type has no padding.
 pub unsafe trait Plain: Copy {}
 
 macro_rules! plain {
@@ -33,7 +34,8 @@ plain!(u8, u16, u32, u64, i32, i64);
 // SAFETY: an array of such values has no padding between them.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
-/// Fails with EFAULT if the range is outside of programs' address spaces.
+/// Fails with EFAULT if a part of the range is outside of programs' address spaces. Does not check that
+/// memory is mapped there.
 pub fn check(at: u64, bytes: usize) -> Result<(), Errno> {
     match at.checked_add(bytes as u64) {
         Some(end) if end <= UserAddr::END => Ok(()),
@@ -42,7 +44,7 @@ pub fn check(at: u64, bytes: usize) -> Result<(), Errno> {
 }
 
 /// Calls `f` with access to programs' memory enabled. `f` returns the number of bytes that it did not
-/// process.
+/// process; the call fails with EFAULT if the number is not 0.
 fn touch(at: u64, bytes: usize, f: impl FnOnce() -> usize) -> Result<(), Errno> {
     check(at, bytes)?;
     features::allow_user();
@@ -55,7 +57,7 @@ fn touch(at: u64, bytes: usize, f: impl FnOnce() -> usize) -> Result<(), Errno> 
 ///
 /// # Errors
 ///
-/// EFAULT if not all of it could be read.
+/// EFAULT if a byte could not be read. `out` may then have changed in part.
 pub fn copy_in(at: u64, out: &mut [u8]) -> Result<(), Errno> {
     // SAFETY: `out` is a unique reference. A fault on the program's side continues at the fix-up of `ucopy`.
     touch(at, out.len(), || unsafe { ucopy(out.as_mut_ptr(), at as *const u8, out.len()) })
@@ -65,7 +67,7 @@ pub fn copy_in(at: u64, out: &mut [u8]) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// EFAULT if not all of it could be written.
+/// EFAULT if a byte could not be written. The bytes before it may have been written.
 pub fn copy_out(at: u64, data: &[u8]) -> Result<(), Errno> {
     // SAFETY: as in `copy_in`.
     touch(at, data.len(), || unsafe { ucopy(at as *mut u8, data.as_ptr(), data.len()) })
@@ -98,7 +100,7 @@ fn some(bytes: usize, mut copy: impl FnMut(usize, usize) -> Result<(), Errno>) -
     done
 }
 
-/// Returns the aligned word at an address, read in one access.
+/// Returns the aligned word of 4 bytes at an address, read in one access.
 ///
 /// # Errors
 ///
@@ -111,7 +113,8 @@ pub fn load(at: u64) -> Result<u32, Errno> {
     Ok(word)
 }
 
-/// Replaces `expected` with `new` atomically. Returns the old value.
+/// Atomically replaces the word of 4 bytes at an address by `new` if the word is `expected`. Returns the old
+/// word.
 ///
 /// # Errors
 ///
@@ -124,6 +127,7 @@ pub fn exchange(at: u64, expected: u32, new: u32) -> Result<u32, Errno> {
     Ok(old)
 }
 
+/// Fails with EINVAL if the address is not a multiple of 4.
 fn aligned(at: u64) -> Result<(), Errno> {
     if at.is_multiple_of(4) { Ok(()) } else { Err(Errno::EINVAL) }
 }
@@ -136,6 +140,7 @@ pub struct UserPtr<T> {
 }
 
 impl<T: Plain> UserPtr<T> {
+    /// Makes a pointer from an address, without a check.
     pub const fn new(at: u64) -> Self {
         UserPtr { at, of: PhantomData }
     }
@@ -145,6 +150,7 @@ impl<T: Plain> UserPtr<T> {
         (at != 0).then_some(Self::new(at))
     }
 
+    /// Returns the address.
     pub fn at(self) -> u64 {
         self.at
     }
@@ -181,7 +187,7 @@ impl<T: Plain> UserPtr<T> {
     }
 }
 
-/// Reads a string that ends with a zero byte, of fewer than `most` bytes. Returns `None` if the string is
+/// Reads a string that ends with a zero byte and has fewer than `most` bytes. Returns `None` if the string is
 /// longer; the caller chooses between E2BIG and ENAMETOOLONG.
 ///
 /// # Errors

@@ -1,4 +1,6 @@
-//! /proc/PID/clear_refs: clears the record of how pages were used.
+//! /proc/PID/clear_refs: a write clears the record of how pages were used, or the peaks of memory use. The
+//! engine clears the marks of pages (`AddressSpace::clear_refs`); this file parses the number. The program
+//! `usage.c` of the tests checks it.
 
 use crate::errno;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree::Node};
@@ -15,12 +17,13 @@ pub fn clear_refs(process: Arc<Process>) -> Arc<Node> {
     Node::made(0o200, Box::new(move || Ok(Arc::new(Switch(process.clone())) as Arc<dyn File>)))
 }
 
+/// The file, for a process.
 struct Switch(Arc<Process>);
 
 /// Maximum bytes of a write, as on Linux.
 const MOST: usize = 12;
 
-/// Parses a number like Linux's `kstrtoint`, with white space around it.
+/// Parses a decimal number with white space around it, like Linux's `kstrtoint`.
 ///
 /// # Errors
 ///

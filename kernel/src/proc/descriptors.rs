@@ -1,5 +1,6 @@
 //! The open files of a process: the folders /proc/PID/fd and /proc/PID/fdinfo. A lookup reads the table of
-//! descriptors (`files/table.rs`); the link that it returns keeps a reference to the open file.
+//! descriptors (`files/table.rs`). The link that it returns keeps a reference to the open file, so the file
+//! stays open while the link exists. Names have Linux's forms, for example `pipe:[NUMBER]` and ` (deleted)`.
 
 use crate::files::tree::{self, Jump, Listing, Node};
 use crate::files::{node::node_of, open::Open};
@@ -12,7 +13,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 
-/// The folder fd, or fdinfo.
+/// The folder fd or, with `infos`, the folder fdinfo.
 pub struct Folder {
     pub process: Arc<Process>,
     pub infos: bool,
@@ -44,8 +45,8 @@ fn name_of(open: &Open) -> Vec<u8> {
     }
 }
 
-/// Returns the path by which a node was opened, if it still leads to the node; otherwise the node's current
-/// path.
+/// Returns the path by which a node was opened, if the path still leads to the node. Otherwise returns the
+/// node's current path or, for a deleted node, the path by which it was opened with ` (deleted)`.
 fn path_of(node: &Arc<Node>, opened: &[u8]) -> Vec<u8> {
     let found = tree::lookup(&tree::root(), opened, true);
     let path = tree::path_of(node);

@@ -1,5 +1,11 @@
-//! The files of /proc/PID about mapped memory: maps, smaps, smaps_rollup, mem and pagemap. The text comes
-//! from the reports of the engine; this file adds the inodes and paths of the kernel's files.
+//! The files of /proc/PID about mapped memory: maps, smaps, smaps_rollup, mem and pagemap. `proc/process.rs`
+//! makes them. The text comes from the reports of the engine (`freehold::report`); this file adds the inodes
+//! and paths of the kernel's files, and the format of lines.
+//!
+//! A file keeps its process and not the address space, so it is empty after the process has ended. No lock is
+//! held while text is made or copied. The addresses change between two reads of a file; as on Linux, a later
+//! read continues behind the last VMA. The program `usage.c` of the tests checks smaps, `files.c` maps, and
+//! `transcript` compares maps with Linux's.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};
@@ -22,7 +28,8 @@ use freehold::vma::flags::VmFlags;
 /// Column in which names begin.
 const NAME: usize = 73;
 
-/// Returns the inode and the path of a mapped file. A path that now leads elsewhere is marked as deleted.
+/// Returns the inode and the path of a mapped file. If the path no longer leads to the file, marks it as
+/// deleted.
 fn file_of(file: &file::File<Machine>) -> (u64, String) {
     let name = file.name();
     if name.ends_with(" (deleted)") {
@@ -87,6 +94,7 @@ struct Made {
     text: String,
     /// Address from which the next line is made.
     next: u64,
+    /// True if there are no further lines.
     over: bool,
 }
 
@@ -94,6 +102,7 @@ struct Made {
 const PART: usize = 4096;
 
 impl Lines {
+    /// Makes the file maps or, with `detailed`, smaps.
     pub fn new(process: Arc<Process>, detailed: bool) -> Self {
         Lines { process, detailed, made: SpinLock::new(Made::default()) }
     }
@@ -135,7 +144,8 @@ impl Made {
 impl File for Lines {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
         let space = space(&self.process);
-        // If two tasks read concurrently, each makes its own part.
+        // The part is taken out of the lock while it is used. A task that reads concurrently makes its own
+        // part.
         let mut made = core::mem::take(&mut *self.made.lock());
         if at < made.begin || at == 0 {
             made = Made::default();
@@ -217,10 +227,12 @@ impl File for Memory {
     }
 }
 
-/// The file pagemap: a word for each page, with its presence, its kind and its frame.
+/// The file pagemap: a word of 8 bytes for each page, with its presence, its kind and its frame number.
 pub struct Pages(pub Arc<Process>);
 
+/// Bit of a word: the page is present.
 const PRESENT: u64 = 1 << 63;
+/// Bit of a word: the page belongs to a file.
 const OF_FILE: u64 = 1 << 61;
 /// Number of words that one step of a read generates.
 const WORDS: usize = 256;
@@ -256,6 +268,7 @@ impl File for Pages {
     }
 }
 
+/// Returns the words of the pages from `first` to before `last`.
 fn words(space: &Space, first: u64, last: u64) -> Vec<u64> {
     let mut words = alloc::vec![0; (last - first) as usize];
     space.pagemap(first * PAGE_SIZE..last * PAGE_SIZE, |present| {

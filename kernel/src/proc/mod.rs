@@ -11,6 +11,11 @@
 //! | [`clear_refs`] | clear_refs |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
+//!
+//! `start.rs` mounts both folders. A name is a [`Listing`] or a [`Node`] of `files/tree.rs`, made for each
+//! lookup. A new file of the whole system is a line of `system::FILES`, one of a process an arm in
+//! `proc/process.rs`. Programs parse the text, so its form is Linux's. A process may end at any time between
+//! the lookup and the read.
 
 pub mod clear_refs;
 pub mod descriptors;
@@ -31,7 +36,7 @@ use alloc::vec::Vec;
 use freehold::error::Errno;
 use text::{FOLDER, LINKED, PLAIN, number, text};
 
-/// A link whose text is made when it is read, relative to /proc.
+/// A link of /proc whose target, a path relative to /proc, depends on the calling thread.
 struct Pointer(fn() -> String);
 
 impl Jump for Pointer {
@@ -49,14 +54,17 @@ struct Root {
     sys: Arc<Node>,
 }
 
+/// Makes the folder /proc.
 pub fn root() -> Arc<Node> {
     Node::listing(Box::new(Root { sys: settings::root() }))
 }
 
+/// Returns the target of /proc/self.
 fn own_pid() -> String {
     alloc::format!("{}", current().process().pid)
 }
 
+/// Returns the target of /proc/thread-self.
 fn own_thread() -> String {
     alloc::format!("{}/task/{}", current().process().pid, current().tid())
 }

@@ -1,6 +1,10 @@
 //! Makes threads and processes, for fork, vfork, clone and clone3. The new thread runs only after it is
-//! complete: it is linked to its parent under [`FAMILY`](process::FAMILY), added to its process, and then
-//! queued.
+//! complete: its process gets a parent under [`FAMILY`](process::FAMILY), the thread is added to its process,
+//! and then it is queued.
+//!
+//! `calls/processes.rs` has the calls and decodes their arguments into a [`Request`]. The order of the steps
+//! matters, because signals and other processes can find the thread as soon as it is added. The programs
+//! `processes.c` and `threads.c` of the tests check it.
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};
@@ -23,11 +27,16 @@ pub struct Request {
     pub flags: u64,
     /// Address at which to store the descriptor of the new process (CLONE_PIDFD).
     pub pidfd: u64,
+    /// Address in the caller's memory at which to store the thread's number (CLONE_PARENT_SETTID).
     pub parent_tid: u64,
+    /// Address in the new thread's memory at which to store its number (CLONE_CHILD_SETTID), and to store 0
+    /// at its end (CLONE_CHILD_CLEARTID).
     pub child_tid: u64,
     /// The stack pointer of the new thread, which may be any value; 0 to use the caller's.
     pub stack: u64,
+    /// The base of fs (CLONE_SETTLS).
     pub tls: u64,
+    /// The signal that the parent gets at the end of a new process; 0 for none.
     pub exit_signal: u32,
 }
 
@@ -36,6 +45,7 @@ const NAMESPACES: u32 =
     CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
 
 impl Request {
+    /// Returns true if the flag is set.
     fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
     }
@@ -53,8 +63,8 @@ impl Request {
     }
 }
 
-/// Makes a thread in the calling process, or in a new process. The thread continues where the caller does,
-/// with answer 0. Returns the thread's number.
+/// Makes a thread in the calling process, or in a new process. In the new thread the call returns 0. Returns
+/// the thread's number. With CLONE_VFORK, first waits until the child has its own address space or has ended.
 ///
 /// # Errors
 ///
@@ -108,8 +118,8 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
             space.write_memory(request.child_tid, &tid.to_ne_bytes(), freehold::remote::AccessMode::Plain);
     }
     if !request.has(CLONE_THREAD) {
-        // The chosen parent may hand its children to an heir at any time, so the family lock is held until
-        // the child is listed.
+        // The chosen parent may hand its children to an heir at any time. The family lock is therefore held
+        // until the child is in the parent's list.
         let _family = process::FAMILY.lock();
         let parent = parent_for(request);
         process.set_parent(parent.clone());
@@ -117,7 +127,7 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     }
     let thread = Arc::new(thread);
     process.add(thread.clone());
-    // A fatal signal that was sent before the thread was listed also applies to it.
+    // A fatal signal that was sent before the thread was in the list also applies to this thread.
     if process.ending.lock().is_some() {
         thread.work.fetch_or(crate::sched::work::KILL, Relaxed);
     }
@@ -151,6 +161,7 @@ fn put_pidfd(process: &Arc<Process>, request: &Request) -> Result<(), Errno> {
     })
 }
 
+/// Returns the address space of a new process.
 fn child_space(process: &Process) -> crate::platform::Space {
     process.space.lock().clone().expect("the process has a space")
 }
@@ -169,6 +180,7 @@ fn parent_for(request: &Request) -> Arc<Process> {
     above.filter(|_| request.has(CLONE_PARENT)).unwrap_or_else(|| here.clone())
 }
 
+/// Makes a process with this address space. The process shares with the caller what the flags request.
 fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> Arc<Process> {
     let here = current().process();
     let shares = Shares { files: request.has(CLONE_FILES), place: request.has(CLONE_FS) };
@@ -188,6 +200,8 @@ fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> A
     process
 }
 
+/// Makes the new thread, which continues where the caller does. Returns `None` if there is no memory for a
+/// stack.
 fn new_thread(
     tid: u32,
     process: &Arc<Process>,
@@ -221,7 +235,7 @@ fn new_thread(
     Some(thread)
 }
 
-/// Sleeps until the child has its own address space or has ended.
+/// Sleeps until the child has its own address space or has ended, or until the calling thread is killed.
 fn wait_for_vfork(child: &Arc<Process>) {
     let space = current().space().clone();
     let shares = || {

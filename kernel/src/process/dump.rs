@@ -4,6 +4,9 @@
 //! The thread that acts on the signal marks its process. All other threads of the process then start to end,
 //! and wait in [`hold`] until the file is written. The registers of a waiting thread are in the frame at
 //! the top of its stack. A SIGKILL during the dump cuts the file short.
+//!
+//! `signal/deliver.rs` calls [`dump`] before it ends the process, and `exit.rs` calls [`hold`] first of all.
+//! `Process::dumping` marks the process. The program `cores.c` of the tests checks the contents.
 
 use crate::arch::{frame::Frame, preempt};
 use crate::files::{buffer::UserBuffer, names, node::NodeFile, open::Open, tree};
@@ -29,6 +32,7 @@ use freehold::vma::flags::VmFlags;
 use freehold::{PAGE_SIZE, PageIndex};
 use linux_raw_sys::general::*;
 
+/// Returns the key on which the ending threads wait for the end of the dump.
 fn key(process: &Process) -> Key {
     Key::kernel(&raw const process.dumping as u64)
 }
@@ -51,8 +55,9 @@ pub fn hold(here: &Thread) {
     }
 }
 
-/// Writes a core file for the process of the calling thread, which a signal ends at `frame`, if the signal
-/// and the process allow it. Records the dump in the process's status.
+/// Writes a core file for the process of the calling thread, if the signal and the settings of the process
+/// allow one. `info` is the signal that ends the process, and `frame` the state of the calling thread at the
+/// signal. Records the dump in the process's status.
 pub fn dump(frame: &Frame, info: &Info) {
     let here = current();
     let process = here.process();
@@ -126,10 +131,11 @@ fn open(process: &Process) -> Result<Arc<Open>, Errno> {
     Ok(Open::new(Arc::new(file), O_WRONLY, &path))
 }
 
-/// A VMA, and how many of its bytes, from its start, are in the file.
+/// A VMA, and the number of its bytes that are in the file, from its start.
 struct Part {
     start: u64,
     end: u64,
+    /// Number of bytes from the start that are in the core file.
     kept: u64,
     flags: VmFlags,
     /// The file that the VMA maps with small pages, and the offset of its start.
@@ -157,8 +163,8 @@ impl Part {
         Part { start, end, kept, flags, file: file.map(|file| (file.clone(), offset)) }
     }
 
-    /// Reads a page. Returns false if there is no page. Does not fault, because a waiting thread might have
-    /// to serve the fault.
+    /// Reads a page. Returns false if there is no page. Does not fault, because a thread that waits in
+    /// [`hold`] might have to serve the fault (userfaultfd).
     fn read(&self, space: &Space, at: u64, out: &mut [u8]) -> bool {
         if space.frame_at(at).is_some() {
             return space.read_memory(at, out, AccessMode::Forced).is_ok();
@@ -174,12 +180,14 @@ impl Part {
 /// The core file while it is written.
 struct Core {
     open: Arc<Open>,
+    /// Offset of the next byte.
     at: u64,
     /// Number of bytes that may still be written (RLIMIT_CORE).
     room: u64,
 }
 
 impl Core {
+    /// Appends bytes. Fails with ENOSPC if the limit or the memory does not suffice.
     fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         self.room = self.room.checked_sub(bytes.len() as u64).ok_or(Errno::ENOSPC)?;
         let written =
@@ -188,6 +196,7 @@ impl Core {
         if written == bytes.len() { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 
+    /// Writes the headers, the notes and the contents of all VMAs.
     fn write(&mut self, here: &Thread, frame: &Frame, info: &Info) -> Result<(), Errno> {
         let space = here.space();
         let mut parts = Vec::new();
@@ -214,6 +223,7 @@ impl Core {
         parts.iter().try_for_each(|part| self.put_part(space, part))
     }
 
+    /// Writes the contents of a VMA. Absent pages become holes of the file.
     fn put_part(&mut self, space: &Space, part: &Part) -> Result<(), Errno> {
         let (begin, whole) = (self.at, part.start..part.start + part.kept);
         let (mut page, mut result) = ([0; PAGE_SIZE as usize], Ok(()));
@@ -243,6 +253,7 @@ impl Core {
 /// Maximum number of VMAs that the header can count.
 const MOST_PARTS: usize = 0xfff0;
 
+/// Returns the bytes of the words.
 fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -287,6 +298,7 @@ fn notes(here: &Thread, frame: &Frame, info: &Info) -> Result<Vec<u8>, Errno> {
     Ok(out)
 }
 
+/// Appends a note of this type.
 fn note(out: &mut Vec<u8>, kind: u32, text: &[u8]) -> Result<(), Errno> {
     // Memory may run out if the process has many threads.
     out.try_reserve(20 + text.len()).map_err(|_| Errno::ENOMEM)?;

@@ -1,6 +1,10 @@
-//! Loads a program: makes a new address space, maps the image as its ELF file says, and writes the first
-//! stack. Nothing here changes the calling process; `calls/processes.rs` replaces the old space once the new
-//! one is complete.
+//! Loads a program: makes a new address space, maps the segments of the ELF file, and writes the first stack.
+//! Nothing here changes the calling process; `calls/processes.rs` replaces the old space once the new one is
+//! complete, and `start.rs` loads the first program.
+//!
+//! The files of programs may contain anything, so every address and size of a header is checked or computed
+//! without overflow. Memory of the new space is written by the engine (`write_memory`), not through page
+//! faults. The program `processes.c` of the tests executes programs, and `canonical.c` checks entry points.
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};
@@ -31,10 +35,13 @@ use linux_raw_sys::auxvec::{
 
 /// Base address of position-independent programs.
 const PIE_BASE: u64 = 0x5555_5555_4000;
+/// End of the stack.
 const STACK_TOP: u64 = 0x7fff_ffff_f000;
 /// Initial size of the stack, which grows.
 const STACK_BYTES: u64 = 132 << 10;
+/// Size of a program header, in bytes.
 const PROGRAM_HEADER: usize = 56;
+/// Maximum number of program headers.
 const MOST_HEADERS: u16 = 64;
 /// Maximum size of all arguments and the environment, in bytes.
 pub const MOST_ARGUMENTS: usize = 2 << 20;
@@ -67,9 +74,13 @@ pub fn short_name(path: &[u8]) -> [u8; 16] {
 
 /// A mapped ELF file.
 struct Image {
+    /// Address of the first instruction.
     entry: u64,
+    /// Address of the program headers in memory; 0 if no segment contains them.
     headers: u64,
+    /// Number of program headers.
     header_count: usize,
+    /// End of the last segment.
     end: u64,
 }
 
@@ -117,8 +128,8 @@ pub fn open(node: Arc<Node>) -> Result<Program, Errno> {
 ///
 /// # Errors
 ///
-/// Fails if the headers request what no program can have, or if memory runs out. Linux has already replaced
-/// the calling program at this point, so SIGSEGV ends the process.
+/// Fails if the headers request addresses that no program can have, or if memory runs out. On Linux the old
+/// program is already gone when such a failure occurs, so the caller must end the process by SIGSEGV.
 pub fn load(program: &Program, path: &[u8], strings: &Strings) -> Result<(Space, Frame), Errno> {
     let Program { own, interpreter } = program;
     let base = if own.header.e_type == ET_DYN { PIE_BASE } else { 0 };
@@ -146,7 +157,7 @@ const MOST_SCRIPTS: usize = 4;
 const FIRST_LINE: usize = 256;
 
 /// Returns the program that runs a file: the file itself or, for a script, the program that its first line
-/// names (`#!`). In the second case, inserts that line's argument and the script's path before the other
+/// names (`#!`). For a script, inserts the argument of that line and the script's path before the other
 /// arguments.
 ///
 /// # Errors
@@ -184,6 +195,7 @@ pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Res
     Err(errno::ELOOP)
 }
 
+/// Reads and checks the ELF header and the program headers.
 fn read_headers(file: &Counted<Mapping<Machine>>) -> Result<(FileHeader<LittleEndian>, Headers), Errno> {
     let mut bytes = [0; 64];
     read_exact(file, 0, &mut bytes)?;
@@ -202,6 +214,7 @@ fn read_headers(file: &Counted<Mapping<Machine>>) -> Result<(FileHeader<LittleEn
     Ok((header, headers.map_err(|_| errno::ENOEXEC)?))
 }
 
+/// Reads until `out` is full. Fails with ENOEXEC at the end of the file.
 fn read_exact(file: &Counted<Mapping<Machine>>, at: u64, out: &mut [u8]) -> Result<(), Errno> {
     match file.read_at(at, out) {
         Ok(read) if read == out.len() => Ok(()),
@@ -210,6 +223,7 @@ fn read_exact(file: &Counted<Mapping<Machine>>, at: u64, out: &mut [u8]) -> Resu
     }
 }
 
+/// Returns the path of the interpreter that the headers name (`PT_INTERP`).
 fn interpreter(file: &Arc<Node>, headers: &Headers) -> Result<Option<Vec<u8>>, Errno> {
     let Some(part) = headers.iter().find(|part| part.p_type == PT_INTERP) else { return Ok(None) };
     if part.p_filesz == 0 || part.p_filesz > 4096 {
@@ -221,7 +235,7 @@ fn interpreter(file: &Arc<Node>, headers: &Headers) -> Result<Option<Vec<u8>>, E
     Ok(Some(path))
 }
 
-/// Maps the segments of an ELF file that are to be loaded, from `base` on.
+/// Maps the segments of an ELF file that have type `PT_LOAD`. `base` is added to their addresses.
 fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
     let Elf { node, header, headers } = elf;
     let mapping = node.mapping().ok_or(Errno::EACCES)?;
@@ -244,7 +258,7 @@ fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
     Ok(Image { entry, headers: table, header_count: headers.len(), end })
 }
 
-/// Maps one segment. Returns its end.
+/// Maps one segment. Returns its end address. The part of the segment behind the file's contents is zero.
 fn map_part(
     space: &Space,
     file: &Counted<File<Machine>>,

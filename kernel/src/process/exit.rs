@@ -1,8 +1,13 @@
 //! The end of threads and processes: the order in which an ending thread releases what it has, and the
 //! notification of the parent.
 //!
-//! [`FAMILY`](process::FAMILY) is held while children get another parent and while a status is published.
-//! Files and memory are freed without a lock. `process/reap.rs` has the parent's side.
+//! [`FAMILY`](process::FAMILY) is held while children get another parent and while a status becomes visible
+//! to the parent. Files and memory are freed without a lock. `process/reap.rs` has the parent's side.
+//!
+//! A thread ends only in [`exit_thread`], on its own kernel stack: a fatal signal or exit_group only sets the
+//! bit `work::KILL` of the other threads. An ended process is a zombie until its parent waits for it: it
+//! keeps its status and its counters, but no memory and no files. The ending threads release these, because
+//! the last reference to a process may be dropped in an interrupt.
 
 use crate::arch::halt;
 use crate::platform::user::UserPtr;
@@ -22,7 +27,8 @@ pub fn exit_group(status: Status) -> ! {
     exit_thread()
 }
 
-/// Ends all other threads of the process, for exec, and waits until they have ended.
+/// Ends all other threads of the calling process, for exec, and waits until they are no longer in the list of
+/// threads.
 ///
 /// # Errors
 ///
@@ -87,7 +93,8 @@ pub fn exit_thread() -> ! {
     end()
 }
 
-/// Lets other threads take signals of the process that this thread would have taken.
+/// Adds the thread's counters to those of its process, and lets other threads take signals of the process
+/// that this thread would have taken.
 fn leave_signals(process: &Process, here: &Thread) {
     scheduler::count_turn();
     process.usage.thread_ends(here);
@@ -98,7 +105,8 @@ fn leave_signals(process: &Process, here: &Thread) {
     }
 }
 
-/// Clears the word that another thread waits on for the end of this one, and wakes that thread.
+/// Stores 0 at the address in `clear_tid`, on which another thread may wait for the end of this one, and
+/// wakes that thread.
 fn clear_tid(thread: &Thread) {
     let at = thread.clear_tid.get();
     if at != 0 && UserPtr::<u32>::new(at).write(&0).is_ok() {
@@ -106,13 +114,14 @@ fn clear_tid(thread: &Thread) {
     }
 }
 
-/// Leaves the calling thread's stack for ever. The last reference to the thread frees it.
+/// Leaves the calling thread's stack for ever. The stack is freed with the last reference to the thread.
 fn end() -> ! {
     scheduler::block();
     unreachable!("a thread that has ended continues to run")
 }
 
-/// Frees everything of the process except its status, which is for its parent.
+/// Frees everything of the process except its status and its counters, which its parent may still read. The
+/// end of process 1 ends the machine.
 fn become_zombie(process: &Arc<Process>) {
     let status = process.ending.lock().unwrap_or(Status::by_exit(0));
     if process.pid == 1 {
@@ -150,8 +159,8 @@ fn give_children_away(process: &Process) {
     wait::wake(heir.child_key(), usize::MAX);
 }
 
-/// Publishes the status of a process, and notifies its parent. If the parent ignores its children, forgets
-/// the process.
+/// Makes the status of an ended process visible, and notifies its parent. If the parent ignores the end of
+/// its children, removes the process from all lists.
 fn tell(process: &Arc<Process>, status: Status) {
     // The lock is held until the status is set. An heir that gets the process later sees the status and is
     // notified.
@@ -176,6 +185,7 @@ fn tell(process: &Arc<Process>, status: Status) {
     wait::wake(process.end_key(), usize::MAX);
 }
 
+/// Sends the parent the signal for the end of a process.
 fn tell_parent(process: &Process, signal: u32) {
     let parent = process.parent();
     let status = *process.status.lock();

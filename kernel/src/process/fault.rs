@@ -2,6 +2,10 @@
 //! file raises the signal if the engine refuses one, or if the processor reports another exception.
 //!
 //! The functions run with interrupts off and without a spin lock, because serving a fault may sleep.
+//!
+//! `arch/trap.rs` calls [`page`], [`refused`] and [`exception`] through the table of handlers, and
+//! `thread.rs` calls [`beyond_end`]. The numbers, codes and addresses of the signals are those of Linux; the
+//! programs `signals.c`, `keys.c` and `canonical.c` of the tests compare them.
 
 use crate::arch::frame::{Frame, UserAddr, is_canonical};
 use crate::arch::report::say;
@@ -26,7 +30,8 @@ const RESUME: u64 = 0x1_0000;
 ///
 /// # Errors
 ///
-/// Fails if the access is refused.
+/// Fails if the address space refuses the access. The caller then calls [`refused`], or fails the kernel's
+/// copy.
 #[inline]
 pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
     let here = current();
@@ -41,7 +46,7 @@ pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultErro
     Ok(())
 }
 
-/// Raises the signal for a page fault of a program that was refused.
+/// Raises the signal for a page fault of a program that [`page`] refused.
 pub fn refused(frame: &Frame, at: u64, error: FaultError) {
     let info = match error {
         FaultError::Segv { code: SegvCode::Maperr, .. } => Info::fault(SIGSEGV, SEGV_MAPERR, at),
@@ -62,7 +67,8 @@ pub fn refused(frame: &Frame, at: u64, error: FaultError) {
             exit::exit_group(Status::by_signal(SIGKILL as u8))
         }
     };
-    // As on Linux, every kernel address looks mapped, so that a program cannot learn which of them are.
+    // As on Linux, the error code reports every kernel address as mapped, so that a program cannot learn
+    // which ones are.
     let error = frame.error | if at >= UserAddr::END { PRESENT } else { 0 };
     current().last_fault.set((PAGE_FAULT, error, at));
     raise(frame, info, at);
@@ -85,9 +91,10 @@ pub fn exception(frame: &Frame) {
     raise(frame, info, at);
 }
 
-/// Raises the signal of a program whose next instruction is not at a [`UserAddr`]. The program sees the
-/// result of a jump to that address: a page fault, or a general protection fault if the address is not
-/// canonical. `iretq` does not load the address, because it would fault in the kernel.
+/// Raises a signal because the program's next instruction is not at a [`UserAddr`]. The program gets the
+/// signal that a jump to that address causes: that of a page fault or, if the address is not canonical, of a
+/// general protection fault. The kernel must not load the address by `iretq`, because the instruction would
+/// fault in the kernel.
 pub fn beyond_end(frame: &mut Frame) {
     let at = frame.rip;
     let info = match is_canonical(at) {
@@ -117,6 +124,7 @@ fn raise(frame: &Frame, info: Info, at: u64) {
     signal::force(info);
 }
 
+/// Logs a signal, with option `verbose`.
 fn report(frame: &Frame, signal: u32, at: u64) {
     if options::is_verbose() {
         let pid = current().process().pid;

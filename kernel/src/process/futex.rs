@@ -1,6 +1,12 @@
-//! Futexes: sleeping on a word of a program's memory.
+//! Futexes (futex(2)): sleeping on a word of a program's memory. `calls/futexes.rs` has the calls, and
+//! `sched/wait.rs` the lists of sleepers.
 //!
-//! A futex is identified by address space and address or, in shared memory, by file and offset.
+//! A futex is identified by address space and address or, in shared memory, by file and offset
+//! ([`Word::key`]). The kernel keeps no state for a word on which no thread sleeps. A waiter enters the list
+//! before it reads the word, and a waker changes the word before it wakes, so no wake-up is lost and no lock
+//! is needed. Reading the word may fault and sleep, so no lock is held there. Robust lists are walked at the
+//! end of a thread. There are no futexes with priority inheritance. The program `jobs.c` of the tests checks
+//! requeueing, and `threads.c` robust locks.
 
 use crate::arch::{clock, lock};
 use crate::errno;
@@ -14,7 +20,8 @@ use freehold::file::Object;
 use freehold::report::QueryFlags;
 use freehold::report::maps::MapName;
 
-/// Parts of a word in a robust list: the owner's number, and flags for waiters and for an owner that died.
+/// Parts of a word in a robust list: the number of the thread that owns the lock, a flag that threads wait,
+/// and a flag that the owner has died.
 const OWNER: u32 = 0x3fff_ffff;
 const WAITERS: u32 = 0x8000_0000;
 const OWNER_DIED: u32 = 0x4000_0000;
@@ -29,6 +36,7 @@ pub struct Word {
 }
 
 impl Word {
+    /// Returns the key of the word in the calling thread's space.
     fn key(self) -> Key {
         let space = current().space();
         if !self.private
@@ -52,7 +60,7 @@ impl Word {
         wait::requeue(self.key(), to.key(), wakes, moves)
     }
 
-    /// Sleeps while the word is `expected`, until a wake-up with one of these bits or the deadline, in
+    /// Sleeps if the word is `expected`, until a wake-up with one of these bits or until the deadline, in
     /// nanoseconds since the start.
     ///
     /// # Errors
@@ -67,7 +75,7 @@ impl Word {
         let waiting = wait::enqueue(self.key(), bits);
         match user::load(self.at) {
             Ok(word) if word == expected => {}
-            // A wake-up that already arrived must count, because it is lost for other threads.
+            // A waker has already chosen this thread, so the wake-up must count: no other thread gets it.
             _ if waiting.cancel() => return Ok(()),
             Ok(_) => return Err(Errno::EAGAIN),
             Err(error) => return Err(error),
@@ -79,12 +87,13 @@ impl Word {
     }
 }
 
+/// Returns the error for a wait that ended without a wake-up.
 fn ended_by(woken: Woken) -> Errno {
     if woken == Woken::Time { errno::ETIMEDOUT } else { Errno::EINTR }
 }
 
-/// Sleeps while every word has its expected value, until one of the words is woken. Returns the index of that
-/// word.
+/// Sleeps if every word has its expected value, until a waker wakes the thread at one of the words. Returns
+/// the index of that word.
 ///
 /// # Errors
 ///
@@ -140,6 +149,7 @@ pub fn release_robust(thread: &Thread) {
     }
 }
 
+/// Marks one robust futex as released by death if the thread owns it, and wakes one waiter.
 fn release(thread: &Thread, at: u64) -> Result<(), Errno> {
     let mut word = user::load(at)?;
     while word & OWNER == thread.tid() {

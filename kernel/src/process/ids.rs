@@ -1,11 +1,15 @@
 //! Users and groups of a process (credentials(7)). There is one user: the numbers are stored, and only
-//! [`Ids::is_root`] has an effect.
+//! [`Ids::is_root`] has an effect. `calls/identity.rs` reads and sets the numbers, and `limits.rs` passes the
+//! privileges on memory to the engine.
 
 /// The numbers of a user or a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
+    /// The number of the user or group that started the program.
     pub real: u32,
+    /// The number that decides about privileges.
     pub effective: u32,
+    /// The number to which the effective one may be set back.
     pub saved: u32,
 }
 

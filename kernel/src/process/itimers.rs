@@ -1,5 +1,12 @@
 //! Timers that send signals: of alarm and setitimer, and of timer_create. All of them count elapsed time;
-//! there are none for the run time of a process.
+//! there are none for the run time of a process. `calls/timers.rs` has the calls, `ring.rs` sends the
+//! signals, and `files/timer.rs` has the timers of timerfd.
+//!
+//! A timer expires in the timer interrupt, so [`Expire::expire`] never sleeps. A spin lock guards the state
+//! of a timer. The lock of a CPU's list in `sched/timers.rs` is taken under it, the locks of signals are not.
+//! An expiration that comes after the timer was set again is ignored, because its [`Armed`] differs. If the
+//! signal of a timer is still pending at the next expiration, the expirations are merged and counted
+//! (overrun).
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::process::signal::types::Info;
@@ -14,16 +21,20 @@ const SHORTEST_NS: u64 = 20_000;
 /// The receiver of a timer's signal.
 #[derive(Clone, Copy, Debug)]
 pub enum Notify {
+    /// The timer sends no signal.
     Nobody,
+    /// The process.
     Process(Info),
     /// The thread with this number.
     Thread(u32, Info),
 }
 
-/// A function that sends a timer's signal.
+/// A function that sends a timer's signal. Returns false if the signal is already pending.
 pub type Ring = fn(&Timer) -> bool;
 
+/// A timer of a process.
 pub struct Timer {
+    /// The number of the process.
     pub process: u32,
     /// Sends the timer's signal. Returns false if the signal is already pending.
     ring: Ring,
@@ -33,30 +44,32 @@ pub struct Timer {
     state: SpinLock<State>,
 }
 
+/// The changing part of a timer.
 #[derive(Default)]
 struct State {
+    /// The place of the timer in the list of a CPU, if the timer is armed.
     armed: Option<Armed>,
     /// Time of the next expiration, in nanoseconds since the start.
     next: u64,
     /// The interval between expirations; 0 if the timer expires once.
     interval: u64,
-    /// Number of expirations since the pending signal was sent, and the same number for the signal that was
-    /// taken last.
+    /// Number of expirations that were merged into the pending signal.
     overrun: u32,
+    /// Number of expirations that were merged into the signal that a thread took last.
     told_overrun: u32,
 }
 
 impl Timer {
-    /// Returns the time until the next expiration, 0 if the timer is not armed, and the interval; both in
-    /// nanoseconds.
+    /// Returns the time until the next expiration and the interval, both in nanoseconds. The time is 0 if the
+    /// timer is not armed.
     pub fn get(&self) -> [u64; 2] {
         let state = self.state.lock();
         let left = state.next.saturating_sub(clock::now_ns()).max(1);
         [if state.armed.is_some() { left } else { 0 }, state.interval]
     }
 
-    /// Sets the timer to expire at `next`, in nanoseconds since the start, and then in intervals. 0 disarms
-    /// it.
+    /// Sets the timer to expire at `next`, in nanoseconds since the start, and then after each interval. A
+    /// `next` of 0 disarms the timer.
     pub fn set(self: &Arc<Self>, next: u64, interval: u64) {
         let mut state = self.state.lock();
         let before = state.armed.take();
@@ -73,7 +86,8 @@ impl Timer {
         self.state.lock().told_overrun
     }
 
-    /// Adds the number of merged expirations to the signal that is being taken.
+    /// Adds the number of merged expirations to the information of the timer's signal, which a thread is
+    /// taking.
     pub fn tell(&self, info: &mut Info) {
         let mut state = self.state.lock();
         state.told_overrun = core::mem::take(&mut state.overrun);
@@ -108,7 +122,9 @@ impl Expire for Timer {
 pub struct Timers {
     /// ITIMER_REAL.
     real: Option<Arc<Timer>>,
+    /// Timers of timer_create, by number.
     by_id: BTreeMap<u32, Arc<Timer>>,
+    /// The number of the next timer.
     next_id: u32,
 }
 
@@ -123,7 +139,7 @@ impl Timers {
         self.real.get_or_insert_with(new).clone()
     }
 
-    /// Makes a timer and returns its number. `notify` chooses the receiver from that number.
+    /// Makes a timer and returns its number. `notify` gets the number and returns the receiver of the signal.
     pub fn create(
         &mut self,
         (process, ring): (u32, Ring),
@@ -142,10 +158,12 @@ impl Timers {
         id
     }
 
+    /// Returns the timer with this number.
     pub fn get(&self, id: u32) -> Option<Arc<Timer>> {
         self.by_id.get(&id).cloned()
     }
 
+    /// Removes and returns the timer with this number. The caller disarms it.
     pub fn delete(&mut self, id: u32) -> Option<Arc<Timer>> {
         self.by_id.remove(&id)
     }

@@ -1,4 +1,10 @@
-//! Resource limits of a process (getrlimit(2)). The engine gets copies of the limits on memory.
+//! Resource limits of a process (getrlimit(2)). The engine enforces the limits on memory, `files/table.rs`
+//! the limit on descriptors, and `renew.rs` the limit on the size of files. Other limits are read where the
+//! resource is used.
+//!
+//! The engine and the table of descriptors have copies of their limits. After a change of limits or of
+//! privileges the caller therefore calls `renew::renew`, which calls [`Limits::apply`]. `Process::limits` is
+//! the spin lock of the limits.
 
 use crate::platform::Space;
 use crate::process::ids::Ids;
@@ -6,15 +12,17 @@ use freehold::error::Errno;
 use freehold::space::limits;
 use linux_raw_sys::general::*;
 
+/// The value of a limit that does not limit (`RLIM_INFINITY`).
 pub const UNLIMITED: u64 = u64::MAX;
+/// Number of limits.
 const COUNT: usize = RLIM_NLIMITS as usize;
 /// Maximum of the limit on descriptors.
 const MOST_DESCRIPTORS: u64 = 1 << 20;
 
-/// A soft and a hard limit.
+/// A soft and a hard limit, in this order.
 pub type Limit = [u64; 2];
 
-/// All limits of a process, by number.
+/// All limits of a process, indexed by the number of the resource.
 #[derive(Clone, Debug)]
 pub struct Limits([Limit; COUNT]);
 
@@ -53,7 +61,7 @@ impl Limits {
     /// # Errors
     ///
     /// EINVAL if there is no such limit or the soft limit is above the hard one; EPERM if an unprivileged
-    /// process raises a hard limit.
+    /// process raises a hard limit, or the limit on descriptors is too high.
     pub fn set(&mut self, resource: u64, to: Limit, privileged: bool) -> Result<(), Errno> {
         let limit = self.0.get_mut(resource as usize).ok_or(Errno::EINVAL)?;
         if to[0] > to[1] {
@@ -67,7 +75,8 @@ impl Limits {
         Ok(())
     }
 
-    /// Passes the limits on memory to the engine, for a space.
+    /// Copies the limits on memory, and the privileges that follow from `ids`, into the engine's address
+    /// space.
     pub fn apply(&self, space: &Space, ids: &Ids) {
         let [data, data_hard] = self.0[RLIMIT_DATA as usize];
         space.limits().set(&limits::Limits {

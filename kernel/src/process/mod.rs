@@ -1,9 +1,24 @@
 //! Processes: the state that the threads of a program share, and the tree of parents and children.
 //!
+//! | file | what |
+//! | --- | --- |
+//! | here | [`Process`], the list of all processes, [`FAMILY`] |
+//! | [`clone`], [`exec`], [`exit`], [`reap`] | making processes, loading programs, ending, waiting |
+//! | [`thread`] | the data of a program's thread, and its work before it returns to the program |
+//! | [`signal`], [`itimers`], [`ring`] | signals, and the timers that send them |
+//! | [`fault`], [`userfault`] | page faults and exceptions; userfaultfd |
+//! | [`futex`] | futexes |
+//! | [`trace`], [`dump`] | ptrace; core files |
+//! | [`ids`], [`limits`], [`renew`] | users, resource limits and their effects |
+//! | [`settings`], [`segments`] | settings of /proc/sys; System V segments |
+//! | [`status`], [`names`], [`pidfd`] | exit statuses, names for reports, descriptors of processes |
+//! | [`observer`], [`standstill`] | events for a recording; the report of a machine that makes no progress |
+//!
 //! Most fields of a [`Process`] have a spin lock of their own or are atomic. Two locks are shared: [`FAMILY`]
-//! orders changes of parents and children, and a static lock guards the list of all processes. Threads are in
-//! `thread.rs` and `sched/thread.rs`. `clone.rs` makes processes, `exit.rs` ends them, `reap.rs` waits for
-//! them.
+//! orders changes of parents and children, and the lock of [`ALL`] guards the list of all processes.
+//! [`FAMILY`] is taken before the locks of fields. [`signal`] has the order of the locks for signals, and
+//! [`trace`] of those for tracing. A reference to a process may be dropped in an interrupt, so an ending
+//! process releases its memory, its files and its directory before (`exit.rs`).
 
 pub mod clone;
 pub mod dump;
@@ -42,15 +57,16 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use linux_raw_sys::general::SIGKILL;
 
+/// The number of the next thread or process.
 static NEXT_PID: AtomicU32 = AtomicU32::new(1);
-/// Every process that has not been waited for.
+/// Every process that no parent has waited for yet, by number.
 static ALL: SpinLock<BTreeMap<u32, Arc<Process>>> = SpinLock::new(BTreeMap::new());
 
 /// Returns all processes.
 ///
 /// # Safety
 ///
-/// Nothing else runs any more.
+/// No other CPU runs kernel code any more.
 pub unsafe fn all_at_standstill() -> &'static BTreeMap<u32, Arc<Process>> {
     // SAFETY: by the caller's promise.
     unsafe { ALL.at_standstill() }
@@ -67,28 +83,34 @@ pub type SharedActions = Arc<SpinLock<Actions>>;
 /// Counters of a process, for getrusage.
 #[derive(Default)]
 pub struct Usage {
-    /// Run time of the threads that have ended, and of children that were waited for.
+    /// Run time of the threads that have ended, in nanoseconds.
     pub ended_ns: AtomicU64,
+    /// Run time of children that were waited for, in nanoseconds.
     pub children_ns: AtomicU64,
-    /// Minor and major faults of threads that have ended, and of children that were waited for.
+    /// Minor and major faults of threads that have ended.
     pub ended_faults: [AtomicU64; 2],
+    /// Minor and major faults of children that were waited for.
     pub children_faults: [AtomicU64; 2],
-    /// Peak of resident pages of the process's earlier programs, and of any child.
+    /// Peak of resident pages of the process's earlier programs.
     pub most_pages: AtomicU64,
+    /// Highest peak of resident pages of a child that was waited for.
     pub children_most_pages: AtomicU64,
-    /// Peaks of resident and of mapped pages of the current program, as far as they were noted.
+    /// Peak of resident pages of the current program, at the times when [`note_peak`](Self::note_peak) was
+    /// called.
     pub peak_resident: AtomicU64,
+    /// Peak of mapped pages of the current program, at the same times.
     pub peak_mapped: AtomicU64,
 }
 
 impl Usage {
-    /// Records the number of pages of the program's space, before it shrinks.
+    /// Updates the peaks with the current numbers of pages. Called before a call makes the program's space
+    /// smaller, and before a report.
     pub fn note_peak(&self, space: &Space) {
         self.peak_resident.fetch_max(u64::try_from(space.rss().total()).unwrap_or_default(), Relaxed);
         self.peak_mapped.fetch_max(space.counts().total_vm, Relaxed);
     }
 
-    /// Records the number of pages of a space whose program ends.
+    /// Updates the peaks for the end of a program, or for an exec, and begins with new peaks.
     pub fn program_ends(&self, space: &Space) {
         self.note_peak(space);
         self.most_pages.fetch_max(self.peak_resident.swap(0, Relaxed), Relaxed);
@@ -128,14 +150,18 @@ impl Place {
 /// State that a new process shares with its creator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shares {
+    /// The table of descriptors (CLONE_FILES).
     pub files: bool,
+    /// The working directory and the mask (CLONE_FS).
     pub place: bool,
 }
 
-/// The tracees of a process: live ones, and ended ones that were not waited for.
+/// The threads that a process traces.
 #[derive(Default)]
 pub struct Tracees {
+    /// Tracees that have not ended, with their processes.
     pub live: Vec<(Arc<Process>, Arc<Thread>)>,
+    /// Tracees whose end no wait has reported yet: the thread's number, its process, and the status.
     pub ended: Vec<(u32, Arc<Process>, Status)>,
     /// True once the tracer ends; it then traces no more threads.
     pub is_over: bool,
@@ -143,27 +169,33 @@ pub struct Tracees {
 
 /// A process.
 pub struct Process {
+    /// The number of the process.
     pub pid: u32,
+    /// The parent; `None` for the first process.
     parent: SpinLock<Option<Arc<Process>>>,
     /// The parent's number, 0 for none. Written under the lock of `parent`.
     parent_pid: AtomicU32,
+    /// The children, including ended ones that were not waited for.
     pub children: SpinLock<Vec<Arc<Process>>>,
     /// The threads that the process traces.
     pub tracees: SpinLock<Tracees>,
     /// The threads that have not ended.
     pub threads: SpinLock<Vec<Arc<Thread>>>,
-    /// Number of threads that have not ended or still have the address space. The last of them ends the
+    /// Number of threads that still run or still have the address space. The thread that makes it 0 ends the
     /// process.
     pub unended: AtomicU32,
     /// The address space, for other processes; `None` once the last thread ends.
     pub space: SpinLock<Option<Space>>,
-    /// The exit status. Set once, by the first thread that ends the process.
+    /// The status with which the process ends; `None` if nothing has ended it yet. The first task that ends
+    /// the process sets the status, and a core dump adds its flag.
     pub ending: SpinLock<Option<Status>>,
     /// Number of threads that wait for the end of a core dump; `None` if there is no dump.
     pub dumping: SpinLock<Option<usize>>,
-    /// The exit status, once the last thread has ended.
+    /// The exit status that the parent sees; `None` until the last thread has ended.
     pub status: SpinLock<Option<Status>>,
+    /// The descriptors.
     pub files: FileTable,
+    /// The working directory and the mask.
     place: SpinLock<Arc<Place>>,
     /// The file of the program.
     pub exe: SpinLock<Option<Arc<Node>>>,
@@ -171,10 +203,11 @@ pub struct Process {
     pub exit_signal: AtomicU32,
     /// The signal that this process gets at the end of its parent (PR_SET_PDEATHSIG); 0 for none.
     pub parent_signal: AtomicU32,
-    /// Settings of prctl, each 0 or 1: exec grants no privileges; the process is dumpable; the process adopts
-    /// orphans among its descendants.
+    /// Settings of prctl, each 0 or 1. This one: exec grants no privileges.
     pub no_new_privs: AtomicU32,
+    /// A setting of prctl: a signal may leave a core file of the process.
     pub is_dumpable: AtomicU32,
+    /// A setting of prctl: the process adopts orphans among its descendants.
     pub is_subreaper: AtomicU32,
     /// True once the process has handed its children to an heir. Guarded by [`FAMILY`].
     pub is_childless: AtomicBool,
@@ -184,14 +217,19 @@ pub struct Process {
     pub personality: AtomicU32,
     /// The actions that `rt_sigaction` sets.
     actions: SpinLock<SharedActions>,
-    /// Pending signals and job control. The lock guards more: see [`signal`].
+    /// Pending signals and job control. The lock also guards parts of the threads: see [`signal`].
     pub signals: SpinLock<Signals>,
-    /// Process group and session, each named by the number of its first process.
+    /// The number of the process group, which is that of the group's first process.
     pub group: AtomicU32,
+    /// The number of the session, which is that of the session's first process.
     pub session: AtomicU32,
+    /// The users and groups.
     pub ids: SpinLock<Ids>,
+    /// The resource limits.
     pub limits: SpinLock<Limits>,
+    /// The timers that send signals.
     pub timers: SpinLock<Timers>,
+    /// Counters for getrusage.
     pub usage: Usage,
     /// 1 once the process has executed a program; its parent may then no longer change its group.
     pub has_executed: AtomicU32,
@@ -214,6 +252,8 @@ impl Process {
         process
     }
 
+    /// Makes the first process, which has no parent. Also gives other processes the fields that fork does not
+    /// copy.
     fn first(pid: u32) -> Self {
         Process {
             pid,
@@ -278,8 +318,8 @@ impl Process {
         }
     }
 
-    /// Makes every thread of the process end when it next checks its pending work. Also called by `kill`.
-    /// During a core dump all other threads already end, and only SIGKILL applies to the thread that dumps.
+    /// Makes every thread of the process end when it next checks its pending work. The first status counts.
+    /// During a core dump all other threads already end, and only SIGKILL stops the thread that dumps.
     pub fn end(&self, status: Status) {
         if self.dumping.lock().is_some() && status != Status::by_signal(SIGKILL as u8) {
             return;
@@ -295,7 +335,7 @@ impl Process {
         Key::kernel(&raw const self.space as u64)
     }
 
-    /// Adds a thread, which can be found from now on.
+    /// Adds a thread. Signals and other processes can find the thread from now on.
     pub fn add(&self, thread: Arc<Thread>) {
         self.unended.fetch_add(1, Relaxed);
         self.threads.lock().push(thread);
@@ -306,10 +346,12 @@ impl Process {
         self.parent_pid.load(Relaxed)
     }
 
+    /// Returns the parent.
     pub fn parent(&self) -> Option<Arc<Process>> {
         self.parent.lock().clone()
     }
 
+    /// Changes the parent. The caller holds [`FAMILY`].
     pub fn set_parent(&self, parent: Arc<Process>) {
         let mut place = self.parent.lock();
         self.parent_pid.store(parent.pid, Relaxed);
@@ -323,7 +365,7 @@ impl Process {
         self.place.lock().clone()
     }
 
-    /// Drops the working directory, at the end of the process.
+    /// Drops the reference to the working directory, at the end of the process.
     pub fn leave_place(&self) {
         self.set_place(Place::new(tree::root(), 0));
     }
@@ -333,6 +375,7 @@ impl Process {
         drop(before);
     }
 
+    /// Returns the actions for signals, which other processes may share.
     pub fn actions(&self) -> SharedActions {
         self.actions.lock().clone()
     }
@@ -403,7 +446,7 @@ pub fn pids() -> Vec<u32> {
     ALL.lock().keys().copied().collect()
 }
 
-/// Removes a process from the list of processes.
+/// Removes a process from the list of processes. Its number is not used again.
 pub fn forget(pid: u32) {
     let gone = ALL.lock().remove(&pid);
     drop(gone);

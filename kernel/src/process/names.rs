@@ -1,4 +1,6 @@
-//! Names of processes, and the auxiliary vectors of their programs, as /proc and core files show them.
+//! Names of processes, and the auxiliary vectors of their programs. Core files (`dump.rs`) and /proc
+//! (`proc/process.rs`) show both. The functions may be called for any process, also one that is ending: they
+//! hold no lock while they read the program's memory.
 
 use crate::process::Process;
 use alloc::vec::Vec;

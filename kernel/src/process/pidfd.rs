@@ -1,4 +1,6 @@
-//! Descriptors of processes. A pidfd is readable once its process has ended.
+//! Descriptors of processes (pidfd_open(2)). A pidfd is readable once its process has ended.
+//! `calls/pidfds.rs` has the calls; a clone with CLONE_PIDFD also makes one. The file keeps a reference to
+//! the process, also after its end.
 
 use crate::files::{File, READABLE, Stat, open::Open};
 use crate::process::Process;
@@ -7,6 +9,7 @@ use alloc::sync::Arc;
 use core::any::Any;
 use linux_raw_sys::general::O_RDWR;
 
+/// The file of a pidfd.
 pub struct PidFile(pub Arc<Process>);
 
 /// Makes an open file that represents the process.

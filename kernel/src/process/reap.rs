@@ -1,5 +1,10 @@
-//! Waiting for children and tracees. Each event of a child is reported once: the wait that takes the event
-//! removes it. `process/exit.rs`, `process/signal/job.rs` and `process/trace.rs` publish the events.
+//! Waiting for children and tracees, for wait4 and waitid. Each event of a child is reported once: the wait
+//! that takes the event removes it. `process/exit.rs`, `process/signal/job.rs` and `process/trace.rs` publish
+//! the events.
+//!
+//! A waiting thread sleeps on `Process::child_key` of its own process, which every event of a child or tracee
+//! wakes. The locks of a process's tracees and of its children are taken one after the other. Taking the end
+//! of a child removes the child from the list of processes and adds its counters to the parent's.
 
 use crate::errno;
 use crate::process::{self, Process, signal::types::Report, status::Status};
@@ -13,19 +18,25 @@ use linux_raw_sys::general::*;
 /// The children that a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
+    /// All children.
     Any,
+    /// The child with this number.
     Pid(u32),
+    /// The children in this process group.
     Group(u32),
 }
 
 /// An event of a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
+    /// The child has ended.
     Ended(Status),
+    /// The child has stopped by this signal.
     Stopped(u32),
+    /// The child has continued.
     Continued,
-    /// A tracee has stopped. The value is the signal in the low byte, and the event of ptrace in the byte
-    /// above, or 0.
+    /// A tracee has stopped. The value has the signal in its lowest byte and, in the byte above, the event of
+    /// ptrace or 0.
     Trapped(u32),
 }
 
@@ -47,7 +58,7 @@ impl Event {
         }
     }
 
-    /// Returns `si_code` and `si_status`.
+    /// Returns `si_code` and `si_status`, as waitid stores them.
     pub fn code(self) -> (u32, u32) {
         match self {
             Event::Ended(status) => status.code_and_value(),
@@ -79,6 +90,7 @@ pub fn wait_child(which: Which, options: u32) -> Result<Option<Found>, Errno> {
     }
 }
 
+/// Returns true if a wait with these options is for this child.
 fn is_meant(child: &Process, which: Which, options: u32) -> bool {
     let by_which = match which {
         Which::Any => true,
@@ -89,7 +101,8 @@ fn is_meant(child: &Process, which: Which, options: u32) -> bool {
     by_which && (options & __WALL != 0 || is_clone == (options & __WCLONE != 0))
 }
 
-/// Takes an event of the selected tracees. Returns `None` if no tracee is selected.
+/// Takes an event of the selected tracees. Returns `None` if no tracee is selected, and `Some(None)` if there
+/// is no event.
 fn take_tracee(process: &Process, which: Which, options: u32) -> Option<Option<Found>> {
     let mut tracees = process.tracees.lock();
     let by_which = |id: u32, of: &Process| match which {
@@ -120,6 +133,8 @@ fn take_tracee(process: &Process, which: Which, options: u32) -> Option<Option<F
     is_there.then_some(None)
 }
 
+/// Takes an event of the selected tracees or children. Returns `None` if there is no event. Fails with ECHILD
+/// if no tracee and no child is selected.
 fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<Found>, Errno> {
     let traced = take_tracee(process, which, options);
     if let Some(Some(found)) = traced {

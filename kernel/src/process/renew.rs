@@ -1,4 +1,6 @@
-//! Effects of a process's limits: on its space, its descriptors and its writes to files.
+//! Effects of a process's limits (`limits.rs`): on its space, its descriptors and its writes to files. A call
+//! that changes limits or users calls [`renew`] afterwards, and so does an exec, because the new space and
+//! the old table have copies of the limits. Calls that write to files pass [`file_room`] to `Open::write`.
 
 use crate::errno::EFBIG;
 use crate::process::{Process, signal};
@@ -10,7 +12,7 @@ use linux_raw_sys::general::{RLIMIT_FSIZE, RLIMIT_NOFILE, SIGXFSZ};
 ///
 /// # Errors
 ///
-/// EFBIG, with SIGXFSZ, if the process may write none.
+/// EFBIG if the process may write none. The thread then also gets SIGXFSZ.
 pub fn file_room(at: u64) -> Result<usize, Errno> {
     let most = current().process().limits.lock().soft(RLIMIT_FSIZE);
     if at < most {
@@ -20,7 +22,7 @@ pub fn file_room(at: u64) -> Result<usize, Errno> {
     Err(EFBIG)
 }
 
-/// Applies a change of the process's limits or privileges to its space and descriptors.
+/// Copies the process's limits and privileges to its space and its table of descriptors.
 pub fn renew(process: &Process) {
     process.files.set_limit(process.limits.lock().soft(RLIMIT_NOFILE));
     let space = process.space.lock().clone();

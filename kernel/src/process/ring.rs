@@ -1,4 +1,6 @@
-//! Signals of timers: sent when a timer expires, and completed when a thread takes one.
+//! Signals of timers: sent when a timer expires, and completed when a thread takes one. This file connects
+//! `itimers.rs`, which knows nothing about processes, with `signal/`. [`ring`] runs in the timer interrupt,
+//! so it never sleeps.
 
 use crate::process::itimers::{Notify, Timer};
 use crate::process::signal::{self, Info};
@@ -18,7 +20,8 @@ pub fn ring(timer: &Timer) -> bool {
     }
 }
 
-/// Completes a timer's signal that a thread of the process takes.
+/// Adds the number of merged expirations to `info`, if it is the signal of a timer. A thread of the process
+/// is taking the signal.
 pub fn tell(process: &Process, info: &mut Info) {
     if info.code == SI_TIMER {
         let timer = process.timers.lock().get(info.fields[0] as u32);

@@ -1,6 +1,8 @@
 //! The System V segments of shared memory, by identifier: the data that shmctl shows. The engine has the
-//! memory and counts how often a segment is attached; `calls/shm.rs` has the calls. The spin lock of `ALL`
-//! guards the table and the data of every segment.
+//! memory and counts how often a segment is attached; `calls/shm.rs` has the calls. The spin lock of [`ALL`]
+//! guards the table and the data of every segment. A segment is dropped without that lock, because this may
+//! free its memory. A segment that is marked for removal stays in the table until [`forget`] finds that it is
+//! attached nowhere. Identifiers are assigned as on Linux, because programs can observe them.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::files::pages::allocated;
@@ -16,14 +18,19 @@ use freehold::file;
 /// A segment.
 #[derive(Clone)]
 pub struct Shm {
+    /// The memory.
     pub memory: Counted<file::Segment<Machine>>,
+    /// The key by which shmget finds the segment; [`PRIVATE`] for none.
     pub key: u32,
+    /// The size that the program requested, in bytes.
     pub bytes: u64,
+    /// Permissions and flags, as in `shm_perm.mode`.
     pub mode: u32,
+    /// User and group of the owner.
     pub owner: [u32; 2],
     /// User and group of the process that made the segment.
     pub maker: [u32; 2],
-    /// The process that made the segment, and the last one that attached or detached it.
+    /// The number of the process that made the segment, and of the one that attached or detached it last.
     pub pids: [u32; 2],
     /// Times of attaching, detaching and changing, in seconds since 1970.
     pub times: [u64; 3],
@@ -32,7 +39,7 @@ pub struct Shm {
 /// All segments, by identifier.
 pub static ALL: SpinLock<BTreeMap<u32, Shm>> = SpinLock::new(BTreeMap::new());
 
-/// The key of a segment that is known only by its identifier.
+/// The key of a segment that no key finds (IPC_PRIVATE). Programs know such a segment only by its identifier.
 pub const PRIVATE: u32 = 0;
 
 /// Returns the seconds since 1970.
@@ -68,7 +75,8 @@ pub fn change(id: u64, f: impl FnOnce(&mut Shm)) {
     }
 }
 
-/// Returns the identifier that /proc/sys/kernel/shm_next_id requests, or the next free one.
+/// Returns the identifier for a new segment: the one that /proc/sys/kernel/shm_next_id requests, or else the
+/// next free one.
 pub fn new_id(all: &BTreeMap<u32, Shm>) -> u32 {
     let wanted = settings::SHM.next_id.swap(u64::MAX, Relaxed);
     let is_free = |index: u32| all.keys().all(|id| id % PLACES != index);
@@ -90,9 +98,10 @@ pub fn new_id(all: &BTreeMap<u32, Shm>) -> u32 {
     }
 }
 
-/// Number of places in the table. An identifier is a place plus a multiple of `PLACES`, which counts how
-/// often the numbering of places has wrapped. At first it wraps after `ROUND` places.
+/// Number of places in the table. An identifier is a place plus `PLACES` times the number of times that the
+/// numbering of places has wrapped.
 pub const PLACES: u32 = 1 << 15;
+/// Number of places after which the numbering wraps while there are few segments.
 const ROUND: u32 = 64;
 
 /// Returns the highest place in use.

@@ -1,5 +1,7 @@
 //! Settings that programs read and write through /proc/sys and that belong to no other module: limits of
-//! segments, the pattern of core files, and numbers without an effect. `proc/settings.rs` shows them.
+//! segments, the pattern of core files, and numbers without an effect. `proc/settings.rs` shows them, and
+//! `segments.rs` and `dump.rs` use them. A setting that the kernel only has to store is a line of [`KEPT`];
+//! the settings of the engine are not here but in the engine's configuration.
 
 use crate::arch::lock::SpinLock;
 use alloc::string::String;
@@ -7,16 +9,22 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Limits of System V shared memory. Relaxed: each is read and written separately.
 pub struct Shm {
+    /// Maximum size of a segment, in bytes (`shmmax`).
     pub most_bytes: AtomicU64,
+    /// Maximum number of segments (`shmmni`).
     pub most_segments: AtomicU64,
+    /// Maximum number of pages of all segments (`shmall`).
     pub most_pages: AtomicU64,
-    /// The identifier of the next segment; all ones for any.
+    /// The identifier that the next segment must get; all ones if any may be chosen.
     pub next_id: AtomicU64,
+    /// The identifier that was chosen last; all ones at first.
     pub last_id: AtomicU64,
 }
 
+/// Linux's default for the limits on bytes and pages, `ULONG_MAX - (1UL << 24)`.
 const UNLIMITED: u64 = u64::MAX - (1 << 24);
 
+/// The limits of System V shared memory.
 pub static SHM: Shm = Shm {
     most_bytes: AtomicU64::new(UNLIMITED),
     most_segments: AtomicU64::new(4096),
@@ -25,11 +33,12 @@ pub static SHM: Shm = Shm {
     last_id: AtomicU64::new(u64::MAX),
 };
 
-/// The pattern of core files' names.
+/// The pattern of core files' names (core_pattern); `dump.rs` expands it.
 pub static CORE_PATTERN: SpinLock<String> = SpinLock::new(String::new());
 
-/// A number that is stored, within a range.
+/// A number from 0 to `most` that is stored.
 pub struct Kept {
+    /// The path below /proc/sys.
     pub path: &'static str,
     pub value: &'static AtomicU64,
     pub most: i64,

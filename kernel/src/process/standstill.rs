@@ -1,6 +1,7 @@
 //! Reports the state of all CPUs and threads of a machine that no longer makes progress. When the time limit
-//! is over, the command sends every CPU a nonmaskable interrupt. It can interrupt any code, so nothing here
-//! takes a lock that other code uses.
+//! is over, the command `cargo xtask boot` sends every CPU a nonmaskable interrupt, which calls [`tell`]
+//! through the table of handlers. The interrupt can come in any code, so nothing here takes a lock that other
+//! code uses. The test `end-standstill` compares parts of the report, so its words must not change.
 
 use crate::arch::{apic, clock, cpu, frame::Frame, halt, report::report_now};
 use crate::memory::stacks;
@@ -13,12 +14,13 @@ use core::sync::atomic::{
 
 /// Time for which the first CPU waits for the others.
 const PATIENCE_NS: u64 = 500_000_000;
-/// Maximum number of return addresses that are reported of a stack.
+/// Maximum number of return addresses that the report contains for a stack.
 const DEPTH: usize = 24;
 
 /// True while a CPU reports. This flag is a lock: its acquire and release accesses order the reports.
 static TELLS: AtomicBool = AtomicBool::new(false);
-/// Number of CPUs that have reported. Relaxed: read and written under `TELLS`, or polled.
+/// Number of CPUs that have reported. Relaxed: changed only by the CPU that holds `TELLS`; CPU 0 also polls
+/// it.
 static TOLD: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" {
@@ -35,7 +37,8 @@ pub fn tell(frame: &Frame) -> ! {
     if TOLD.load(Relaxed) == 0 {
         report_now!("panic nonmaskable interrupt");
     }
-    // SAFETY: the thread that runs on the CPU, which holds a reference to it.
+    // SAFETY: the pointer is that of the thread that runs on this CPU, and the CPU holds a reference to the
+    // thread.
     let tid = unsafe { cpu::other(number).current.get().cast::<Thread>().as_ref() }.map_or(0, Thread::tid);
     report_now!("CPU {number}, thread {tid} at {:#x}", frame.rip);
     if !frame.is_user() {
@@ -62,6 +65,7 @@ pub fn tell(frame: &Frame) -> ! {
     halt::exit_after_panic()
 }
 
+/// Reports the state of a thread and, if no CPU runs it, its stack.
 fn tell_thread(thread: &Thread) {
     let state = match thread.state.load(Relaxed) {
         thread::RUNNABLE => "can run",

@@ -1,4 +1,6 @@
-//! The exit status of a process.
+//! The exit status of a process, in the forms in which wait4, SIGCHLD and the report of the machine show it.
+//! A status is a plain value; `Process::ending` and `Process::status` say which locks guard those of a
+//! process.
 
 use linux_raw_sys::general::{CLD_DUMPED, CLD_EXITED, CLD_KILLED};
 
@@ -7,10 +9,12 @@ use linux_raw_sys::general::{CLD_DUMPED, CLD_EXITED, CLD_KILLED};
 pub struct Status(u32);
 
 impl Status {
+    /// Returns the status of a process that has called exit with this code.
     pub fn by_exit(code: u8) -> Self {
         Status(u32::from(code) << 8)
     }
 
+    /// Returns the status of a process that this signal has ended.
     pub fn by_signal(signal: u8) -> Self {
         Status(signal.into())
     }
@@ -34,7 +38,7 @@ impl Status {
         }
     }
 
-    /// Returns the status as one number, like a shell.
+    /// Returns the status as one number, like a shell: the exit code, or 128 plus the signal.
     pub fn code(self) -> u8 {
         match self.0 & 0x7f {
             0 => (self.0 >> 8) as u8,

@@ -1,5 +1,12 @@
 //! Threads of programs: the data that a [`Thread`] has for its program, and its work on the way back to the
 //! program.
+//!
+//! `sched/thread.rs` knows nothing about programs and keeps this data as an opaque value; `Thread`
+//! dereferences to [`PosixThread`]. `clone.rs` and `start.rs` make threads. Cells belong to the thread
+//! itself: other threads read and write only atomics and locked fields, or set a bit of `Thread::work` and
+//! let the thread act. [`before_user`] does the pending work on every way back to the program: it ends, moves
+//! or stops the thread and delivers signals. It returns a [`UserAddr`], because the processor would fault in
+//! the kernel on any other address. No spin lock is held there.
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{lock::SpinLock, preempt};
@@ -21,7 +28,9 @@ use core::sync::atomic::{
 /// The data of a program's thread. Only the thread itself uses the fields of type `Cell` and `UnsafeCell`, as
 /// in [`Thread`].
 pub struct PosixThread {
+    /// The process, which never changes.
     process: Arc<Process>,
+    /// The address space; `None` while the thread ends.
     space: UnsafeCell<Option<Space>>,
     /// Address at which zero is stored, and a futex woken, at the end of the thread (CLONE_CHILD_CLEARTID).
     pub clear_tid: Cell<u64>,
@@ -29,12 +38,14 @@ pub struct PosixThread {
     pub robust_list: Cell<(u64, u64)>,
     /// Blocked signals: see [`blocked`](Self::blocked).
     pub(super) blocked: AtomicU64,
-    /// The blocked signals for which the thread waits in rt_sigtimedwait. Changed like `blocked`.
+    /// The blocked signals for which the thread waits in rt_sigtimedwait. Changed under the same lock as
+    /// `blocked`.
     pub awaited: AtomicU64,
     /// Signals for this thread only. Guarded also by the lock of the process's signals.
     pub pending: SpinLock<signal::Pending>,
     /// The mask to restore after a call that set another mask for its duration.
     pub saved_mask: Cell<Option<signal::Set>>,
+    /// The stack of signal handlers, set by sigaltstack.
     pub alternate_stack: Cell<AlternateStack>,
     /// The last fault: vector, error code and address.
     pub last_fault: Cell<(u64, u64, u64)>,
@@ -46,6 +57,7 @@ pub struct PosixThread {
     pub resumed: Cell<Option<u64>>,
     /// Minor and major faults. Only the thread itself writes them.
     pub faults: [AtomicU64; 2],
+    /// The state of tracing.
     pub trace: trace::Trace,
     /// The thread's name, set by `PR_SET_NAME`.
     pub comm: SpinLock<[u8; 16]>,
@@ -110,7 +122,8 @@ impl Thread {
         unsafe { (*self.space.get()).as_ref() }.expect("the thread has a space")
     }
 
-    /// Moves the calling thread to another space, or to none. Returns the space that it left.
+    /// Moves the calling thread to another space, or to none. Returns the space that the thread has left;
+    /// dropping the last reference frees the memory.
     pub fn set_space(&self, space: Option<Space>) -> Option<Space> {
         debug_assert!(core::ptr::eq(self, current()));
         match &space {
@@ -142,6 +155,7 @@ pub fn before_user(frame: &mut Frame) -> UserAddr {
     }
 }
 
+/// Does the work until none is left and the next instruction is at a [`UserAddr`].
 #[cold]
 fn do_work(frame: &mut Frame, mut work: u32) -> UserAddr {
     loop {
@@ -161,6 +175,7 @@ fn do_work(frame: &mut Frame, mut work: u32) -> UserAddr {
     }
 }
 
+/// Does the work of these bits once.
 fn do_once(frame: &mut Frame, work: u32) {
     if work & work::KILL != 0 {
         exit::exit_thread();

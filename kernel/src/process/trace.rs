@@ -2,8 +2,14 @@
 //!
 //! A traced thread stops before it acts on a signal, at system calls if the tracer requested that, and after
 //! exec. It leaves a copy of its registers in [`Stop`], notifies the tracer as a child notifies its parent,
-//! and sleeps until the copy is marked as resumed. Then it loads its registers from the copy. So no other
-//! thread accesses the registers of a running thread.
+//! and sleeps until the copy is marked as resumed. Then it loads its registers from the copy. So the tracer
+//! accesses only the copy, and never the registers of a running thread.
+//!
+//! `calls/ptrace.rs` has the requests of the tracer, `signal/deliver.rs` and `calls/mod.rs` the points where
+//! a thread stops, and `reap.rs` the tracer's waits. A spin lock guards the [`State`] of a thread. The lock
+//! of `Process::tracees` of the tracer is taken before it. Values that the tracer sets must be valid before
+//! the thread loads them: bases are [`UserAddr`]s, and vector state is checked in `arch/features.rs`. The
+//! program `traced.c` of the tests and the test `gdb` check it.
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{features::VectorState, lock::SpinLock};
@@ -18,11 +24,14 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-/// The supported options of a tracer. Each event below has one bit.
+/// The options of a tracer (PTRACE_SETOPTIONS). This one marks stops at system calls by the bit 0x80 of the
+/// signal.
 pub const SYSGOOD: u64 = 1;
+/// The option that kills the tracee when the tracer ends.
 const EXIT_KILL: u64 = 1 << 20;
+/// All supported options. Bits 1 to 6 request the events with these numbers.
 pub const OPTIONS: u64 = SYSGOOD | EXIT_KILL | 0b111_1110;
-/// Events that stop a thread, in the third byte of the word that a wait stores.
+/// Events that stop a thread. A wait stores the number in the third byte of its word.
 pub const EVENT_FORK: u32 = 1;
 pub const EVENT_VFORK: u32 = 2;
 pub const EVENT_CLONE: u32 = 3;
@@ -30,16 +39,18 @@ pub const EVENT_EXEC: u32 = 4;
 pub const EVENT_VFORK_DONE: u32 = 5;
 pub const EVENT_EXIT: u32 = 6;
 const EVENT_STOP: u32 = 128;
-/// A bit of the flags: raises an exception after the next instruction.
+/// A bit of the flags register: the processor raises an exception after the next instruction.
 pub const TRAP_FLAG: u64 = 0x100;
 
 /// The way in which a thread continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Mode {
+    /// Runs until the next signal or event.
     #[default]
     Free,
     /// Runs to the start or the end of the next system call.
     Calls,
+    /// Runs one instruction.
     Step,
 }
 
@@ -51,12 +62,16 @@ pub struct Trace {
     state: SpinLock<State>,
 }
 
+/// The part of the tracing state under the lock.
 #[derive(Default)]
 pub struct State {
+    /// The process that traces the thread.
     pub tracer: Option<Arc<Process>>,
+    /// The options that the tracer has set.
     pub options: u64,
     /// True if the tracer attached with PTRACE_SEIZE.
     pub seized: bool,
+    /// The way in which the thread continued last.
     pub mode: Mode,
     /// True if the thread is to stop at once (PTRACE_INTERRUPT).
     pub interrupted: bool,
@@ -64,27 +79,33 @@ pub struct State {
     pub message: u64,
     /// The debug registers, as the tracer set them. They are not loaded into the processor.
     pub debug: [u64; 8],
+    /// The current stop; `None` while the thread runs.
     pub stop: Option<Box<Stop>>,
 }
 
 /// The state of a stopped thread.
 pub struct Stop {
-    /// The signal in the low byte, and the event in the byte above, or 0.
+    /// The signal in the lowest byte and, in the byte above, the event or 0.
     pub word: u32,
+    /// The information of the signal that caused the stop.
     pub info: Info,
     /// The registers at the stop. The thread continues with them.
     pub frame: Frame,
+    /// The vector registers at the stop.
     pub vectors: VectorState,
     /// True if the tracer has changed `vectors`.
     pub has_vectors: bool,
+    /// The bases of fs and gs. The thread continues with them.
     pub bases: [UserAddr; 2],
     /// True if a wait of the tracer has reported the stop.
     pub told: bool,
-    /// The signal with which the thread continues, 0 for none; `None` while it is stopped.
+    /// `None` until the tracer resumes the thread; then the signal with which the thread continues, 0 for
+    /// none.
     pub resumed: Option<u32>,
 }
 
 impl Trace {
+    /// Returns true if the thread has a tracer.
     pub fn is_traced(&self) -> bool {
         self.is_traced.load(Relaxed)
     }
@@ -93,7 +114,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// ESRCH if another process traces the thread, or none does.
+    /// ESRCH if `by` does not trace the thread.
     pub fn with<R>(&self, by: &Arc<Process>, f: impl FnOnce(&mut State) -> R) -> Result<R, Errno> {
         let mut state = self.state.lock();
         match &state.tracer {
@@ -134,6 +155,7 @@ pub fn registers(f: &Frame, bases: [UserAddr; 2]) -> [u64; REGISTERS] {
     ]
 }
 
+/// Returns the key on which a stopped thread sleeps.
 fn key(thread: &Thread) -> Key {
     Key::kernel(&raw const thread.trace as u64)
 }
@@ -234,8 +256,8 @@ pub fn tracer_ends(tracer: &Process) {
     }
 }
 
-/// Notifies the tracer of the calling thread's end, unless the tracer is the parent, which is notified
-/// anyway.
+/// Ends the tracing of the calling thread, which ends, and notifies its tracer. If the thread is the first of
+/// its process and the tracer is the parent, the parent gets only the notification of a child's end.
 pub fn tracee_ends(here: &Thread, status: Status) {
     let mut state = here.trace.state.lock();
     let Some(tracer) = state.tracer.take() else { return };
@@ -257,8 +279,8 @@ pub fn tracee_ends(here: &Thread, status: Status) {
     }
 }
 
-/// Stops the calling thread, if it is traced, and notifies its tracer. Returns the signal with which it
-/// continues.
+/// Stops the calling thread, if it is traced, and notifies its tracer. Returns the signal with which the
+/// thread continues; 0 for none. `word` is that of [`Stop`].
 pub fn stop(frame: &mut Frame, word: u32, info: Info) -> u32 {
     let here = current();
     let Some(tracer) = leave_copy(here, frame, word, info) else { return info.signal };
@@ -282,7 +304,7 @@ pub fn stop(frame: &mut Frame, word: u32, info: Info) -> u32 {
     }
 }
 
-/// Sleeps until a thread of a stopped process stops for its tracer, the calling process.
+/// Sleeps until a thread of a stopped process has stopped for its tracer, which is the calling process.
 ///
 /// # Errors
 ///
@@ -300,6 +322,7 @@ pub fn wait_for_stop(here: &Process, thread: &Thread) -> Result<(), Errno> {
     }
 }
 
+/// Stores the copy of the registers. Returns the tracer, or `None` if there is none.
 fn leave_copy(here: &Thread, frame: &Frame, word: u32, info: Info) -> Option<Arc<Process>> {
     let mut stop = Box::new(Stop {
         word,
@@ -322,6 +345,7 @@ fn leave_copy(here: &Thread, frame: &Frame, word: u32, info: Info) -> Option<Arc
     Some(tracer)
 }
 
+/// Loads the registers from the copy. Returns the signal with which the thread continues.
 fn take_copy(here: &Thread, frame: &mut Frame, stop: &Stop) -> u32 {
     *frame = Frame { vector: Frame::WHOLE, ..stop.frame };
     if stop.has_vectors {
@@ -379,8 +403,8 @@ pub fn has_executed(frame: &mut Frame) {
     }
 }
 
-/// Stops the calling thread for an event with this message, if its tracer requested the event. Returns true
-/// if it stopped.
+/// Stores the message of an event, and stops the calling thread if its tracer requested the event. Returns
+/// true if the thread stopped.
 pub fn stop_at(frame: &mut Frame, event: u32, message: u32) -> bool {
     let trace = &current().trace;
     if !trace.is_traced() {
@@ -398,12 +422,13 @@ pub fn stop_at(frame: &mut Frame, event: u32, message: u32) -> bool {
     tells
 }
 
+/// Stops the calling thread for an event.
 fn stop_for(frame: &mut Frame, event: u32) {
     let word = SIGTRAP | event << 8;
     stop(frame, word, Info::from_here(SIGTRAP, word as i32));
 }
 
-/// Makes the thread stop for its tracer.
+/// Makes a thread stop for its tracer at its next way back to the program.
 pub fn interrupt(thread: &Arc<Thread>) {
     thread.trace.state.lock().interrupted = true;
     thread.give_work(work::SIGNAL);

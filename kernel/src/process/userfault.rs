@@ -1,5 +1,11 @@
-//! userfaultfd: a program serves page faults of its own memory, by messages and requests. The engine
-//! implements faults, messages and fills.
+//! userfaultfd (ioctl_userfaultfd(2)): a program serves page faults of its own memory, by messages and
+//! requests. The engine implements faults, messages and fills; this file decodes the requests and encodes the
+//! messages.
+//!
+//! The system call (`calls/events.rs`) and the device /dev/userfaultfd ([`Maker`]) make a file [`Fault`],
+//! which has no context of the engine until the request UFFDIO_API. A spin lock guards the reference to the
+//! context. Requests use a copy of the reference and may sleep. A request that stops before its end stores
+//! the number of bytes that it completed ([`answer`]). The program `faults.c` of the tests checks it.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -17,6 +23,7 @@ use freehold::uffd::{
 };
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK, O_RDWR};
 
+/// The version of the interface.
 const API: u64 = 0xaa;
 const UFFDIO_API: u64 = 0xc018_aa3f;
 const UFFDIO_REGISTER: u64 = 0xc020_aa00;
@@ -32,15 +39,21 @@ const UFFDIO_POISON: u64 = 0xc020_aa08;
 pub const NEW: u64 = 0xaa00;
 /// The requests that UFFDIO_API reports: API, REGISTER, UNREGISTER.
 const IOCTLS: u64 = 1 << 0x3f | 3;
+/// The flag UFFD_USER_MODE_ONLY.
 const USER_MODE_ONLY: u32 = 1;
 /// Maximum bytes that one step of a fill copies: the size of a huge page.
 const MOST: u64 = 2 << 20;
+/// Size of a message in bytes.
 const MESSAGE: usize = 32;
 
+/// A context of the engine.
 type Handle = Arc<Userfaultfd<Machine>>;
 
+/// The file of a userfaultfd.
 pub struct Fault {
+    /// The address space whose faults are served. The file does not keep the space alive.
     space: Weak<AddressSpace<Machine>>,
+    /// True if faults of system calls are not served (UFFD_USER_MODE_ONLY).
     user_mode_only: bool,
     /// The engine's context. Made by UFFDIO_API.
     handle: SpinLock<Option<Handle>>,
@@ -63,12 +76,14 @@ pub fn open(flags: u32) -> Result<u64, Errno> {
     add(fault, flags)
 }
 
+/// Adds the file to the caller's descriptors. Returns the descriptor.
 fn add(fault: Fault, flags: u32) -> Result<u64, Errno> {
     let open = Open::new(Arc::new(fault), O_RDWR | flags & O_NONBLOCK, b"anon_inode:[userfaultfd]");
     current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
 }
 
 impl Fault {
+    /// Returns the context. Fails with EINVAL before UFFDIO_API.
     fn handle(&self) -> Result<Handle, Errno> {
         self.handle.lock().clone().ok_or(Errno::EINVAL)
     }
@@ -91,6 +106,7 @@ impl Fault {
         Ok(0)
     }
 
+    /// Performs UFFDIO_REGISTER.
     fn register(&self, at: u64) -> Result<u64, Errno> {
         let [start, len, mode] = UserPtr::<[u64; 3]>::new(at).read()?;
         let mode = RegisterMode::from_bits(mode).ok_or(Errno::EINVAL)?;
@@ -118,7 +134,8 @@ impl Fault {
         })
     }
 
-    /// Performs a request that has a range, a mode, and room for the answer.
+    /// Performs a request that consists of a range, a mode, and room for the answer. `f` gets the context,
+    /// the rest of the range and the mode, and returns the number of bytes that it completed.
     fn fill(
         &self,
         at: u64,
@@ -130,6 +147,7 @@ impl Fault {
         answer(at + 24, len, |done| f(&handle, start.wrapping_add(done), len - done, mode).map_err(Ok))
     }
 
+    /// Performs UFFDIO_MOVE.
     fn move_pages(&self, at: u64) -> Result<u64, Errno> {
         let [to, from, len, mode] = UserPtr::<[u64; 4]>::new(at).read()?;
         let mode = MoveMode::from_bits(mode).ok_or(Errno::EINVAL)?;
@@ -140,6 +158,7 @@ impl Fault {
         })
     }
 
+    /// Performs UFFDIO_WRITEPROTECT.
     fn protect(&self, at: u64) -> Result<u64, Errno> {
         let [start, len, mode] = UserPtr::<[u64; 3]>::new(at).read()?;
         let mode = ProtectMode::from_bits(mode).ok_or(Errno::EINVAL)?;
@@ -155,8 +174,8 @@ fn next(handle: &Userfaultfd<Machine>, nonblock: bool) -> Result<Message<Machine
     }
 }
 
-/// Calls `step` with the number of completed bytes until all are done. Writes that number or, if nothing was
-/// done, the error.
+/// Calls `step` with the number of completed bytes until all `len` bytes are done or `step` fails. Stores at
+/// `at` the number of completed bytes or, if there are none, the negative error number.
 fn answer(
     at: u64,
     len: u64,
@@ -182,7 +201,8 @@ fn answer(
     Err(error)
 }
 
-/// Returns the `struct uffd_msg` of a message. The context of a child gets a descriptor.
+/// Returns the `struct uffd_msg` of a message. For the message of a fork, adds a descriptor of the child's
+/// context.
 fn words(message: Message<Machine>) -> Result<[u64; 4], Errno> {
     Ok(match message {
         Message::Fault { addr, reason, write } => {
@@ -208,7 +228,8 @@ fn words(message: Message<Machine>) -> Result<[u64; 4], Errno> {
     })
 }
 
-/// Returns the caller's space. A child's context already has its engine context, so the space is never used.
+/// Returns the caller's space, for the file of a child's context. That file already has a context of the
+/// engine, so its space is never used.
 fn current_space() -> Weak<AddressSpace<Machine>> {
     Counted::downgrade(current().space())
 }
@@ -266,7 +287,8 @@ impl File for Fault {
         if handle.poll().readable { READABLE } else { 0 }
     }
 
-    // If several tasks read, one that polled a message could block in its read.
+    // With several readers, a reader that has polled a message could block in its read, because another took
+    // the message.
     fn polls_blocking(&self) -> bool {
         false
     }

@@ -1,4 +1,5 @@
-//! A lock whose waiters sleep. Its holder may wait for a page or for a device.
+//! A lock whose waiters sleep. Its holder may wait for a page or for a device. Files (`files/`) use it for
+//! positions, contents and pipes; short sections that do not sleep use `arch::lock::SpinLock`.
 //!
 //! | word | meaning | leaves it by |
 //! | --- | --- | --- |
@@ -7,7 +8,8 @@
 //! | 2 | held, and a thread may sleep | exchange to 0, by the holder, which then wakes one thread |
 //!
 //! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A woken thread takes
-//! the lock as 2, because other threads may still sleep.
+//! the lock as 2, because other threads may still sleep. A wait ends only with the lock or with the death of
+//! the waiting thread, so other signals do not interrupt a caller.
 
 use super::thread::current;
 use crate::sched::wait::{self, Key, Sleep, Woken};
@@ -24,12 +26,12 @@ const WANTED: u32 = 2;
 /// A lock that one thread holds at a time.
 #[derive(Default)]
 pub struct Mutex {
-    /// See the module's table.
+    /// 0, 1 or 2: see the table at the head of this file.
     word: AtomicU32,
 }
 
 /// The right of the holder. Releases the lock when dropped.
-#[must_use = "the lock is given back when the guard is dropped"]
+#[must_use = "the lock is released when the guard is dropped"]
 pub struct MutexGuard<'a>(&'a Mutex);
 
 impl Mutex {
@@ -50,7 +52,8 @@ impl Mutex {
             if current().is_killed() {
                 return Err(Errno::EINTR);
             }
-            // SeqCst: the holder changes the word before it wakes, and for waking takes the lock of the list.
+            // SeqCst: the holder changes the word before it takes the lock of the list to wake a thread. So
+            // either this load sees the change, or the holder finds this thread in the list.
             let waiting = wait::enqueue_if(self.key(), || self.word.load(SeqCst) == WANTED);
             if waiting.is_some_and(|waiting| waiting.sleep(Sleep::Killable, u64::MAX) == Woken::Signal) {
                 return Err(Errno::EINTR);

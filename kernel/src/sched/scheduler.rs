@@ -1,10 +1,16 @@
-//! The scheduler: a queue for each CPU, a time slice of [`SLICE_NS`] for each thread, and idle CPUs that take
-//! threads from other queues.
+//! The scheduler chooses which thread runs on which CPU. Each CPU has a queue, each thread gets a time slice
+//! of [`SLICE_NS`], and idle CPUs take threads from other queues.
 //!
-//! The thread that has run least is first, as in Linux's CFS (2007). [`Thread::virtual_ns`] counts how long a
-//! thread has run, and queues are in its order. A thread that enters a queue starts at least at the queue's
-//! floor, the virtual time of the thread that was picked last, so sleeping earns no credit. An entering
-//! thread preempts a running one whose virtual time is larger by [`AHEAD_NS`].
+//! The thread that has run least is first in a queue, as in Linux's CFS (2007). [`Thread::virtual_ns`] counts
+//! how long a thread has run, and queues are sorted by it. A thread that enters a queue starts at least at
+//! the queue's floor, the virtual time of the thread that was picked last, so sleeping earns no credit. An
+//! entering thread preempts a running one whose virtual time is larger by [`AHEAD_NS`].
+//!
+//! Each queue has a spin lock, and no code holds two of them. A thread is in at most one queue, and only
+//! while it is runnable and on no CPU. A thread leaves its CPU only in [`switch`], which no thread may enter
+//! with a spin lock or in a read section. The next thread completes the switch ([`finish`]), because only
+//! then the stack of the previous thread is free. Tests with `--times N` delay CPUs at the calls of
+//! `jitter::stall`.
 
 use super::thread::{PARKED, RUNNABLE, Thread, UNPARKED, current, work};
 use super::timers;
@@ -76,13 +82,15 @@ impl Queue {
 /// then reads this word.
 static IDLE: AtomicU64 = AtomicU64::new(0);
 
-/// Instructions of a thread that leaves a CPU, for the thread that follows.
+/// The work that a thread leaves to the next thread on its CPU.
 struct Switching {
-    /// The thread that left. The CPU's reference to it passes along.
+    /// The thread that left. The CPU's reference to the thread is passed on with this pointer.
     from: *const Thread,
+    /// True if the thread that left is put into a queue again.
     requeue: bool,
 }
 
+/// The switch in progress on each CPU, from `switch` to `finish`.
 static SWITCHING: [PerCpu<Option<Switching>>; MAX_CPUS] = [const { PerCpu::new(None) }; MAX_CPUS];
 
 unsafe extern "C" {
@@ -113,8 +121,8 @@ pub fn enqueue(thread: Arc<Thread>) {
     jitter::stall();
     let moved = thread.last_cpu.load(Relaxed) != target;
     let own = QUEUES[target].lock().insert(thread, moved);
-    // SeqCst: pairs with the idle CPU's store of its bit and its look at the queue. Either this CPU sees the
-    // bit, or the idle CPU sees the thread.
+    // SeqCst: pairs with `idle`, where a CPU stores its bit and then looks at its queue. Either this CPU sees
+    // the bit, or the idle CPU sees the thread.
     let idles = IDLE.load(SeqCst) >> target & 1 != 0;
     if target == cpu::number() {
         if !idles && is_ahead(target, own) {
@@ -142,7 +150,8 @@ pub fn count_turn() {
     own.turn_virtual.store(total, Relaxed);
 }
 
-/// Returns the CPU for a thread: the one on which it ran last, unless that is busy and another is idle.
+/// Returns the CPU for a thread: the one on which it ran last, unless that CPU is busy and another allowed
+/// CPU is idle.
 fn place(thread: &Thread) -> usize {
     let (last, allowed) = (thread.last_cpu.load(Relaxed), thread.affinity.load(Relaxed));
     let idle = IDLE.load(Relaxed) & allowed;
@@ -163,7 +172,7 @@ pub fn kick(thread: &Thread) {
     }
 }
 
-/// Removes and returns the next thread for the calling CPU.
+/// Removes and returns the next thread for the calling CPU, from its own queue or else from another.
 fn pick() -> Option<Arc<Thread>> {
     let number = cpu::number();
     let own = QUEUES[number].lock().pop_before(u64::MAX);
@@ -206,11 +215,13 @@ pub fn preempt() {
     make_way(false);
 }
 
-/// Lets the threads run that wait for this CPU.
+/// Runs another thread that waits for this CPU, even if that thread has run more.
 pub fn give_way() {
     make_way(true);
 }
 
+/// Passes a quiescent state and runs another thread of this CPU's queue, if there is one. With `for_all`, the
+/// next thread in the queue runs; otherwise only one with less virtual time than the calling thread.
 fn make_way(for_all: bool) {
     let number = cpu::number();
     RCU.quiescent(number);
@@ -237,7 +248,8 @@ fn make_way(for_all: bool) {
     }
 }
 
-/// Switches to `next`, or idles. Returns when the calling thread is picked again.
+/// Switches to `next`, or to the idle thread. With `requeue`, the calling thread goes into a queue again.
+/// Returns when the calling thread is picked again.
 fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     let own = cpu();
     assert!(own.held.get() == 0, "a thread leaves its CPU with a spin lock or in a read section");
@@ -283,7 +295,7 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     finish();
 }
 
-/// Saves the registers of a thread's program.
+/// Saves the registers of the calling thread's program that the kernel does not use: x87, AVX and PKRU.
 fn leave_program(thread: &Thread) {
     if thread.stack.is_some() {
         // SAFETY: the thread is the running one.
@@ -338,7 +350,7 @@ extern "C" fn thread_first_run(frame: &mut Frame) -> UserAddr {
     begin
 }
 
-/// Runs threads as they become runnable, and halts the CPU in between. The loop of the idle thread.
+/// The loop of the idle thread: runs threads as they become runnable, and halts the CPU in between.
 pub fn idle() -> ! {
     let number = cpu::number();
     loop {

@@ -27,11 +27,11 @@ pub(super) const UNPARKED: u32 = 2;
 
 /// A thread. Fields in cells are used only by the thread itself while it runs, or by its creator before.
 pub struct Thread {
-    /// The number. Changes at most once, when exec makes the thread the only one of its process.
+    /// The number. Changes at most once: when an exec makes this thread the only one of its process.
     tid: AtomicU32,
     /// `RUNNABLE`, `PARKED` or `UNPARKED`. Changed by the thread and by the threads that wake it.
     pub state: AtomicU32,
-    /// True while a CPU is on the thread's stack. Cleared by the thread that follows on that CPU.
+    /// True while a CPU uses the thread's stack. Cleared by the next thread on that CPU.
     pub on_cpu: AtomicBool,
     /// The CPU on which the thread ran last.
     pub last_cpu: AtomicUsize,
@@ -41,9 +41,13 @@ pub struct Thread {
     pub work: AtomicU32,
     /// The kernel stack; `None` for an idle thread, which has no program.
     pub stack: Option<Stack>,
+    /// The stack pointer of a thread that is not on a CPU.
     pub stack_pointer: UnsafeCell<u64>,
+    /// The x87 and AVX registers and PKRU of a thread that is not on a CPU.
     pub(super) vectors: UnsafeCell<Box<VectorState>>,
+    /// The base of fs in the program, loaded at switches.
     pub fs_base: Cell<UserAddr>,
+    /// The base of gs in the program, loaded at switches.
     pub gs_base: Cell<UserAddr>,
     /// The part of the program's space that a CPU needs to load the space and to flush its translations; null
     /// if there is no space. The task that sets the pointer keeps the space alive until it sets another.
@@ -68,7 +72,7 @@ pub mod work {
     pub const MASK: u32 = 4;
     /// The thread should let others run.
     pub const YIELD: u32 = 8;
-    /// The thread may no longer run on every CPU.
+    /// The set of CPUs on which the thread may run has changed, so it may have to move.
     pub const MOVE: u32 = 16;
 }
 
@@ -81,10 +85,11 @@ unsafe extern "C" {
     fn thread_begin();
 }
 
-/// Returns the running thread, which is the caller's own and lives as long as it runs.
+/// Returns the calling thread. The reference is valid only while the thread runs, so it is never stored or
+/// passed to another thread.
 #[inline(always)]
 pub fn current() -> &'static Thread {
-    // SAFETY: set before the first thread runs. The CPU holds a reference to the thread.
+    // SAFETY: the pointer is set before the first thread runs. The CPU holds a reference to the thread.
     unsafe { &*cpu::current().cast() }
 }
 
@@ -110,6 +115,7 @@ impl Thread {
         Thread { on_cpu: AtomicBool::new(true), ..Thread::blank(0) }
     }
 
+    /// Makes a thread without a stack.
     fn blank(tid: u32) -> Self {
         Thread {
             tid: AtomicU32::new(tid),
@@ -148,11 +154,11 @@ impl Thread {
         unsafe { &*core::ptr::from_ref(frame).cast::<Vectors>().sub(1) }
     }
 
-    /// Returns the registers of a thread's program.
+    /// Returns the registers of a thread's program, as they were when it entered the kernel.
     ///
     /// # Safety
     ///
-    /// The thread is in the kernel and stays there.
+    /// The thread has entered the kernel from its program and stays in the kernel.
     pub unsafe fn frame(&self) -> Frame {
         let top = self.stack.as_ref().expect("the thread has a program").top();
         // SAFETY: `entry.s` pushes the frame at the top of the stack, and by the caller's promise it does not
@@ -200,13 +206,14 @@ impl Moved {
         Moved { id: AtomicU64::new(u64::MAX), bucket: AtomicUsize::new(0) }
     }
 
-    /// Returns the list of the sleep `id`, if it was moved. Acquire pairs with the releases of `set`: a
-    /// thread that sees the list also sees the number.
+    /// Returns the number of the list in which the sleep `id` is, if the sleep was moved. Acquire pairs with
+    /// the releases of `set`: a thread that sees the list also sees the number.
     pub(super) fn of(&self, id: u64) -> Option<usize> {
         let bucket = self.bucket.load(Acquire);
         (self.id.load(Acquire) == id).then_some(bucket)
     }
 
+    /// Records that the sleep `id` was moved to the list `bucket`. The caller holds the locks of both lists.
     pub(super) fn set(&self, id: u64, bucket: usize) {
         self.id.store(id, Release);
         self.bucket.store(bucket, Release);

@@ -1,5 +1,10 @@
-//! The tick, sleepers with a deadline, and timers of programs. Each CPU has its own list of them, and uses
-//! one hardware timer for all.
+//! The tick, sleepers with a deadline, and timers of programs. Each CPU has its own list of deadlines, and
+//! uses one hardware timer for all. All deadlines are nanoseconds since the start; `u64::MAX` means never.
+//!
+//! `wait.rs` sets an [`Alarm`] for a sleep with a timeout. `process/itimers.rs` and `files/timer.rs` arm
+//! timers. Each list has a spin lock, which is not held while an action runs. Actions run in the timer
+//! interrupt ([`Expire::expire`]), so they may take spin locks but never sleep. The hardware timer never
+//! fires later than the first deadline of its CPU or, while a thread runs, the end of its time slice.
 
 use super::scheduler::{self, SLICE_NS};
 use super::thread::Thread;
@@ -10,9 +15,10 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A timer.
+/// A timer that can be armed.
 pub trait Expire: Send + Sync {
-    /// Handles the expiration of the timer that was armed as `armed`. Called in an interrupt.
+    /// Handles the expiration of the timer that was armed as `armed`. Called in an interrupt, so it must not
+    /// sleep.
     fn expire(self: Arc<Self>, armed: Armed);
 }
 
@@ -43,6 +49,7 @@ pub fn disarm(armed: Armed) {
     drop(gone);
 }
 
+/// Adds an action to the list of the calling CPU, and sets its timer earlier if necessary.
 fn insert(deadline: u64, due: Due) -> Armed {
     let armed = Armed { cpu: cpu::number(), key: (deadline, NEXT.fetch_add(1, Relaxed)) };
     SLEEPERS[armed.cpu].lock().insert(armed.key, due);
@@ -52,7 +59,9 @@ fn insert(deadline: u64, due: Due) -> Armed {
     armed
 }
 
+/// The waiting actions of each CPU.
 static SLEEPERS: [SpinLock<Sleepers>; MAX_CPUS] = [const { SpinLock::new(BTreeMap::new()) }; MAX_CPUS];
+/// The number of the next action, which keeps keys unique.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A thread that will be unparked at its deadline. Dropping the alarm cancels it.
@@ -60,7 +69,7 @@ pub struct Alarm(Armed);
 
 impl Alarm {
     /// Sets an alarm for the calling thread, at a time in nanoseconds since the start. Returns `None` if the
-    /// deadline is never.
+    /// deadline is `u64::MAX`.
     pub fn set(deadline: u64) -> Option<Alarm> {
         if deadline == u64::MAX {
             return None;
@@ -106,6 +115,7 @@ fn wake_sleepers() {
     }
 }
 
+/// Returns the first deadline of the calling CPU.
 fn first_deadline() -> u64 {
     SLEEPERS[cpu::number()].lock().first_key_value().map_or(u64::MAX, |(key, _)| key.0)
 }

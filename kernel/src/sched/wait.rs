@@ -1,5 +1,13 @@
 //! Sleeping on a key until another thread wakes it: for words of the engine, futexes of programs, and events
 //! of the kernel. The sleepers of a key are in one of [`BUCKETS`] lists, in the order of their arrival.
+//!
+//! A thread enters the list ([`enqueue`]), then checks its condition, and then sleeps ([`Waiting::sleep`]) or
+//! leaves the list ([`Waiting::cancel`]). A waker first makes the condition true and then calls [`wake`], so
+//! no wake-up is lost. A [`Waiting`] that is dropped without either call leaves the thread in the list. A
+//! sleep may end although the condition is false, so callers check the condition in a loop.
+//!
+//! Each list has a spin lock. [`requeue`] takes two, in the order of their indices. The lock of a scheduler's
+//! queue may be taken under a list's lock, and never the other way round.
 
 use super::thread::current;
 use crate::arch::{clock, jitter, lock::SpinLock};
@@ -8,11 +16,14 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// Number of lists.
 const BUCKETS: usize = 256;
 
 type Bucket = SpinLock<VecDeque<Sleeper>>;
 
+/// The lists. A key's hash selects its list, so a list also contains sleepers of other keys.
 static TABLE: [Bucket; BUCKETS] = [const { SpinLock::new(VecDeque::new()) }; BUCKETS];
+/// The number of the next sleep.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// The object on which threads sleep.
@@ -20,6 +31,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 pub struct Key {
     /// An address space, a file, or 0 for the kernel.
     pub of: u64,
+    /// An address or an offset in that object.
     pub at: u64,
 }
 
@@ -39,10 +51,13 @@ impl Key {
     }
 }
 
+/// A thread in a list.
 struct Sleeper {
     key: Key,
+    /// The number of the sleep, unique in all lists.
     id: u64,
-    /// Bits of the sleeper. A waker that names bits wakes sleepers that share one (FUTEX_WAIT_BITSET).
+    /// Bits of the sleeper. A waker with bits wakes only sleepers that have one of the waker's bits
+    /// (FUTEX_WAIT_BITSET).
     bits: u32,
     /// True if the thread sleeps on other keys, too. [`requeue`] wakes such a thread, because a thread can
     /// record only one move.
@@ -75,32 +90,37 @@ impl Sleep {
 /// The reason for the end of a sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
+    /// A waker removed the thread from the list.
     Waker,
+    /// The thread's work has a bit that ends this kind of sleep.
     Signal,
+    /// The deadline has passed.
     Time,
 }
 
-/// The calling thread in the list of a key. Wake-ups count from now on. The thread sleeps with
-/// [`sleep`](Self::sleep).
+/// The place of the calling thread in the list of a key. A wake-up that happens before the thread sleeps also
+/// counts.
 pub struct Waiting {
     key: Key,
     id: u64,
 }
 
-/// Puts the calling thread into the list of `key` if `holds` returns true. The list is locked, so no waker
-/// can act in between.
+/// Puts the calling thread into the list of `key` if `holds` returns true. The list stays locked from the
+/// call of `holds` on, so no waker can act in between.
 pub fn enqueue_if(key: Key, holds: impl FnOnce() -> bool) -> Option<Waiting> {
     jitter::stall();
     let mut bucket = key.bucket().lock();
     holds().then(|| push(&mut bucket, key, u32::MAX, false))
 }
 
-/// Puts the calling thread into the list of `key`, for wakers that name one of these bits.
+/// Puts the calling thread into the list of `key`. Wakers wake the thread if they share one of these bits;
+/// [`wake`] shares all.
 pub fn enqueue(key: Key, bits: u32) -> Waiting {
     push(&mut key.bucket().lock(), key, bits, false)
 }
 
-/// Puts the calling thread into the list of `key`. The thread also sleeps on other keys, with [`sleep_any`].
+/// Puts the calling thread into the list of `key`, one of the keys on which the thread sleeps with
+/// [`sleep_any`].
 pub fn enqueue_one_of_many(key: Key) -> Waiting {
     push(&mut key.bucket().lock(), key, u32::MAX, true)
 }
@@ -132,6 +152,7 @@ impl Waiting {
         }
     }
 
+    /// Returns true if no waker has removed the thread yet.
     fn is_listed(&self) -> bool {
         self.find(|_, _| ()).is_some()
     }
@@ -204,8 +225,9 @@ pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize)
     (woken, moved)
 }
 
-/// Sleeps until any of these is woken, and removes the thread from all their lists. Returns the index of the
-/// one that was woken, or the reason for the end, as [`Waiting::sleep`] does.
+/// Sleeps until a waker wakes the thread in any of these lists, and then removes the thread from all of them.
+/// Returns the index of a place from which a waker removed the thread, or else the reason for the end, like
+/// [`Waiting::sleep`].
 pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Result<usize, Woken> {
     let _alarm = Alarm::set(deadline);
     let here = current();
@@ -222,8 +244,8 @@ pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Result<usize, Wo
     cancel_all(all).ok_or(woken)
 }
 
-/// Removes the thread from all these lists. Returns the index of the last one from which a waker had already
-/// removed it.
+/// Removes the calling thread from all these lists. If wakers had already removed the thread from some lists,
+/// returns the index of the last of these.
 pub fn cancel_all(all: &[Waiting]) -> Option<usize> {
     let mut woken = None;
     for (n, waiting) in all.iter().enumerate() {

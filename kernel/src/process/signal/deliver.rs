@@ -1,6 +1,9 @@
-//! Delivery of a thread's signals on the way back to its program: takes the next signal, asks the tracer, and
-//! stops or ends the thread, or makes its frame begin in a handler. Runs only on the thread itself.
-//! `frame.rs` writes the handler's frame, `restart.rs` decides about the interrupted call.
+//! Delivery of a thread's signals on the way back to its program: takes the next signal, lets the tracer
+//! decide, and stops or ends the thread, or makes its frame begin in a handler. Runs only on the thread
+//! itself: `thread.rs` calls [`deliver`](deliver()) if the thread's work has a bit for signals or for the
+//! mask of a call. `frame.rs` writes the handler's frame, and `restart.rs` decides about the interrupted
+//! call. The lock of the process's signals is held only while the next signal is chosen. The programs
+//! `signals.c` and `jobs.c` of the tests check delivery.
 
 use crate::arch::{frame::Frame, report::say};
 use crate::options;
@@ -14,16 +17,20 @@ use linux_raw_sys::general::*;
 
 /// The next step of delivery.
 enum Next {
+    /// No signal is left.
     Nothing,
+    /// Stop for job control.
     Stop,
-    /// Ask the tracer.
+    /// Stop for the tracer, which decides about the signal.
     Trap(Info),
+    /// End the process.
     End(Info),
+    /// Begin in the handler.
     Handle(Info, Action),
 }
 
-/// Delivers all signals: stops or ends the thread, or makes `frame` begin in a handler. Several handlers
-/// nest.
+/// Delivers all signals: stops or ends the thread, or makes `frame` begin in a handler. For several signals
+/// with handlers, the frames nest: the handler of the last signal runs first.
 #[cold]
 pub fn deliver(frame: &mut Frame) {
     let here = current();
@@ -67,6 +74,7 @@ pub fn deliver(frame: &mut Frame) {
     restore_mask(here);
 }
 
+/// Restores the mask that [`set_blocked_for_call`](crate::process::signal::set_blocked_for_call) replaced.
 fn restore_mask(here: &Thread) {
     here.work.fetch_and(!work::MASK, AcqRel);
     if let Some(mask) = here.saved_mask.take() {
@@ -74,8 +82,8 @@ fn restore_mask(here: &Thread) {
     }
 }
 
-/// Stops so that the tracer decides about a signal. If the tracer changes the program's position, an
-/// interrupted call does not restart.
+/// Stops so that the tracer decides about a signal. Returns the signal with which the thread continues. If
+/// the tracer changes the program's rip or rax, an interrupted call does not restart.
 fn trapped(frame: &mut Frame, info: Info, call: &mut Option<u32>) -> Option<Info> {
     let before = (frame.rip, frame.rax);
     let signal = trace::stop(frame, info.signal, info);
@@ -89,7 +97,8 @@ fn trapped(frame: &mut Frame, info: Info, call: &mut Option<u32>) -> Option<Info
     }
 }
 
-/// Takes the next signal to act on. `given` is a signal that the tracer has let through.
+/// Takes the next signal and returns the step that it requires. `given` is a signal that the tracer has let
+/// through.
 fn next(here: &Thread, mut given: Option<Info>) -> Next {
     let process = here.process();
     let mut signals = process.signals.lock();
@@ -147,6 +156,7 @@ fn handle(here: &Thread, frame: &mut Frame, info: &Info, action: &Action) {
     crate::process::signal::set_blocked(here.blocked() | blocked_by(info.signal, action));
 }
 
+/// Returns the signals that are blocked while the handler of `signal` runs.
 fn blocked_by(signal: u32, action: &Action) -> Set {
     let own = if action.has(SA_NODEFER) { 0 } else { bit(signal) };
     (action.mask | own) & !ALWAYS

@@ -1,5 +1,5 @@
-//! The frame of a signal handler on its stack, and the return from it: `struct rt_sigframe` of x86-64, lowest
-//! address first:
+//! The frame of a signal handler on the program's stack, and the return from the handler (`rt_sigreturn`).
+//! The frame is the `struct rt_sigframe` of x86-64, lowest address first:
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -7,6 +7,12 @@
 //! | 304 | `ucontext_t`: flags, link, alternate stack, registers (`sigcontext`), mask |
 //! | 128 | `siginfo_t` |
 //! | | up to a multiple of 64: x87, SSE and AVX registers and PKRU, in the layout of FXSAVE or XSAVE |
+//!
+//! `deliver.rs` calls [`push`], and `calls/signals.rs` calls [`pop`]. Linux fixes the layout, which the
+//! constants below give in words of 8 bytes. A program may have changed anything in the frame before it
+//! returns, so [`pop`] takes only flags that a program may set and vector state that the processor accepts;
+//! an invalid rip is left to `fault::beyond_end`. The programs `signals.c`, `registers.c` and `keys.c` of the
+//! tests check it.
 
 use crate::arch::features::{self, VectorState};
 use crate::arch::frame::{Frame, USER_CODE, USER_DATA, Vectors};
@@ -16,7 +22,7 @@ use crate::sched::{Thread, current};
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-/// Indices of the frame's words, by contents.
+/// Indices of the parts of the frame, in words of 8 bytes.
 const RESTORER: usize = 0;
 const FLAGS: usize = 1;
 const STACK: usize = 3;
@@ -31,7 +37,8 @@ const MASK: usize = 38;
 const INFO: usize = 39;
 const WORDS: usize = 55;
 
-/// Bits of `uc_flags`: there is XSAVE state; the stack segment is saved, and is restored unchanged.
+/// Bits of `uc_flags`: the frame has XSAVE state; the stack segment is saved; the stack segment is restored
+/// unchanged.
 const UC_FP_XSTATE: u64 = 1;
 const UC_SIGCONTEXT_SS: u64 = 2;
 const UC_STRICT_RESTORE_SS: u64 = 4;
@@ -46,13 +53,16 @@ const OWN_FLAGS: u64 = 0x5_0dd5;
 /// An alternate stack for handlers, set by sigaltstack.
 #[derive(Clone, Copy, Debug)]
 pub struct AlternateStack {
+    /// The lowest address of the stack.
     pub at: u64,
     /// SS_DISABLE or SS_AUTODISARM.
     pub flags: u32,
+    /// The size in bytes; 0 if there is no alternate stack.
     pub bytes: u64,
 }
 
 impl AlternateStack {
+    /// No alternate stack.
     pub const NONE: Self = AlternateStack { at: 0, flags: SS_DISABLE, bytes: 0 };
 
     /// Returns true if a stack pointer is on this stack.
@@ -60,7 +70,7 @@ impl AlternateStack {
         self.flags & SS_AUTODISARM == 0 && sp > self.at && sp - self.at <= self.bytes
     }
 
-    /// Returns the stack in the form of sigaltstack, for a program whose stack pointer is `sp`.
+    /// Returns the stack as `stack_t`, for a program whose stack pointer is `sp`.
     pub fn words(&self, sp: u64) -> [u64; 3] {
         let now = match (self.bytes, self.contains(sp)) {
             (0, _) => SS_DISABLE,
@@ -71,7 +81,7 @@ impl AlternateStack {
     }
 }
 
-/// Returns the maximum bytes of a handler's frame on a stack (AT_MINSIGSTKSZ).
+/// Returns the maximum size of a handler's frame on a stack, in bytes (AT_MINSIGSTKSZ).
 pub fn most_bytes() -> u64 {
     (VectorState::size_for_program() as u64 + 63 + WORDS as u64 * 8 + 15 + 8).next_multiple_of(16)
 }
@@ -118,6 +128,7 @@ pub fn push(frame: &mut Frame, info: &Info, action: &Action, mask: u64) -> Resul
     Ok(())
 }
 
+/// Returns the words of the frame. `vectors` is the address of the vector registers' image.
 fn contents(frame: &Frame, info: &Info, action: &Action, mask: u64, vectors: u64) -> [u64; WORDS] {
     let here = current();
     let (trap, error, address) = here.last_fault.get();
@@ -146,7 +157,8 @@ pub fn vectors_of(frame: &mut Frame) -> &mut Vectors {
     unsafe { &mut *core::ptr::from_mut(frame).cast::<Vectors>().sub(1) }
 }
 
-/// Returns from a handler: restores `frame` from the stack. Returns the old value of rax.
+/// Returns from a handler: restores `frame` from the stack. Returns the value of rax that the frame contains.
+/// If the frame cannot be read, raises SIGSEGV.
 pub fn pop(frame: &mut Frame) -> u64 {
     match restore(frame) {
         Ok(rax) => rax,
@@ -157,6 +169,8 @@ pub fn pop(frame: &mut Frame) -> u64 {
     }
 }
 
+/// Reads the frame of the handler that returns, and restores registers, mask and alternate stack from it.
+/// Returns rax.
 fn restore(frame: &mut Frame) -> Result<u64, Errno> {
     let here = current();
     let at = frame.rsp.wrapping_sub(8);

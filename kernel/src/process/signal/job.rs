@@ -2,6 +2,11 @@
 //!
 //! A signal that stops a process sets `Job::stop`. Every thread of the process then sleeps on the process's
 //! key, and the last of them notifies the parent. SIGCONT ends the stop, even if it is ignored.
+//!
+//! The lock of the process's signals guards the state ([`Job`](super::types::Job)). It is released before the
+//! parent is notified, because no thread holds the signal locks of two processes. Waits of the parent take
+//! the report (`process/reap.rs`). Tracees stop by `process/trace.rs` instead. The program `jobs.c` of the
+//! tests checks stops.
 
 use crate::process::signal::{Info, Signals, send};
 use crate::process::{Process, signal::types::Report};
@@ -10,11 +15,13 @@ use crate::sched::{current, work};
 use alloc::sync::Arc;
 use linux_raw_sys::general::*;
 
+/// Returns the key on which the stopped threads sleep.
 fn key(process: &Process) -> Key {
     Key::kernel(&raw const process.signals as u64)
 }
 
-/// Starts a stop of the process. The calling thread then calls [`stop_here`], as do the other threads.
+/// Starts a stop of the process by this signal. The calling thread must then call [`stop_here`]; the other
+/// threads do so when they deliver their signals.
 pub(super) fn begin(process: &Process, signals: &mut Signals, signal: u32) {
     let job = &mut signals.job;
     job.stop = Some(signal);
@@ -54,7 +61,7 @@ pub(super) fn stop_here() {
     }
 }
 
-/// Ends a stop without notifying the parent, because a tracer stops the threads one by one instead. Returns
+/// Ends a stop for a tracer, which stops the threads one by one instead. The parent is not notified. Returns
 /// true if the process was stopped.
 pub fn leave_to_tracer(process: &Process) -> bool {
     let mut signals = process.signals.lock();
@@ -73,7 +80,7 @@ pub(super) fn has_resumed(process: &Arc<Process>) {
     tell_parent(process, CLD_CONTINUED, SIGCONT);
 }
 
-/// Sends SIGCHLD to the parent, unless the parent does not want it for stops, and wakes the parent's waits.
+/// Sends SIGCHLD to the parent, unless the parent's action has SA_NOCLDSTOP, and wakes the parent's waits.
 pub fn tell_parent(process: &Process, code: u32, status: u32) {
     let parent = process.parent();
     let Some(parent) = parent else { return };
@@ -84,7 +91,7 @@ pub fn tell_parent(process: &Process, code: u32, status: u32) {
     wait::wake(parent.child_key(), usize::MAX);
 }
 
-/// Returns the information of a signal about a child.
+/// Returns the `siginfo_t` of a signal about a child: its number, user, status and run time.
 pub fn child_info(child: &Process, signal: u32, code: u32, status: u32) -> Info {
     let who = u64::from(child.pid) | u64::from(child.ids.lock().user.real) << 32;
     let ticks = child.ran_ns() / 10_000_000;

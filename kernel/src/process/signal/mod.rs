@@ -12,9 +12,10 @@
 //! # Locks
 //!
 //! [`Process::signals`] guards the pending signals of the process *and of each of its threads*, and changes
-//! of the threads' masks. A sender can therefore read a mask and decide in one step. A thread that holds this
-//! lock may take the locks of the actions, of a thread's own pending signals, of the list of threads and of
-//! the scheduler's queues. No thread holds the signal locks of two processes.
+//! of the threads' masks. A sender can therefore choose a thread by its mask, and no mask changes before the
+//! signal is queued. A thread that holds this lock may take the locks of the actions, of a thread's own
+//! pending signals, of the list of threads and of the scheduler's queues. No thread holds the signal locks of
+//! two processes.
 
 pub mod deliver;
 pub mod frame;
@@ -30,7 +31,8 @@ use linux_raw_sys::general::*;
 
 pub use types::*;
 
-/// Sends a signal to a process, or to one of its threads. Returns false if the signal was already pending.
+/// Sends a signal to a process, or to one of its threads. Never sleeps, so an interrupt may send a signal.
+/// Returns false if the signal was already pending.
 pub fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> bool {
     let signal = info.signal;
     let mut signals = process.signals.lock();
@@ -49,6 +51,8 @@ pub fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) ->
     sent
 }
 
+/// Queues a signal, unless it is ignored, and makes a thread that does not block it take it. If the signal
+/// ends the process, makes all threads end at once. The caller holds the lock of the signals.
 fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thread>>, info: Info) -> bool {
     let (signal, action) = (info.signal, process.action(info.signal));
     let threads = process.threads.lock();
@@ -91,7 +95,7 @@ pub fn queued() -> u64 {
     process::all().iter().map(of).sum()
 }
 
-/// Discards pending signals of the process and its threads.
+/// Discards the signals in `of` that are pending for the process or its threads.
 pub fn discard(process: &Process, signals: &mut Signals, of: Set) {
     signals.pending.discard(of);
     process.threads.lock().iter().for_each(|thread| thread.pending.lock().discard(of));
@@ -119,13 +123,13 @@ pub fn force(info: Info) {
     drop(signals);
 }
 
-/// Raises a signal as [`force`] does, but removes its handler first: the signal ends the process.
+/// Raises a signal like [`force`], but removes its handler first, so that the signal ends the process.
 pub fn force_default(info: Info) {
     current().process().actions().lock()[info.signal as usize].handler = DEFAULT;
     force(info);
 }
 
-/// Replaces the mask of the calling thread.
+/// Replaces the mask of the calling thread. Signals that become blocked are passed on to other threads.
 pub fn set_blocked(blocked: Set) {
     let here = current();
     let process = here.process();
@@ -138,7 +142,8 @@ pub fn set_blocked(blocked: Set) {
     }
 }
 
-/// Sets or clears the calling thread's work bit for signals.
+/// Sets the bit `work::SIGNAL` of the calling thread if it has a signal to deliver or has to stop; otherwise
+/// clears the bit. The caller holds the lock of the signals.
 pub fn refresh(here: &Thread, signals: &Signals) {
     let blocked = here.blocked() & !here.awaited.load(Relaxed);
     let ready = (here.pending.lock().set | signals.pending.set) & !blocked;
@@ -157,8 +162,8 @@ pub fn pass_on(process: &Process, here: &Thread, of: Set) {
     }
 }
 
-/// Sets the mask of the calling thread for the duration of a call, or, if a handler runs, until the handler
-/// returns. For rt_sigsuspend, ppoll, pselect6 and epoll_pwait.
+/// Sets the mask of the calling thread for the duration of a call: rt_sigsuspend, ppoll, pselect6 or
+/// epoll_pwait. If a signal with a handler ends the call, the mask stays until the handler returns.
 pub fn set_blocked_for_call(blocked: Set) {
     let here = current();
     if here.saved_mask.get().is_none() {

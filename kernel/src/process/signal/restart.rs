@@ -1,5 +1,11 @@
 //! Calls that a signal has interrupted. All of them answer EINTR. This module decides whether the program
 //! sees EINTR or the call restarts, by the kind of call and by the effect of the signal (signal(7)).
+//!
+//! To restart a call, the frame is set back to the instruction `syscall`. A new call that may sleep needs an
+//! entry in [`class`] if it belongs to another class than [`Class::Restarts`]. A call with a timeout gets the
+//! end of the timeout from [`deadline_after`], so that a restart does not extend the timeout. All state
+//! belongs to the calling thread, so there is no lock. The programs `signals.c` and `jobs.c` of the tests
+//! check restarts.
 
 use crate::arch::{clock, frame::Frame};
 use crate::process::signal::Action;
@@ -16,6 +22,7 @@ enum Class {
     WithoutHandler,
     /// Restarts if no handler ran, with the rest of its timeout.
     KeepsTime,
+    /// Never restarts.
     Never,
 }
 
@@ -25,6 +32,7 @@ pub fn interrupted(frame: &Frame) -> Option<u32> {
     (frame.vector == Frame::SYSTEM_CALL && frame.rax == answer).then_some(frame.error as u32)
 }
 
+/// Returns the class of a call. `frame` has its arguments.
 #[expect(non_upper_case_globals, reason = "calls have their names from Linux")]
 fn class(call: u32, frame: &Frame) -> Class {
     match call {
@@ -45,7 +53,8 @@ fn class(call: u32, frame: &Frame) -> Class {
     }
 }
 
-/// Restarts an interrupted call after the handler, if the action and the call allow it.
+/// Called before a handler's frame is written. Makes an interrupted call restart after the handler, if the
+/// action and the class of the call allow it.
 pub fn before_handler(frame: &mut Frame, call: Option<u32>, action: &Action) {
     current().restart.set(None);
     if let Some(call) = call
@@ -56,7 +65,7 @@ pub fn before_handler(frame: &mut Frame, call: Option<u32>, action: &Action) {
     }
 }
 
-/// Restarts an interrupted call at once, if no handler runs and the call allows it.
+/// Called if no further handler runs. Makes an interrupted call restart at once, if its class allows it.
 pub fn without_handler(frame: &mut Frame, call: Option<u32>) {
     let Some(call) = call else { return };
     match class(call, frame) {
@@ -70,7 +79,7 @@ pub fn without_handler(frame: &mut Frame, call: Option<u32>) {
     }
 }
 
-/// Makes the call the program's next instruction. The instruction `syscall` has two bytes.
+/// Makes the call the program's next instruction: sets rip back by the two bytes of `syscall`.
 fn again(frame: &mut Frame, call: u32) {
     frame.rip -= 2;
     frame.rax = call.into();

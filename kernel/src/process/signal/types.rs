@@ -1,5 +1,6 @@
 //! Types of signals: numbers, sets, actions, contents, and queues of pending signals. They have no locks of
-//! their own: the module [`signal`](super) says which lock guards each.
+//! their own: the module [`signal`](super) says which lock guards each. Nothing here sleeps, because signals
+//! are also sent in interrupts.
 
 use crate::platform::user::{Plain, UserPtr};
 use alloc::collections::VecDeque;
@@ -9,6 +10,7 @@ use linux_raw_sys::general::*;
 /// A set of signals: signal n is bit n - 1.
 pub type Set = u64;
 
+/// Returns the set that contains only this signal, from 1 to [`MOST`].
 pub const fn bit(signal: u32) -> Set {
     1 << (signal - 1)
 }
@@ -30,7 +32,7 @@ pub const REAL_TIME: u32 = 32;
 /// Maximum number of pending signals of a thread or process, independent of RLIMIT_SIGPENDING.
 const MOST_PENDING: usize = 4096;
 
-/// Values of `handler` that are no addresses.
+/// The values of `handler` that are no addresses: SIG_DFL and SIG_IGN.
 pub const DEFAULT: u64 = 0;
 pub const IGNORE: u64 = 1;
 
@@ -38,9 +40,13 @@ pub const IGNORE: u64 = 1;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Action {
+    /// Address of the handler, or [`DEFAULT`] or [`IGNORE`].
     pub handler: u64,
+    /// Flags, such as SA_RESTART.
     pub flags: u64,
+    /// Address to which the handler returns. The code there calls rt_sigreturn.
     pub restorer: u64,
+    /// Signals that are blocked while the handler runs.
     pub mask: Set,
 }
 
@@ -48,6 +54,7 @@ pub struct Action {
 unsafe impl Plain for Action {}
 
 impl Action {
+    /// Returns true if the flag is set.
     pub fn has(&self, flag: u32) -> bool {
         self.flags & u64::from(flag) != 0
     }
@@ -57,8 +64,8 @@ impl Action {
         self.handler == IGNORE || self.handler == DEFAULT && HARMLESS & bit(signal) != 0
     }
 
-    /// Returns true if `signal` ends the process at once. A signal that leaves a core file first needs a
-    /// thread to act on it.
+    /// Returns true if `signal` ends the process at once. False for a signal that leaves a core file, because
+    /// a thread must write the file first.
     pub(super) fn ends(&self, signal: u32) -> bool {
         self.handler == DEFAULT && (HARMLESS | STOPS | DUMPING) & bit(signal) == 0
     }
@@ -70,8 +77,10 @@ pub type Actions = [Action; MOST as usize + 1];
 /// The information of a signal: `siginfo_t`, of which only the first 48 bytes are used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Info {
+    /// The number of the signal (`si_signo`).
     pub signal: u32,
     pub errno: i32,
+    /// The reason (`si_code`).
     pub code: i32,
     /// The bytes from offset 16 on: the sender and its value, or the address of a fault.
     pub fields: [u64; 4],
@@ -118,6 +127,7 @@ impl Info {
 pub struct Pending {
     /// The signals that are in the queue.
     pub set: Set,
+    /// The signals in the order in which they were sent.
     pub(super) queue: VecDeque<Info>,
 }
 
@@ -126,7 +136,7 @@ impl Pending {
     /// full.
     pub(super) fn add(&mut self, info: Info) -> bool {
         let again = self.set & bit(info.signal) != 0;
-        // A timer's signal is queued once and counts further expirations.
+        // A signal of a timer is queued only once; the timer counts the further expirations.
         let timer = |other: &Info| {
             other.code == SI_TIMER
                 && other.signal == info.signal
@@ -146,7 +156,8 @@ impl Pending {
         self.set
     }
 
-    /// Takes the first pending signal in `of`.
+    /// Takes a pending signal in `of`: signals that an instruction caused first, then the lowest number, then
+    /// the oldest.
     pub fn take(&mut self, of: Set) -> Option<Info> {
         let ready = self.set & of;
         let ready = if ready & SYNCHRONOUS != 0 { ready & SYNCHRONOUS } else { ready };
@@ -176,23 +187,25 @@ impl Pending {
 pub enum Report {
     /// The child was stopped by this signal.
     Stopped(u32),
+    /// The child has continued.
     Continued,
 }
 
 /// The state of job control. Guarded by the lock of the process's signals.
 #[derive(Default)]
 pub struct Job {
-    /// The signal that stops the process.
+    /// The signal by which the process is stopped; `None` if it is not stopped.
     pub(super) stop: Option<u32>,
     /// Number of stops so far.
     pub(super) number: u64,
-    /// Number of threads that have stopped.
+    /// Number of threads that have stopped in the current stop.
     pub(super) stopped: usize,
     /// The event that no wait of the parent has reported yet.
     pub report: Option<Report>,
 }
 
 impl Job {
+    /// Returns true if the process is stopped or about to stop.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_some()
     }
@@ -212,5 +225,6 @@ impl Job {
 pub struct Signals {
     /// Signals for any thread of the process.
     pub pending: Pending,
+    /// Job control.
     pub job: Job,
 }
