@@ -1,9 +1,10 @@
-//! Types of system calls: functions of a frame, and their answers.
+//! Types of system calls: functions of a frame, and their answers. All files of this folder use them;
+//! `mod.rs` stores an answer in rax, an error as its negative number.
 
 use crate::arch::frame::Frame;
 use freehold::error::Errno;
 
-/// The result of a system call.
+/// The result of a system call: the number to return, or an error.
 pub type Answer = Result<u64, Errno>;
 /// A function that performs a system call.
 pub type Call = fn(&mut Frame) -> Answer;

@@ -1,9 +1,9 @@
 //! Calls on the contents of files: positions, sizes, holes, copies within the kernel, and calls that write
-//! data to storage. The kernel has no storage, so calls that write data to storage have no effect.
+//! data to storage. The kernel has no storage, so the calls of the last kind have no effect.
 //!
-//! A call that uses the position of a file holds it ([`Open::hold_position`]). A call that changes contents
-//! or size holds the lock of the contents, which it takes second ([`Open::hold_contents`]).
-//! `calls/descriptors.rs` has read and write.
+//! A call that moves the position of a file holds its lock ([`Open::hold_position`]). A call that changes
+//! contents or size holds the lock of the contents, which it takes second ([`Open::hold_contents`]).
+//! `calls/descriptors.rs` has read and write. The programs `names.c` and `appends.c` test the calls.
 
 use super::descriptors::put;
 use crate::arch::frame::Frame;
@@ -40,6 +40,7 @@ pub const CALLS: Calls = &[
     (CACHESTAT, cachestat),
 ];
 
+/// Answers a call that is not supported.
 fn invalid(_: &mut Frame) -> Answer {
     Err(Errno::EINVAL)
 }
@@ -70,11 +71,13 @@ fn lseek(frame: &mut Frame) -> Answer {
     Ok(to)
 }
 
+/// The bits of `st_mode` with the type.
 const TYPE: u32 = 0o170_000;
 /// ENXIO: the offset is beyond the end of the file.
 const BEYOND: Errno = Errno(6);
 
-/// Returns the next data or hole at or after `offset`. A page that is not in memory is a hole.
+/// Returns the offset of the next data or of the next hole, at or after `offset`. A page that is not in
+/// memory is a hole.
 fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
     let size = open.file.stat().size;
     if offset >= size {
@@ -119,6 +122,7 @@ fn ftruncate(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
+/// Sets the size of a file, within the process's limit. The caller holds the lock of the contents.
 fn set_size(mapping: &Counted<Mapping<Machine>>, size: u64) -> Result<(), Errno> {
     if size > i64::MAX as u64 {
         return Err(Errno::EINVAL);
@@ -184,7 +188,7 @@ fn allocate(mapping: &Counted<Mapping<Machine>>, offset: u64, end: u64, keeps: b
     Ok(())
 }
 
-/// Bytes that one step of a copy within the kernel moves.
+/// Maximum number of bytes that one step of a copy within the kernel moves.
 const PART: usize = 4096;
 
 /// Copies up to `len` bytes from one file to another, at the given offsets or else at the files' positions.
@@ -259,7 +263,8 @@ fn sync_one(frame: &mut Frame) -> Answer {
 
 const CACHESTAT: u32 = 451;
 
-/// Counts the pages of a range of a file that are in memory. None of them waits for write-back.
+/// Performs cachestat: counts the pages of a range of a file that are in memory. No page ever waits for
+/// write-back, so the other counts are 0.
 fn cachestat(frame: &mut Frame) -> Answer {
     let [descriptor, range, out, flags, ..] = frame.args();
     let open = file(descriptor)?;

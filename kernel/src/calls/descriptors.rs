@@ -1,9 +1,10 @@
-//! Calls on open files that a descriptor names: reading, writing, closing, copying, pipes, sockets, fcntl.
-//! The functions that decode a descriptor or an array of `struct iovec` also serve the other files of this
-//! folder.
+//! Calls on open files that a descriptor names: reading, writing, closing, copying of descriptors, pipes,
+//! sockets, fcntl. The functions that decode a descriptor or an array of `struct iovec` also serve the other
+//! files of this folder.
 //!
 //! A write holds the position and then the contents of the file (`files/open.rs`). The table of descriptors
-//! is locked only while a descriptor is looked up or changed.
+//! is locked only while a descriptor is looked up or changed. The programs `files.c` and `appends.c` test the
+//! calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -84,6 +85,7 @@ fn pwrite(frame: &mut Frame) -> Answer {
     put(&open, Some(offset), &mut UserBuffer::new(&parts))
 }
 
+/// Fails with ESPIPE if the file has no positions.
 pub fn seekable(open: &Open) -> Result<(), Errno> {
     if open.file.can_seek() { Ok(()) } else { Err(errno::ESPIPE) }
 }
@@ -222,6 +224,7 @@ fn fcntl(frame: &mut Frame) -> Answer {
 
 /// Flag that F_GETFL reports for every file.
 const O_LARGE: u64 = 0o100_000;
+/// The type F_UNLCK: no lock conflicts.
 const UNLOCKED: u16 = 2;
 const OFD_GETLK: u32 = 36;
 const OFD_SETLK: u32 = 37;
@@ -231,6 +234,7 @@ const F_GETPIPE_SZ: u32 = 1032;
 const F_ADD_SEALS: u32 = 1033;
 const F_GET_SEALS: u32 = 1034;
 
+/// Performs F_ADD_SEALS.
 fn add_seals(open: &Open, seals: u32) -> Answer {
     let mapping = open.file.mapping().ok_or(Errno::EINVAL)?;
     if !open.may_write() {
@@ -253,6 +257,7 @@ fn flock(frame: &mut Frame) -> Answer {
     }
 }
 
+/// Answers `socket`: there are no sockets except pairs.
 fn no_socket(_: &mut Frame) -> Answer {
     Err(errno::EAFNOSUPPORT)
 }
@@ -281,6 +286,7 @@ const SOCK_STREAM: u32 = 1;
 const SOL_SOCKET: u64 = 1;
 const SO_TYPE: u64 = 3;
 
+/// Calls `f` with the socket of a descriptor. Fails with ENOTSOCK if the file is none.
 fn with_socket<R>(descriptor: u64, f: impl FnOnce(&Socket) -> R) -> Result<R, Errno> {
     let open = file(descriptor)?;
     let socket = open.file.as_any().and_then(|any| any.downcast_ref()).ok_or(errno::ENOTSOCK)?;
@@ -309,7 +315,8 @@ fn socket_option(frame: &mut Frame) -> Answer {
     }
 }
 
-/// Stores as much of `value` as the length at `bytes` allows, and stores the number of bytes there.
+/// Stores the first bytes of `value` at `to`: as many as the length at `bytes` allows. Then stores that
+/// number at `bytes`.
 fn store(to: u64, bytes: u64, value: &[u8]) -> Answer {
     let bytes = UserPtr::<u32>::new(bytes);
     let count = value.len().min(bytes.read()? as usize);
@@ -350,6 +357,7 @@ fn pipe2(frame: &mut Frame) -> Answer {
     make_pipe(out, flags as u32)
 }
 
+/// Makes a pipe and stores the descriptors of its ends at `out`.
 fn make_pipe(out: u64, flags: u32) -> Answer {
     let files = &current().process().files;
     let (reader, writer) = pipe::new();
@@ -360,8 +368,8 @@ fn make_pipe(out: u64, flags: u32) -> Answer {
     Ok(0)
 }
 
-/// Writes to an open file, within the process's limit of file sizes. Sends SIGPIPE to the process if the pipe
-/// or socket has no reader.
+/// Writes to an open file, within the process's limit of file sizes. If a pipe or socket has no reader, also
+/// sends SIGPIPE to the calling thread.
 ///
 /// # Errors
 ///

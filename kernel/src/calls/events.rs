@@ -1,5 +1,7 @@
 //! Calls that make files without a path: eventfd, timerfd, memory files, userfaultfd. The files themselves
-//! are in `files/event.rs`, `files/timer.rs`, `files/tree.rs` and `process/userfault.rs`.
+//! are in `files/event.rs`, `files/timer.rs`, `files/node.rs` and `process/userfault.rs`, with their locks. A
+//! memory file is a node of the tree without a name in a directory. The programs `files.c`, `faults.c` and
+//! `corners.c` test the calls.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -28,6 +30,7 @@ pub const CALLS: Calls = &[
     (__NR_userfaultfd, userfaultfd),
 ];
 
+/// Adds an open file to the caller's descriptors.
 fn add(file: Arc<dyn File>, flags: u32, name: &[u8]) -> Answer {
     let open = Open::new(file, O_RDWR | flags & O_NONBLOCK, name);
     current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
@@ -38,6 +41,7 @@ fn eventfd(frame: &mut Frame) -> Answer {
     add(Arc::new(Event::new(number & 0xffff_ffff, false)), 0, b"anon_inode:[eventfd]")
 }
 
+/// The flag EFD_SEMAPHORE.
 const COUNTS_DOWN: u32 = 1;
 
 fn eventfd2(frame: &mut Frame) -> Answer {
@@ -68,13 +72,16 @@ fn with_timer<R>(open: &Open, f: impl FnOnce(&Timer) -> Result<R, Errno>) -> Res
     f(open.file.as_any().and_then(|any| any.downcast_ref()).ok_or(Errno::EINVAL)?)
 }
 
+/// Stores a `struct itimerspec`.
 fn put_setting(at: u64, (left, interval): (u64, u64)) -> Result<(), Errno> {
     const SECOND: u64 = 1_000_000_000;
     let words = [interval / SECOND, interval % SECOND, left / SECOND, left % SECOND];
     UserPtr::<[u64; 4]>::new(at).write(&words)
 }
 
+/// The flag TFD_TIMER_ABSTIME.
 const ABSOLUTE: u32 = 1;
+/// The flag TFD_TIMER_CANCEL_ON_SET, which is accepted without an effect.
 const CANCEL_ON_SET: u32 = 2;
 
 fn timerfd_settime(frame: &mut Frame) -> Answer {
@@ -104,7 +111,9 @@ fn timerfd_gettime(frame: &mut Frame) -> Answer {
     put_setting(out, with_timer(&open, |timer| Ok(timer.get()))?).map(|()| 0)
 }
 
+/// Maximum length of a memory file's name, in bytes.
 const MOST_NAME: usize = 249;
+/// Position of the page size in the flags: its logarithm (MFD_HUGE_SHIFT).
 const HUGE_SHIFT: u32 = 26;
 
 fn memfd_create(frame: &mut Frame) -> Answer {

@@ -1,6 +1,9 @@
 //! Calls on files that a path names: opening, links, working directories, lists of directories. The other
-//! files of this folder use the functions here to read a path and find its node; `files/tree.rs` walks the
-//! path.
+//! files of this folder use [`path`], [`find`] and [`start`] to read a path and find its node;
+//! `files/tree.rs` walks the path, and `names.rs` changes names.
+//!
+//! Between a lookup and the use of a node, another thread may rename or remove it; a node stays valid without
+//! a name. Permissions are not checked. The programs `files.c` and `names.c` test the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -30,7 +33,7 @@ pub const CALLS: Calls = &[
     (__NR_umask, umask),
 ];
 
-/// AT_FDCWD, as the low half of a register.
+/// AT_FDCWD as the low half of a register: a relative path begins in the working directory.
 pub const HERE: u64 = AT_FDCWD as u32 as u64;
 
 /// Reads a path from a program.
@@ -42,7 +45,8 @@ pub fn path(at: u64) -> Result<Vec<u8>, Errno> {
     user::read_string(at, PATH_MAX as usize)?.ok_or(errno::ENAMETOOLONG)
 }
 
-/// Returns the directory in which a relative path begins: the one of `descriptor`, or the working directory.
+/// Returns the directory in which a relative path begins: that of `descriptor` or, for [`HERE`], the working
+/// directory.
 pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     let process = current().process();
     if descriptor & 0xffff_ffff == HERE {
@@ -81,8 +85,8 @@ fn creat(frame: &mut Frame) -> Answer {
     open_at(HERE, path, O_CREAT | O_WRONLY | O_TRUNC, mode as u32)
 }
 
-/// Opens a file as `struct open_how` says: flags, mode, and restrictions of the lookup, none of which is
-/// supported.
+/// Opens a file with the flags and the mode of a `struct open_how`. Restrictions of the lookup (`resolve`)
+/// are not supported and fail with EINVAL.
 fn openat2(frame: &mut Frame) -> Answer {
     let [directory, path, how, bytes, ..] = frame.args();
     if bytes < 24 {
@@ -98,6 +102,7 @@ fn openat2(frame: &mut Frame) -> Answer {
 /// Flags of an open that stay with the open file.
 const KEPT: u32 = O_ACCMODE | O_APPEND | O_NONBLOCK | O_PATH | O_DIRECT | O_NOATIME;
 
+/// Opens or makes the file at a path. Returns its descriptor.
 fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
     let path = path(at)?;
     let from = start(descriptor, &path)?;
@@ -168,6 +173,7 @@ fn readlinkat(frame: &mut Frame) -> Answer {
     read_link(descriptor, path, out, room)
 }
 
+/// Stores the target of a symbolic link, without a zero byte. Returns the number of bytes.
 fn read_link(descriptor: u64, at: u64, out: u64, room: u64) -> Answer {
     if room as i32 <= 0 {
         return Err(Errno::EINVAL);
@@ -188,7 +194,7 @@ fn read_link(descriptor: u64, at: u64, out: u64, room: u64) -> Answer {
     }
 }
 
-/// Returns the node of a descriptor that was opened with O_PATH.
+/// Returns the node of a descriptor, which may be a link that was opened with O_PATH.
 fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
     node_of(&*current().process().files.get(descriptor)?.file).cloned().ok_or(Errno::ENOENT)
 }

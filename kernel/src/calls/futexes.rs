@@ -1,5 +1,6 @@
 //! The futex calls: they decode the arguments. `process/futex.rs` has the operations, and `sched/wait.rs` the
-//! lists of sleepers.
+//! lists of sleepers. Operations with priority inheritance answer ENOSYS. No lock is held while a word is
+//! read, because reading may fault and sleep. The programs `jobs.c` and `threads.c` test the calls.
 
 use crate::arch::{frame::Frame, lock::relax};
 use crate::calls::answer::{Answer, Calls, nothing};
@@ -21,6 +22,7 @@ pub const CALLS: Calls = &[
     (__NR_membarrier, nothing),
 ];
 
+/// Performs `futex`: decodes the operation and its arguments, whose meaning depends on the operation.
 fn call(frame: &mut Frame) -> Answer {
     let [at, operation, value, timeout, second, bits] = frame.args();
     let (operation, value, bits) = (operation as u32, value as u32, bits as u32);
@@ -32,7 +34,8 @@ fn call(frame: &mut Frame) -> Answer {
     if command == FUTEX_WAKE_BITSET && bits == 0 {
         return Err(Errno::EINVAL);
     }
-    // A shared futex must be mapped even for a wake; a private address must only be valid.
+    // For a wake, the word of a shared futex must be readable. The word of a private one must only have a
+    // valid address.
     if matches!(command, FUTEX_WAKE | FUTEX_WAKE_BITSET) {
         match word.private && at.is_multiple_of(4) {
             true => user::check(at, 4)?,
@@ -71,8 +74,8 @@ fn call(frame: &mut Frame) -> Answer {
     }
 }
 
-/// Changes the word as the last argument of FUTEX_WAKE_OP says. Returns the result of its comparison with the
-/// old value.
+/// Performs the change of FUTEX_WAKE_OP: `how` encodes an operation for the word and a comparison of its old
+/// value. Returns the result of the comparison.
 fn change(at: u64, how: u32) -> Result<bool, Errno> {
     let signed = |bits: u32| (bits << 20) as i32 >> 20;
     let (mut operand, compared) = (signed(how >> 12 & 0xfff), signed(how & 0xfff));
@@ -107,8 +110,9 @@ fn change(at: u64, how: u32) -> Result<bool, Errno> {
     }
 }
 
-/// Maximum number of words that one call waits for, and the flag for words of 32 bits.
+/// Maximum number of words that one call waits for.
 const MOST_WAITED: u64 = 128;
+/// The flag FUTEX2_SIZE_U32, for words of 32 bits.
 const SIZE_32: u64 = 2;
 
 /// Waits for any of several words, which an array of `struct futex_waitv` lists.

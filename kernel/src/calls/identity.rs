@@ -1,6 +1,8 @@
 //! The calls for the identity of a process: users, groups, capabilities, process groups, sessions, and the
-//! options of prctl. The values are stored in [`Process`](crate::process::Process); only "the effective user
-//! is 0" has an effect (`process/ids.rs`).
+//! options of prctl. The values are stored in [`Process`](crate::process::Process). Of users and
+//! capabilities, only "the effective user is 0" has an effect (`process/ids.rs`); a call that changes them
+//! also calls `renew::renew`, because the engine has a copy. The options of prctl about memory are in
+//! `memory_options.rs`. The programs `corners.c` and `processes.c` test the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls, nothing};
@@ -42,14 +44,17 @@ pub const CALLS: Calls = &[
     (__NR_personality, personality),
 ];
 
+/// Returns the user's numbers of the calling process.
 fn user() -> Numbers {
     current().process().ids.lock().user
 }
 
+/// Returns the group's numbers of the calling process.
 fn group() -> Numbers {
     current().process().ids.lock().group
 }
 
+/// Stores the real, the effective and the saved number at the three addresses in the arguments.
 fn put_three(frame: &Frame, numbers: Numbers) -> Answer {
     UserPtr::<u32>::new(frame.rdi).write(&numbers.real)?;
     UserPtr::<u32>::new(frame.rsi).write(&numbers.effective)?;
@@ -57,7 +62,7 @@ fn put_three(frame: &Frame, numbers: Numbers) -> Answer {
     Ok(0)
 }
 
-/// A function that selects the user's or the group's numbers.
+/// A function that selects the numbers of the user or those of the group.
 type Which = fn(&mut Ids) -> &mut Numbers;
 
 /// Performs setuid or setgid: sets all three numbers for root, and only the effective one for another user.
@@ -86,8 +91,8 @@ fn store(to: [u64; 3], which: Which) -> Answer {
 /// All capabilities, CAP_CHOWN to CAP_CHECKPOINT_RESTORE.
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 
-/// Returns the number of words in a capability set of the header's version, and the header's PID. Stores the
-/// supported version and fails with EINVAL if the version is unknown.
+/// Reads the header of capget and capset. Returns the number of words in a set of capabilities, which depends
+/// on the version, and the PID. If the version is unknown, stores the supported one and fails with EINVAL.
 fn capability_words(header: u64) -> Result<(usize, u32), Errno> {
     let [version, pid] = UserPtr::<[u32; 2]>::new(header).read()?;
     match version {
@@ -114,8 +119,7 @@ fn capget(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Sets the capabilities of the calling process. The process keeps all or, if the effective set is empty,
-/// none.
+/// Performs capset. A process has all capabilities or none: none if the new effective set is empty.
 fn capset(frame: &mut Frame) -> Answer {
     let [header, at, ..] = frame.args();
     let (words, _) = capability_words(header)?;
@@ -129,8 +133,8 @@ fn capset(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Returns the process with this PID, or the process of the thread with this number; the calling process for
-/// 0.
+/// Returns the process with this PID, the process of the thread with this number, or for 0 the calling
+/// process.
 pub fn of(pid: u32) -> Result<Arc<Process>, Errno> {
     match pid {
         0 => Ok(current().process().clone()),
@@ -278,6 +282,7 @@ fn prctl(frame: &mut Frame) -> Answer {
     }
 }
 
+/// Performs personality: stores the new value, unless it is all ones, and returns the old one.
 fn personality(frame: &mut Frame) -> Answer {
     let [to, ..] = frame.args();
     let kept = &current().process().personality;

@@ -1,9 +1,10 @@
 //! The memory calls. The engine implements nearly all of them: a call decodes its arguments, calls the
-//! address space of the thread, and returns the error number.
+//! address space of the thread, and returns the error number. The engine takes all locks.
 //!
 //! The kernel adds only rules that depend on a process or on the machine: READ_IMPLIES_EXEC, access to other
-//! processes, the peak of resident memory, and membarrier. `calls/memory_options.rs` has prctl,
-//! `calls/policies.rs` NUMA, `calls/shm.rs` segments.
+//! processes, the peak of resident memory, and membarrier. `calls/memory_options.rs` has the options of
+//! prctl, `calls/policies.rs` memory policies, and `calls/shm.rs` segments. The test `transcript` compares
+//! the answers, the contents and the maps after random calls with those on Linux.
 
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
@@ -68,7 +69,7 @@ fn mmap(frame: &mut Frame) -> Answer {
     let mapped = thread.space().mmap(at, len, prot, flags, file.as_ref(), offset);
     mapped.map_err(|error| {
         let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
-        // Linux takes a fixed address in the last page for an error number, if the length is valid.
+        // Linux interprets a fixed address in the last page as an error number, if the length is valid.
         let is_error = fixed && len <= AddressSpace::<Machine>::TASK_SIZE && at > u64::MAX - (PAGE_SIZE - 1);
         match error {
             MmapError::NoSpace if is_error => Errno(at.wrapping_neg() as i32),
@@ -83,14 +84,17 @@ fn asked(prot: u64) -> Prot {
     if reading_executes() && prot.contains(Prot::READ) { prot | Prot::EXEC } else { prot }
 }
 
+/// Returns true if the calling process has the personality READ_IMPLIES_EXEC.
 pub fn reading_executes() -> bool {
     current().process().personality.load(Relaxed) & READ_IMPLIES_EXEC != 0
 }
 
+/// The flag of personality(2): memory that can be read can also be executed.
 pub const READ_IMPLIES_EXEC: u32 = 0x40_0000;
 
-/// Notes the program's peak before `len` bytes are unmapped. Short ranges are skipped: summing over all CPUs
-/// would cost more than the call. (Linux's own counters can be off by as much.)
+/// Updates the peaks of the program's memory before `len` bytes are unmapped. Does nothing for a short range,
+/// because the sum over all CPUs would cost more than the call. The counters of Linux may be wrong by as many
+/// pages.
 fn note_peak(len: u64) {
     if len >= 32 * PAGE_SIZE {
         current().process().usage.note_peak(current().space());
@@ -170,8 +174,8 @@ fn mlock2(frame: &mut Frame) -> Answer {
     locked(current().space().mlock2(at, len, flags))
 }
 
-/// Ends the process, as a failed fault does, if memory for a locked page runs out. Otherwise the program
-/// might retry for ever.
+/// Returns the answer of mlock or mlock2. If memory for a locked page has run out, ends the process, like a
+/// page fault without memory. Otherwise the program might retry for ever.
 fn locked(done: Result<(), MlockError>) -> Answer {
     match done {
         Err(MlockError::OutOfFrames) => exit::exit_group(Status::by_signal(SIGKILL as u8)),
@@ -211,20 +215,20 @@ fn ranges(at: u64, count: u64) -> Result<Vec<IoVec>, Errno> {
     Ok(parts(at, count)?.iter().map(|[base, len]| IoVec { base: *base, len: *len }).collect())
 }
 
-/// Returns the address space of a process.
+/// Returns the address space of the process with this PID. Fails with ESRCH if there is none.
 fn space_of(pid: u64) -> Result<Space, Errno> {
     let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
     let space = process.space.lock().clone();
     space.ok_or(Errno::ESRCH)
 }
 
-/// Returns the address space of a process whose memory the caller may access.
+/// Returns the address space of a process whose memory the caller accesses. Permissions are not checked.
 fn traced_space(pid: u64) -> Result<Space, Errno> {
     process::find(pid as u32).ok_or(Errno::ESRCH)?;
     space_of(pid)
 }
 
-/// Advises about another process's memory. The descriptor is a pidfd or a folder of /proc.
+/// Performs process_madvise: advises about the memory of the process that a pidfd represents.
 fn process_madvise(frame: &mut Frame) -> Answer {
     let [descriptor, at, count, advice, flags, _] = frame.args();
     if flags != 0 {
@@ -253,8 +257,10 @@ fn process_vm_writev(frame: &mut Frame) -> Answer {
     transfer(frame, |own, local, other, remote| own.process_vm_writev(local, other, remote))
 }
 
+/// A function of the engine that copies between two address spaces.
 type Transfer = fn(&Space, &[IoVec], &Space, &[IoVec]) -> Result<usize, AccessError>;
 
+/// Performs process_vm_readv or process_vm_writev.
 fn transfer(frame: &mut Frame, f: Transfer) -> Answer {
     let [pid, local, locals, remote, remotes, flags] = frame.args();
     if flags != 0 {
@@ -290,14 +296,14 @@ fn pkey_mprotect(frame: &mut Frame) -> Answer {
     done.map(|()| 0).map_err(|error| error.errno())
 }
 
-/// The commands of membarrier that the kernel supports, one bit each. Each command in `PRIVATE` needs a
-/// registration, which is the command of the next higher bit.
+/// The commands of membarrier, one bit each.
 const BARRIERS: u64 = 0x7f;
+/// Commands that need a registration. The command for the registration is the next higher bit.
 const PRIVATE: [u64; 2] = [1 << 3, 1 << 5];
 /// Commands for which processes have registered, by PID.
 static REGISTERED: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
 
-/// Orders memory on all CPUs by waiting for a grace period, in which each CPU passes a quiescent state.
+/// Orders memory on all CPUs: waits for a grace period, in which each CPU passes a quiescent state.
 fn membarrier(frame: &mut Frame) -> Answer {
     let [command, flags, ..] = frame.args();
     let pid = current().process().pid;

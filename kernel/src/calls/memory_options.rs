@@ -1,4 +1,6 @@
-//! Options of prctl for a process's memory: the engine's options, and the bounds of the heap.
+//! Options of prctl for a process's memory: the engine's options, and the bounds of the heap. `identity.rs`
+//! has the call and passes every option here first. The engine stores all values in the address space, under
+//! its own locks. Arguments that an option does not use must be 0, as on Linux.
 
 use crate::calls::answer::Answer;
 use crate::platform::user::UserPtr;
@@ -15,14 +17,17 @@ const PR_GET_MDWE: u64 = 66;
 const PR_SET_MEMORY_MERGE: u64 = 67;
 const PR_GET_MEMORY_MERGE: u64 = 68;
 
-/// Words of `struct prctl_mm_map`: their number, and the indices of the heap's start and end. The last index
-/// holds the length of the auxiliary vector and, in the upper half, the descriptor of the executable.
+/// Number of words in `struct prctl_mm_map`.
 const WORDS: usize = 13;
+/// Index of the start of the heap.
 const START_BRK: usize = 4;
+/// Index of the end of the heap.
 const BRK: usize = 5;
+/// Index of the word with the length of the auxiliary vector and, in its upper half, the descriptor of the
+/// executable.
 const LENGTH_AND_EXECUTABLE: usize = 12;
 
-/// The value of the last word that names neither a vector nor an executable.
+/// The value of that word if the map has neither an auxiliary vector nor an executable.
 const NO_VECTOR_NO_EXECUTABLE: u64 = (u32::MAX as u64) << 32;
 
 /// Performs an option of prctl that concerns memory. Returns `None` for any other option.
@@ -55,8 +60,8 @@ pub fn answer([what, first, second, third, fourth]: [u64; 5]) -> Option<Answer> 
     })
 }
 
-/// Sets the bounds of the heap, which must be empty. A map that also names an executable or a vector is
-/// refused.
+/// Performs PR_SET_MM_MAP: sets the bounds of the heap, which must be empty. Fails with EINVAL if the map
+/// also has an executable or an auxiliary vector.
 fn set_map(at: u64, size: u64) -> Answer {
     let map = UserPtr::<[u64; WORDS]>::new(at).read()?;
     let plain = map[LENGTH_AND_EXECUTABLE] == NO_VECTOR_NO_EXECUTABLE;

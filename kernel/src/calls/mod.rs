@@ -1,11 +1,17 @@
 //! System calls: the table, and one file for each subject.
 //!
 //! A call is a function of the program's frame. [`Frame::args`] returns its arguments; its answer is a number
-//! or an error. Calls access programs' memory only through [`user`](crate::platform::user). A call that stops
-//! because of a signal answers EINTR. The signal itself is handled on the way back to the program
-//! ([`before_user`](crate::process::thread::before_user)).
+//! or an error. Calls access programs' memory only through [`user`](crate::platform::user), and hold no spin
+//! lock there. A call that stops because of a signal answers EINTR. The signal itself is handled on the way
+//! back to the program ([`before_user`](crate::process::thread::before_user)). The files of this folder
+//! decode and check arguments, in the order of Linux if two errors are possible. The state and its locks are
+//! in `files/`, `process/` and the engine. A loop whose length the program chooses passes preemption points.
 //!
-//! To add a call, write a function in the file of its subject and add a line to that file's `CALLS`.
+//! To add a call, write a function in the file of its subject and add a line to that file's `CALLS`. A number
+//! may be in one `CALLS` only: in [`TABLE`] a later entry replaces an earlier one. A call that may be
+//! interrupted may need a line in `process/signal/restart.rs`, and a call that maps memory one in
+//! `record.rs`. Programs in `kernel/tests/programs` test the calls; heads of files name them. `wild.rs` there
+//! passes random arguments.
 
 pub mod answer;
 mod contents;
@@ -42,11 +48,14 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::error::Errno;
 use linux_raw_sys::general::__NR_restart_syscall;
 
+/// Number of entries of the table.
 const COUNT: usize = 512;
 
-/// Missing calls that a program has called, one bit each. The report lists each call once.
+/// Calls that are missing in the table and that a program has called, one bit each. The report lists each of
+/// them once.
 static ABSENT: [AtomicU64; COUNT / 64] = [const { AtomicU64::new(0) }; COUNT / 64];
 
+/// The functions of all calls, by number. Built at compile time from the lists `CALLS`.
 static TABLE: [Call; COUNT] = {
     let mut table = [unknown as Call; COUNT];
     let files: &[Calls] = &[
@@ -98,15 +107,17 @@ extern "C" fn system_call(frame: &mut Frame) -> UserAddr {
     }
 }
 
+/// Performs a call and the pending work of the thread.
 #[inline(always)]
 fn answer(frame: &mut Frame, call: Call) -> UserAddr {
     perform(frame, call);
     thread::before_user(frame)
 }
 
+/// Performs a call and stores its answer in the frame.
 #[inline(always)]
 fn perform(frame: &mut Frame, call: Call) {
-    // The call's number, for calls that restart after a signal.
+    // Keeps the call's number, which `process/signal/restart.rs` needs after rax has the answer.
     frame.error = frame.rax;
     match call(frame) {
         Ok(value) => frame.rax = value,
@@ -171,7 +182,8 @@ fn recorded(frame: &mut Frame, call: Call) -> UserAddr {
     thread::before_user(frame)
 }
 
-/// Continues a call that a signal interrupted.
+/// Performs `restart_syscall`: continues a call that a signal interrupted, with the original end of its
+/// timeout.
 fn restart(frame: &mut Frame) -> Answer {
     let thread = current();
     let (call, deadline) = thread.restart.take().ok_or(Errno::EINTR)?;
@@ -182,6 +194,7 @@ fn restart(frame: &mut Frame) -> Answer {
     answer
 }
 
+/// Answers a call that the kernel lacks. Reports its number once.
 #[cold]
 fn unknown(frame: &mut Frame) -> Answer {
     if let Some(word) = ABSENT.get(frame.rax as usize / 64) {

@@ -1,5 +1,9 @@
 //! Calls that make, remove and rename nodes of the tree, and mounts. They find the directory and the last
 //! name of a path; `files/names.rs` makes the change and orders concurrent changes.
+//!
+//! The check that a name is free ([`new`]) only chooses the error: another thread may add the name
+//! afterwards, and then the insertion fails with EEXIST. The kernel mounts only new, empty directories. The
+//! program `names.c` tests the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -39,7 +43,7 @@ pub const CALLS: Calls = &[
 /// the root.
 fn last(descriptor: u64, at: u64) -> Result<(Arc<Node>, Option<Vec<u8>>), Errno> {
     let mut path = path(at)?;
-    // A trailing slash only says that the path means a directory.
+    // A slash at the end only means that the path names a directory.
     while path.len() > 1 && path.ends_with(b"/") {
         path.pop();
     }
@@ -57,6 +61,8 @@ fn new(descriptor: u64, at: u64) -> Result<(Arc<Node>, Vec<u8>), Errno> {
     }
 }
 
+/// Returns the permissions of a new node: those that the call requests, without the bits of the process's
+/// mask.
 fn mode_of(mode: u64) -> u32 {
     mode as u32 & 0o7777 & !current().process().place().umask.load(Relaxed)
 }
@@ -92,6 +98,7 @@ fn unlinkat(frame: &mut Frame) -> Answer {
     remove(descriptor, path, flags != 0)
 }
 
+/// Removes a name.
 fn remove(descriptor: u64, at: u64, directories: bool) -> Answer {
     let (directory, name) = last(descriptor, at)?;
     let dots = if directories { Errno::EINVAL } else { errno::EISDIR };

@@ -1,5 +1,7 @@
-//! The calls on descriptors of processes, and the lookup of the process that a descriptor names.
-//! `process/pidfd.rs` has the file.
+//! The calls on descriptors of processes, and the lookup of the process behind a descriptor.
+//! `process/pidfd.rs` has the file. A pidfd keeps its process alive also after its parent has waited for it,
+//! so a call that needs a live process checks that. The programs `processes.c` and `corners.c` test the
+//! calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -19,11 +21,11 @@ pub const CALLS: Calls = &[
     (__NR_process_mrelease, process_mrelease),
 ];
 
-/// Returns the process of a descriptor: a pidfd, or a folder of /proc.
+/// Returns the process that an open file represents.
 ///
 /// # Errors
 ///
-/// EBADF if the descriptor names no process.
+/// EBADF if the file represents no process.
 pub fn process_of(open: &Open) -> Result<Arc<Process>, Errno> {
     let file = open.file.as_any().and_then(|file| file.downcast_ref::<PidFile>());
     let by_folder = || open.file.process().and_then(process::find);
@@ -53,7 +55,7 @@ fn pidfd_send_signal(frame: &mut Frame) -> Answer {
     signals::send_with(&process, signal, info).map(|()| 0)
 }
 
-/// Waits until a killed process has ended. Such a process frees its memory without help.
+/// Performs process_mrelease: waits until a killed process has ended. The process frees its memory itself.
 fn process_mrelease(frame: &mut Frame) -> Answer {
     let [descriptor, flags, ..] = frame.args();
     if flags as u32 != 0 {

@@ -1,6 +1,7 @@
 //! The calls for memory policies, on a machine with one NUMA node. The calls check their arguments as Linux
 //! does, and store the policy of a VMA in the engine and the policy of a thread in `THREADS`. A policy never
-//! changes where a page is allocated.
+//! changes where a page is allocated. A spin lock guards `THREADS`; the engine keeps the policies of VMAs and
+//! merges only VMAs whose policies are equal. The program `corners.c` tests the calls.
 
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
@@ -38,11 +39,11 @@ const STATIC: u64 = 1 << 15;
 /// Maximum number of nodes in a mask.
 const MOST_NODES: u64 = 1024 * 32;
 
-/// Policies of threads that are not the default, encoded by [`tag`].
+/// Policies of threads by number, encoded by [`tag`]. A thread that is missing has the default policy.
 static THREADS: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
 
-/// Encodes a policy in a word: the mode, and whether node 0 is named. The engine compares these words of
-/// VMAs. The default policy is 0.
+/// Encodes a policy in a word: the mode in the lower half, and the set of nodes in the upper half. The engine
+/// only compares the words of two VMAs. The default policy is 0.
 fn tag(mode: u64, nodes: u64) -> u64 {
     mode | nodes << 32
 }
@@ -51,7 +52,7 @@ fn tag(mode: u64, nodes: u64) -> u64 {
 ///
 /// # Errors
 ///
-/// EINVAL if the mask names another node; EFAULT if it cannot be read.
+/// EINVAL if the mask contains another node; EFAULT if it cannot be read.
 fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
     if at == 0 || bits <= 1 {
         return Ok(0);
@@ -74,7 +75,7 @@ fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
     if all & !1 != 0 { Err(Errno::EINVAL) } else { Ok(all) }
 }
 
-/// Fails with EINVAL if the mode does not exist or does not take these flags.
+/// Fails with EINVAL if the mode does not exist or if it is combined with flags that it does not support.
 fn check_mode(mode: u64) -> Result<(), Errno> {
     let flags = mode & MODE_FLAGS;
     let fits = match mode & 0xffff_ffff & !MODE_FLAGS {
@@ -146,8 +147,11 @@ fn set_mempolicy(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
+/// Flag: the policy of the VMA at an address (MPOL_F_ADDR).
 const OF_ADDRESS: u64 = 2;
+/// Flag: the node instead of the mode (MPOL_F_NODE).
 const NODE: u64 = 1;
+/// Flag: the set of allowed nodes (MPOL_F_MEMS_ALLOWED).
 const ALLOWED: u64 = 4;
 
 fn get_mempolicy(frame: &mut Frame) -> Answer {
@@ -184,10 +188,12 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
+/// Flag: move pages that only this process maps.
 const MOVE: u64 = 2;
+/// Flag: move all pages.
 const MOVE_ALL: u64 = 4;
 
-/// Returns the process with this PID, or the caller's for 0.
+/// Returns the process with this PID, or for 0 the calling process.
 fn process_of(pid: u64) -> Result<Arc<Process>, Errno> {
     if pid as i32 == 0 {
         return Ok(current().process().clone());
@@ -195,7 +201,7 @@ fn process_of(pid: u64) -> Result<Arc<Process>, Errno> {
     process::find(pid as u32).ok_or(Errno::ESRCH)
 }
 
-/// Moves pages between sets of nodes. Only checks its arguments, because there is one node.
+/// Performs migrate_pages. Only checks the arguments, because there is one node.
 fn migrate_pages(frame: &mut Frame) -> Answer {
     let [pid, bits, from, to, ..] = frame.args();
     nodes(from, bits)?;
@@ -208,7 +214,7 @@ fn migrate_pages(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Reports that each page is on node 0; no page has to move.
+/// Performs move_pages. Reports node 0 for each present page; no page has to move.
 fn move_pages(frame: &mut Frame) -> Answer {
     let [pid, count, pages, nodes, status, flags] = frame.args();
     if flags & !(MOVE | MOVE_ALL) != 0 {

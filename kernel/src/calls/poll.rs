@@ -2,7 +2,8 @@
 //!
 //! A call collects the keys and the readiness of its files (`Look`), queues itself on every key, and looks
 //! again before it sleeps. No lock is held while a file computes its readiness. `files/epoll.rs` has the sets
-//! of epoll.
+//! of epoll. A file whose readiness no key announces gives a time instead at which the caller looks again.
+//! The program `files.c` tests the calls.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -32,10 +33,11 @@ pub const CALLS: Calls = &[
 
 /// The result of one look at all files.
 struct Look<R> {
+    /// The ready files, or `None` if no file is ready.
     found: Option<R>,
-    /// Keys to sleep on if nothing was found.
+    /// Keys on which the caller sleeps if no file is ready.
     keys: Vec<Key>,
-    /// Latest time at which to look again.
+    /// Time in nanoseconds at which the caller must look again even if no key is woken.
     again: u64,
 }
 
@@ -44,7 +46,7 @@ impl<R> Look<R> {
         Look { found: None, keys: Vec::new(), again: u64::MAX }
     }
 
-    /// Returns the events for which a file is ready, and adds the file's key to the keys to sleep on.
+    /// Returns the events for which a file is ready, and adds the file's key and time.
     fn ask(&mut self, open: &Open) -> u32 {
         self.keys.extend(open.file.ready_key());
         self.again = self.again.min(open.file.ready_at());
@@ -52,8 +54,8 @@ impl<R> Look<R> {
     }
 }
 
-/// Calls `look` until it finds something, and sleeps on its keys in between. Returns `None` when the deadline
-/// has passed.
+/// Calls `look` until it finds a ready file, and sleeps on the keys in between. Returns `None` when the
+/// deadline has passed.
 fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) -> Result<Option<R>, Errno> {
     loop {
         let first = look()?;
@@ -126,8 +128,8 @@ fn poll_until(at: u64, count: u64, deadline: u64) -> Answer {
     Ok(wait_for(deadline, || look_poll(at, count))?.unwrap_or(0))
 }
 
-/// Looks at every file of a poll and writes the events for which it is ready. Finds the number of ready
-/// files.
+/// Looks at every file of a poll, and stores the events for which each is ready. The result is the number of
+/// ready files.
 fn look_poll(at: u64, count: u64) -> Result<Look<u64>, Errno> {
     let (mut look, mut ready) = (Look::new(), 0);
     for n in 0..count {
@@ -206,6 +208,8 @@ fn select_until(count: u64, at: [u64; 3], deadline: u64) -> Answer {
     Ok(ready)
 }
 
+/// Looks at every descriptor in the sets `asked`. The result is the number of bits and the sets of ready
+/// descriptors.
 fn look_select(count: usize, asked: &Sets, mut found: Sets) -> Result<Look<(u64, Sets)>, Errno> {
     let (mut look, mut ready) = (Look::new(), 0);
     for n in 0..count {
@@ -296,6 +300,7 @@ fn epoll_pwait2(frame: &mut Frame) -> Answer {
     epoll_until(set, out, most, deadline)
 }
 
+/// Waits for events of an epoll until the deadline, and stores up to `most` of them at `out`.
 fn epoll_until(set: u64, out: u64, most: u64, deadline: u64) -> Answer {
     let most = usize::try_from(most as i32).ok().filter(|most| *most > 0).ok_or(Errno::EINVAL)?;
     let set = file(set)?;

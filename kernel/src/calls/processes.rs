@@ -1,6 +1,8 @@
 //! The calls that make, end and wait for threads and processes, and those that return their numbers. They
 //! check the arguments; `process/clone.rs`, `process/exec.rs`, `process/exit.rs` and `process/reap.rs` do the
-//! work.
+//! work. An exec changes the process in [`become_program`], which cannot fail: everything that may fail is
+//! done before on a new address space. That function decides what an exec resets and what stays. The programs
+//! `processes.c`, `jobs.c` and `canonical.c` test the calls.
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{clock, features::VectorState, lock::SpinLock};
@@ -126,6 +128,7 @@ fn execveat(frame: &mut Frame) -> Answer {
     execute(frame, node, path, arguments, environment)
 }
 
+/// Performs execve and execveat for a node that was found by `path`.
 fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, environment: u64) -> Answer {
     let mut room = exec::MOST_ARGUMENTS;
     let mut strings = Strings {
@@ -154,7 +157,8 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     Ok(0)
 }
 
-/// Replaces the program of the calling thread, the only one of its process, and keeps what exec keeps.
+/// Replaces the program of the calling thread, which is the only thread of its process. Resets what belonged
+/// to the old program; everything else stays.
 fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     let thread = current();
     let process = thread.process();
@@ -189,7 +193,8 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     VectorState::new().load();
 }
 
-/// Reads an array of strings that ends with a null pointer.
+/// Reads an array of strings that ends with a null pointer. Subtracts the size of the strings and their
+/// pointers from `room`.
 fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
     let mut strings = Vec::new();
     if at == 0 {

@@ -1,4 +1,10 @@
-//! ptrace(2): the requests of a tracer. Debug registers are stored but stop no thread.
+//! ptrace(2): the requests of a tracer. Debug registers are stored but stop no thread. `process/trace.rs` has
+//! the state of tracing and its locks, and the tracee's side.
+//!
+//! Almost all requests need a stopped tracee, and read or change only the copy of its registers ([`Stop`]).
+//! Functions that get a [`Stop`] run under a spin lock, so they touch no program's memory. Values are checked
+//! before they are stored, because the tracee loads them in the kernel. Memory of the tracee is accessed by
+//! the engine. The programs `traced.c`, `keys.c` and `canonical.c` test the requests.
 
 use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};
@@ -17,6 +23,7 @@ use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[(__NR_ptrace, ptrace)];
 
+/// The error for a request that is invalid for the tracee. The numbers of the requests follow.
 const EIO: Errno = Errno(5);
 const TRACEME: u32 = 0;
 const PEEK_TEXT: u32 = 1;
@@ -111,6 +118,7 @@ fn known(options: u64) -> Result<u64, Errno> {
     if options & !OPTIONS != 0 { Err(Errno::EINVAL) } else { Ok(options) }
 }
 
+/// Makes the parent trace the calling thread.
 fn trace_me() -> Answer {
     let here = current().process();
     let parent = here.parent().ok_or(Errno::EPERM)?;
@@ -134,13 +142,14 @@ fn attach(pid: u64, options: Option<u64>) -> Answer {
     Ok(0)
 }
 
-/// A thread that the calling process may trace.
+/// A thread that the calling process may be tracing. `with` checks that.
 struct Tracee {
     process: Arc<Process>,
     thread: Arc<Thread>,
 }
 
 impl Tracee {
+    /// Calls `f` with the tracing state. Fails with ESRCH if the calling process does not trace the thread.
     fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> Result<R, Errno> {
         self.thread.trace.with(current().process(), f)
     }
@@ -155,10 +164,12 @@ impl Tracee {
         self.with(stopped)?.ok_or(Errno::ESRCH)
     }
 
+    /// Returns the tracee's address space.
     fn space(&self) -> Result<Space, Errno> {
         self.process.space.lock().clone().ok_or(EIO)
     }
 
+    /// Makes the tracee continue with a signal, or 0 for none.
     fn go_on(&self, request: u32, signal: u64) -> Answer {
         if signal > MOST.into() {
             return Err(EIO);
@@ -173,6 +184,7 @@ impl Tracee {
         Ok(0)
     }
 
+    /// Returns a word of `struct user`.
     fn peek_user(&self, at: u64) -> Result<u64, Errno> {
         match place(at)? {
             Place::Register(n) => self.with_stop(|stop| registers(stop)[n]),
@@ -181,6 +193,7 @@ impl Tracee {
         }
     }
 
+    /// Changes a word of `struct user`.
     fn poke_user(&self, at: u64, value: u64) -> Answer {
         match place(at)? {
             Place::Register(n) => self.with_stop(|stop| {
@@ -188,7 +201,8 @@ impl Tracee {
                 all[n] = value;
                 set_registers(stop, &all)
             })??,
-            // Kernel addresses and missing bits are refused.
+            // As on Linux: breakpoints must not be at kernel addresses, and the upper bits of the control
+            // register do not exist.
             Place::Debug(0..4) if UserAddr::new(value).is_none() => return Err(Errno::EINVAL),
             Place::Debug(4 | 5) => return Err(EIO),
             Place::Debug(7) if value >> 32 != 0 => return Err(EIO),
@@ -223,7 +237,8 @@ impl Tracee {
         Ok(0)
     }
 
-    /// Reads or writes the register set with a note number of core files. Returns the number of bytes.
+    /// Reads or, with `sets`, writes the register set that has this note number in core files. Returns the
+    /// number of bytes.
     fn register_set(&self, sets: bool, note: u32, [base, bytes]: [u64; 2]) -> Answer {
         match note {
             1 => {
@@ -260,12 +275,14 @@ impl Tracee {
         }
     }
 
+    /// Returns a copy of the tracee's vector state.
     fn image(&self) -> Result<Box<VectorState>, Errno> {
         let mut image = Box::new(VectorState::new());
         self.with_stop(|stop| *image = stop.vectors.copy())?;
         Ok(image)
     }
 
+    /// Reads vector state from the tracer's memory, checks it, and stores it for the tracee.
     fn set_image(&self, at: u64, bytes: usize) -> Result<(), Errno> {
         let mut image = self.image()?;
         image.take_from_tracer(at, bytes, copy_in)?;
@@ -276,17 +293,22 @@ impl Tracee {
     }
 }
 
-/// Offset of the debug registers in `struct user`, and the structure's size.
+/// Offset of the debug registers in `struct user`.
 const DEBUG: u64 = 848;
+/// Size of `struct user`.
 const USER: u64 = 912;
 
 /// The kind of a word of `struct user`.
 enum Place {
+    /// A register, by its index.
     Register(usize),
+    /// A debug register, by its number.
     Debug(usize),
+    /// A word that reads as 0 and cannot be changed.
     Other,
 }
 
+/// Returns the kind of the word at this offset.
 fn place(at: u64) -> Result<Place, Errno> {
     match at {
         _ if !at.is_multiple_of(8) || at >= USER => Err(EIO),
@@ -296,6 +318,7 @@ fn place(at: u64) -> Result<Place, Errno> {
     }
 }
 
+/// Returns the registers of a stopped tracee.
 fn registers(stop: &Stop) -> [u64; REGISTERS] {
     trace::registers(&stop.frame, stop.bases)
 }

@@ -1,4 +1,6 @@
-//! Scheduling calls. Classes and nice values are stored and returned; they have no effect.
+//! Scheduling calls. Affinities decide on which CPUs a thread runs (`sched/scheduler.rs`). Scheduling classes
+//! are ignored; nice values are stored in the process and returned, without an effect. All state is atomic.
+//! The program `jobs.c` tests affinities.
 
 use crate::arch::{cpu, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -26,7 +28,7 @@ pub const CALLS: Calls = &[
     (__NR_getpriority, getpriority),
     (__NR_setpriority, setpriority),
     (__NR_getcpu, getcpu),
-    // Listed so that it is not reported as missing: every program with glibc calls it.
+    // Every program with glibc calls rseq. This entry keeps the report from listing rseq as missing.
     (__NR_rseq, |_| Err(errno::ENOSYS)),
 ];
 

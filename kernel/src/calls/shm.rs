@@ -1,5 +1,9 @@
-//! System V shared memory: keys, identifiers and times. The engine has the memory and counts how often it is
-//! attached.
+//! The calls for System V shared memory. `process/segments.rs` has the table of segments with their keys,
+//! identifiers and times; the engine has the memory and counts how often it is attached.
+//!
+//! Calls use a copy of a segment's data ([`find`]) and change the table under its lock ([`change`]), because
+//! the engine and programs' memory must not be used under a spin lock. A segment may be removed between the
+//! two; the change is then ignored. The programs `corners.c`, `faults.c` and `files.c` test the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -24,13 +28,16 @@ use linux_raw_sys::general::*;
 pub const CALLS: Calls =
     &[(__NR_shmget, shmget), (__NR_shmat, shmat), (__NR_shmdt, shmdt), (__NR_shmctl, shmctl)];
 
+/// The flags of shmget.
 const CREATE: u32 = 0o1000;
 const EXCLUSIVE: u32 = 0o2000;
 const HUGE: u32 = 0o4000;
 const NORESERVE: u32 = 0o10000;
+/// Position of the page size in the flags: its logarithm.
 const HUGE_SHIFT: u32 = 26;
-/// Bits of `shm_perm.mode`: removed, locked.
+/// Bit of `shm_perm.mode`: the segment is marked for removal.
 const REMOVED: u32 = 0o1000;
+/// Bit of `shm_perm.mode`: the segment is locked, which has no other effect.
 const LOCKED: u32 = 0o2000;
 
 fn shmget(frame: &mut Frame) -> Answer {
@@ -128,6 +135,7 @@ fn shmdt(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
+/// The commands of shmctl.
 const RMID: u64 = 0;
 const SET: u64 = 1;
 const STAT: u64 = 2;
@@ -180,7 +188,7 @@ fn shmctl(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Writes `struct shmid_ds` in its memory layout.
+/// Writes the `struct shmid_ds` of a segment.
 fn put_stat(id: u32, shm: &Shm, out: u64) -> Result<(), Errno> {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let mut words = [0u64; 14];
@@ -205,7 +213,7 @@ fn stat_by_index(index: u64, out: u64) -> Answer {
     Ok(id.into())
 }
 
-/// Writes `struct shminfo`.
+/// Writes `struct shminfo`, the limits. Returns the highest index in use.
 fn put_limits(out: u64) -> Answer {
     let limits = &settings::SHM;
     let most = limits.most_segments.load(Relaxed);
@@ -214,7 +222,7 @@ fn put_limits(out: u64) -> Answer {
     Ok(last_index())
 }
 
-/// Writes `struct shm_info`.
+/// Writes `struct shm_info`, sums over all segments. Returns the highest index in use.
 fn put_sums(out: u64) -> Answer {
     forget();
     let all = ALL.lock();

@@ -1,5 +1,7 @@
 //! The signal calls: masks, handlers, sending, waiting. They check the arguments and call `process/signal`,
-//! which keeps all state of signals and describes its locks.
+//! which keeps all state of signals and describes its locks. A sleeping call only waits for the thread's bit
+//! of work; the signal itself is delivered after the call. The programs `signals.c` and `jobs.c` test the
+//! calls.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -31,6 +33,7 @@ pub const CALLS: Calls = &[
     (__NR_pause, pause),
 ];
 
+/// Fails with EINVAL if the size of a set of signals is not 8 bytes.
 fn check_size(bytes: u64) -> Result<(), Errno> {
     if bytes == 8 { Ok(()) } else { Err(Errno::EINVAL) }
 }
@@ -170,7 +173,7 @@ fn sigaltstack(frame: &mut Frame) -> Answer {
 
 /// Sends a signal. Signal 0 only checks the target.
 fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> Result<(), Errno> {
-    // A signal of `kill` is sent even if the queue is full.
+    // A signal of `kill` (code 0) is sent even if too many signals are pending.
     if info.signal >= signal::REAL_TIME && info.code != 0 {
         let most = process.limits.lock().soft(RLIMIT_SIGPENDING);
         if signal::queued() >= most {
@@ -183,6 +186,7 @@ fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> Res
     Ok(())
 }
 
+/// Returns the number of a signal, or of signal 0. Fails with EINVAL if there is no such signal.
 fn number(signal: u64) -> Result<u32, Errno> {
     let signal = signal as u32;
     if signal <= MOST { Ok(signal) } else { Err(Errno::EINVAL) }
@@ -213,7 +217,7 @@ fn kill(frame: &mut Frame) -> Answer {
     }
 }
 
-/// Returns the thread `tid`, which must belong to process `pid` if that is given.
+/// Returns the thread `tid` and its process. If `pid` is given, the thread must belong to that process.
 fn thread(pid: Option<u64>, tid: u64) -> Result<(Arc<Process>, Arc<Thread>), Errno> {
     let is_number = |id: u64| id as i32 > 0;
     if !is_number(tid) || pid.is_some_and(|pid| !is_number(pid)) {
@@ -238,8 +242,8 @@ fn tgkill(frame: &mut Frame) -> Answer {
     send(&process, Some(&thread), Info::from_here(number(signal)?, SI_TKILL)).map(|()| 0)
 }
 
-/// Reads a signal's information that a program has composed. Fails with EPERM if it claims to come from the
-/// kernel or tkill, unless the program sends it to itself.
+/// Reads the information of a signal that a program has composed, for the process `pid`. Fails with EPERM if
+/// the code is one of the kernel or of tkill, unless the program sends the signal to itself.
 fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
     let info = Info { signal: number(signal)?, ..Info::read(at)? };
     if (info.code >= 0 || info.code == SI_TKILL) && pid != current().process().pid {

@@ -1,4 +1,8 @@
-//! Status of files: the stat calls, permissions, owners, times, file systems.
+//! Status of files: the stat calls, permissions, owners, times, file systems. The fields are those of
+//! [`Stat`](crate::files::Stat) and of [`Node`]; this file writes them in Linux's layouts. Permissions and
+//! owners are stored but not checked, except for the execute bit. Fields of a node are atomic and set one by
+//! one, so a concurrent stat may see some of them changed. The programs `files.c` and `names.c` use these
+//! calls.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -61,7 +65,8 @@ fn put_stat(of: Stat, at: u64) -> Answer {
     Ok(0)
 }
 
-/// Returns the status of the path's node, or, with AT_EMPTY_PATH and no path, of the descriptor's file.
+/// Returns the status of the node that a path names or, with AT_EMPTY_PATH and an empty path, of the
+/// descriptor's file.
 fn stat_of(descriptor: u64, at: u64, flags: u32) -> Result<Stat, Errno> {
     if flags & AT_EMPTY_PATH != 0 && (at == 0 || path(at)?.is_empty()) {
         return match descriptor & 0xffff_ffff {
@@ -115,7 +120,7 @@ const TMPFS: u64 = 0x0102_1994;
 const PROC: u64 = 0x9fa0;
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Writes `struct statfs`. Files may use all memory.
+/// Writes the `struct statfs` of a file system of this kind. Files may use all memory.
 fn put_statfs(kind: u64, out: u64) -> Answer {
     let (all, free) = (memory::total_bytes() / PAGE_SIZE, frames::free_count());
     let block = if kind == HUGETLBFS { HugePageSize::Mib2.bytes() } else { PAGE_SIZE };
@@ -124,6 +129,7 @@ fn put_statfs(kind: u64, out: u64) -> Answer {
     Ok(0)
 }
 
+/// Returns the number of the file system that contains a node.
 fn kind_of(node: &Node) -> u64 {
     let is_huge = node.huge.is_some() || node.mapping().is_some_and(|file| file.huge_page_size().is_some());
     match node.kind {
@@ -149,6 +155,7 @@ fn fchmod(frame: &mut Frame) -> Answer {
     node(descriptor)?.map_or(Ok(0), |node| set_mode(&node, mode))
 }
 
+/// Sets the permissions. Fails with EPERM if a seal forbids a change of the execute bits.
 fn set_mode(node: &Node, mode: u64) -> Answer {
     let seals = node.mapping().and_then(|mapping| mapping.seals()).unwrap_or(Seals::empty());
     if seals.contains(Seals::EXEC) && (node.mode.load(Relaxed) ^ mode as u32) & 0o111 != 0 {
@@ -223,7 +230,7 @@ fn utimensat(frame: &mut Frame) -> Answer {
     set_times(&*find(descriptor, path, flags as u32 & AT_SYMLINK_NOFOLLOW == 0)?, times)
 }
 
-/// Sets the times of access and modification, to now if none are given.
+/// Sets the times of access and modification: both to now if `times` is `None`. A time that is `None` stays.
 fn set_times(node: &Node, times: Option<[Option<u64>; 2]>) -> Answer {
     let now = clock::epoch_ns() + clock::now_ns();
     for (n, time) in times.unwrap_or([Some(now); 2]).into_iter().enumerate() {

@@ -1,4 +1,6 @@
-//! The calls about the system as a whole: uname and getrandom.
+//! The calls about the system as a whole: uname and getrandom. They have no state. The release that uname
+//! returns must agree with `proc/settings.rs` and `proc/system.rs`. The random bytes come from
+//! `arch/random.rs` and are not good enough for secrets.
 
 use crate::arch::{frame::Frame, random};
 use crate::calls::answer::{Answer, Calls};

@@ -1,5 +1,10 @@
 //! The calls for clocks and sleeping, and the conversions of times that the other files of this folder use.
 //! `arch/clock.rs` measures the time.
+//!
+//! Times of programs are seconds and nanoseconds; the kernel counts nanoseconds in 64 bits, and too long
+//! times become `u64::MAX`, which means never. A sleep gets its end from `restart::deadline_after`, so that a
+//! restarted sleep keeps the original end. CPU clocks include the current time slice of the calling thread
+//! only.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -59,8 +64,8 @@ pub fn duration(at: u64) -> Result<u64, Errno> {
     Ok(seconds.saturating_mul(SECOND).saturating_add(ns))
 }
 
-/// Converts the time in a `struct timespec`, on a clock, to nanoseconds since the start. A null pointer means
-/// never.
+/// Converts the time in a `struct timespec`, which is a time of this clock, to nanoseconds since the start.
+/// Returns `u64::MAX`, which means never, for a null pointer.
 ///
 /// # Errors
 ///
@@ -134,7 +139,8 @@ fn time(frame: &mut Frame) -> Answer {
     Ok(seconds)
 }
 
-/// Sleeps for `ns` nanoseconds. If a signal interrupts the sleep, stores the remaining time at `left`.
+/// Sleeps for `ns` nanoseconds. If a signal interrupts the sleep and `left` is not null, stores the remaining
+/// time there.
 fn sleep_for(ns: u64, left: u64) -> Answer {
     let end = deadline_after(ns);
     let result = futex::sleep_until(end);

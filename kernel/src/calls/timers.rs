@@ -1,5 +1,7 @@
-//! The calls for timers that send signals. `process/itimers.rs` has the timers; this file converts times and
-//! structures.
+//! The calls for timers that send signals. `process/itimers.rs` has the timers and their locks; this file
+//! converts times and structures. The lock of the process's timers is held only while the table is searched
+//! or changed. Timers of run time (ITIMER_VIRTUAL, ITIMER_PROF) are accepted and never expire. The programs
+//! `signals.c` and `jobs.c` test the calls.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -23,6 +25,7 @@ pub const CALLS: Calls = &[
     (__NR_timer_delete, delete),
 ];
 
+/// Returns ITIMER_REAL of the calling process.
 fn real() -> Arc<Timer> {
     let process = current().process();
     process.timers.lock().real(process.pid, ring)
@@ -126,6 +129,7 @@ fn create(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
+/// Returns the timer with this number. Fails with EINVAL if there is none.
 fn timer(id: u64) -> Result<Arc<Timer>, Errno> {
     current().process().timers.lock().get(id as u32).ok_or(Errno::EINVAL)
 }

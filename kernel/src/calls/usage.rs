@@ -1,5 +1,11 @@
-//! Calls for the resource use and the resource limits of processes. The counters are in `process::Usage`, the
-//! limits in `process/limits.rs`.
+//! Calls for the resource use and the resource limits of processes: getrusage, times, sysinfo, getrlimit,
+//! prlimit. They read counters and fill structures in Linux's layout.
+//!
+//! The counters are in `process::Usage` and in the threads: run times in nanoseconds, faults, and peaks of
+//! resident pages. They are atomic and read without a lock, so they may be slightly inconsistent. All run
+//! time counts as user time. The limits are in `process/limits.rs`, under the lock `Process::limits`. After a
+//! change of limits, [`set`] calls `renew::renew`, because the engine and the table of descriptors have
+//! copies. `processes.rs` uses [`of_ended`] for wait4. The programs `usage.c` and `jobs.c` test getrusage.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -27,8 +33,8 @@ const RUSAGE_SELF: i32 = 0;
 const RUSAGE_CHILDREN: i32 = -1;
 const RUSAGE_THREAD: i32 = 1;
 
-/// Returns a `struct rusage`: run time, counted entirely as user time; the peak of resident memory; minor and
-/// major faults.
+/// Returns a `struct rusage` with this run time in nanoseconds, this peak of resident pages, and these minor
+/// and major faults.
 fn rusage(ns: u64, pages: u64, [minor, major]: [u64; 2]) -> [u64; 18] {
     let mut words = [0; 18];
     words[0] = ns / SECOND;
@@ -39,7 +45,7 @@ fn rusage(ns: u64, pages: u64, [minor, major]: [u64; 2]) -> [u64; 18] {
     words
 }
 
-/// Returns what an ended process and its children have used, for wait4.
+/// Returns the `struct rusage` of an ended process and its children, for wait4 and waitid.
 pub fn of_ended(process: &Process) -> [u64; 18] {
     let usage = &process.usage;
     let ns = process.ran_ns() + usage.children_ns.load(Relaxed);
@@ -91,7 +97,7 @@ fn sysinfo(frame: &mut Frame) -> Answer {
     words[4] = memory::total_bytes();
     words[5] = memory::frames::free_count() * PAGE_SIZE;
     words[10] = process::all().len() as u64 & 0xffff;
-    // The unit of all sizes, after the two fields for high memory, which does not exist.
+    // The unit of all sizes is one byte. The two fields before are for high memory, which does not exist.
     words[13] = 1;
     UserPtr::<[u64; 14]>::new(out).write(&words)?;
     Ok(0)
@@ -110,6 +116,7 @@ fn setrlimit(frame: &mut Frame) -> Answer {
     set(current().process(), resource, to)
 }
 
+/// Sets a limit of a process and renews the copies of it. The privileges are those of the calling process.
 fn set(process: &Process, resource: u64, to: limits::Limit) -> Answer {
     let privileged = current().process().ids.lock().is_root();
     process.limits.lock().set(resource, to, privileged)?;

@@ -1,6 +1,8 @@
 //! The folders of processes and threads: /proc/PID and /proc/PID/task. Each text is generated when it is
 //! read, from the state of the process at that time. Files about memory are in `proc/maps.rs`, open files in
-//! `proc/descriptors.rs`.
+//! `proc/descriptors.rs`. To add a file of text, add a line to [`TEXTS`]; another file needs an arm in
+//! `child` and its name in `names`. The locks of a process are taken one at a time, so the numbers of one
+//! text may be from slightly different times. Figures that the kernel does not count are 0 or fixed.
 
 use crate::arch::{clock, cpu};
 use crate::files::tree::{self, Jump, Listing, Node};
@@ -23,8 +25,10 @@ use freehold::error::Errno;
 use freehold::report::smaps::Smap;
 use linux_raw_sys::general::RLIMIT_SIGPENDING;
 
+/// A function that makes the text of a file.
 type Text = fn(&Process) -> Vec<u8>;
 
+/// The files of text that cannot be written and are the same for all threads of a process.
 const TEXTS: &[(&str, Text)] = &[
     ("smaps_rollup", maps::rollup),
     ("statm", statm),
@@ -38,6 +42,7 @@ const TEXTS: &[(&str, Text)] = &[
     ("numa_maps", numa_maps),
 ];
 
+/// The symbolic links in a folder.
 const LINKS: &[&str] = &["exe", "cwd", "root"];
 
 /// Makes the folder of a process, or of a thread by its number.
@@ -53,13 +58,15 @@ pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
     Ok(Node::listing(Box::new(Of { process, thread })))
 }
 
+/// The folder of a process or a thread.
 struct Of {
     process: Arc<Process>,
-    /// The number of the thread, if this is the folder of a thread. Such a folder has no folder `task`.
+    /// The number of the thread, if this is the folder of a thread; the folder then contains no `task`.
     thread: Option<u32>,
 }
 
 impl Of {
+    /// Returns the number of the thread that the folder shows.
     fn tid(&self) -> u32 {
         self.thread.unwrap_or(self.process.pid)
     }
@@ -114,7 +121,7 @@ impl Listing for Of {
     }
 }
 
-/// Makes oom_score_adj, which has no effect: daemons and tests write it and read it back.
+/// Makes oom_score_adj. The number has no effect, but programs write it and read it back.
 fn score(process: Arc<Process>) -> Arc<Node> {
     let other = process.clone();
     let read = move || Ok(format!("{}\n", process.oom_score.load(Relaxed)).into_bytes());
@@ -141,6 +148,7 @@ impl Listing for Threads {
     }
 }
 
+/// Returns the thread of a process with this number.
 fn find_thread(process: &Process, tid: u32) -> Option<Arc<Thread>> {
     process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned()
 }
@@ -187,6 +195,7 @@ fn name_of(process: Arc<Process>, tid: u32) -> Arc<Node> {
     )
 }
 
+/// Returns true if this is the calling process.
 fn is_here(process: &Process) -> bool {
     core::ptr::eq(&raw const **current().process(), process)
 }
@@ -221,6 +230,7 @@ struct Sizes {
     locked: u64,
 }
 
+/// Returns the sizes of a process's memory, or `None` after its end.
 fn sizes(process: &Process) -> Option<Sizes> {
     let space = space(process)?;
     let (counts, rss) = (space.counts(), space.rss());
@@ -238,6 +248,7 @@ fn sizes(process: &Process) -> Option<Sizes> {
     })
 }
 
+/// Makes statm.
 fn statm(process: &Process) -> Vec<u8> {
     match sizes(process) {
         None => b"0 0 0 0 0 0 0\n".to_vec(),
@@ -263,6 +274,7 @@ fn state(process: &Process, tid: u32) -> (char, &'static str) {
     }
 }
 
+/// Returns the rows of users and groups in status.
 fn users(process: &Process) -> String {
     let ids = *process.ids.lock();
     let row = |name: &str, n: &Numbers| {
@@ -271,7 +283,7 @@ fn users(process: &Process) -> String {
     row("Uid", &ids.user) + &row("Gid", &ids.group)
 }
 
-/// Returns the rows with sets of signals, as numbers of 64 bits.
+/// Returns the rows of status with sets of signals, as hexadecimal numbers of 64 bits.
 fn signals(process: &Process, tid: u32) -> String {
     let (own, blocked) = find_thread(process, tid)
         .map_or((0, 0), |thread| (thread.pending.lock().signals(), thread.blocked()));
@@ -288,6 +300,7 @@ fn signals(process: &Process, tid: u32) -> String {
     )
 }
 
+/// Makes status.
 fn status(process: &Process, tid: u32) -> Vec<u8> {
     use core::fmt::Write;
     let name = short_name(process);
@@ -344,6 +357,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
     out.into_bytes()
 }
 
+/// Makes stat. Most fields are not counted and are 0.
 fn stat(process: &Process, tid: u32) -> Vec<u8> {
     let name = short_name(process);
     let (letter, _) = state(process, tid);
@@ -359,6 +373,7 @@ fn stat(process: &Process, tid: u32) -> Vec<u8> {
     .into_bytes()
 }
 
+/// Makes limits. Only the limits on memory are those of the process.
 fn limits(process: &Process) -> Vec<u8> {
     use core::fmt::Write;
     let mut out = format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
@@ -384,6 +399,7 @@ fn limits(process: &Process) -> Vec<u8> {
     out.into_bytes()
 }
 
+/// Makes mounts.
 fn mounts(_: &Process) -> Vec<u8> {
     let mut out = b"tmpfs / tmpfs rw 0 0\nproc /proc proc rw 0 0\nsysfs /sys sysfs rw 0 0\n\
         tmpfs /dev/shm tmpfs rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n"
@@ -394,7 +410,7 @@ fn mounts(_: &Process) -> Vec<u8> {
     out
 }
 
-/// Escapes bytes that would end a field or the line, as octal digits.
+/// Replaces bytes that would end a field or the line by `\` and their octal digits.
 fn escaped(path: &[u8]) -> Vec<u8> {
     let escape = |byte: &u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
@@ -403,11 +419,13 @@ fn escaped(path: &[u8]) -> Vec<u8> {
     path.iter().flat_map(escape).collect()
 }
 
+/// Makes mountinfo. Lists only the mounts that always exist.
 fn mountinfo(_: &Process) -> Vec<u8> {
     b"1 0 0:1 / / rw - tmpfs tmpfs rw\n2 1 0:2 / /proc rw - proc proc rw\n3 1 0:3 / /sys rw - sysfs sysfs rw\n"
         .to_vec()
 }
 
+/// Makes numa_maps, for a machine with one node.
 fn numa_maps(process: &Process) -> Vec<u8> {
     use core::fmt::Write;
     let mut out = String::new();

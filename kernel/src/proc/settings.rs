@@ -1,5 +1,9 @@
-//! /proc/sys. Settings of the engine are read from the engine. Settings that nothing uses are stored and read
-//! back.
+//! /proc/sys: settings that programs read and write.
+//!
+//! A setting is a line of one of three tables: [`TEXTS`] for constant texts, [`ASKED`] for numbers that
+//! another module owns, such as the engine, and `process::settings::KEPT` for numbers that the kernel only
+//! stores. `sys.rs` uses the functions here for /sys. Numbers need no lock: they are atomic, or the engine
+//! guards them. A change of a stored number also renews the engine's limit on committed memory ([`commit`]).
 
 use crate::files::tree::Node;
 use crate::memory;
@@ -24,9 +28,10 @@ const TEXTS: &[(&str, &str)] = &[
     ("kernel/random/boot_id", "46726565-686f-4c64-8000-000000000001\n"),
 ];
 
-/// A path, a function that reads the number from its owner, and one that sets it.
+/// A path, a function that returns the number, and one that sets it; `None` if it cannot be set.
 type Asked = (&'static str, fn() -> i64, Option<fn(u64)>);
 
+/// Numbers that another module owns.
 const ASKED: &[Asked] = &[
     ("kernel/shmmax", || SHM.most_bytes.load(Relaxed) as i64, Some(|n| SHM.most_bytes.store(n, Relaxed))),
     (
@@ -43,22 +48,26 @@ const ASKED: &[Asked] = &[
     ("vm/mmap_min_addr", || engine().config().mmap_min_addr as i64, None),
 ];
 
-/// Overcommitted huge pages by size, in the order of `HugePageSize::ALL`.
+/// The limits on overcommitted huge pages, as programs set them, in the order of `HugePageSize::ALL`.
 static OVERCOMMIT: [AtomicU64; HugePageSize::ALL.len()] =
     [const { AtomicU64::new(0) }; HugePageSize::ALL.len()];
 
+/// Returns the number of huge pages in the pool of this size.
 pub fn huge_pages(size: HugePageSize) -> i64 {
     engine().huge_pool(size).counts(None).total as i64
 }
 
+/// Resizes the pool of this size to `pages` pages, as far as memory allows.
 pub fn set_huge_pages(size: HugePageSize, pages: u64) {
     engine().resize_huge_pool(size, pages, None);
 }
 
+/// Returns the limit on overcommitted huge pages of this size.
 pub fn overcommit(size: HugePageSize) -> i64 {
     OVERCOMMIT[size as usize].load(Relaxed) as i64
 }
 
+/// Sets the limit on overcommitted huge pages of this size.
 pub fn set_overcommit(size: HugePageSize, pages: u64) {
     OVERCOMMIT[size as usize].store(pages, Relaxed);
     engine().huge_pool(size).set_overcommit(pages);
@@ -72,7 +81,8 @@ pub fn commit_limit() -> u64 {
     }
 }
 
-/// Sets the engine's limit on committed memory.
+/// Sets the engine's limit on committed memory, from the settings vm.overcommit_memory, vm.overcommit_ratio
+/// and vm.overcommit_kbytes.
 pub fn commit() {
     engine().set_overcommit(match kept("vm/overcommit_memory") {
         0 => Overcommit::Heuristic(PageCount::new(memory::total_bytes() / PAGE_SIZE)),
@@ -111,6 +121,7 @@ pub fn number_file(
     }
 }
 
+/// Makes the folder /proc/sys.
 pub fn root() -> Arc<Node> {
     let root = Node::directory(0o555);
     for kept in KEPT {
@@ -147,7 +158,7 @@ pub fn root() -> Arc<Node> {
         let node = match *path {
             // These settings are larger than any signed number.
             "kernel/shmmax" | "kernel/shmall" => large(*get, *set),
-            // This setting accepts -1, all ones.
+            // This setting also accepts -1, which is stored as all ones.
             "kernel/shm_next_id" => setting(
                 || Ok(format!("{}\n", SHM.next_id.load(Relaxed) as i64).into_bytes()),
                 |text| number(text).map(|id| SHM.next_id.store(id as u64, Relaxed)),
@@ -159,6 +170,7 @@ pub fn root() -> Arc<Node> {
     root
 }
 
+/// Makes a file with a number of 64 bits without a sign.
 fn large(get: fn() -> i64, set: Option<fn(u64)>) -> Arc<Node> {
     setting(
         move || Ok(format!("{}\n", get() as u64).into_bytes()),

@@ -1,4 +1,8 @@
 //! The parts of /sys that programs read: CPUs, the memory node, huge pages.
+//!
+//! [`TEXTS`] has the files of text, and [`NUMBERS`] the files of each pool of huge pages. The folder is built
+//! once at boot, after all CPUs have started and before programs run; only the texts are made later. The
+//! machine has one memory node.
 
 use crate::arch::cpu;
 use crate::files::tree::Node;
@@ -15,6 +19,7 @@ use freehold::engine::HugePages;
 use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize;
 
+/// Returns the list of all CPUs.
 fn cpus() -> String {
     match cpu::count() {
         1 => "0\n".into(),
@@ -22,11 +27,13 @@ fn cpus() -> String {
     }
 }
 
+/// Returns the text of meminfo of the memory node.
 fn node_memory() -> String {
     let (all, free) = (memory::total_bytes() >> 10, (frames::free_count() * PAGE_SIZE) >> 10);
     format!("Node 0 MemTotal: {all} kB\nNode 0 MemFree: {free} kB\nNode 0 MemUsed: {} kB\n", all - free)
 }
 
+/// Paths and functions that make the texts.
 const TEXTS: &[Text] = &[
     ("devices/system/cpu/online", cpus),
     ("devices/system/cpu/possible", cpus),
@@ -51,8 +58,10 @@ const TEXTS: &[Text] = &[
     }),
 ];
 
+/// The name of a file, a function that returns the number for a page size, and one that sets it.
 type Number = (&'static str, fn(HugePageSize) -> i64, Option<fn(HugePageSize, u64)>);
 
+/// The files of a pool of huge pages.
 const NUMBERS: &[Number] = &[
     ("nr_hugepages", huge_pages, Some(set_huge_pages)),
     ("nr_overcommit_hugepages", overcommit, Some(set_overcommit)),
@@ -61,10 +70,12 @@ const NUMBERS: &[Number] = &[
     ("surplus_hugepages", |size| pool(size).surplus as i64, None),
 ];
 
+/// Returns the counts of the pool of this page size.
 fn pool(size: HugePageSize) -> freehold::hugetlb::HugePoolCounts {
     engine().huge_pool(size).counts(None)
 }
 
+/// The words for the use of huge pages by anonymous memory.
 const MODES: [(&str, HugePages); 3] =
     [("always", HugePages::Always), ("madvise", HugePages::Madvise), ("never", HugePages::Never)];
 
@@ -74,6 +85,7 @@ pub fn huge_mode() -> &'static str {
     MODES.iter().find(|(_, mode)| *mode == now).map_or("never", |(name, _)| name)
 }
 
+/// Makes the file `transparent_hugepage/enabled`.
 fn huge_enabled() -> Arc<Node> {
     setting(
         || {
@@ -90,6 +102,7 @@ fn huge_enabled() -> Arc<Node> {
     )
 }
 
+/// Makes the folder /sys.
 pub fn root() -> Arc<Node> {
     let root = Node::directory(0o555);
     for (path, make) in TEXTS {

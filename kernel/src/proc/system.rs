@@ -1,5 +1,6 @@
 //! The files of /proc about the system as a whole: meminfo, cpuinfo, stat and similar. Texts have the form of
-//! Linux, because programs parse them. Figures that the kernel does not count are shown as 0.
+//! Linux, because programs parse them. Figures that the kernel does not count are shown as 0. Each text is
+//! made when it is read, from counters that need no lock here. A new file is a line of [`FILES`].
 
 use crate::arch::{clock, cpu, layout::Tables};
 use crate::memory::{self, frames};
@@ -16,7 +17,7 @@ use freehold::platform::Format;
 /// The name of a file, and the function that makes its text.
 pub type Text = (&'static str, fn() -> String);
 
-/// The names and texts.
+/// The files, in the order in which a listing of /proc shows them.
 pub const FILES: &[Text] = &[
     ("meminfo", meminfo),
     ("cpuinfo", cpuinfo),
@@ -34,12 +35,13 @@ pub const FILES: &[Text] = &[
     ("interrupts", String::new),
 ];
 
-/// Rows of meminfo. Programs look for them; most are not counted and always 0.
+/// Rows of meminfo in kB. Programs expect all of them; most are not counted and always 0.
 const MEMINFO: &str = "MemTotal MemFree MemAvailable Buffers Cached SwapCached Active Inactive Active(anon) \
     Inactive(anon) Active(file) Inactive(file) Unevictable Mlocked SwapTotal SwapFree Dirty Writeback AnonPages \
     Mapped Shmem KReclaimable Slab SReclaimable SUnreclaim KernelStack PageTables CommitLimit Committed_AS \
     VmallocTotal VmallocUsed VmallocChunk AnonHugePages ShmemHugePages FileHugePages";
 
+/// Makes meminfo.
 fn meminfo() -> String {
     let all = memory::total_bytes() >> 10;
     let free = (frames::free_count() * PAGE_SIZE) >> 10;
@@ -70,14 +72,16 @@ fn meminfo() -> String {
     text
 }
 
-/// Names of the flags of leaf 1 in edx and ecx, and of leaf 7 in ecx, one for each bit; a dash for a bit
-/// without a name.
+/// Names of the flags that CPUID leaf 1 returns in edx, one for each bit; a dash for a bit without a name.
 const EDX: &str =
     "fpu - - pse tsc msr pae - cx8 apic - - - pge - cmov pat pse36 - - - - - mmx fxsr sse sse2 - ht";
+/// Names of the flags that leaf 1 returns in ecx.
 const ECX: &str =
     "pni - - - - - - - - ssse3 - - - cx16 - - - - - sse4_1 sse4_2 - - popcnt - aes - - avx - rdrand";
+/// Names of the flags that leaf 7 returns in ecx.
 const SEVEN: &str = "- - - pku ospke - - - - - - - - - - - la57";
 
+/// Makes cpuinfo.
 fn cpuinfo() -> String {
     let (vendor, leaf) = (__cpuid(0), __cpuid(1));
     let mut name = [0; 12];
@@ -112,6 +116,7 @@ fn cpuinfo() -> String {
     text
 }
 
+/// Makes stat.
 fn stat() -> String {
     let ticks = clock::now_ns() / 10_000_000;
     let mut text = format!("cpu  {ticks} 0 0 0 0 0 0 0 0 0\n");
@@ -126,12 +131,14 @@ fn stat() -> String {
     text
 }
 
+/// Makes uptime.
 fn uptime() -> String {
     let hundredths = clock::now_ns() / 10_000_000;
     let (seconds, rest) = (hundredths / 100, hundredths % 100);
     format!("{seconds}.{rest:02} 0.00\n")
 }
 
+/// Makes vmstat.
 fn vmstat() -> String {
     let free = frames::free_count();
     format!(

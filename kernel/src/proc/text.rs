@@ -1,5 +1,8 @@
-//! Text files: the text is generated when the beginning of an open file is read, and kept until it is read
-//! again from the beginning. The other files of this folder supply the functions that generate texts.
+//! Text files of /proc and /sys. The text is generated when the beginning of an open file is read, and kept
+//! in the open file until the beginning is read again, so reads of one text fit together.
+//!
+//! The other files of this folder supply the functions that generate texts and take written ones. These
+//! functions run on the calling thread without a lock, and may sleep. A written text has at most 256 bytes.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{DIRECTORY, File, LINK, REGULAR, Stat, buffer::UserBuffer, tree::Node};
@@ -8,15 +11,19 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use freehold::error::Errno;
 
-/// `d_type` of a directory, a link and a file.
+/// `d_type` of a directory.
 pub const FOLDER: u8 = (DIRECTORY >> 12) as u8;
+/// `d_type` of a symbolic link.
 pub const LINKED: u8 = (LINK >> 12) as u8;
+/// `d_type` of a regular file.
 pub const PLAIN: u8 = (REGULAR >> 12) as u8;
 
+/// A function that generates the text.
 type Make = Arc<dyn Fn() -> Result<Vec<u8>, Errno> + Send + Sync>;
+/// A function that takes a written text.
 type Take = Arc<dyn Fn(&[u8]) -> Result<(), Errno> + Send + Sync>;
 
-/// An open text file. The text is made when its beginning is read.
+/// An open text file. The lock guards only the reference to the text.
 struct Text {
     make: Make,
     take: Option<Take>,
@@ -36,6 +43,7 @@ pub fn setting(
     file(0o644, Arc::new(make), Some(Arc::new(take)))
 }
 
+/// Makes the node of a text file.
 fn file(mode: u32, make: Make, take: Option<Take>) -> Arc<Node> {
     let maker = move || {
         let (make, take) = (make.clone(), take.clone());
@@ -45,6 +53,7 @@ fn file(mode: u32, make: Make, take: Option<Take>) -> Arc<Node> {
 }
 
 impl Text {
+    /// Returns the text, which is generated if there is none or if `from_start` is set.
     fn text(&self, from_start: bool) -> Result<Arc<Vec<u8>>, Errno> {
         let kept = self.text.lock().clone();
         match kept {
