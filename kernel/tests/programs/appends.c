@@ -1,4 +1,6 @@
-// Writers of one file exclude each other, as do threads that share a descriptor's position.
+// Writers of one file exclude each other, as do threads that share a descriptor's position. Checks the two
+// locks of `kernel/src/files/open.rs`, writes from a mapping of the same file, and RLIMIT_FSIZE. Several
+// processes or threads race in each part, so the test uses two CPUs. `check.h` has CHECK and PART.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

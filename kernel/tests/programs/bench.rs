@@ -6,7 +6,9 @@
 //! `counts` reads the CPU's counter, which counts instructions if the machine runs with `-icount shift=0`.
 //! `times` measures nanoseconds: one thread, two threads, and one thread during a long munmap. `long` makes
 //! calls that take long. `rest` sleeps first. `end` stops the machine at the end, as Linux's first process
-//! must.
+//! must. `kernel_bench` of `kernel/xtask` starts the program with these words and reads the lines, whose
+//! names are in its `rows.rs`; a missing line `done 1` means that the program failed. It is one file without
+//! dependencies, so it declares the C functions that it calls.
 
 use std::{
     arch::x86_64::_rdtsc,
@@ -83,17 +85,18 @@ fn main() {
     }
 }
 
+/// Returns the CPU's counter.
 fn counter() -> u64 {
     // SAFETY: every x86-64 CPU has the instruction.
     unsafe { _rdtsc() }
 }
 
-/// Prints the cost of one of `rounds` rounds.
+/// Prints the average cost of a round, from the cost of all `rounds` rounds.
 fn say(name: &str, all: u64, rounds: usize) {
     println!("{name} {:.1}", all as f64 / rounds as f64);
 }
 
-/// Returns the cost of all rounds together.
+/// Returns the cost of all rounds together, after one round that is not counted.
 fn count(rounds: usize, mut f: impl FnMut()) -> u64 {
     f();
     let before = counter();
@@ -103,6 +106,7 @@ fn count(rounds: usize, mut f: impl FnMut()) -> u64 {
     counter() - before
 }
 
+/// Maps new memory.
 fn map(len: usize) -> *mut u8 {
     // SAFETY: maps new memory.
     let at = unsafe { mmap(ptr::null_mut(), len, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0) };
@@ -110,11 +114,13 @@ fn map(len: usize) -> *mut u8 {
     at.cast()
 }
 
+/// Unmaps memory of `map`.
 fn unmap(at: *mut u8, len: usize) {
     // SAFETY: the range came from `map`.
     assert_eq!(unsafe { munmap(at.cast(), len) }, 0);
 }
 
+/// Stores to each page of a range.
 fn touch(at: *mut u8, len: usize) {
     for page in (0..len).step_by(PAGE) {
         // SAFETY: the range is mapped for writing.
@@ -124,7 +130,8 @@ fn touch(at: *mut u8, len: usize) {
 
 /// Measures instructions, if the counter counts those.
 fn counts(own: &str) {
-    // The first round pays for what is made once: page tables, and frames that no CPU has cached.
+    // The first round is not counted, because it also allocates page tables and frames that no CPU has
+    // cached.
     for last in [false, true] {
         let at = map(MEMORY);
         touch(at, PAGE);
@@ -177,6 +184,7 @@ fn counts(own: &str) {
     say("exec-static", count(50, || spawn_and_wait(own)), 50);
 }
 
+/// Makes a child that ends at once, and waits for it.
 fn fork_and_wait() {
     // SAFETY: the child ends at once.
     unsafe {
@@ -187,6 +195,7 @@ fn fork_and_wait() {
     }
 }
 
+/// Waits for a child, which must end with status 0.
 fn wait(child: i32) {
     let mut status = -1;
     // SAFETY: the process is a child of this one, and `status` has room for its status.
@@ -230,7 +239,8 @@ fn least_program() -> Vec<u8> {
 
 /// Measures nanoseconds.
 fn times() {
-    // Many short runs: the host may have other load, and the best runs are those without.
+    // There are many short runs, because the host may have other load. The best runs are those without other
+    // load.
     let two = thread::available_parallelism().is_ok_and(|count| count.get() > 1);
     for _ in 0..200 {
         println!("faults-1 {:.0}", faults(1));
@@ -243,7 +253,8 @@ fn times() {
     }
 }
 
-/// Returns the faults per second of several threads, each in its own memory, by the time of the slowest.
+/// Returns the faults per second of several threads, each in its own memory. The time is that of the slowest
+/// thread.
 fn faults(threads: usize) -> f64 {
     const EACH: usize = 8 * MIB;
     let start = Barrier::new(threads);
@@ -265,7 +276,7 @@ fn faults(threads: usize) -> f64 {
     (threads * (EACH / PAGE)) as f64 / took.as_secs_f64()
 }
 
-/// Measures mmap and munmap of an untouched page, alone and while another thread unmaps a GiB.
+/// Measures mmap and munmap of an untouched page: without other load, and while another thread unmaps a GiB.
 fn beside() {
     const LARGE: usize = 1 << 30;
     let large = map(LARGE);
@@ -290,6 +301,8 @@ fn beside() {
     });
 }
 
+/// Maps and unmaps a page while `go_on` returns true for the number of rounds so far. Returns the nanoseconds
+/// of each round.
 fn turns(go_on: impl Fn(usize) -> bool) -> Vec<u64> {
     let mut took = Vec::with_capacity(1 << 20);
     while go_on(took.len()) && took.len() < 1 << 20 {
@@ -300,6 +313,7 @@ fn turns(go_on: impl Fn(usize) -> bool) -> Vec<u64> {
     took
 }
 
+/// Prints percentiles, the maximum and the number of durations.
 fn tell(name: &str, mut took: Vec<u64>) {
     took.sort_unstable();
     let part = |share: f64| took.get((took.len() as f64 * share) as usize).or(took.last()).copied();

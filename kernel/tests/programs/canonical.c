@@ -1,6 +1,8 @@
 // Addresses beyond the end of a program's addresses, in every register that a program can set through the
 // kernel: the instruction pointer (handlers, sigreturn, ptrace, exec), segment bases, debug registers, and
-// the stack pointer, which may have any value. `canonical five` is for five levels of page tables.
+// the stack pointer, which may have any value. The processor faults in the kernel if the kernel loads such an
+// address, so a mistake ends the machine (`UserAddr` in `kernel/src/arch/frame.rs`). `canonical five` is for
+// five levels of page tables.
 #define _GNU_SOURCE
 #include "check.h"
 #include <elf.h>

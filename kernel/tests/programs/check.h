@@ -1,4 +1,8 @@
-// Common to all test programs: a check that reports where it failed and ends the program.
+// Common to all C programs of the tests: a check that reports where it failed and ends the program.
+//
+// A program is a list of parts. To add a part, write a function whose name states the fact, and add
+// PART(name) to `main`. The program must also pass on Linux (`cargo xtask kernel-tests --linux NAME`).
+// `kernel/tests/tests.toml` says how the program is run and which names of parts its output must contain.
 #ifndef CHECK_H
 #define CHECK_H
 #include <errno.h>

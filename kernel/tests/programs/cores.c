@@ -1,4 +1,6 @@
-// Core files: which signals leave one, what it contains, and what it omits.
+// Core files: which signals leave one, what it contains, and what it omits. Checks
+// `kernel/src/process/dump.rs`. Each part ends a child with three threads and reads the file `core` in the
+// working directory.
 #define _GNU_SOURCE
 #include "check.h"
 #include <elf.h>
@@ -34,7 +36,7 @@ static void set_limit(long bytes) {
     CHECK(!setrlimit(RLIMIT_CORE, &limit));
 }
 
-// Ends a child that has other threads by a signal. Returns whether there is a core file.
+// Ends a child that has other threads by a signal. Returns 1 if the child leaves a core file.
 static int dies(int number, long limit, int dumpable) {
     struct stat found;
     int status;
@@ -151,7 +153,7 @@ static void core_pattern_names_the_core_file(void) {
     CHECK(write(file, "core", 4) == 4 && !close(file));
 }
 
-// With an argument, leaves a core file for a debugger.
+// With a folder as its argument, only leaves a core file for a debugger there.
 int main(int argc, char **argv) {
     if (argc == 2) return chdir(argv[1]) || !dies(SIGSEGV, RLIM_INFINITY, 1);
     CHECK(!mkdir("/tmp/cores", 0755) && !chdir("/tmp/cores"));

@@ -1,4 +1,7 @@
-// Rare cases of calls: memory policies, personalities, settings of prctl, limits, mounts.
+// Rare cases of calls: memory policies, personalities, settings of prctl, limits, mounts, overcommitted
+// memory, and the order in which errors are checked. Checks files of `kernel/src/calls` and
+// `kernel/src/proc`. Parts that change settings of the machine or need the superuser outside of a user
+// namespace run only without an argument. On Linux the test therefore passes `unprivileged`.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -189,8 +192,8 @@ static void prctl_stores_its_settings(void) {
     CHECK(write(file, "another", 7) == 7 && !close(file));
     CHECK(!prctl(PR_GET_NAME, name) && !strcmp(name, "another"));
     CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1) && !prctl(PR_GET_CHILD_SUBREAPER, &is_reaper) && is_reaper == 1);
-    // A child does not inherit the setting: the process below the first one adopts orphans, but the children
-    // of that process do not.
+    // A child does not inherit the setting. In this part, the child makes the setting for itself and adopts
+    // orphans; its own children do not.
     pid_t above = fork();
     if (above == 0) {
         CHECK(!prctl(PR_GET_CHILD_SUBREAPER, &is_reaper) && is_reaper == 0 && !prctl(PR_SET_CHILD_SUBREAPER, 1));
@@ -210,8 +213,7 @@ static void prctl_stores_its_settings(void) {
     CHECK(ended(above) == 0);
 }
 
-// The numbers are stored. They have no effect, except whether the effective user is 0, which decides about
-// mlock's limit.
+// The numbers are stored. Only one property has an effect: if the effective user is 0, mlock has no limit.
 static void user_numbers_are_stored(void) {
     pid_t child = fork();
     if (child == 0) {
@@ -231,7 +233,7 @@ static void user_numbers_are_stored(void) {
     CHECK(ended(child) == 0);
 }
 
-// Returns the result of this program when it is executed with a word.
+// Returns the exit status of this program when a part executes it with this word.
 static int executed(const char *word) {
     return strcmp(word, "personality") || personality(-1) != PER_LINUX;
 }
@@ -419,7 +421,7 @@ static void deep_tree_is_freed_with_its_mount(void) {
     CHECK(!chdir("/tmp") && !umount("/tmp/deep") && !rmdir("/tmp/deep"));
 }
 
-// With an argument, skips what needs privileges outside of the user namespace.
+// With the argument `unprivileged`, skips the parts that need privileges outside of the user namespace.
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "unprivileged")) return executed(argv[1]);
     if (argc == 1) {

@@ -1,5 +1,6 @@
 // Faults that a program serves itself, huge segments, and blocks of files: userfaultfd(2), shmget(2),
-// stat(2).
+// stat(2). Checks `kernel/src/process/userfault.rs`, epoll on a userfaultfd, and counts of pages. The test
+// boots with a pool of four huge pages (`hugepages=4`), which a part uses up.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -62,7 +63,7 @@ static void take_message_of(char *page) {
     CHECK(message.event == UFFD_EVENT_PAGEFAULT && (message.arg.pagefault.address & -PAGE) == (unsigned long)page);
 }
 
-// A poll sees the message without taking it, and epoll is woken by it.
+// A poll reports the message without taking it, and the message wakes an epoll.
 static void poll_reports_a_fault(void) {
     int epoll = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u32 = 7};

@@ -1,4 +1,6 @@
 // Files and memory: mappings of files, truncation, seals, messages between processes, reports in /proc.
+// Checks files of `kernel/src/files` and of `kernel/src/calls`. Files are made below /tmp and removed; each
+// part begins without them.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -163,7 +165,7 @@ static void named_pipe_connects_its_openers(void) {
     CHECK(writer >= 0 && read(reader, text, sizeof text) == -1 && errno == EAGAIN);
     CHECK(write(writer, "kept", 4) == 4 && !close(writer));
     CHECK(read(reader, text, sizeof text) == 4 && read(reader, text, sizeof text) == 0 && !close(reader));
-    // An open waits for the other end, which may already be closed again when the open returns.
+    // An open waits for the other end. The other end may already be closed again when the open returns.
     for (int n = 0; n < 100; n++) {
         pid_t child = fork();
         if (!child) _exit((writer = open(name, O_WRONLY)) < 0 || write(writer, "a", 1) != 1);

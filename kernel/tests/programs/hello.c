@@ -1,4 +1,5 @@
-// Prints what a program gets: its arguments and its environment.
+// Prints the arguments and the environment of a program, and returns the number of arguments. Three tests
+// compare the output: of a static program, of a dynamic one, and of one with musl.
 #include "check.h"
 
 extern char **environ;

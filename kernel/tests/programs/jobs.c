@@ -1,4 +1,7 @@
 // Rare cases of signals: flags of handlers, queues, sleeps, stops, timers, limits, threads that call exec.
+// Also futexes, masks during a call, and the scheduler's choice for a sleeper that wakes. Checks
+// `kernel/src/process/signal` and its neighbours; `signals.c` has the common cases. Times are checked only
+// roughly, because the host may have other load.
 #define _GNU_SOURCE
 #include "check.h"
 #include <linux/futex.h>

@@ -1,5 +1,7 @@
 // Protection keys: their allocation, what they deny to programs and to calls, and that each thread keeps its
-// rights over switches, handlers, fork and exec. On a CPU without keys: that they are unavailable.
+// rights over switches, handlers, fork and exec. On a CPU without keys: that they are unavailable. Checks the
+// state of PKRU in `kernel/src/arch/features.rs`. FIRST is the value of PKRU with which a program starts. Two
+// bits for each key deny accesses and writes; a part sets them back to FIRST at its end.
 #define _GNU_SOURCE
 #include "check.h"
 #include <cpuid.h>
@@ -79,8 +81,8 @@ static volatile siginfo_t said;
 static volatile unsigned in_handler, code;
 static volatile int came;
 
-// Opens all keys in the frame. Also opens keys for the handler itself; those rights end when the handler
-// returns.
+// Handles SIGSEGV: opens all keys in the frame, so that the access succeeds when it is repeated. Also opens a
+// key for the handler itself; that right ends when the handler returns.
 static void open_all(int number, siginfo_t *info, void *context) {
     (void)number;
     ucontext_t *frame = context;
@@ -145,11 +147,11 @@ static void key_denies_accesses_by_calls(void) {
     CHECK(pwrite(file, at, 1, 0) == -1 && errno == EFAULT);
     CHECK(pwrite(file, at + PAGE, 1, 0) == -1 && errno == EFAULT);
     CHECK(access(at, F_OK) == -1 && errno == EFAULT);
-    // Access to remote memory, which process_vm_readv names by a PID, ignores protection keys.
+    // The remote side of process_vm_readv, the process with the PID, ignores protection keys.
     char byte = 0;
     struct iovec here = {&byte, 1}, there = {at, 1};
     CHECK(process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 && byte == 7);
-    // Access to the local memory of the call respects protection keys.
+    // The local side, the caller's own memory, respects protection keys.
     CHECK(process_vm_readv(getpid(), &there, 1, &here, 1, 0) == -1 && errno == EFAULT);
     CHECK(process_vm_writev(getpid(), &there, 1, &here, 1, 0) == -1 && errno == EFAULT);
     CHECK(!pkey_set(key, PKEY_DISABLE_WRITE));

@@ -1,4 +1,5 @@
-// Names: renaming, links, removal, unnamed files, and their entries in /proc.
+// Names: renaming, links, removal, unnamed files, and their entries in /proc. Checks
+// `kernel/src/files/names.rs`, holes of files, and a mount of files with huge pages.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

@@ -1,4 +1,6 @@
-// Processes: fork and copying on write, vfork, exec, wait, statuses, groups, orphans, many at once.
+// Processes: fork and copying on write, vfork, exec, wait, statuses, groups, orphans, many at once. Checks
+// `kernel/src/process` (`clone.rs`, `exec.rs`, `exit.rs`, `reap.rs`). Parts execute this program again with a
+// word as its first argument, which `main` answers by an exit status.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

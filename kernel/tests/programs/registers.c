@@ -1,6 +1,7 @@
 // Checks that a program keeps its vector registers, its x87 stack and the control words of both, over page
-// faults, system calls, interrupts and switches to other threads. Runs two threads per CPU, each with its own
-// values. `registers avx` also checks the upper halves.
+// faults, system calls, interrupts and switches to other threads. Runs four threads, each with its own
+// values, on two CPUs. `registers avx` also checks the upper halves. The code under test is
+// `kernel/src/arch/entry.s` and `kernel/src/arch/features.rs`.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

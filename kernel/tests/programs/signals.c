@@ -1,4 +1,6 @@
-// Signals: information of faults, stacks of handlers, masks, interrupted and restarted calls, timers.
+// Signals: information of faults, stacks of handlers, masks, interrupted and restarted calls, timers. Checks
+// `kernel/src/process/signal` and `kernel/src/process/fault.rs`; `jobs.c` has the rare cases. The handlers
+// store the information of a signal in `said` and count signals in `came`.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

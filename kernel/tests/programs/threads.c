@@ -1,5 +1,6 @@
 // Threads: locks, conditions, barriers, thread-local memory, many starts and ends, robust locks, locks
-// between processes.
+// between processes. Checks `kernel/src/process/futex.rs` through the C library, with glibc and with musl.
+// The test `recorded-threads` records a run of this program and replays it.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

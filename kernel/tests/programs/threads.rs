@@ -1,4 +1,6 @@
-//! Threads of Rust's standard library: scopes, channels, locks, a caught panic, growing memory.
+//! Threads of Rust's standard library: scopes, channels, locks, a caught panic, growing memory. Four threads
+//! run at a time. The test `threads-rust` compares the output with that of the same run on Linux, so every
+//! line must be the same in every run: no times, addresses or orders of threads.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,6 +16,7 @@ use std::{
 
 const THREADS: u64 = 4;
 
+/// Adds numbers in scoped threads.
 fn sums() {
     let words: Vec<u64> = (0..1 << 20).collect();
     let total = AtomicU64::new(0);
@@ -26,6 +29,7 @@ fn sums() {
     println!("sum {}", total.into_inner());
 }
 
+/// Sends messages over a bounded channel.
 fn channels() {
     let (send, receive) = mpsc::sync_channel::<(u64, Vec<u8>)>(8);
     let senders: Vec<_> = (0..THREADS)
@@ -43,6 +47,7 @@ fn channels() {
     println!("received {bytes:?}");
 }
 
+/// Uses a map behind a lock, a barrier and a condition variable.
 fn locks() {
     let map = Arc::new(RwLock::new(HashMap::new()));
     let ready = Arc::new((Mutex::new(0), Condvar::new()));
@@ -63,12 +68,14 @@ fn locks() {
     println!("{} threads, {} entries", *done, map.read().unwrap().len());
 }
 
+/// Catches the panic of a thread.
 fn panics() {
     panic::set_hook(Box::new(|_| {}));
     let caught = thread::spawn(|| panic!("on purpose")).join();
     println!("caught {:?}", caught.unwrap_err().downcast_ref::<&str>());
 }
 
+/// Allocates and frees blocks of many sizes in all threads.
 fn memory() {
     let threads: Vec<_> = (0..THREADS)
         .map(|number| {

@@ -1,5 +1,7 @@
 // A tracer and its tracee: stops by signals, calls and steps, registers, memory, exec, children and threads
-// of the tracee, and the end.
+// of the tracee, and the end. Checks `kernel/src/process/trace.rs` and `kernel/src/calls/ptrace.rs`. A part
+// makes a tracee with `traced`, waits for its stops with `next_stop`, and checks its exit status with
+// `ends_with`.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -23,7 +25,7 @@ static int next_stop(pid_t child) {
     return status >> 8;
 }
 
-// Returns the next stop that is not for the end of a child, which may occur at any time.
+// Returns the next stop. Skips stops by SIGCHLD, because the tracee's child may end at any time.
 static int next_event(pid_t child) {
     int stop;
     while ((stop = next_stop(child)) == SIGCHLD) CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);

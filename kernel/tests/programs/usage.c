@@ -1,4 +1,6 @@
-// Reports of memory use in /proc: smaps, its sum, clear_refs, page tables, peaks.
+// Reports of memory use in /proc: smaps, its sum, clear_refs, page tables, peaks. Checks
+// `kernel/src/proc/maps.rs`, `kernel/src/proc/clear_refs.rs` and the counters of the engine that they show.
+// Numbers in the files are in kB.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -15,8 +17,8 @@ static char *map(size_t bytes, int flags) {
     return at;
 }
 
-// Returns the number behind a name in a file of /proc. In smaps, searches the paragraph of the VMA at an
-// address.
+// Returns the number behind a name in a file of /proc, or -1. If an address is given, searches only the
+// paragraph of smaps for the VMA at this address.
 static long number(const char *file, const char *name, char *at) {
     FILE *f = fopen(file, "r");
     CHECK(f);

@@ -1,12 +1,14 @@
 //! Makes wild system calls: every number, with arguments that no sane program would pass. The kernel may
-//! refuse them or end the process; the machine must continue to run.
+//! refuse them or end the process; the machine must continue to run. The test `wild` expects the last line of
+//! the report, `the machine survived`.
 //!
 //!     wild [--calls N] [--seed N] [--batch N] [--from N --to N] [--drop] [--verbose]
 //!
 //! A child makes each batch of calls and may destroy itself. An interval timer ends calls that wait, and the
 //! parent kills a child that does not end in time. Calls that could reach other processes or the whole
-//! machine are left out, such as advice that poisons frames. `--drop` drops the superuser's rights first, for
-//! runs on a machine in use. `--verbose` prints each call before it is made.
+//! machine are left out ([`LEFT_OUT`]), such as advice that poisons frames. The calls of a batch depend only
+//! on the seed and the number of the batch, so a failure can be repeated. `--drop` drops the superuser's
+//! rights first, for runs on a machine in use. `--verbose` prints each call before it is made.
 
 use std::{
     arch::asm,
@@ -45,8 +47,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// call.
 const NUMBERS: u64 = 480;
 
-/// Calls that make processes (whose children would continue this program), that signal or stop others, that
-/// end the child at once, or that change the machine: clocks, names, modules, mounts, swap, restarts.
+/// Calls that are never made. They make processes that would continue this program, signal or stop other
+/// processes, end the child at once, or change the machine: clocks, names, modules, mounts, swap, restarts.
 const LEFT_OUT: &[u64] = &[
     56, 57, 58, 435, // clone, fork, vfork, clone3
     62, 129, 200, 234, 297, 424, 101, // kill, *sigqueueinfo, tkill, tgkill, pidfd_send_signal, ptrace
@@ -59,20 +61,24 @@ const LEFT_OUT: &[u64] = &[
     302, 141, 144, 142, 314, 251, 203, 109, // limits, priorities, schedulers and groups of others
 ];
 
-/// Advice of madvise(2) that takes a frame away from all processes that use it, including the parent of a
-/// child: MADV_HWPOISON and MADV_SOFT_OFFLINE. The superuser may give it.
+/// The number of madvise(2).
 const MADVISE: u64 = 28;
+/// MADV_HWPOISON and MADV_SOFT_OFFLINE, which take a frame away from all processes that use it, including the
+/// parent of a child. The superuser may use them.
 const POISON: [u64; 2] = [100, 101];
 
-/// Counts of results. The counts of a batch are in memory that the child shares with its parent. The sums are
-/// only in the parent, because wild calls reach all memory of a child.
+/// Counts of results. The counts of a batch are in memory that the child shares with its parent. The sums of
+/// all batches are in memory of the parent that no child can change.
 #[repr(C)]
 #[derive(Clone)]
 struct Counts {
     calls: u64,
     succeeded: u64,
+    /// Number of calls by error number.
     failed: [u64; 134],
+    /// Number of calls with an error number that Linux does not have.
     odd: u64,
+    /// Number of calls that answered ENOSYS, by number of the call.
     absent: [u64; NUMBERS as usize],
 }
 
@@ -95,6 +101,7 @@ impl Counts {
     }
 }
 
+/// The options of the command line.
 struct Options {
     calls: u64,
     seed: u64,
@@ -105,6 +112,7 @@ struct Options {
     verbose: bool,
 }
 
+/// Parses the command line. Ends the program if it is invalid.
 fn options() -> Options {
     let mut options =
         Options { calls: 100_000, seed: 1, batch: 50, from: 0, to: NUMBERS, drop: false, verbose: false };
@@ -144,17 +152,19 @@ impl Random {
         x ^ (x >> 31)
     }
 
+    /// Returns a number below `most`.
     fn below(&mut self, most: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(most)) >> 64) as u64
     }
 
+    /// Returns one of these values.
     fn pick(&mut self, of: &[u64]) -> u64 {
         of[self.below(of.len() as u64) as usize]
     }
 }
 
-/// Memory of a child for pointers: writable, read-only and inaccessible pages, the end of a file, and page
-/// edges.
+/// The targets of a child's wild pointers: writable, read-only and inaccessible pages, the end of a file, and
+/// edges of pages.
 struct Stage {
     pointers: Vec<u64>,
 }
@@ -210,6 +220,7 @@ impl Stage {
         }
     }
 
+    /// Returns a random argument: a pointer, a small number, or an edge case.
     fn argument(&self, random: &mut Random) -> u64 {
         const NUMBERS: &[u64] = &[
             0,
@@ -276,6 +287,7 @@ impl Stage {
     }
 }
 
+/// Makes a system call. Returns its answer.
 fn call(number: u64, a: &[u64; 6]) -> i64 {
     let value: i64;
     // SAFETY: the call may do anything to this process, which is prepared for that.
@@ -286,6 +298,7 @@ fn call(number: u64, a: &[u64; 6]) -> i64 {
     value
 }
 
+/// Returns a random number of a call that is not left out.
 fn number(random: &mut Random, options: &Options) -> u64 {
     loop {
         let number = match random.below(64) {
@@ -327,6 +340,7 @@ fn prepare(options: &Options) {
     }
 }
 
+/// Makes a batch of calls in a child, and counts the results.
 fn child(seed: u64, options: &Options, counts: *mut Counts) -> ! {
     prepare(options);
     let mut random = Random(seed);
@@ -340,7 +354,7 @@ fn child(seed: u64, options: &Options, counts: *mut Counts) -> ! {
         if options.verbose {
             println!("{number} {:#x?}", args);
         }
-        // SAFETY: the parent's memory, which lives as long as its children.
+        // SAFETY: the memory belongs to the parent and stays mapped as long as its children live.
         let counts = unsafe { &mut *counts };
         counts.calls += 1;
         match call(number, &args) {
@@ -359,7 +373,7 @@ fn child(seed: u64, options: &Options, counts: *mut Counts) -> ! {
     unsafe { _exit(0) }
 }
 
-/// Returns the status of a child as from waitpid, or `None` if the child had to be killed.
+/// Waits for a child. Returns its status like waitpid, or `None` if the child had to be killed.
 fn follow(pid: i32) -> Option<i32> {
     let started = Instant::now();
     let mut status = 0;
@@ -393,7 +407,7 @@ fn main() {
     let nothing = unsafe { (*counts).clone() };
     let mut all = nothing.clone();
     let (mut batches, mut ended, mut slow, mut lost) = (0_u64, [0_u64; 128], 0_u64, 0_u64);
-    // A batch may end with its first call, so their number is limited, too.
+    // A batch may end with its first call, so the number of batches is also limited.
     while all.calls < options.calls && batches < options.calls {
         let seed = options.seed.wrapping_mul(1 << 32).wrapping_add(batches);
         batches += 1;
@@ -417,6 +431,7 @@ fn main() {
     println!("batches with corrupted counts: {lost}");
 }
 
+/// Prints the counts.
 fn report(counts: &Counts, batches: u64, ended: &[u64; 128], slow: u64) {
     println!("{} calls in {batches} batches: {} succeeded", counts.calls, counts.succeeded);
     let failed = counts.failed.iter().enumerate().filter(|(_, many)| **many > 0);

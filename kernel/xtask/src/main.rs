@@ -1,4 +1,5 @@
-//! The command behind `cargo xtask boot` and `cargo xtask kernel-tests`, which pass their arguments to it.
+//! The command behind `cargo xtask boot` and `cargo xtask kernel-tests`: `xtask` starts this program with
+//! their arguments. The exit status is that of the subcommand.
 #![deny(unsafe_code)]
 
 use std::{env, process::ExitCode};

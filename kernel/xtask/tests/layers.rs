@@ -1,4 +1,10 @@
-//! The layers of the kernel: each file uses only files of its own layer and of the layers below.
+//! Tests the layers of the kernel: each file uses only files of its own layer and of the layers below. The
+//! table in `kernel/README.md` describes the same layers, with the lowest one first.
+//!
+//! The tests read the sources as text: imports, paths and method calls. If one fails, move the function or
+//! pass it down (as `arch/handlers.rs` and `process/observer.rs` do), rather than add an exception. A method
+//! is known only by its name, so a new name that the standard library also uses may need an entry in
+//! `COMMON`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,8 +12,8 @@ use std::{
     path::Path,
 };
 
-/// The layers from the bottom up. An entry is a folder or a file. The longest entry that matches a file
-/// decides its layer.
+/// The layers, the lowest one first. An entry is a folder or a file below `kernel/src`. The longest entry
+/// that matches a file decides its layer.
 const LAYERS: &[&[&str]] = &[
     &["options", "errno", "words", "cpio", "input"],
     &["arch"],
@@ -26,7 +32,7 @@ const LAYERS: &[&[&str]] = &[
 /// Exceptions: a file, a layer above its own that it uses, and the reason. The list may only get shorter.
 const UPWARDS: &[(&str, &str, &str)] = &[];
 
-/// Maximum number of files in one cycle.
+/// Maximum number of files in one cycle of uses.
 const LARGEST_CIRCLE: usize = 3;
 
 /// Methods whose names are also used by types of the standard library or of the engine.
@@ -60,6 +66,7 @@ const COMMON: &[&str] = &[
     "write_str",
 ];
 
+/// A source file of the kernel.
 struct File {
     /// Path below `kernel/src`, without `.rs`.
     path: String,
@@ -95,6 +102,7 @@ fn files() -> Vec<File> {
     out
 }
 
+/// Returns the index of a file's layer, or `None` if no layer contains the file.
 fn height(path: &str) -> Option<usize> {
     let fits =
         |layer: &&str| path.strip_prefix(*layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -102,12 +110,14 @@ fn height(path: &str) -> Option<usize> {
     (0..LAYERS.len()).filter(|at| best(at).is_some()).max_by_key(best)
 }
 
+/// Returns the identifier with which a text begins.
 fn word(text: &str) -> &str {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     &text[..text.find(|letter| !is_word(letter)).unwrap_or(text.len())]
 }
 
-/// Adds all paths that a path in the text expands to. A path with a group expands to several.
+/// Adds the paths to which the beginning of a text expands, each with `before` in front. A path with a group
+/// in braces expands to several.
 fn paths(text: &str, before: &[String], out: &mut Vec<Vec<String>>) {
     let text = text.trim_start();
     if let Some(group) = text.strip_prefix('{') {
@@ -140,7 +150,7 @@ fn paths(text: &str, before: &[String], out: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Returns the paths within the crate that a file uses, from the root of the crate.
+/// Returns the paths of the kernel's modules and items that a file uses, from the root of the crate.
 fn used(file: &File) -> Vec<Vec<String>> {
     let mut out = Vec::new();
     for (at, _) in file.text.match_indices("crate::") {
@@ -158,7 +168,7 @@ fn used(file: &File) -> Vec<Vec<String>> {
     out
 }
 
-/// Returns which file uses which other files, by imports and paths.
+/// Returns for each file the files that it uses, by imports and paths.
 fn arrows(files: &[File]) -> BTreeMap<&str, BTreeSet<&str>> {
     let modules: BTreeMap<&[String], &str> = files.iter().map(|file| (&*file.module, &*file.path)).collect();
     let of = |path: &Vec<String>| (1..=path.len()).rev().find_map(|n| modules.get(&path[..n]).copied());

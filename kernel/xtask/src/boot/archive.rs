@@ -1,7 +1,9 @@
-//! Writes a tree as a cpio archive of the format `newc`.
+//! Writes a tree as a cpio archive of the format `newc`. The kernel reads the archive (`kernel/src/cpio.rs`).
 //!
 //! The manual page cpio(5) describes the format. Each node has a header of fourteen fields in hexadecimal
-//! digits, its name and its bytes. Name and bytes are padded to a multiple of four bytes.
+//! digits, its name and its bytes. Name and bytes are padded to a multiple of four bytes. Inode numbers are
+//! unique, owners are 0, and the trailer is the last entry, as `kernel/PROTOCOL.md` demands. The test below
+//! reads an archive back.
 
 use std::{
     fs,
@@ -63,12 +65,12 @@ pub fn write(tree: &Tree, to: &mut impl Write) -> Result<(), String> {
     entry(to, &last, b"TRAILER!!!", &[]).map_err(|error| format!("cannot write the archive: {error}"))
 }
 
+/// Writes one node: its header, name and bytes, with padding.
 fn entry(to: &mut impl Write, header: &Header, name: &[u8], bytes: &[u8]) -> io::Result<()> {
     let Header { inode, mode, links, time, size, device } = header;
     let name_size = name.len() as u32 + 1;
     write!(to, "070701")?;
-    // The owner, the group and the device of the archive are 0. So is the checksum, because this format has
-    // none.
+    // The owner, the group, the device of the archive and the checksum are 0. This format has no checksum.
     let fields = [*inode, *mode, 0, 0, *links, *time, *size, 0, 0, device.0, device.1, name_size, 0];
     for field in fields {
         write!(to, "{field:08x}")?;

@@ -1,4 +1,6 @@
-//! Builds the kernel and checks its image.
+//! Builds the kernel and checks its image. The flags and the profile must agree with `kernel/build.sh`, which
+//! builds the kernel by hand. The two variants have target folders of their own, because flags and features
+//! differ from those of the workspace. Cargo's messages say where the image is.
 
 use std::{
     env, fs,
@@ -9,11 +11,11 @@ use std::{
 use super::redzone;
 use xtask::test_program::executable;
 
-/// Flags for the compiler. The kernel has no red zone, because interrupts in the kernel push onto the same
-/// stack.
+/// Flags for the compiler. The kernel must have no red zone, because an interrupt in the kernel pushes its
+/// frame onto the same stack.
 const FLAGS: &str = "-Cno-redzone=yes --cfg bare_metal";
 
-/// Builds the kernel and returns the path of its image. Checks an image once ([`redzone`]).
+/// Builds the kernel and returns the path of its image. Checks each new image ([`redzone`]).
 ///
 /// # Errors
 ///
@@ -31,6 +33,7 @@ pub fn build_for_five_levels() -> Result<PathBuf, String> {
     build_with(&["--features", "five-levels", "--target-dir", "target/kernel-five-levels"])
 }
 
+/// Builds the kernel with further arguments for cargo.
 fn build_with(more: &[&str]) -> Result<PathBuf, String> {
     let root = xtask::root();
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -1,7 +1,8 @@
 //! Finds the files that a program needs to start: its interpreter, and the shared libraries that it links to.
 //!
 //! Libraries are searched for in the order of the dynamic linker: `DT_RUNPATH`, or `DT_RPATH` if that is
-//! missing, then the folders of `/etc/ld.so.conf`, then the linker's own folders (ld.so(8)).
+//! missing, then the folders of `/etc/ld.so.conf`, then the linker's own folders (ld.so(8)). `pack.rs` packs
+//! the files. The ELF headers are read directly, and no program is executed.
 
 use std::{
     collections::BTreeSet,
@@ -28,8 +29,8 @@ pub struct Needs {
     pub folders: Vec<PathBuf>,
 }
 
-/// Reads what the file at `path` needs. A file that is neither a program nor a library needs nothing. Nor
-/// does a program for another machine, which an emulator runs.
+/// Reads the interpreter and the libraries that the file at `path` names. Returns nothing for a file that is
+/// neither a program nor a library, and for a program for another machine, which an emulator runs.
 ///
 /// # Errors
 ///
@@ -54,6 +55,7 @@ pub fn needs(path: &Path) -> Result<Needs, String> {
     of_elf(&file, path.parent().unwrap_or(Path::new("/"))).map_err(damaged)
 }
 
+/// Reads the needs of an ELF file in the folder `origin`.
 fn of_elf(file: &ElfBytes<LittleEndian>, origin: &Path) -> Result<Needs, elf::ParseError> {
     let mut needs = Needs::default();
     let Some(segments) = file.segments() else { return Ok(needs) };
@@ -100,9 +102,9 @@ pub fn is_elf(path: &Path) -> bool {
 /// Returns the paths of all files that the program at `path` needs: interpreters, libraries, and the files
 /// that those need.
 ///
-/// `beside` lists the programs and libraries of the folder that is packed, too. A library that is in no
-/// search folder is searched for there: Java's libraries link to `libjvm.so`, which Java's launcher loads by
-/// its path.
+/// `beside` lists the programs and libraries of the folder that is being packed. A library that is in no
+/// search folder is searched for in this list. For example, Java's libraries link to `libjvm.so`, which
+/// Java's launcher loads by its path.
 ///
 /// # Errors
 ///
@@ -127,6 +129,7 @@ pub fn closure(path: &Path, beside: &[PathBuf]) -> Result<BTreeSet<PathBuf>, Str
     Ok(found)
 }
 
+/// Returns the path of a library in the first of these folders that has it.
 fn find<'a>(library: &str, mut folders: impl Iterator<Item = &'a PathBuf>) -> Option<PathBuf> {
     if library.contains('/') {
         return Some(library.into());
@@ -143,6 +146,7 @@ fn configured() -> Vec<PathBuf> {
     folders
 }
 
+/// Adds the folders in a configuration file of the dynamic linker, and in the files that it includes.
 fn read_configuration(file: &Path, folders: &mut Vec<PathBuf>, depth: u32) {
     let text = fs::read_to_string(file).unwrap_or_default();
     for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {

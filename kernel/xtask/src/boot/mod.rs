@@ -1,12 +1,17 @@
-//! `cargo xtask boot`: builds the kernel, packs what a program needs, and runs the program under QEMU.
+//! `cargo xtask boot`: builds the kernel, packs the files of a program, and runs the program under QEMU.
 //!
 //! - [`options`]: the arguments.
 //! - [`kernel`]: builds the kernel; [`redzone`]: checks that its image does not use the red zone.
-//! - [`tree`]: a file tree in memory; [`links`]: the files that a program links to; [`archive`]: writes the
-//!   tree as a cpio archive.
+//! - [`pack`]: the first program and its files; [`tree`]: a file tree in memory; [`links`]: the files that a
+//!   program links to; [`archive`]: writes the tree as a cpio archive.
 //! - [`recording`]: writes the files of `--record`.
 //! - [`qemu`]: runs the machine; [`report`]: reads the kernel's report, with names from [`symbols`].
 //!   `kernel/PROTOCOL.md` describes the report and the archive.
+//! - [`scratch`]: temporary folders.
+//!
+//! `kernel_tests` and `kernel_bench` use the same modules to run their machines. Functions fail with a
+//! message for the user, which [`command`] prints. A run writes only to a temporary folder, to `target/`, and
+//! to the files that the arguments name.
 
 pub mod archive;
 pub mod kernel;

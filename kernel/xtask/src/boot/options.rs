@@ -1,4 +1,6 @@
-//! The arguments of `cargo xtask boot`.
+//! The arguments of `cargo xtask boot`. The documentation comments of the fields are the help text of the
+//! command, so they follow the style of help texts. `kernel_bench` uses the same arguments. The tests below
+//! check which arguments exclude each other.
 
 use std::{path::PathBuf, time::Duration};
 

@@ -1,4 +1,9 @@
 //! Packs the files of a run: the file tree, the arguments and the environment of the first program.
+//!
+//! A program of this machine is packed with its interpreter and its shared libraries (`links.rs`), at the
+//! same paths as on this machine. The kernel reads arguments and environment from the two files that
+//! [`Program::finish`] writes (`kernel/PROTOCOL.md`), so `finish` must be called last. `kernel_tests` and
+//! `kernel_bench` build their own trees with the functions here.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +22,7 @@ use super::{
 /// Path of the shell for scripts on this machine.
 const BUSYBOX: &str = "/bin/busybox";
 
-/// Folders whose files come from the booted kernel, not from this machine.
+/// Folders whose files come from the booted kernel. They are never packed from this machine.
 const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// The first program, and all files that it finds.
@@ -32,7 +37,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Packs the program that the command's arguments name.
+    /// Packs the program or script in the command's arguments, and everything that the arguments add.
     ///
     /// # Errors
     ///
@@ -54,7 +59,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Packs a file or folder of this machine, and what it links to if it is a program.
+    /// Packs a file or folder of this machine, with the interpreters and libraries of the programs in it.
     ///
     /// # Errors
     ///
@@ -66,7 +71,7 @@ impl Program {
         programs.iter().try_for_each(|program| self.add_links(program, &programs))
     }
 
-    /// Packs a program of this machine at another path, and what it links to.
+    /// Packs a program of this machine at another path, with its interpreter and libraries.
     ///
     /// # Errors
     ///
@@ -76,6 +81,7 @@ impl Program {
         self.add_links(program, &[])
     }
 
+    /// Packs the interpreter and the libraries of a program.
     fn add_links(&mut self, program: &Path, beside: &[PathBuf]) -> Result<(), String> {
         let files = links::closure(program, beside)?;
         for file in &files {
@@ -87,7 +93,7 @@ impl Program {
         Ok(())
     }
 
-    /// Packs the lists with which the dynamic linkers find libraries outside of their own folders.
+    /// Packs the files with which the dynamic linkers find libraries in other folders than their own.
     fn linker_lists(&mut self) {
         for list in ["/etc/ld.so.cache", "/etc/ld-musl-x86_64.path"] {
             // The linkers work without a list that is missing.
@@ -95,7 +101,8 @@ impl Program {
         }
     }
 
-    /// Makes a program with its arguments the first program.
+    /// Makes a program the first program. The first word is its path or its name, the others are its
+    /// arguments.
     ///
     /// # Errors
     ///
@@ -115,8 +122,8 @@ impl Program {
         Ok(())
     }
 
-    /// Makes the shell of busybox the first program, which runs a script. The script can use each tool of
-    /// busybox as a command.
+    /// Makes the shell of busybox the first program. The shell runs the script, in which each tool of busybox
+    /// is a command.
     ///
     /// # Errors
     ///
@@ -128,7 +135,7 @@ impl Program {
         Ok(())
     }
 
-    /// Packs busybox, and links for its tools where the tree has no program of that name.
+    /// Packs busybox, and a link for each of its tools unless the tree has a program of that name.
     ///
     /// # Errors
     ///
@@ -146,7 +153,7 @@ impl Program {
         Ok(())
     }
 
-    /// Packs the files of this machine that words name by an absolute path.
+    /// Packs each file of this machine whose absolute path is one of the words.
     fn take_named(&mut self, words: &[impl AsRef<str>]) -> Result<(), String> {
         for path in words.iter().map(|word| Path::new(word.as_ref())) {
             let own = KERNELS.iter().any(|folder| path.starts_with(folder));
@@ -161,7 +168,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// Fails if the tree has something else at their paths.
+    /// Fails if the tree has a folder or another kind of node at one of the two paths.
     pub fn finish(&mut self) -> Result<(), String> {
         let ended = |text: &str| [text.as_bytes(), &[0]].concat();
         let args: Vec<u8> = self.args.iter().flat_map(|arg| ended(arg)).collect();
@@ -172,8 +179,8 @@ impl Program {
     }
 }
 
-/// Collects the path itself, or the programs and libraries in a folder. Scripts in a folder are not
-/// collected, because they need not be able to run: some are for interpreters of other machines.
+/// Collects the path itself if it is a file, or the programs and libraries in a folder. Scripts in a folder
+/// are not collected, because this machine may lack their interpreters.
 fn collect_programs(path: &Path, into: &mut Vec<PathBuf>) {
     if path.is_file() {
         into.push(path.into());

@@ -1,4 +1,10 @@
-//! Starts QEMU and follows it to its end.
+//! Starts QEMU, feeds its input, keeps its output, and waits for its end.
+//!
+//! A [`Machine`] describes a run; `boot`, `kernel_tests` and `kernel_bench` fill it in. The arguments of QEMU
+//! must offer the ports of `kernel/PROTOCOL.md`. Three things must hold: QEMU never outlives this program,
+//! the terminal is restored, and a machine that makes no progress ends. QEMU therefore gets SIGKILL when this
+//! program dies, and SIGTERM before force. At a time limit the machine first gets a nonmaskable interrupt, at
+//! which the kernel reports its state.
 
 #![expect(unsafe_code, reason = "requests before exec that QEMU dies with this program")]
 
@@ -50,11 +56,11 @@ pub struct Machine {
     pub cpu: String,
     /// The port at which the machine waits for a debugger.
     pub gdb: Option<u16>,
-    /// How much the kernel logs.
+    /// How much the kernel logs: 0 nothing, 1 unusual events, 2 everything.
     pub log: u8,
     /// Time after which the machine is ended.
     pub limit: Option<Duration>,
-    /// Time without output after which the machine is ended, if output is kept.
+    /// Time without output after which the machine is ended. Has an effect only if output is kept.
     pub silence: Option<Duration>,
     /// Options of the kernel.
     pub options: Vec<String>,
@@ -76,7 +82,7 @@ pub enum Console {
 /// The result of a run.
 #[derive(Debug)]
 pub struct Ran {
-    /// How the machine ended.
+    /// The way in which the machine ended.
     pub end: End,
     /// The kernel's report.
     pub report: Report,
@@ -150,7 +156,7 @@ impl Machine {
             thread::spawn(move || keep(from, &printed))
         });
         let ended = self.follow(&mut qemu, &stop, &printed, &monitor)?;
-        // If the reader panicked, the output read so far is used.
+        // An error means that the reader panicked. The output so far is used then.
         let _ = reader.map(thread::JoinHandle::join);
         let output = mem::take(&mut lock(&printed).bytes);
         let report = Report::read(&fs::read(report).unwrap_or_default());
@@ -191,7 +197,8 @@ impl Machine {
         command
     }
 
-    /// Waits for QEMU's end. Returns how it was ended, or `None` if it ended by itself.
+    /// Waits until QEMU ends. Ends QEMU at ^C, at the time limit, or after too long a silence, and then
+    /// returns the reason. Returns `None` if QEMU ended by itself.
     fn follow(
         &self,
         qemu: &mut Child,
@@ -222,8 +229,9 @@ impl Machine {
             }
             let silent = self.silence.is_some_and(|most| lock(printed).last.elapsed() > most);
             if silent || self.limit.is_some_and(|limit| started.elapsed() > limit) {
-                // A kernel of this project reports its state and then ends the machine. If the kernel does
-                // not, or is another kernel, this function ends QEMU.
+                // A kernel of this project reports its state at a nonmaskable interrupt and then ends the
+                // machine. If QEMU does not end, for example because it runs another kernel, this function
+                // ends QEMU.
                 let asked =
                     UnixStream::connect(monitor).and_then(|mut to| to.write_all(b"nmi\n").map(|()| to));
                 if asked.is_err() || !has_ended(qemu)? {
@@ -238,7 +246,7 @@ impl Machine {
     }
 }
 
-/// Returns the address of QEMU's monitor, a socket; `none` if the path is too long for a socket.
+/// Returns the argument of `-monitor`: a socket at this path, or `none` if the path is too long for a socket.
 fn monitor(path: &Path) -> String {
     const LONGEST: usize = 100;
     let path = path.to_string_lossy().replace(',', ",,");
@@ -247,10 +255,13 @@ fn monitor(path: &Path) -> String {
 
 /// The output so far, and the time of the last output.
 struct Printed {
+    /// The output so far.
     bytes: Vec<u8>,
+    /// The time of the last output.
     last: Instant,
 }
 
+/// Locks the output, even if a thread panicked while it held the lock.
 fn lock(printed: &Mutex<Printed>) -> MutexGuard<'_, Printed> {
     printed.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -290,7 +301,8 @@ fn end(qemu: &mut Child) -> Result<(), String> {
     killed.map(drop).map_err(|error| format!("cannot end {QEMU}: {error}"))
 }
 
-/// Feeds standard input to the machine, if the console is here, then the mark for the end of input.
+/// Starts a thread that feeds the machine's input once the kernel is ready: standard input if the console is
+/// here, and then the mark for the end of input.
 fn feed(mut to: ChildStdin, console: Console, report: PathBuf) {
     thread::spawn(move || {
         while !fs::read_to_string(&report).is_ok_and(|text| text.lines().any(|line| line == READY)) {
@@ -314,7 +326,9 @@ fn feed(mut to: ChildStdin, console: Console, report: PathBuf) {
     });
 }
 
+/// The byte that ends the input.
 const END_OF_INPUT: u8 = 0x04;
+/// The byte that escapes the next byte.
 const AS_IT_IS: u8 = 0x10;
 
 /// Escapes the bytes that have a meaning for the kernel.

@@ -1,9 +1,10 @@
 //! Finds functions of a linked image that use the red zone: memory below the stack pointer, which an
 //! interrupt in the kernel overwrites.
 //!
+//! `kernel.rs` runs this check after each build, because tests would find a red zone only by chance.
 //! `objdump` disassembles the image. The check finds accesses through `%rsp` with a negative offset, and
-//! accesses through a frame pointer below all that was pushed and reserved. It cannot judge accesses through
-//! a frame pointer with an index, nor functions that reserve a computed amount.
+//! accesses through a frame pointer below everything that was pushed and reserved. It does not find accesses
+//! through a frame pointer with an index, or accesses in functions that reserve a computed amount.
 
 use std::{path::Path, process::Command};
 
@@ -66,15 +67,18 @@ fn uses(listing: &str) -> (usize, Vec<Use>) {
 struct Frame {
     /// Bytes pushed and reserved since the frame pointer was set.
     reserved: Option<u64>,
-    /// The offset of the lowest access through the frame pointer, below it.
+    /// The largest distance of an access below the frame pointer, in bytes.
     lowest: u64,
+    /// The instruction of that access.
     by_frame: Option<String>,
     /// True if a computed amount is reserved.
     computed: bool,
+    /// The first instruction that accesses memory below the stack pointer.
     below: Option<String>,
 }
 
 impl Frame {
+    /// Takes the next instruction of the function into account.
     fn see(&mut self, instruction: &str) {
         let (verb, operands) = instruction.split_once(char::is_whitespace).unwrap_or((instruction, ""));
         let operands = operands.trim_start();
@@ -108,6 +112,7 @@ impl Frame {
         }
     }
 
+    /// Returns the use of the red zone that was found in the function.
     fn ended(&mut self, function: &str) -> Option<Use> {
         let by_frame = self
             .by_frame
@@ -118,7 +123,7 @@ impl Frame {
     }
 }
 
-/// Returns the number after `-0x` right before `register`.
+/// Returns the number of the negative offset directly before `register`, such as 8 in `-0x8(%rsp)`.
 fn offset_before(operands: &str, register: &str) -> Option<u64> {
     let front = &operands[..operands.find(register)?];
     let digits = front.rsplit_once("-0x")?.1;

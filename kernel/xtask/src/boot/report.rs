@@ -1,4 +1,6 @@
-//! Reads the kernel's report: `kernel/PROTOCOL.md`.
+//! Reads the kernel's report (`kernel/PROTOCOL.md`), and turns the end of a machine into the command's exit
+//! status and message. `kernel/src/arch/report.rs` writes the report. Change a line on both sides and in the
+//! protocol. The report of a machine that stopped may be cut off anywhere, so no line is required.
 
 use std::{collections::BTreeSet, fs};
 
@@ -8,7 +10,7 @@ const NAMES: &str = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h";
 /// The line that announces that input is accepted.
 pub const READY: &str = "ready";
 
-/// How the machine ended.
+/// The way in which the machine ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// The program ended with this status.
@@ -35,7 +37,7 @@ impl End {
         }
     }
 
-    /// Returns a message for the user, unless the end is the program's own.
+    /// Returns a message for the user, unless the program ended or the user ended the run.
     #[must_use]
     pub fn message(&self) -> Option<String> {
         match self {
@@ -53,7 +55,7 @@ impl End {
 pub struct Report {
     /// The end that the last line reports, if there is one.
     pub end: Option<End>,
-    /// Messages.
+    /// Messages, without the word `log`.
     pub log: Vec<String>,
     /// Numbers of the system calls that programs called and the kernel lacks.
     pub missing: BTreeSet<u32>,
@@ -80,7 +82,7 @@ impl Report {
                 ("missing", number) if number.parse::<u32>().is_ok() => {
                     report.missing.extend(number.parse::<u32>().ok());
                 }
-                // The thread that feeds the input reads this line.
+                // This line is for the thread that feeds the input (`qemu.rs`).
                 (READY, "") => {}
                 ("log", text) => report.log.push(text.into()),
                 _ => report.log.push(line.into()),
@@ -90,7 +92,8 @@ impl Report {
     }
 }
 
-/// Returns the name of a system call if this machine has a list of them, or else its number.
+/// Returns the name of a system call. Returns its number if this machine lacks the list of names or the list
+/// lacks the number.
 #[must_use]
 pub fn call_name(number: u32) -> String {
     let list = fs::read_to_string(NAMES).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! A temporary folder that is removed with its value.
+//! A temporary folder that is removed when its value is dropped. Each run of a machine has one, for the
+//! archive, the report and the sockets. A killed run leaves its folder behind.
 
 use std::{
     env, fs,

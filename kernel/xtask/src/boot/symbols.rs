@@ -1,4 +1,6 @@
-//! Adds names to the addresses in a panic's text.
+//! Adds the names of functions to the addresses in the text of a panic, from the symbols of the kernel's
+//! image. `qemu.rs` calls [`explain`] before it returns a panic. The tests whose names begin with `end-` in
+//! `kernel/tests/tests.toml` expect such names.
 
 use std::{fs, path::Path};
 
@@ -7,8 +9,8 @@ use elf::{ElfBytes, abi, endian::LittleEndian};
 /// Start of the kernel's own code.
 const KERNEL: u64 = 0xffff_ffff_8000_0000;
 
-/// Adds to each line of a text the functions that contain its addresses. Skips addresses that it cannot
-/// resolve.
+/// Appends to each line of a text the names of the functions that contain the addresses in the line. An
+/// address in no known function is skipped.
 #[must_use]
 pub fn explain(text: &str, image: &Path) -> String {
     let functions = functions(image).unwrap_or_default();
@@ -19,6 +21,7 @@ pub fn explain(text: &str, image: &Path) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// Returns the address in a word of a panic's text, if the word is an address of the kernel's code.
 fn address(word: &str) -> Option<u64> {
     let digits = word.strip_prefix("0x")?.trim_end_matches([',', ')', '.']);
     u64::from_str_radix(digits, 16).ok().filter(|address| *address >= KERNEL)
@@ -27,11 +30,13 @@ fn address(word: &str) -> Option<u64> {
 /// A function: its start, its end, and its name.
 type Function = (u64, u64, String);
 
+/// Returns the name of the function that contains an address, and the offset in the function.
 fn name(functions: &[Function], at: u64) -> Option<String> {
     let (start, _, name) = functions.iter().find(|(start, end, _)| (*start..*end).contains(&at))?;
     Some(format!("{:#}+{:#x}", rustc_demangle::demangle(name), at - start))
 }
 
+/// Returns the functions of an image, or `None` if the image cannot be read.
 fn functions(image: &Path) -> Option<Vec<Function>> {
     let bytes = fs::read(image).ok()?;
     let file = ElfBytes::<LittleEndian>::minimal_parse(&bytes).ok()?;

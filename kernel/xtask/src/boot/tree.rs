@@ -1,4 +1,9 @@
-//! A file tree in memory: the root file system of the booted kernel.
+//! A file tree in memory: the root file system of the booted kernel. `pack.rs` fills it, `archive.rs` writes
+//! it, and `kernel_tests/on_linux.rs` unpacks it.
+//!
+//! Paths in the tree are absolute. A path is resolved with the links *of the tree*, so `/bin/x` is stored
+//! below `/usr/bin`. Files of this machine are only named until the archive is written. Owners are not kept:
+//! everything belongs to root. The tests are in `tree_tests.rs`.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,7 +15,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// Number of links in one path after which the path counts as a cycle.
+/// Maximum number of links in one path. With more links, the path counts as a cycle.
 const MOST_LINKS: usize = 40;
 
 /// The source of a file's bytes.
@@ -27,7 +32,8 @@ pub enum Content {
 pub enum Node {
     /// A folder, with its permissions.
     Folder(u32),
-    /// A file: permissions, time of the last change in seconds (Python compares it), contents.
+    /// A file: permissions, time of the last change in seconds, contents. Python compares the times of its
+    /// sources and compiled files.
     File(u32, u64, Content),
     /// A symbolic link.
     Link(PathBuf),
@@ -35,19 +41,19 @@ pub enum Node {
     Device(u32, u32, u32),
 }
 
-/// The tree. Paths are absolute; `/` itself is not listed.
+/// The tree. The root itself is not a node.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
     nodes: BTreeMap<PathBuf, Node>,
 }
 
 impl Tree {
-    /// Returns a tree with the folders that every program expects: programs and libraries below `/usr`, as on
-    /// current distributions, and links to them from their old places.
+    /// Returns a tree with the folders and files that programs expect. Programs and libraries are below
+    /// `/usr`, as on current distributions, and the old folders are links.
     ///
     /// # Panics
     ///
-    /// Never panics, because an empty tree accepts all of them.
+    /// Never panics, because an empty tree accepts all these nodes.
     #[must_use]
     pub fn with_skeleton() -> Self {
         let mut tree = Self::default();
@@ -105,8 +111,8 @@ impl Tree {
         Some(at)
     }
 
-    /// Puts a node at a path, following the links of its parent, and makes the folders on the path. A file
-    /// replaces a file. An existing folder, or a link to one, stays.
+    /// Puts a node at a path, and makes the folders on the path. Links in the parent's path are followed. A
+    /// file replaces a file. An existing folder, or a link to one, stays.
     ///
     /// # Errors
     ///
@@ -147,8 +153,8 @@ impl Tree {
         self.put(Path::new(path), Node::File(mode, 0, Content::Bytes(bytes.into())))
     }
 
-    /// Copies a file or a folder of this machine to the same path, with every link on the path, and
-    /// everything in a folder. Returns the path without links.
+    /// Copies a file of this machine, or a folder with everything in it, to the same path. Also copies every
+    /// link on the path. Returns the path without links.
     ///
     /// # Errors
     ///
@@ -227,6 +233,7 @@ impl Tree {
     }
 }
 
+/// Returns the path of the parent folder.
 fn parent(path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("/")).into()
 }

@@ -1,4 +1,4 @@
-//! Tests of trees, on temporary folders.
+//! Tests of `tree.rs`: links, conflicts, and copies of temporary folders of this machine ([`Scratch`]).
 
 use super::*;
 use crate::boot::scratch::Scratch;

@@ -1,10 +1,18 @@
-//! Tables of figures, and their place in documents.
+//! Reads the figures that `bench.rs` printed, makes tables of them, and writes the tables to their place in
+//! documents.
+//!
+//! The tables of instructions have one row for each entry of `rows.rs`, the median of its figures, and its
+//! target. The tables of times have the best of many runs, because other load of the host only makes runs
+//! slower. A later run replaces the text between two marks in a document, so the marks must not change while
+//! documents contain them.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use super::rows::{Aim, ROWS};
 
+/// The mark before the tables in a document.
 const BEGIN: &str = "<!-- kernel: written by `cargo xtask boot --bench --linux --markdown` -->\n";
+/// The mark after the tables.
 const END: &str = "<!-- end of kernel -->\n";
 /// Heading before the marks in a document that has none. `freehold reproduce` keeps a section with this
 /// heading.
@@ -35,14 +43,17 @@ impl Figures {
         self.0.contains_key("done")
     }
 
+    /// Returns the largest figure of a name.
     fn largest(&self, name: &str) -> Option<f64> {
         self.0.get(name)?.iter().copied().reduce(f64::max)
     }
 
+    /// Returns the smallest figure of a name.
     fn smallest(&self, name: &str) -> Option<f64> {
         self.0.get(name)?.iter().copied().reduce(f64::min)
     }
 
+    /// Returns the median of the figures of a name.
     fn median(&self, name: &str) -> Option<f64> {
         let mut all = self.0.get(name)?.clone();
         all.sort_by(f64::total_cmp);
@@ -57,7 +68,7 @@ pub struct Measured {
     pub name: String,
     /// Instructions.
     pub counts: Figures,
-    /// Nanoseconds, with one CPU and with two.
+    /// Nanoseconds and rates: the figures with one CPU, then those with two.
     pub times: [Figures; 2],
     /// The longest time with interrupts off, from the kernel's log.
     pub longest: Option<String>,
@@ -74,6 +85,7 @@ pub fn tables(ours: &Measured, linux: Option<&Measured>) -> String {
     text
 }
 
+/// Returns the first two lines of a table.
 fn head(first: &str, ours: &Measured, linux: Option<&Measured>, last: Option<&str>) -> String {
     let mut cells = vec![first.to_owned(), ours.name.clone()];
     cells.extend(linux.map(|linux| linux.name.clone()));
@@ -83,10 +95,12 @@ fn head(first: &str, ours: &Measured, linux: Option<&Measured>, last: Option<&st
     format!("{}{}", line(&cells), line(&rule))
 }
 
+/// Returns a line of a table.
 fn line(cells: &[String]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
+/// Returns the table of instructions.
 fn instructions(ours: &Measured, linux: Option<&Measured>) -> String {
     let mut text = head("instructions", ours, linux, Some("target"));
     for row in ROWS {
@@ -106,6 +120,7 @@ fn instructions(ours: &Measured, linux: Option<&Measured>) -> String {
     text
 }
 
+/// Returns the cells of a row: the label, the figures of both kernels, their ratio, and the last cell.
 fn cells(
     what: &str,
     own: Option<f64>,
@@ -123,6 +138,7 @@ fn cells(
     cells
 }
 
+/// Returns the table of times.
 fn times(ours: &Measured, linux: Option<&Measured>) -> String {
     type Figure = fn(&Measured) -> Option<f64>;
     type Shown = fn(Option<f64>) -> String;
@@ -166,10 +182,12 @@ pub fn whole(number: Option<f64>) -> String {
     text
 }
 
+/// Formats a number with two digits of its fraction.
 fn hundredths(number: Option<f64>) -> String {
     number.map_or("-".into(), |number| format!("{number:.2}"))
 }
 
+/// Formats nanoseconds as microseconds.
 fn micros(number: Option<f64>) -> String {
     let Some(us) = number.map(|ns| ns / 1000.0) else { return "-".into() };
     if us < 100.0 { format!("{us:.1} us") } else { format!("{} us", whole(Some(us))) }
@@ -186,6 +204,7 @@ pub fn write(path: &Path, tables: &str) -> Result<(), String> {
     fs::write(path, put(&document, tables)).map_err(said)
 }
 
+/// Returns the document with the tables between the marks, or with both at its end if it has no marks.
 fn put(document: &str, tables: &str) -> String {
     let marked = document.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
     match marked {

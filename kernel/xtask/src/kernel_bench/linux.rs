@@ -1,5 +1,6 @@
 //! Debian's cloud kernel, with which `--linux` compares: downloads its package once, unpacks the image, and
-//! composes its command line. `kernel_bench/mod.rs` runs the same program on both kernels.
+//! composes its command line. `kernel_bench/mod.rs` runs the same program on both kernels. Without a network
+//! or Debian's apt the comparison fails with a message; the kernel's own figures do not need this file.
 
 use std::{
     fs,
@@ -7,10 +8,12 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Packages that depend on the newest kernel. The first available one is used: that of the version with which
-/// the targets were set, then the system's own.
+/// Packages that depend on the newest kernel. The first available package is used. The targets were set with
+/// the version of the first one; the second is the system's own.
 const PACKAGES: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
+/// The folder of the downloaded kernel, from the repository's root.
 const FOLDER: &str = "target/linux";
+/// The beginning of the names of images.
 const IMAGE: &str = "vmlinuz-";
 
 /// A Linux kernel.
@@ -54,6 +57,7 @@ impl Linux {
         Self::within(&folder.join("boot")).ok_or_else(|| format!("{package} has no kernel"))
     }
 
+    /// Returns the newest kernel in a folder.
     fn within(folder: &Path) -> Option<Self> {
         let entries = fs::read_dir(folder).ok()?.flatten();
         let mut images: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -75,7 +79,8 @@ impl Linux {
     }
 }
 
-/// Returns the first dependency of a package: the current kernel, for a package without contents.
+/// Returns the first dependency of a package. For a package that only names the current kernel, this is the
+/// package of the kernel.
 fn depends(package: &str) -> Option<String> {
     let said = Command::new("apt-cache").args(["depends", package]).output().ok()?;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -83,6 +88,7 @@ fn depends(package: &str) -> Option<String> {
     Some(first.to_owned())
 }
 
+/// Runs a shell command in a folder. Fails with the command's errors.
 fn run(folder: &Path, command: &str) -> Result<(), String> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());

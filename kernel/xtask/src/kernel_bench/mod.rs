@@ -6,7 +6,7 @@
 //!
 //! Counts of instructions are exact: with `-icount shift=0` the machine's clock counts instructions, and two
 //! runs give equal numbers. Times are those of a machine that interprets instructions, on a host that may
-//! have other load.
+//! have other load. To add an operation, print its figure in `bench.rs` and add a line to `rows.rs`.
 
 pub mod document;
 pub mod linux;
@@ -41,14 +41,17 @@ const PROCESSOR: &str = "qemu64";
 const PROGRAM: &str = "/bench";
 /// Makes the machine's clock count instructions, without delays while the CPUs halt.
 const COUNTING: [&str; 2] = ["-icount", "shift=0,sleep=off"];
-/// Seconds that the program sleeps first. Linux is still starting for some seconds while the program runs: it
-/// checks certificates. When instructions are counted, the sleep takes no real time.
+/// Seconds that the program sleeps before it measures: for counts, and for times. Linux still checks
+/// certificates for some seconds after the program has started. When instructions are counted, the sleep
+/// takes no real time.
 const REST: [u32; 2] = [60, 10];
+/// The default time limit of one run.
 const LIMIT: Duration = Duration::from_secs(1200);
 
 /// One run of the program.
 #[derive(Clone, Copy)]
 enum Kind {
+    /// Counts of instructions.
     Counts,
     /// Times, with this number of CPUs.
     Times(u32),

@@ -1,4 +1,6 @@
-//! The measured operations: the names that the program prints, and the target of each.
+//! The measured operations: the names that `kernel/tests/programs/bench.rs` prints, their labels in the table
+//! of instructions, and the target of each. `document.rs` makes a row of each entry, in this order, and marks
+//! a missed target.
 
 /// A target.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,7 +28,7 @@ const fn row(name: &'static str, what: &'static str, aim: Aim) -> Row {
     Row { name, what, aim }
 }
 
-/// The operations. Figures are in instructions.
+/// The operations. Targets are in instructions.
 pub const ROWS: &[Row] = &[
     row("fault", "first store to a page, zeroing it included", Aim::AtMost(1400.0)),
     row("munmap", "munmap of 64 MiB, per page", Aim::AtMost(250.0)),

@@ -1,8 +1,9 @@
-//! Runs tests of the Linux Test Project, many in one machine.
+//! Runs tests of the Linux Test Project (LTP), many in one machine: `cargo xtask kernel-tests --ltp DIR`.
 //!
 //! A folder has the tests as static programs, and the list `tests.tsv`: name, folder, time limit in seconds,
 //! command. In the machine a script runs one test after another and prints a line before and after each. If
-//! the machine stops, or prints nothing for too long, another machine continues with the next test.
+//! the machine stops, or prints nothing for too long, another machine continues with the next test. The tests
+//! are not part of this repository, so a missing folder is not an error. `kernel/LTP.md` has the results.
 
 use std::{
     collections::BTreeMap,
@@ -23,8 +24,9 @@ use crate::boot::{
     write_archive,
 };
 
-/// The archive's name, and the folder in which it is unpacked.
+/// The name of the archive.
 const ARCHIVE: &str = "ltp-mm-static.tar.xz";
+/// The folder in which the archive is unpacked, from the repository's root.
 const UNPACKED: &str = "target/ltp";
 /// Number of tests in one machine.
 const AT_ONCE: usize = 24;
@@ -36,6 +38,7 @@ const SLOWER: u64 = 4;
 struct Case {
     name: String,
     folder: String,
+    /// Time limit on a real machine, in seconds.
     limit: u64,
     command: String,
 }
@@ -43,9 +46,11 @@ struct Case {
 /// The result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
+    /// The test succeeded.
     Passed,
     /// The test does not apply to this configuration.
     Unfit,
+    /// The test failed, for this reason.
     Failed(String),
 }
 
@@ -96,6 +101,7 @@ fn unpacked(folder: &Path) -> Result<Option<PathBuf>, String> {
     Ok(Some(to))
 }
 
+/// Parses the list of tests.
 fn parse(list: &str) -> Result<Vec<Case>, String> {
     let mut cases = Vec::new();
     for line in list.lines().filter(|line| !line.is_empty()) {
@@ -148,6 +154,7 @@ fn some(
     Ok(done)
 }
 
+/// Runs tests on the kernel. Returns the output and a text about the end of the machine.
 fn on_kernel(
     program: &Program,
     cases: &[Case],
@@ -195,6 +202,7 @@ fn pack(cases: &[Case], folder: &Path) -> Result<Program, String> {
     Ok(program)
 }
 
+/// Returns the script that runs the tests, with a line before and after each.
 fn script(cases: &[Case]) -> String {
     let mut script = String::from("path=$PATH\n");
     for Case { name, folder, limit, command } in cases {
@@ -223,7 +231,8 @@ fn parts(output: &str, cases: &[Case]) -> Vec<Option<String>> {
     cases.iter().map(part).collect()
 }
 
-/// Judges a test by its exit status, a sum of 1 (failed), 2 (broken), 4 (warned) and 32 (does not apply).
+/// Judges a test by its exit status: a sum of 1 (failed), 2 (broken), 4 (warned) and 32 (does not apply), or
+/// 128 plus a signal. `end` describes the end of the machine, for a test that did not end.
 fn judge(text: &str, end: &str) -> Verdict {
     let last = text.lines().rev().find_map(|line| line.strip_prefix("@@ end "));
     let Some(status) = last.and_then(|last| last.rsplit(' ').next()?.parse::<u32>().ok()) else {
@@ -240,6 +249,7 @@ fn judge(text: &str, end: &str) -> Verdict {
     }
 }
 
+/// Prints the rate of passed tests. Fails if a test failed or has no result.
 fn report(cases: &[Case], results: &BTreeMap<String, Verdict>) -> Result<(), String> {
     let many = |wanted: fn(&Verdict) -> bool| results.values().filter(|result| wanted(result)).count();
     let passed = many(|result| *result == Verdict::Passed);

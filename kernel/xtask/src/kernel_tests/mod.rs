@@ -3,6 +3,11 @@
 //! - [`table`]: the tests, as data. [`programs`]: builds their programs. [`verdict`]: judges a run.
 //! - [`on_linux`]: runs the same tests on this machine's Linux.
 //! - [`transcript`]: finds where two transcripts of memory calls differ. [`ltp`]: the Linux Test Project.
+//!
+//! A test is an entry of `kernel/tests/tests.toml`; to add one, add an entry and, if necessary, a program in
+//! `kernel/tests/programs`. `kernel/tests/README.md` describes both. The expected output is written in the
+//! table, or is the output of the same run on this machine's Linux. `boot` has the machine. Two tests run at
+//! a time; each has its own temporary folder.
 
 pub mod ltp;
 pub mod on_linux;
@@ -107,12 +112,15 @@ pub fn command(words: &[&str]) -> u8 {
 
 /// The outcome of a test.
 enum Outcome {
+    /// The test passed.
     Passed,
+    /// This machine lacks something that the test needs.
     LeftOut(String),
+    /// The test failed, for this reason.
     Failed(String),
 }
 
-/// Number of tests that run at the same time. Most of their machines have one CPU, which keeps one CPU of the
+/// Number of tests that run at the same time. Most machines of tests have one CPU and keep one CPU of the
 /// host busy.
 const AT_A_TIME: usize = 2;
 
@@ -190,6 +198,7 @@ fn repeatedly(test: &Test, options: &Options, kernel: Option<&Path>) -> Outcome 
     Outcome::Passed
 }
 
+/// Runs a test once.
 fn one(test: &Test, options: &Options, kernel: Option<&Path>) -> Outcome {
     let program = match test.program(options.linux) {
         Ok(program) => program,
@@ -224,6 +233,7 @@ fn on_kernel(test: &Test, program: &Program, options: &Options, image: &Path) ->
     })
 }
 
+/// Runs a test's program on the kernel. If the test is to be replayed, also replays the run.
 fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Result<Seen, String> {
     let folder = Scratch::new("boot")?;
     let archive = folder.path().join("archive");
@@ -258,7 +268,7 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
     Ok(seen)
 }
 
-/// Replays a recording, which must not differ from the run.
+/// Replays a recording. Fails if the replay finds a difference.
 fn replay(trace: &Path) -> Result<(), String> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
@@ -271,7 +281,8 @@ fn replay(trace: &Path) -> Result<(), String> {
     if done.status.success() { Ok(()) } else { Err(format!("the replay differs:\n{}", said.trim())) }
 }
 
-/// Returns the status and output by which a test is judged, if the machine ended as expected.
+/// Returns the status and the output of a run, if the machine ended in the expected way. `last_words` are
+/// texts that the last report must contain.
 fn seen(ran: &Ran, last_words: &[String]) -> Result<Seen, String> {
     let output = String::from_utf8_lossy(&ran.output).into_owned();
     let is_said = |text: &str| !last_words.is_empty() && last_words.iter().all(|word| text.contains(word));
@@ -290,18 +301,21 @@ fn seen(ran: &Ran, last_words: &[String]) -> Result<Seen, String> {
     }
 }
 
+/// Returns a note about the system calls that the run called and the kernel lacks.
 fn missing(ran: &Ran) -> String {
     let names: Vec<String> = ran.report.missing.iter().map(|number| call_name(*number)).collect();
     if names.is_empty() { String::new() } else { format!("\n  missing system calls: {}", names.join(", ")) }
 }
 
 impl Options {
+    /// Prints the output of a test, with `--verbose`.
     fn show(&self, output: &str) {
         if self.verbose {
             output.lines().for_each(|line| println!("  | {line}"));
         }
     }
 
+    /// Prints the kernel's log, with `--verbose`.
     fn show_log(&self, ran: &Ran) {
         if self.verbose {
             ran.report.log.iter().for_each(|line| println!("  kernel: {line}"));
@@ -312,6 +326,7 @@ impl Options {
 }
 
 impl Test {
+    /// Returns the time limit.
     fn limit(&self) -> Duration {
         Duration::from_secs(self.limit.unwrap_or(60))
     }

@@ -1,4 +1,9 @@
-//! Runs a test on this machine's Linux, with a folder as the root of its file system.
+//! Runs a test on this machine's Linux, with a temporary folder as the root of its file system. The result is
+//! the expected result of tests with `same_as_linux`, and the result itself with `--linux`.
+//!
+//! The program runs in namespaces of its own (`unshare`), so it sees no other process and leaves no mount
+//! behind. It has the same files, arguments and environment as on the kernel, but the host's devices and
+//! number of CPUs. Output and errors share one pipe, because the kernel's console has one stream.
 
 use std::{
     fs, io,
@@ -16,7 +21,8 @@ use crate::boot::{
     tree::{Content, Node, Tree},
 };
 
-/// Shell commands that make the folder a root and run the arguments in it.
+/// Shell commands that make a folder the root of the file system and run a program there. The first argument
+/// is the folder; the others are the program and its arguments.
 const ENTER: &str = "root=$1; shift; mount -t proc proc \"$root/proc\" && mount --rbind /dev \"$root/dev\" \
      && mount -t tmpfs tmpfs \"$root/tmp\" && exec chroot \"$root\" \"$@\"";
 

@@ -1,4 +1,7 @@
-//! Builds the programs of the kernel's tests.
+//! Builds the programs of the kernel's tests, with the compilers of this machine. The results are in
+//! `target/kernel-tests`, one folder for each kind of build, and are built again only after a change. Tests
+//! share programs, so one lock serialises the builds. A missing compiler leaves a test out; a program that
+//! does not compile fails it. Warnings are errors.
 
 use std::{
     env, fs,
@@ -23,10 +26,12 @@ pub enum Trouble {
 struct Compiler {
     program: &'static str,
     args: &'static [&'static str],
+    /// The Debian package of the compiler.
     from: &'static str,
 }
 
 impl By {
+    /// Returns the compiler, or `None` for an example, which cargo builds.
     fn compiler(self) -> Option<Compiler> {
         const C: [&str; 5] = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread"];
         const STATIC: [&str; 6] = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-static"];
@@ -43,6 +48,7 @@ impl By {
         Some(Compiler { program, args, from })
     }
 
+    /// Returns the name of the folder for programs of this kind.
     fn folder(self) -> &'static str {
         match self {
             By::Gcc => "gcc",
@@ -113,6 +119,7 @@ impl Source {
     }
 }
 
+/// Runs a compiler.
 fn run(command: &mut Command, compiler: &Compiler) -> Result<(), Trouble> {
     let Compiler { program, from, .. } = compiler;
     let ran = command.output().map_err(|error| match error.kind() {

@@ -1,4 +1,6 @@
-//! The table of the kernel's tests, `kernel/tests/tests.toml`.
+//! The table of the kernel's tests, `kernel/tests/tests.toml`: its fields, as types, and the selection of
+//! tests. `kernel/tests/README.md` describes the fields for readers of the table, so change both. Unknown
+//! fields are errors. A test below checks that the table is valid and that its files exist.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -90,7 +92,8 @@ pub struct Test {
     pub output: Option<String>,
     /// Texts that the output must contain.
     pub contains: Vec<String>,
-    /// Texts in the kernel's last report. The machine is expected not to end normally.
+    /// Texts that the kernel's last report must contain. The machine must end by a panic or at its time
+    /// limit.
     pub last_words: Vec<String>,
     /// The output must equal that of the same run on Linux.
     pub same_as_linux: bool,
@@ -98,6 +101,7 @@ pub struct Test {
     pub replayed: bool,
 }
 
+/// The whole file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -115,6 +119,7 @@ pub fn read() -> Result<Vec<Test>, String> {
     parse(&text).map_err(|error| format!("{TABLE}: {error}"))
 }
 
+/// Parses the table, and checks that each test has one way to run and one expected output.
 fn parse(text: &str) -> Result<Vec<Test>, String> {
     let table: Table = toml::from_str(text).map_err(|error| error.to_string())?;
     for test in &table.test {
@@ -129,7 +134,8 @@ fn parse(text: &str) -> Result<Vec<Test>, String> {
     Ok(table.test)
 }
 
-/// Selects the tests of a run: all tests of the effort, or those whose names begin with one of the words.
+/// Selects the tests of a run. Without words: the quick tests or, with `full`, all. With words: the tests
+/// whose names begin with one of them, quick or not.
 ///
 /// # Errors
 ///

@@ -1,5 +1,7 @@
-//! Finds where two transcripts differ. A line with hashes shows only whether the calls before it are right.
-//! The part that ends with the first wrong line is therefore run again, with every call shown.
+//! Finds the first wrong call of a test that runs `transcript`, an example of `freehold-model` that makes
+//! random memory calls. Its output is a line with a hash for every so many calls, which shows only whether
+//! all calls so far are right. If such a test fails, `mod.rs` calls [`narrow`]: the part that ends with the
+//! first wrong line runs again on Linux and on the kernel, with every call shown.
 
 use std::time::Duration;
 
@@ -31,7 +33,8 @@ pub fn narrow(
     Some(format!("calls {from} to {to} of the transcript differ; {what}"))
 }
 
-/// Returns the range of calls between the last equal line and the first different one.
+/// Returns the range of calls between the last equal line and the first different one. Each line begins with
+/// the number of calls so far.
 fn part(right: &str, wrong: &str) -> Option<(u64, u64)> {
     let calls = |line: &str| line.split(' ').next()?.parse().ok();
     let mut from = 0;

@@ -1,4 +1,6 @@
-//! Judges the run of a test.
+//! Judges the run of a test: compares status and output with the expected ones. `mod.rs` judges each run, and
+//! `ltp.rs` uses [`tail`]. The order of the checks is the order of usefulness for a reader: the status with
+//! the last lines, then the first different line, then missing texts.
 
 use super::table::Test;
 
@@ -13,7 +15,7 @@ pub struct Seen {
     pub note: String,
 }
 
-/// Number of output lines that are shown of a failed test.
+/// Number of output lines that the message for a failed test shows.
 const TAIL: usize = 20;
 
 /// Judges a run.
@@ -25,6 +27,7 @@ pub fn judge(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), Strin
     look_at(test, seen, linux).map_err(|why| why + &seen.note)
 }
 
+/// Judges a run. `linux` is the run on Linux, if its result is the expected one.
 fn look_at(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), String> {
     let wanted = linux.map_or(test.status, |linux| linux.status);
     if seen.status != wanted {
@@ -42,7 +45,7 @@ fn look_at(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), String>
     }
 }
 
-/// Describes the first line in which two texts differ.
+/// Describes the first line in which two texts differ. Returns `None` if the texts are equal.
 #[must_use]
 pub fn difference(expected: &str, seen: &str) -> Option<String> {
     if expected == seen {
