@@ -51,8 +51,8 @@ impl Input {
     /// Returns an empty input.
     pub const fn new(source: Source) -> Self {
         let mut termios = [0; TERMIOS];
-        // ICRNL and IXON; OPOST and ONLCR; 38400 baud, 8 bits, receiver on; ISIG, ICANON, ECHO, ECHOE,
-        // IEXTEN.
+        // The four words of flags. Input: ICRNL, IXON. Output: OPOST, ONLCR. Control: 38400 baud, 8 bits,
+        // receiver on. Local: ISIG, ICANON, ECHO, ECHOE, IEXTEN.
         let words = [0x0500_u32, 5, 0x0bf, 0x801b];
         let mut word = 0;
         while word < words.len() {

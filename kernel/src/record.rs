@@ -317,7 +317,8 @@ fn area(text: &mut String, smap: &Smap<Machine>) {
     let name = if name.is_empty() { "-".into() } else { name.replace('\n', "\\012") };
     let _ = write!(text, "s {:08x}-{:08x} {r}{w}{x}{s} {:x} {name}", line.start, line.end, line.offset);
     let _ = write!(text, " | {} | ", sizes(&smap.usage));
-    // A Linux built without soft-dirty does not show that flag, and a replay does not have it.
+    // The flag `sd` (soft-dirty) is left out: some builds of Linux do not show it, and a replay does not set
+    // it.
     line.flags.smaps_names().filter(|name| *name != "sd").for_each(|name| text.push_str(name));
     text.push_str(if smap.huge_eligible { "!\n" } else { "\n" });
 }

@@ -2,8 +2,9 @@
 //! CPUs have the same counter.
 //!
 //! The rate is measured once, against the PIT, the old timer of the PC, before the other CPUs start. Reading
-//! the time takes no lock. The wall-clock time is the wall-clock time of the start plus these nanoseconds;
-//! programs may set the former. `calls/time.rs` converts times, and `sched/timers.rs` has the timers.
+//! the time takes no lock. The wall-clock time is the sum of these nanoseconds and the wall-clock time of the
+//! start, which changes when a program sets the clock. `calls/time.rs` converts times, and `sched/timers.rs`
+//! has the timers.
 
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -42,7 +42,7 @@ pub struct Cpu {
     pub let_in: Cell<u32>,
     /// Number of ticks after which a preemption point lets interrupts in again.
     pub let_in_after: Cell<u32>,
-    /// Time since when interrupts are off: see `irq_off`.
+    /// Time at which interrupts were turned off, if `irq_off` measures; otherwise 0.
     pub off_since: Cell<u64>,
     /// The last random number of `jitter`.
     pub jitter: Cell<u64>,

@@ -189,8 +189,8 @@ impl VectorState {
         }
     }
 
-    /// Loads the registers from this image. The kernel loses its own values in vector registers, which the
-    /// assembly declares to the compiler.
+    /// Loads the registers from this image. This overwrites vector registers, so the assembly declares them
+    /// as changed.
     pub fn load(&self) {
         // SAFETY: `new` or `save` wrote the image.
         unsafe {

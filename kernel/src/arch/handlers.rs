@@ -29,7 +29,8 @@ pub struct Handlers {
     pub before_user: fn(&mut Frame) -> UserAddr,
     /// Handles the timer interrupt.
     pub tick: fn(),
-    /// Switches to another thread if the running one has used up its time slice, or another was woken.
+    /// Handles the end of a time slice and the wake-up of a thread: runs another thread if that one has run
+    /// less.
     pub preempt: fn(),
     /// Runs another thread that waits for this CPU, even if that thread has run more.
     pub give_way: fn(),

@@ -20,7 +20,7 @@ use core::arch::x86_64::_rdtsc;
 use core::mem::offset_of;
 use core::ptr;
 
-/// Time after which a call lets interrupts in.
+/// Time after which a long call lets interrupts in again.
 const EVERY_NS: u64 = 20_000;
 
 /// Keeps the thread on its CPU, and interrupts off, until the matching [`release`].
@@ -53,8 +53,8 @@ pub fn release_and_look() {
     }
 }
 
-/// Lets in interrupts and other threads, if it is time. The caller holds no spin lock and keeps no reference
-/// from [`cpu`].
+/// Lets in interrupts and other threads, if [`EVERY_NS`] have passed. The caller holds no spin lock and keeps
+/// no reference from [`cpu`].
 #[inline]
 pub fn preempt_point() {
     if cpu().held.get() == 0 {

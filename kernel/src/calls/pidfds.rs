@@ -1,7 +1,7 @@
 //! The calls on descriptors of processes, and the lookup of the process behind a descriptor.
-//! `process/pidfd.rs` has the file. A pidfd keeps its process alive also after its parent has waited for it,
-//! so a call that needs a live process checks that. The programs `processes.c` and `corners.c` test the
-//! calls.
+//! `process/pidfd.rs` has the file. A pidfd refers to its process even after the parent has waited for the
+//! process, so a call that needs a live process checks that it lives. The programs `processes.c` and
+//! `corners.c` test the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};

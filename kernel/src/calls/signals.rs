@@ -1,7 +1,7 @@
 //! The signal calls: masks, handlers, sending, waiting. They check the arguments and call `process/signal`,
-//! which keeps all state of signals and describes its locks. A sleeping call only waits for the thread's bit
-//! of work; the signal itself is delivered after the call. The programs `signals.c` and `jobs.c` test the
-//! calls.
+//! which keeps all state of signals and describes its locks. A call that sleeps ends when its thread has a
+//! signal to deliver; `signal/deliver.rs` delivers the signal after the call. The programs `signals.c` and
+//! `jobs.c` test the calls.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

@@ -95,7 +95,7 @@ impl<'a> UserBuffer<'a> {
     ///
     /// # Errors
     ///
-    /// Those of `next`, and EFAULT; either only if nothing was copied.
+    /// Errors of `next`, and EFAULT. If some bytes were copied, the function succeeds instead.
     pub fn put_parts(
         &mut self,
         mut next: impl FnMut(usize, &mut [u8]) -> Result<usize, Errno>,

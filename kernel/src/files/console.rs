@@ -18,7 +18,7 @@ use freehold_kernel::input::{Input, Source, TERMIOS};
 /// The file of the console. All its state is in statics.
 pub struct Console;
 
-/// Maximum bytes of one step of a write or read.
+/// Maximum number of bytes that a write or read copies in one step.
 const PART: usize = 512;
 /// Nanoseconds between two polls for input.
 const LOOK: u64 = 1_000_000;

@@ -59,7 +59,7 @@ pub struct Stat {
     pub allocated: u64,
     /// Major and minor number of a device, as in `st_rdev`.
     pub device: u64,
-    /// The user in the lower half, and the group in the upper half.
+    /// The number of the user in the lower half, and of the group in the upper half.
     pub owner: u64,
     /// Times of access, modification and status change, in nanoseconds.
     pub times: [u64; 3],

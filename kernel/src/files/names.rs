@@ -1,10 +1,10 @@
 //! Changes of the tree (`files/tree.rs`): new files, removal, renaming, hard links, mounts.
 //!
-//! The spin lock [`CHANGES`] serialises all changes except the insertion of a new name. The lock of a
-//! directory's entries is taken under it, one at a time, and then the locks of a node's parent and name.
-//! Lookups take only the locks of directories: they run concurrently and find the old name or the new one. A
-//! reference to a node that may be the last is dropped after [`CHANGES`] is released, because freeing
-//! contents may take long.
+//! The spin lock [`CHANGES`] serialises all changes except the insertion of a new name. Under it, a change
+//! takes the lock of a directory's entries, of one directory at a time, and after that the locks of a node's
+//! parent and name. Lookups take only the locks of directories: they run concurrently and find the old name
+//! or the new one. A reference to a node that may be the last is dropped after [`CHANGES`] is released,
+//! because freeing contents may take long.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -30,7 +30,7 @@ fn entries(directory: &Node) -> Result<&Entries, Errno> {
     }
 }
 
-/// Returns true if the node is not a directory with entries.
+/// Returns true for an empty directory, and for every node that is not a directory.
 fn is_empty(node: &Node) -> bool {
     !matches!(&node.kind, Kind::Directory(entries) if !entries.lock().is_empty())
 }
@@ -59,7 +59,7 @@ pub fn remove(directory: &Arc<Node>, name: &[u8], directories: bool) -> Result<(
     Ok(())
 }
 
-/// Counts one name less for a node, and updates its times.
+/// Decrements a node's number of names, and updates its times.
 fn forget_name(node: &Node) {
     node.links.fetch_sub(1, Relaxed);
     node.touch();

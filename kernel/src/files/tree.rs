@@ -69,7 +69,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Removes and returns the references of this node to other nodes. Each may be the last one to its node.
+    /// Removes and returns the references of this node to other nodes. Dropping one of them may free its
+    /// node.
     fn take_below(&mut self) -> Vec<Arc<Node>> {
         let mut below: Vec<_> = self.keeps.lock().take().into_iter().collect();
         if let Kind::Directory(entries) = &self.kind {
@@ -101,13 +102,13 @@ pub enum Kind {
     Link(Vec<u8>),
     /// A named pipe.
     Fifo(Arc<Pipe>),
-    /// A node whose open returns this file.
+    /// A node that is always opened as this file.
     Device(Arc<dyn File>),
     /// A directory whose entries are made on demand.
     Listing(Box<dyn Listing>),
     /// A symbolic link to a node that may have no name.
     Jump(Box<dyn Jump>),
-    /// A node whose open calls this function.
+    /// A node that this function opens.
     Made(Maker),
 }
 

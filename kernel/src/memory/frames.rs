@@ -142,8 +142,8 @@ pub fn records_bytes(frames: u64) -> u64 {
 ///
 /// # Safety
 ///
-/// The memory has `records_bytes(frames)` bytes and is unused. No other function of this module was called
-/// before.
+/// The memory has `records_bytes(frames)` bytes and is unused. No other function of this module has been
+/// called before.
 pub unsafe fn init(memory: Region, frames: u64) {
     let at: *mut u8 = direct(memory.start);
     let count = frames as usize;
@@ -257,7 +257,7 @@ impl FrameCache {
         self.count > 0
     }
 
-    /// Returns the frames that were cached first to the buddy system.
+    /// Moves the frames that were cached first back to the buddy system.
     #[inline(never)]
     fn drain(&mut self) {
         let mut buddy = BUDDY.lock();

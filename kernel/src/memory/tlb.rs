@@ -133,8 +133,8 @@ pub fn enter(space: &SpaceCpus) {
     }
 }
 
-/// Makes the calling CPU run no program. The CPU keeps the root of the space loaded, which saves a load if
-/// the same space runs next.
+/// Records that the calling CPU runs no program. The page-table root of the last space stays loaded, so no
+/// load is needed if the same space runs next.
 pub fn idle() {
     let loaded = cpu().loaded.get();
     // SAFETY: as in `enter`.

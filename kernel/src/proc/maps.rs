@@ -86,7 +86,7 @@ pub struct Lines {
     made: SpinLock<Made>,
 }
 
-/// The part of the text that is in memory.
+/// The part of the text that the last reads made.
 #[derive(Default)]
 struct Made {
     /// Offset of this part in the whole text.
@@ -253,7 +253,7 @@ impl File for Pages {
             }
             let words = words(&space, first, last);
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            // As on Linux, an error hides the bytes that were already copied.
+            // As on Linux, the call fails even if it has copied some bytes.
             done += to.put_whole(&bytes)?;
         }
         Ok(done)

@@ -8,7 +8,7 @@
 //! | [`settings`] | /proc/sys |
 //! | [`process`] | the folders of processes |
 //! | [`maps`] | reports of what is mapped: maps, smaps, pagemap, mem |
-//! | [`clear_refs`] | clear_refs |
+//! | [`clear_refs`] | clear_refs, which clears marks of pages |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
 //!

@@ -170,7 +170,7 @@ pub fn root() -> Arc<Node> {
     root
 }
 
-/// Makes a file with a number of 64 bits without a sign.
+/// Makes a file that contains an unsigned number of 64 bits.
 fn large(get: fn() -> i64, set: Option<fn(u64)>) -> Arc<Node> {
     setting(
         move || Ok(format!("{}\n", get() as u64).into_bytes()),

@@ -85,8 +85,7 @@ pub fn exit_thread() -> ! {
     (observer().exit)(last);
     // Drops the thread's reference to the address space. The last thread's reference frees the memory.
     (observer().leave)(here.set_space(None));
-    // Release pairs with the acquire of other threads: the process ends after everything that its threads
-    // did.
+    // Acquire and release: the thread that ends the process sees everything that the other threads did.
     if here.process().unended.fetch_sub(1, AcqRel) == 1 {
         become_zombie(here.process());
     }

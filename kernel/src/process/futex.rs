@@ -149,7 +149,8 @@ pub fn release_robust(thread: &Thread) {
     }
 }
 
-/// Marks one robust futex as released by death if the thread owns it, and wakes one waiter.
+/// Releases one robust futex if the thread owns it: records in the futex that the owner died, and wakes one
+/// waiter.
 fn release(thread: &Thread, at: u64) -> Result<(), Errno> {
     let mut word = user::load(at)?;
     while word & OWNER == thread.tid() {

@@ -3,10 +3,10 @@
 //! signals, and `files/timer.rs` has the timers of timerfd.
 //!
 //! A timer expires in the timer interrupt, so [`Expire::expire`] never sleeps. A spin lock guards the state
-//! of a timer. The lock of a CPU's list in `sched/timers.rs` is taken under it, the locks of signals are not.
-//! An expiration that comes after the timer was set again is ignored, because its [`Armed`] differs. If the
-//! signal of a timer is still pending at the next expiration, the expirations are merged and counted
-//! (overrun).
+//! of a timer. Under this lock, the lock of a CPU's list in `sched/timers.rs` is taken, but no lock of
+//! `signal`. An expiration that comes after the timer was set again is ignored, because its [`Armed`]
+//! differs. If the signal of a timer is still pending at the next expiration, the expirations are merged and
+//! counted (overrun).
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::process::signal::types::Info;

@@ -17,8 +17,8 @@
 //! Most fields of a [`Process`] have a spin lock of their own or are atomic. Two locks are shared: [`FAMILY`]
 //! orders changes of parents and children, and the lock of [`ALL`] guards the list of all processes.
 //! [`FAMILY`] is taken before the locks of fields. [`signal`] has the order of the locks for signals, and
-//! [`trace`] of those for tracing. A reference to a process may be dropped in an interrupt, so an ending
-//! process releases its memory, its files and its directory before (`exit.rs`).
+//! [`trace`] of those for tracing. A reference to a process may be dropped in an interrupt, so a process
+//! releases its memory, its files and its directory earlier, when it ends (`exit.rs`).
 
 pub mod clone;
 pub mod dump;
@@ -203,7 +203,7 @@ pub struct Process {
     pub exit_signal: AtomicU32,
     /// The signal that this process gets at the end of its parent (PR_SET_PDEATHSIG); 0 for none.
     pub parent_signal: AtomicU32,
-    /// Settings of prctl, each 0 or 1. This one: exec grants no privileges.
+    /// A setting of prctl, 0 or 1 as the next two: exec grants no privileges.
     pub no_new_privs: AtomicU32,
     /// A setting of prctl: a signal may leave a core file of the process.
     pub is_dumpable: AtomicU32,

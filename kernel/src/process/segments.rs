@@ -47,7 +47,7 @@ pub fn seconds() -> u64 {
     (clock::epoch_ns() + clock::now_ns()) / 1_000_000_000
 }
 
-/// Removes segments that are destroyed: marked as removed, and attached nowhere.
+/// Removes each segment that is marked as removed and attached nowhere.
 pub fn forget() {
     let mut gone = Vec::new();
     let mut all = ALL.lock();

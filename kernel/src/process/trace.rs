@@ -2,14 +2,14 @@
 //!
 //! A traced thread stops before it acts on a signal, at system calls if the tracer requested that, and after
 //! exec. It leaves a copy of its registers in [`Stop`], notifies the tracer as a child notifies its parent,
-//! and sleeps until the copy is marked as resumed. Then it loads its registers from the copy. So the tracer
-//! accesses only the copy, and never the registers of a running thread.
+//! and sleeps until the copy is marked as resumed. Then the thread loads its registers from the copy. So the
+//! tracer accesses only the copy, and never the registers of a running thread.
 //!
 //! `calls/ptrace.rs` has the requests of the tracer, `signal/deliver.rs` and `calls/mod.rs` the points where
-//! a thread stops, and `reap.rs` the tracer's waits. A spin lock guards the [`State`] of a thread. The lock
-//! of `Process::tracees` of the tracer is taken before it. Values that the tracer sets must be valid before
-//! the thread loads them: bases are [`UserAddr`]s, and vector state is checked in `arch/features.rs`. The
-//! program `traced.c` of the tests and the test `gdb` check it.
+//! a thread stops, and `reap.rs` the tracer's waits. A spin lock guards the [`State`] of a thread. If both
+//! are needed, the lock of the tracer's `Process::tracees` is taken first. Values that the tracer sets must
+//! be valid before the thread loads them: bases are [`UserAddr`]s, and vector state is checked in
+//! `arch/features.rs`. The program `traced.c` of the tests and the test `gdb` check it.
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{features::VectorState, lock::SpinLock};
@@ -256,8 +256,9 @@ pub fn tracer_ends(tracer: &Process) {
     }
 }
 
-/// Ends the tracing of the calling thread, which ends, and notifies its tracer. If the thread is the first of
-/// its process and the tracer is the parent, the parent gets only the notification of a child's end.
+/// Called when a traced thread ends: ends the tracing of the calling thread and notifies its tracer. If the
+/// thread is the first of its process and the tracer is the parent, the parent gets only the notification of
+/// a child's end.
 pub fn tracee_ends(here: &Thread, status: Status) {
     let mut state = here.trace.state.lock();
     let Some(tracer) = state.tracer.take() else { return };

@@ -31,7 +31,7 @@ use x86_64::registers::model_specific::Msr;
 
 /// The time that a thread may run while others wait.
 pub const SLICE_NS: u64 = 10_000_000;
-/// The lead in virtual time at which a running thread is preempted for an entering one.
+/// A thread that becomes runnable preempts the running one if its virtual time is less by this much.
 const AHEAD_NS: u64 = 1_000_000;
 
 const FS_BASE: u32 = 0xc000_0100;
@@ -327,7 +327,7 @@ fn finish() {
     if let Some(Switching { from, requeue }) = unsafe { (*SWITCHING[own.number.get()].get()).take() } {
         timers::begin_turn();
         if !ptr::eq(from, own.idle.get().cast()) {
-            // SAFETY: the CPU's reference, which `switch` passed along.
+            // SAFETY: the pointer is the CPU's reference to the thread, and `switch` gave it up.
             let from = unsafe { Arc::from_raw(from) };
             jitter::stall();
             // Release pairs with the acquire of `switch`.

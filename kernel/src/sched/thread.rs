@@ -194,8 +194,8 @@ impl Thread {
 }
 
 /// The list to which [`requeue`](super::wait::requeue) has moved a thread's sleep, and the sleep's number.
-/// Written under the locks of both the old and the new list. If a thread does not find itself in a list, and
-/// this value is the same before and after the search, the thread is in no list.
+/// Written under the locks of both the old and the new list. A thread that does not find itself in the list
+/// is in no list at all if this value was the same before and after the search.
 pub struct Moved {
     id: AtomicU64,
     bucket: AtomicUsize,

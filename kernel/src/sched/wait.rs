@@ -114,7 +114,7 @@ pub fn enqueue_if(key: Key, holds: impl FnOnce() -> bool) -> Option<Waiting> {
 }
 
 /// Puts the calling thread into the list of `key`. Wakers wake the thread if they share one of these bits;
-/// [`wake`] shares all.
+/// [`wake`] wakes it whatever its bits are.
 pub fn enqueue(key: Key, bits: u32) -> Waiting {
     push(&mut key.bucket().lock(), key, bits, false)
 }

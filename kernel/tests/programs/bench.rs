@@ -77,7 +77,7 @@ fn main() {
     }
     println!("done 1");
     if arguments.iter().any(|word| word == "end") {
-        // SAFETY: the machine is to stop.
+        // SAFETY: the call stops the machine, as the word `end` requests.
         unsafe {
             sync();
             reboot(RESTART);

@@ -192,8 +192,8 @@ static void prctl_stores_its_settings(void) {
     CHECK(write(file, "another", 7) == 7 && !close(file));
     CHECK(!prctl(PR_GET_NAME, name) && !strcmp(name, "another"));
     CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1) && !prctl(PR_GET_CHILD_SUBREAPER, &is_reaper) && is_reaper == 1);
-    // A child does not inherit the setting. In this part, the child makes the setting for itself and adopts
-    // orphans; its own children do not.
+    // A child does not inherit the setting. The child therefore sets it too, and adopts the orphan that its
+    // own child leaves.
     pid_t above = fork();
     if (above == 0) {
         CHECK(!prctl(PR_GET_CHILD_SUBREAPER, &is_reaper) && is_reaper == 0 && !prctl(PR_SET_CHILD_SUBREAPER, 1));

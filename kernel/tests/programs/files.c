@@ -1,6 +1,6 @@
 // Files and memory: mappings of files, truncation, seals, messages between processes, reports in /proc.
-// Checks files of `kernel/src/files` and of `kernel/src/calls`. Files are made below /tmp and removed; each
-// part begins without them.
+// Checks files of `kernel/src/files` and of `kernel/src/calls`. Each part makes its files below /tmp and
+// removes them.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

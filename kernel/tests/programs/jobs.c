@@ -1,7 +1,7 @@
 // Rare cases of signals: flags of handlers, queues, sleeps, stops, timers, limits, threads that call exec.
-// Also futexes, masks during a call, and the scheduler's choice for a sleeper that wakes. Checks
-// `kernel/src/process/signal` and its neighbours; `signals.c` has the common cases. Times are checked only
-// roughly, because the host may have other load.
+// Also tests futexes and masks during a call, and prints how late a sleeper wakes beside a busy process.
+// Checks `kernel/src/process/signal` and its neighbours; `signals.c` has the common cases. Times are checked
+// only roughly, because the host may have other load.
 #define _GNU_SOURCE
 #include "check.h"
 #include <linux/futex.h>
@@ -159,7 +159,7 @@ static void sleep_ends_at_a_handler_and_survives_a_stop(void) {
     CHECK(nanosleep(&nap, &left) == -1 && errno == EINTR);
     CHECK(left.tv_sec == 0 && left.tv_nsec > 0 && left.tv_nsec < 160000000);
     CHECK(wait(0) > 0);
-    // A stop does not end the sleep, and its time continues.
+    // A stop does not end the sleep, and the time of the stop counts as slept.
     pid_t child = fork();
     if (!child) {
         long begin = now();

@@ -1,6 +1,6 @@
 // The loops of will-it-scale that measure how well memory management scales, each with a fixed number of
-// rounds: faults on anonymous memory, on private and on shared files, mappings made and removed, the break
-// moved, TLB flushes.
+// rounds: faults on anonymous memory, on private and on shared files, new and removed mappings, moves of the
+// break, TLB flushes.
 //
 //     loops NAME|all [THREADS [ROUNDS]]       threads of one process
 //     loops -p NAME|all [PROCESSES [ROUNDS]]  processes

@@ -188,7 +188,8 @@ static void make_children(void) {
     if (fork() == 0) _exit(3);
     if (vfork() == 0) _exit(4);
     CHECK(pthread_create(&thread, 0, nothing, 0) == 0 && pthread_join(thread, 0) == 0);
-    // A thread that ends together with its process may end with the process's status.
+    // The thread has been joined first, because a thread that ends together with its process may get the
+    // process's status.
     _exit(0);
 }
 

@@ -1,4 +1,4 @@
-// Reports of memory use in /proc: smaps, its sum, clear_refs, page tables, peaks. Checks
+// Reports of memory use in /proc: smaps and smaps_rollup, clear_refs, page tables, peaks. Checks
 // `kernel/src/proc/maps.rs`, `kernel/src/proc/clear_refs.rs` and the counters of the engine that they show.
 // Numbers in the files are in kB.
 #define _GNU_SOURCE

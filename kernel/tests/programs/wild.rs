@@ -47,8 +47,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// call.
 const NUMBERS: u64 = 480;
 
-/// Calls that are never made. They make processes that would continue this program, signal or stop other
-/// processes, end the child at once, or change the machine: clocks, names, modules, mounts, swap, restarts.
+/// Calls that are never made, because they make processes that would continue this program, signal or stop
+/// other processes, end the child at once, or change the machine: clocks, names, modules, mounts, swap,
+/// restarts.
 const LEFT_OUT: &[u64] = &[
     56, 57, 58, 435, // clone, fork, vfork, clone3
     62, 129, 200, 234, 297, 424, 101, // kill, *sigqueueinfo, tkill, tgkill, pidfd_send_signal, ptrace
@@ -76,7 +77,7 @@ struct Counts {
     succeeded: u64,
     /// Number of calls by error number.
     failed: [u64; 134],
-    /// Number of calls with an error number that Linux does not have.
+    /// Number of calls whose error number does not exist in Linux.
     odd: u64,
     /// Number of calls that answered ENOSYS, by number of the call.
     absent: [u64; NUMBERS as usize],

@@ -62,7 +62,7 @@ fn of_elf(file: &ElfBytes<LittleEndian>, origin: &Path) -> Result<Needs, elf::Pa
     if let Some(interpreter) = segments.iter().find(|segment| segment.p_type == abi::PT_INTERP) {
         let bytes = file.segment_data(&interpreter)?;
         let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        // A file with debugging information has the program header without its contents.
+        // A separate file of debugging information has this program header, but not the path.
         let named = Some(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)));
         needs.interpreter = named.filter(|path| path.is_absolute());
     }

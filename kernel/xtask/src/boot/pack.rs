@@ -93,7 +93,7 @@ impl Program {
         Ok(())
     }
 
-    /// Packs the files with which the dynamic linkers find libraries in other folders than their own.
+    /// Packs the dynamic linkers' configuration, which names further folders with libraries.
     fn linker_lists(&mut self) {
         for list in ["/etc/ld.so.cache", "/etc/ld-musl-x86_64.path"] {
             // The linkers work without a list that is missing.

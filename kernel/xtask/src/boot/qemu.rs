@@ -253,7 +253,7 @@ fn monitor(path: &Path) -> String {
     if path.len() > LONGEST { "none".into() } else { format!("unix:{path},server=on,wait=off") }
 }
 
-/// The output so far, and the time of the last output.
+/// Output of QEMU, which one thread stores and another reads.
 struct Printed {
     /// The output so far.
     bytes: Vec<u8>,
@@ -266,7 +266,7 @@ fn lock(printed: &Mutex<Printed>) -> MutexGuard<'_, Printed> {
     printed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the output until it ends.
+/// Reads QEMU's output to its end, and stores it in `printed`.
 fn keep(mut from: ChildStdout, printed: &Mutex<Printed>) {
     let mut bytes = [0; 4096];
     while let Ok(len @ 1..) = from.read(&mut bytes) {
@@ -291,7 +291,7 @@ fn has_ended(qemu: &mut Child) -> Result<bool, String> {
 /// Ends QEMU: first by SIGTERM, so that it restores the terminal, then by force.
 fn end(qemu: &mut Child) -> Result<(), String> {
     if let Some(pid) = i32::try_from(qemu.id()).ok().and_then(Pid::from_raw) {
-        // A signal to a process that has ended fails, which is fine.
+        // The call fails only if QEMU has already ended.
         let _ = kill_process(pid, Signal::TERM);
     }
     if has_ended(qemu)? {

@@ -14,8 +14,8 @@ use super::rows::{Aim, ROWS};
 const BEGIN: &str = "<!-- kernel: written by `cargo xtask boot --bench --linux --markdown` -->\n";
 /// The mark after the tables.
 const END: &str = "<!-- end of kernel -->\n";
-/// Heading before the marks in a document that has none. `freehold reproduce` keeps a section with this
-/// heading.
+/// The heading that is written with the tables if a document has no marks. `freehold reproduce` keeps a
+/// section with this heading.
 const HEADING: &str = "\n## The kernel\n\n";
 
 /// The figures that a program printed: the numbers of each name, in order.

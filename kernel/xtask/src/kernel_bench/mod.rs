@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// The default CPU model. It needs no mitigations, which would slow Linux down more.
+/// The default CPU model. Linux needs no mitigations on it; they would slow Linux down more than this kernel.
 const PROCESSOR: &str = "qemu64";
 /// Path of the program.
 const PROGRAM: &str = "/bench";

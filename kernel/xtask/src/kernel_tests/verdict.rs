@@ -4,7 +4,7 @@
 
 use super::table::Test;
 
-/// The output of a test, and its end.
+/// Result of a run of a test.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The exit status.
