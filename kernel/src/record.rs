@@ -232,8 +232,8 @@ pub fn of_exec(thread: &Thread, process: &Process, space: &Space, began: u64) {
     });
 }
 
-/// Writes the end of the calling thread. If the thread is the last one of its process, also writes a snapshot
-/// of what is still mapped.
+/// Writes the event that the calling thread ends. If the thread is the last one of its process, also writes a
+/// snapshot of what is still mapped.
 pub fn exit(last: bool) {
     if !options::records() {
         return;

@@ -3,8 +3,8 @@
 //!
 //! Interrupts are off in the kernel. A thread moves to another CPU only where it sleeps or where it can be
 //! preempted (`preempt.rs`). A reference from [`cpu`] is therefore valid until the next such point. No code
-//! keeps the reference over a sleep, a preemption point or a call of the engine. `entry.s` knows the offsets
-//! of four fields, which [`init`] checks.
+//! keeps the reference over a sleep, a preemption point or a call of the engine. The offsets of some fields
+//! are written as numbers in `entry.s` and in the assembly of this file; [`init`] checks them.
 
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
@@ -52,8 +52,8 @@ pub struct Cpu {
     pub turn_virtual: AtomicU64,
 }
 
-// SAFETY: only its own CPU uses the cells of a `Cpu`: see the head of this file. `Cpu`s are in a static so
-// that they have addresses.
+// SAFETY: only its own CPU uses the cells of a `Cpu`: see the head of this file. The trait is needed because
+// each `Cpu` is in a static.
 unsafe impl Sync for Cpu {}
 
 impl Cpu {

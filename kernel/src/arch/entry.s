@@ -1,6 +1,11 @@
-# Ways into the kernel and out of it. Each way in pushes the same frame (arch/frame.rs, `Frame`). Below the
+# Ways into the kernel and out of it. Each way in pushes the same frame (`Frame` in `frame.rs`). Below the
 # frame it pushes the 16 vector registers, because programs keep them over system calls and the kernel uses
-# them. Interrupts are off.
+# them. Interrupts are off. A trap continues in `trap.rs`, a system call in `calls/mod.rs`, and a new thread
+# in `sched/scheduler.rs`.
+#
+# The numbers in this file are offsets in `Frame` and `Cpu` and selectors of `descriptors.rs`: change both
+# together. The test `registers` checks that programs keep their registers, and `canonical` the returns to
+# invalid addresses.
 .section .text
 .macro PUSH_REGISTERS
   push %rax

@@ -2,8 +2,8 @@
 //!
 //! A call collects the keys and the readiness of its files (`Look`), queues itself on every key, and looks
 //! again before it sleeps. No lock is held while a file computes its readiness. `files/epoll.rs` has the sets
-//! of epoll. A file whose readiness no key announces gives a time instead at which the caller looks again.
-//! The program `files.c` tests the calls.
+//! of epoll. If no key announces the readiness of a file, the file gives a time at which the caller looks
+//! again. The program `files.c` tests the calls.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

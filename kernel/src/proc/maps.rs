@@ -144,8 +144,8 @@ impl Made {
 impl File for Lines {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
         let space = space(&self.process);
-        // The part is taken out of the lock while it is used. A task that reads concurrently makes its own
-        // part.
+        // The part is moved out of `made`, so no lock is held while it is used. A task that reads
+        // concurrently makes its own part.
         let mut made = core::mem::take(&mut *self.made.lock());
         if at < made.begin || at == 0 {
             made = Made::default();

@@ -272,8 +272,9 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     // SAFETY: this CPU holds a reference to both.
     let (from, next) = unsafe { (&*from, &*next) };
     // Acquire pairs with the release of `finish`: the other CPU has left the stack of `next`. CPUs cannot
-    // wait here for each other in a cycle. A CPU is waited for only if its current thread could be picked,
-    // and then `block` switches to the idle thread first. The thread of any other caller is in no queue yet.
+    // wait here for each other in a cycle. Another CPU waits for this one only if it has picked the thread of
+    // this CPU. In `block` that is possible, and `block` then switches to the idle thread, without waiting.
+    // The thread of any other caller is in no queue yet.
     while next.on_cpu.load(Acquire) && !ptr::eq(next, idle) {
         relax();
     }

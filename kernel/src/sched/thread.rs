@@ -25,7 +25,8 @@ pub const PARKED: u32 = 1;
 /// Value of `state`: the thread runs, and its next park returns at once.
 pub(super) const UNPARKED: u32 = 2;
 
-/// A thread. Fields in cells are used only by the thread itself while it runs, or by its creator before.
+/// A thread. Fields in cells are used only by the thread itself while it runs, and by its creator before the
+/// thread first runs.
 pub struct Thread {
     /// The number. Changes at most once: when an exec makes this thread the only one of its process.
     tid: AtomicU32,

@@ -1,10 +1,11 @@
 //! The tick, sleepers with a deadline, and timers of programs. Each CPU has its own list of deadlines, and
 //! uses one hardware timer for all. All deadlines are nanoseconds since the start; `u64::MAX` means never.
 //!
-//! `wait.rs` sets an [`Alarm`] for a sleep with a timeout. `process/itimers.rs` and `files/timer.rs` arm
-//! timers. Each list has a spin lock, which is not held while an action runs. Actions run in the timer
-//! interrupt ([`Expire::expire`]), so they may take spin locks but never sleep. The hardware timer never
-//! fires later than the first deadline of its CPU or, while a thread runs, the end of its time slice.
+//! `wait.rs` sets an [`Alarm`] for a sleep with a timeout. `process/itimers.rs` arms timers; a timerfd
+//! (`files/timer.rs`) only sleeps with a timeout. Each list has a spin lock, which is not held while an
+//! action runs. Actions run in the timer interrupt ([`Expire::expire`]), so they may take spin locks but
+//! never sleep. The hardware timer never fires later than the first deadline of its CPU or, while a thread
+//! runs, the end of its time slice.
 
 use super::scheduler::{self, SLICE_NS};
 use super::thread::Thread;

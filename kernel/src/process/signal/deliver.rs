@@ -19,13 +19,13 @@ use linux_raw_sys::general::*;
 enum Next {
     /// No signal is left.
     Nothing,
-    /// Stop for job control.
+    /// The process is stopped (job control).
     Stop,
-    /// Stop for the tracer, which decides about the signal.
+    /// The thread stops so that its tracer decides about the signal.
     Trap(Info),
-    /// End the process.
+    /// The signal ends the process.
     End(Info),
-    /// Begin in the handler.
+    /// The program continues in its handler.
     Handle(Info, Action),
 }
 
