@@ -12,7 +12,7 @@ const MAGIC: u32 = 0x336e_c578;
 /// Type of usable memory in the memory map.
 const RAM: u32 = 1;
 
-/// The structure `hvm_start_info` of the protocol, version 1. Its layout is fixed by the protocol.
+/// The start info of the protocol (hvm_start_info), version 1. Its layout is fixed by the protocol.
 #[repr(C)]
 pub struct StartInfo {
     magic: u32,

@@ -4,8 +4,8 @@
 //! `cfg(shuttle)`, and those of virtual time under `cfg(sim)`. The unit tests of this crate use the atomics
 //! of `axioms`.
 //!
-//! Only this file distinguishes these builds (besides test hosts, test modules and a few files that
-//! `MAY_ASK_FOR_CHECKERS` in `xtask/tests/tidy.rs` lists). So everything else that depends on the build is
+//! Only this file distinguishes these builds, except for test hosts, test modules, and a few files that
+//! `xtask/tests/tidy.rs` lists with reasons. So everything else that depends on the build is
 //! here too: constants that are smaller under the checkers, so that a test reaches rare paths within a few
 //! steps.
 //!

@@ -18,7 +18,7 @@
 //! - `Process::check` recounts sizes and pages, and checks the VMA tree and the reverse map.
 //! - `World::end` fails if a frame, a page table or an address space is still in use.
 //!
-//! A number such as C-26 in a comment, or a prefix such as `c26_` of a function's name, cites an entry of
+//! A number such as C-26 in a comment, or as a prefix of a function's name (c26), cites an entry of
 //! `docs/reference/hazards.md`. A new module needs a line here and in the table of operations in
 //! `docs/reference/testing.md`; tests of xtask compare the numbers and the modules with these documents.
 

@@ -3,7 +3,7 @@
 //! read, because reading may fault and sleep. The programs `jobs.c` and `threads.c` test the calls.
 
 use crate::arch::{frame::Frame, lock::relax};
-use crate::calls::answer::{Answer, Calls, nothing};
+use crate::calls::answer::{Answer, Calls};
 use crate::calls::time;
 use crate::errno;
 use crate::platform::user::{self, UserPtr};
@@ -19,7 +19,6 @@ pub const CALLS: Calls = &[
     (__NR_futex_waitv, waitv),
     (__NR_set_robust_list, set_robust_list),
     (__NR_get_robust_list, get_robust_list),
-    (__NR_membarrier, nothing),
 ];
 
 /// Performs `futex`: decodes the operation and its arguments, whose meaning depends on the operation.

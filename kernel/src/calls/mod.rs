@@ -182,8 +182,8 @@ fn recorded(frame: &mut Frame, call: Call) -> UserAddr {
     thread::before_user(frame)
 }
 
-/// Performs `restart_syscall`: continues a call that a signal interrupted, with the original end of its
-/// timeout.
+/// Performs the call restart_syscall: continues a call that a signal interrupted, with the original end of
+/// its timeout.
 fn restart(frame: &mut Frame) -> Answer {
     let thread = current();
     let (call, deadline) = thread.restart.take().ok_or(Errno::EINTR)?;

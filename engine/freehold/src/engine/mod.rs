@@ -5,10 +5,10 @@
 //! all address spaces, and does not affect what is already mapped. A new setting that can change must be such
 //! a word too, because a fault reads settings without a lock.
 //!
-//! Files are a lower layer than the engine. State that they need is therefore in
-//! [`Files`](crate::file::Files) (`file/files.rs`), to which the engine refers. `trim.rs` frees memory that
-//! is kept for reuse. Operations of other folders on an engine, such as the pools of huge pages
-//! (`hugetlb/pools.rs`) and migration (`rmap/`), are in these folders.
+//! Files are a lower layer than the engine. State that they need is therefore in [`Files`] (`file/files.rs`),
+//! to which the engine refers. `trim.rs` frees memory that is kept for reuse. Operations of other folders on
+//! an engine, such as the pools of huge pages (`hugetlb/pools.rs`) and migration (`rmap/`), are in these
+//! folders.
 //!
 //! Objects of two engines must never be combined, because the frames and locks of one mean nothing in the
 //! other. Each call that gets a file or a special mapping checks `owns`. `tests/every_call/engines.rs` tests

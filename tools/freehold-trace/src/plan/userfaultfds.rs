@@ -113,3 +113,7 @@ impl Planner {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "userfaultfds_tests.rs"]
+mod tests;

@@ -11,7 +11,7 @@ use super::text::{Arg, End, args, end};
 use super::value::{known_part, members, named, number};
 use super::vectors::{Pieces, pieces};
 use crate::addresses::{MAP_FIXED, MREMAP_FIXED, PAGE, addresses};
-use crate::error::Bad;
+use crate::error::{Bad, ReadError};
 use crate::operation::{capability, fcntl, prctl, rlimit, uffdio};
 use crate::{CallName, Returned};
 
@@ -323,5 +323,35 @@ impl Made<'_> {
             _ => return None,
         };
         Some((taken.start, taken.end))
+    }
+}
+
+/// The reason why a call could not be reported.
+pub(super) enum MadeError {
+    /// The call's own text is invalid. The caller knows its place.
+    Text(Bad),
+    /// Another line could not be read.
+    Read(ReadError),
+}
+
+impl MadeError {
+    /// Returns the error with its place. `in_text` adds the place if the call's own text is invalid.
+    pub(super) fn in_text(self, in_text: impl FnOnce(Bad) -> ReadError) -> ReadError {
+        match self {
+            MadeError::Text(bad) => in_text(bad),
+            MadeError::Read(error) => error,
+        }
+    }
+}
+
+impl From<Bad> for MadeError {
+    fn from(bad: Bad) -> Self {
+        MadeError::Text(bad)
+    }
+}
+
+impl From<ReadError> for MadeError {
+    fn from(error: ReadError) -> Self {
+        MadeError::Read(error)
     }
 }

@@ -51,7 +51,7 @@ use crate::operation::capability;
 use crate::unread::Unread;
 use crate::{Call, CallName, Cost, Event, Kind, Limits, Returned, Transfer};
 use beside::Recent;
-use call::Made;
+use call::{Made, MadeError};
 use credentials::Credentials;
 use feed::{Feed, Line};
 use head::{Says, head, is_remark, says};
@@ -110,36 +110,6 @@ pub(crate) fn recognises(line: &[u8]) -> bool {
 /// Returns true if `line` may be the first line of strace output without option -ttt.
 pub(crate) fn lacks_times(line: &[u8]) -> bool {
     head::without_time(line).is_some_and(head::is_event)
-}
-
-/// The reason why a call could not be reported.
-enum MadeError {
-    /// The call's own text is invalid. The caller knows its place.
-    Text(Bad),
-    /// Another line could not be read.
-    Read(ReadError),
-}
-
-impl MadeError {
-    /// Returns the error with its place. `in_text` adds the place if the call's own text is invalid.
-    fn in_text(self, in_text: impl FnOnce(Bad) -> ReadError) -> ReadError {
-        match self {
-            MadeError::Text(bad) => in_text(bad),
-            MadeError::Read(error) => error,
-        }
-    }
-}
-
-impl From<Bad> for MadeError {
-    fn from(bad: Bad) -> Self {
-        MadeError::Text(bad)
-    }
-}
-
-impl From<ReadError> for MadeError {
-    fn from(error: ReadError) -> Self {
-        MadeError::Read(error)
-    }
 }
 
 impl StraceReader {

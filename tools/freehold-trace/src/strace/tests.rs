@@ -2,14 +2,13 @@
 //!
 //! A test passes lines as strace writes them, and compares the events as lines of `NAME.trace`
 //! ([`assert_events`]), single fields ([`parse`]), or the message of the error. To add a case, copy lines
-//! from real output of strace and write down the events in the order in which they took effect. Random damage
-//! of whole files is tested in `tests/mutations.rs`.
+//! from real output of strace and write down the events in the order in which they took effect.
+//! `tests/mutations.rs` tests random damage of whole files.
 
 use super::*;
 use crate::{Beside, FileInfo, TraceWriter};
 
-/// Returns the events in strace output as lines of `NAME.trace`, without costs. An unreadable line is an
-/// error, too.
+/// Returns the events as lines of `NAME.trace`, without costs. Fails at an unreadable line too.
 fn read(text: &str) -> Result<Vec<String>, String> {
     let (events, reader) = parse(text)?;
     if let Some(error) = reader.unread().first().first() {
