@@ -104,7 +104,7 @@ fn mincore(process: &Process, planned: &PlannedCall) -> Option<Result<(), Errno>
     }
     let mut out = vec![0; pages as usize];
     let found = process.mincore(args[0], args[1], &mut out).map_err(|error| error.errno());
-    // A text by strace shows the contents of the result vector, but not the address of the vector.
+    // strace output shows the contents of the result vector, but not the address of the vector.
     if planned.call.returned != Returned::Error(Errno::EFAULT.0 as u16) {
         return Some(found);
     }

@@ -510,9 +510,10 @@ fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, f
     }
 }
 
-/// Compares the huge pages of anonymous memory, VMA by VMA. Returns two numbers of VMAs that differ: those
-/// for which the setting of huge pages is not recorded, and those of which the recording does not determine
-/// which pages are huge.
+/// Compares the huge pages of anonymous memory, VMA by VMA. Adds a finding for each difference that the
+/// recording determines. Returns the numbers of two kinds of other VMAs that differ: VMAs for which the
+/// setting of huge pages is not recorded, and VMAs in which pages that may or may not be huge explain the
+/// difference.
 fn compare_huge(world: &World, image: &Image, areas: &[&Area], findings: &mut Vec<Finding>) -> (u64, u64) {
     let (process, mut untold, mut not_known) = (image.process(), 0, 0);
     let unsure = image.touched.unsure_size();

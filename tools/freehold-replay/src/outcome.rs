@@ -16,8 +16,8 @@ use std::time::Duration;
 pub struct Outcome {
     /// The recording's name.
     pub name: String,
-    /// The recording is a text by strace. A text has no faults and no snapshots, and the program ran at the
-    /// speed of strace.
+    /// The recording is strace output. It has no faults and no snapshots, and the program ran at the speed of
+    /// strace.
     pub calls_only: bool,
     /// The locking design of the replay.
     pub design: Design,

@@ -413,8 +413,8 @@ impl<'w, 'c> Performer<'w, 'c> {
         Some(Moved::nothing(returned))
     }
 
-    /// Makes a call for which Linux chose an address. The engine chooses first, and then uses Linux's
-    /// address.
+    /// Makes a call for which Linux chose an address. The engine first chooses an address itself, and then
+    /// maps at Linux's address.
     fn place(
         &mut self,
         task: u32,

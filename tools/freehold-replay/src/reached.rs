@@ -65,7 +65,7 @@ impl Around {
 pub(super) enum How {
     /// A recorded fault ended at the page, so Linux had mapped it.
     Faulted,
-    /// A fault on another page mapped it, if it was in the page cache, or a call brought it in.
+    /// A fault on another page mapped the page if the page was in the page cache, or a call brought it in.
     Along,
 }
 

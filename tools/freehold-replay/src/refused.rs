@@ -250,7 +250,7 @@ fn behind_the_end(process: &Process, call: &Call, faults: bool) -> Option<Refuse
     const POPULATE_WRITE: u64 = 23;
     let [at, len, advice, ..] = call.args;
     let range = at & !(PAGE - 1)..at.saturating_add(len);
-    // A text by strace has no faults that correct the assumed length.
+    // strace output has no faults that correct the assumed length.
     let is_unknown = |at| match faults {
         true => is_of_unknown_length(process, at),
         false => process.find_vma(at).is_some_and(|vma| vma.object().file().is_some()),
@@ -305,8 +305,9 @@ pub(super) fn tells_own_memory(process: &Process, call: &Call) -> bool {
     !refused || !rests_on_length(process, answer)
 }
 
-/// Handles an mremap in a text, which may have covered several VMAs on Linux, but covers one here. A text has
-/// no page faults, so no anonymous memory in the replay has pages that prevent a merge with its neighbour.
+/// Handles an mremap in strace output. The call may have covered several VMAs on Linux, but covers one here.
+/// strace output has no page faults, so no anonymous memory in the replay has pages that prevent a merge with
+/// its neighbour.
 fn apart(process: &Process, call: &Call) -> Option<Refused> {
     let [at, old, new, flags, target, _] = call.args;
     let vma = process.find_vma(at).filter(|vma| vma.is_anonymous() && vma.end() - at >= old)?;

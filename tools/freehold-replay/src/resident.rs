@@ -315,7 +315,7 @@ impl Judge<'_> {
     /// the block within the VMA and the file are present.
     fn came_with_a_folio(&self, page: u64, list: &List<'_>) -> bool {
         let index = page - self.vma.start + self.mapped.index;
-        // Behind the end of a file the engine has no pages. Linux has the rest of a block there.
+        // The engine has no pages beyond the end of a file. Linux has the rest of a block there.
         if self.mapped.tells_blocks && self.mapped.length.is_none_or(|length| index < length) {
             return false;
         }

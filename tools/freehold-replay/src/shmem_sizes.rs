@@ -132,7 +132,7 @@ fn has_shared(process: &Process, edge: u64) -> bool {
     })
 }
 
-/// Brings pages of shared memory into a file without a touch. Such pages prevent blocks around them.
+/// Adds small pages to a file of shared memory, without a fault. The pages prevent blocks around them.
 pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
     let blocks = mapping.files().shared_blocks();
     let decides = mapping.mount_huge().map_or(blocks.all, |mount| by_mount(blocks, mount));

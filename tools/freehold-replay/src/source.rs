@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Name of standard input on the command line.
 pub const STDIN: &str = "-";
-/// Name of standard input in messages, and in reports for a text by strace.
+/// Name of standard input in messages, and in reports for strace output, which contains no name.
 const STDIN_NAME: &str = "standard input";
 /// Number of bytes read from a file at a time.
 const CHUNK: usize = 64 << 10;

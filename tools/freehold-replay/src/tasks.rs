@@ -20,7 +20,7 @@ const MOST_NAMED: usize = 12;
 pub struct Tasks {
     /// Name of the recording.
     name: String,
-    /// The recording is a text by strace, which has no faults.
+    /// The recording is strace output, which has no faults.
     calls_only: bool,
     /// Time of the last event, in nanoseconds since the first.
     length: u64,

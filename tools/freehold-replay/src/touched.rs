@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | of anonymous memory | a fault has touched it, here or before the fork |
 //! | private, in a mapping of a file | a fault has written to it, here or before the fork |
-//! | of a file | a fault has touched it or may have mapped it with its own page, here; a fork does not copy it |
+//! | of a file | a fault here has touched it, or has touched another page and may have mapped this one too. Touches before the fork do not count, because a fork does not copy the entry |
 //! | any | a call had to bring it in |
 //!
 //! An unmapped page no longer counts as touched, and a moved page stays touched at its new address. A
@@ -94,7 +94,8 @@ struct Pages {
     unsure_size: Vec<Range<u64>>,
 }
 
-/// The state of some pages, taken out of [`Pages`] to be put back at other page numbers.
+/// The state of some pages, which `Pages::take` has removed. After an mremap, `Pages::put` stores the state
+/// at other page numbers.
 struct Taken {
     blocks: Vec<(u64, [u64; 3])>,
     ranges: Vec<Range<u64>>,
@@ -141,7 +142,7 @@ impl Touched {
         self.lock().here.ranges.extend(pages);
     }
 
-    /// Removes the pages that the call has freed.
+    /// Removes the state of the pages that the call has freed.
     fn gone(&self, call: &Call) {
         let [at, len, third, flags, to, _] = call.args;
         let done = call.returned.value();
@@ -190,7 +191,7 @@ impl Touched {
         doubts.into_iter().filter(|doubt| !doubt.is_empty()).for_each(|doubt| without(doubt, &pages));
     }
 
-    /// Records pages with a property that the recording does not determine.
+    /// Records pages whose presence or size the recording does not determine.
     pub(super) fn is_unsure(&self, of: &Unsure) {
         let here = &mut self.lock().here;
         let (doubt, range) = match of {

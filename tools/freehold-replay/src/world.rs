@@ -75,7 +75,7 @@ pub(super) struct World {
     pub(super) tells_personalities: bool,
     /// The recording contains calls of mseal.
     pub(super) shows_seals: bool,
-    /// The recording has page faults. A text by strace has none.
+    /// The recording has page faults. strace output has none.
     pub(super) has_faults: bool,
     /// The recorded settings for blocks of shared memory.
     pub(super) shared: Recorded,
@@ -161,7 +161,8 @@ impl World {
         self.set_thp(recording, shown);
         // A new recording lacks this setting only if it changed during the run.
         self.tells_huge = recording.machine("kernel").is_none() || recording.machine("thp").is_some();
-        // Since 6.14 Linux frees page tables that MADV_DONTNEED empties. A text does not show the version.
+        // Since 6.14 Linux frees page tables that MADV_DONTNEED empties. strace output does not show the
+        // version.
         let old = recording.machine("kernel").and_then(version).is_some_and(|version| version < (6, 14));
         self.engine.set_reclaims_tables(!old);
         self.promises = match recording.machine("overcommit") {

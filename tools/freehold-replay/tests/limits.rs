@@ -128,10 +128,10 @@ fn limit_applies_in_a_new_user_namespace() {
     ));
 }
 
-/// A text does not show the size of an address space. Limits apply to calls that Linux refused, and do not
-/// forbid calls that Linux made.
+/// strace output does not show the size of an address space. Limits apply to calls that Linux refused, and do
+/// not forbid calls that Linux made.
 #[test]
-fn limits_of_a_text_apply_only_to_refused_calls() {
+fn limits_in_strace_output_apply_only_to_refused_calls() {
     let text = "# limits 3000 ffffffffffffffff ffffffffffffffff 800000 1000
 5 1.0 execve(\"/bin/t\", [\"t\"], NULL) = 0
 5 1.1 mmap(NULL, 8192, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
@@ -148,7 +148,7 @@ fn limits_of_a_text_apply_only_to_refused_calls() {
     assert_eq!(
         outcome.set_aside.len(),
         1,
-        "the call refused for a reason that the text does not show: {:?}",
+        "the call refused for a reason that strace does not show: {:?}",
         outcome.set_aside
     );
 }

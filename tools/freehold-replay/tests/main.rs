@@ -6,7 +6,7 @@
 //! | `corpus` | those of the repository and its neighbours, on all lock designs |
 //! | `suites` | those of test suites, of causes of earlier differences, and of programs |
 //! | `small`, `untold`, `limits`, `mounts`, `places` | a few lines each, written by the test for one rule of the comparison |
-//! | `strace` | texts by strace |
+//! | `strace` | strace output |
 //! | `hostile` | well-formed and meaningless, for robustness |
 //!
 //! A new rule of the comparison needs two cases: a recording that matches Linux, and a changed one whose

@@ -237,9 +237,9 @@ fn findings_do_not_depend_on_the_options() {
     }
 }
 
-/// Like the test above, for a text by strace.
+/// Like the test above, for strace output.
 #[test]
-fn findings_of_a_text_do_not_depend_on_the_options() {
+fn findings_of_strace_output_do_not_depend_on_the_options() {
     for name in ["threads", "flags", "transfer"] {
         let text =
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../freehold-trace/tests/data/{name}.strace"));
@@ -434,8 +434,8 @@ fn impossible_pages_of_files_are_reported() {
         ("| 144,144", "| 8,8", true),
         // A private copy is not a page of the file.
         ("16,12,,,4,16,4", "16,16,,,,16,", true),
-        // Shared memory: pages that the second fault brought in; a page that no recorded task brought in;
-        // pages of a child.
+        // Shared memory. The cases concern pages that the second fault brought in, a page that no recorded
+        // task brought in, and pages of a child.
         ("P fffffc 1 c\nP 1 2 c\nP dffffda", "P fffffc 1 c\nP 1 1 c\nP dffffdb", true),
         ("P fffffc 1 c\nP 1 2 c\nP dffffda", "P fffffc 4 c\nP dffffda", false),
         ("P 1 1 c\nP dffffd8", "P dffffda", true),

@@ -1,17 +1,18 @@
-//! Texts by strace: bytes that process_vm_readv and process_vm_writev show, all kinds of tasks, and files
-//! that are not texts by strace.
+//! Replays of strace output: bytes that process_vm_readv and process_vm_writev show, all kinds of tasks, and
+//! files that are not strace output.
 //!
-//! A test writes a text and replays it with one and with three CPUs (`try_replay`). `assert_as_linux` checks
-//! the number of compared calls, which must all match. `arena` replays calls in a range that the text has
-//! unmapped before, so that the plan knows the range to be free, and `counts` returns how many calls were
-//! compared and how many were not checked. A text that cannot be read must be refused with its line and
-//! column.
+//! A test writes strace output to a file and replays the file with one and with three CPUs (`try_replay`).
+//! `assert_as_linux` checks the number of compared calls, which must all match. `arena` replays calls in a
+//! range that an earlier line has unmapped, so that the plan knows the range to be free. `counts` returns how
+//! many calls were compared and how many were not checked. A line that cannot be read must be reported with
+//! its number and column.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};
 use std::fs;
 
-/// Returns the outcome of a text, or the error of the text or of its first unreadable line.
+/// Returns the outcome of replaying strace output, or the error of the replay or of the first unreadable
+/// line.
 fn try_replay(text: &str) -> Result<Outcome, String> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.strace");
@@ -76,8 +77,8 @@ fn assert_as_linux(text: &str, calls: u64) {
     assert_eq!((outcome.calls.all, outcome.calls.as_linux), (calls, calls));
 }
 
-/// Advice about several ranges of the caller itself. A text does not show which process a descriptor names.
-/// The process must be the caller if Linux accepts the advice from no other process.
+/// Advice about several ranges of the caller itself. strace output does not show which process a descriptor
+/// names. The process must be the caller if Linux accepts the advice from no other process.
 const ADVISED: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
 7 1.1 mmap(NULL, 12288, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
 7 1.2 process_madvise(3<anon_inode:[pidfd]>, [{iov_base=0x7f0000000000, iov_len=4096}, {iov_base=0x7f0000002000, iov_len=100}], 2, MADV_DONTFORK, 0) = 4196
@@ -134,11 +135,11 @@ const MOVES: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */)
 "#;
 
 #[test]
-fn transferred_bytes_match_the_text() {
+fn transferred_bytes_match_strace_output() {
     assert_as_linux(MOVES, 15);
     let outcome = replayed(MOVES);
-    assert!(outcome.backed, "the text shows bytes to compare");
-    // The piece that was cut short contained bytes that no text shows.
+    assert!(outcome.backed, "the strace output shows bytes to compare");
+    // The piece that was cut short contained bytes that strace does not show.
     let own = outcome.set_aside.iter().find(|(why, _)| why.contains("a program's own stores"));
     assert_eq!(own.map(|(_, count)| *count), Some(1), "{:?}", outcome.set_aside);
 }
@@ -241,9 +242,9 @@ fn all_kinds_of_tasks_match_linux() {
     );
 }
 
-/// Files that are not texts by strace, or are damaged. The message begins with the file and the line.
+/// Files that are not strace output, or are damaged. The message begins with the file and the line.
 #[test]
-fn unreadable_text_is_refused_with_its_line() {
+fn unreadable_strace_output_is_refused_with_its_line() {
     let begin = "7 1.0 execve(\"./t\", [\"./t\"], 0x7ffe00000000 /* 3 vars */) = 0\n";
     for (line, said) in [
         ("hello", "column 1: expected a task's number or a time"),
@@ -299,8 +300,8 @@ fn calls_with_numbers_at_their_limits_are_replayed() {
     }
 }
 
-/// Sets each number of a text to values at its limits, one number at a time. The text is refused with its
-/// line, or replayed.
+/// Sets each number in strace output to values at its limits, one number at a time. The output is replayed,
+/// or is refused with the number of a line.
 #[test]
 fn any_number_may_be_at_its_limits() {
     const LIMITS: [&str; 8] = [
@@ -317,7 +318,7 @@ fn any_number_may_be_at_its_limits() {
     let begins = |at: &usize| MOVES.as_bytes()[*at].is_ascii_digit() && !digit(at.wrapping_sub(1));
     let (mut refused, mut replayed) = (0, 0);
     for (number, at) in (0..MOVES.len()).filter(begins).enumerate() {
-        let end = (at..).find(|at| !digit(*at)).expect("the text ends in a blank line");
+        let end = (at..).find(|at| !digit(*at)).expect("the strace output ends in a newline");
         for limit in LIMITS.iter().skip(number % 3).step_by(3) {
             match try_replay(&format!("{}{limit}{}", &MOVES[..at], &MOVES[end..])) {
                 Ok(_) => replayed += 1,
@@ -383,8 +384,8 @@ fn registrations_with_a_userfaultfd_are_replayed() {
     );
 }
 
-/// The registrations of a userfaultfd that the text does not show are unknown. Calls that Linux refused
-/// because of such registrations are not checked.
+/// The registrations of a userfaultfd that the strace output does not show are unknown. Calls that Linux
+/// refused because of such registrations are not checked.
 #[test]
 fn effects_of_unknown_registrations_are_not_checked() {
     let text = |operation: &str| {
@@ -409,7 +410,7 @@ fn effects_of_unknown_registrations_are_not_checked() {
     assert_eq!((outcome.calls.all, outcome.difference_count), (5, 1), "{:#?}", outcome.differences);
 }
 
-/// Replays `calls`, one per line, in a range that the text has unmapped before.
+/// Replays `calls`, one per line, in a range that an earlier line has unmapped.
 fn arena(calls: &str) -> Outcome {
     let mut text =
         String::from("7 1.0 execve(\"./t\", [], NULL) = 0\n7 1.1 munmap(0x10000000, 16777216) = 0\n");
@@ -437,8 +438,8 @@ fn gaps_between_moved_vmas_are_free() {
     assert_eq!(counts(&arena(&format!("{moved}\n{free}"))), (5, 0));
 }
 
-/// Linux could populate the mapping, so an event that the text does not show has made the file longer. The
-/// file is mapped where the second of two VMAs was moved.
+/// Linux could populate the mapping, so an event that strace does not show has made the file longer. The file
+/// is mapped where the second of two VMAs was moved.
 #[test]
 fn moved_file_mappings_are_known_at_their_new_address() {
     let outcome = arena(

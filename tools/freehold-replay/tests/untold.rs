@@ -2,9 +2,9 @@
 //! checked for the right reason. Everything else is compared.
 //!
 //! The name of a test states the effect of the change. Each test replays a few lines (`outcome`, or `text`
-//! for a text by strace), and checks how often the replay counted each reason for answers that it did not
-//! check (`assert_as_linux`, with reasons from `freehold_trace::plan::aside`). Most tests then change a line,
-//! and check that the replay reports a difference.
+//! for strace output), and checks how often the replay counted each reason for answers that it did not check
+//! (`assert_as_linux`, with reasons from `freehold_trace::plan::aside`). Most tests then change a line, and
+//! check that the replay reports a difference.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};
@@ -43,7 +43,7 @@ fn outcome(version: u32, events: &str, (process, areas, pages, anon): (u32, &str
     outcome
 }
 
-/// Replays a text by strace.
+/// Replays strace output.
 fn text(lines: &str) -> Outcome {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("t.strace");
@@ -337,9 +337,9 @@ fn fetch_without_execute_right_faults_twice() {
     assert_eq!(outcome(2, &events("15 x1"), (1, areas, pages, 8)).difference_count, 1);
 }
 
-/// A text does not show which pages were present, so it does not determine the result of a collapse.
+/// strace output does not show which pages were present, so it does not determine the result of a collapse.
 #[test]
-fn collapse_in_a_text_is_not_checked_when_it_differs() {
+fn collapse_in_strace_output_is_not_checked_when_it_differs() {
     let lines = "7 1.1 mmap(0x7f0000000000, 4194304, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
 7 1.2 madvise(0x7f0000000000, 2097152, MADV_COLLAPSE) = 0
 7 1.3 madvise(0x7f0000000000, 2097152, MADV_COLLAPSE) = -1 EAGAIN (Resource temporarily unavailable)
@@ -354,10 +354,10 @@ fn collapse_in_a_text_is_not_checked_when_it_differs() {
     );
 }
 
-/// An old strace does not show mseal, so memory may be sealed where Linux refused a call. A text that shows
-/// one mseal shows all.
+/// An old strace does not show mseal, so memory may be sealed where Linux refused a call. strace output that
+/// shows one mseal shows all.
 #[test]
-fn eperm_is_not_checked_in_a_text_without_mseal() {
+fn eperm_is_not_checked_in_strace_output_without_mseal() {
     let text = |sealed: &str| {
         text(&format!(
             "7 1.1 mmap(NULL, 12288, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000\n{sealed}\

@@ -1,23 +1,24 @@
-//! Heights of addresses. Heights ascend with addresses. Addresses that were never mapped get no room; large
-//! or busy ranges get more.
+//! The vertical scale of a panel: maps addresses to heights. Addresses that were never mapped get no room.
+//! Ranges that are large or have many faults get more.
 //!
-//! 1. Blocks (`life.rs`) are cut at all their boundaries into atoms, each with its most frequent kind and
-//!    its faults.
-//! 2. Adjacent atoms of one kind join to groups; guards join the group of their neighbours.
-//! 3. Each group gets a height that grows with its size and its faults, but less than in proportion.
+//! 1. Blocks (`coverage.rs`) are cut at all their boundaries into atoms. The kind of an atom is the kind of
+//!    memory that was mapped there for the longest time.
+//! 2. Adjacent atoms of one kind form a group. Memory without access rights (`Kind::Reserved`) joins the
+//!    group of its neighbours.
+//! 3. Each group gets a height that grows with its size and its faulted pages, but less than in proportion.
 //!
-//! `panel.rs` gets positions from [`Scale::height`], and `paint.rs` writes names at the runs. Heights must
-//! ascend with addresses, from 0 to the height of the panel (`scale_tests.rs`).
+//! `panel.rs` gets positions from [`Scale::height`], and `paint.rs` writes the names of the groups beside
+//! [`Scale::runs`]. Heights must ascend with addresses, from 0 to the height of the panel (`scale_tests.rs`).
 
 use super::coverage::Block;
 use super::kind::Kind;
 use std::collections::BTreeMap;
 
-/// Smallest hole that may separate parts of an address space.
+/// Smallest hole, in bytes, that may separate parts of an address space.
 const FAR: u64 = 1 << 30;
 /// Largest number of holes that separate parts. The largest holes are chosen.
 const MOST_BREAKS: usize = 6;
-/// Height of such a hole.
+/// Height of a hole that separates parts, in the unit of [`Scale::new`].
 const BREAK: f64 = 5.0;
 /// Largest number of equal pieces into which addresses with faults are cut. Pieces with more faults get more
 /// height.
@@ -204,8 +205,8 @@ fn atoms(blocks: &[Block], faults: &[(u64, u64)]) -> Vec<Atom> {
     found
 }
 
-/// Returns the boundaries of pieces that contain faults. All pieces have the same size: the smallest one for
-/// which there are not too many pieces.
+/// Returns the boundaries of pieces that contain faults. All pieces have the same size: the smallest size for
+/// which at most `MOST_CHUNKS` pieces contain faults.
 fn chunks(pages: &[u64]) -> Vec<u64> {
     let mut shift = 4;
     loop {

@@ -1,5 +1,5 @@
-//! Tests the scale of addresses (`scale.rs`): which memory gets how much height. A case is a list of blocks
-//! (`block`), and pages that faulted. `assert_ascends` checks for any scale that heights ascend with
+//! Tests the scale of addresses (`scale.rs`): the height that each range of memory gets. A case is a list of
+//! blocks (`block`), and pages that faulted. `assert_ascends` checks for any scale that heights ascend with
 //! addresses; the tests compare heights of quiet, busy and unmapped ranges.
 
 use super::*;

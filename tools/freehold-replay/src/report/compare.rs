@@ -10,7 +10,8 @@ use crate::outcome::{Outcome, Spread};
 use crate::table::{Layout, row};
 use crate::{locking, units};
 
-/// Returns the replays of one recording, one per design, as one table. Returns an empty text without replays.
+/// Returns the replays of one recording, one per design, as one table. Returns an empty string if `outcomes`
+/// is empty.
 pub fn compare(outcomes: &[Outcome]) -> String {
     let Some(first) = outcomes.first() else { return String::new() };
     let different = outcomes.iter().filter(|outcome| !outcome.is_as_linux()).count() as u64;

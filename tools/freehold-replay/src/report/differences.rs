@@ -6,7 +6,7 @@ use crate::outcome::{Difference, Outcome};
 use crate::units;
 use std::fmt::Write;
 
-/// Returns the number of differences and the first of them. Returns an empty text if there are none.
+/// Returns the number of differences and the first of them. Returns an empty string if there are none.
 pub fn differences(outcome: &Outcome) -> String {
     if outcome.difference_count == 0 {
         return String::new();

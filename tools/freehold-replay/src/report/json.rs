@@ -81,7 +81,7 @@ struct Recording<'a> {
     linux: Linux,
 }
 
-/// Values that a text by strace does not contain. For a text, these values are null.
+/// Values that strace output does not contain. They are null if the recording is strace output.
 #[derive(Default, Serialize)]
 struct BeyondCalls {
     faults: Option<u64>,

@@ -108,7 +108,7 @@ fn different() -> Outcome {
     }
 }
 
-/// A plain text by strace: no locks, no faults, no snapshots.
+/// The outcome of uncompressed strace output: no locks, no faults, no snapshots.
 fn strace() -> Outcome {
     Outcome {
         name: "sample-redis".to_owned(),

@@ -2,8 +2,8 @@
 //! figures come from the [`Outcome`].
 //!
 //! `freehold replay` prints this report for one recording, `summary.rs` the table for several, and `json.rs`
-//! the document for programs. A function returns an empty text if its figure is not known, for example for a
-//! text by strace. Numbers are formatted by `units.rs`, tables by `table.rs`.
+//! the document for programs. A function returns an empty string if its figure is not known, for example for
+//! strace output. Numbers are formatted by `units.rs`, tables by `table.rs`.
 
 use super::differences::differences;
 use super::{checked, verdict};

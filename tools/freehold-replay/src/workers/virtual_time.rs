@@ -45,7 +45,7 @@ pub(crate) struct Changed {
     waiting: AtomicUsize,
     /// Counts notifications.
     count: AtomicU32,
-    /// Copy of `count` on which workers sleep. Does not change while no worker waits.
+    /// Copy of `count` on which workers sleep. `notify` changes neither of the two while no worker waits.
     word: atomic::AtomicU32,
 }
 
