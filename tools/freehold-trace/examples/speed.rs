@@ -1,8 +1,8 @@
 //! Reads recordings, and prints the number of events and the speed: `cargo run --release --example speed
 //! FILE...`.
 //!
-//! Use it before and after a change of a reader. It reads events and snapshots, and plans and replays
-//! nothing.
+//! Run the program before and after a change of a reader. The program reads events and snapshots, and does
+//! not plan or replay them.
 
 use freehold_trace::{Kind, Recording};
 use std::path::Path;

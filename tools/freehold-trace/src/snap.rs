@@ -3,8 +3,8 @@
 //! An event refers to a snapshot by its number, and `recording.rs` asks for it. The file is read only as far
 //! as the requested snapshot; skipped snapshots are kept, up to a maximum number of lines. An invalid line is
 //! an error that ends the recording, in contrast to `trace.rs`: a snapshot with a missing VMA would make the
-//! replay report false differences. `write.rs` writes this format; the tests (`snap_tests.rs`) read what it
-//! writes.
+//! replay report false differences. `write.rs` writes this format; the tests (`snap_tests.rs`) read its
+//! output.
 
 use crate::error::{Bad, ReadError};
 use crate::fields::{Fields, text};
@@ -30,7 +30,7 @@ pub(crate) struct SnapReader {
     lines: Lines,
     /// The numbers of the snapshots read so far.
     numbers: Numbers,
-    /// The next snapshot, if only its first line was read. It is the current line.
+    /// The next snapshot, if only its first line was read. That line is the current line of `lines`.
     begun: Option<Snapshot>,
     /// Skipped snapshots by number.
     kept: BTreeMap<u32, Snapshot>,

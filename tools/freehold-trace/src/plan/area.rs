@@ -189,8 +189,8 @@ impl Area {
     }
 }
 
-/// Returns true if the families `a` and `b` allow a merge, each with its [`Area::alone`]: the families are
-/// equal, or one is absent and the other did not come from a fork.
+/// Returns true if the families of two areas allow a merge: they are equal, or one is absent and the other
+/// did not come from a fork. Each argument is a family with its [`Area::alone`].
 fn families_agree(a: (u32, bool), b: (u32, bool)) -> bool {
     match (a.0, b.0) {
         (0, 0) => true,

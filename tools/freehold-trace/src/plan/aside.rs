@@ -3,7 +3,7 @@
 //! An event, an answer or a part of a snapshot that the recording does not determine is *set aside*: the plan
 //! or the comparison leaves it out, and counts it under one of these reasons. The planner (`Planner::aside`)
 //! and the replay count with the same texts, and a report prints each text with its count. A text names the
-//! event or answer before a colon, and after it the fact that the recording lacks.
+//! event or answer. If the reason does not follow from the name, a colon and the reason come after the name.
 //!
 //! Set an answer aside only if the recording cannot decide it: everything that is set aside is lost to the
 //! comparison. Tests and `freehold-replay` use the constants, so that a text may be reworded here.

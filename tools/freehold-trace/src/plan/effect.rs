@@ -35,8 +35,8 @@ use std::ops::Range;
 pub(super) const REMEMBERED: usize = 64;
 const MAP_POPULATE: u64 = 0x8000;
 const MAP_LOCKED: u64 = 0x2000;
-/// Kinds of advice to madvise that remove pages (DONTNEED, FREE, REMOVE, PAGEOUT, DONTNEED_LOCKED), brings
-/// pages in (POPULATE_READ, POPULATE_WRITE), or makes huge pages (COLLAPSE).
+/// Kinds of advice to madvise that remove pages (DONTNEED, FREE, REMOVE, PAGEOUT, DONTNEED_LOCKED), bring
+/// pages in (POPULATE_READ, POPULATE_WRITE), or make huge pages (COLLAPSE).
 const ABOUT_PAGES: [u64; 8] = [4, 8, 9, 21, 22, 23, 24, 25];
 
 /// An event that was read and has not taken effect yet (`Planner::waiting`).
@@ -53,8 +53,8 @@ pub(super) struct Waiting {
     pub(super) event: Event,
 }
 
-/// A past event that brought in or removed pages while other tasks ran in the address space. A later fork of
-/// another task may prove to be beside it.
+/// A past event that brought in or removed pages while other tasks ran in the address space. A fork of
+/// another task that is read later may overlap the event.
 #[derive(Debug)]
 pub(super) struct Beside {
     /// The pages that the event may have brought in or removed.

@@ -189,8 +189,8 @@ impl Files {
         }
     }
 
-    /// Notes that a mapping shows file `id` behind a descriptor. If the descriptor referred to another file,
-    /// an unrecorded open has replaced it, and its properties are forgotten.
+    /// Notes that the descriptor of an mmap refers to file `id`. If it referred to another file before, an
+    /// unrecorded open has replaced it, and its properties are forgotten.
     fn note_mapped(&mut self, task: u32, call: &Call, id: Option<u32>) {
         let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
         let same = !open.memfd && open.file.is_none_or(|file| Some(file) == id);

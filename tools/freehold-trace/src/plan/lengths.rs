@@ -3,9 +3,9 @@
 //!
 //! [`Lengths`] is a part of [`Files`](super::files::Files). The order holds between address spaces, too: a
 //! step that faults in a file or compares its contents keeps its order with a step that changes the file's
-//! length. Callers pass each step to [`Lengths::uses`] or [`Lengths::changes`], which also gather its waits.
-//! A length is *stale* (doubtful) if something unrecorded may have changed it; `file_calls.rs` decides when.
-//! System V segments use the same table for the order of their removals (`removed.rs`).
+//! length. Callers pass each step to [`Lengths::uses`] or [`Lengths::changes`], which also gather the waits
+//! of the step. A length is *stale* (doubtful) if something unrecorded may have changed it; `file_calls.rs`
+//! decides when. System V segments use the same table for the order of their removals (`removed.rs`).
 
 use super::order::Stamp;
 use rustc_hash::FxHashMap as HashMap;

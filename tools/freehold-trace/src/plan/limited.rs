@@ -9,7 +9,7 @@
 //! count are unknown. For strace output, limits are therefore set only for calls that Linux refused, perhaps
 //! because of a limit.
 //!
-//! `events.rs` and `syscall.rs` call this file before each fault and call. The test
+//! `events.rs` and `syscall.rs` call these functions before each fault and call. The test
 //! `limits_are_set_before_the_first_step_that_needs_them` (`tests.rs`) shows the added steps.
 
 use super::order::Stamp;

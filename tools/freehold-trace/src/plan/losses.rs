@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Losses in progress, and counts of events that are not planned or not checked.
 #[derive(Default)]
 pub(super) struct Losses {
-    /// Number of losses of unknown tasks that have not ended.
+    /// Number of losses in progress for which the recording does not name the task.
     pub(super) under_way: u32,
     /// Counts by reason.
     pub(super) set_aside: BTreeMap<&'static str, u64>,

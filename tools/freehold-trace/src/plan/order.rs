@@ -77,8 +77,8 @@ impl Order {
         }
     }
 
-    /// Notes that step `stamp` changes `range`. The step must wait for all earlier steps in `range`, which
-    /// are forgotten here.
+    /// Notes that step `stamp` changes `range`, and forgets all earlier steps in `range`. The step must wait
+    /// for them, so that later steps need to wait only for this one.
     pub(crate) fn note_change(&mut self, range: &Range<u64>, stamp: Stamp) {
         if range.start >= range.end {
             return;

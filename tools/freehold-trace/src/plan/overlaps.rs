@@ -1,10 +1,11 @@
 //! Events of one address space that overlap in time, and the forks that they overlap: applies the rules of
 //! `effect.rs` to the planner's tasks.
 //!
-//! `run.rs` calls this file for each event. [`Planner::takes_effect`] returns the time at which an event
-//! takes effect. The other functions keep past events ([`Beside`]) per task and past forks per address space,
-//! and add the steps and lists of *unsure* pages for the copies that forks made. strace output has no times
-//! of locks and no faults, so nothing here applies to it. The tests are in `effect_tests.rs`.
+//! `run.rs` calls these functions for each event. [`Planner::takes_effect`] returns the time at which an
+//! event takes effect. The other functions keep past events ([`Beside`]) per task and past forks per address
+//! space. If an event and a fork overlap, they add the pages of the event to the *unsure* pages of the child:
+//! the recording does not determine whether the child has them. strace output has no times of locks and no
+//! faults, so nothing here applies to it. The tests are in `effect_tests.rs`.
 
 use super::effect::{Beside, Copying, REMEMBERED, brings_or_takes, event_span};
 use super::planner::Planner;
@@ -53,7 +54,7 @@ impl Planner {
     }
 
     /// Keeps an event that brings in or removes pages while other tasks run in the address space, for later
-    /// forks. If an earlier fork was beside the event, the pages become unsure in the child.
+    /// forks. If an earlier fork overlapped the event, the pages become unsure in the child.
     pub(super) fn note_beside(&mut self, event: &Event) {
         let Event { line, time, task, kind, cost, .. } = event;
         let Some((number, space)) = self.shared_space(*task) else { return };
@@ -91,8 +92,8 @@ impl Planner {
         first..end
     }
 
-    /// Returns the pages that the copy made by a fork of `task` may or may not contain, because of earlier
-    /// events beside the fork.
+    /// Returns the pages that the copy made by a fork of `task` may or may not contain, because earlier
+    /// events overlapped the fork.
     pub(super) fn unsure_in_copy(&self, task: u32, time: u64, cost: &Cost, flags: u64) -> Vec<Range<u64>> {
         if flags & CLONE_VM != 0 {
             return Vec::new();
@@ -106,8 +107,8 @@ impl Planner {
         open.map(|event| self.around(space, &event.pages)).collect()
     }
 
-    /// Keeps a fork at `time` that created `child`, if the times of its locks are not recorded: a later event
-    /// in the recording may be beside it.
+    /// Keeps a fork at `time` that created `child`, if the times of its locks are not recorded: an event
+    /// later in the recording may overlap the fork.
     pub(super) fn remember_fork(&mut self, task: u32, child: u32, time: u64, cost: &Cost) {
         let Some((number, _)) = self.shared_space(task).filter(|_| !Copying::of(time, cost).locked) else {
             return;

@@ -2,9 +2,9 @@
 //!
 //! With `READ_IMPLIES_EXEC` the kernel makes readable mappings executable. The flag belongs to a thread; a
 //! new thread or process inherits the flag, and an execve of a 64-bit program clears it. The engine does not
-//! know personalities: the planner adds the rights to the arguments of each call. `syscall.rs` calls this
-//! file, and the state is `Task::read_implies_exec`. `aside::EXECUTED` covers older recordings, which do not
-//! contain the call.
+//! know personalities: the planner adds the rights to the arguments of each call. `syscall.rs` calls these
+//! functions. The state of a task is `Task::read_implies_exec`. `aside::EXECUTED` covers older recordings,
+//! which do not contain the call.
 
 use super::planner::Planner;
 use super::space::Reach;

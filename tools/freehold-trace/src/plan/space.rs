@@ -178,7 +178,7 @@ impl Space {
         first
     }
 
-    /// Returns true if a write at `at` would be the first one in its private area.
+    /// Returns true if a write at `at` would be the first write in a private area.
     pub(crate) fn needs_family(&self, at: u64) -> bool {
         let area = self.areas.find(at).map(|(_, area)| area);
         area.is_some_and(|area| !area.shared && area.family == 0 && area.prot & PROT_WRITE != 0)

@@ -169,8 +169,8 @@ impl Planner {
         }
         let partly = space.known_ranges.is_some();
         let files = self.followed(&space, &reach, about.file);
-        // The waits are gathered before `assume` adds steps: the first step that is pushed gets them, and the
-        // later ones follow in the same task.
+        // The waits are gathered before `assume` adds steps, because the first step that is pushed gets them.
+        // Later steps of the task run after that step, so they need no waits of their own.
         let beside = space.gather(&reach, &mut self.builder.waits);
         let (unsure, before, mut after) = self.assume(&mut space, at, &about.call, &reach);
         if unsure && unknown::is_skipped_if_unsure(&about.call) {

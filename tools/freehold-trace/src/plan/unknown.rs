@@ -1,4 +1,4 @@
-//! Address spaces whose start is not recorded, as in strace output: the knowledge that each call adds.
+//! Address spaces whose start is not recorded, as in strace output: what each call shows about the mappings.
 //!
 //! strace does not show which mappings exist after an execve. At first all addresses are *unknown*; the
 //! addresses whose mappings are known are in `Space::known_ranges`. Each recorded call and its result add
@@ -211,9 +211,9 @@ impl Space {
         (!gone.is_empty() || !known_ranges.missing(&between).is_empty()).then_some(gone)
     }
 
-    /// Notes that the effects of calls beside this one in time (`Call::beside`) are unknown. Such a call may
-    /// be earlier or later in the plan. Returns true if the result of this call depends on the order and is
-    /// therefore unsure.
+    /// Notes that the effects of calls that overlap this call in time (`Call::beside`) are unknown. Such a
+    /// call may be earlier or later in the plan. Returns true if the result of this call depends on the order
+    /// and is therefore unsure.
     ///
     /// One order is certain: if the kernel gave this call a range that another call unmapped, the other call
     /// came first.

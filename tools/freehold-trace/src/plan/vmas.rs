@@ -1,4 +1,4 @@
-//! The VMAs of one address space, for a reader that follows a recording and plans nothing.
+//! The VMAs of one address space, for a reader that follows a recording without planning it.
 //!
 //! The pictures of a recording (`freehold-replay/src/picture/`) use [`Vmas`]. Calls have the same effect as
 //! on the planner's model, because both use the same `Space`. Nothing is ordered here: all stamps are

@@ -1,4 +1,4 @@
-//! Tests the VMAs for readers that plan nothing (`vmas.rs`): calls, growth of stacks, forks and snapshots.
+//! Tests the VMAs for readers that do not plan (`vmas.rs`): calls, growth of stacks, forks and snapshots.
 //!
 //! A test applies calls, and compares the VMAs as pages from `AT`, with rights and purpose.
 

@@ -15,7 +15,7 @@ use crate::error::{Bad, ReadError};
 use crate::operation::{capability, fcntl, prctl, rlimit, uffdio};
 use crate::{CallName, Returned};
 
-/// The name of mseal in the output of a strace that does not know mseal. It shows six arguments.
+/// The name that a strace that does not know mseal prints for the call, always with six arguments.
 const MSEAL: &str = "syscall_0x1ce";
 /// `CLONE_VM | CLONE_VFORK`, the flags that vfork implies.
 const VFORK: u64 = 0x4100;

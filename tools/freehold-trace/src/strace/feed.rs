@@ -1,11 +1,11 @@
 //! The lines of strace output, with a look ahead where the order of lines is not the order of effects.
 //!
-//! [`Feed`] is a queue between the file (`lines.rs`) and the reader (`mod.rs`). strace may print the line of
-//! a new task before the clone that created it returns, or the call that got freed addresses before the
-//! munmap returns. The reader then asks for a later line ([`Feed::take_return`], [`Feed::see_return`],
-//! [`Feed::parent`]), and the feed reads ahead, within limits of lines and bytes. A line that was taken is
-//! not returned again. If the limits are reached, the answer is "not found", and events stay in the order of
-//! their lines.
+//! [`Feed`] is a queue between the file (`lines.rs`) and the reader (`mod.rs`). strace may print the first
+//! line of a new task before the line in which the creating clone returns. It may also print a call that maps
+//! freed addresses before the line in which the munmap that freed them returns. The reader then asks for a
+//! later line ([`Feed::take_return`], [`Feed::see_return`], [`Feed::parent`]), and the feed reads ahead,
+//! within limits of lines and bytes. A line that was taken is not returned again. If the limits are reached,
+//! the answer is "not found", and events stay in the order of their lines.
 
 use super::head::{Says, head, is_remark, says};
 use crate::error::{Bad, Place, ReadError};
@@ -104,8 +104,9 @@ impl Feed {
     }
 
     /// Returns the task that has created task `child`. The `candidates` are the tasks whose clone has not
-    /// returned. The creator is the task whose clone returns the number of the child, or the only task whose
-    /// clone returns no other number. If the lines ahead do not decide, returns the first candidate.
+    /// returned. The creator is the candidate whose clone returns the number of the child. A candidate whose
+    /// clone returns another number is not the creator, so the last remaining candidate is. If the lines
+    /// ahead do not decide, returns the first candidate.
     pub(super) fn parent(&mut self, child: u32, mut candidates: Vec<u32>) -> Result<Option<u32>, ReadError> {
         let mut index = 0;
         while candidates.len() > 1 && index < FURTHER && self.reach(index)? {

@@ -253,9 +253,9 @@ impl StraceReader {
         }
     }
 
-    /// Makes the task of a line known. If the line precedes the return of the clone that creates the task,
-    /// the creation is reported now. Returns false if the line belongs to a task that an execve of its
-    /// process has ended.
+    /// Adds the task of a line to the known tasks, if it is new. If the line precedes the return of the clone
+    /// that creates the task, the creation is reported now. Returns false if the line belongs to a task that
+    /// an execve of its process has ended.
     fn meet(&mut self, pid: u32, said: &Says<'_>, line: &Line) -> Result<bool, ReadError> {
         if self.tasks.get(pid).is_some() {
             return Ok(true);

@@ -10,7 +10,8 @@ use super::text::{Arg, args, is_note};
 use crate::error::Bad;
 use crate::fields::Fields;
 
-/// The value of an address in place of which strace shows the bytes there. Any value except null would do.
+/// The value that stands for an address if strace shows the bytes at the address instead of the address. Any
+/// value except null would do.
 pub(super) const SHOWN: u64 = 1;
 
 /// Returns an argument as the number that was passed: an address, a length, flags, a descriptor. Returns
