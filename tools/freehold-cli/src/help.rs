@@ -1,10 +1,11 @@
-//! Help texts other than those of the arguments.
+//! The help texts of the program and of its subcommands, and the long help of `--locking` and of
+//! `EXPERIMENT`. The short help of all arguments is in `cli.rs`.
 //!
 //! The long help of each subcommand has the same parts: what it does, what it reads or writes, its exit
 //! status, examples. The short help (`-h`) refers to the long one. `cli.rs` attaches the texts to the
-//! subcommands, and the manual pages repeat them. Lines have at most 100 columns; the command line of strace
-//! exists only in `freehold-record` (`strace_command_line`). `help_tests.rs` checks the parts, the width and
-//! that documents quote the same strace command.
+//! subcommands, and the manual pages repeat them. Lines have at most 100 columns. The command line of strace
+//! is inserted from `freehold-record` (`strace_command_line`), so that it is written only once.
+//! `help_tests.rs` checks the parts, the width, and that documents quote the same strace command.
 
 use freehold_record::strace_command_line;
 
@@ -39,7 +40,7 @@ replayed (the others are still replayed), a file cannot be written, or the argum
     )
 }
 
-/// Help of `--locking`: a table of all knobs and values.
+/// Help of `--locking`: a table of all settings (KNOB) and their values.
 pub(crate) const LOCKING: &str = "\
 Locking design, as comma-separated KNOB=VALUE
 

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// At most one answer in this many may differ in recordings by strace, in a long run.
+/// In a long run, at most one answer in this many may differ in replays of strace output.
 const RARE_IN_TEXTS: u64 = 200_000;
 /// At most one call or fault in this many may differ in recordings by the kernel's tracing.
 const RARE_IN_TRACES: u64 = 30_000;

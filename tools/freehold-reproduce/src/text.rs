@@ -117,7 +117,7 @@ fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
-/// Explains the figures.
+/// Returns a paragraph that explains the figures: sizes, processors, number of turns, meaning of the spread.
 pub fn how(report: &Report) -> String {
     if report.virtual_time {
         return "The same seed gives the same figures, so each figure comes from one run and has no spread. Sizes and times are small, because a simulated processor is \

@@ -1,8 +1,8 @@
 //! Threads of the host, and the host's clocks.
 //!
-//! The usual executor: experiments run on threads of this host and read its clocks. Functions about lost time
-//! do nothing here: only a simulation knows which cache lines processors waited for. `fibers.rs` is the
-//! counterpart for a simulated machine.
+//! The usual executor: experiments run on threads of this host and read its clocks. `fibers.rs` is the
+//! counterpart for a simulated machine and must have the same names. Functions about lost time do nothing
+//! here, because only a simulation knows which cache lines processors waited for.
 
 pub use crate::host::thread_time;
 pub use std::sync::Barrier;
@@ -28,23 +28,23 @@ impl Place {
     }
 }
 
-/// Does nothing. Lost time is known only in a simulation, so [`hottest`] returns nothing.
+/// Does nothing, because lost time is known only in a simulation.
 pub fn side(_number: usize) {}
 
-/// See [`side`].
+/// Does nothing, like [`side`].
 pub fn step(_what: &str) {}
 
-/// See [`side`].
+/// Returns `None`: no lost time is known.
 pub fn hottest(_sides: &[String]) -> Option<Table> {
     None
 }
 
-/// See [`side`].
+/// Runs `work`.
 pub fn unnoted<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// See [`side`].
+/// Returns `None`: no lost time is known.
 pub fn hottest_of_each(_side: usize, _of: &str) -> Option<Table> {
     None
 }

@@ -1,5 +1,5 @@
-//! Step 4: PFT. Threads of one process fault in memory concurrently, in one VMA or in a VMA each, by the lock
-//! that faults take.
+//! Step 4: PFT. Threads of one process fault in memory concurrently, in one VMA or in a VMA each. The
+//! experiment compares the locks that faults take.
 //!
 //! Sides: the designs of [`FaultLock`] and the host. All threads start together, write to each page of their
 //! memory once, and unmap; only the faults are timed. The findings are faults per second of one thread's
@@ -55,7 +55,8 @@ fn pages(scale: &Scale) -> u64 {
     (scale.size(GIB, GIB / 8) / PAGE).max(1)
 }
 
-/// Returns the number of pages for the host, which is limited so that they fit.
+/// Returns the number of pages for a thread on the host: at most 32,768, so that all pages fit into the
+/// memory of the host.
 fn host_pages(scale: &Scale) -> u64 {
     pages(scale).min(1 << 15)
 }
