@@ -1,10 +1,10 @@
-//! Reads lines of calls and prints them as a case, with the results of the running kernel, or of the model
-//! with `--model`.
+//! Reads lines of calls and prints them as a *case*: calls with the results of the running kernel, or of the
+//! model with `--model`.
 //!
 //! `cargo run -p freehold-model --example record < calls.txt > cases/name.txt`
 //!
-//! A line of the input is a call as `freehold_model::text` writes it, and results and maps in the input are
-//! ignored. So the printed calls of a difference, or an existing case, can be the input. Comments at the
+//! A line of the input is a call as `freehold_model::text` writes it. Results and maps in the input are
+//! ignored, so the printed calls of a difference, or an existing case, can be the input. Comments at the
 //! start are kept. The files in `lab/freehold-model/cases` are made in this way; `tests/cases.rs` runs them
 //! on all subjects.
 

@@ -137,8 +137,8 @@ fn run(linux: &mut Linux, seed: u64, options: &Options, transcript: &mut Transcr
     }
 }
 
-/// Removes from a result the residence of pages of files, because Linux may choose: a page that is resident
-/// in the model counts as resident.
+/// Returns the result of Linux without Linux's choices: Linux may evict pages of files, so mincore reports a
+/// page as resident if it is resident in the model.
 fn freed_of_choice(model: Outcome, real: Outcome, call: &Call) -> Outcome {
     match (call, model, real) {
         (Call::Mincore { .. }, Outcome::Bytes(may), Outcome::Bytes(is)) if may.len() == is.len() => {

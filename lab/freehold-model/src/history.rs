@@ -170,7 +170,7 @@ struct Search<'h> {
 struct Done {
     /// The steps that are done.
     steps: u64,
-    /// The steps for which the stack has already grown.
+    /// The steps whose access has already grown a stack.
     grown: u64,
 }
 

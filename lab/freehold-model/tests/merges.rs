@@ -6,16 +6,16 @@
 //!            |---- left -|-- middle -|-- right --|
 //! changed          |---- any whole pages ---|            21 ranges; inaccessible | readable | writable
 //!
-//! of each:   rights        readable | writable
+//! each VMA:  rights        readable | writable
 //!            attributes    all equal | one marked (sequential access)
-//!            family        none | one shared by all that have it | its own | its own, since the fork
-//! by:        the process that made them | its child, whose families are all forked
+//!            family        none | one that several VMAs share | its own | its own, since the fork
+//! caller:    the process that created the VMAs | its child, which has all families from the fork
 //! ```
 //!
 //! A *family* is an anon_vma, the identity that decides whether VMAs with anonymous pages merge. One arena
-//! contains many copies of a layout, each with its own change. Maps do not show the effect of the change on
-//! families. So in the end all memory is made writable, which merges the VMAs that may merge. A failure
-//! prints the layout and the shortest calls that show the difference.
+//! contains many copies of a layout, each with its own change. `/proc/PID/maps` does not show families. At
+//! the end a test therefore makes all memory writable, which merges the VMAs whose families permit it. A
+//! failure prints the layout and the shortest calls that show the difference.
 //!
 //! A quick run takes every third layout. With `FREEHOLD_EFFORT=long` all designs run the test. The locks that
 //! a task holds must not affect merging.
@@ -44,9 +44,9 @@ const DONTDUMP: u64 = 16;
 enum Family {
     /// Never written.
     None,
-    /// Written when these VMAs were still one VMA, which gave them one family.
+    /// Written while these VMAs were still one VMA, so they have the same family.
     Same,
-    /// Written when the VMA had no equal neighbour, which gave it a family of its own.
+    /// Written while no neighbour had equal properties, so the VMA has a family of its own.
     Own,
     /// Written after the fork, in both processes.
     Late,
@@ -125,7 +125,7 @@ impl Script {
         }
     }
 
-    /// Writes the VMAs of the family `Late`, after the fork.
+    /// Writes to the VMAs whose family is `Late`. Called after the fork.
     fn make_late(&mut self, layout: &Layout, base: u64) {
         for i in (0..3).filter(|i| layout.family[*i] == Family::Late) {
             self.write(base + i as u64 * EACH * PAGE);

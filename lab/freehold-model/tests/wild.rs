@@ -1,10 +1,11 @@
-//! Every public call of the engine with wild arguments, from seeds. No call may panic, with overflow checks
-//! and assertions on.
+//! Every public call of the engine with wild arguments: values that no sane program would pass. No call may
+//! panic, with overflow checks and assertions on.
 //!
-//! `src/wild` makes the calls; `lab/fuzz/fuzz_targets/wild.rs` runs the same code on bytes of a fuzzer. A
-//! failing life prints its seed, and `FREEHOLD_SEED` runs the life with one seed. The last test reads the
-//! source of the engine and fails if a public call is neither made by wild lives nor exempt. So a new public
-//! function needs a call in `src/wild` or a line in [`EXEMPT`] with the reason.
+//! `src/wild` makes the calls. A *life* is one sequence of calls on a machine of its own; here the bytes that
+//! determine its calls come from a seed, and in `lab/fuzz/fuzz_targets/wild.rs` from a fuzzer. A failing life
+//! prints its seed, and `FREEHOLD_SEED` runs the life with one seed. The last test reads the source of the
+//! engine and fails if a public call is neither made by wild lives nor exempt. So a new public function needs
+//! a call in `src/wild` or a line in [`EXEMPT`] with the reason.
 
 #[path = "../../../engine/freehold/tests/support/public_calls.rs"]
 mod public_calls;
@@ -129,7 +130,7 @@ fn every_public_call_is_made() {
     let below = public_calls::public_calls(&here.join("../../engine/freehold-vmspace/src"));
     let is_known = |of: &str| WILD.contains(&of) || BELOW.iter().any(|(below, _)| *below == of);
     let unknown: Vec<_> = below.keys().filter(|call| !is_known(call.split("::").next().unwrap())).collect();
-    assert!(unknown.is_empty(), "neither made by wild lives nor exempt: {unknown:#?}");
+    assert!(unknown.is_empty(), "calls of types in neither WILD nor BELOW: {unknown:#?}");
     let mut found = public_calls::public_calls(&here.join("../../engine/freehold/src"));
     found.extend(below);
     found.retain(|call, _| {
@@ -139,5 +140,5 @@ fn every_public_call_is_made() {
         let exempt = EXEMPT.iter().any(|(exempt, _)| exempt == call);
         WILD.contains(&of) && !made && !generic && !exempt
     });
-    assert!(found.is_empty(), "not made by wild lives: {found:#?}");
+    assert!(found.is_empty(), "calls that no wild life makes: {found:#?}");
 }

@@ -2,9 +2,9 @@
 //! or refused in part or as a whole with an error that names the line.
 //!
 //! The reader never panics and its memory stays bounded: users pass it files of any origin. An error that
-//! does not begin with the name of the file is a finding. Run as described in `engine.rs`. The files in
-//! `tools/freehold-trace/tests/data` are a good initial corpus. Snapshots of recordings are the subject of
-//! `snapshots.rs`.
+//! does not begin with the name of the file is a finding. `engine.rs` describes how to run a target. The
+//! files in `tools/freehold-trace/tests/data` are a good initial corpus. Snapshots of recordings are the
+//! subject of `snapshots.rs`.
 #![no_main]
 
 use freehold_trace::Recording;

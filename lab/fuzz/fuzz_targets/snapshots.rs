@@ -2,7 +2,7 @@
 //! as snapshots, or refused with an error that names the line.
 //!
 //! The areas and pages of a snapshot ascend, and a snapshot that is written out again reads back unchanged,
-//! except for the number of its line. Run as described in `engine.rs`.
+//! except for the number of its line. `engine.rs` describes how to run a target.
 //! `tools/freehold-trace/tests/data/small.snap` without its first line is a good initial corpus.
 #![no_main]
 

@@ -1,8 +1,8 @@
 //! Checks every public call of the engine with arbitrary arguments: no call panics, and all memory is freed.
 //!
 //! `freehold_model::wild` decodes and makes the calls; the test `lab/freehold-model/tests/wild.rs` runs the
-//! same sequences from seeds. Run as described in `engine.rs`, with overflow checks: `-Coverflow-checks=on`
-//! in RUSTFLAGS, or cargo-fuzz's own debug build.
+//! same sequences from seeds. `engine.rs` describes how to run a target. Overflow checks must be on: add
+//! `-Coverflow-checks=on` to RUSTFLAGS, or use the debug build of cargo-fuzz.
 #![no_main]
 
 use freehold_model::wild;

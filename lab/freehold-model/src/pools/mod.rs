@@ -67,14 +67,16 @@ pub struct Part {
     pub pages: u64,
 }
 
-/// A call. The names are those of userfaultfd.
+/// A call: an operation of userfaultfd, an access (`Load`, `Store`), or a change of the memory or of the
+/// file. The bool of `Copy` and `Continue` requests write protection of the filled pages; that of `Protect`
+/// and `Mprotect` is the new state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the calls")]
 pub enum Op {
     Register(Part, u64),
     Unregister(Part),
-    /// Copies pages. The number is the first word of the first page, and each following page has the next
-    /// number.
+    /// Copies pages. The number is the first word of the first page. The first word of each following page is
+    /// one larger.
     Copy(Part, bool, u64),
     Zeropage(Part),
     Continue(Part, bool),
@@ -140,8 +142,8 @@ pub fn draw(random: &mut impl Draw, protected: u64) -> Op {
     }
 }
 
-/// Returns the contents of pages. The first word of the first page is this number, and each following page
-/// has the next number.
+/// Returns the contents of `pages` pages. The first word of the first page is `number`, and that of each
+/// following page is one larger.
 fn contents(pages: u64, number: u64) -> Vec<u8> {
     let mut bytes = vec![0; (pages * HUGE) as usize];
     for (page, number) in bytes.chunks_exact_mut(HUGE as usize).zip(number..) {

@@ -97,7 +97,7 @@ pub(super) fn shared_blocks(values: &mut Values<'_>) -> SharedBlocks {
     }
 }
 
-/// Returns any setting of PR_SET_THP_DISABLE.
+/// Draws a setting of PR_SET_THP_DISABLE. Invalid settings become the default.
 pub(super) fn thp_disable(values: &mut Values<'_>) -> ThpDisable {
     ThpDisable::from_raw(values.below(3), values.below(4)).unwrap_or_default()
 }
