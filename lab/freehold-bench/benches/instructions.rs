@@ -38,16 +38,16 @@ const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instruction
 
 /// Operations of every subject, measured at every number of areas.
 const SHARED: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
-/// Operations of only the engine, measured at every number of areas.
+/// Operations measured only on the engine, at every number of areas.
 const SIZED: [&str; 6] =
     ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault", "split+merge-touched"];
-/// Operations of only the engine, measured with the smallest number of areas: such a process has few page
+/// Operations measured only on the engine, with the smallest number of areas: such a process has few page
 /// tables, with few entries in each.
 const SMALL: [&str; 1] = ["exit"];
 /// Operations of the host. A lookup enters a read section, which costs a kernel almost nothing; this row
 /// shows its cost on the host of these benches.
 const HOST: [&str; 1] = ["read-section"];
-/// Operations of only the engine, measured per page of one large area.
+/// Operations measured only on the engine, per page of one large area.
 const BY_PAGE: [&str; 4] = ["fault-per-page", "zap-per-page", "fork-per-page", "mprotect-per-page"];
 
 fn main() -> ExitCode {

@@ -178,7 +178,8 @@ impl Bitmap {
         while let Some(&number) = numbers.peek() {
             let index = number / BITS;
             let Some(&before) = self.levels[0].get(index) else { return Err(NotTaken(number)) };
-            // As in `take`, numbers in the same word change the word in a register. This is the usual case.
+            // As in `take`, the word is changed in a register. Usually several of the numbers are in one
+            // word.
             let mut word = before;
             let mut highest = number;
             while let Some(number) = numbers.next_if(|number| number / BITS == index) {

@@ -20,8 +20,8 @@ pub fn fail_memory_once(nth: u64) {
     host::local(|local| local.set_failure(nth, false));
 }
 
-/// Makes this thread's `nth` request for frames, a table or a space's record fail, counted from 1, and all
-/// later ones.
+/// Makes all requests of this thread for frames, tables or records of spaces fail, beginning with the `nth`,
+/// counted from 1.
 pub fn fail_memory_from(nth: u64) {
     host::local(|local| local.set_failure(nth, true));
 }
@@ -78,7 +78,7 @@ pub fn fail_heap_once(nth: u64) {
     HEAP.with(|heap| heap.arm(nth, false));
 }
 
-/// Makes this thread's `nth` heap allocation fail, counted from 1, and all later ones.
+/// Makes all heap allocations of this thread fail, beginning with the `nth`, counted from 1.
 pub fn fail_heap_from(nth: u64) {
     warm_up();
     HEAP.with(|heap| heap.arm(nth, true));

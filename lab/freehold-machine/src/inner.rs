@@ -4,7 +4,7 @@
 //! pools, CPUs and lists have locks, records and table memory consist of atomics, and the rest does not
 //! change after the machine was built. Frames and tables are freed in a fixed order: the pool retires the
 //! number, the oracles (`oracle.rs`) check and poison it, and the pool makes it available. An allocation
-//! first asks for an injected failure, and afterwards lets an oracle check the poison.
+//! first checks whether a failure is injected; after it took a number, an oracle checks the poison.
 
 use crate::bitmap::Bitmap;
 use crate::config::{MachineConfig, Memory};
@@ -240,8 +240,8 @@ impl<F: Format> Inner<F> {
         });
     }
 
-    /// Returns the number of requested flushes of ranges, of whole spaces, and of either kind that reported
-    /// freed tables.
+    /// Returns three numbers of requested flushes: those of ranges, those of whole spaces, and those among
+    /// both that reported freed tables.
     pub(crate) fn flush_counts(&self) -> [u64; 3] {
         let sum = |of: fn(&FlushCounts) -> &AtomicU64| {
             self.flushes.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum()

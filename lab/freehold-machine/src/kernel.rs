@@ -20,7 +20,7 @@ pub(crate) struct Kernel {
 }
 
 struct State {
-    /// The root tables that have the kernel's half. An added entry is stored in each.
+    /// The root tables that have the kernel's half. `extend` stores an added entry in each of them.
     roots: Vec<Pfn>,
     /// Number of entries in use, from [`Format::USER_ENTRIES`] on.
     entries: usize,

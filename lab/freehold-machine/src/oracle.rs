@@ -3,8 +3,8 @@
 //!
 //! `inner.rs` calls the functions when frames and tables are allocated and freed, and `cpu.rs` when a CPU
 //! uses a translation. Only benchmarks run without them
-//! ([`MachineConfig::fast`](crate::MachineConfig::fast)). For each oracle `tests/oracles.rs` has a kernel
-//! with the mistake that it detects. A new oracle needs such a test, and a line in this table:
+//! ([`MachineConfig::fast`](crate::MachineConfig::fast)). For each oracle, `tests/oracles.rs` has a kernel
+//! that makes the mistake, and expects the panic. A new oracle needs such a test, and a line in this table:
 //!
 //! | oracle | detects |
 //! | --- | --- |

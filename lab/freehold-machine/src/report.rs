@@ -46,7 +46,7 @@ impl Accounting {
     /// Asserts that nothing is in use.
     ///
     /// # Panics
-    /// Panics with the list of what is in use, if anything is.
+    /// Panics if anything is in use. The message lists what is in use.
     #[track_caller]
     pub fn assert_clean(&self) {
         assert!(self.is_clean(), "something was leaked: {self}");

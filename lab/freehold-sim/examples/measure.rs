@@ -248,7 +248,7 @@ fn interrupts() -> (f64, f64) {
                 away.push((now - last).as_nanos() as f64);
                 last = now;
             }
-            // The longest intervals, as many as there were interrupts.
+            // An interrupt makes an interval long. Keeps only the longest intervals, one for each interrupt.
             away.sort_by(|a, b| b.total_cmp(a));
             let usual = middle(away.clone());
             away.truncate(INTERRUPTS * ROUNDS);

@@ -238,9 +238,9 @@ impl Line {
         if grant.comes { Answer::Comes(grant.at) } else { Answer::Has(grant.at) }
     }
 
-    /// Ends the transit of the line to processor `cpu`, which keeps the line for `hold` picoseconds if it
-    /// changes the line. Then serves the queue until the line is in transit again, and adds a grant for each
-    /// processor that was served.
+    /// Ends the transit of the line to processor `cpu`. The processor keeps the line for `hold` picoseconds
+    /// if its access changes the line. Then serves the queue until the line is in transit again, and adds a
+    /// grant for each processor that was served.
     pub fn arrive(
         &mut self,
         machine: &Machine,

@@ -18,7 +18,7 @@ struct Mark(AtomicU8);
 /// The marks, in the order of [`marks`].
 static MARKS: [Mark; 4] = [const { Mark(AtomicU8::new(0)) }; 4];
 
-/// Stores to a mark.
+/// Stores to the mark with this index in `MARKS`.
 fn mark(number: usize) {
     MARKS[number].0.store(1, Ordering::Relaxed);
 }

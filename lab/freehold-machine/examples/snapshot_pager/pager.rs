@@ -39,13 +39,13 @@ impl Snapshot {
         Ok(Snapshot { pages: compressed.collect::<Result<_, Box<dyn Error + Send + Sync>>>()? })
     }
 
-    /// Size of the compressed pages in bytes.
+    /// Returns the size of the compressed pages in bytes.
     pub fn bytes(&self) -> usize {
         self.pages.iter().flatten().map(Vec::len).sum()
     }
 }
 
-/// Counts of the work of a snapshot's pagers.
+/// State that all pagers of a snapshot share: the userfaultfds of children, and counts of their work.
 #[derive(Default)]
 pub struct Work {
     /// The userfaultfds of forked children. No message reports the end of a child, so the program closes the

@@ -107,7 +107,7 @@ impl State {
         self.next - 1
     }
 
-    /// Returns true if every function that was deferred before this number has run.
+    /// Returns true if every deferred function with a lower number has run.
     fn has_run_before(&self, number: u64) -> bool {
         self.running == 0 && self.deferred.first().is_none_or(|deferred| deferred.number >= number)
     }

@@ -16,8 +16,8 @@ use freehold_sync::atomic::announce_records;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// Count of numbers that move at once between a processor's list and its socket's memory. Linux uses this
-/// value for the processors of a large machine.
+/// Number of free frame or table numbers that move together between a processor's list and its socket's
+/// memory. Linux uses this value for the processors of a large machine.
 const BATCH: usize = 63;
 /// Maximum number of sockets with a lock of their own.
 const SOCKETS: usize = 8;

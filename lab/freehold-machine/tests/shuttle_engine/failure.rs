@@ -378,7 +378,7 @@ fn try_to_unmap_concurrent_with_stores_loses_none() {
     });
 }
 
-/// Number of schedules in which `referenced` failed because another task held the rmap lock.
+/// Number of schedules in which `Engine::referenced` failed because another task held the rmap lock.
 static CONTENDED: AtomicU64 = AtomicU64::new(0);
 
 #[test]

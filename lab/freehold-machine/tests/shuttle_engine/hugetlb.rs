@@ -552,8 +552,8 @@ fn c25_fill_concurrent_with_its_fault_and_munmap() {
     });
 }
 
-/// C-53: a page of the file that the pager fills write-protected is protected from the start. A store always
-/// raises a bus error, because the page is either missing or protected.
+/// C-53: the pager fills a page of the file with write protection. The page is protected as soon as it is
+/// mapped: a store always raises a bus error, because the page is either missing or protected.
 #[test]
 fn c53_protected_pool_fill_concurrent_with_accesses() {
     explore_both(

@@ -2,10 +2,10 @@
 //! ranges, concurrent with faults, fork, exit, truncation and migration.
 //!
 //! The engine's side is `space/claim.rs`, `space/range_writer.rs` and `call/`. [`DESIGNS`] has all values of
-//! [`Write`]. A pair of changes is two threads that call `change`; a third calls `beside`. An error is
-//! allowed if some moment explains it, an access finds a value that was stored at some time (`legal`), and
-//! nothing leaks. To cover another call, add a variant to [`Change`] and to [`CHANGES`]. `linear.rs` compares
-//! results with a sequential order.
+//! [`Write`]. A pair of changes is two threads that call `change`; a third calls `beside`. A change may fail
+//! only with an error that some moment of the run explains. An access must find a value that was stored at
+//! some time (`legal`). Nothing may leak. To cover another call, add a variant to [`Change`] and to
+//! [`CHANGES`]. `linear.rs` compares results with a sequential order.
 
 use crate::{
     explore::{CHECKED, explore_in, explore_until, seed, thread},
