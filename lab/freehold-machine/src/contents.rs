@@ -95,6 +95,7 @@ impl Page {
         words.enumerate().find(|(_, word)| *word != POISON).map(|(index, word)| (index * WORD, word))
     }
 
+    /// Copies the contents of `from` word by word, each word atomically.
     pub(crate) fn copy_from(&self, from: &Page) {
         for (to, from) in self.0.iter().zip(&from.0) {
             to.store(from.load(Ordering::Acquire), Ordering::Release);
@@ -127,6 +128,7 @@ pub trait Word: Copy + sealed::Sealed {
 }
 
 mod sealed {
+    /// Prevents other crates from implementing `Word`.
     pub trait Sealed {}
 }
 

@@ -116,6 +116,7 @@ pub struct RcuGuard {
     _guard: host::RcuGuard,
 }
 
+/// The count of one open read section, which ends when the value is dropped.
 #[derive(Debug)]
 struct ReadSection;
 

@@ -38,6 +38,7 @@ pub struct Cpu<F: Format> {
 }
 
 impl<F: Format> Cpu<F> {
+    /// Claims a CPU of the machine. Returns `None` if the CPU is claimed already.
     pub(crate) fn claim(inner: &Arc<Inner<F>>, number: usize) -> Option<Self> {
         // Acquire: pairs with the release in `drop`.
         let taken = inner.cpus[number].claimed.swap(true, Ordering::Acquire);

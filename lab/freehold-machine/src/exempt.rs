@@ -24,6 +24,7 @@ pub fn exempt<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// A guard that keeps the thread exempt until it is dropped.
 struct Exempt;
 
 impl Exempt {

@@ -66,6 +66,7 @@ struct FlushCounts {
     tables: AtomicU64,
 }
 
+/// The kinds of flushes that are counted separately: of a range, or of a whole space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlushKind {
     Range,
@@ -127,18 +128,21 @@ impl<F: Format> Inner<F> {
         (cpu.machine == self.id).then_some(cpu.number)
     }
 
+    /// Returns the engine's record of a frame. Panics if this machine has no such frame.
     #[inline]
     pub(crate) fn frame_record(&self, pfn: Pfn) -> &Frame {
         // The array is as long as the pool, so the bounds check of the array covers the pool's.
         self.frame_records.get(self.frames.offset(pfn)).unwrap_or_else(|| self.frames.no_such(pfn))
     }
 
+    /// Returns the memory of a table. Panics if this machine has no such table.
     #[inline]
     pub(crate) fn table(&self, pfn: Pfn) -> &Table {
         // The array is as long as the pool, so the bounds check of the array covers the pool's.
         self.table_memory.get(self.tables.offset(pfn)).unwrap_or_else(|| self.tables.no_such(pfn))
     }
 
+    /// Returns the engine's record of a table. Panics if this machine has no such table.
     #[inline]
     pub(crate) fn table_record(&self, pfn: Pfn) -> &TableMeta {
         // The array is as long as the pool, so the bounds check of the array covers the pool's.
@@ -157,6 +161,7 @@ impl<F: Format> Inner<F> {
         contents.get(self.frames.index_of(pfn))
     }
 
+    /// Allocates up to `out.len()` frames, each on its own. Returns the number of allocated frames.
     pub(crate) fn alloc_frames(&self, out: &mut [Pfn]) -> usize {
         if host::local(|local| local.allocation_fails()) {
             return 0;
@@ -168,11 +173,14 @@ impl<F: Format> Inner<F> {
         got
     }
 
+    /// Allocates up to `out.len()` blocks of 2^`order` consecutive frames, aligned to their size. Returns the
+    /// number of allocated blocks.
     pub(crate) fn alloc_blocks(&self, order: u32, out: &mut [Pfn]) -> usize {
         let block = || self.alloc_in_one_piece(1 << order, Pool::take_run);
         out.iter_mut().map_while(|out| block().map(|first| *out = first)).count()
     }
 
+    /// Allocates `frames` consecutive frames, without alignment. Returns the first.
     pub(crate) fn alloc_run(&self, frames: u64) -> Option<Pfn> {
         self.alloc_in_one_piece(frames, Pool::take_run_anywhere)
     }
@@ -189,6 +197,8 @@ impl<F: Format> Inner<F> {
         Some(first)
     }
 
+    /// Frees frames: retires the numbers, lets the oracles check and poison the frames, and makes the numbers
+    /// available.
     pub(crate) fn free_frames(&self, frames: &[Pfn]) {
         if frames.is_empty() {
             return;
@@ -200,6 +210,7 @@ impl<F: Format> Inner<F> {
         self.frames.give(frames);
     }
 
+    /// Allocates a table. Returns `None` if there is no free table, or if a failure is injected.
     pub(crate) fn alloc_table(&self) -> Option<Pfn> {
         if host::local(|local| local.allocation_fails()) {
             return None;
@@ -214,6 +225,7 @@ impl<F: Format> Inner<F> {
         Some(out[0])
     }
 
+    /// Frees a table in the same order as `free_frames`, and resets the record of the table.
     pub(crate) fn free_table(&self, table: Pfn) {
         self.tables.retire(&[table]);
         if self.config.oracles {
@@ -223,6 +235,7 @@ impl<F: Format> Inner<F> {
         self.tables.give(&[table]);
     }
 
+    /// Counts a requested flush. `tables_freed` says that the flush reported freed tables.
     pub(crate) fn count_flush(&self, kind: FlushKind, tables_freed: bool) {
         host::with_cpu(|number| {
             let counts = &self.flushes[number];

@@ -19,6 +19,7 @@ pub(crate) struct Kernel {
     state: Lock<State>,
 }
 
+/// The changing part of [`Kernel`], under its lock.
 struct State {
     /// The root tables that have the kernel's half. `extend` stores an added entry in each of them.
     roots: Vec<Pfn>,

@@ -46,6 +46,7 @@ impl<F: Format> Mmu<F> {
         self.root
     }
 
+    /// Returns the tag of the space's TLB entries.
     pub(crate) fn tag(&self) -> SpaceTag {
         self.tag
     }

@@ -29,7 +29,7 @@ const TAKEN: u64 = 1;
 /// A pool of numbers; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// Name of what the numbers stand for, for messages.
+    /// Name of the objects that have the numbers (frame or table), for messages.
     what: &'static str,
     base: u64,
     len: usize,
@@ -48,6 +48,7 @@ pub(crate) struct Pool {
 #[repr(align(128))]
 struct Apart<T>(T);
 
+/// The taken numbers, and the counts of the pool.
 #[derive(Debug)]
 struct List {
     taken: Bitmap,
@@ -271,6 +272,7 @@ impl Pool {
         (list.taken.taken(), lowest.map(|index| Pfn::new(self.base + index as u64)).collect())
     }
 
+    /// Returns the counts of allocations and frees.
     pub(crate) fn counts(&self) -> PoolCounts {
         self.list.0.lock().counts
     }

@@ -129,6 +129,7 @@ impl Leaf {
         first..first + self.tag.level().frames()
     }
 
+    /// Returns the first address that the entry translates.
     pub(crate) fn start(&self) -> u64 {
         self.tag.start()
     }
@@ -183,6 +184,7 @@ impl Walk {
         self.tag.level().below()
     }
 
+    /// Returns the first address below the table.
     pub(crate) fn start(&self) -> u64 {
         self.tag.start()
     }

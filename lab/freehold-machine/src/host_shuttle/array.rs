@@ -30,6 +30,7 @@ impl<T: Blank> LazyArray<T> {
         Ok(LazyArray { len, places })
     }
 
+    /// Returns the value at `index`, and creates the value at the first call. Returns `None` beyond the end.
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         if index >= self.len {
             return None;

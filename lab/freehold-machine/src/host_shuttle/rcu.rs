@@ -25,6 +25,7 @@ shuttle::thread_local! {
     static INSIDE: Cell<usize> = Cell::new(0);
 }
 
+/// The open read sections and the deferred functions.
 #[derive(Default)]
 struct State {
     next: u64,
@@ -36,6 +37,7 @@ struct State {
     running: usize,
 }
 
+/// A deferred function, with its number and its argument.
 struct Deferred {
     number: u64,
     head: NonNull<RcuHead>,

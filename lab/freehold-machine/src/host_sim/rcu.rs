@@ -25,6 +25,7 @@ thread_local! {
     static STATE: RefCell<State> = const { RefCell::new(State::new()) };
 }
 
+/// The open read sections and the deferred functions of the machines of this thread.
 struct State {
     next: u64,
     /// Numbers of the open read sections.
@@ -35,6 +36,7 @@ struct State {
     running: usize,
 }
 
+/// A deferred function, with its number and its argument.
 struct Deferred {
     number: u64,
     /// Number of the run in which the function was deferred. If that was outside a run, number of the last

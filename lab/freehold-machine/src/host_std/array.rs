@@ -44,6 +44,7 @@ impl<T: Blank> LazyArray<T> {
         Ok(LazyArray { base, len, bytes })
     }
 
+    /// Returns the value at `index`, or `None` beyond the end.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         if index >= self.len {

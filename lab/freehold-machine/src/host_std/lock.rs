@@ -36,6 +36,7 @@ impl<T> Lock<T> {
         Lock { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
+    /// Acquires the lock. Spins, and yields to the host if the wait is long.
     #[inline]
     pub(crate) fn lock(&self) -> LockGuard<'_, T> {
         // Acquire: pairs with the release in the guard's drop, so this thread sees the writes of the last

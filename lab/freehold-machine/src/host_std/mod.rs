@@ -51,6 +51,7 @@ static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { next: 0, returned: Vec::ne
 /// Held by the thread that is inside `with_cpu` with the number `SHARED`.
 static SHARED_TURN: Mutex<()> = Mutex::new(());
 
+/// The numbers from `next` on, which no thread has had, and the numbers that ended threads have returned.
 struct Numbers {
     next: usize,
     returned: Vec<usize>,
@@ -72,6 +73,8 @@ fn numbers<R>(f: impl FnOnce(&mut Numbers) -> R) -> R {
     f(&mut NUMBERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
+/// Runs `f` with the number of the calling thread. No other thread runs with the same number until `f`
+/// returns. `f` must not wait or call `with_cpu` again.
 #[inline(always)]
 pub(crate) fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
     let own = CPU.get();
@@ -120,6 +123,7 @@ pub(crate) fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
     LOCKS.try_with(f).ok()
 }
 
+/// Returns a time in nanoseconds that never decreases.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)

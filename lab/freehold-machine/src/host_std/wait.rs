@@ -111,10 +111,12 @@ pub(super) fn wait_unless_over(word: &AtomicU32, expected: u32, ends: Ends) -> b
     !task.is_over(ends)
 }
 
+/// Wakes one task that sleeps on this address, if there is one. Does not read the word.
 pub(crate) fn wake_one(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
 }
 
+/// Wakes all tasks that sleep on this address. Does not read the word.
 pub(crate) fn wake_all(word: &AtomicU32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
 }
