@@ -95,7 +95,7 @@ pub(super) fn answer(
     })
 }
 
-/// Answers mincore. Returns `None` if the range has more than [`MOST_PAGES`] pages.
+/// Makes the call mincore. Returns `None` if the range has more than [`MOST_PAGES`] pages.
 fn mincore(process: &Process, planned: &PlannedCall) -> Option<Result<(), Errno>> {
     let args = &planned.call.args;
     let pages = args[1].div_ceil(PAGE);
@@ -143,7 +143,8 @@ pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> 
     Ok(())
 }
 
-/// Answers mmap, with the file of the plan and the recorded address.
+/// Makes the call mmap, with the file of the plan. Requests the address that Linux chose, unless `chooses` is
+/// true.
 fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) -> Result<u64, Errno> {
     let [addr, len, prot, flags, _, offset] = planned.call.args;
     let flags = MapFlags::from_bits_retain(flags);
@@ -196,13 +197,13 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
     }
 }
 
-/// Answers mprotect.
+/// Makes the call mprotect.
 fn mprotect(process: &Process, args: &[u64; 6]) -> Returned {
     let result = process.mprotect(args[0], args[1], Prot::from_bits_retain(args[2]));
     returned(result.map(|()| 0).map_err(|error| error.errno()))
 }
 
-/// Answers pkey_mprotect. With key -1 the call has the effect of mprotect.
+/// Makes the call pkey_mprotect. With key -1 the call has the effect of mprotect.
 fn pkey_mprotect(process: &Process, args: &[u64; 6]) -> Returned {
     let prot = Prot::from_bits_retain(args[2]);
     match (args[3] as i32, u8::try_from(args[3] as i32)) {
@@ -215,14 +216,14 @@ fn pkey_mprotect(process: &Process, args: &[u64; 6]) -> Returned {
     }
 }
 
-/// Answers pkey_alloc.
+/// Makes the call pkey_alloc.
 fn pkey_alloc(process: &Process, args: &[u64; 6]) -> Result<u64, Errno> {
     // The first argument has no valid flags and must be 0; the second holds the rights.
     let rights = u32::try_from(args[1]).ok().filter(|_| args[0] == 0).ok_or(Errno::EINVAL)?;
     process.pkey_alloc(PkeyRights::from_bits_retain(rights)).map(u64::from).map_err(|error| error.errno())
 }
 
-/// Answers madvise.
+/// Makes the call madvise.
 fn madvise(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
     // The advice is an int.
     Advice::from_raw(args[2] as u32)
@@ -230,7 +231,8 @@ fn madvise(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
         .map_err(|error| error.errno())
 }
 
-/// Answers process_madvise on the caller itself. Returns `None` if the recording does not show the ranges.
+/// Makes the call process_madvise on the caller itself. Returns `None` if the recording does not show the
+/// ranges.
 fn process_madvise(process: &Process, planned: &PlannedCall) -> Option<Result<u64, Errno>> {
     let about = planned.call.transfer.as_ref()?;
     let ranges: Vec<IoVec> = about.remote.iter().map(|&(base, len)| IoVec { base, len }).collect();
@@ -246,7 +248,7 @@ fn process_madvise(process: &Process, planned: &PlannedCall) -> Option<Result<u6
     Some(process.process_madvise(&ranges, advice, true).map_err(|error| error.errno()))
 }
 
-/// Answers mremap, with the recorded new address.
+/// Makes the call mremap. Requests the new address that Linux chose, unless `chooses` is true.
 fn mremap(process: &Process, planned: &PlannedCall, chooses: bool) -> Returned {
     let [at, old, new, flags, target, _] = planned.call.args;
     let mut flags = RemapFlags::from_bits_retain(flags as _);
@@ -279,7 +281,7 @@ fn interrupted_mremap(process: &Process, planned: &PlannedCall, flags: RemapFlag
     planned.call.returned
 }
 
-/// Answers shmat, with the recorded address.
+/// Makes the call shmat. Requests the address that Linux chose, unless `chooses` is true.
 fn shmat(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) -> Result<u64, Errno> {
     let Some(Mapped::Segment(segment)) = planned.file.and_then(|id| world.mapped(id)) else {
         return Err(Errno::EINVAL);

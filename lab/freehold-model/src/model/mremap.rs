@@ -34,6 +34,7 @@ impl Move {
 }
 
 impl Model {
+    /// Makes the call in process `p`. Returns the new address.
     pub(super) fn mremap(
         &mut self,
         p: usize,

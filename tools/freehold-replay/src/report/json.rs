@@ -36,6 +36,7 @@ pub fn json(outcomes: &[Outcome], unusable: &[Unusable]) -> String {
     text
 }
 
+/// The whole document.
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
@@ -92,6 +93,7 @@ struct BeyondCalls {
     file_vmas_as_linux: Option<u64>,
 }
 
+/// The planning: number of planned events, and its time.
 #[derive(Serialize)]
 struct Planned {
     events: u64,
@@ -99,6 +101,7 @@ struct Planned {
     ns: Duration,
 }
 
+/// A reason for which something was not checked, with the number of events.
 #[derive(Serialize)]
 struct SetAside<'a> {
     reason: &'a str,

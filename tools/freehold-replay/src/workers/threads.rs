@@ -18,10 +18,12 @@ impl Changed {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Lets one waiting worker continue.
     pub(crate) fn notify_one(&self) {
         self.0.notify_one();
     }
 
+    /// Lets all waiting workers continue.
     pub(crate) fn notify_all(&self) {
         self.0.notify_all();
     }

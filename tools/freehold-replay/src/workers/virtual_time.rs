@@ -60,10 +60,12 @@ impl Changed {
         lock(mutex)
     }
 
+    /// Lets one waiting worker continue.
     pub(crate) fn notify_one(&self) {
         self.notify(1);
     }
 
+    /// Lets all waiting workers continue.
     pub(crate) fn notify_all(&self) {
         self.notify(usize::MAX);
     }

@@ -1,10 +1,11 @@
 //! Tasks on the processors of a simulated machine, in virtual time. Each load is a separate run that begins
 //! at the time at which the previous run ended. No time passes between runs.
 //!
-//! The counterpart of `threads.rs`. [`together`], [`alone`] and [`for_a_while`] run tasks on a simulated
-//! machine, and add the report of the run to the side that runs. *Lost* time is the time for which processors
-//! waited for a cache line; [`hottest`] names the fields on whose lines most time was lost. The state (place,
-//! clock, lost time) is thread-local: experiments run on one thread.
+//! The counterpart of `threads.rs`. A *side* is one of the designs that an experiment compares. [`together`],
+//! [`alone`] and [`for_a_while`] run tasks on a simulated machine, and add the report of the run to the
+//! current side ([`side`]). *Lost* time is the time for which processors waited for a cache line; [`hottest`]
+//! names the fields on whose lines most time was lost. The state (place, clock, lost time) is thread-local:
+//! experiments run on one thread.
 
 use super::Stop;
 use crate::findings::{Cell, Row, Table};

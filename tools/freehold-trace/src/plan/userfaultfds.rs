@@ -4,7 +4,7 @@
 //! later ioctls. This file maps descriptors to userfaultfds, so that `registered.rs` can note registrations,
 //! and adds the step that ends a userfaultfd when its last descriptor is closed. The table is
 //! [`Userfaultfds`](super::registered::Userfaultfds), a part of the planner; `file_calls.rs`, `events.rs` and
-//! `syscall.rs` call this file. Registrations that may be missing make an address space doubtful
+//! `syscall.rs` call these functions. Registrations that may be missing make an address space doubtful
 //! (`Space::doubts_userfaultfd`): a refused move is then set aside. The tests are in `registered_tests.rs`
 //! and `tests.rs` (`userfaultfd_ends_with_its_last_descriptor`).
 
