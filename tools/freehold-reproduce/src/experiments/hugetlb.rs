@@ -1,5 +1,5 @@
-//! Step 3: processes that map a file of huge pages, fault in every page and unmap the file, by the lock that
-//! keeps shared page tables in place.
+//! Step 3: processes map a file of huge pages, fault in every page and unmap the file. The experiment
+//! compares the locks that keep shared page tables in place.
 //!
 //! Sides: the two designs of [`HugetlbLock`], on a machine with a pool of huge pages. In a turn, each process
 //! maps the file, writes to each page and unmaps, until the time is over. The findings are faults per second,

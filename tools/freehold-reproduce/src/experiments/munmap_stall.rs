@@ -1,5 +1,5 @@
-//! Steps 0 and 1: operations that wait while a large munmap runs. The complaint behind the steps was a `ps`
-//! that hung for more than 120 seconds.
+//! Steps 0 and 1: operations that wait while a large munmap runs. Linux changed munmap after a report of a
+//! `ps` that hung for more than 120 seconds.
 //!
 //! Each turn: victims (`victim.rs`) repeat an operation on some threads, first alone, then while one thread
 //! unmaps a large populated range. The findings show the median and the longest time of the operation in

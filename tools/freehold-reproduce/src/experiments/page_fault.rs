@@ -1,5 +1,5 @@
-//! Step 4: PFT. Threads of one process fault in memory concurrently, in one VMA or in a VMA each. The
-//! experiment compares the locks that faults take.
+//! Step 4: a load like that of the benchmark PFT. Threads of one process fault in memory concurrently, in one
+//! VMA or in a VMA each. The experiment compares the locks that faults take.
 //!
 //! Sides: the designs of [`FaultLock`] and the host. All threads start together, write to each page of their
 //! memory once, and unmap; only the faults are timed. The findings are faults per second of one thread's
