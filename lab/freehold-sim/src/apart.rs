@@ -2,9 +2,10 @@
 //!
 //! The simulation charges for cache lines, and an address decides which line a word is on. A program that
 //! must print the same figures each time therefore uses [`Apart`] as its global allocator, and calls
-//! [`same_addresses`] first. The users are `tests/sim_engine/` and the example `coverage` of
-//! `freehold-machine`, and the tests and the example `simulate` of `freehold-reproduce`. Without them a run
-//! is still correct, but its figures vary from process to process. Two objects must never share a line.
+//! [`same_addresses`] first. Such programs are `tests/sim_engine/` of `freehold-machine`, and the tests and
+//! the example `simulate` of `freehold-reproduce`; the example `coverage` of `freehold-machine` uses only the
+//! allocator. Without the two a run is still correct, but its figures vary from process to process. Two
+//! objects must never share a line.
 #![expect(unsafe_code, reason = "an allocator, and a call of the host")]
 
 use crate::line::LINE;
