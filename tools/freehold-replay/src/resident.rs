@@ -7,7 +7,7 @@
 //! | page | on Linux |
 //! | --- | --- |
 //! | a recorded fault ended at the page, and no later event freed it | present; otherwise a difference |
-//! | the engine has the page near a recorded fault, or a call brought it in | present; or it was not in the page cache, locked, or marked for readahead |
+//! | the engine has the page near a recorded fault, or a call brought it in | present; or absent because it was locked, marked for readahead, or not in the page cache |
 //! | the engine has the page, and no recorded event brings it in | present; otherwise a difference |
 //! | the engine does not have the page | absent; or it came with a [large folio](Judge::came_with_a_folio), or [another writer](Judge::came_from_elsewhere) wrote it; otherwise a difference |
 //!

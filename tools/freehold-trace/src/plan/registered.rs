@@ -27,8 +27,8 @@ pub(super) struct Userfaultfds {
     pub(super) spaces: HashMap<u32, u32>,
     /// Number of userfaultfds so far.
     pub(super) count: u32,
-    /// True if the recording contains a UFFDIO_API or a registration. Recordings that contain none may lack
-    /// them.
+    /// True if the recording contains a UFFDIO_API or a registration. A recording without any may come from a
+    /// recorder that does not record them.
     pub(super) recorded: bool,
 }
 
