@@ -1,5 +1,5 @@
-//! Links the kernel by its linker script if it is built for bare metal: no libc, no start files, fixed
-//! addresses. The arguments apply only to that binary, not to tests or tools.
+//! Links the kernel with its linker script if it is built for bare metal: no libc, no start files, fixed
+//! addresses. The arguments of the linker apply only to the binary of the kernel, not to tests.
 
 fn main() {
     println!("cargo::rerun-if-changed=kernel.ld");

@@ -2,7 +2,7 @@
 //! terminal edits a line before programs may read it; a stream only removes escapes.
 //!
 //! This file has no lock and touches no device, so its tests run on any machine. `files/console.rs` polls the
-//! serial port and guards the [`Input`] by a lock. `PROTOCOL.md` describes the two kinds of console.
+//! serial port and guards the [`Input`] with a lock. `PROTOCOL.md` describes the two kinds of console.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -35,7 +35,9 @@ pub enum Source {
 
 /// Input that has arrived and that no program has read yet.
 pub struct Input {
+    /// The source of the bytes.
     source: Source,
+    /// The settings of the terminal, as programs set them; not used for a stream.
     termios: [u8; TERMIOS],
     /// Bytes that may be read.
     ready: VecDeque<u8>,
@@ -82,6 +84,7 @@ impl Input {
         self.ended || !self.ready.is_empty()
     }
 
+    /// Returns a word of the settings: 0 for `c_iflag`, 3 for `c_lflag`.
     fn flags(&self, word: usize) -> u32 {
         u32::from_le_bytes([0, 1, 2, 3].map(|byte| self.termios[4 * word + byte]))
     }
@@ -94,6 +97,7 @@ impl Input {
         }
     }
 
+    /// Takes a byte of a stream: removes escapes, and notices the end.
     fn take_sent(&mut self, byte: u8) {
         match byte {
             _ if self.escaped => {
@@ -106,6 +110,7 @@ impl Input {
         }
     }
 
+    /// Takes a byte of a keyboard: edits the line, and makes it readable when it is complete.
     fn take_typed(&mut self, byte: u8, echo: &mut dyn FnMut(&[u8])) {
         let byte = if byte == b'\r' && self.flags(0) & ICRNL != 0 { b'\n' } else { byte };
         let mut shown = |text: &[u8]| {

@@ -63,6 +63,7 @@ fn event(what: &str) {
     write(|now| format!("{now} {cpu} {tid} {what}\n"));
 }
 
+/// The functions by which `process` reports events to this file.
 static OBSERVER: Observer = Observer { task, signal, exit, leave };
 
 /// Starts the recording. Writes the settings that affect how memory is mapped.
@@ -352,6 +353,7 @@ fn sizes(usage: &Usage) -> String {
 /// The condition under which a call is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    /// Written whether the call succeeds or fails.
     Always,
     /// Written if the call succeeds: calls on descriptors.
     Succeeded,

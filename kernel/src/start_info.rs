@@ -8,6 +8,7 @@
 use crate::arch::layout::direct;
 use core::ffi::CStr;
 
+/// Value of `magic` in a start info.
 const MAGIC: u32 = 0x336e_c578;
 /// Type of usable memory in the memory map.
 const RAM: u32 = 1;
@@ -45,7 +46,7 @@ pub struct Region {
 }
 
 impl StartInfo {
-    /// Returns the start info at this physical address.
+    /// Returns the start info at this physical address. Panics if another protocol booted the kernel.
     ///
     /// # Safety
     ///

@@ -24,6 +24,7 @@ const PIT_HZ: u64 = 1_193_182;
 /// Duration of the calibration.
 const LOOK_NS: u64 = 20_000_000;
 
+/// Reads the time-stamp counter.
 #[inline]
 fn counter() -> u64 {
     // SAFETY: every x86-64 CPU has the instruction.
@@ -127,6 +128,7 @@ fn date() -> [u64; 6] {
     date
 }
 
+/// Reads a register of the CMOS clock.
 fn register(at: u8) -> u8 {
     // SAFETY: these are the ports of the clock. Bit 7 of port 0x70 is clear, so nonmaskable interrupts stay
     // enabled.

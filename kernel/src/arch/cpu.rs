@@ -79,6 +79,7 @@ impl Cpu {
     }
 }
 
+/// The data of all CPUs, by number.
 static CPUS: [Cpu; MAX_CPUS] = [const { Cpu::new() }; MAX_CPUS];
 /// Number of running CPUs.
 static COUNT: AtomicUsize = AtomicUsize::new(1);

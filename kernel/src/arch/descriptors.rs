@@ -33,6 +33,7 @@ struct Segments {
     stacks: [[u8; IST_BYTES]; OWN_STACK.len()],
 }
 
+/// A [`Segments`] that only its own CPU uses.
 #[repr(transparent)]
 struct Own(UnsafeCell<Segments>);
 
@@ -46,6 +47,7 @@ struct Gates(UnsafeCell<[[u64; 2]; 256]>);
 // SAFETY: the first CPU writes the gates before the other CPUs start.
 unsafe impl Sync for Gates {}
 
+/// The tables of all CPUs, by number.
 static SEGMENTS: [Own; MAX_CPUS] = [const {
     Own(UnsafeCell::new(Segments {
         gdt: [0; 9],
@@ -53,6 +55,7 @@ static SEGMENTS: [Own; MAX_CPUS] = [const {
         stacks: [[0; IST_BYTES]; OWN_STACK.len()],
     }))
 }; MAX_CPUS];
+/// The gates, which all CPUs share.
 static GATES: Gates = Gates(UnsafeCell::new([[0; 2]; 256]));
 
 /// Writes the gates, once.

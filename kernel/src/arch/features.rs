@@ -146,8 +146,8 @@ pub type CopyIn = fn(u64, &mut [u8]) -> Result<(), Errno>;
 pub struct VectorState([u8; VectorState::ROOM]);
 
 impl VectorState {
-    /// Maximum size of an image with its end mark, in bytes. PKRU is the last of the components that are
-    /// turned on. On Intel processors PKRU is at offset 2688, and Bochs reports a size of 64 bytes for it.
+    /// Maximum size of an image with its end mark, in bytes. Of the components that are turned on, PKRU has
+    /// the highest offset: 2688 on Intel processors. Bochs reports 64 bytes as the size of PKRU.
     const ROOM: usize = 2816;
 
     /// Returns the state with which a program starts.
@@ -165,6 +165,7 @@ impl VectorState {
         state
     }
 
+    /// Sets the registers with which a program starts.
     fn begin(&mut self) {
         self.0[..2].copy_from_slice(&0x037fu16.to_le_bytes());
         self.0[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
@@ -176,7 +177,7 @@ impl VectorState {
         }
     }
 
-    /// Saves the processor's registers here.
+    /// Saves the processor's registers in this image.
     pub fn save(&mut self) {
         // SAFETY: the buffer is aligned and has room for all that `init` turned on.
         unsafe {
@@ -211,13 +212,21 @@ impl VectorState {
 /// has the layout of FXSAVE. With XSAVE, a header, the upper halves of AVX and PKRU follow, between Linux's
 /// marks (`struct _fpx_sw_bytes`).
 impl VectorState {
+    /// Size of the part of the image that FXSAVE writes, in bytes.
     const LEGACY: usize = 512;
+    /// Size of the header that XSAVE adds behind it, in bytes.
     const HEADER: usize = 64;
+    /// Offset of the SSE registers.
     const XMM: usize = 160;
+    /// Offset of MXCSR, the control register of SSE.
     const MXCSR: usize = 24;
+    /// Offset of `struct _fpx_sw_bytes`.
     const MARKS: usize = 464;
+    /// The first word of `struct _fpx_sw_bytes`.
     const MAGIC1: u32 = 0x4650_5853;
+    /// The word behind the image.
     const MAGIC2: u32 = 0x4650_5845;
+    /// The bit of the state component SSE.
     const SSE: u64 = 2;
 
     /// Returns true if images have the format of XSAVE.
@@ -235,6 +244,7 @@ impl VectorState {
         u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
     }
 
+    /// Stores bytes at this offset.
     fn put(&mut self, at: usize, bytes: &[u8]) {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -293,12 +303,13 @@ impl VectorState {
         Ok(state)
     }
 
+    /// Returns a copy of the image.
     pub fn copy(&self) -> Self {
         VectorState(self.0)
     }
 
-    /// Returns the image for a tracer: the part of FXSAVE, or with `all` the whole image, with XCR0 in place
-    /// of the marks.
+    /// Returns the image for a tracer: the part that FXSAVE writes or, with `all`, the whole image with XCR0
+    /// in place of the marks.
     pub fn for_tracer(&mut self, all: bool) -> &[u8] {
         self.0[Self::MARKS..Self::LEGACY].fill(0);
         if all {
@@ -314,6 +325,7 @@ impl VectorState {
     /// EFAULT if the image cannot be read; EINVAL if the image sets unknown bits of MXCSR, or if its header
     /// names components that are not turned on, the compacted form or reserved bytes.
     pub fn take_from_tracer(&mut self, at: u64, bytes: usize, copy_in: CopyIn) -> Result<(), Errno> {
+        /// The bits of MXCSR that exist.
         const MXCSR_BITS: u64 = 0xffff;
         copy_in(at, &mut self.0[..bytes])?;
         let mxcsr = self.word(Self::MXCSR) & 0xffff_ffff;

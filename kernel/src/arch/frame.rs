@@ -100,6 +100,7 @@ pub struct UserAddr(u64);
 impl UserAddr {
     /// The end of every address space: Linux's `TASK_SIZE_MAX`.
     pub const END: u64 = Tables::USER_END - PAGE_SIZE;
+    /// The address 0, for example the base of fs in a new program.
     pub const ZERO: Self = UserAddr(0);
 
     /// Returns `None` if the address is not below [`END`](Self::END).

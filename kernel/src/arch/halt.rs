@@ -2,9 +2,10 @@
 //! report of both.
 //!
 //! `process/exit.rs` calls [`exit`] when process 1 ends. The panic handler, `trap.rs` and
-//! `process/standstill.rs` end the machine after they have written a report. No lock may be taken here,
-//! because any lock may be held when the kernel panics. Panics do not unwind. QEMU ends all CPUs; on a
-//! machine without its debug-exit device, only the calling CPU stops.
+//! `process/standstill.rs` end the machine after they have written a report. The functions that a panic calls
+//! here take no lock, because any lock may be held at that time. [`exit`] may take the lock of the report.
+//! Panics do not unwind. QEMU ends all CPUs; on a machine without its debug-exit device, only the calling CPU
+//! stops.
 
 use super::irq_off;
 use crate::arch::report::{report_now, say};
@@ -47,6 +48,7 @@ pub fn exit_after_panic() -> ! {
     end()
 }
 
+/// Ends the machine after everything is sent.
 fn end() -> ! {
     // SAFETY: the debug-exit device of QEMU; a machine without one ignores the write.
     unsafe { Port::<u8>::new(0xf4).write(END) };

@@ -58,6 +58,7 @@ static EARLY: Handlers = Handlers {
     is_stack_guard: |_| false,
 };
 
+/// The installed table.
 static INSTALLED: AtomicPtr<Handlers> = AtomicPtr::new(ptr::from_ref(&EARLY).cast_mut());
 
 /// Installs the table. Called once, before the other CPUs start.

@@ -11,9 +11,9 @@ use crate::options;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The longest interval. The upper bits are its nanoseconds. The lower bits say what ended it: the number of
-/// a call, or `VECTOR` and a vector.
+/// a call, `VECTOR` and a vector, [`IDLE`], or [`HALF_WAY`].
 static LONGEST: AtomicU64 = AtomicU64::new(0);
-/// Flag that marks a vector's number, to distinguish it from a call's.
+/// Flag that distinguishes the number of a vector from the number of a call.
 pub const VECTOR: u64 = 0x1000;
 /// The interval ended because the CPU halted.
 pub const IDLE: u64 = 0x2000;
@@ -30,7 +30,7 @@ pub fn begin() {
     }
 }
 
-/// Ends the interval of the calling CPU. `what` says what ended it, as in [`LONGEST`].
+/// Ends the interval of the calling CPU. `what` says what ended it, like the lower bits of [`LONGEST`].
 #[inline(always)]
 pub fn end(what: u64) {
     if options::measures_irq_off() {

@@ -2,7 +2,7 @@
 //! then take very long, as when a hypervisor deschedules a virtual CPU.
 //!
 //! The scheduler, the sleep lists and the TLB flushes call [`stall`] between steps whose order other CPUs can
-//! observe. The call neither sleeps nor takes a lock, so it may stand anywhere in the kernel. New code that
+//! observe. The call neither sleeps nor takes a lock, so any code of the kernel may call it. New code that
 //! synchronizes without a lock should call it between its steps. `cargo xtask kernel-tests --times N` runs
 //! tests with the seeds 1 to N.
 

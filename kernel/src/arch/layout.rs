@@ -14,7 +14,8 @@ pub const fn direct<T>(physical: u64) -> *mut T {
 }
 
 /// The page-table format of this kernel. The number of levels is fixed at build time. A check at run time
-/// made a first store to a page take 4 % more instructions on four levels, because walks occur everywhere.
+/// made a first store to a page take 4 % more instructions on four levels, because many operations walk page
+/// tables.
 #[cfg(not(feature = "five-levels"))]
 pub type Tables = freehold::platform::X86_4;
 /// The page-table format of this kernel.

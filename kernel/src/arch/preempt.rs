@@ -6,10 +6,10 @@
 //! [`preempt_point`] themselves. If [`EVERY_NS`] have passed since the last time, the point enables
 //! interrupts for a moment, and a thread whose time slice is used up yields.
 //!
-//! [`hold`] forbids preemption. Spin locks, read sections, lockless walks, uses of the CPU's number, and
-//! interrupts call [`hold`]. The number of holds is counted per CPU, in `Cpu::held`. A thread that sleeps has
-//! no hold; the scheduler stops the machine otherwise. `PROTOCOL.md`, "Long calls", lists the states that
-//! hold and why.
+//! [`hold`] forbids preemption. Code calls [`hold`] at the start of a spin lock section, a read section, a
+//! lockless walk, a use of the CPU's number, and an interrupt. `Cpu::held` counts the holds of a CPU. A
+//! thread that sleeps has no hold; the scheduler stops the machine otherwise. `PROTOCOL.md`, "Long calls",
+//! lists the states that hold and why.
 
 use super::handlers::handlers;
 use crate::arch::cpu::{Cpu, cpu};

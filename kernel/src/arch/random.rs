@@ -1,10 +1,11 @@
 //! Pseudorandom bytes for programs: `getrandom`, the random devices of /dev, and the bytes that a new program
-//! gets for its hash tables and stack protector (`process/exec.rs`). They are not good enough for secrets,
-//! and the kernel keeps none. No lock is taken: the state is one atomic.
+//! gets for its hash tables and stack protector (`process/exec.rs`). The bytes are not good enough for
+//! secrets, and the kernel keeps no secrets. No lock is taken: the state is one atomic.
 
 use crate::arch::clock;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// The state of the generator. Relaxed: the number publishes no other memory.
 static STATE: AtomicU64 = AtomicU64::new(0x853c_49e6_748f_ea9b);
 
 /// Returns the next number: SplitMix64 (Steele, Lea and Flood 2014), mixed with the clock.

@@ -10,6 +10,7 @@ use crate::arch::{lock::SpinLock, serial};
 use core::fmt;
 use x86_64::instructions::port::Port;
 
+/// I/O port of QEMU's debug console: the report port.
 const PORT: u16 = 0xe9;
 /// Value that a read of the port returns if the port exists.
 const THERE: u8 = 0xe9;

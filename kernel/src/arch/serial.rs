@@ -7,6 +7,7 @@
 use crate::arch::lock::SpinLock;
 use x86_64::instructions::port::Port;
 
+/// First I/O port of the serial port.
 const BASE: u16 = 0x3f8;
 /// Bytes that the port takes when it reports that it is empty.
 const FIFO: usize = 16;

@@ -23,7 +23,9 @@ unsafe extern "C" {
 
 /// Physical address at which a CPU starts: the page that the start-up interrupt names.
 const TRAMPOLINE: u64 = 0x8000;
+/// The INIT command, which resets a CPU.
 const INIT: u32 = 0x4500;
+/// The start-up command, which names the page of the trampoline.
 const START_UP: u32 = 0x4600 | (TRAMPOLINE >> 12) as u32;
 /// Maximum time that a CPU may take to start.
 const PATIENCE_NS: u64 = 5_000_000_000;
@@ -32,7 +34,8 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 static STARTING: AtomicUsize = AtomicUsize::new(0);
 /// The number of the CPU that started last.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
-/// True once all CPUs run; from then on programs may use low memory.
+/// True once all CPUs run and the identity map is removed. From then on programs may run, and use low
+/// addresses.
 static TOGETHER: AtomicBool = AtomicBool::new(false);
 
 /// Starts all CPUs that the firmware lists, up to `MAX_CPUS`. Panics if a CPU does not start in time.

@@ -1,9 +1,11 @@
 //! Calls on the contents of files: positions, sizes, holes, copies within the kernel, and calls that write
 //! data to storage. The kernel has no storage, so the calls of the last kind have no effect.
 //!
-//! A call that moves the position of a file holds its lock ([`Open::hold_position`]). A call that changes
-//! contents or size holds the lock of the contents, which it takes second ([`Open::hold_contents`]).
-//! `calls/descriptors.rs` has read and write. The programs `names.c` and `appends.c` test the calls.
+//! These calls use two locks. A call that moves the position of a file holds the lock of the position
+//! ([`Open::hold_position`]). A call that changes contents or size holds the lock of the contents
+//! ([`Open::hold_contents`]), which is taken second. Exception: [`copy`] takes the locks for each step only,
+//! and corrects the position of its source without a lock. `calls/descriptors.rs` has read and write. The
+//! programs `names.c` and `appends.c` test the calls.
 
 use super::descriptors::put;
 use crate::arch::frame::Frame;
@@ -261,6 +263,7 @@ fn sync_one(frame: &mut Frame) -> Answer {
     file(descriptor).map(|_| 0)
 }
 
+/// The number of cachestat.
 const CACHESTAT: u32 = 451;
 
 /// Performs cachestat: counts the pages of a range of a file that are in memory. No page ever waits for

@@ -52,7 +52,7 @@ pub const CALLS: Calls = &[
 /// Maximum number of bytes that one call transfers.
 pub const MOST: u64 = 0x7fff_f000;
 
-/// Returns the open file of a descriptor.
+/// Returns the open file of a descriptor. Fails with EBADF if there is none.
 pub fn file(descriptor: u64) -> Result<Arc<Open>, Errno> {
     current().process().files.get(descriptor)
 }
@@ -173,6 +173,7 @@ fn dup3(frame: &mut Frame) -> Answer {
     Ok(to)
 }
 
+/// The flag is accepted, but a table that processes share is not copied.
 const CLOSE_RANGE_UNSHARE: u32 = 2;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
 

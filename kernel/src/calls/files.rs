@@ -1,6 +1,6 @@
 //! Calls on files that a path names: opening, links, working directories, lists of directories. The other
 //! files of this folder use [`path`], [`find`] and [`start`] to read a path and find its node;
-//! `files/tree.rs` walks the path, and `names.rs` changes names.
+//! `files/tree.rs` walks the path, and `calls/names.rs` has the calls that change names.
 //!
 //! Between a lookup and the use of a node, another thread may rename or remove it; a node stays valid without
 //! a name. Permissions are not checked. The programs `files.c` and `names.c` test the calls.
@@ -122,7 +122,7 @@ fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
     current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
 }
 
-/// Returns the file that an open of this node gets.
+/// Opens a node with these flags. Returns the file.
 fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
     let writes = flags & O_ACCMODE != O_RDONLY;
     if flags & O_PATH != 0 {

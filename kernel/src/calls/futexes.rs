@@ -1,6 +1,7 @@
-//! The futex calls: they decode the arguments. `process/futex.rs` has the operations, and `sched/wait.rs` the
-//! lists of sleepers. Operations with priority inheritance answer ENOSYS. No lock is held while a word is
-//! read, because reading may fault and sleep. The programs `jobs.c` and `threads.c` test the calls.
+//! The futex calls. This file decodes their arguments; `process/futex.rs` has the operations, and
+//! `sched/wait.rs` the lists of sleepers. Operations with priority inheritance answer ENOSYS. No lock is held
+//! while a word is read, because reading may fault and sleep. The programs `jobs.c` and `threads.c` test the
+//! calls.
 
 use crate::arch::{frame::Frame, lock::relax};
 use crate::calls::answer::{Answer, Calls};
@@ -33,8 +34,8 @@ fn call(frame: &mut Frame) -> Answer {
     if command == FUTEX_WAKE_BITSET && bits == 0 {
         return Err(Errno::EINVAL);
     }
-    // For a wake, the word of a shared futex must be readable. The word of a private one must only have a
-    // valid address.
+    // For a wake, the word of a shared futex must be readable. The word of a private futex needs only a valid
+    // address. `load` also refuses addresses that are not aligned.
     if matches!(command, FUTEX_WAKE | FUTEX_WAKE_BITSET) {
         match word.private && at.is_multiple_of(4) {
             true => user::check(at, 4)?,
@@ -146,6 +147,7 @@ fn relative(timeout: u64) -> Result<u64, Errno> {
     }
 }
 
+/// Stores the address of the list of robust futexes, which `release_robust` reads when the thread ends.
 fn set_robust_list(frame: &mut Frame) -> Answer {
     let [at, bytes, ..] = frame.args();
     if bytes != 24 {
@@ -155,7 +157,8 @@ fn set_robust_list(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Returns the robust list of the calling thread. Fails with EPERM for another thread.
+/// Returns the robust list of the calling thread. Fails with EPERM for another thread, and with ESRCH if
+/// there is no thread with this number.
 fn get_robust_list(frame: &mut Frame) -> Answer {
     let [tid, head, bytes, ..] = frame.args();
     let thread = current();

@@ -1,5 +1,6 @@
 //! The memory calls. The engine implements nearly all of them: a call decodes its arguments, calls the
-//! address space of the thread, and returns the error number. The engine takes all locks.
+//! address space of the thread, and returns the error number. The engine takes its own locks; only membarrier
+//! has state in this file ([`REGISTERED`]).
 //!
 //! The kernel adds only rules that depend on a process or on the machine: READ_IMPLIES_EXEC, access to other
 //! processes, the peak of resident memory, and membarrier. `calls/memory_options.rs` has the options of
@@ -138,6 +139,7 @@ fn brk(frame: &mut Frame) -> Answer {
 
 fn mincore(frame: &mut Frame) -> Answer {
     let [at, len, out, ..] = frame.args();
+    /// Number of pages whose states one step copies.
     const PART: usize = 256;
     if !at.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);

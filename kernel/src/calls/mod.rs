@@ -9,9 +9,9 @@
 //!
 //! To add a call, write a function in the file of its subject and add a line to that file's `CALLS`. A number
 //! may be in one `CALLS` only: in [`TABLE`] a later entry replaces an earlier one. A call that may be
-//! interrupted may need a line in `process/signal/restart.rs`, and a call that maps memory one in
-//! `record.rs`. Programs in `kernel/tests/programs` test the calls; heads of files name them. `wild.rs` there
-//! passes random arguments.
+//! interrupted may need a line in `process/signal/restart.rs`. A call that maps memory may need a line in
+//! `record.rs`. Programs in `kernel/tests/programs` test the calls; heads of files name them. The program
+//! `wild.rs` passes random arguments.
 
 pub mod answer;
 mod contents;

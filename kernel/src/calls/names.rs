@@ -154,7 +154,7 @@ fn mount(frame: &mut Frame) -> Answer {
     names::mount(&directory, kind, huge).map(|()| 0)
 }
 
-/// Returns the page size that the options of a mount name; 2 MiB by default.
+/// Returns the page size in the options of a mount, or 2 MiB if they contain none.
 fn page_size(data: u64) -> Result<HugePageSize, Errno> {
     let options = if data == 0 { Vec::new() } else { path(data)? };
     let options = core::str::from_utf8(&options).map_err(|_| Errno::EINVAL)?;

@@ -2,8 +2,8 @@
 //!
 //! A call collects the keys and the readiness of its files (`Look`), queues itself on every key, and looks
 //! again before it sleeps. No lock is held while a file computes its readiness. `files/epoll.rs` has the sets
-//! of epoll. If no key announces the readiness of a file, the file gives a time at which the caller looks
-//! again. The program `files.c` tests the calls.
+//! of epoll. A file whose readiness changes without a wake-up gives a time at which the caller looks again
+//! (`File::ready_at`). The program `files.c` tests the calls.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -55,7 +55,7 @@ impl<R> Look<R> {
 }
 
 /// Calls `look` until it finds a ready file, and sleeps on the keys in between. Returns `None` when the
-/// deadline has passed.
+/// deadline has passed. Fails with EINTR if a signal arrives.
 fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) -> Result<Option<R>, Errno> {
     loop {
         let first = look()?;
@@ -90,7 +90,7 @@ fn by_ms(timeout: u64) -> u64 {
 }
 
 /// Returns the end of the timeout in a `struct timespec`; `u64::MAX`, which means never, if the pointer is
-/// null.
+/// null. The timeout begins now, also in a restarted call.
 fn by_timespec(at: u64) -> Result<u64, Errno> {
     match at {
         0 => Ok(u64::MAX),

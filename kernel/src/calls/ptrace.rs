@@ -3,8 +3,8 @@
 //!
 //! Almost all requests need a stopped tracee, and read or change only the copy of its registers ([`Stop`]).
 //! Functions that get a [`Stop`] run under a spin lock, so they touch no program's memory. Values are checked
-//! before they are stored, because the tracee loads them in the kernel. Memory of the tracee is accessed by
-//! the engine. The programs `traced.c`, `keys.c` and `canonical.c` test the requests.
+//! before they are stored, because the tracee loads them in the kernel. The engine accesses the memory of the
+//! tracee. The programs `traced.c`, `keys.c` and `canonical.c` test the requests.
 
 use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};
@@ -113,7 +113,7 @@ fn ptrace(frame: &mut Frame) -> Answer {
     }
 }
 
-/// Fails with EINVAL if the options contain an unknown one.
+/// Returns the options. Fails with EINVAL if one of them is not supported.
 fn known(options: u64) -> Result<u64, Errno> {
     if options & !OPTIONS != 0 { Err(Errno::EINVAL) } else { Ok(options) }
 }

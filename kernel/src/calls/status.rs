@@ -89,7 +89,7 @@ fn statx(frame: &mut Frame) -> Answer {
     words[2] = of.links | of.owner << 32;
     words[3] = of.owner >> 32 | u64::from(of.mode) << 32;
     (words[4], words[5], words[6]) = (of.inode, of.size, blocks(&of));
-    // Times of access, status change and modification. The creation time is not recorded.
+    // Times of access, modification and status change. The creation time is not recorded.
     for (time, at) in of.times.iter().zip([8, 14, 12]) {
         (words[at], words[at + 1]) = (time / SECOND, time % SECOND);
     }

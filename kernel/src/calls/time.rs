@@ -1,10 +1,10 @@
 //! The calls for clocks and sleeping, and the conversions of times that the other files of this folder use.
 //! `arch/clock.rs` measures the time.
 //!
-//! Times of programs are seconds and nanoseconds; the kernel counts nanoseconds in 64 bits, and too long
-//! times become `u64::MAX`, which means never. A sleep gets its end from `restart::deadline_after`, so that a
-//! restarted sleep keeps the original end. CPU clocks include the current time slice of the calling thread
-//! only.
+//! Programs give times in seconds and nanoseconds. The kernel counts nanoseconds in 64 bits. A time that is
+//! too long becomes `u64::MAX`, which means never. A sleep gets its end from `restart::deadline_after`, so
+//! that a restarted sleep keeps the original end. CPU clocks include the current time slice of the calling
+//! thread, but not the current time slices of other threads of its process.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -26,6 +26,7 @@ pub const CALLS: Calls = &[
     (__NR_clock_nanosleep, clock_nanosleep),
 ];
 
+/// Nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;
 
 /// Returns the time of a clock in nanoseconds.

@@ -24,8 +24,11 @@ pub struct UserBuffer<'a> {
 
 /// Kernel memory that replaces a program's.
 enum Own<'a> {
+    /// No kernel memory: the buffer is the program's.
     None,
+    /// A read of a file fills this memory.
     To(&'a mut [u8]),
+    /// A write to a file takes its data from this memory.
     From(&'a [u8]),
 }
 
@@ -137,8 +140,8 @@ impl<'a> UserBuffer<'a> {
         bytes
     }
 
-    /// Calls `f` for each part of the next `most` bytes: with the address, the number of bytes done before,
-    /// and the length. `f` returns how many bytes it copied. Returns the sum.
+    /// Calls `f` for each range of the next `most` bytes, with three numbers: the address, the number of
+    /// bytes that were copied before, and the length. `f` returns how many bytes it copied. Returns the sum.
     fn each(&mut self, most: usize, mut f: impl FnMut(u64, usize, usize) -> usize) -> Result<usize, Errno> {
         let mut done = 0;
         while let Some(([base, len], rest)) = self.parts.split_first() {

@@ -1,6 +1,6 @@
-//! The folder /dev: the memory devices null, zero, full and random, whose files have no state, the names of
-//! the console (`files/console.rs`), and links to the standard descriptors. `start.rs` adds the device of
-//! userfaultfd, because it belongs to a later layer.
+//! The folder /dev: the memory devices null, zero, full, random and urandom, the names of the console
+//! (`files/console.rs`), links to the standard descriptors, and the folder shm. Files of memory devices have
+//! no state and no lock. `start.rs` adds the device of userfaultfd, because it belongs to a later layer.
 
 use crate::arch::random;
 use crate::files::{CHARACTER, File, Stat, buffer::UserBuffer, console::Console, tree::Node};
@@ -13,15 +13,20 @@ use freehold::file::Mapping;
 /// The behaviour of a memory device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    /// Reads return no bytes; writes discard theirs.
     Null,
+    /// Reads return zeroes.
     Zero,
+    /// Reads return zeroes; writes fail with ENOSPC.
     Full,
+    /// Reads return pseudorandom bytes.
     Random,
 }
 
 /// The file of a memory device.
 struct Device {
     kind: Kind,
+    /// The minor number of the device; the major number is 1.
     minor: u64,
     /// The memory that mmap of the device maps: new pages, for `zero` only.
     zeroes: Option<Counted<Mapping<Machine>>>,

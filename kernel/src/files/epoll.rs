@@ -1,11 +1,11 @@
 //! epoll: a set of open files, and the events to report for each. `calls/poll.rs` has the calls and sleeps on
 //! the keys that [`Epoll::look`] returns.
 //!
-//! An edge is a change, since the last report, of the events for which a file is ready or of its count of
-//! [`changes`](crate::files::File::changes). A closed file leaves the set when the set is next examined. The
-//! set keeps no file open. A spin lock guards the set; the lock is not held while `File::ready` of a file
-//! runs, because the file may be another epoll. A sleeping lock, [`NESTING`], keeps epolls from watching each
-//! other in a cycle.
+//! With EPOLLET a file is reported only at an *edge*: it has become ready for a further event since it was
+//! last examined, or its count of [`changes`](crate::files::File::changes) has changed. A closed file leaves
+//! the set when the set is next examined. The set keeps no file open. A spin lock guards the set; the lock is
+//! not held while `File::ready` of a file runs, because the file may be another epoll. A sleeping lock,
+//! [`NESTING`], keeps epolls from watching each other in a cycle.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -20,12 +20,13 @@ use linux_raw_sys::general::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT};
 
 /// A file of the set, and the wanted events.
 struct Interest {
+    /// The file. The set does not keep it open.
     open: Weak<Open>,
     /// The wanted events and the flags EPOLLET and EPOLLONESHOT.
     events: u32,
     /// The program's word for the file, which reports contain.
     data: u64,
-    /// The readiness and the count of changes at the last report. An edge is a difference from these.
+    /// The readiness and the count of changes when the file was last examined, for EPOLLET.
     told: (u32, u64),
     /// True if EPOLLONESHOT is set and an event was reported.
     is_over: bool,
@@ -98,6 +99,7 @@ impl Epoll {
         Key::kernel(&raw const self.interests as u64)
     }
 
+    /// Returns the key of a file in the set.
     fn place(descriptor: u64, open: &Arc<Open>) -> (u64, usize) {
         (descriptor, Arc::as_ptr(open) as usize)
     }
@@ -200,8 +202,8 @@ fn chain(
 }
 
 impl Interest {
-    /// Returns the events to report, for a file with this readiness and this count of changes. Remembers both
-    /// as reported.
+    /// Returns the events to report, for a file with this readiness and this count of changes. With EPOLLET,
+    /// stores both for the next call.
     fn tell(&mut self, ready: u32, changes: u64) -> Option<u32> {
         let ready = ready & (self.events | EPOLLERR | EPOLLHUP);
         if self.is_over {

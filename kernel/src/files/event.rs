@@ -15,10 +15,11 @@ pub struct Event {
     counts_down: bool,
 }
 
+/// The counter, and a count for epoll. Guarded by the spin lock of [`Event`].
 struct State {
     /// The counter.
     number: u64,
-    /// Number of writes.
+    /// Number of writes. epoll reports each write as an edge (`File::changes`).
     writes: u64,
 }
 
@@ -31,12 +32,13 @@ impl Event {
         Event { state: SpinLock::new(State { number, writes: 0 }), counts_down }
     }
 
+    /// Returns the key on which readers and writers sleep.
     fn key(&self) -> Key {
         Key::kernel(&raw const self.state as u64)
     }
 
-    /// Calls `step` until it returns a value. Sleeps between calls, or fails with EAGAIN if `nonblock` is
-    /// set.
+    /// Calls `step` until it returns a value, and then wakes all threads that sleep on the key. Sleeps
+    /// between calls; with `nonblock`, fails with EAGAIN instead. Fails with EINTR if a signal arrives.
     fn until<R>(&self, nonblock: bool, mut step: impl FnMut(&mut State) -> Option<R>) -> Result<R, Errno> {
         loop {
             let waiting = wait::enqueue(self.key(), u32::MAX);

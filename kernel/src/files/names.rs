@@ -3,8 +3,9 @@
 //! The spin lock [`CHANGES`] serialises all changes except the insertion of a new name. Under it, a change
 //! takes the lock of a directory's entries, of one directory at a time, and after that the locks of a node's
 //! parent and name. Lookups take only the locks of directories: they run concurrently and find the old name
-//! or the new one. A reference to a node that may be the last is dropped after [`CHANGES`] is released,
-//! because freeing contents may take long.
+//! or the new one. [`MOUNTS`] has a spin lock of its own, which is taken after [`CHANGES`]. A reference to a
+//! node that may be the last is dropped after [`CHANGES`] is released, because freeing contents may take
+//! long.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -19,6 +20,7 @@ use freehold::hugetlb::HugePageSize;
 /// Held for removals, renames, hard links and mounts.
 static CHANGES: SpinLock<()> = SpinLock::new(());
 
+/// The entries of a directory, by name.
 type Entries = SpinLock<BTreeMap<Vec<u8>, Arc<Node>>>;
 
 /// Returns the entries of a directory whose names may be changed.
@@ -54,7 +56,7 @@ pub fn remove(directory: &Arc<Node>, name: &[u8], directories: bool) -> Result<(
     forget_name(&node);
     directory.touch();
     drop(guard);
-    // Freeing contents needs that no lock is held.
+    // No lock is held while contents are freed.
     drop((gone, node));
     Ok(())
 }
@@ -215,8 +217,8 @@ pub fn unmount(directory: &Arc<Node>, detach: bool) -> Result<(), Errno> {
 /// Returns true if a directory in the tree, or a node below it, is in use: open, a working directory, or a
 /// mount.
 fn is_used(directory: &Arc<Node>) -> bool {
-    // A directory that is not in use has two references: one from its name and one from this list. The first
-    // directory has a third, the caller's.
+    // A directory that is not in use has two references: one from its name and one from `rest`. The first
+    // directory has a third reference, the caller's.
     let (mut rest, mut known) = (Vec::from([directory.clone()]), 3);
     while let Some(node) = rest.pop() {
         if Arc::strong_count(&node) > core::mem::replace(&mut known, 2) {

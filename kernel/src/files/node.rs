@@ -1,5 +1,5 @@
-//! The open file of a tree node, if the node is a regular file or a directory. `files/tree.rs` has the nodes,
-//! and `files/open.rs` the position and the flags.
+//! The open file of a tree node that is a regular file or a directory, and of any node that is opened with
+//! O_PATH. `files/tree.rs` has the nodes, and `files/open.rs` the position and the flags.
 //!
 //! The engine holds the contents of a regular file in a `Mapping`: read, write and mmap use the same pages.
 //! `Open` calls `write` with the lock of the contents held ([`File::changing`]). No page fault takes that
@@ -23,7 +23,7 @@ use freehold::{PAGE_SIZE, PageIndex};
 pub struct NodeFile(Arc<Node>);
 
 impl NodeFile {
-    /// Opens a node. The caller has checked the node's kind.
+    /// Opens a node. The caller has checked the node's kind; with O_PATH every kind is allowed.
     pub fn new(node: Arc<Node>) -> Self {
         NodeFile(node)
     }

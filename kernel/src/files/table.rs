@@ -18,14 +18,16 @@ pub const MOST: usize = 4096;
 /// A descriptor in use.
 #[derive(Clone)]
 struct Slot {
+    /// The open file, which several descriptors may share.
     open: Arc<Open>,
     /// The flag FD_CLOEXEC.
     close_on_exec: bool,
 }
 
+/// Descriptors by number, under the spin lock that guards them.
 type Slots = SpinLock<Vec<Option<Slot>>>;
 
-/// The descriptors of a process. Processes made with CLONE_FILES share one table.
+/// The descriptors of a process. Processes made with CLONE_FILES share the descriptors, but not the limit.
 pub struct FileTable {
     /// The descriptors, by number. The spin lock guards only the pointer, which [`unshare`](Self::unshare)
     /// replaces.

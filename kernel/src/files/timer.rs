@@ -47,6 +47,7 @@ impl Timer {
         Timer { clock, setting: SpinLock::new(Setting::default()) }
     }
 
+    /// Returns the key on which readers sleep.
     fn key(&self) -> Key {
         Key::kernel(&raw const self.setting as u64)
     }

@@ -34,6 +34,7 @@ const MOST_LINKS: usize = 40;
 /// Maximum length of a name, in bytes.
 const LONGEST_NAME: usize = 255;
 
+/// The number of the next node.
 static NEXT_INODE: AtomicU64 = AtomicU64::new(2);
 /// The root: a pointer from `Arc::into_raw` that is never freed.
 static ROOT: AtomicPtr<Node> = AtomicPtr::new(core::ptr::null_mut());
@@ -51,7 +52,8 @@ pub struct Node {
     pub keeps: SpinLock<Option<Arc<Node>>>,
     /// The name that the node got last.
     pub name: SpinLock<Vec<u8>>,
-    /// Number of names. Changed under the lock of [`names`](crate::files::names).
+    /// Number of names. Decremented only under the lock of [`names`](crate::files::names); an insertion
+    /// increments it without that lock.
     pub links: AtomicU32,
     /// The user in the lower half, and the group in the upper half.
     pub owner: AtomicU64,
@@ -65,6 +67,7 @@ pub struct Node {
     pub is_archived: bool,
     /// For a directory: the page size of files made in it, if they have huge pages (hugetlbfs).
     pub huge: Option<HugePageSize>,
+    /// The kind, which never changes, with the contents.
     pub kind: Kind,
 }
 
@@ -108,7 +111,7 @@ pub enum Kind {
     Listing(Box<dyn Listing>),
     /// A symbolic link to a node that may have no name.
     Jump(Box<dyn Jump>),
-    /// A node that this function opens.
+    /// A node that this function opens, for example a file of /proc.
     Made(Maker),
 }
 
@@ -156,7 +159,7 @@ impl Node {
         Self::new(DIRECTORY | mode & 0o7777, Kind::Directory(SpinLock::new(BTreeMap::new())))
     }
 
-    /// Makes a file whose text is generated each time the file is opened.
+    /// Makes a node that `maker` opens: each open gets a new file.
     pub fn made(mode: u32, maker: Maker) -> Arc<Node> {
         Self::new(REGULAR | mode, Kind::Made(maker))
     }

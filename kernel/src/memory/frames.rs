@@ -21,7 +21,8 @@ pub const MAX_ORDER: u32 = 18;
 const NOT_FREE: u8 = 0xff;
 /// The end of a list. Frame 0 is never free.
 const NONE: u64 = 0;
-/// Number of free frames, 4 MiB, below which programs get no more: the rest is reserved for the kernel.
+/// Number of free frames (4 MiB) that are reserved for the kernel. Programs get frames only while more are
+/// free.
 const RESERVE: u64 = 1024;
 
 /// Records of all frames, indexed by frame number. `init` writes the three statics once, before they are
@@ -29,8 +30,9 @@ const RESERVE: u64 = 1024;
 static FRAMES: AtomicPtr<Frame> = AtomicPtr::new(core::ptr::null_mut());
 /// Records of frames that are page tables, indexed by frame number.
 static TABLES: AtomicPtr<TableMeta> = AtomicPtr::new(core::ptr::null_mut());
-/// The number after the last frame.
+/// The frame number after the last frame.
 static END: AtomicU64 = AtomicU64::new(0);
+/// The buddy system of all memory.
 static BUDDY: SpinLock<Buddy> = SpinLock::new(Buddy::new());
 
 /// The contents of a free block: its neighbours in the list of its order.
@@ -49,6 +51,7 @@ struct Links {
 struct Buddy {
     /// The first block of each order, or `NONE`.
     heads: [u64; MAX_ORDER as usize + 1],
+    /// The states of all frames: see the invariants.
     state: *mut u8,
     /// Number of frames in all free blocks.
     free: u64,
@@ -147,7 +150,8 @@ pub fn records_bytes(frames: u64) -> u64 {
 pub unsafe fn init(memory: Region, frames: u64) {
     let at: *mut u8 = direct(memory.start);
     let count = frames as usize;
-    // SAFETY: by the caller's promise. Records of zero bytes are those of free frames and empty tables.
+    // SAFETY: by the caller's promise. A record of zero bytes is valid: it is the record of a free frame or
+    // of an empty table.
     unsafe {
         at.write_bytes(0, (memory.end - memory.start) as usize);
         let frames = at.add(count * size_of::<TableMeta>());
@@ -190,7 +194,7 @@ pub fn exists(frame: u64) -> bool {
 #[inline(always)]
 pub fn record(frame: u64) -> &'static Frame {
     assert!(exists(frame));
-    // SAFETY: `init` made a record of zero bytes for each frame.
+    // SAFETY: `init` made a valid record, of zero bytes, for each frame.
     unsafe { &*FRAMES.load(Relaxed).add(frame as usize) }
 }
 
@@ -204,6 +208,7 @@ pub fn table_record(frame: u64) -> &'static TableMeta {
 
 /// Free frames that a CPU caches.
 pub struct FrameCache {
+    /// Number of cached frames, which are the first elements of `frames`.
     count: usize,
     frames: [u32; Self::ROOM],
 }
@@ -211,15 +216,16 @@ pub struct FrameCache {
 impl FrameCache {
     /// Number of frames that the cache can hold.
     const ROOM: usize = 128;
-    /// Order of the number of frames that are exchanged at a time.
+    /// Order of the blocks that the cache takes from the buddy system.
     const BATCH_ORDER: u32 = 5;
+    /// Number of frames that are exchanged with the buddy system at a time.
     const BATCH: usize = 1 << Self::BATCH_ORDER;
 
     pub const fn new() -> Self {
         FrameCache { count: 0, frames: [0; Self::ROOM] }
     }
 
-    /// Takes a frame. Returns `None` if only `reserve` frames are left.
+    /// Takes a frame. Returns `None` if the cache is empty and the buddy system has at most `reserve` frames.
     #[inline]
     fn pop(&mut self, reserve: u64) -> Option<u64> {
         if self.count == 0 && !self.refill(reserve) {
@@ -229,6 +235,7 @@ impl FrameCache {
         Some(self.frames[self.count].into())
     }
 
+    /// Adds a free frame. If the cache is full, first moves a batch to the buddy system.
     #[inline]
     fn push(&mut self, frame: u64) {
         if self.count == Self::ROOM {
@@ -238,8 +245,8 @@ impl FrameCache {
         self.count += 1;
     }
 
-    /// Takes frames from the buddy system, unless only `reserve` frames are left. Returns false if there are
-    /// none.
+    /// Moves frames from the buddy system to the empty cache. Returns false if the buddy system has at most
+    /// `reserve` frames.
     #[inline(never)]
     fn refill(&mut self, reserve: u64) -> bool {
         let mut buddy = BUDDY.lock();
@@ -267,6 +274,7 @@ impl FrameCache {
     }
 }
 
+/// The cached frames of each CPU.
 static CACHES: [PerCpu<FrameCache>; MAX_CPUS] = [const { PerCpu::new(FrameCache::new()) }; MAX_CPUS];
 
 /// Calls `f` with the cache of the calling CPU.
@@ -289,6 +297,7 @@ pub fn alloc_for_program(order: u32) -> Option<u64> {
     alloc_above(order, RESERVE)
 }
 
+/// Allocates a block if at least `reserve` frames stay free. Cached frames do not count.
 #[inline]
 fn alloc_above(order: u32, reserve: u64) -> Option<u64> {
     if order == 0 {

@@ -15,7 +15,7 @@ use freehold::PAGE_SIZE;
 
 /// Number of classes: 16 bytes to 2 KiB.
 const CLASSES: usize = 8;
-/// Power of two of the smallest class.
+/// Binary logarithm of the size of the objects of the smallest class.
 const SMALLEST_SHIFT: u32 = 4;
 /// Size of the objects of the largest class, in bytes.
 const LARGEST: usize = 1 << (SMALLEST_SHIFT as usize + CLASSES - 1);
@@ -28,6 +28,7 @@ static HEAP: Heap = Heap;
 /// Free objects of each class that no CPU caches.
 static SHARED: [SpinLock<List>; CLASSES] = [const { SpinLock::new(List::new()) }; CLASSES];
 
+/// The global allocator. Its state is in [`SHARED`] and [`CACHES`].
 struct Heap;
 
 /// A list of free objects. Each object stores the address of the next.
@@ -36,6 +37,7 @@ struct List {
     count: usize,
 }
 
+/// The contents of a free object: the address of the next object in its list.
 struct Free {
     next: *mut Free,
 }
@@ -119,6 +121,7 @@ impl HeapCache {
     }
 }
 
+/// The cached objects of each CPU.
 static CACHES: [PerCpu<HeapCache>; MAX_CPUS] = [const { PerCpu::new(HeapCache::new()) }; MAX_CPUS];
 
 /// Returns the class of a layout, or the order of a block if the layout is larger than all classes.

@@ -29,6 +29,7 @@ use freehold::PAGE_SIZE;
 const MAPPED: u64 = 4 << 30;
 /// Size of a page of the direct map, in bytes.
 const LARGE: u64 = 2 << 20;
+/// Bytes in a GiB.
 const GIB: u64 = 1 << 30;
 /// Memory below this address holds the firmware's and the boot protocol's tables, and the code at which CPUs
 /// start.

@@ -24,6 +24,7 @@ unsafe extern "C" {
     static mut boot_pdpt_stacks: [u64; 512];
 }
 
+/// The slots that were used so far. A slot keeps its pages.
 struct Slots {
     /// Slots that have pages and are not in use.
     free: Vec<u64>,

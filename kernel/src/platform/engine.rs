@@ -1,6 +1,6 @@
-//! The engine, which all address spaces of this kernel share. `start.rs` makes it once at boot, with the
-//! settings of this kernel, and it lives for ever. `proc/settings.rs` changes the settings that programs may
-//! change at run time.
+//! The engine, which all address spaces of this kernel share. `start.rs` makes the engine once at boot, with
+//! the settings of this kernel. The engine is never dropped. `proc/settings.rs` changes the settings that
+//! programs may change at run time.
 
 use super::Machine;
 use alloc::boxed::Box;

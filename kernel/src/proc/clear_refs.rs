@@ -17,7 +17,7 @@ pub fn clear_refs(process: Arc<Process>) -> Arc<Node> {
     Node::made(0o200, Box::new(move || Ok(Arc::new(Switch(process.clone())) as Arc<dyn File>)))
 }
 
-/// The file, for a process.
+/// The file clear_refs of a process.
 struct Switch(Arc<Process>);
 
 /// Maximum bytes of a write, as on Linux.

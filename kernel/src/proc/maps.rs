@@ -3,9 +3,9 @@
 //! and paths of the kernel's files, and the format of lines.
 //!
 //! A file keeps its process and not the address space, so it is empty after the process has ended. No lock is
-//! held while text is made or copied. The addresses change between two reads of a file; as on Linux, a later
-//! read continues behind the last VMA. The program `usage.c` of the tests checks smaps, `files.c` maps, and
-//! `transcript` compares maps with Linux's.
+//! held while text is made or copied. The program may change its mappings between two reads of a file; as on
+//! Linux, a later read continues behind the last VMA. The program `usage.c` of the tests checks smaps, and
+//! `files.c` checks maps. The test `transcript` compares maps with Linux's.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};

@@ -13,9 +13,9 @@
 //! | [`sys`] | /sys |
 //!
 //! `start.rs` mounts both folders. A name is a [`Listing`] or a [`Node`] of `files/tree.rs`, made for each
-//! lookup. A new file of the whole system is a line of `system::FILES`, one of a process an arm in
-//! `proc/process.rs`. Programs parse the text, so its form is Linux's. A process may end at any time between
-//! the lookup and the read.
+//! lookup. To add a file of the whole system, add a line to `system::FILES`; the head of `proc/process.rs`
+//! says how to add a file of a process. Programs parse the text, so its form is Linux's. A process may end at
+//! any time between the lookup and the read.
 
 pub mod clear_refs;
 pub mod descriptors;

@@ -4,6 +4,7 @@
 //! another module owns, such as the engine, and `process::settings::KEPT` for numbers that the kernel only
 //! stores. `sys.rs` uses the functions here for /sys. Numbers need no lock: they are atomic, or the engine
 //! guards them. A change of a stored number also renews the engine's limit on committed memory ([`commit`]).
+//! One setting is in no table: [`root`] makes kernel/core_pattern.
 
 use crate::files::tree::Node;
 use crate::memory;
@@ -19,7 +20,7 @@ use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize::{self, Mib2};
 use freehold::{PAGE_SIZE, PageCount};
 
-/// Texts that do not change.
+/// Texts that do not change. A write succeeds and has no effect.
 const TEXTS: &[(&str, &str)] = &[
     ("kernel/osrelease", "6.12.0\n"),
     ("kernel/ostype", "Linux\n"),

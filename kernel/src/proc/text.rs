@@ -23,7 +23,8 @@ type Make = Arc<dyn Fn() -> Result<Vec<u8>, Errno> + Send + Sync>;
 /// A function that takes a written text.
 type Take = Arc<dyn Fn(&[u8]) -> Result<(), Errno> + Send + Sync>;
 
-/// An open text file. The lock guards only the reference to the text.
+/// An open text file. The lock guards only the reference to the text, so no lock is held while a text is
+/// generated or copied.
 struct Text {
     make: Make,
     take: Option<Take>,

@@ -5,8 +5,9 @@
 //! and wait in [`hold`] until the file is written. The registers of a waiting thread are in the frame at
 //! the top of its stack. A SIGKILL during the dump cuts the file short.
 //!
-//! `signal/deliver.rs` calls [`dump`] before it ends the process, and `exit.rs` calls [`hold`] first of all.
-//! `Process::dumping` marks the process. The program `cores.c` of the tests checks the contents.
+//! `signal/deliver.rs` calls [`dump`] before it ends the process, and `exit.rs` calls [`hold`] before it
+//! releases anything. `Process::dumping` marks the process. The program `cores.c` of the tests checks the
+//! contents.
 
 use crate::arch::{frame::Frame, preempt};
 use crate::files::{buffer::UserBuffer, names, node::NodeFile, open::Open, tree};
@@ -179,6 +180,7 @@ impl Part {
 
 /// The core file while it is written.
 struct Core {
+    /// The core file.
     open: Arc<Open>,
     /// Offset of the next byte.
     at: u64,

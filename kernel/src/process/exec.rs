@@ -48,6 +48,7 @@ pub const MOST_ARGUMENTS: usize = 2 << 20;
 /// Maximum size of one argument or environment string.
 pub const MOST_ARGUMENT: usize = 128 << 10;
 
+/// The program headers of an ELF file.
 type Headers = Vec<ProgramHeader>;
 
 /// Arguments and environment of a program, without the terminating zero bytes.
@@ -92,6 +93,7 @@ struct Elf {
 }
 
 impl Elf {
+    /// Reads the headers of a file.
     fn open(node: Arc<Node>) -> Result<Self, Errno> {
         let (header, headers) = read_headers(node.mapping().ok_or(Errno::EACCES)?)?;
         Ok(Elf { node, header, headers })
@@ -106,7 +108,9 @@ impl Elf {
 
 /// A program that can be loaded.
 pub struct Program {
+    /// The file of the program itself.
     own: Elf,
+    /// The interpreter (the dynamic linker), if the headers name one. The program starts there.
     interpreter: Option<Elf>,
 }
 

@@ -1,6 +1,6 @@
-//! Timers that send signals: of alarm and setitimer, and of timer_create. All of them count elapsed time;
-//! there are none for the run time of a process. `calls/timers.rs` has the calls, `ring.rs` sends the
-//! signals, and `files/timer.rs` has the timers of timerfd.
+//! Timers that send signals: the timers of alarm, setitimer and timer_create. All of them count elapsed time;
+//! no timer counts the run time of a process. `calls/timers.rs` has the calls, `ring.rs` sends the signals,
+//! and `files/timer.rs` has the timers of timerfd.
 //!
 //! A timer expires in the timer interrupt, so [`Expire::expire`] never sleeps. A spin lock guards the state
 //! of a timer. Under this lock, the lock of a CPU's list in `sched/timers.rs` is taken, but no lock of

@@ -16,7 +16,8 @@ use linux_raw_sys::general::*;
 pub const UNLIMITED: u64 = u64::MAX;
 /// Number of limits.
 const COUNT: usize = RLIM_NLIMITS as usize;
-/// Maximum of the limit on descriptors.
+/// Maximum of the hard limit on descriptors, as on Linux. A table has at most `table::MOST` descriptors, even
+/// if the limit is higher.
 const MOST_DESCRIPTORS: u64 = 1 << 20;
 
 /// A soft and a hard limit, in this order.
@@ -61,7 +62,7 @@ impl Limits {
     /// # Errors
     ///
     /// EINVAL if there is no such limit or the soft limit is above the hard one; EPERM if an unprivileged
-    /// process raises a hard limit, or the limit on descriptors is too high.
+    /// process raises a hard limit, or if the hard limit on descriptors is above its maximum.
     pub fn set(&mut self, resource: u64, to: Limit, privileged: bool) -> Result<(), Errno> {
         let limit = self.0.get_mut(resource as usize).ok_or(Errno::EINVAL)?;
         if to[0] > to[1] {

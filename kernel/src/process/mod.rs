@@ -133,7 +133,9 @@ impl Usage {
 
 /// The working directory and the file mode mask, which processes made with CLONE_FS share.
 pub struct Place {
+    /// The working directory.
     pub directory: SpinLock<Arc<Node>>,
+    /// The file mode mask: permissions that new files do not get.
     pub umask: AtomicU32,
 }
 
@@ -203,7 +205,7 @@ pub struct Process {
     pub exit_signal: AtomicU32,
     /// The signal that this process gets at the end of its parent (PR_SET_PDEATHSIG); 0 for none.
     pub parent_signal: AtomicU32,
-    /// A setting of prctl, 0 or 1 as the next two: exec grants no privileges.
+    /// A setting of prctl, 0 or 1 like the next two fields: exec grants no privileges.
     pub no_new_privs: AtomicU32,
     /// A setting of prctl: a signal may leave a core file of the process.
     pub is_dumpable: AtomicU32,
@@ -252,8 +254,8 @@ impl Process {
         process
     }
 
-    /// Makes the first process, which has no parent. Also gives other processes the fields that fork does not
-    /// copy.
+    /// Makes the first process, which has no parent. [`copy`](Self::copy) takes from here the fields that
+    /// fork does not copy.
     fn first(pid: u32) -> Self {
         Process {
             pid,

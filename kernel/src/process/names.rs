@@ -1,6 +1,6 @@
 //! Names of processes, and the auxiliary vectors of their programs. Core files (`dump.rs`) and /proc
-//! (`proc/process.rs`) show both. The functions may be called for any process, also one that is ending: they
-//! hold no lock while they read the program's memory.
+//! (`proc/process.rs`) contain both. The functions may be called for any process, also for one that is
+//! ending. They hold no lock while they read the program's memory.
 
 use crate::process::Process;
 use alloc::vec::Vec;
@@ -12,8 +12,8 @@ pub fn up_to_zero(name: &[u8]) -> &[u8] {
     name.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Returns the name that `ps` shows: the last name of the program's path, unless the thread's name was
-/// changed.
+/// Returns the name that `ps` shows: the name of the process's first thread or, if no thread is left, the
+/// last name in the program's path.
 pub fn short_name(process: &Process) -> Vec<u8> {
     let thread = process.threads.lock().first().cloned();
     if let Some(thread) = thread {

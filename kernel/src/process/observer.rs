@@ -21,7 +21,7 @@ pub struct Observer {
     pub leave: fn(Option<Space>),
 }
 
-/// The observer without an option `record`: ignores all events.
+/// The observer of a kernel without option `record`: ignores all events.
 static NOBODY: Observer = Observer { task: |_, _, _, _| {}, signal: |_, _| {}, exit: |_| {}, leave: drop };
 /// The installed recorder.
 static WATCHES: AtomicPtr<Observer> = AtomicPtr::new(ptr::from_ref(&NOBODY).cast_mut());

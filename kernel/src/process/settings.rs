@@ -54,7 +54,7 @@ macro_rules! kept {
     };
 }
 
-/// Settings that have no effect, or that other modules read by [`kept()`].
+/// Settings that have no effect, or that other modules read with [`kept()`].
 pub static KEPT: &[Kept] = kept! {
     "kernel/pid_max" = 4_194_304, 4_194_304;
     "kernel/threads-max" = 8192, i64::MAX;

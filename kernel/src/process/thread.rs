@@ -59,7 +59,7 @@ pub struct PosixThread {
     pub faults: [AtomicU64; 2],
     /// The state of tracing.
     pub trace: trace::Trace,
-    /// The thread's name, set by `PR_SET_NAME`.
+    /// The thread's name, set by exec and by `PR_SET_NAME`; the rest is zero bytes.
     pub comm: SpinLock<[u8; 16]>,
 }
 

@@ -24,10 +24,9 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
-/// The options of a tracer (PTRACE_SETOPTIONS). This one marks stops at system calls by the bit 0x80 of the
-/// signal.
+/// An option of a tracer (PTRACE_SETOPTIONS): the signal of a stop at a system call has the bit 0x80.
 pub const SYSGOOD: u64 = 1;
-/// The option that kills the tracee when the tracer ends.
+/// An option of a tracer: its end kills the tracee.
 const EXIT_KILL: u64 = 1 << 20;
 /// All supported options. Bits 1 to 6 request the events with these numbers.
 pub const OPTIONS: u64 = SYSGOOD | EXIT_KILL | 0b111_1110;

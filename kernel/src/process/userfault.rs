@@ -287,8 +287,8 @@ impl File for Fault {
         if handle.poll().readable { READABLE } else { 0 }
     }
 
-    // With several readers, a reader that has polled a message could block in its read, because another took
-    // the message.
+    // Without O_NONBLOCK, polling reports an error: if there are several readers, a reader could block after
+    // it has polled a message, because another reader took the message.
     fn polls_blocking(&self) -> bool {
         false
     }
@@ -298,7 +298,8 @@ impl File for Fault {
     }
 
     fn ready_key(&self) -> Option<Key> {
-        // The key is taken before the readiness is checked, so that a later message wakes it.
+        // `poll` requests a wake-up for the next message. Callers take the key before they check the
+        // readiness, so a message that arrives in between wakes them.
         self.handle().ok().map(|handle| key(handle.poll().bell))
     }
 }

@@ -29,13 +29,14 @@ use core::sync::atomic::{
 use linux_raw_sys::general::__NR_clone;
 use x86_64::registers::model_specific::Msr;
 
-/// The time that a thread may run while others wait.
+/// The time that a thread may run while other threads wait for its CPU.
 pub const SLICE_NS: u64 = 10_000_000;
 /// A thread that becomes runnable preempts the running one if its virtual time is less by this much.
 const AHEAD_NS: u64 = 1_000_000;
 
+/// Number of the model-specific register with the FS base.
 const FS_BASE: u32 = 0xc000_0100;
-/// The program's GS base, while the kernel runs.
+/// Number of the register with the program's GS base, while the kernel runs.
 const USER_GS_BASE: u32 = 0xc000_0102;
 
 /// The threads that wait for each CPU.
@@ -274,7 +275,8 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     // Acquire pairs with the release of `finish`: the other CPU has left the stack of `next`. CPUs cannot
     // wait here for each other in a cycle. Another CPU waits for this one only if it has picked the thread of
     // this CPU. In `block` that is possible, and `block` then switches to the idle thread, without waiting.
-    // The thread of any other caller is in no queue yet.
+    // In the other callers of this function, the calling thread is in no queue yet, so no CPU can have picked
+    // it.
     while next.on_cpu.load(Acquire) && !ptr::eq(next, idle) {
         relax();
     }

@@ -167,7 +167,7 @@ impl Thread {
         unsafe { *((top - size_of::<Frame>() as u64) as *const Frame) }
     }
 
-    /// Saves the calling thread's x87 and AVX registers in a new thread that is a copy of it.
+    /// Saves the calling thread's x87 and AVX registers and PKRU in a new thread that is a copy of it.
     pub fn copy_vector_state_to(&self, other: &Thread) {
         // SAFETY: the other thread does not run yet, so its cells belong to the caller.
         unsafe { (*other.vectors.get()).save() };

@@ -25,7 +25,9 @@ pub trait Expire: Send + Sync {
 
 /// The action at a deadline.
 enum Due {
+    /// Unparks the thread.
     Sleeper(Arc<Thread>),
+    /// Lets the timer expire.
     Timer(Arc<dyn Expire>),
 }
 

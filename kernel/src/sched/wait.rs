@@ -19,6 +19,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Number of lists.
 const BUCKETS: usize = 256;
 
+/// A list of sleepers in the order of their arrival, with its lock.
 type Bucket = SpinLock<VecDeque<Sleeper>>;
 
 /// The lists. A key's hash selects its list, so a list also contains sleepers of other keys.
@@ -41,11 +42,13 @@ impl Key {
         Key { of: 0, at }
     }
 
+    /// Returns the index of the key's list in [`TABLE`].
     fn index(self) -> usize {
         let mixed = (self.at >> 2 ^ self.of >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 56) as usize % BUCKETS
     }
 
+    /// Returns the key's list.
     fn bucket(self) -> &'static Bucket {
         &TABLE[self.index()]
     }
@@ -125,6 +128,7 @@ pub fn enqueue_one_of_many(key: Key) -> Waiting {
     push(&mut key.bucket().lock(), key, u32::MAX, true)
 }
 
+/// Adds the calling thread at the end of a list, whose lock the caller holds.
 fn push(bucket: &mut VecDeque<Sleeper>, key: Key, bits: u32, is_one_of_many: bool) -> Waiting {
     let id = NEXT.fetch_add(1, Relaxed);
     bucket.push_back(Sleeper { key, id, bits, is_one_of_many, thread: Thread::hold_current() });
@@ -189,7 +193,8 @@ impl Waiting {
 }
 
 /// Wakes up to `wakes` threads that sleep on `from`, and moves up to `moves` others to the list of `to`.
-/// Returns the numbers of woken and moved threads.
+/// Returns the numbers of woken and moved threads. A thread that sleeps on several keys is woken instead of
+/// moved, and counts as moved.
 pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize) {
     let woken = wake(from, wakes);
     if from == to {

@@ -1,7 +1,7 @@
 //! Delivery of a thread's signals on the way back to its program: takes the next signal, lets the tracer
-//! decide, and stops or ends the thread, or makes its frame begin in a handler. Runs only on the thread
-//! itself: `thread.rs` calls [`deliver`](deliver()) if the thread's work has a bit for signals or for the
-//! mask of a call. `frame.rs` writes the handler's frame, and `restart.rs` decides about the interrupted
+//! decide, and stops or ends the thread, or makes its frame begin in a handler. This code runs only on the
+//! thread itself: `thread.rs` calls [`deliver`](deliver()) if the thread's work has a bit for signals or for
+//! the mask of a call. `frame.rs` writes the handler's frame, and `restart.rs` decides about the interrupted
 //! call. The lock of the process's signals is held only while the next signal is chosen. The programs
 //! `signals.c` and `jobs.c` of the tests check delivery.
 

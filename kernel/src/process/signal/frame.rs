@@ -6,13 +6,13 @@
 //! | 8 | the restorer's address, to which the handler returns |
 //! | 304 | `ucontext_t`: flags, link, alternate stack, registers (`sigcontext`), mask |
 //! | 128 | `siginfo_t` |
-//! | | up to a multiple of 64: x87, SSE and AVX registers and PKRU, in the layout of FXSAVE or XSAVE |
+//! | | from the next multiple of 64: x87, SSE and AVX registers and PKRU, in the layout of FXSAVE or XSAVE |
 //!
 //! `deliver.rs` calls [`push`], and `calls/signals.rs` calls [`pop`]. Linux fixes the layout, which the
 //! constants below give in words of 8 bytes. A program may have changed anything in the frame before it
-//! returns, so [`pop`] takes only flags that a program may set and vector state that the processor accepts;
-//! an invalid rip is left to `fault::beyond_end`. The programs `signals.c`, `registers.c` and `keys.c` of the
-//! tests check it.
+//! returns. [`pop`] therefore takes only flags that a program may set, and vector state that the processor
+//! accepts. An invalid rip is left to `fault::beyond_end`. The programs `signals.c`, `registers.c` and
+//! `keys.c` of the tests check it.
 
 use crate::arch::features::{self, VectorState};
 use crate::arch::frame::{Frame, USER_CODE, USER_DATA, Vectors};
@@ -157,8 +157,8 @@ pub fn vectors_of(frame: &mut Frame) -> &mut Vectors {
     unsafe { &mut *core::ptr::from_mut(frame).cast::<Vectors>().sub(1) }
 }
 
-/// Returns from a handler: restores `frame` from the stack. Returns the value of rax that the frame contains.
-/// If the frame cannot be read, raises SIGSEGV.
+/// Returns from a handler: restores the registers in `frame` from the stack. Returns the restored rax. If the
+/// stack cannot be read, raises SIGSEGV.
 pub fn pop(frame: &mut Frame) -> u64 {
     match restore(frame) {
         Ok(rax) => rax,

@@ -32,7 +32,7 @@ use linux_raw_sys::general::*;
 pub use types::*;
 
 /// Sends a signal to a process, or to one of its threads. Never sleeps, so an interrupt may send a signal.
-/// Returns false if the signal was already pending.
+/// Returns false if the signal was not added, because it is already pending or the queue is full.
 pub fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> bool {
     let signal = info.signal;
     let mut signals = process.signals.lock();
@@ -51,8 +51,8 @@ pub fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) ->
     sent
 }
 
-/// Queues a signal, unless it is ignored, and makes a thread that does not block it take it. If the signal
-/// ends the process, makes all threads end at once. The caller holds the lock of the signals.
+/// Queues a signal, unless it is ignored, and chooses a thread that does not block the signal to take it. If
+/// the signal ends the process, makes all threads end at once. The caller holds the lock of the signals.
 fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thread>>, info: Info) -> bool {
     let (signal, action) = (info.signal, process.action(info.signal));
     let threads = process.threads.lock();

@@ -1,11 +1,13 @@
-//! Calls that a signal has interrupted. All of them answer EINTR. This module decides whether the program
-//! sees EINTR or the call restarts, by the kind of call and by the effect of the signal (signal(7)).
+//! Calls that a signal has interrupted. An interrupted call answers EINTR. This module then decides whether
+//! the program sees EINTR or the call restarts. The decision depends on the class of the call and on the
+//! effect of the signal (signal(7)).
 //!
 //! To restart a call, the frame is set back to the instruction `syscall`. A new call that may sleep needs an
-//! entry in [`class`] if it belongs to another class than [`Class::Restarts`]. A call with a timeout gets the
-//! end of the timeout from [`deadline_after`], so that a restart does not extend the timeout. All state
-//! belongs to the calling thread, so there is no lock. The programs `signals.c` and `jobs.c` of the tests
-//! check restarts.
+//! entry in [`class`] if it belongs to another class than [`Class::Restarts`]. A call of the class
+//! [`Class::KeepsTime`] gets the end of its timeout from [`deadline_after`], so that a restart does not
+//! extend the timeout. If ppoll, select or pselect6 restarts, its whole timeout begins again; on Linux only
+//! the rest remains. All state belongs to the calling thread, so there is no lock. The programs `signals.c`
+//! and `jobs.c` of the tests check restarts.
 
 use crate::arch::{clock, frame::Frame};
 use crate::process::signal::Action;

@@ -27,7 +27,8 @@ const SYNCHRONOUS: Set = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGTRAP)
 pub const DUMPING: Set = SYNCHRONOUS | bit(SIGQUIT) | bit(SIGABRT) | bit(SIGXCPU) | bit(SIGXFSZ);
 /// Signals that are ignored by default.
 const HARMLESS: Set = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
-/// The first signal that is queued each time it is sent.
+/// The first real-time signal. A real-time signal is queued each time it is sent; of a lower signal, only one
+/// is pending.
 pub const REAL_TIME: u32 = 32;
 /// Maximum number of pending signals of a thread or process, independent of RLIMIT_SIGPENDING.
 const MOST_PENDING: usize = 4096;
@@ -79,6 +80,7 @@ pub type Actions = [Action; MOST as usize + 1];
 pub struct Info {
     /// The number of the signal (`si_signo`).
     pub signal: u32,
+    /// An error number (the field si_errno).
     pub errno: i32,
     /// The reason (`si_code`).
     pub code: i32,
