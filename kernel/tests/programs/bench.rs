@@ -301,8 +301,8 @@ fn beside() {
     });
 }
 
-/// Maps and unmaps a page while `go_on` returns true for the number of rounds so far. Returns the nanoseconds
-/// of each round.
+/// Maps and unmaps a page in each round. Ends when `go_on`, which gets the number of rounds so far, returns
+/// false. Returns the nanoseconds of each round.
 fn turns(go_on: impl Fn(usize) -> bool) -> Vec<u64> {
     let mut took = Vec::with_capacity(1 << 20);
     while go_on(took.len()) && took.len() < 1 << 20 {

@@ -1,5 +1,5 @@
 // Memory at addresses that need more than 47 bits. They are available only if the CPU has five levels of page
-// tables and a hint asks for them. `high five` expects them, `high four` expects that there are none. The
+// tables and a hint asks for them. `high five` expects such addresses, and `high four` expects none. The
 // first runs on the kernel for five levels (`Tables` in `kernel/src/arch/layout.rs`).
 #define _GNU_SOURCE
 #include "check.h"

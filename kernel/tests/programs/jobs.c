@@ -1,5 +1,6 @@
 // Rare cases of signals: flags of handlers, queues, sleeps, stops, timers, limits, threads that call exec.
-// Also tests futexes and masks during a call, and prints how late a sleeper wakes beside a busy process.
+// Also tests futexes and masks during a call, and prints how late a sleeping thread wakes while another
+// process uses the CPU.
 // Checks `kernel/src/process/signal` and its neighbours; `signals.c` has the common cases. Times are checked
 // only roughly, because the host may have other load.
 #define _GNU_SOURCE

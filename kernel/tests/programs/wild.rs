@@ -1,4 +1,4 @@
-//! Makes wild system calls: every number, with arguments that no sane program would pass. The kernel may
+//! Makes random system calls: every number, with arguments that ordinary programs do not pass. The kernel may
 //! refuse them or end the process; the machine must continue to run. The test `wild` expects the last line of
 //! the report, `the machine survived`.
 //!
