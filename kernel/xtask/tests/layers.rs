@@ -72,6 +72,7 @@ struct File {
     path: String,
     /// The module's path.
     module: Vec<String>,
+    /// The code.
     text: String,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The manual page cpio(5) describes the format. Each node has a header of fourteen fields in hexadecimal
 //! digits, its name and its bytes. Name and bytes are padded to a multiple of four bytes. Inode numbers are
-//! unique, owners are 0, and the trailer is the last entry, as `kernel/PROTOCOL.md` demands. The test below
-//! reads an archive back.
+//! unique and owners are 0, as `kernel/PROTOCOL.md` demands. The entry `TRAILER!!!` ends the archive. The
+//! test below reads an archive back.
 
 use std::{
     fs,
@@ -12,6 +12,7 @@ use std::{
 
 use super::tree::{Content, Node, Tree, archive_name};
 
+/// Types of nodes, as in `st_mode`.
 const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;

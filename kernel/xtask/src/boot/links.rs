@@ -14,7 +14,7 @@ use std::{
 
 use elf::{ElfBytes, abi, endian::LittleEndian};
 
-/// The last folders in which the dynamic linkers of distributions search.
+/// Folders in which dynamic linkers search last. They differ between distributions.
 const FOLDERS: [&str; 6] =
     ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 

@@ -70,6 +70,7 @@ pub fn command(words: &[&str]) -> u8 {
     }
 }
 
+/// Performs the command: measures, or runs the program to its end.
 fn boot(options: &Options) -> Result<End, String> {
     if options.bench {
         return kernel_bench::run(options).map(|()| End::Status(0));

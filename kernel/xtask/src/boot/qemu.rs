@@ -3,8 +3,9 @@
 //! A [`Machine`] describes a run; `boot`, `kernel_tests` and `kernel_bench` fill it in. The arguments of QEMU
 //! must offer the ports of `kernel/PROTOCOL.md`. Three things must hold: QEMU never outlives this program,
 //! the terminal is restored, and a machine that makes no progress ends. QEMU therefore gets SIGKILL when this
-//! program dies, and SIGTERM before force. At a time limit the machine first gets a nonmaskable interrupt, at
-//! which the kernel reports its state.
+//! program dies. Otherwise it gets SIGTERM, at which it restores the terminal, and SIGKILL only if it does
+//! not end. At a time limit the machine first gets a nonmaskable interrupt, at which the kernel reports its
+//! state.
 
 #![expect(unsafe_code, reason = "requests before exec that QEMU dies with this program")]
 
@@ -288,7 +289,7 @@ fn has_ended(qemu: &mut Child) -> Result<bool, String> {
     Ok(false)
 }
 
-/// Ends QEMU: first by SIGTERM, so that it restores the terminal, then by force.
+/// Ends QEMU: by SIGTERM, at which QEMU restores the terminal, or by SIGKILL if QEMU does not end.
 fn end(qemu: &mut Child) -> Result<(), String> {
     if let Some(pid) = i32::try_from(qemu.id()).ok().and_then(Pid::from_raw) {
         // The call fails only if QEMU has already ended.

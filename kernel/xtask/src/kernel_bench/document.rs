@@ -140,7 +140,9 @@ fn cells(
 
 /// Returns the table of times.
 fn times(ours: &Measured, linux: Option<&Measured>) -> String {
+    /// A function that selects a figure.
     type Figure = fn(&Measured) -> Option<f64>;
+    /// A function that formats a figure for a table.
     type Shown = fn(Option<f64>) -> String;
     let rows: [(&str, Figure, Shown); 8] = [
         ("faults per second, one CPU", |m| m.times[0].largest("faults-1"), whole),

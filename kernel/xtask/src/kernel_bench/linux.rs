@@ -25,8 +25,8 @@ pub struct Linux {
     pub version: String,
 }
 
-/// Returns the kernel's command line. The program is the first and only process. Memory has only 4 KiB pages,
-/// as on the other kernel.
+/// Returns the kernel's command line. The program is the first and only process. Transparent huge pages are
+/// off, so memory has only 4 KiB pages, as on the kernel of this project.
 #[must_use]
 pub fn command_line(program: &str, arguments: &str) -> String {
     format!("console=ttyS0 quiet panic=-1 transparent_hugepage=never rdinit={program} -- {arguments}")

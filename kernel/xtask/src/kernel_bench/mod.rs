@@ -4,9 +4,10 @@
 //! - [`rows`]: the measured operations and their targets. [`document`]: figures as tables.
 //! - [`linux`]: the other kernel.
 //!
-//! Counts of instructions are exact: with `-icount shift=0` the machine's clock counts instructions, and two
-//! runs give equal numbers. Times are those of a machine that interprets instructions, on a host that may
-//! have other load. To add an operation, print its figure in `bench.rs` and add a line to `rows.rs`.
+//! Counts of instructions are exact on this project's kernel: with `-icount shift=0` the machine's clock
+//! counts instructions, and two runs of one build give equal numbers. On Linux they differ by some percent.
+//! Times are those of a machine that interprets instructions, on a host that may have other load. To add an
+//! operation, print its figure in `bench.rs` and add a line to `rows.rs`.
 
 pub mod document;
 pub mod linux;
@@ -53,7 +54,7 @@ const LIMIT: Duration = Duration::from_secs(1200);
 enum Kind {
     /// Counts of instructions.
     Counts,
-    /// Times, with this number of CPUs.
+    /// Nanoseconds and rates, on a machine with this number of CPUs.
     Times(u32),
     /// The longest time with interrupts off.
     Long,
@@ -87,10 +88,12 @@ pub fn run(options: &Options) -> Result<(), String> {
 struct Subject<'a> {
     options: &'a Options,
     image: std::path::PathBuf,
+    /// The version of Linux; `None` for the kernel of this project.
     linux: Option<Linux>,
 }
 
 impl Subject<'_> {
+    /// Measures all figures of the kernel, except the longest time with interrupts off.
     fn measure(&self, name: &str) -> Result<Measured, String> {
         let figures = |kind| self.run(kind).map(|ran| Figures::read(&String::from_utf8_lossy(&ran.output)));
         Ok(Measured {
@@ -101,6 +104,7 @@ impl Subject<'_> {
         })
     }
 
+    /// Runs the program once. Fails if it does not reach its end.
     fn run(&self, kind: Kind) -> Result<Ran, String> {
         let folder = Scratch::new("bench")?;
         let archive = folder.path().join("archive");
@@ -120,6 +124,7 @@ impl Subject<'_> {
         Err(format!("the program did not reach its end ({:?}):\n{output}", ran.end))
     }
 
+    /// Returns the arguments of the program.
     fn arguments(&self, kind: Kind) -> String {
         let (word, rest) = match kind {
             Kind::Counts => ("counts", REST[0]),
@@ -130,6 +135,7 @@ impl Subject<'_> {
         format!("{word} rest {rest}{end}")
     }
 
+    /// Returns the machine for a run. Only runs that measure times do without the counting clock.
     fn machine(&self, kind: Kind, archive: std::path::PathBuf, arguments: &str) -> Machine {
         let counting: &[&str] = if matches!(kind, Kind::Times(_)) { &[] } else { &COUNTING };
         let mut more: Vec<String> = counting.iter().map(ToString::to_string).collect();

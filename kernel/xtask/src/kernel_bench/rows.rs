@@ -33,11 +33,11 @@ pub const ROWS: &[Row] = &[
     row("fault", "first store to a page, zeroing it included", Aim::AtMost(1400.0)),
     row("munmap", "munmap of 64 MiB, per page", Aim::AtMost(250.0)),
     row("madvise-touch", "madvise(DONTNEED) of a page and a store to it", Aim::AtMost(2800.0)),
-    row("mprotect-touch", "mprotect of a page to reading and back, and a store", Aim::AtMost(3600.0)),
+    row("mprotect-touch", "mprotect of a page to read-only and back, and a store", Aim::AtMost(3600.0)),
     row("null", "a call that does nothing (getppid)", Aim::AtMost(150.0)),
     row("mmap-munmap", "mmap and munmap of 1 MiB, untouched", Aim::Half),
     row("fork-empty", "fork, exit and wait of a small process", Aim::Half),
-    row("fork-page", "the fork of a process with 64 MiB more, per additional page", Aim::Half),
+    row("fork-page", "fork, per page that the process has touched", Aim::Half),
     row("exec-least", "spawn, exec and exit of a program of 9 bytes of code", Aim::Half),
     row("exec-static", "spawn, exec and exit of a static Rust program, its start included", Aim::Half),
 ];

@@ -48,8 +48,8 @@ use crate::boot::{
     write_archive,
 };
 
-/// Run the kernel's tests of `kernel/tests/tests.toml`: those that take seconds, or those whose names begin
-/// with one of the words.
+/// Run the kernel's tests of `kernel/tests/tests.toml`: those that take only seconds, or those whose names
+/// begin with one of the words.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "cargo xtask kernel-tests",

@@ -1,7 +1,8 @@
 //! Builds the programs of the kernel's tests, with the compilers of this machine. The results are in
-//! `target/kernel-tests`, one folder for each kind of build, and are built again only after a change. Tests
-//! share programs, so one lock serialises the builds. A missing compiler leaves a test out; a program that
-//! does not compile fails it. Warnings are errors.
+//! `target/kernel-tests`, one folder for each kind of build, and are built again only after a change of the
+//! source or of `check.h`. Cargo builds examples, in its own target folder. Tests share programs, so one lock
+//! serialises the builds. A missing compiler leaves a test out; a program that does not compile fails it.
+//! Warnings of the C and Rust compilers are errors.
 
 use std::{
     env, fs,

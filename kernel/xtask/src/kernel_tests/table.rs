@@ -25,7 +25,7 @@ pub enum By {
     Go,
     /// By Go, for 64-bit ARM: a program that an emulator runs.
     GoArm64,
-    /// By cargo, statically: an example of `freehold-model`.
+    /// By cargo, with shared libraries: an example of `freehold-model`.
     Example,
 }
 
@@ -119,7 +119,8 @@ pub fn read() -> Result<Vec<Test>, String> {
     parse(&text).map_err(|error| format!("{TABLE}: {error}"))
 }
 
-/// Parses the table, and checks that each test has one way to run and one expected output.
+/// Parses the table, and checks that each test has either a command or a script, and at most one expected
+/// output.
 fn parse(text: &str) -> Result<Vec<Test>, String> {
     let table: Table = toml::from_str(text).map_err(|error| error.to_string())?;
     for test in &table.test {
