@@ -21,8 +21,8 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
-/// The folders of crates: the crates that an embedder links, those that check and measure the engine, and the
-/// command.
+/// The folders of crates: those that an embedder links, those that check and measure the engine, and those of
+/// the command `freehold`.
 pub const WINGS: [&str; 3] = ["engine", "lab", "tools"];
 
 /// Returns the folder of a package in the repository, or in a copy of the repository, at `root`. A package

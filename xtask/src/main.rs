@@ -11,7 +11,9 @@
 //!   recording on one.
 //! - `cargo xtask coverage` compares the memory accesses that the simulation sees with a trace.
 //! - `cargo xtask mutants` removes protections and checks that a test fails for each.
-//! - `cargo xtask asan` runs the engine's suites under AddressSanitizer.
+//! - `cargo xtask fuzz` runs the fuzz targets, and `cargo xtask asan` the engine's suites under
+//!   AddressSanitizer.
+//! - `cargo xtask boot` and `cargo xtask kernel-tests` start the command of the package `kernel/xtask`.
 #![deny(unsafe_code)]
 
 use std::{env, process::ExitCode};

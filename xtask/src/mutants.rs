@@ -90,13 +90,17 @@ fn neighbourhood(mutation: &Mutation) -> (Option<(Build, String, String)>, Strin
 /// The result of a mutation.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
+    /// The test failed, as it must.
     Caught,
+    /// The test passed without the protection.
     Survived,
+    /// Not run: the mutation gives a reason why no behaviour changes.
     Argued,
     /// The mutation could not be run.
     Unclear(String),
 }
 
+/// Numbers of mutations, by result.
 #[derive(Debug, Default)]
 struct Counts {
     passed: usize,
@@ -156,6 +160,7 @@ impl Bench {
         Ok(())
     }
 
+    /// Runs the test of a mutation in the mutated copy, and prints the result.
     fn judge(&self, mutation: &Mutation) -> Verdict {
         let started = Instant::now();
         let judged = match &mutation.caught {

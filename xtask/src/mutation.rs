@@ -13,7 +13,7 @@
 //! the text that replaces it
 //! '''
 //! [caught]
-//! suite = "plain"     # or loom, shuttle
+//! suite = "plain"     # or loom, shuttle, sim
 //! package = "freehold-tests"
 //! target = "engine"   # a test program of the package, or "lib" for its unit tests
 //! test = "module::name_of_the_test"

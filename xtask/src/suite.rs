@@ -44,8 +44,9 @@ impl Build {
         }
     }
 
-    /// Returns a call of cargo with `args` for this build. The target directory is below `targets` if that is
-    /// given. Otherwise the plain build uses cargo's default, and each checker has a directory of its own.
+    /// Returns a command that calls cargo with `args` for this build. The target directory is below `targets`
+    /// if that is given. Otherwise the plain build uses cargo's default, and each checker has a directory of
+    /// its own.
     #[must_use]
     pub fn cargo(self, args: &[&str], targets: Option<&str>) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -137,7 +138,7 @@ pub const PLAIN: &[Suite] = &[
     Suite {
         name: "tests of every crate: units, properties, scenarios, the model, Linux",
         build: Build::Plain,
-        // Benchmarks are excluded, because they have no tests, but dependencies that take long to compile.
+        // Benchmarks are excluded, because they have no tests and their dependencies take long to compile.
         // Examples have no tests either, and clippy compiles them.
         args: &[
             "test",
@@ -307,7 +308,9 @@ const AT_A_TIME: usize = 2;
 /// The time at which the output of a suite is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
+    /// While the suite runs.
     AtOnce,
+    /// When the suite ends, so that the output of two suites does not mix.
     AtTheEnd,
 }
 

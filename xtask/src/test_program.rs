@@ -27,7 +27,9 @@ pub enum Outcome {
 
 /// A compiled test program.
 pub struct TestProgram {
+    /// The path of the executable.
     program: PathBuf,
+    /// The folder of the package, in which the tests run.
     package: PathBuf,
 }
 
@@ -104,7 +106,7 @@ impl TestProgram {
         }
     }
 
-    /// Returns a call of the program, with the environment that cargo gives a test.
+    /// Returns a command that starts the program, with the environment that cargo gives a test.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);

@@ -44,7 +44,7 @@ impl Tree {
         Ok(Self { folder: folder.to_path_buf() })
     }
 
-    /// Runs `then` with the mutation made, and then restores the files.
+    /// Makes the mutation, runs `then`, and restores the files, also if one of the two fails.
     pub fn with<T>(
         &self,
         mutation: &Mutation,
@@ -82,6 +82,7 @@ fn renew(from: &Path, to: &Path) -> io::Result<()> {
     fs::write(to, text)
 }
 
+/// Removes a file, if it exists.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -89,6 +90,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes all files below `folder` except those in `names`, which are paths relative to `root`.
 fn remove_all_but(root: &Path, folder: &Path, names: &BTreeSet<&str>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
