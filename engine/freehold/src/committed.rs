@@ -8,7 +8,7 @@
 //! | private, writable, not NORESERVE | the pages of its VMAs with [`VmFlags::ACCOUNT`](crate::vma::flags::VmFlags::ACCOUNT), from mmap, mprotect, brk, fork or growth until munmap or exit |
 //! | shared anonymous memory and System V segments, not NORESERVE | the size of the file, from its creation until it is freed |
 //! | other shared memory: memfds, tmpfs, NORESERVE | each page in the page cache |
-//! | files with a store, devices, secret memory, huge pages of pools | nothing |
+//! | files with a backing store, devices, secret memory, huge pages of pools | nothing |
 //!
 //! A change first takes a [`Charge`], which may fail, and [keeps](Charge::keep) it when the change can no
 //! longer fail. Dropping a charge releases its pages.
@@ -40,8 +40,8 @@ use freehold_vmspace::PageCount;
 /// The policy for committed memory: vm.overcommit_memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overcommit {
-    /// Refuses a single request for more than this many pages. The number is the size of memory and swap
-    /// (vm.overcommit_memory = 0).
+    /// Refuses a single request for more than this many pages (vm.overcommit_memory = 0). The embedder passes
+    /// the size of memory and swap.
     Heuristic(PageCount),
     /// Refuses nothing (vm.overcommit_memory = 1).
     #[default]

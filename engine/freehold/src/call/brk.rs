@@ -17,7 +17,7 @@
 //!
 //! `lock_heap` in `space/range_writer.rs` sets the flag. Two concurrent calls are tested by
 //! `brk_waits_for_another_brk` in `tests/range_writers.rs`. The rules of a single call are in the model's
-//! `brk.rs` and in the case `brk.txt`.
+//! `brk.rs` and in `lab/freehold-model/cases/brk.txt`.
 
 use crate::{
     PAGE_SIZE,

@@ -9,8 +9,8 @@
 //! `default_flags` also holds the flag of `ksm.rs`, which a change of the lock flags must keep. The count of
 //! locked pages must change with the flag of each VMA: RLIMIT_MEMLOCK limits this count.
 //!
-//! The model's `mlock.rs` and the case `mlock.txt` have the rules. The right is released before pages are
-//! faulted in, so a failed fault leaves the range locked.
+//! The right to change VMAs (`WriteGuard`) is released before pages are faulted in, so a failed fault leaves
+//! the range locked. The model's `mlock.rs` and `lab/freehold-model/cases/mlock.txt` have the rules.
 
 use crate::{
     PAGE_SIZE,

@@ -3,8 +3,8 @@
 //! A sealed VMA has the flag `SEALED`, which is never cleared. This call only sets the flag. The check for
 //! holes in the range comes before the first flag is set. Each call that unmaps or changes VMAs checks the
 //! flag itself: `space/change/unmap.rs`, `mprotect.rs`, `mremap/mod.rs`, and for discards `check_seal` in
-//! `madvise/advice.rs`. A new call of that kind must check it too. The model's `seal.rs` and the case
-//! `seal.txt` have the rules.
+//! `madvise/advice.rs`. A new call of that kind must check it too. The model's `seal.rs` and
+//! `lab/freehold-model/cases/seal.txt` have the rules.
 
 use crate::{
     error::MsealError,

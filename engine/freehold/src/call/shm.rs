@@ -30,7 +30,7 @@ bitflags! {
     /// Flags of shmat, with Linux's numbers. Other flags are ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct ShmFlags: u32 {
-        /// SHM_RDONLY: the attachment can only be read, permanently.
+        /// SHM_RDONLY: the attachment can only be read. mprotect cannot make it writable later.
         const RDONLY = 0o10000;
         /// SHM_RND: an address inside a page is rounded down to the start of the page.
         const RND = 0o20000;

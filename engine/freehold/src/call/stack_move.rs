@@ -3,9 +3,9 @@
 //! may overlap the old one.
 //!
 //! The call is atomic: the mmap lock and the VMA's lock are held for writing until the end. The VMA keeps its
-//! page offsets, which therefore mean other addresses after the move. A walk of the reverse map computes an
-//! address from such an offset, so walks could use a wrong address during the move. The anon rmap lock, held
-//! for writing, excludes them until the end. Linux instead marks the VMA and lets walks skip it, because
+//! page offsets, so each offset belongs to another address after the move. A walk of the reverse map computes
+//! an address from such an offset, so walks could use a wrong address during the move. The anon rmap lock,
+//! held for writing, excludes them until the end. Linux instead marks the VMA and lets walks skip it, because
 //! other processes may use the same anon_vma. Here a program being loaded has its own tree of VMAs, and its
 //! stack has only a few pages, so the lock is held only briefly.
 //!

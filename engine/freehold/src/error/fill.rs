@@ -13,7 +13,7 @@ freehold_sync::error_enum! {
     pub enum FillError {
         /// The page lies beyond the end of the file, or of the largest file.
         BeyondEnd,
-        /// The store behind the file could not be read or written.
+        /// The backing store of the file could not be read or written.
         Io,
         /// There is no memory left.
         NoMemory,

@@ -14,11 +14,11 @@
 //! The copy is installed only after no CPU can read the old page through this entry. Otherwise one thread
 //! could still read the old page after another thread has written to the new one (hazard C-21).
 //!
-//! `resolve` in `mod.rs` calls [`write_protect_fault`](AddressSpace::write_protect_fault) with the VMA
-//! unchanged. `freehold-vmspace/src/copy_on_write.rs` decides which frame may be written in place, and
-//! replaces the entry. `huge.rs` and `hugetlb/fault/` do the same for huge pages. `tests/fork/held_pages.rs`
-//! tests pages that another reader holds, and `c21_no_cpu_reads_the_old_page_after_a_store` in
-//! `tests/files/mapped.rs` the flush.
+//! `resolve` in `mod.rs` calls [`write_protect_fault`](AddressSpace::write_protect_fault) while a lock keeps
+//! the VMA unchanged. `freehold-vmspace/src/copy_on_write.rs` decides which frame may be written in place,
+//! and replaces the entry. `huge.rs` and `hugetlb/fault/` do the same for huge pages.
+//! `tests/fork/held_pages.rs` tests pages that another reader holds.
+//! `c21_no_cpu_reads_the_old_page_after_a_store` in `tests/files/mapped.rs` tests the flush.
 
 use super::{FaultOutcome, WRITTEN, vma_pte_flags, written};
 use crate::{

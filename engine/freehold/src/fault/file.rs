@@ -6,11 +6,11 @@
 //! the table earlier has hidden the page (`file/change/truncate.rs`). A page must not be mapped without this
 //! second check: `c26_c37_frame_stays_until_a_fault_has_copied_it` tests it for private copies.
 //!
-//! `resolve` in `mod.rs` calls this file, with the VMA unchanged. If the page is not in the cache, the fault
-//! returns `FaultOutcome::Fill`, and the page is added without locks (`file/fill.rs`). A read maps cached
-//! pages around the page too. `shmem_mthp.rs` decides which blocks of shared memory are mapped together, and
-//! `cow.rs` handles stores to pages that are mapped read-only. Pages with breakpoints (`uprobe/`) are mapped
-//! as private copies that contain the breakpoints.
+//! `resolve` in `mod.rs` calls this file while a lock keeps the VMA unchanged. If the page is not in the
+//! cache, the fault returns `FaultOutcome::Fill`, and the page is added without locks (`file/fill.rs`). A
+//! read maps cached pages around the page too. `shmem_mthp.rs` decides which blocks of shared memory are
+//! mapped together, and `cow.rs` handles stores to pages that are mapped read-only. Pages with breakpoints
+//! (`uprobe/`) are mapped as private copies that contain the breakpoints.
 
 use super::{
     Access, FaultError, FaultOutcome,

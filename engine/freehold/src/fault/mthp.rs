@@ -10,9 +10,10 @@
 //! that removes, copies or shares a page does not need to know about blocks. As without blocks, a read maps
 //! one zero page, and a copy is one page.
 //!
-//! `anon.rs` calls [`block_fault`](AddressSpace::block_fault) for the first store to a page, with the VMA
-//! unchanged. [`Engine::set_blocks`](crate::engine::Engine::set_blocks) sets the sizes; `shmem_mthp.rs` is
-//! the counterpart for shared memory. `tests/huge/blocks.rs` tests which pages a store allocates.
+//! `anon.rs` calls [`block_fault`](AddressSpace::block_fault) for the first store to a page, while a lock
+//! keeps the VMA unchanged. [`Engine::set_blocks`](crate::engine::Engine::set_blocks) sets the sizes;
+//! `shmem_mthp.rs` is the counterpart for shared memory. `tests/huge/blocks.rs` tests which pages a store
+//! allocates.
 
 use super::{FaultOutcome, vma_pte_flags, written};
 use crate::{

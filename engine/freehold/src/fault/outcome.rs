@@ -102,7 +102,7 @@ impl From<Killed> for FaultError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Resolved {
-    /// A page was read from the store behind its file: a *major* fault. All other faults are minor.
+    /// A page was read from the backing store of its file: a *major* fault. All other faults are minor.
     pub major: bool,
     /// The fault waited with no lock held: for a page of a file or of a pool, for a page that moves, or for a
     /// userfaultfd's pager.

@@ -45,8 +45,8 @@ impl From<FaultError> for PopulateError {
 /// Rule for populating a range: the VMAs that are populated, the access, and the failures that end the call.
 #[derive(Clone, Copy)]
 enum Policy {
-    /// All VMAs except those that are locked on fault; holes are skipped. A VMA that allows no access is a
-    /// failure. The first failure ends the call.
+    /// All VMAs except those that are locked on fault; holes are skipped. The first failure ends the call; a
+    /// VMA that allows no access also counts as a failure.
     All,
     /// Like `All`, but a failure skips the rest of the VMA and continues with the next one.
     Leniently,

@@ -9,8 +9,8 @@
 //!                       otherwise the single page
 //! ```
 //!
-//! Linux 6.18 does the same. `file.rs` calls this file, with the VMA unchanged and in a read section of RCU.
-//! `file/cache/mthp.rs` adds blocks to the cache, and `file/kinds/shmem_huge.rs` has the settings.
+//! Linux 6.18 does the same. `file.rs` calls this file in an RCU read section, while a lock keeps the VMA
+//! unchanged. `file/cache/mthp.rs` adds blocks to the cache, and `file/kinds/shmem_huge.rs` has the settings.
 //! `tests/huge/shared.rs` tests which pages an access allocates and maps.
 
 use crate::{

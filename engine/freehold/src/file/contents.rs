@@ -3,7 +3,7 @@
 //!
 //! Mappings use the same pages. A store through a mapping is therefore visible to a read at once, and a write
 //! is visible through mappings at once. Pages are brought into the cache by `fill.rs`, and written back to
-//! the store by `change/write_back.rs`.
+//! the backing store by `change/write_back.rs`.
 //!
 //! A write holds the content lock for writing, so writes of one file do not overlap and the size is stable. A
 //! read does not take the content lock.
@@ -134,7 +134,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns the page of which a part is to be zeroed. Returns `None` if the page is absent from shared
-    /// memory whose store reads as zeroes: such a page is zero without being allocated.
+    /// memory whose pager returns zeroes: such a page is zero without being allocated.
     pub(super) fn page_to_zero(&self, index: PageIndex) -> Result<Option<CachedPage<'_, P>>, FillError> {
         let zeroes = self.is_shmem() && self.pager().reads_zeroes();
         let absent = zeroes && self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index));

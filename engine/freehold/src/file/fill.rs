@@ -10,7 +10,7 @@
 //!
 //! The page must have its contents and its record before it is published, because lookups take no lock. A
 //! fill that fails leaves the cache unchanged and no tree nodes behind. `shuttle_engine/waiting.rs` fills
-//! from a store whose reads take long, concurrently with truncation.
+//! from a backing store whose reads take long, concurrently with truncation.
 
 use crate::{
     PAGE_SIZE, Pfn,

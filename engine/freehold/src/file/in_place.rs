@@ -72,7 +72,7 @@ impl<P: Platform> PagesStay<'_, P> {
 
     /// Returns the file's own frames of `pages`, if the frames are contiguous. `pages` must not be empty. For
     /// shared memory these are the frames in the cache. For a mapping that only reads, they may be frames of
-    /// a store that is memory itself.
+    /// a backing store that is memory itself.
     pub fn own(&self, pages: PageRange, write: bool) -> Option<Run<P>> {
         if pages.end > self.mapping.end() {
             return None;

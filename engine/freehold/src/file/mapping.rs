@@ -97,8 +97,8 @@ pub struct Mapping<P: Platform> {
     pager: Box<dyn Pager<P>>,
     /// The content lock. Guards the size, and the contents against concurrent writers.
     pub(crate) content: RwSem<P>,
-    /// The invalidate lock, with the count of pages in the cache. Held for reading while a page enters the
-    /// cache, and for writing while pages leave.
+    /// The invalidate lock and the count of pages in the cache. The lock is held for reading while a page
+    /// enters the cache, and for writing while pages leave.
     pub(crate) invalidate: Invalidate<P>,
     /// The i_mmap lock, and the VMAs that map the file.
     home: RmapRootRef<P, IMmap>,
@@ -130,13 +130,13 @@ pub(crate) enum Committed {
 /// Owner of a file's frames, and the backing store behind them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The engine owns the frames, which hold copies of the contents of a store.
+    /// The engine owns the frames, which hold copies of the contents of a backing store.
     Cached,
-    /// The engine owns the frames. The file has no store.
+    /// The engine owns the frames. The file has no backing store.
     Memory,
     /// The engine owns the frames, as for `Memory`. Only programs that map the file can access the contents.
     Secret,
-    /// The store owns the frames.
+    /// The backing store owns the frames.
     Direct,
     /// The file has no frames: it is a device of zeroes.
     Zeroes,
@@ -191,8 +191,8 @@ impl<P: Platform> Mapping<P> {
         Self::of_kind_committed(files, pager, size, kind, huge, sealable, committed)
     }
 
-    /// Creates a file of this kind, and adds a file with a store to the engine's list. `committed` says which
-    /// of its memory counts as committed.
+    /// Creates a file of this kind, and adds a file with a backing store to the engine's list. `committed`
+    /// says which of its memory counts as committed.
     pub(super) fn of_kind_committed(
         files: &Counted<Files<P>>,
         pager: impl Pager<P>,

@@ -48,10 +48,10 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns the contiguous frames that hold these pages, if the store is memory that programs can read in
-    /// place, such as a ROM. Called for read-only mappings without an MMU; other mappings get copies made by
-    /// [`read_page`](Self::read_page). The frames must stay valid as long as the pager lives, and the file
-    /// must not be written.
+    /// Returns the contiguous frames that hold these pages, if the backing store is memory that programs can
+    /// read in place, such as a ROM. Called for read-only mappings without an MMU; other mappings get copies
+    /// made by [`read_page`](Self::read_page). The frames must stay valid as long as the pager lives, and the
+    /// file must not be written.
     fn in_memory(&self, pages: PageRange) -> Option<ForeignFrames> {
         let _ = pages;
         None
@@ -80,8 +80,8 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         let _ = pages;
     }
 
-    /// Returns true if every page that the store reads is zeroes. Zeroing a part of an absent page of shared
-    /// memory then needs no page.
+    /// Returns true if every page that is read from the backing store is zeroes. Zeroing a part of an absent
+    /// page of shared memory then needs no page.
     fn reads_zeroes(&self) -> bool {
         false
     }

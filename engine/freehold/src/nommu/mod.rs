@@ -18,7 +18,7 @@
 //! The pages of a file lie in contiguous frames in two cases:
 //! - The file is shared memory whose pages are all allocated together. The first mapping without an MMU does
 //!   this if the file has no pages yet ([`Mapping::lay_out`](crate::file::Mapping::lay_out)).
-//! - The store of the file is itself memory and provides its frames
+//! - The backing store of the file is itself memory and provides its frames
 //!   ([`Pager::in_memory`](crate::file::Pager::in_memory)).
 //!
 //! A file cannot lose a page that is part of a shared mapping. Truncation fails with

@@ -5,7 +5,7 @@
 //!
 //! One lock (nommu_region_sem) guards the tree of addresses and the user counts of all regions. In the lock
 //! order this lock comes after the space's lock and before the i_mmap lock of a file. No page is read, zeroed
-//! or copied under it.
+//! or copied under this lock.
 //!
 //! `mmap.rs` creates and finds regions, and `munmap.rs` cuts them. `nommu` (`shuttle_engine`) tests mappings
 //! that are made and removed concurrently.

@@ -481,7 +481,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         }
         let ours = frame.is_anon() && frame.is_exclusive();
         let stored_to = flags.contains(PteFlags::WRITE) || ours && self.flags.contains(PinFlags::FORCE);
-        // A writable page that belongs to no file with a store behind it also allows a long-term pin.
+        // A writable page of shared memory also allows a long-term pin, because it is never written back.
         let lasts = ours || self.pins.write && frame.is_shmem();
         if self.pins.write && !stored_to || !ours && (frame.is_anon() || own && !lasts) {
             return Err(Stop::READ_ONLY);

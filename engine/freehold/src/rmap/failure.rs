@@ -3,8 +3,8 @@
 //! ```text
 //! every entry      becomes a marker of the failed frame, and is flushed
 //! then             is anything lost?
-//!                  no, for a page of a file whose store has the same contents: markers are removed, and the
-//!                  page is read again at the next access
+//!                  no, for a page of a file whose backing store has the same contents: markers are removed,
+//!                  and the page is read again at the next access
 //!                  yes, otherwise: markers stay, spaces that map the page are notified, accesses get SIGBUS
 //! the frame        has no home any more, and is never free again
 //! ```
@@ -38,8 +38,8 @@ use freehold_vmspace::HugePageSize;
 pub enum Damage {
     /// None: the frame was free.
     Free,
-    /// None: the frame held a page of a file whose store has the same contents. The page is read again at the
-    /// next access.
+    /// None: the frame held a page of a file whose backing store has the same contents. The page is read
+    /// again at the next access.
     Dropped,
     /// The contents of the page. A program that maps the page gets SIGBUS there.
     Lost,
@@ -96,7 +96,7 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// For a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; page table
-    /// locks one at a time. The caller holds none.
+    /// locks one at a time. The caller holds none of these locks.
     pub fn memory_failure(&self, pfn: Pfn) -> Result<Damage, OfflineError> {
         self.retire(pfn, |page| page.fail()).map(|damage| damage.unwrap_or(Damage::Free))
     }
@@ -165,7 +165,7 @@ impl<P: Platform> Engine<P> {
         found.is_some()
     }
 
-    /// Records that a frame is out of use.
+    /// Marks a frame as failed and counts it.
     fn note_failed(&self, pfn: Pfn) {
         self.platform().frame(pfn).set_failed();
         self.memory().count_failed();

@@ -50,8 +50,8 @@ impl<P: Platform> AddressSpace<P> {
         if request.flags().contains(MapFlags::BIT32) || self.layout == Layout::BottomUp {
             return None;
         }
-        // If the request may use addresses above the default window, the range is larger by the size of that
-        // part.
+        // If the request may use addresses above the default window, the range grows by the size of the
+        // addresses above that window.
         let high = self.mmap_base + (Self::window_end(request) - DEFAULT_MAP_WINDOW);
         let low = if request.flags().contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
         Some(low..high)

@@ -114,7 +114,7 @@ impl<P: Platform> RangeWriter<'_, P> {
                 self.map.publish(Some((range.start(), unlink)));
             }),
         }
-        // From here on the mappings agree with the break.
+        // The published mappings now agree with the break, so another task may use the break.
         self.heap = None;
         self.space.counters.release_limits(&self.state.reserved);
         self.space.notify_waiters(&self.map);

@@ -71,7 +71,7 @@ pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> 
     TreeEntry::Vma(unsafe { &*vma })
 }
 
-/// Returns a tree entry for a VMA at its present bounds.
+/// Returns a tree entry for a VMA at its current bounds.
 pub(crate) fn entry<P: Platform>(vma: &Vma<P>) -> Entry {
     Entry { start: vma.start(), end: vma.end(), value: word(vma) }
 }

@@ -298,8 +298,8 @@ impl<P: Platform> Filler<'_, P> {
         if put { Ok(()) } else { Err(UffdError::BadAddress) }
     }
 
-    /// Returns the flags of an entry for the file's own page. An entry without write permission is not dirty
-    /// either, because write permission is never derived from the dirty bit (hazard C-52).
+    /// Returns the flags of an entry for the file's own page. The entry is dirty only if it is also writable.
+    /// A dirty entry without write permission could be mistaken for a completed private copy (hazard C-52).
     pub(super) fn file_rights(&self, vma: &Vma<P>) -> PteFlags {
         let rights = vma_pte_flags(vma.flags());
         match self.wp {

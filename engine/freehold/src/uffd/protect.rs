@@ -44,8 +44,8 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// # Errors
     ///
-    /// Fails with a [`UffdError`]; the part of the range before the cause is then changed. Holes are skipped,
-    /// but the call fails if nothing is mapped at all.
+    /// Fails with a [`UffdError`]. The pages below the address of the failure have then changed already.
+    /// Holes are skipped, but the call fails if nothing is mapped at all.
     ///
     /// # Locks
     ///

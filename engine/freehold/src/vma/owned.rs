@@ -104,7 +104,7 @@ impl<'e, P: Platform> OwnedVma<'e, P> {
     ///
     /// # Errors
     ///
-    /// Fails with [`NoMemory`] if there is no memory for the lock. The VMA is freed then.
+    /// Fails with [`NoMemory`] if there is no memory for the lock. The VMA is then freed.
     pub fn with_lock_beside(self) -> Result<Self, NoMemory> {
         self.vma.state.count.make_external_rwsem::<P>()?;
         Ok(self)

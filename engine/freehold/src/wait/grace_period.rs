@@ -1,9 +1,9 @@
 //! Waiting for a grace period: until all RCU read sections that exist now have ended.
 //!
 //! Some changes publish a new state and then wait here: changes of seals and of probes, revocations, and
-//! messages of a userfaultfd about removed pages. Every reader that can still use the old state is then gone.
-//! The wait may be long, and signals do not end it, so it is only for rare calls. A caller that only frees
-//! memory uses `rcu_defer` instead.
+//! messages of a userfaultfd about removed pages. After the wait, no reader uses the old state any more. The
+//! wait may be long, and signals do not end it, so it is only for rare calls. A caller that only frees memory
+//! uses `rcu_defer` instead.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use crate::platform::Platform;

@@ -2,7 +2,7 @@
 //!
 //! `mod.rs` dispatches each advice to the file that implements it, and lists the changes that a new advice
 //! needs. The checks of this file read the flags of a VMA and change nothing. The caller holds a lock that
-//! keeps the VMA unchanged. The case `seal.txt` tests the rule for sealed memory.
+//! keeps the VMA unchanged. `lab/freehold-model/cases/seal.txt` tests the rule for sealed memory.
 
 use crate::{
     error::MadviseError,

@@ -80,12 +80,11 @@ impl<P: Platform> AddressSpace<P> {
         result
     }
 
-    /// Collapses the 2 MiB at `first`, a multiple of 2 MiB. Looks the VMA up again, because it may have
-    /// changed since the check.
+    /// Collapses the 2 MiB at `first`, a multiple of 2 MiB. Looks the VMA up and checks it again, because it
+    /// may have changed since the check under the earlier lock.
     fn collapse_one(&self, first: u64) -> Result<(), MadviseError> {
         let range = UserRange::at(first, HUGE);
         let guard = self.write_exclusive_range(range)?;
-        // The VMA may have changed since the check under the earlier lock.
         let vma = guard.find(first).filter(|vma| vma.end() >= range.end()).ok_or(MadviseError::Invalid)?;
         self.check_collapse(vma)?;
         let Object::File(file) = vma.object() else { return self.collapse(&guard, vma, first) };

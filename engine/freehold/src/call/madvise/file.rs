@@ -1,9 +1,9 @@
 //! MADV_WILLNEED and MADV_REMOVE: advice that concerns the file of a mapping.
 //!
 //! WILLNEED reads pages into the cache (`file/fill.rs`), and REMOVE punches a hole into the file
-//! (`file/change/truncate.rs`). Operations on a file may wait for its store, so no lock of the address space
-//! may be held during them. A userfaultfd that requested messages about removed pages is notified first, also
-//! without a lock. `tests/files/advice.rs` has the tests.
+//! (`file/change/truncate.rs`). Operations on a file may wait for its backing store (`file/pager.rs`), so no
+//! lock of the address space may be held during them. A userfaultfd that requested messages about removed
+//! pages is notified first, also without a lock. `tests/files/advice.rs` has the tests.
 
 use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
@@ -82,7 +82,8 @@ fn punch<P: Platform>(file: &File<P>, pages: PageRange) -> Result<(), MadviseErr
 const READ_AHEAD: u64 = 512;
 
 /// Reads the first pages into the cache. The first failure ends the read-ahead and is not reported, because
-/// the advice is only a hint. Shared memory has no store to read from, and a direct file has no cache.
+/// the advice is only a hint. Shared memory has no backing store to read from, and a direct file (DAX) has no
+/// cache.
 fn read_ahead<P: Platform>(file: &File<P>, pages: PageRange) {
     if file.mapping().is_shmem() || file.mapping().is_mapped_singly() {
         return;

@@ -4,7 +4,7 @@
 //! `pages.rs` calls these functions after its checks, with the VMA locked or the mmap lock held. A fault at a
 //! guard raises SIGSEGV (`marker_fault` in `fault/mod.rs`). The flag `MAYBE_GUARD` of a VMA must be set
 //! before its first guard is installed, because fork copies the entries of VMAs with this flag. The flag is
-//! never cleared. `tests/guards.rs` and the case `guards.txt` have the tests.
+//! never cleared. `tests/guards.rs` and `lab/freehold-model/cases/guards.txt` have the tests.
 
 use crate::{
     error::MadviseError,

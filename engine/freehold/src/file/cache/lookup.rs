@@ -1,10 +1,10 @@
 //! Looking up pages in a file's cache, and keeping the pages that were found.
 //!
-//! A lookup under RCU (`Mapping::find`) takes no lock and keeps nothing. The caller must raise the reference
-//! count of the frame, or lock the page table that it changes, and then call `Found::is_still`. A page that
-//! was found and not kept in one of these ways must not be read or mapped, because its frame may already hold
-//! another page. Functions that return a `CachedPage` have already taken a reference. The functions that
-//! return the word of a page require the invalidate lock, as their arguments show.
+//! A lookup under RCU (`Mapping::find`) takes no lock and takes no reference. The caller must raise the
+//! reference count of the frame, or lock the page table that it changes, and then call `Found::is_still`. A
+//! page that was found and not kept in one of these ways must not be read or mapped, because its frame may
+//! already hold another page. Functions that return a `CachedPage` have already taken a reference. The
+//! functions that return the word of a page require the invalidate lock, as their arguments show.
 //!
 //! `file/mapping.rs` describes the states of a word, and `radix.rs` implements the tree of words.
 //! `file/fill.rs` adds pages to the cache, and `file/remove.rs` removes them.
@@ -156,8 +156,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns true if the page `index` still lies inside the file. A task calls this under the lock of the
-    /// table in which it is about to map something else there. If a truncation is not visible to this check,
-    /// the truncation finds the entry.
+    /// table in which it is about to map something else there. If this check does not see a concurrent
+    /// truncation, the truncation will find the entry that the task maps.
     pub(crate) fn is_inside(&self, index: PageIndex) -> bool {
         // Pairs with the fence in `cut`: either this task sees the new size, or the truncation sees the
         // table.

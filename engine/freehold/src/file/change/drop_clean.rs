@@ -1,5 +1,5 @@
-//! Dropping clean pages from a cache: pages that are not in use, and whose contents the store behind the file
-//! also has.
+//! Dropping clean pages from a cache: pages that are not in use, and whose contents the backing store of the
+//! file also has.
 //!
 //! ```text
 //! mark      a page that seems unused is marked as leaving: later lookups do not find it
@@ -53,8 +53,8 @@ type Free = ArrayVec<Pfn, 64>;
 
 impl<P: Platform> Mapping<P> {
     /// Drops pages of this range from the cache that are clean, not mapped, and unused. The next access reads
-    /// them from the store again. Returns the number of dropped pages. Implements POSIX_FADV_DONTNEED and
-    /// /proc/sys/vm/drop_caches.
+    /// them from the backing store again. Returns the number of dropped pages. Implements POSIX_FADV_DONTNEED
+    /// and /proc/sys/vm/drop_caches.
     ///
     /// Drops no page of shared memory, which has no other copy, nor of a file whose pages are the storage
     /// itself. This call never waits for a pager. If another task is reading or writing back pages of this

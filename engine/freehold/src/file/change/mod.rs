@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `truncate.rs` | truncation and hole punching: removes pages, and explains why no fault maps a removed page |
 //! | `unmap.rs` | clears the entries of pages, for the other operations |
-//! | `write_back.rs` | writes dirty pages to the store |
+//! | `write_back.rs` | writes dirty pages to the backing store |
 //! | `exchange.rs` | moves a page to another frame |
 //! | `drop_clean.rs` | drops clean pages that are not in use |
 //! | `revoke.rs` | revokes the frames of a device |

@@ -1,4 +1,4 @@
-//! Writing the dirty pages of a file back to its store.
+//! Writing the dirty pages of a file back to its backing store.
 //!
 //! msync (`call/msync.rs`) and the embedder, for fsync or before it drops a file, call
 //! [`write_back`](Mapping::write_back). Write-back has two steps. First, every entry through which stores

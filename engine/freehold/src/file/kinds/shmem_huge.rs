@@ -4,9 +4,9 @@
 //! The settings are those of Linux's `shmem_enabled` files and of the mount option `huge` of tmpfs.
 //! [`SharedBlocks`] is the setting of an engine. [`SharedHuge`] is a policy, which is a part of that setting
 //! or belongs to a mount. [`Sizes`] is the answer for one mapping: the sizes of the blocks that are allowed
-//! in it. This file only computes the answer. A fault uses it (`fault/shmem_mthp.rs`), and
-//! `file/cache/mthp.rs` adds the blocks. `Files` keeps the settings in one word, which a fault reads without
-//! a lock. `tests/huge/shared.rs` tests all settings.
+//! in it. This file only computes the answer. `fault/shmem_mthp.rs` uses the answer in a fault, and
+//! `file/cache/mthp.rs` adds the blocks to the cache. `Files` keeps the settings in one word, which a fault
+//! reads without a lock. `tests/huge/shared.rs` tests all settings.
 
 use crate::PAGE_SIZE;
 use freehold_pagetable::Level;

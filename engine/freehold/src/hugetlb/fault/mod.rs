@@ -14,16 +14,16 @@
 //! A private page is allocated and copied under the fault mutex of its offset in the file. For a shared page
 //! the file takes the same mutex.
 //!
-//! If the pool is empty, an access is a bus error. There is one exception: the process that made a private
+//! If the pool is empty, an access fails with SIGBUS. There is one exception: the process that made a private
 //! mapping has reservations for its pages, and must get a page for each store. If the process shares a page
 //! with a child since a fork, and the pool has no page left for a copy, the child loses the page.
 //!
-//! `resolve` in `fault/mod.rs` calls [`hugetlb_fault`](AddressSpace::hugetlb_fault) with the VMA unchanged.
-//! `place.rs` takes private pages from the pool, and `file/kinds/huge.rs` the pages of files. An entry that
-//! was read without the lock of its table is a hint: it is checked again under the lock, together with the
-//! size of the file. A page that was taken and not mapped must return to the pool with its reservation.
-//! `tests/hugetlb/pages_in_use.rs` tests pages that another task uses, and `shuttle_engine/hugetlb.rs`
-//! concurrent faults.
+//! `resolve` in `fault/mod.rs` calls [`hugetlb_fault`](AddressSpace::hugetlb_fault) while a lock keeps the
+//! VMA unchanged. `place.rs` takes private pages from the pool, and `file/kinds/huge.rs` the pages of files.
+//! An entry that was read without the lock of its table is a hint: it is checked again under the lock,
+//! together with the size of the file. A page that was taken and not mapped must return to the pool with its
+//! reservation. `tests/hugetlb/pages_in_use.rs` tests pages that another task uses, and
+//! `shuttle_engine/hugetlb.rs` concurrent faults.
 
 pub(crate) mod place;
 
