@@ -205,7 +205,7 @@ impl<P: Platform> Protection<'_, P> {
         self.pkey.is_none_or(|pkey| self.space.pkeys.is_allocated(guard, pkey))
     }
 
-    /// Changes the range. The caller holds the right to do so.
+    /// Changes the range. `guard` is the right to change the range.
     #[inline(never)]
     fn apply(&mut self, guard: &WriteGuard<'_, P>, range: UserRange) -> Result<(), MprotectError> {
         if !self.has_key(guard) {

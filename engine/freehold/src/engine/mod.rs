@@ -331,7 +331,7 @@ impl<P: Platform> Engine<P> {
         self.max_map_count.store(count, Relaxed);
     }
 
-    /// Returns true if any block size is enabled. Called by every first store.
+    /// Returns true if any block size is enabled. Every fault for a first store calls this function.
     #[inline]
     pub(crate) fn brings_blocks(&self) -> bool {
         self.blocks.load(Relaxed) != 0

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! nothing       read  -> the huge zero page               write -> a huge page
-//! zeroes        write -> a huge page in its place, after a flush
+//! the zero page write -> a huge page in its place, after a flush
 //! a huge page   write without permission: all frames exclusive -> write permission;
 //!                                         otherwise split, and copy the small page
 //! ```

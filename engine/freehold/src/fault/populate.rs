@@ -100,7 +100,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The VMA's own lock, or the mmap lock for reading, killably, once per batch. None on entry.
+    /// The VMA's own lock, or the mmap lock for reading, killably, once per batch. The caller holds no lock.
     pub(crate) fn populate(&self, range: UserRange) -> Result<(), PopulateError> {
         self.populate_by(range, Policy::All)
     }

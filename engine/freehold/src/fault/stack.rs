@@ -24,7 +24,7 @@ use crate::{
 use freehold_range::ClaimError;
 use freehold_vmspace::{PageCount, UserRange};
 
-/// Returns the error of an access to an unmapped address that no stack may grow to.
+/// Returns the error of an access to an unmapped address to which no stack may grow.
 fn not_mapped(addr: u64) -> FaultError {
     FaultError::Segv { addr, code: SegvCode::Maperr }
 }
@@ -47,7 +47,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for reading and then for writing, killably. A range writer instead takes the gate, and
-    /// claims the range and the gap below it. None on entry.
+    /// claims the range and the gap below it. The caller holds none of these locks.
     pub(crate) fn grow_stack(&self, addr: u64) -> Result<(), FaultError> {
         if self.has_range_writers()
             && self.tries_vma_lock()

@@ -1,13 +1,13 @@
 //! The list of an engine's files whose caches may hold reclaimable pages.
 //!
 //! The search for reclaimable pages walks the list in a ring, so that every file gets its share of the
-//! search. The list does not own its files: a file that ends removes itself. One spin lock, a leaf of the
-//! lock order, guards the ring and the links in the files. No reference to a file may be dropped under this
-//! lock, because dropping the last one removes the file from the list.
+//! search. The list does not own its files: a file that is destroyed removes itself. One spin lock, a leaf of
+//! the lock order, guards the ring and the links in the files. No reference to a file may be dropped under
+//! this lock, because dropping the last one removes the file from the list.
 //!
-//! `mapping.rs` adds each file with a backing store, and removes the file at its end. `engine/trim.rs` walks
-//! the list. `tests/files/drop_clean.rs` tests the order of the walk, and files that open and close during
-//! it.
+//! `mapping.rs` adds each file with a backing store, and removes the file when it is destroyed.
+//! `engine/trim.rs` walks the list. `tests/files/drop_clean.rs` tests the order of the walk, and files that
+//! open and close during it.
 #![expect(unsafe_code, reason = "the list holds pointers to files that it does not own")]
 
 use super::Mapping;
@@ -70,7 +70,7 @@ impl<P: Platform> FileList<P> {
         ring.len += 1;
     }
 
-    /// Removes a file that ends. Does nothing if the file was never added.
+    /// Removes a file that is being destroyed. Does nothing if the file was never added.
     pub fn remove(&self, file: &Mapping<P>) {
         let old = core::ptr::from_ref(file).cast_mut();
         let mut ring = self.0.lock::<P>();

@@ -409,7 +409,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Creates shared memory of `size` bytes that has no name. With `committed` the whole size is committed
-    /// until the file ends. Otherwise each page is committed while it is in the cache.
+    /// until the file is destroyed. Otherwise each page is committed while it is in the cache.
     ///
     /// # Errors
     ///

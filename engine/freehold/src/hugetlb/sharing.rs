@@ -17,7 +17,7 @@
 //! A VMA is *open* while its flag `sharing_allowed` ([`HugetlbVma`]) is set: it may share tables with other
 //! open VMAs. A VMA whose flag is clear is *closed* ([`ClosedTables`]). A walk over all VMAs of a file
 //! ([`each_alone`](Mapping::each_alone)) sometimes waits for the lock of one VMA. From this wait until the
-//! end of the walk, no VMA of the file starts to share a table, even if it is open (`apart` in
+//! end of the walk, no VMA of the file starts to share a table, even an open VMA (`apart` in
 //! `state/huge_file.rs`).
 //!
 //! | call | its tables stay unshared because |
@@ -44,7 +44,7 @@
 //! | prepared | unchanged | has empty tables for the entries of the source |
 //! | linked | unchanged | found and skipped by faults of other VMAs |
 //! | moved | empty | has the entries of the source; entries made by a userfaultfd are visible only here |
-//! | after | open for a short time, until its removal closes it permanently | open: a fault that shares a table sees all moved entries |
+//! | after | open for a short time, until the removal of the source closes it permanently | open: a fault that shares a table sees all moved entries |
 //!
 //! Suppose that the source were open while the target is prepared. A task could then share a table with the
 //! source, fill the table and unshare it. The target would have no table for the new entries. Suppose that

@@ -73,9 +73,9 @@ impl<P: Platform> Mapping<P> {
 }
 
 impl<P: Platform> Zapper<'_, '_, P> {
-    /// Restores the reservation that the page `pfn` used, if the page's owner gets its reservations back. The
-    /// page was mapped at `range` and is no longer mapped. Some task still holds a reference, whose release
-    /// frees the page together with the reservation.
+    /// Restores the reservation that the page `pfn` used, if this zap restores reservations of the page's
+    /// owner. The page was mapped at `range` and is no longer mapped. Some task still holds a reference,
+    /// whose release frees the page together with the reservation.
     fn renew(&self, pfn: Pfn, range: VaRange) {
         let Some((reserves, vma, size)) = self.renew else { return };
         let index = vma.pgoff_of(range.start().get()).block(size.level().shift() - PAGE_SHIFT);

@@ -206,7 +206,7 @@ impl<P: Platform> fmt::Display for Smap<P> {
     }
 }
 
-/// Writes the text of /proc/PID/smaps_rollup with the last newline.
+/// Writes the text of /proc/PID/smaps_rollup, including the last newline.
 impl fmt::Display for Rollup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Rollup { range: Range { start, end }, usage } = self;

@@ -25,7 +25,8 @@ pub(crate) struct RmapEdit<'e, P: Platform> {
 }
 
 impl<'e, P: Platform> RmapEdit<'e, P> {
-    /// Locks the trees of VMAs that map `object` and that have the tree `tree` or none.
+    /// Locks the trees in which VMAs that map `object` are linked: the tree of the file, and `tree`, the tree
+    /// of anonymous pages, if there is one.
     ///
     /// # Locks
     ///

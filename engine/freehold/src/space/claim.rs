@@ -85,8 +85,8 @@ impl<P: Platform> AddressSpace<P> {
         self.with_range_claim(range, needs, change)
     }
 
-    /// Performs [`with_write_range`](Self::with_write_range) if the task did not become the exclusive writer
-    /// at once.
+    /// Implements the part of [`with_write_range`](Self::with_write_range) that runs if the task did not
+    /// become the exclusive writer at once.
     #[inline(never)]
     fn with_range_claim<E: From<Killed>>(
         &self,

@@ -116,9 +116,10 @@ pub struct Locking {
 
 impl Locking {
     /// Combinations of a design of munmap, a design of faults and a kind of writers, for tests and
-    /// comparisons. Those with [`Write::Whole`] contain every design of munmap with two designs of faults,
-    /// and every design of faults except `VmaRwsem` with at least two designs of munmap. Those with range
-    /// writers are last. They contain every design of munmap, and every design of faults except `MmapLock`.
+    /// comparisons. The combinations with [`Write::Whole`] come first. They contain every design of munmap
+    /// with two designs of faults, and every design of faults except `VmaRwsem` with at least two designs of
+    /// munmap. The combinations with range writers come last. They contain every design of munmap, and every
+    /// design of faults except `MmapLock`.
     pub const ALL: [Locking; 13] = {
         const fn with(unmap: Unmap, fault: FaultLock, write: Write) -> Locking {
             Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write }

@@ -423,14 +423,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.right.exclusive_tree().borrow_mut().trim();
     }
 
-    /// Replaces everything in `range` by the entries `with`, in one step for readers. Uses up one reserved
-    /// replace.
+    /// Replaces everything in `range` by the entries `with`, in one step for readers. Uses up one
+    /// [reserved](Self::reserve) replace.
     pub(crate) fn replace(&self, range: UserRange, with: &[Entry]) {
         self.right.replace(range, with);
     }
 
-    /// Removes everything in `range` from the tree, after its pages were unmapped. Uses up one reserved
-    /// replace. A range writer frees the page tables at the ends of `range` when it publishes its write set.
+    /// Removes everything in `range` from the tree, after its pages were unmapped. Uses up one
+    /// [reserved](Self::reserve) replace. A range writer frees the page tables at the ends of `range` when it
+    /// publishes its write set.
     #[inline(always)]
     pub(crate) fn remove(&self, range: UserRange) {
         self.right.remove(range);

@@ -181,7 +181,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         for _ in 0..MAX_DETOURS {
             let at = lowest(wanted, low)?.next_multiple_of(align);
             match self.next_occupied(at) {
-                // The bytes that alignment can cost are counted from the aligned address on, as on Linux.
+                // As on Linux, the room for alignment is required again above the aligned address, although
+                // no further alignment is needed.
                 Some((taken, kept)) if kept < at.saturating_add(wanted) => low = taken.end(),
                 _ => return Some(at),
             }

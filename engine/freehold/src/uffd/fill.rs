@@ -393,7 +393,7 @@ impl<P: Platform> Filler<'_, P> {
             Some(bytes) => platform.write_frame(pfn, 0, bytes),
             None => platform.zero_frame(pfn),
         };
-        // Stays the result if the file already has a page.
+        // This is the result if the file already has a page, because `publish` is then not called.
         let mut put = Err(UffdError::Present);
         mapping.insert_page(index, contents, |new| put = self.publish(vma, page, table, new))?;
         put

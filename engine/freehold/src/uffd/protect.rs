@@ -7,7 +7,7 @@
 //! C-53).
 //!
 //! The bit and the markers may exist only in VMAs with the flag `UFFD_WP`; `AddressSpace::check` tests this.
-//! `freehold-vmspace` changes the entries, this file walks the VMAs. A range may have any length, so the
+//! `freehold-vmspace` changes the entries, and this file walks the VMAs. A range may have any length, so the
 //! VMA's lock is released after each batch. The tests are `uffd::protect` (`engine/freehold/tests`).
 
 use super::{Features, Userfaultfd, decode};

@@ -82,7 +82,8 @@ impl Hit {
 
     /// Returns the bytes that the file contained at the place when the probe was added. The result has
     /// sixteen bytes, which may cross the end of the page, or fewer bytes at the end of the file. Sixteen
-    /// bytes hold any x86 instruction, so that a caller can execute it elsewhere.
+    /// bytes contain the whole x86 instruction, so that a caller can execute a copy of the instruction
+    /// elsewhere.
     pub fn original(&self) -> &[u8] {
         &self.original
     }
@@ -124,10 +125,10 @@ impl<P: Platform> Mapping<P> {
     /// unmapped.
     ///
     /// A private copy that differs from the file at this place contains modified text and is not changed. If
-    /// the file itself was overwritten there, new copies do not get the breakpoint either. Each place has at
-    /// most one probe; an owner with several users of one probe counts them. Probes exist as long as the
-    /// `Mapping`, so their owner keeps a reference to it. Without an MMU there are no private copies, and
-    /// this function inserts no breakpoint.
+    /// the instruction was overwritten in the file itself, new copies do not get the breakpoint either. Each
+    /// place has at most one probe; an owner with several users of one probe counts them. Probes exist as
+    /// long as the `Mapping`, so their owner keeps a reference to it. Without an MMU there are no private
+    /// copies, and this function inserts no breakpoint.
     ///
     /// # Errors
     ///

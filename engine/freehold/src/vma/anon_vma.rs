@@ -105,14 +105,15 @@ impl<T> AnonVmaWords<'_, T> {
     /// Returns the identity. A fault that finds an anon_vma finds the tree afterwards, and may make pages
     /// there without checking whether the VMA is linked.
     pub fn id(&self) -> AnonId {
-        // Acquire: pairs with the release store in `attach_anon_vma`. The tree and the link are seen.
+        // Acquire: pairs with the release store in `attach_anon_vma`. A task that reads the new identity also
+        // sees the tree and the link.
         AnonId(self.id.load(Acquire))
     }
 
     /// Returns the tree, or null if there is none.
     pub fn tree(&self) -> *mut T {
         // Acquire: pairs with the release half of the exchange in `attach_anon_vma`, and with the store in
-        // `set`. The tree is seen completely initialised.
+        // `set`. A task that reads the pointer sees the tree completely initialised.
         self.tree.load(Acquire)
     }
 

@@ -185,7 +185,7 @@ fn end_beside(reader: fn(&World)) {
         world.found.store(false, Release);
         world.words.lock().detach(&guard);
         drop(guard);
-        // SAFETY: taken above. Only the reader can still have found the object, and it is in a read section.
+        // SAFETY: taken above. Only the reader can still use the object, and the reader is in a read section.
         unsafe { world.slab.give(object) };
         world.slab.trim();
         other.join().unwrap();

@@ -193,7 +193,8 @@ impl<P: Platform> Vma<P> {
     /// Returns the mapped object.
     pub fn object(&self) -> &Object<P> {
         // SAFETY: a guard keeps the VMA of every `&Vma` outside this module attached, or the VMA is detached
-        // and owned. The object is written only before the first or after the last such reference.
+        // and owned. The object is written only before the first such reference exists or after the last one
+        // has ended.
         unsafe { &*self.object.get() }
     }
 
@@ -206,7 +207,8 @@ impl<P: Platform> Vma<P> {
     /// Returns the home of the mapped file, for readers without a lock. The caller may use the pointer only
     /// if the VMA is known to have been attached during the read.
     pub(crate) fn file_home(&self) -> *const RmapRoot<P, IMmap> {
-        // Acquire: pairs with the release in `set_object`. The home is seen completely initialised.
+        // Acquire: pairs with the release in `set_object`. A task that reads the pointer sees the home
+        // completely initialised.
         self.file_home.load(Acquire)
     }
 

@@ -7,13 +7,14 @@
 //! | --- | --- | --- |
 //! | changes flags, and may split and merge VMAs | `flags.rs` | those of a [range writer](crate::space::locking#writers) |
 //! | unmaps pages or replaces them by guards | `pages.rs`, `guard.rs` | the VMA's own lock if the range lies in one VMA; otherwise the mmap lock for reading |
-//! | injects memory failures | `failure.rs` | none on entry; each page is looked up as for a read |
+//! | injects memory failures | `failure.rs` | none is held; each page is looked up as for a read |
 //! | collapses small pages | `collapse.rs` | mmap lock for reading while VMAs are checked; then for writing, 2 MiB at a time; for shared memory then again for reading |
 //! | concerns pages of files | `file.rs` | mmap lock for reading during the lookup; none during operations on the file |
 //! | faults in pages | `fault/populate.rs` | the VMA's own lock or the mmap lock for reading, per batch of pages |
 //!
 //! Most kinds skip holes and report them at the end. Populating and injecting failures stop at the first
-//! hole. Any other error ends the call immediately, after the part below the error was processed.
+//! hole. Any other error ends the call immediately. The part of the range below the failing address is then
+//! already processed.
 //!
 //! A new advice needs these changes, here and in other crates. The test `every_advice_is_swept`
 //! (`tests/sweep/complete.rs`) fails if the line for the sweep is missing.

@@ -6,10 +6,10 @@
 //! needed for files of drivers, and for fixed addresses outside user space, for which `place` then returns
 //! the error.
 //!
-//! `mod.rs` calls [`lock_for_mmap`](AddressSpace::lock_for_mmap). Private anonymous memory is first tried
-//! without any claim there. A range writer reserves before the claim how much it may add to sizes that have a
-//! limit ([`limit_demand`](MmapRequest::limit_demand)). The reservation must not be smaller than the size
-//! that the mapping can add. `tests/range_writers.rs` tests claims and limits.
+//! `mod.rs` calls [`lock_for_mmap`](AddressSpace::lock_for_mmap). Before that, `mod.rs` tries to map private
+//! anonymous memory without any claim. Before the claim, a range writer reserves the amounts that the mapping
+//! may add to the limited sizes ([`limit_demand`](MmapRequest::limit_demand)). The reservation must not be
+//! smaller than the amount that the mapping adds. `tests/range_writers.rs` tests claims and limits.
 
 use super::request::MmapRequest;
 use crate::{

@@ -26,8 +26,8 @@
 //!
 //! An old root that was replaced by its child still points to that child. A later prune may free the child.
 //! Consider a reader that reaches the child through the old root. The reader entered its read section before
-//! the old root was unlinked, and therefore before the child was unlinked. Both grace periods wait for the
-//! reader.
+//! the old root was unlinked, and therefore before the child was unlinked. The grace periods of both nodes
+//! therefore wait for the reader.
 //!
 //! The caller defines the meaning of the words and which tasks may write them.
 //!

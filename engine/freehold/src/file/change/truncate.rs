@@ -82,7 +82,7 @@ impl<P: Platform> Mapping<P> {
             let last = self.page_to_zero(index)?;
             let pages_go = self.invalidate.write();
             // Since the lookup, a page may have entered the cache, or another page may have replaced `last`
-            // because its memory failed.
+            // because the memory of `last` failed.
             let is_still = match &last {
                 Some(last) => self.word_of(&pages_go, index, **last).is_some(),
                 None => self.is_absent(Stay::locked(&pages_go), PageRange::one(index)),

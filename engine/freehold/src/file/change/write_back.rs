@@ -21,7 +21,8 @@ use core::ops::ControlFlow;
 use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Number of pages that write-back cleans at a time, starting at a page that is in the cache.
+/// Number of pages whose entries write-back cleans in one walk. Each walk starts at a page that is in the
+/// cache.
 const TOGETHER: u64 = 1 << 13;
 
 impl<P: Platform> Mapping<P> {

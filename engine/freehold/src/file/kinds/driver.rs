@@ -54,7 +54,7 @@ pub struct MapRequest<'r, P: Platform> {
 
 /// Flags that an mmap hook may add.
 const MAY_ADD: VmFlags = VmFlags::SPECIAL.union(VmFlags::DONTCOPY).union(VmFlags::DONTDUMP);
-/// Flags that an mmap hook may remove: the rights to gain access later.
+/// Flags that an mmap hook may remove. Without them mprotect cannot add access rights later.
 const MAY_TAKE: VmFlags = VmFlags::MAYREAD.union(VmFlags::MAYWRITE).union(VmFlags::MAYEXEC);
 /// Flags of every mapping of frames that have no reference counts.
 const WHOLE: VmFlags = VmFlags::IO.union(VmFlags::PFNMAP).union(VmFlags::DONTEXPAND).union(VmFlags::DONTDUMP);

@@ -80,7 +80,8 @@ pub(crate) struct FileLock<P: Platform> {
     /// The design; fixed.
     design: FileRmap,
     lock: RwSem<P>,
-    /// Used instead of `lock` with [`FileRmap::Mutex`]; counts in the statistics of `lock`.
+    /// Used instead of `lock` with [`FileRmap::Mutex`]. The waits for the mutex are recorded in the
+    /// statistics of `lock`.
     mutex: Mutex,
 }
 

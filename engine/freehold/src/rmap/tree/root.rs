@@ -13,9 +13,9 @@
 //! a list of homes in every VMA.
 //!
 //! Lifetime: each linked VMA, the file, and each walker hold a reference; pages do not. A VMA that maps an
-//! anonymous page keeps the home until the entry is removed. A page of a file is in the file's cache. The
-//! memory of a home is freed after a grace period. A task in a read section may therefore find the address of
-//! a home in the record of a frame, and try to take a reference.
+//! anonymous page keeps the home until the entry of the page is removed. The file keeps the home for the
+//! pages in its cache. The memory of a home is freed after a grace period. A task in a read section may
+//! therefore find the address of a home in the record of a frame, and try to take a reference.
 #![expect(unsafe_code, reason = "counts references that VMAs store as plain words")]
 
 use super::{RmapKind, RmapReadGuard, VmaTree};
@@ -98,8 +98,8 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
 
     /// Sets the file that the pages belong to.
     pub fn set_mapping(&self, mapping: &Counted<W::Owner<P>>) {
-        // Release: pairs with the acquire in `mapping` and `hold_mapping`. The file is seen completely
-        // initialised.
+        // Release: pairs with the acquire in `mapping` and `hold_mapping`. A task that reads the pointer sees
+        // the file completely initialised.
         self.mapping.store(Counted::as_ptr(mapping).cast_mut(), Release);
     }
 

@@ -207,7 +207,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Stores an allocated VMA in the tree. Uses up one reserved replace.
+    /// Stores an allocated VMA in the tree. Uses up one replace that [`reserve`](Self::reserve) reserved.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn insert_fresh<'g>(&'g self, vma: OwnedVma<'g, P>) -> &'g Vma<P> {
         let vma = vma.into_ref();
@@ -220,7 +220,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         vma
     }
 
-    /// Extends `survivor` to `range`, and merges all VMAs in `gone` into it. Uses up one reserved replace.
+    /// Extends `survivor` to `range`, and merges all VMAs in `gone` into it. Uses up one replace that
+    /// [`reserve`](Self::reserve) reserved.
     fn absorb<'g>(
         &'g self,
         survivor: &'g Vma<P>,
@@ -483,7 +484,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         right
     }
 
-    /// Extends `vma` over free addresses, with all other attributes unchanged. Uses up one reserved replace.
+    /// Extends `vma` over free addresses, with all other attributes unchanged. Uses up one replace that
+    /// [`reserve`](Self::reserve) reserved.
     pub(crate) fn extend(&self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         self.lock_vma(vma).set_bounds(range, pgoff);
         self.replace(range, &[entry(vma)]);

@@ -217,7 +217,8 @@ impl<P: Platform> Counters<P> {
         })
     }
 
-    /// Reserves what a range writer may add to the sizes for which `limit` returns a limit.
+    /// Reserves the amounts `needs` that a range writer may add. Sizes for which `limit` returns `None` have
+    /// no limit.
     #[inline]
     pub(in crate::space) fn reserve_limits(
         &self,
@@ -343,7 +344,8 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Adds `less` to the credit of this CPU. Returns credit beyond a bound to the total.
+    /// Adds `less` to the credit of this CPU. If the credit then exceeds its bound, returns the surplus to
+    /// the total.
     #[inline]
     pub(in crate::space) fn give_credit(&self, size: Size, less: u64) {
         self.per_cpu.with(|cpu| {

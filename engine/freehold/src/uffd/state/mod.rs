@@ -193,7 +193,8 @@ impl<P: Platform> Drop for Change<P> {
     }
 }
 
-/// A userfaultfd: the pager's handle, which several threads may use. Dropping the handle closes it.
+/// A userfaultfd: the pager's handle, which several threads may use. Dropping the handle closes the
+/// userfaultfd.
 pub struct Userfaultfd<P: Platform> {
     pub(crate) context: Counted<Context<P>>,
 }

@@ -306,7 +306,8 @@ impl<P: Platform> Queue<P> {
         let mut lists = self.lock();
         let armed = core::mem::take(&mut lists.armed);
         if armed {
-            // Relaxed: accessed under the lock. Sleepers read the value to compare under the lock, too.
+            // Relaxed: accessed under the lock. Sleepers also read the value, with which they compare later,
+            // under the lock.
             self.bell.store(self.bell.load(Relaxed).wrapping_add(1), Relaxed);
         }
         drop(lists);

@@ -124,8 +124,8 @@ impl<T: Item> Depot<T> {
     /// Puts free objects back into their chunks.
     pub(super) fn put(&mut self, mut list: *mut T) {
         while let Some(object) = pop(&mut list) {
-            // SAFETY: a chunk stays allocated as long as one of its objects is not in the depot. For the
-            // other words as in `take`.
+            // SAFETY: a chunk stays allocated as long as one of its objects is not in the depot. The caller
+            // holds the lock that guards the other words, as in `take`.
             unsafe {
                 let chunk = object.as_ref().links().chunk.load(Relaxed);
                 push(&mut (*chunk).free, object);
