@@ -11,7 +11,7 @@ freehold_sync::error_enum! {
     /// Reason why a page could not be brought into the cache or removed.
     #[non_exhaustive]
     pub enum FillError {
-        /// The page lies beyond the end of the file, or of the largest file.
+        /// The page lies beyond the end of the file or beyond the largest file size.
         BeyondEnd,
         /// The backing store of the file could not be read or written.
         Io,

@@ -31,7 +31,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The locks for a page that [moves](Self::exchange).
+    /// The locks that [`exchange`](Self::exchange) needs.
     pub(crate) fn lose(&self, page: &Page<'_, P>) -> Result<bool, MigrateError> {
         let (index, pfn) = (self.index_of(page.index()), page.pfn());
         let pages_go = self.invalidate.write();
@@ -41,8 +41,8 @@ impl<P: Platform> Mapping<P> {
         self.split_block(&pages_go, index, PageRange::one(index));
         self.mark_leaving(&pages_go, PageRange::one(index));
         let take_entries = || match self.huge {
-            // Several spaces may share the tables, which do not record the space that used the page. All
-            // spaces find the page lost in the file.
+            // Several spaces may share the tables, which do not record the space that used the page. The file
+            // records that the page is lost, so all spaces find it there.
             Some(_) => self.unmap(PageRange::one(index), Copies::Stay),
             None => page.poison_entries(),
         };

@@ -1,9 +1,10 @@
 //! Becoming a range writer: a task claims what it needs, or becomes the exclusive writer instead.
 //!
 //! A call that changes VMAs gets its [`WriteGuard`] here. A range writer enters the gate of the mmap lock,
-//! reserves what it may add to sizes that have a limit, and claims entries of the VMA tree. A task that meets
-//! the claim of another task releases everything, waits, and tries again a few times. If a claim is not
-//! possible, the task becomes the exclusive writer, which waits for closing ranges (`closing.rs`).
+//! reserves the amounts that it may add to limited sizes, such as the number of VMAs, and claims entries of
+//! the VMA tree. A task that meets the claim of another task releases everything, waits, and tries again a
+//! few times. If a claim is not possible, the task becomes the exclusive writer, which waits for closing
+//! ranges (`closing.rs`).
 //!
 //! `range_writer.rs` implements the end of a range writer, and `write_mode.rs` chooses between the two kinds
 //! of writer. `docs/guide/ranges.md` describes the protocol.

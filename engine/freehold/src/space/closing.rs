@@ -127,9 +127,9 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Returns the free addresses around `range`, including `range` itself. Page tables that lie inside them
-    /// may be freed. For a range writer the result is only `range`, because the end of its claim frees the
-    /// tables at the edges.
+    /// Returns the free addresses around `range`, including `range` itself. Page tables that lie inside the
+    /// result may be freed. For a range writer the result is only `range`, because the end of its claim frees
+    /// the tables at the edges.
     pub(crate) fn free_span(&self, range: UserRange) -> VaRange {
         if self.range_writer().is_some() {
             return range.va();

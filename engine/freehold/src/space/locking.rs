@@ -303,8 +303,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Some(self.slot(&found))
     }
 
-    /// Returns the first VMA that overlaps `range`. Skips closing ranges. Beyond `range` this function reads
-    /// only the tree, and no VMA.
+    /// Returns the first VMA that overlaps `range`. Skips closing ranges. Reads no VMA outside `range`.
     // Inlined: every change of VMAs begins with this call.
     #[inline(always)]
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<&Vma<P>> {
@@ -423,14 +422,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.right.exclusive_tree().borrow_mut().trim();
     }
 
-    /// Replaces everything in `range` by the entries `with`, in one step for readers. Uses up one
-    /// [reserved](Self::reserve) replace.
+    /// Replaces everything in `range` by the entries `with`, in one step for readers. Uses up one call that
+    /// [`reserve`](Self::reserve) prepared.
     pub(crate) fn replace(&self, range: UserRange, with: &[Entry]) {
         self.right.replace(range, with);
     }
 
-    /// Removes everything in `range` from the tree, after its pages were unmapped. Uses up one
-    /// [reserved](Self::reserve) replace. A range writer frees the page tables at the ends of `range` when it
+    /// Removes everything in `range` from the tree, after its pages were unmapped. Counts as one call of
+    /// [`replace`](Self::replace). A range writer frees the page tables at the ends of `range` when it
     /// publishes its write set.
     #[inline(always)]
     pub(crate) fn remove(&self, range: UserRange) {

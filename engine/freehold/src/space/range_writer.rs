@@ -37,12 +37,13 @@ use freehold_sync::{
 use freehold_vmspace::{UserRange, VmGather};
 
 /// The state of a range writer: its write set, and the work to do when it ends. The caller keeps this value
-/// on its stack. It is separate from [`RangeWriter`], which is moved and refers to it.
+/// on its stack. [`RangeWriter`] is moved between functions and refers to this value, so the value is not a
+/// part of it.
 #[derive(Default)]
 pub(crate) struct RangeWriterState {
     /// The future entries of the claimed part of the tree.
     pub(super) write_set: WriteSet,
-    /// The reserved part of the sizes that have a limit.
+    /// The amounts that this writer has reserved from the limits of the address space.
     pub(super) reserved: LimitReservation,
     /// The range that the write set [removes](RangeWriter::remove), if it removes one.
     removed: Cell<Option<UserRange>>,

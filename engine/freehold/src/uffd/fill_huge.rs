@@ -1,15 +1,15 @@
-//! Huge pages of pools that the pager supplies. Each hold of the VMA's lock puts one whole page.
+//! Huge pages of pools that the pager supplies. One page is supplied during each hold of the VMA's lock.
 //!
 //! The steps are those of a fault (`hugetlb/fault/place.rs`, `file/kinds/huge.rs`). A page of a private
-//! mapping is taken from the pool under the fault mutex of its place, with the place's reservation. The page
-//! is filled before any spin lock is taken. A shared page is added to the file under the lock of the table
-//! that maps it, like a small page. If the operation must wait until a page returns to the pool, it releases
-//! all locks first.
+//! mapping is taken from the pool under the fault mutex of its offset, and uses the reservation of this
+//! offset. The page is filled before any spin lock is taken. A shared page is added to the file under the
+//! lock of the table that maps it, like a small page. If the operation must wait until a page returns to the
+//! pool, it releases all locks first.
 //!
 //! A registered VMA shares no tables, so only its own space sees the new entries.
 //!
-//! `uffd::pools` (`engine/freehold/tests`) compares the counts of the pool after each scenario, so a page or
-//! a reservation that is lost fails there.
+//! `uffd::pools` (`engine/freehold/tests`) compares the counts of the pool after each scenario, so a lost
+//! page or reservation makes this test fail.
 
 use super::{
     fill::{Filler, Source, within_file},
@@ -77,7 +77,7 @@ impl<P: Platform> Filler<'_, P> {
                 self.find_vacant(place, &kept)?;
                 Ok(self.put_leaf(place, Pte::marker(MarkerKind::Poison, 0))?)
             }
-            // As on Linux: a pager that needs zeroes copies them.
+            // As on Linux, ZEROPAGE fails here. A pager that needs zeroes uses COPY.
             Source::Zeroes => Err(UffdError::Invalid.into()),
         }
     }

@@ -81,8 +81,8 @@ use locked_list::LockedLinks;
 /// - `start`, `end`, `pgoff`: the mmap lock for writing, the VMA's write lock, and the locks of the trees
 ///   that the VMA is linked in (of its file, of its anonymous pages) for writing.
 /// - `flags`, `policy`, `uffd`: the mmap lock for writing and the VMA's write lock.
-/// - `anon`, `tree`: set from none under the tree's lock for writing and, for reading, the mmap lock or the
-///   VMA's lock; reset under all these locks for writing.
+/// - `anon`, `tree`: to set the first value, the tree's lock for writing, and for reading the mmap lock or
+///   the VMA's lock; to reset the value, these three locks for writing.
 /// - `object`, `hugetlb`, `owner`: written only while the VMA is detached.
 ///
 /// Every field may be *read* under any one of the locks.

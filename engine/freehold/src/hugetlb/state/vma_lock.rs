@@ -17,8 +17,8 @@ use freehold_sync::{
     stats::LockStats,
 };
 
-/// The additional state of a VMA of huge pages. Reference-counted, so that a truncation can wait for its lock
-/// without holding another.
+/// The additional state of a VMA of huge pages. Reference-counted, so that a truncation can wait for the
+/// hugetlb VMA lock without holding another lock.
 pub(crate) struct HugetlbVma<P: Platform> {
     /// The hugetlb VMA lock; [`hugetlb`](crate::hugetlb) describes its use.
     pub(crate) lock: RwSem<P>,

@@ -207,7 +207,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Stores an allocated VMA in the tree. Uses up one replace that [`reserve`](Self::reserve) reserved.
+    /// Stores an allocated VMA in the tree. Uses up one call of `replace` that [`reserve`](Self::reserve)
+    /// prepared.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn insert_fresh<'g>(&'g self, vma: OwnedVma<'g, P>) -> &'g Vma<P> {
         let vma = vma.into_ref();
@@ -220,8 +221,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         vma
     }
 
-    /// Extends `survivor` to `range`, and merges all VMAs in `gone` into it. Uses up one replace that
-    /// [`reserve`](Self::reserve) reserved.
+    /// Extends `survivor` to `range`, and merges all VMAs in `gone` into it. Uses up one call of `replace`
+    /// that [`reserve`](Self::reserve) prepared.
     fn absorb<'g>(
         &'g self,
         survivor: &'g Vma<P>,
@@ -484,8 +485,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         right
     }
 
-    /// Extends `vma` over free addresses, with all other attributes unchanged. Uses up one replace that
-    /// [`reserve`](Self::reserve) reserved.
+    /// Extends `vma` over free addresses, with all other attributes unchanged. Uses up one call of `replace`
+    /// that [`reserve`](Self::reserve) prepared.
     pub(crate) fn extend(&self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         self.lock_vma(vma).set_bounds(range, pgoff);
         self.replace(range, &[entry(vma)]);
