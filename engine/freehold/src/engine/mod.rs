@@ -146,7 +146,7 @@ impl Default for Config {
 
 /// The shared state of one kernel.
 // Aligned to a cache line, because each fault reads the engine. The reference count lies before the engine in
-// memory, and every new or ended space writes it.
+// memory, and is written whenever an address space is created or dropped.
 #[repr(align(64))]
 pub struct Engine<P: Platform> {
     /// The memory of all VMAs. Has locks of its own.

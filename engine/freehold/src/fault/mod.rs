@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! handle_fault
-//!   (a rung that holds no lock and validates under the table's lock would belong here)
 //!   1  the VMA's own lock, found without any other lock      nearly every fault
 //!   2  the mmap lock for reading; or, if range writers are   holes, busy VMAs, first anonymous page
 //!      active, a claim of the VMA                            during a change

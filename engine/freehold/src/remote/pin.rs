@@ -10,7 +10,7 @@
 //!
 //! Both paths take pins under the lock of the table whose entry maps the page ([`frame::pin`](crate::frame)).
 //! A page becomes exclusive or shared, mapped or unmapped, only under that lock. A pinned page therefore does
-//! not have to be checked again. Three rules prevent the three sides of hazards C-56 and C-57:
+//! not have to be checked again. Three rules prevent hazards C-56 and C-57:
 //!
 //! 1. An anonymous page is pinned only if it is exclusive. A shared page is copied first, even for reading.
 //!    Otherwise a copy-on-write by either sharer could separate the pinned page from the page that the

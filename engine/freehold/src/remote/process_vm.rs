@@ -9,7 +9,7 @@
 //! through a small buffer.
 //!
 //! `access::between` (`engine/freehold/tests`) tests this file. The length of a transfer is the caller's
-//! choice, so every loop must end with a fatal signal
+//! choice, so every loop must end after a fatal signal
 //! (`every_call::hostile::transfers_of_any_length_end_with_a_fatal_signal`).
 
 use super::{AccessMode, How, IoVec, partial, pin::PinFlags, within_page};

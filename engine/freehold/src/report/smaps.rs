@@ -2,7 +2,7 @@
 //!
 //! Each VMA is examined on its own, under a lock that keeps this VMA unchanged (`report/maps.rs`). A report
 //! of several VMAs is therefore no snapshot of the space. The figures come from the page tables
-//! (`freehold-vmspace/src/residency.rs`); this file adds lines and formats them as Linux does.
+//! (`freehold-vmspace/src/residency.rs`); this file formats them as Linux does.
 //!
 //! The rows must have Linux's names and order; rows for memory that the engine does not have, such as swap,
 //! show zero. `reports::usage` (`engine/freehold/tests`) tests the figures.

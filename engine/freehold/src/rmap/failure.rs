@@ -20,7 +20,7 @@
 //! DONTNEED, truncation) remove markers. A marker does not count as a page.
 //!
 //! `memory_failure` is for the machine-check handler of an embedder, and MADV_HWPOISON
-//! (`call/madvise/failure.rs`) injects a failure. `lose.rs` has the part of a file's page, and `migrate.rs`
+//! (`call/madvise/failure.rs`) injects a failure. `lose.rs` removes a failed page of a file, and `migrate.rs`
 //! moves a page for `soft_offline`. The tests `rmap::failure` (`engine/freehold/tests`) check at their end
 //! that exactly the failed frames are missing.
 

@@ -15,8 +15,8 @@
 //! move is undone, because that reference is valid only for the old frame. A pinned anonymous page keeps its
 //! entry from the start.
 //!
-//! `Engine::migrate` is for an embedder that compacts memory or empties a node. `failure.rs` moves a page for
-//! `soft_offline`. `file/change/exchange.rs` has the part of a file's page. A failed move must leave the page
+//! `Engine::migrate` is for an embedder that compacts memory or empties a node. `failure.rs` calls this file
+//! for `soft_offline`. `file/change/exchange.rs` moves pages of files. A failed move must leave the page
 //! usable in its old frame. The tests are `rmap::moves` (`engine/freehold/tests`), and `rmap` and
 //! `file_moves` (`shuttle_engine`).
 

@@ -9,7 +9,7 @@
 //! VMAs.
 //!
 //! `Engine::page` returns no page of a file whose pages are frames of storage. A truncation of such a file
-//! waits for all references, so a task that held such a `Page` could deadlock with it.
+//! waits for all references, so a task that held such a `Page` could deadlock with the truncation.
 #![expect(unsafe_code, reason = "finds the home that a frame's record names by its address")]
 
 use super::tree::{

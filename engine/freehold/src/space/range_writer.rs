@@ -6,7 +6,7 @@
 //! | step | by | holds afterwards |
 //! | --- | --- | --- |
 //! | enter the gate | `MmapLock::enter_range_writer` | the gate, which excludes the exclusive writer and readers of the mmap lock |
-//! | reserve | `Counters::reserve_limits` | a reservation of what the change may add to sizes that have limits |
+//! | reserve | `Counters::reserve_limits` | a reservation of the amounts that the change may add to limited sizes |
 //! | claim | `ClaimWriter::claim`, `claim_hole` | the VMAs of a range and those that touch it; or a hole |
 //! | change | the operation | write-locked VMAs, and a write set with the future entries of the tree |
 //! | unlock | end of the [`WriteGuard`](super::locking::WriteGuard) | VMAs in their final state, unlocked |

@@ -2,8 +2,9 @@
 //! writer changed the address space during the read.
 //!
 //! ```text
-//! reader   RCU; number, even; tree; words of the VMA; number again, unchanged?
-//! writer   number odd; changes the tree and VMAs; number even
+//! reader   in an RCU section: reads the number, which must be even; looks up the tree; reads the words of
+//!          the VMA; reads the number again, which must be unchanged
+//! writer   makes the number odd; changes the tree and VMAs; makes the number even
 //! ```
 //!
 //! If the number is unchanged, no write section overlapped the read. The entry was in the tree during the

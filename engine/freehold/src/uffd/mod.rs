@@ -35,7 +35,7 @@
 //! grace period after raising `changing`: a fill reads `changing` and installs its entry within one RCU read
 //! section. The change sends its message and waits for it after its locks are released. A fill before the
 //! change is therefore part of the changed memory, and a later fill is refused until the message was read.
-//! Fills share no lock.
+//! Fills therefore need no common lock.
 //!
 //! **The flag `UFFD_WP`** of an entry, and the markers that replace such entries where no page is mapped,
 //! exist only in VMAs that have the VMA flag `UFFD_WP`. A call that clears the VMA flag clears the entries

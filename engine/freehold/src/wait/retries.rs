@@ -1,9 +1,9 @@
 //! `Rounds` ends a loop whose length a user controls, if a fatal signal arrives.
 //!
-//! A loop whose number of pages, VMAs or attempts a caller or other tasks choose calls `Rounds::again` in
-//! each round, unless `docs/reference/bounds.md` names another bound for it. That page lists all such loops.
-//! The tests of `every_call::hostile` (`engine/freehold/tests`) fail if a loop does not end with a fatal
-//! signal.
+//! If a caller or other tasks determine the number of rounds (pages, VMAs or attempts), the loop calls
+//! `Rounds::again` in each round, unless `docs/reference/bounds.md` names another bound for the loop. That
+//! page lists all such loops. The tests of `every_call::hostile` (`engine/freehold/tests`) fail if a loop
+//! does not end after a fatal signal.
 
 use crate::platform::Platform;
 use freehold_sync::{Killed, check_killed};

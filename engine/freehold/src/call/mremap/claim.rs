@@ -9,7 +9,7 @@
 //! The limits are reserved before the range is claimed (`limit_demand`). The limit on locked pages is
 //! reserved after the claim, because only the claimed VMA shows whether it is locked. Every failed claim
 //! releases all claims of the call. `tests/mremap/range_writers.rs` compares moves of range writers with
-//! those of the exclusive writer, and `tests/range_writers.rs` tests claims that meet.
+//! those of the exclusive writer, and `tests/range_writers.rs` tests claims that conflict.
 
 use crate::{
     call::mremap::Remap,

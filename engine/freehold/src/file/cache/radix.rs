@@ -16,10 +16,10 @@
 //! Several makers can run at once. A maker that loses the race for a slot frees the node that it made. A
 //! pruner holds the lock for writing, so it runs concurrently only with readers under RCU. Makers and tasks
 //! that change words hold the lock too. The pruner unlinks a node and frees it after a grace period. A reader
-//! that found the node before keeps the node alive by its RCU guard. Such a reader sees zeroes, or a tree
-//! that is as short as the new one and has the same children. The grace period does not wait for a reader
-//! whose guard was created after the start of the grace period. Such a reader finds the slot null (contract
-//! of [`Host::rcu_defer`]).
+//! that found the node before keeps the node alive by its RCU guard. In an unlinked child, such a reader
+//! finds only zero words. From an unlinked root, such a reader reaches the new root, which is the only child.
+//! The grace period does not wait for a reader whose guard was created after the start of the grace period.
+//! Such a reader finds the slot null (contract of [`Host::rcu_defer`]).
 //!
 //! A word therefore stays valid exactly as long as the guard that it was found under; [`Stay`] expresses
 //! this. An unlinked node is never linked again, and only zero words are read from it.
