@@ -44,9 +44,9 @@ impl<P: Platform> AddressSpace<P> {
     /// Copies this address space for a forked child. Later stores on one side are visible on the other side
     /// only in shared mappings.
     ///
-    /// The child does not get VMAs with `DONTCOPY` and the contents of VMAs with `WIPEONFORK`. It does not
-    /// get memory locks either, including those of mlockall for future mappings, nor registrations with
-    /// userfaultfds that did not request fork events.
+    /// The child gets neither VMAs with `DONTCOPY` nor the contents of VMAs with `WIPEONFORK`. The child does
+    /// not get memory locks either, including those of mlockall for future mappings. Nor does the child get
+    /// registrations with userfaultfds that did not request fork events.
     ///
     /// # Errors
     ///

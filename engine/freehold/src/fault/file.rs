@@ -176,8 +176,8 @@ impl<P: Platform> AddressSpace<P> {
             file.mapping().find_each(&rcu, indices, |at, found| {
                 if at != index {
                     let address = VirtAddr::new(block.start() + (at - first).bytes());
-                    // A page that cannot be counted, or that has just been removed, is mapped by a later
-                    // fault.
+                    // A page that cannot be counted, or that has just left the cache, is not mapped here. A
+                    // later fault serves an access to it.
                     let _ = fill.put(address, found.pfn(), rights, || found.is_still());
                 }
             });

@@ -29,8 +29,8 @@ use crate::{
 use freehold_sync::atomic::Ordering::{Relaxed, Release};
 use freehold_vmspace::PageRange;
 
-/// Number of checks of all pages before an extra reference to a page counts as a writer. References for one
-/// step of a task are dropped in between.
+/// Number of checks of all pages before an extra reference to a page counts as a writer. A task that needs a
+/// page only briefly drops its reference between two checks.
 const ROUNDS: usize = 5;
 
 /// An mmap call that will be able to write. The file cannot be sealed against writing while this value lives.

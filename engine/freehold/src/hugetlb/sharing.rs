@@ -189,8 +189,8 @@ impl<P: Platform> Vma<P> {
     ///
     /// # Locks
     ///
-    /// The hugetlb VMA lock for writing, kept. If tables may be shared, also the i_mmap lock for writing, not
-    /// kept.
+    /// The hugetlb VMA lock for writing, which the result keeps. If tables may be shared, also the i_mmap
+    /// lock for writing, which is released before this function returns.
     pub(crate) fn unshare_tables(&self, vm: &VmSpace<P>, range: UserRange) -> UnsharedTables<'_, P> {
         let lock = self.hugetlb().map(|own| own.lock.write());
         UnsharedTables { _closed: self.shares(range).then(|| self.close_tables(vm, range)), _lock: lock }
@@ -201,9 +201,9 @@ impl<P: Platform> Vma<P> {
     ///
     /// # Locks
     ///
-    /// The i_mmap lock for writing, not kept, if tables may be shared. The caller excludes faults of this VMA
-    /// and concurrent callers. The caller holds the hugetlb VMA lock or the VMA's own lock for writing, or no
-    /// other task can find the VMA.
+    /// If tables may be shared, the i_mmap lock for writing, which is released before this function returns.
+    /// The caller excludes faults of this VMA and concurrent callers. The caller holds the hugetlb VMA lock
+    /// or the VMA's own lock for writing, or no other task can find the VMA.
     pub(crate) fn close_tables(&self, vm: &VmSpace<P>, range: UserRange) -> ClosedTables<P> {
         let own = self.hugetlb().filter(|_| self.shares_somewhere());
         if let Some((own, file)) = own.zip(self.object().file()) {

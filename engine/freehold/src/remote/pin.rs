@@ -443,7 +443,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         Ok(())
     }
 
-    /// Pins frame `n` of the page that an entry maps. `kind` is the entry. The table is locked.
+    /// Pins frame `n` of the page that an entry maps. `kind` describes that entry. The table is locked.
     fn entry(&mut self, kind: Kind, n: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (first, pfn, flags) = match kind {
             Kind::Leaf { pfn, flags } => (pfn, pfn.add(n), flags),

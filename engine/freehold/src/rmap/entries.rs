@@ -45,7 +45,8 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Locks
     ///
-    /// The frame's lock; the i_mmap lock for reading; page table locks one at a time. The caller holds none.
+    /// The frame's lock; the i_mmap lock for reading; page table locks one at a time. The caller holds no
+    /// lock.
     pub fn try_to_unmap(&self, pfn: Pfn) -> Result<u64, PageError> {
         self.count_file_places(pfn, |place, address| {
             !place.vma.flags().contains(VmFlags::LOCKED)

@@ -40,7 +40,7 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// For a file, the invalidate lock for reading, or for writing if its pages are huge; the frame's lock;
-    /// the home's lock for reading; page table locks one at a time. The caller holds none.
+    /// the home's lock for reading; page table locks one at a time. The caller holds no lock.
     pub fn migrate(&self, pfn: Pfn) -> Result<Pfn, MigrateError> {
         self.page(pfn).ok_or(MigrateError::NoPage)?.migrate()
     }
@@ -71,8 +71,8 @@ impl<P: Platform> Page<'_, P> {
 
     fn move_anon(&self, new: Pfn) -> Result<(), MigrateError> {
         let _identity = self.engine.memory().lock_frame(self.pfn);
-        // Also locks the new frame, which a failure can find as soon as the first entry maps it. Otherwise
-        // only a part of the entries would be replaced by failure markers.
+        // Also locks the new frame, because a memory failure can find this frame as soon as the first entry
+        // maps it. Without the lock, the failure would replace only some of the entries by markers.
         let _new_identity = self.engine.memory().lock_new_frame(new);
         if !self.is_at_home() {
             return Err(MigrateError::NoPage);
@@ -107,7 +107,7 @@ impl<P: Platform> Page<'_, P> {
     fn move_cached(&self, new: Pfn) -> Result<(), MigrateError> {
         let AnyRmapRoot::File(home) = &self.home else { return Err(MigrateError::NoPage) };
         // Fails if the file is no longer mapped or open: this task would then have the last reference, and
-        // would have to end the file here.
+        // would have to destroy the file here.
         let Some(mapping) = home.hold_mapping() else { return Err(MigrateError::NoPage) };
         mapping.exchange(mapping.index_of(self.index), self.pfn, new)
     }

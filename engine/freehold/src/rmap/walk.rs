@@ -111,8 +111,8 @@ impl<P: Platform> Engine<P> {
     /// the cache any more.
     fn keep_cached(&self, pfn: Pfn, home: &RmapRoot<P, IMmap>, index: PageIndex) -> bool {
         let lookups = home.read();
-        // Frames of storage do not move, and a truncation waits until all references to them are released.
-        // This function therefore never returns such a frame.
+        // Takes no reference to a frame of storage. Such frames do not move, and a truncation waits until all
+        // references to them are released.
         let ours = |mapping: &&Mapping<P>| !mapping.is_direct() && self.owns(mapping.files());
         let Some(mapping) = home.mapping(&lookups).filter(ours) else {
             return false;

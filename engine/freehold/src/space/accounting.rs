@@ -20,7 +20,7 @@ use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageCount, UserRange};
 
 impl<P: Platform> Counters<P> {
-    /// Adds `more` to a size, in the way of the guard's writer.
+    /// Adds `more` to a size, as the exclusive writer or as a range writer.
     #[inline(always)]
     fn add(&self, guard: &WriteGuard<'_, P>, size: Size, more: u64) {
         match guard.limit_reservation() {
@@ -29,7 +29,7 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Subtracts `less` from a size, in the way of the guard's writer.
+    /// Subtracts `less` from a size, as the exclusive writer or as a range writer.
     #[inline(always)]
     fn remove(&self, guard: &WriteGuard<'_, P>, size: Size, less: u64) {
         match guard.limit_reservation() {

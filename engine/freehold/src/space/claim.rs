@@ -347,7 +347,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Stores a VMA of anonymous memory into the hole at its addresses in a single step, without a claim.
     /// Stores nothing if `joins` returns true for a VMA that touches the hole, because the mapping must then
     /// merge with that VMA. Other tasks may use the VMA as soon as it is stored. Returns `None` if the VMA
-    /// could not be stored; it is freed then.
+    /// could not be stored. The VMA is then freed.
     pub(crate) fn insert_unclaimed(
         &self,
         vma: OwnedVma<'_, P>,

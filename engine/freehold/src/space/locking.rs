@@ -371,7 +371,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[inline(always)]
     pub(crate) fn highest_gap(&self, len: u64, bounds: Range<u64>) -> Option<(u64, u64)> {
         // The last entry that the search passes to the function is the entry above the gap. If the gap lies
-        // above all entries, the search passes none.
+        // above all entries, the search does not call the function.
         let above = Cell::new(u64::MAX);
         let start = self.gap(len, bounds, Direction::TopDown, |found| above.set(self.guard_start(found)))?;
         Some((start, above.get()))

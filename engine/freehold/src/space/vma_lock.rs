@@ -30,7 +30,7 @@ const MAX_LOOKUPS: u32 = 8;
 pub(crate) enum NeedMmapLock {
     /// Nothing is mapped at the address, as far as a lookup without locks can tell.
     Hole,
-    /// A writer has locked the VMA, or the VMA was recycled, or has the maximum number of readers.
+    /// A writer has locked the VMA, or the VMA was recycled, or the VMA has the maximum number of readers.
     Busy,
 }
 
@@ -189,7 +189,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Returns the use of the address `addr` at some instant.
+    /// Returns the state in which the address `addr` was at some instant during the call.
     pub(crate) fn address_state(&self, addr: u64) -> AddressState {
         let rcu = P::rcu_read();
         let mut seen: Option<(Entry, VmFlags)> = None;
@@ -208,8 +208,8 @@ impl<P: Platform> AddressSpace<P> {
             }
             match seen {
                 // The second lookup found the same entry, so the VMA stayed in the tree and the flags belong
-                // to it. Otherwise its memory could hold another VMA by now. `GROWSDOWN` never changes in a
-                // VMA.
+                // to it. If the entries differ, the memory of the VMA could already hold another VMA.
+                // `GROWSDOWN` never changes in a VMA.
                 Some((before, flags)) if before == found => {
                     return match flags.contains(VmFlags::GROWSDOWN) {
                         true => AddressState::BelowStack { start: found.start },

@@ -1,8 +1,8 @@
 //! The choice between range writers and exclusive writers, with [`Write::Ranges`].
 //!
-//! A claim costs a range writer time. If two range writers conflict in a hole or a VMA, the conflict costs
-//! more than waiting for the mmap lock. An address space therefore changes between the two kinds of writer
-//! according to its use:
+//! Making a claim takes time. If two range writers conflict in a hole or a VMA, the conflict costs more than
+//! waiting for the mmap lock. An address space therefore changes between the two kinds of writer according to
+//! its use:
 //!
 //! | changes | are exclusive writers from | until |
 //! | --- | --- | --- |

@@ -54,7 +54,7 @@ impl<P: Platform> Notice<P> {
     ///
     /// # Locks
     ///
-    /// The caller holds none.
+    /// The caller holds no lock.
     pub fn send(self) {
         let Notice { change, message } = self;
         let context = change.context().clone();
@@ -158,7 +158,7 @@ impl<P: Platform> Notices<P> {
     ///
     /// # Locks
     ///
-    /// The caller holds none.
+    /// The caller holds no lock.
     #[inline]
     pub fn send(self) {
         if self.last.is_some() {

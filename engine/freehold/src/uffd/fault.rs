@@ -71,8 +71,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The VMA's lock or the mmap lock for reading, while it checks the entry; none while it sleeps. The
-    /// caller holds none.
+    /// The VMA's lock or the mmap lock for reading, while it checks the entry; no lock while it sleeps. The
+    /// caller holds no lock.
     pub(crate) fn wait_for_pager(&self, fault: &Userfault<P>, addr: u64) -> Result<(), Killed> {
         self.sleep_for_pager(fault, addr, P::wait_killable)
     }

@@ -130,7 +130,7 @@ impl<P: Platform> Userfaultfd<P> {
         self.fill(start, len, Source::Cached, mode, FillMode::all())
     }
 
-    /// Declares pages lost (UFFDIO_POISON): an access to them is then SIGBUS with BUS_MCEERR_AR.
+    /// Declares pages lost (UFFDIO_POISON): an access to them then raises SIGBUS with BUS_MCEERR_AR.
     ///
     /// # Errors
     ///

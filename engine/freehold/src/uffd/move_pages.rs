@@ -302,7 +302,7 @@ impl<'m, P: Platform> Mover<'m, P> {
     }
 
     /// Takes the entry of a page that only this address space uses and to which there is no other reference.
-    /// Sets the page's identity to `page`.
+    /// Sets the home and the index of the page to those of `page`.
     fn take(
         &self,
         tables: &mut Tables<'m, P>,

@@ -30,8 +30,8 @@ bitflags! {
     /// Options of UFFDIO_WRITEPROTECT, with Linux's numbers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct ProtectMode: u64 {
-        /// UFFDIO_WRITEPROTECT_MODE_WP: stores to the pages wait from now on. Without it, they no longer
-        /// wait.
+        /// UFFDIO_WRITEPROTECT_MODE_WP: adds the protection, so that stores to the pages wait. Without this
+        /// flag, the call removes the protection.
         const WP = 1;
         /// UFFDIO_WRITEPROTECT_MODE_DONTWAKE: waiting faults are not woken.
         const DONTWAKE = 2;

@@ -261,7 +261,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Registers or unregisters huge pages. VMAs of huge pages never merge. A registered VMA shares no
     /// tables, so the tables are unshared before the flags are set. An unregistered VMA may share its tables
-    /// again, so the write protection of its entries is removed before.
+    /// again, so the write protection of its entries is removed first.
     fn set_uffd_of_huge(
         &self,
         vma: &Vma<P>,

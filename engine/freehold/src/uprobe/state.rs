@@ -35,8 +35,8 @@ pub(crate) fn may_show(flags: VmFlags) -> bool {
     flags & (VmFlags::MAYEXEC | VmFlags::MAYSHARE | VmFlags::HUGETLB) == VmFlags::MAYEXEC
 }
 
-/// Returns true if breakpoints are inserted into pages of such a VMA: they may contain breakpoints and are
-/// not writable.
+/// Returns true if breakpoints are inserted into pages of a VMA with these flags: the pages may contain
+/// breakpoints and are not writable.
 pub(crate) fn are_put(flags: VmFlags) -> bool {
     may_show(flags) && !flags.contains(VmFlags::WRITE)
 }

@@ -165,8 +165,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         gone: &mut DeferredRetire<'s, P>,
     ) -> &'g Vma<P> {
         // No step can fail from here on. The old pages are unmapped before the new VMA is inserted, because
-        // the first fault in the new VMA must find the range empty. This fault can come at once: the new VMA
-        // may merge with a neighbour that is not locked.
+        // the first fault in the new VMA must find the range empty. This fault can occur immediately, because
+        // the new VMA may merge with a neighbour that is not locked.
         gathered.zap_in_place();
         let vma = self.insert(range, new, attrs);
         gone.add(gathered.commit_replaced());

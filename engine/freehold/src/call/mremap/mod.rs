@@ -60,7 +60,7 @@ bitflags! {
 pub(super) struct Remap {
     /// Start of the source.
     pub(super) addr: u64,
-    /// Length of the source in bytes. Zero duplicates a shared mapping.
+    /// Length of the source in bytes. With length zero, the call duplicates a shared mapping.
     pub(super) old_len: u64,
     /// Length of the target in bytes.
     pub(super) new_len: u64,

@@ -171,7 +171,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns a page in the cache, inside the file or not, with a reference. The caller holds `content` or
-    /// the invalidate lock, so that no page is cut off.
+    /// the invalidate lock, so that no page is removed.
     pub(in crate::file) fn get_any(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();
         let found = self.find_any(&rcu, index)?;

@@ -18,7 +18,7 @@ use crate::Pfn;
 ///
 /// # Invariants
 ///
-/// The frames are neither managed by an engine nor memory of page tables, as long as the engine may map them.
+/// As long as the engine may map the frames, no engine manages them, and none of them is a page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignFrames {
     /// The first frame.

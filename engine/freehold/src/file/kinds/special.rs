@@ -238,7 +238,7 @@ impl<P: Platform> Asked<'_, P> {
 }
 
 /// A fixed list of frames with a name: the vdso. The creator keeps the frames alive as long as the list
-/// exists. A private store copies a page, as for a file. An access beyond the last frame is a bus error.
+/// exists. A private store copies a page, as for a file. An access beyond the last frame fails with SIGBUS.
 #[derive(Debug)]
 pub struct Frames {
     name: &'static str,

@@ -488,7 +488,7 @@ impl<P: Platform> Unmapped<'_, P> {
     ///
     /// # Locks
     ///
-    /// The caller holds none.
+    /// The caller holds no lock.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub fn retire(self) {
         drop(self.owned);

@@ -1,9 +1,10 @@
 //! The words on which tasks wait for closing ranges and for claims, and the operations on them that take no
 //! guard. `space/closing.rs` explains each word and has the operations of the exclusive writer.
 //!
-//! All accesses are Relaxed. The mmap lock orders them for exclusive writers. For range writers, the latched
-//! leaf of the reservation or claim does; each function names the access that it depends on. A missing
-//! wake-up shows as a deadlock in `ranges::every_pair_of_concurrent_changes` (`shuttle_engine`).
+//! All accesses are Relaxed. For exclusive writers the mmap lock orders the accesses. For range writers the
+//! latch of the leaf of the reservation or claim orders them; each function names the access that it depends
+//! on. A missing wake-up shows as a deadlock in `ranges::every_pair_of_concurrent_changes`
+//! (`shuttle_engine`).
 
 use crate::platform::Platform;
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -23,7 +23,7 @@ impl WriteContention {
         WriteContention { conflicts: AtomicU32::new(0), exclusive_left: AtomicU32::new(0) }
     }
 
-    /// Subtracts some conflicts from the count.
+    /// Subtracts `DECAY` conflicts from the count.
     #[inline]
     pub(in crate::space) fn decay(&self) {
         // There are usually no conflicts, so this usually writes nothing.

@@ -45,7 +45,7 @@ bitflags! {
         const MISSING_SHMEM = 1 << 5;
         /// UFFD_FEATURE_EVENT_UNMAP: messages about munmap.
         const EVENT_UNMAP = 1 << 6;
-        /// UFFD_FEATURE_SIGBUS: a fault is a bus error instead of waiting.
+        /// UFFD_FEATURE_SIGBUS: a fault fails with SIGBUS instead of waiting.
         const SIGBUS = 1 << 7;
         /// UFFD_FEATURE_MINOR_HUGETLBFS: announces minor faults of huge pages of pools.
         const MINOR_HUGETLBFS = 1 << 9;
@@ -71,7 +71,7 @@ pub struct UffdConfig {
     /// The features.
     pub features: Features,
     /// True if only accesses by the program itself wait (UFFD_USER_MODE_ONLY). An access that the kernel
-    /// makes for the program then fails like a bus error.
+    /// makes for the program then fails as if the fault raised SIGBUS.
     pub user_mode_only: bool,
 }
 
