@@ -98,8 +98,8 @@ impl<P: Platform> FileList<P> {
         let mut ring = self.0.lock::<P>();
         let file = NonNull::new(ring.at)?;
         ring.at = ring.neighbours(ring.at).next.load(Relaxed);
-        // SAFETY: the pointer came from `Counted::as_ptr`. The file is in the ring, so it has not ended, and
-        // it cannot end before this function releases the lock.
+        // SAFETY: the pointer came from `Counted::as_ptr`. The file is in the ring, so it is not destroyed
+        // yet, and it cannot be destroyed before this function releases the lock.
         unsafe { Counted::get_unless_zero(file) }
     }
 }

@@ -79,7 +79,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails like [`fill`](Self::fill); `put` did not run then.
+    /// Fails like [`fill`](Self::fill). If the function fails, it has not called `put`.
     ///
     /// # Locks
     ///

@@ -223,10 +223,10 @@ impl<P: Platform> Mapping<P> {
     /// returns.
     ///
     /// A fault takes the VMA's lock before i_mmap, and this function takes them in the opposite order. This
-    /// function therefore takes a VMA's lock only if the lock is free. If it is not free, the function
-    /// releases i_mmap, waits for the one VMA lock, and repeats this part of the file with the lock held.
-    /// From then on no VMA of the file starts to share a table until the function ends. The function
-    /// therefore waits at most once for each VMA.
+    /// function therefore takes a VMA's lock only if the lock is free. If the lock is held, the function
+    /// releases i_mmap, waits for this VMA lock, and then processes this part of the file again. From then on
+    /// no VMA of the file starts to share a table until the function ends. The function therefore waits at
+    /// most once for each VMA.
     ///
     /// # Locks
     ///

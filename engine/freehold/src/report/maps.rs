@@ -196,8 +196,8 @@ impl<P: Platform> AddressSpace<P> {
         self.maps(0).try_for_each(|line| writeln!(out, "{line}"))
     }
 
-    /// Calls `f` with the first VMA that ends above `at`, and with the part of that VMA that does not lie
-    /// below the page of `at`. A lock keeps the VMA stable during the call.
+    /// Calls `f` with the first VMA that ends above `at`, and with the part of that VMA from the page of `at`
+    /// on. A lock keeps the VMA stable during the call.
     pub(super) fn with_next_vma<R>(&self, at: u64, f: impl FnOnce(&Vma<P>, UserRange) -> R) -> Option<R> {
         let at = at & !(PAGE_SIZE - 1);
         let part = |vma: &Vma<P>| UserRange::new(vma.start().max(at), vma.end());

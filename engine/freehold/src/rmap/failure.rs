@@ -91,7 +91,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     ///
-    /// See [`OfflineError`]. Nothing was changed then.
+    /// See [`OfflineError`]. Nothing is changed after an error.
     ///
     /// # Locks
     ///
@@ -106,7 +106,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     ///
-    /// See [`OfflineError`]. The page stays in its frame then.
+    /// See [`OfflineError`]. After an error the page is still in its frame.
     ///
     /// # Locks
     ///

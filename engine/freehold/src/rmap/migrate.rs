@@ -35,7 +35,7 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     ///
-    /// See [`MigrateError`]. The page stays in its frame then.
+    /// See [`MigrateError`]. After an error the page is still in its frame.
     ///
     /// # Locks
     ///

@@ -17,7 +17,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// Fails with [`ArgumentsError::Invalid`] if a range ends before its start or above the end of user
-    /// space. Nothing is changed then.
+    /// space. Nothing is changed after an error.
     ///
     /// # Locks
     ///

@@ -144,7 +144,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails with [`Killed`] if a fatal signal arrives first. Nothing is held then.
+    /// Fails with [`Killed`] if a fatal signal arrives first. The caller then holds no lock.
     #[inline]
     pub fn write_exclusive_range(&self, range: UserRange) -> Result<WriteGuard<'_, P>, Killed> {
         loop {

@@ -199,11 +199,11 @@ impl<P: Platform> AddressSpace<P> {
             // can be inserted there while this function runs. A fresh gather has room for the tables at two
             // edges, so it does not flush here.
             //
-            // The gather is exclusive, although other tasks may map there before it has flushed. An exclusive
-            // gather is correct here because the tables are empty: translations that processors cache from
-            // them lead to no page, and no other gather finds an entry that this one has cleared. A shared
-            // gather would increment the space's count of gathers, whose cache line all writers would share,
-            // and would make each of them flush everything.
+            // The gather is exclusive, although other tasks may map memory at these addresses before the
+            // gather has flushed. An exclusive gather is correct here because the tables are empty:
+            // translations that processors cache from them lead to no page, and no other gather finds an
+            // entry that this one has cleared. A shared gather would increment the space's count of gathers,
+            // whose cache line all writers would share, and would make each of them flush everything.
             unsafe { self.vm.unlink_tables(part.va(), hole, gathered.insert(self.vm.exclusive_gather())) };
         });
         if let Some(mut gather) = gathered {

@@ -17,7 +17,7 @@ pub(crate) enum TreeEntry<'g, P: Platform> {
     Vma(&'g Vma<P>),
     /// A range whose munmap is under way. Nothing is mapped there, and nothing may be mapped yet.
     Closing(UserRange),
-    /// A [boundary](super::cpu_arena). Nothing is mapped there. A mapping that is to be placed there first
+    /// A [boundary](super::cpu_arena). Nothing is mapped there. A call that places a mapping there first
     /// removes the boundary.
     Boundary(UserRange),
 }

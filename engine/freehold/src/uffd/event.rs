@@ -100,7 +100,8 @@ impl<P: Platform> Notices<P> {
         self.last = Some(link);
     }
 
-    /// Adds the message that the part of `vma` in `range` is about to be unmapped, if its pager wants it.
+    /// If the pager of `vma` requested messages about munmap, adds the message that the part of `vma` in
+    /// `range` is about to be unmapped.
     ///
     /// # Errors
     ///

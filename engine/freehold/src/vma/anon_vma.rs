@@ -13,7 +13,7 @@
 //! | release | acquire | effect |
 //! | --- | --- | --- |
 //! | `attach_anon_vma` stores `id`, last | a load of `id` | A fault that finds an anon_vma finds the tree. A walk of the tree for that fault's page finds the VMA linked, because the walk takes the lock after the fault that linked the VMA. |
-//! | `attach_anon_vma` exchanges `tree` | a load of `tree`, or another fault's failing exchange | The tree is seen completely initialised. |
+//! | `attach_anon_vma` exchanges `tree` | a load of `tree`, or another fault's failing exchange | A task that reads the pointer sees the tree completely initialised. |
 //! | `set` stores both | the operation that publishes the VMA or admits readers | No other order is needed. |
 //!
 //! `Vma` contains the words and calls these functions. `space/change/anon.rs` chooses the anon_vma, and
@@ -31,9 +31,9 @@ use freehold_sync::atomic::{
 
 /// Identity of the anon_vma that a VMA's anonymous pages belong to; zero if the VMA has none.
 ///
-/// Two VMAs may merge only if a walk from a frame finds the pages of both in the same way. The comparison of
-/// the two identities shows whether this is true. Bit 0 is set if fork made the VMA, which can then also hold
-/// pages of its parent's anon_vma.
+/// Two VMAs may merge only if the reverse map finds the anonymous pages of both through one tree. The
+/// comparison of the two identities shows whether this is true. Bit 0 is set if fork made the VMA, which can
+/// then also hold pages of its parent's anon_vma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AnonId(u64);
 

@@ -394,7 +394,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(self.find_placement(&placement)?)
     }
 
-    /// Maps the free range behind `vma` as its continuation. The next VMA may merge with it too.
+    /// Maps the free range behind `vma` as its continuation. The result may also merge with the next VMA.
     fn extend_in_place(&self, vma: &Vma<P>, extension: UserRange) -> Result<(), MremapError> {
         let pages = extension.pages();
         let charge = self.charge_moved(vma.flags(), pages, PageCount::ZERO)?;

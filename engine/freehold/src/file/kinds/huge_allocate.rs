@@ -68,8 +68,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Removes pages that [`fill_beyond`](Self::fill_beyond) created. No fault has found one, because the
-    /// size was never published.
+    /// Removes pages that [`fill_beyond`](Self::fill_beyond) created. No fault has found such a page, because
+    /// the size was never published.
     fn take_back(&self, huge: &HugeFile, pages: PageRange, fresh: &IndexSet) {
         let pages_go = self.invalidate.write();
         for index in pages {

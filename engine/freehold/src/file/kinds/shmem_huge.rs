@@ -58,9 +58,9 @@ impl SharedHuge {
 ///
 /// An access allocates the largest block of an allowed size that is aligned in the file and in memory, lies
 /// within the VMA, and has no page in the cache yet. If there is no such block, the access allocates a single
-/// page. Each field except the first is a sum of sizes in bytes: the sizes whose file
-/// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/shmem_enabled contains the field's word. Sizes that are
-/// not in [`SIZES`](Self::SIZES) are ignored.
+/// page. Each field except the first is a sum of sizes in bytes. A field contains a size if the size's file
+/// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/shmem_enabled contains the name of the field. Sizes that
+/// are not in [`SIZES`](Self::SIZES) are ignored.
 ///
 /// The sizes apply to memory without a name: memfds and shared anonymous memory. Segments of System V and
 /// files [of a mount](crate::file::Mapping::set_mount_huge) have blocks of 2 MiB or none.

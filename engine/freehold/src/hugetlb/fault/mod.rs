@@ -8,8 +8,8 @@
 //! private, store   grants write permission if the page is exclusive; otherwise maps a copy
 //! ```
 //!
-//! If a userfaultfd has write-protected an absent page, its entry is a marker. An entry that replaces the
-//! marker is write-protected too.
+//! If a userfaultfd has write-protected an absent page, the entry for this page is a marker. An entry that
+//! replaces the marker is write-protected too.
 //!
 //! A private page is allocated and copied under the fault mutex of its offset in the file. For a shared page
 //! the file takes the same mutex.

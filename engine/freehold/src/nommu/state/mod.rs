@@ -1,5 +1,5 @@
 //! The part of the regions of machines without an MMU that files use: the tree of regions that each file has,
-//! and a lock with its value. [`nommu`](crate::nommu) explains regions.
+//! and `Locked`, a lock that owns the value that it guards. [`nommu`](crate::nommu) explains regions.
 //!
 //! This folder is a layer below files, because a file checks its tree before it loses pages; everything else
 //! is one folder up.

@@ -118,7 +118,7 @@ pub(crate) struct Gathered<'g, 's, P: Platform> {
     range: UserRange,
     list: VmaList<P>,
     totals: Totals,
-    /// Notifications for userfaultfds, which retire sends.
+    /// Notifications for userfaultfds, which the retire step sends.
     notices: Notices<P>,
 }
 

@@ -166,7 +166,7 @@ impl<P: Platform> List<P> {
 
 /// The lists of a queue. The spin lock of the queue guards all fields.
 struct Lists<P: Platform> {
-    /// True once the context is closed. No waiter enters then.
+    /// True once the context is closed. From then on no waiter enters the queue.
     closed: bool,
     /// True if a task sleeps on the bell or is about to. The next message then rings the bell.
     armed: bool,
