@@ -83,7 +83,8 @@ impl<P: Platform> AddressSpace<P> {
             mapping.is_mapped_singly() || vma.flags().intersects(VmFlags::UFFD_MINOR | VmFlags::UFFD_WP);
         let window = if alone { UserRange::page(page) } else { window(vma, page, &table) };
         let rcu = P::rcu_read();
-        // Checked first. Otherwise this attempt would map only the neighbours, and a second attempt the page.
+        // Checked first. Otherwise this attempt would map only the neighbours, and only a second attempt
+        // would map the page.
         if mapping.find(&rcu, index).is_none() {
             return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         }

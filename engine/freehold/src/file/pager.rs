@@ -1,5 +1,5 @@
 //! The backing store of a file's pages: the trait [`Pager`], which the embedder implements, and [`Zeroes`],
-//! the store of shared memory.
+//! the pager of shared memory.
 //!
 //! `fill.rs` reads pages, `change/write_back.rs` writes them, `kinds/direct.rs` gets frames of storage, and
 //! `remove.rs` discards pages. All of them call the pager with the invalidate lock held, so a call of the
@@ -87,7 +87,7 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     }
 }
 
-/// The backing store of shared memory. Stores nothing; every page starts as zeroes.
+/// The pager of shared memory. Stores nothing; every page starts as zeroes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Zeroes;
 

@@ -74,7 +74,8 @@ impl<P: Platform> Notice<P> {
     }
 }
 
-/// A list of messages in order. Has at most one message per VMA, so one direction of links is enough.
+/// A list of messages in order. The list has at most one message per VMA, and is linked in one direction
+/// only.
 pub(crate) struct Notices<P: Platform> {
     last: Option<Box<Link<P>>>,
 }

@@ -282,8 +282,8 @@ impl<P: Platform> Vma<P> {
         Zap::new(self.flags().contains(VmFlags::MAYSHARE))
     }
 
-    /// Returns true if a page keeps a userfaultfd's write protection while the page is not mapped. Pages of
-    /// files do, by a marker; anonymous pages do not.
+    /// Returns true if a page keeps a userfaultfd's write protection while the page is not mapped. For a page
+    /// of a file, a marker keeps the protection. An anonymous page loses the protection.
     pub(crate) fn keeps_wp(&self) -> bool {
         self.flags().contains(VmFlags::UFFD_WP) && !self.is_anonymous()
     }

@@ -96,8 +96,8 @@ impl Locked for Alone {}
 struct Node {
     /// Used by the host after the node is unlinked. The first field, so that it has the node's address.
     head: RcuHead,
-    /// Number of low index bits that the nodes below decide. The children of a node of shift `BITS` are
-    /// leaves. Never changes.
+    /// Number of low bits of an index that select a place below this node's children. The children of a node
+    /// of shift `BITS` are leaves. Never changes.
     shift: u32,
     /// Null or a child: a `Leaf` if `shift` is `BITS`, otherwise a `Node` of shift `shift - BITS`.
     children: [AtomicPtr<u8>; FAN],

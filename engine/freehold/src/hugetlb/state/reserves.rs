@@ -79,7 +79,7 @@ impl Reserves {
 /// handed over.
 #[must_use = "the reservations are released when this is dropped"]
 pub(crate) struct PendingReservation<P: Platform> {
-    /// The memory that has the pool.
+    /// The memory to which the pool belongs.
     memory: Counted<Memory<P>>,
     /// Size of a page, which selects the pool.
     size: HugePageSize,
