@@ -22,7 +22,7 @@ use freehold_vmspace::{Memory, MigrationEntry, PageRange, UserRange, VmGather, V
 struct Zapper<'z, 'g, P: Platform> {
     /// Markers and private copies that stay.
     zap: Zap,
-    /// The memory that has the pool.
+    /// The memory to which the pool belongs.
     memory: &'z Memory<P>,
     /// The pages to be freed after the flush.
     gather: &'z mut VmGather<'g, P>,

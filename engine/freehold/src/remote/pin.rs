@@ -255,7 +255,7 @@ impl<P: Platform> AddressSpace<P> {
 /// The method by which page tables are found and locked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Walk {
-    /// Only the walk itself keeps the tables.
+    /// Only the walk itself keeps the tables from being freed.
     Fast,
     /// A lock keeps the VMA stable.
     Slow,

@@ -62,7 +62,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// For each examined VMA, the VMA's lock for reading or the mmap lock for reading. No lock is held
-    /// between VMAs or required on entry.
+    /// between VMAs. The caller needs no lock.
     ///
     /// # Examples
     ///

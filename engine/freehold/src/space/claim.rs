@@ -40,7 +40,7 @@ pub(crate) enum RangeClaim<'s, P: Platform, T = ()> {
     /// The change must be made by the exclusive writer. Also returned if there is no memory for the claim,
     /// because the exclusive writer has nodes of the tree in reserve.
     NeedsExclusive,
-    /// A fatal signal arrived first. Nothing is held.
+    /// A fatal signal arrived first. The task holds no lock and no claim.
     Killed,
 }
 

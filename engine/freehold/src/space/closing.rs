@@ -82,7 +82,7 @@ impl<P: Platform> AddressSpace<P> {
     /// tables after releasing the lock.
     ///
     /// `counted` is true if an exclusive writer inserted the reservation. If `counted` is false, or if there
-    /// are range writers now, a range writer ends the reservation instead.
+    /// are range writers now, this task ends the reservation as a range writer instead.
     pub(super) fn end_closing(&self, span: UserRange, counted: bool) {
         if !counted || self.has_range_writers() {
             return self.end_closing_as_range_writer(span, counted);

@@ -70,13 +70,12 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Errors
     ///
     /// Fails with a [`UffdError`] if nothing was moved. Fails with [`UffdError::Busy`] if a page has another
-    /// user: a forked process, or a task that holds a reference, if only for a moment. Such a page can be
-    /// copied.
+    /// user: a forked process, or a task that holds a reference, even briefly. Such a page can be copied.
     ///
     /// # Locks
     ///
     /// The locks of the two VMAs for reading, taken without the mmap lock where possible; the locks of two
-    /// page tables; locks of frames, by trying.
+    /// page tables; locks of frames, taken without waiting.
     pub fn move_pages(&self, to: u64, from: u64, len: u64, mode: MoveMode) -> Result<u64, UffdError> {
         if self.context.is_changing() {
             return Err(UffdError::Changing);

@@ -384,7 +384,7 @@ impl<P: Platform> Vma<P> {
     }
 
     /// Returns a description of the VMA while another task may be changing it. Returns `None` if the bounds
-    /// are obviously not of one moment.
+    /// obviously belong to different moments.
     pub(crate) fn info_unlocked(&self) -> Option<VmaInfo> {
         let range = UserRange::try_new(self.start(), self.end())?;
         Some(VmaInfo { range, pgoff: self.pgoff(), flags: self.flags() })

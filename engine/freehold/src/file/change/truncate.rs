@@ -40,8 +40,8 @@ use freehold_vmspace::{PageCount, PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
     /// Sets the size of the file. If the file shrinks, the pages beyond the new size are removed from the
-    /// cache and from page tables, including private copies. An access beyond the new size is then a bus
-    /// error. The bytes that a larger file gains read as zeroes.
+    /// cache and from page tables, including private copies. An access beyond the new size then raises
+    /// SIGBUS. The bytes that a larger file gains read as zeroes.
     ///
     /// # Errors
     ///

@@ -13,8 +13,8 @@ use crate::Pfn;
 ///
 /// Mapping a frame lets programs read it and perhaps write it, and the engine accesses the frame on their
 /// behalf. A bare frame number would let safe code map page tables or memory of another process. The code
-/// that creates this value therefore vouches for the frames, once. Hooks, drivers and pagers pass the value
-/// on in safe code.
+/// that creates this value therefore guarantees once that programs may use the frames. Hooks, drivers and
+/// pagers pass the value on in safe code.
 ///
 /// # Invariants
 ///

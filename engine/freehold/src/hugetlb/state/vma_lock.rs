@@ -26,7 +26,7 @@ pub(crate) struct HugetlbVma<P: Platform> {
     /// `lock` or the VMA's own lock for writing may clear the flag and set the flag again later. The call
     /// that detaches the VMA clears the flag permanently.
     pub(crate) sharing_allowed: AtomicBool,
-    /// Reservations of a private VMA, if mmap created the VMA and not fork. Never changes.
+    /// Reservations of a private VMA that mmap, and not fork, has created. Never changes.
     reserves: Option<Counted<Reserves>>,
     /// True if mremap has passed the reservations on to another VMA. Written with the mmap lock held for
     /// writing.

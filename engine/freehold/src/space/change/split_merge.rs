@@ -456,8 +456,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }))
     }
 
-    /// Moves the border between two neighbours: `winner` grows by what `other` loses. Uses up one reserved
-    /// replace.
+    /// Moves the border between two neighbours: `winner` grows by what `other` loses. Uses up one call of
+    /// `replace` that [`reserve`](Self::reserve) prepared.
     fn shift<'g>(
         &'g self,
         winner: &'g Vma<P>,

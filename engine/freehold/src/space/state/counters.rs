@@ -110,13 +110,13 @@ impl Size {
 ///
 /// A *credit* is an amount of pages or VMAs that a CPU has taken from an address space in advance. `taken` is
 /// the number of mapped pages (or VMAs) plus the credits of all CPUs, so `taken` is never less than what is
-/// mapped. The exclusive writer changes only `taken`. A range writer changes the credit of its CPU. It
+/// mapped. The exclusive writer changes only `taken`. A range writer changes the credit of its CPU, and
 /// changes `taken` only if the credit does not suffice or becomes too large.
 ///
 /// A range writer first [reserves](Self::reserve_limits) what it may add to a size that has a limit. The
 /// reservation fails if `taken` would exceed the limit. No limit is therefore ever exceeded. A range writer
-/// never reports that a limit is reached: the change becomes the exclusive writer instead, which knows the
-/// exact size.
+/// never reports that a limit is reached: the task becomes the exclusive writer instead, for which the size
+/// is exact.
 pub(crate) struct Counters<P: Platform> {
     pub(in crate::space) taken: [AtomicU64; SIZES],
     /// True if any CPU has ever taken credit.
