@@ -107,7 +107,7 @@ impl<P: Platform> FileList<P> {
 impl<P: Platform> Ring<P> {
     /// Returns the links of a file that is in the ring or is being added.
     fn neighbours(&self, file: *mut Mapping<P>) -> &FileListLink<P> {
-        // SAFETY: the file is in the ring or is being added, so it has not ended.
+        // SAFETY: the file is in the ring or is being added, so it is not destroyed yet.
         unsafe { &(*file).list_link }
     }
 }

@@ -101,7 +101,7 @@ pub enum Write {
     RangesOnly,
 }
 
-/// The locking designs of an address space. The default of each is its last value that is not for tests.
+/// The locking designs of an address space. By default, each field has its last value that is not for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Locking {
     /// The design of munmap.

@@ -37,9 +37,9 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading, so that no page is written after it was cut off. Under this lock, the
-    /// i_mmap lock for reading and the locks of page tables, which are released before the pager is called.
-    /// Also each frame's lock while its page is written.
+    /// The invalidate lock for reading, so that no page is written after a truncation has removed the page.
+    /// Under this lock, the i_mmap lock for reading and the locks of page tables, which are released before
+    /// the pager is called. Also each frame's lock while its page is written.
     pub fn write_back(&self, pages: PageRange) -> Result<(), IoError> {
         if self.is_shmem() || self.is_secret() {
             return Ok(());

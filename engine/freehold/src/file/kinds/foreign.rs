@@ -18,7 +18,7 @@ use crate::Pfn;
 ///
 /// # Invariants
 ///
-/// As long as the engine may map the frames, no engine manages them, and none of them is a page table.
+/// No engine manages the frames, and none of the frames is a page table, as long as the engine may map them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignFrames {
     /// The first frame.

@@ -314,7 +314,8 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
             let vma = guard.clip(vma, range)?;
             self.add(vma);
             at = vma.end();
-            // Noted after the VMA is locked, so that no fault fills it any more.
+            // The message is prepared after the VMA is write-locked: from then on no fault fills pages of the
+            // VMA.
             self.notices.note_unmap(vma, range)?;
         }
         guard.reserve(1)?;

@@ -57,8 +57,8 @@ impl World {
         self.trees.iter().find(|known| core::ptr::eq(*known, tree)).expect("unknown home of the page")
     }
 
-    /// Returns the tree with this address like [`known`](Self::known), and checks that it is seen
-    /// initialised.
+    /// Returns the tree with this address like [`known`](Self::known), and checks that this thread sees the
+    /// tree initialised.
     fn made(&self, tree: *mut Tree) -> &Tree {
         let tree = self.known(tree);
         assert!(tree.made.load(Relaxed), "the tree is seen before its initialisation");

@@ -20,11 +20,11 @@
 //!
 //! No task accesses a chunk after it is freed:
 //! - A holder of an object (its owner, or a lock that keeps the object in use) keeps its chunk in use.
-//! - A reader that found an object without a lock is in a read section. The pointer through which the reader
-//!   found the object no longer pointed to it when the object was put into the cache of a CPU. That CPU later
-//!   put the object into the depot under the depot's lock, and the task that made the chunk leave held the
-//!   same lock after that. Read sections that begin after `rcu_defer` therefore do not find the object, and
-//!   the grace period waits for the earlier ones.
+//! - A reader that found an object without a lock is in a read section. Before the object was put into the
+//!   cache of a CPU, the pointer through which the reader found the object was removed. That CPU later put
+//!   the object into the depot under the depot's lock, and the task that made the chunk leave held the same
+//!   lock after that. Read sections that begin after `rcu_defer` therefore do not find the object, and the
+//!   grace period waits for the earlier ones.
 //! - A reader that uses only the address of an object, to wake a sleeper there, does so in a read section
 //!   that began while the object was in use ([`VmaLock`](freehold_sync::VmaLock): a reader that leaves).
 //!
