@@ -31,7 +31,7 @@ pub struct ReaderSlots<H: Host> {
 pub(crate) struct Slot(AtomicUsize);
 
 const FREE: usize = 0;
-/// Not the address of any VMA's count.
+/// Value of the slot that represents an external rwsem. No count of a VMA has this address.
 const EXTERNAL: usize = 1;
 
 impl<H: Host> ReaderSlots<H> {

@@ -16,8 +16,10 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+/// The lock under test.
 type Lock = MmapLock<LoomHost>;
 
+/// The mmap lock of an address space, and data that it guards.
 struct Space {
     lock: Lock,
     /// loom checks that the lock excludes concurrent accesses.

@@ -12,6 +12,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+/// A lock, and the data that it guards.
 struct Shared {
     lock: RwSem<LoomHost>,
     data: UnsafeCell<u32>,

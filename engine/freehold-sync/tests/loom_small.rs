@@ -147,6 +147,7 @@ fn a_wait_ends_when_the_present_holder_releases() {
     });
 }
 
+/// An mmap lock, and two words that are equal whenever no writer holds the lock.
 struct Mirror {
     lock: MmapLock<LoomHost>,
     a: AtomicU32,

@@ -164,6 +164,7 @@ fn a_downgrade_admits_waiting_readers_and_no_writer() {
 /// Hazard C-72: interrupts every killable wait while the task sleeps.
 #[test]
 fn c72_killable_wait_ends_when_the_sleeper_is_killed() {
+    /// A call that takes the lock and releases it, or is killed.
     type Attempt = fn(&RwSem<StdHost>) -> Result<(), Killed>;
     let kinds: [(Attempt, &str); 2] = [
         (|lock| lock.read_killable().map(drop), "read_waiters: 1"),
@@ -211,6 +212,7 @@ fn c72_killable_wait_fails_when_the_task_is_already_killed() {
     StdHost::current_task().revive();
 }
 
+/// The words of a VMA's lock, and the data that the lock guards.
 struct Vma {
     count: VmaCount,
     seq: VmaSeq,
@@ -359,6 +361,7 @@ fn grace_period_of_the_std_host_waits_for_readers() {
     use freehold_sync::atomic::AtomicPtr;
     use std::ptr::NonNull;
 
+    /// An object that the host frees after a grace period. `alive` is false once it is freed.
     #[repr(C)]
     struct Object {
         head: RcuHead,

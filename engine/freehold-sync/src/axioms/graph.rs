@@ -183,8 +183,8 @@ impl Graph {
         }
     }
 
-    /// Appends the event, at `place` in modification order. Returns `None` if that place separates an update
-    /// from the event that it has read.
+    /// Appends the event, at `place` in modification order. Returns `None` if that place lies between an
+    /// update and the event that the update has read, because an update is atomic.
     fn with(&self, event: Event, place: Option<usize>) -> Option<Graph> {
         let mut graph = self.clone();
         let id = graph.events.len();

@@ -18,7 +18,7 @@ struct World {
     count: VmaCount,
     seq: VmaSeq,
     data: Plain,
-    /// True if a reader of any execution was in a slot.
+    /// True if a reader was in a slot in at least one execution.
     stood: Cell<bool>,
 }
 

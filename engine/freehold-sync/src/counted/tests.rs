@@ -20,6 +20,7 @@ struct Ends {
     dropped: AtomicU32,
 }
 
+/// An object that counts its end and its drop in the given [`Ends`].
 struct Object(Arc<Ends>);
 
 impl Shared for Object {

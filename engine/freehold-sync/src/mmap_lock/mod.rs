@@ -173,9 +173,10 @@ impl<H: Host> MmapLock<H> {
 
     /// Returns the lock with `fault` as the locking design of its VMAs.
     ///
-    /// [`FaultLock::VmaCount`] also needs the slots: a late reader of another space may occupy a slot with a
-    /// VMA of this space. With [`FaultLock::VmaRwsem`], the rwsem of a VMA is created by
-    /// [`VmaCount::make_external_rwsem`](crate::VmaCount::make_external_rwsem) before the VMA is attached.
+    /// [`FaultLock::VmaCount`] also needs the slots, although readers of this space do not enter them. A late
+    /// reader of another space may be in a slot with a VMA whose memory now belongs to this space, and a
+    /// writer of that VMA must find the reader. With [`FaultLock::VmaRwsem`], the rwsem of a VMA is created
+    /// by [`VmaCount::make_external_rwsem`](crate::VmaCount::make_external_rwsem) before the VMA is attached.
     #[must_use]
     pub fn with_fault_lock(mut self, fault: FaultLock) -> Self {
         self.read.vmas.set_fault_lock(fault);
@@ -249,8 +250,8 @@ impl<H: Host> MmapLock<H> {
         self.exclusive_writer(self.sem.write())
     }
 
-    /// Takes the lock of the child's address space in fork, while the parent's lock is held for writing. No
-    /// other task can reach the child yet, so this never waits long.
+    /// Takes the mmap lock of fork's child for writing, while the parent's is held for writing. No other task
+    /// can reach the child yet, so the lock is free.
     ///
     /// # Panics
     /// With debug assertions, panics if the task holds a lock of a rank inside [`Rank::Mmap`].

@@ -13,8 +13,8 @@ const WRITE_WAITERS: u64 = ((1 << 20) - 1) << 42;
 const PHASE: u64 = 1 << 62;
 const WRITER: u64 = 1 << 63;
 /// Bit in the field of readers that is set when there are 2^20 readers or more: the lock then admits no new
-/// readers. The rest of the field has room for the additions of new readers, which come before their look,
-/// and for readers that are admitted from the queue.
+/// readers. A new reader adds itself before it sees this bit, so the rest of the field has room for such
+/// additions, and for readers that are admitted from the queue.
 const TOO_MANY_READERS: u64 = 1 << 20;
 /// Maximum number of readers in the queue. Together with the readers that hold the lock, they leave room for
 /// half a million additions of readers in doubt.

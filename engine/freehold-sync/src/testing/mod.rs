@@ -26,7 +26,8 @@
 //!   and a writer.
 //! - A sleep orders everything before its wake-up with everything after the sleep, as in every kernel. So
 //!   missing orders are visible only in schedules in which no task sleeps.
-//! - The host compares the word of a sleep under its own lock.
+//! - A sleep compares the word under the lock of the parking lot, which every waker takes. So no wake-up
+//!   between the comparison and the sleep is lost.
 
 mod parking_lot;
 

@@ -36,9 +36,9 @@ type Lock<H> = CachePadded<Owned<H>>;
 #[repr(C)]
 struct Owned<H> {
     sem: RawRwSem<H>,
-    /// [`BY_READER`] after the first reader. Linux's writers read the owner before they spin; here no code
-    /// reads it. The word exists because a reader that records itself accesses the cache line once more,
-    /// which is part of the cost of this lock.
+    /// [`BY_READER`] after the first reader. In Linux, writers read the owner before they spin; in this crate
+    /// no code reads the word. The word exists for comparable costs: a reader of Linux's lock also accesses
+    /// the cache line a second time, to record itself.
     owner: AtomicUsize,
 }
 

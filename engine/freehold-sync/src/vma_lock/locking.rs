@@ -33,10 +33,11 @@ impl FaultLock {
         [FaultLock::MmapLock, FaultLock::VmaRwsem, FaultLock::VmaCount, FaultLock::VmaPerCpu];
 }
 
-/// The part of an mmap lock that the locks of its VMAs read. It lies in a module below the mmap lock, because
-/// the gate of an mmap lock is also a VMA lock.
+/// The part of an mmap lock that the locks of its VMAs read. It is a type of this module, not of `mmap_lock`,
+/// because the gate of an mmap lock is also a VMA lock and uses this type.
 pub(crate) struct VmaLocking<H: Host> {
-    /// The slots of readers: of this address space, or late readers of another.
+    /// The slots that may hold readers of this address space, and late readers of another one (see "A reader
+    /// may be late" in the [module above](super)).
     slots: Option<Counted<ReaderSlots<H>>>,
     fault: FaultLock,
     /// Represents the external rwsem of a VMA. Every mmap lock has this slot, because a late reader may reach
@@ -77,7 +78,7 @@ impl<H: Host> VmaLocking<H> {
         &self.external
     }
 
-    /// Returns the slots in which readers of the VMAs may be.
+    /// Returns the slots that may hold readers of the VMAs, including late readers of another address space.
     #[inline]
     pub(super) fn slots(&self) -> Option<&ReaderSlots<H>> {
         self.slots.as_deref()

@@ -15,7 +15,9 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+/// The mmap lock of a space.
 pub type Lock = MmapLock<LoomHost>;
+/// The guard of a space's mmap lock held for writing.
 type WriteGuard<'a> = MmapWriteGuard<'a, LoomHost>;
 
 /// A VMA, and two address spaces that it may belong to.

@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread;
 
+/// The lock under test.
 type Lock = RawRwSem<StdHost>;
 
 /// Half of the range of the field of readers.
