@@ -25,6 +25,8 @@ const SPACE: u64 = 640;
 /// Distance of the addresses that are always mapped.
 const FIXED: u64 = 64;
 
+/// The map, and the two cells of each address: the value that is mapped there, and the writer that claimed
+/// it.
 struct World<const SLOTS: usize> {
     map: RangeMap<StdHost, SLOTS>,
     mapped: Vec<AtomicU64>,

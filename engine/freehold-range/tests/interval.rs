@@ -14,12 +14,14 @@ use proptest::prelude::*;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 
+/// An object of the tree, with the keys that the list has for it.
 struct Object {
     name: usize,
     link: IntervalLink,
     keys: Cell<(u64, u64)>,
 }
 
+/// Finds the link in an [`Object`].
 enum LinkAdapter {}
 
 // SAFETY: the two functions add and subtract the same offset. Only trees of this adapter use the link.
@@ -344,6 +346,7 @@ fn tree_stays_balanced_at_every_size() {
     }
 }
 
+/// A random operation on the tree and on the list. An object is named by its index in `World::objects`.
 #[derive(Clone, Debug)]
 enum Op {
     Insert(usize, u64, u64),

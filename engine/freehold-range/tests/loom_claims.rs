@@ -21,7 +21,9 @@ use loom::sync::Arc;
 use loom::thread;
 use support::model::entry;
 
+/// The map under test. Four slots, so that few entries fill a leaf.
 type Map = RangeMap<LoomHost, 4>;
+/// A claim writer of [`Map`].
 type Writer<'a> = ClaimWriter<'a, LoomHost, 4>;
 
 /// The start of the second subtree of a map with 18 entries of ten bytes that touch.

@@ -17,6 +17,7 @@ use loom::sync::Arc;
 use loom::thread;
 use support::model::entry;
 
+/// The map under test. Four slots, so that few entries fill a leaf.
 type Map = RangeMap<LoomHost, 4>;
 
 /// Maximum number of preemptions of a runnable thread.

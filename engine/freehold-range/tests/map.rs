@@ -178,6 +178,7 @@ fn mappings_added_downwards_fill_their_nodes() {
 
 const SPAN: u64 = 160;
 
+/// A random operation on a [`Pair`].
 #[derive(Clone, Debug)]
 enum Op {
     Put { start: u64, len: u64, value: u64 },

@@ -15,6 +15,7 @@ use freehold_range::{AllocError, ClaimWriter, Entry, RangeMap, WriteSet};
 use freehold_sync::testing::StdHost;
 use support::model::entry;
 
+/// An allocator that refuses one allocation of the current thread.
 struct Refusing;
 
 thread_local! {
@@ -102,6 +103,7 @@ fn refuse_each(size: u64, replaces: usize) {
 /// A claim by a claim writer leaves spare nodes in the map for the exclusive writer that follows.
 #[test]
 fn the_exclusive_writer_needs_no_memory_after_a_claim_writer() {
+    /// A claim writer of the map under test.
     type Writer<'a> = ClaimWriter<'a, StdHost, 4>;
     let changes: [fn(&Writer<'_>, u64); 3] = [
         |writer, last| writer.claim(last + 2, last + 3, false, true).unwrap(),

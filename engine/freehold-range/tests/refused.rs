@@ -35,6 +35,7 @@ fn panics(f: impl FnOnce()) -> bool {
     result.is_err()
 }
 
+/// Calls on a [`Pair`] that must be refused.
 trait Refuse {
     /// Asserts that the replacement panics and changes nothing.
     fn refused(&mut self, start: u64, end: u64, with: &[Entry]);

@@ -24,6 +24,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     }
 }
 
+/// The verified properties of a subtree, from which the check of its parent computes its own.
 struct Shape {
     rank: i32,
     links: u64,

@@ -9,6 +9,7 @@
 use core::ptr::{NonNull, null_mut};
 use freehold_sync::atomic::PlainCell;
 
+/// A pointer to a link. See [`get`] for its validity.
 pub(super) type Ptr = NonNull<IntervalLink>;
 
 /// The link that an object embeds so that an [`IntervalTree`](super::IntervalTree) can hold the object.

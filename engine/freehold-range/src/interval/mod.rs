@@ -246,8 +246,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         (parent, child)
     }
 
-    /// Recomputes the largest ends of `at` and of the links above it. The largest ends below `at` are
-    /// correct.
+    /// Recomputes the largest ends of `at` and of the links above it. The caller guarantees that the largest
+    /// ends below `at` are correct.
     fn update_max(&self, mut at: Option<Ptr>) {
         while let Some(link) = at.map(get) {
             let max = link.subtree_max();

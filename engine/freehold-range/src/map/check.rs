@@ -2,7 +2,7 @@
 //!
 //! The caller has a [`Reader`], so no writer exists. Tests call [`Reader::check`] after changes, and so does
 //! the check of an address space (`report/check.rs` of `freehold`). A gap word may be too large, never too
-//! small. A node that is still held here means that a change has forgotten to release it.
+//! small. If a node is still held during a check, a change has not released it.
 
 use freehold_sync::Host;
 
@@ -47,8 +47,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         self.overstated_below(&self.map.root, 0, len).0
     }
 
-    /// Returns this number for the nodes below a node, and the largest gap there. `lo` is the end of the
-    /// entry before the node.
+    /// Returns the result of [`overstated_gaps`](Self::overstated_gaps) for the nodes below a node, and the
+    /// largest gap there. `lo` is the end of the entry before the node.
     fn overstated_below(&self, node: &Node<SLOTS>, mut lo: u64, len: u64) -> (usize, u64) {
         let word = node.word();
         if word.is_leaf() {

@@ -141,8 +141,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         (span.prev(start), span.next(end))
     }
 
-    /// Returns the claimed range. Of two spans, returns the first. Returns an empty range if nothing is
-    /// claimed.
+    /// Returns the claimed range: the first one if the write set has two spans, and an empty range if nothing
+    /// is claimed.
     #[inline]
     pub fn claimed_range(&self) -> (u64, u64) {
         self.write_set.first.borrow().range()

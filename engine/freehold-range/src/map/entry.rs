@@ -13,7 +13,7 @@ pub const FANOUT: usize = 15;
 pub const MAX_REPLACEMENT: usize = 4;
 
 /// Maximum number of levels of a tree. [`ExclusiveWriter::preallocate`](crate::ExclusiveWriter::preallocate)
-/// fails rather than let the tree grow beyond this limit. A system runs out of memory long before.
+/// fails if the tree would grow beyond this limit. A system runs out of memory long before that.
 pub(super) const MAX_LEVELS: usize = 16;
 
 /// A range `[start, end)` of addresses, in bytes, and the value that the user of the map attached to it.

@@ -42,8 +42,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         self.insert_or_split(busy, spares, path, &[], true, policy);
     }
 
-    /// Does the work of an insertion, or with `split` and no entries that of a split: splits full nodes from
-    /// the leaf upwards.
+    /// Splits full nodes from the leaf upwards, and inserts the entries. If `split` is set and there are no
+    /// entries, only splits the leaf.
     #[inline(always)]
     fn insert_or_split<'n>(
         &'n self,

@@ -22,11 +22,11 @@
 //!
 //! # The control word
 //!
-//! | state | BUSY | DEAD | may read | may write | left by |
+//! | state | BUSY | DEAD | may read | may write | the state ends with |
 //! | --- | --- | --- | --- | --- | --- |
-//! | stable | 0 | 0 | readers, writers | no thread (except the gap words: the writer, a search) | `hold`; `try_latch` by a claim writer |
-//! | busy | 1 | 0 | its writer | its writer | `release`, with the next version; `release_unchanged`, with the same version |
-//! | dead | 1 | 1 | writer | no thread | never; the node is freed after a grace period |
+//! | stable | 0 | 0 | readers, writers | no thread (except the gap words: the writer, a search) | `hold`, or `try_latch` by a claim writer |
+//! | busy | 1 | 0 | its writer | its writer | `release`, which stores the next version; or `release_unchanged`, which keeps the version |
+//! | dead | 1 | 1 | writer | no thread | the free of the node, after a grace period |
 //!
 //! The word also carries the level (0 for a leaf), the number of slots in use and a version of 44 bits. So a
 //! reader learns all that it needs about a node from a single load. A single comparison shows that nothing

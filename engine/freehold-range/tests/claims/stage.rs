@@ -16,7 +16,9 @@ use freehold_sync::testing::StdHost;
 
 use crate::support::model::entry;
 
+/// The map under test. Four slots, so that few entries fill a leaf.
 pub type Map = RangeMap<StdHost, 4>;
+/// A claim writer of [`Map`].
 pub type Writer<'a> = ClaimWriter<'a, StdHost, 4>;
 
 /// Number of entries of a scene.
