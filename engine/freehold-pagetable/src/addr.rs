@@ -1,5 +1,5 @@
 //! Virtual addresses ([`VirtAddr`], [`VaRange`]), frame numbers ([`Pfn`]) and levels of tables ([`Level`]).
-//! All casts between them are in this file.
+//! All conversions between these types are in this file.
 //!
 //! All crates above use these types in place of integers. They do not depend on a format: a format says how
 //! many levels exist (`Format::LEVELS`), and `TABLE_BITS` gives the sizes. Addresses come from callers and

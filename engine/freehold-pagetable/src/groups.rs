@@ -8,9 +8,9 @@
 //! | 1 | any; set before an entry is filled, cleared after all were seen empty |
 //!
 //! Every access is under the table's lock. So all accesses are relaxed, and an update is a load and a store.
-//! `table.rs` sets bits when it fills an entry, `entries.rs` reads and clears them, and `reclaim.rs` uses
-//! them to find an empty table. A bit that is wrongly 0 hides an entry from zaps; a bit that is wrongly 1
-//! costs time only.
+//! `table.rs` and `split.rs` set bits when they fill entries, `entries.rs` reads and clears them, and
+//! `reclaim.rs` uses them to find an empty table. A bit that is wrongly 0 hides an entry from zaps; a bit
+//! that is wrongly 1 costs time only.
 
 use crate::addr::ENTRIES;
 use crate::memory::TableMeta;

@@ -199,7 +199,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         }
     }
 
-    /// Always inlined: returning a table through memory costs a fault more than the walk.
+    /// Returns the table of level `LEVEL` for `address`, if there is one. Always inlined, because a return of
+    /// the table through memory costs a fault more than the walk does.
     #[inline(always)]
     fn find<'a, const LEVEL: usize>(
         &'a self,

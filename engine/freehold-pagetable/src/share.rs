@@ -5,10 +5,10 @@
 //! table has one lock for all of them. So all sharers must map the same objects there in the same way; the
 //! callers ensure this.
 //!
-//! | shares | meaning | left by |
+//! | shares | meaning | transition |
 //! | --- | --- | --- |
-//! | 0 | one space uses the table, and may unlink and free it | [`share`](PageTable::share): 1 |
-//! | n, at most 2^31 | n + 1 spaces use the table; each may leave, none may unlink it | `share`: n + 1; [`unshare`](PageTable::unshare): n - 1 |
+//! | 0 | one space uses the table, and may unlink and free it | [`share`](PageTable::share): to 1 |
+//! | n, at most 2^31 | n + 1 spaces use the table; each may leave, none may unlink it | `share`: to n + 1; [`unshare`](PageTable::unshare): to n - 1 |
 //!
 //! The count has no other meaning. A reference that a task takes to the memory of a table is not counted here
 //! (hazards C-15, C-16).

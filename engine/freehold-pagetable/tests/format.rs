@@ -6,6 +6,7 @@
 
 use freehold_pagetable::{Format, Kind, Level, MarkerKind, PAYLOAD_BITS, Pfn, Pte, PteFlags, X86_4, X86_5};
 
+/// An entry under test.
 type P = Pte<X86_4>;
 
 const LEAVES: [Level; 3] = [Level::Pte, Level::Pmd, Level::Pud];

@@ -19,6 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const HUGE: u64 = Level::Pmd.span();
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 
+/// The page tables under test.
 type Tables = PageTable<X86_4, Memory>;
 
 fn at(huge: u64) -> VirtAddr {

@@ -21,12 +21,15 @@ use freehold_sync::atomic::{AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
+/// The page tables under test.
 type Tables = PageTable<X86_4, Memory>;
+/// An entry of these tables.
 type P = Pte<X86_4>;
 
 const PAGE: u64 = 4096;
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 
+/// One space: its tables, their memory, its gathers, and the TLB of the processor that runs it.
 struct World {
     memory: Memory,
     tables: Tables,

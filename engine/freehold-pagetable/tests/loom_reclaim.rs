@@ -18,7 +18,9 @@ use freehold_sync::atomic::{AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
+/// The page tables under test.
 type Tables = PageTable<X86_4, Memory>;
+/// An entry of these tables.
 type P = Pte<X86_4>;
 
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
@@ -53,6 +55,7 @@ impl Tlb for Flusher {
     }
 }
 
+/// One space whose table at address 0 is reclaimed.
 struct World {
     tables: Tables,
     state: GatherState,

@@ -16,6 +16,7 @@ use freehold_sync::atomic::{AtomicBool, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 
+/// The page tables under test.
 type Tables = PageTable<X86_4, Memory>;
 
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);

@@ -13,6 +13,7 @@ use std::ops::ControlFlow;
 
 const HUGE: u64 = Level::Pmd.span();
 
+/// The page tables under test.
 type Tables = PageTable<X86_4, Memory>;
 
 fn at(table: u64, page: u64) -> VirtAddr {

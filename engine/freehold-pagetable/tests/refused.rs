@@ -12,6 +12,7 @@ use freehold_pagetable::{
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// The page tables under test.
 type Tables = PageTable<X86_4, Memory>;
 
 const SPAN: u64 = Level::Pud.span();
@@ -49,6 +50,7 @@ fn entry_panics_for_an_index_behind_the_last() {
 
 #[test]
 fn a_walk_of_parts_of_pages_panics() {
+    /// A visitor that must not be called.
     struct Nothing;
     impl freehold_pagetable::Visitor<X86_4, Memory> for Nothing {
         fn table(

@@ -18,6 +18,7 @@ fn all() -> VaRange {
     VaRange::of(0, X86_4::USER_END)
 }
 
+/// The page tables under test.
 type Tables = PageTable<X86_4, Memory>;
 
 fn at(huge: u64) -> VirtAddr {

@@ -195,6 +195,7 @@ fn the_hardware_walk_faults_as_the_manual_says() {
     assert_eq!(walk(!((1 << 47) - 1) - 1), Some(WalkFault::NonCanonical));
 }
 
+/// A visitor that records the parts of the range, and the pages with an entry.
 struct Parts {
     seen: Vec<(u64, u64)>,
     pages: Vec<u64>,
@@ -275,6 +276,8 @@ fn partly_cleared_groups_are_still_visited() {
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
 
+/// A visitor for which the walk creates missing tables. Fills every page, and counts the pages it filled plus
+/// 1,000 for each large leaf.
 struct Making(usize);
 
 impl Visitor<X86_4, Memory> for Making {
@@ -297,6 +300,8 @@ impl Visitor<X86_4, Memory> for Making {
     }
 }
 
+/// A visitor that records the bytes without a table and the kinds of large markers. If the flag is set, stops
+/// the walk at the first table.
 #[derive(Default)]
 struct Holes(u64, Vec<MarkerKind>, bool);
 

@@ -18,6 +18,7 @@ use std::ops::ControlFlow;
 const BASE: u64 = (512 << 30) - (2 << 30);
 const PAGES: u64 = 4 << (30 - PAGE_SHIFT);
 
+/// A random operation on the tables and on the model.
 #[derive(Clone, Debug)]
 enum Op {
     Map { level: Level, range: VaRange, pfn: u64, write: bool },
@@ -62,6 +63,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// The state of a page: what a walk must find there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
@@ -85,6 +87,7 @@ fn model(ops: &[Op], address: VirtAddr) -> Seen {
     })
 }
 
+/// A visitor that gives every leaf the right to write, or removes it if the flag is false.
 struct Protect<'g, 'a, 'm>(&'g mut Gather<'a, Ledger<'m>>, bool);
 
 impl Protect<'_, '_, '_> {
@@ -115,6 +118,7 @@ impl Visitor<X86_4, Memory> for Protect<'_, '_, '_> {
     }
 }
 
+/// The tables under test, with the numbers of mapped and of released small pages.
 struct World<'m> {
     memory: &'m Memory,
     tlb: Ledger<'m>,

@@ -13,7 +13,7 @@
 //! | 3, 4 | PWT, PCD | |
 //! | 5 | A, accessed | |
 //! | 6 | D, dirty (leaves) | |
-//! | 7 | PS, above the lowest level; PAT there, unused | 0 |
+//! | 7 | PS above the lowest level; PAT at the lowest level, unused | 0 |
 //! | 8 | G, global; with P clear: a leaf without access | 0 |
 //! | 9, 10, 11 | software: special, uffd-wp, soft dirty | payload, from bit 9 |
 //! | 12 to 51 | frame | |
