@@ -20,6 +20,7 @@ use std::{error::Error, ops::Range};
 const MEMORY: [Range<u64>; 2] = [0..0xa_0000, 0x10_0000..0x20_0000];
 const RIGHTS: PteFlags = PteFlags::USER.union(PteFlags::EXEC);
 
+/// A guest: its second stage, and the pages that it has written since the last round of logging.
 struct Guest {
     stage: VmSpace<Machine>,
     dirty: Vec<u64>,

@@ -19,8 +19,8 @@ const BATCH: u64 = 64;
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Closes the entries of the table, so that no processor reads or writes through them, if `look` returns
-    /// `Ok`.
+    /// Calls `look` with the locked table. If `look` returns `Ok`, closes all entries, so that no processor
+    /// reads or writes through them, and flushes before it releases the lock.
     pub fn close_small<E>(
         &self,
         table: PteTable<'_, P::Format, P>,

@@ -54,7 +54,7 @@
 //! | S | one other spin lock | as for T | off | the host's choice: the engine takes no lock in an interrupt |
 //! | C | a CPU's number | [`with_cpu`](Host::with_cpu) and the end of its function | off | the host's choice |
 //! | W | a walk without locks | [`walk_tables`](Platform::walk_tables) and the end of its function | off | off if flushes are interrupts |
-//! | R | a read section | [`rcu_read`](Host::rcu_read), the end of the guard | the requirement of the host's readers | on |
+//! | R | a read section | [`rcu_read`](Host::rcu_read), the end of the guard | as the host's read sections require | on |
 //! | D | a deferred function | | on or off | on or off |
 //!
 //! Each context may be combined with L, and R also with T. The engine sleeps only in L. The engine uses the
@@ -75,9 +75,9 @@
 //! | `rcu_read`, and the end of its guard | L, T, R | no | no | |
 //! | `rcu_defer` | L, R, D | no | no | |
 //! | `rcu_barrier` | L | yes, that is its purpose | yes | |
-//! | `alloc_table`, `alloc_frames`, `alloc_run`, `withdraw_frame` | L | yes, but not for a task that waits for L | yes | |
+//! | `alloc_table`, `alloc_frames`, `alloc_run`, `withdraw_frame` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `space_created`, `space_ending` | no context, not even L | yes | yes | |
-//! | `free_table`, `free_frames` | L | yes, but not for a task that waits for L | yes | |
+//! | `free_table`, `free_frames` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
 //! | `flush` | L, T, R | no: it spins until other processors have answered | no | does not wait for a processor that spins for T |

@@ -107,8 +107,8 @@ impl UsageSum {
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Returns true if no small page is mapped at `address` at this moment by an entry for which `wanted`
-    /// returns true. In that case, processors also no longer use such an entry that was removed before the
-    /// call. Takes no lock, so another task may install an entry at the next moment.
+    /// returns true. If such an entry was removed before the call, no processor uses its translation any more
+    /// when this returns true. Takes no lock, so another task may install an entry at the next moment.
     pub fn flush_unless(&self, address: VirtAddr, wanted: impl FnOnce(Pte<P::Format>) -> bool) -> bool {
         // If the table was reclaimed after the walk found it, the entry that is read may be any word. But no
         // page was mapped at `address` when the table was unlinked.
@@ -117,8 +117,8 @@ impl<P: Platform> VmSpace<P> {
             return false;
         }
         // A call that changed the entry may not have flushed yet (hazard C-4). Such a call entered its gather
-        // before it released the change of the entry. So this gather either sees that gather as running, or
-        // that gather has already flushed.
+        // before it released the change of the entry. So the gather made here finds the other gather counted
+        // and flushes, or the other gather has already flushed.
         self.gather::<1>().finish();
         true
     }

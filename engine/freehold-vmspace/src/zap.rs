@@ -97,7 +97,8 @@ impl<P: Platform> VmSpace<P> {
         self.count_rss(&zapper.rss);
     }
 
-    /// Zaps `range` and flushes. The caller holds a lock that keeps the VMA.
+    /// Zaps `range` and flushes. The caller holds a lock under which the VMA stays: the mmap lock, the VMA's
+    /// lock, or an rmap lock of a tree that contains the VMA.
     pub fn discard(&self, range: UserRange, zap: Zap) {
         self.discard_then(range, zap, |_| {});
     }

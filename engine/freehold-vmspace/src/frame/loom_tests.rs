@@ -58,7 +58,7 @@ fn leave(world: &World) {
     assert!(!world.frame.put());
     unsafe fn nothing(_: NonNull<RcuHead>) {}
     let head = RcuHead::new();
-    // SAFETY: the head lives on this stack frame until the barrier has seen the function run.
+    // SAFETY: the head lives on this stack frame until the barrier has waited for the function.
     unsafe { LoomHost::rcu_defer(NonNull::from(&head), nothing) };
     LoomHost::rcu_barrier();
     world.linked_words[0].store(false, Relaxed);
@@ -281,7 +281,7 @@ fn truncation_finds_a_page_mapped_by_a_table_that_it_missed() {
     });
 }
 
-/// Checks this race for a private page, whose fault checks only the file's size.
+/// Checks the race of the previous test for a private page, whose fault checks only the file's size.
 #[test]
 fn truncation_finds_a_private_page_in_a_table_that_it_missed() {
     model(|| {

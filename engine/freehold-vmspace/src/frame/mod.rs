@@ -81,12 +81,13 @@ const FAILED: u32 = 1 << 4;
 /// The first frame of a page of a pool of huge pages. Its record is that of the whole page; the records of
 /// the other frames stay zero.
 const HUGETLB: u32 = 1 << 5;
-/// Such a page is one of 1 GiB. Without this bit it is one of 2 MiB.
+/// The page of a pool has 1 GiB. Without this bit, it has 2 MiB. Set only if [`HUGETLB`] is set, like the
+/// next two bits.
 const GIGANTIC: u32 = 1 << 6;
-/// Such a page returns to the pool with the reservation that it was taken for. Set by a holder of a
+/// The page of a pool returns to its pool with the reservation that it was taken for. Set by a holder of a
 /// reference, when no entry is left.
 const RESTORE: u32 = 1 << 7;
-/// The memory of a frame of such a page failed. The record of that frame has [`FAILED`].
+/// The memory of a frame of the page of a pool failed. The record of that frame has [`FAILED`].
 const BROKEN: u32 = 1 << 8;
 /// A page of secret memory: no task gets a reference to read the page.
 const SECRET: u32 = 1 << 9;
@@ -299,10 +300,10 @@ impl Frame {
     }
 
     /// Adds one to the number of entries that map the page, for an entry in another address space. For fork,
-    /// which holds the lock of the table whose entry it copies. The frame is no longer exclusive. Returns the
-    /// kind of page. Returns `None` and changes nothing if the page [must be copied](Self::must_copy_on_fork)
-    /// or has too many references. A page that must be copied is exclusive; a page with too many references
-    /// is not.
+    /// which holds the lock of the table whose entry it copies. Afterwards the frame is not exclusive.
+    /// Returns the kind of page. Returns `None` and changes nothing if the page [must be
+    /// copied](Self::must_copy_on_fork) or has too many references. A page that must be copied is exclusive;
+    /// a page with too many references is not.
     #[inline]
     pub fn share(&self) -> Option<RssKind> {
         // Acquire: as in `sub_map`.

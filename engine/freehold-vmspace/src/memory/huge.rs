@@ -50,7 +50,7 @@ impl HugePageSize {
     }
 }
 
-/// References to huge pages, for the crate `freehold`, which keeps the counts of references right.
+/// References to huge pages, for the crate `freehold`, which keeps the counts of references correct.
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
     /// Takes a page of the pool on any node that has one. With `reserved`, uses up a reservation.

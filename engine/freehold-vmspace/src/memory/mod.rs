@@ -40,7 +40,7 @@ use freehold_sync::{
 // in memory changes with every space.
 #[repr(align(64))]
 pub struct Memory<P: Platform> {
-    /// The free frames of each CPU, and the way to those of the platform.
+    /// The free frames of each CPU, which are refilled from the platform.
     frames: FrameCache<P>,
     /// The frame of zeroes, which read faults map in anonymous memory. Not counted, never written.
     zero: Pfn,
@@ -106,7 +106,7 @@ impl<P: Platform> Memory<P> {
     }
 }
 
-/// For the crate `freehold`, which keeps the counts of references and entries right.
+/// For the crate `freehold`, which keeps the counts of references and entries correct.
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
     /// Counts one more failed frame.

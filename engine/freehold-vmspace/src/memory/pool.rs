@@ -291,7 +291,7 @@ impl<P: Platform> HugePool<P> {
     ///
     /// Fails with `Killed` if a fatal signal ends the wait.
     pub fn wait(&self, seen: u32) -> Result<(), Killed> {
-        // Acquire pairs with no store: the pool's lock orders the accesses that follow.
+        // Acquire is not required, and pairs with no store: the pool's lock orders the accesses that follow.
         while self.change_seq.load(Acquire) == seen {
             P::wait_killable(&self.change_seq, seen)?;
         }
