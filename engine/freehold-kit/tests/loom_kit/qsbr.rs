@@ -21,6 +21,7 @@ struct Found {
     memory: Memory,
 }
 
+/// The grace periods of two CPUs, and an object that readers find while `linked` is set.
 struct World {
     rcu: Qsbr<2>,
     linked: AtomicBool,
