@@ -34,7 +34,7 @@ static TLBS: Shootdown<CPUS> = Shootdown::new([const { ShootCpu::new() }; CPUS])
 /// Held by the thread that acts as the CPU: its own thread while a program's instruction runs, or a thread
 /// that interrupts the CPU between two instructions.
 static BUSY: [Mutex<()>; CPUS] = [const { Mutex::new(()) }; CPUS];
-/// One bit per CPU, set while a thread is that CPU.
+/// One bit per CPU, set while a thread acts as that CPU.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 /// One mutex and one condition variable for all waiters, no matter what they wait for, and for the tasks that
 /// wake them.
@@ -49,7 +49,7 @@ thread_local! {
     static CPU: Cpu = Cpu::claim();
 }
 
-/// A thread that is a CPU.
+/// The CPU that a thread acts as, from its first call until it ends.
 struct Cpu {
     number: usize,
     /// Number of open read sections.
