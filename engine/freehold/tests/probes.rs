@@ -60,6 +60,7 @@ impl Pager<Machine> for Text {
     }
 }
 
+/// An open file with the program.
 type Program = Counted<File<Machine>>;
 
 fn program_of(world: &World, bytes: u64) -> Program {
@@ -594,8 +595,8 @@ fn random_calls_with_probes_match_the_model() {
         let mut cpu = world.machine.cpu(0);
         let mut dice = Dice::new(seed);
         let mut pick = |n| dice.roll(n);
-        // The pages at which a process maps the program: the number of the page in the file, and one byte
-        // that a debugger wrote.
+        /// The model of a process: for each address at which it maps a page of the program, the number of the
+        /// page in the file, and the byte that a debugger wrote there, if any.
         type Known = BTreeMap<u64, (u64, Option<u8>)>;
         let first = world.process(locking);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;

@@ -171,8 +171,7 @@ fn c71_segment_is_destroyed_with_its_last_attach() {
         assert_eq!(segment.mapping().size(), PAGES * PAGE - 8);
         assert!((0..PAGES).all(|page| segment.mapping().has_page(PageIndex::new(page))));
         let child = Process::of(child);
-        // munmap splits the attachment into fragments. The attachment ends when the last fragment is
-        // unmapped.
+        // munmap cuts the attach into parts. The attach ends when the last part is unmapped.
         child.munmap(at + PAGE, PAGE).unwrap();
         child.munmap(at, PAGE).unwrap();
         assert_eq!((segment.attached(), child.load(cpu, at + 2 * PAGE)), (1, Ok(1u64)));
@@ -186,8 +185,8 @@ fn c71_segment_is_destroyed_with_its_last_attach() {
     });
 }
 
-/// C-71: every allocation of an attach fails once, while the segment is marked for removal. The failed attach
-/// then removes the last attachment.
+/// C-71: every allocation of an attach fails once, while the segment is marked for removal. The failed call
+/// then ends the last attach.
 #[test]
 fn c71_failed_attach_destroys_a_marked_segment() {
     let mut failures = 0;

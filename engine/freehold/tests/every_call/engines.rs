@@ -65,6 +65,7 @@ fn hugetlb_file_of_another_engine_is_refused() {
 struct Nothing;
 impl VmOps<Machine> for Nothing {}
 
+/// A driver that must not be called.
 struct Asked;
 impl Driver<Machine> for Asked {
     fn mmap(&self, _: &mut MapRequest<'_, Machine>) -> Result<Counted<Special<Machine>>, MmapError> {

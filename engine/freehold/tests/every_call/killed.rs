@@ -188,13 +188,14 @@ fn fork_killed_waiting_for_vma_readers_changes_nothing() {
     });
 }
 
+/// An address space on the machine with gates.
 type Space = Counted<AddressSpace<Gated>>;
 
 /// A call that needs addresses whose munmap has not completed.
 type Needing = (&'static str, fn(&Space) -> Result<(), Errno>);
 
 const RANGE: u64 = 8 * PAGE;
-/// Start of a stack after the closing range, which could grow into it.
+/// Start of a stack that lies after the closing range and could grow into this range.
 const STACK: u64 = BASE + RANGE;
 
 const NEEDING: &[Needing] = &[

@@ -29,6 +29,7 @@ macro_rules! named {
     ($($name:ident: [$($value:expr),* $(,)?],)*) => { [$((stringify!($name), vec![$(texts(&$value)),*]),)*] };
 }
 
+/// Names of error types, each with the message and the Debug form of its variants.
 type Texts = Vec<(&'static str, Vec<(String, String)>)>;
 
 fn all() -> Texts {

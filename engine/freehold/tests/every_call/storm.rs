@@ -50,6 +50,7 @@ struct Page {
 
 const GONE: Page = Page { mapped: false, writable: false, value: 0 };
 
+/// One thread, with its window and the expected contents of the window.
 struct Worker<'w> {
     process: &'w Process,
     cpu: Vcpu,

@@ -23,6 +23,7 @@ const SINGLE: Asked = Asked {
     effort: AllocEffort::Normal,
 };
 
+/// A disk of zeroes.
 struct Bytes;
 
 impl Pager<Gated> for Bytes {

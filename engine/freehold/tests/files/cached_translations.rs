@@ -28,7 +28,9 @@ use std::{
     sync::{Arc, Mutex, mpsc::channel},
 };
 
+/// An address space on the machine with gates.
 type Space = Counted<AddressSpace<Gated>>;
+/// An open file on the machine with gates.
 type Mapped = Counted<File<Gated>>;
 
 /// A disk that keeps the first words of written pages. A write of page 0 passes a gate.
@@ -126,6 +128,7 @@ fn put_remembered(space: &Space, cpu: &mut Vcpu, page: u64, value: u64) {
     assert_eq!(stored, Ok(()), "the translation is cached");
 }
 
+/// Name and code of an operation of [`TAKING`].
 type Taking = (&'static str, fn(&Space, &Mapped));
 
 /// Operations that unmap page 1, or that remove the right to write from its entry.
@@ -259,6 +262,7 @@ fn no_cached_translation_is_left_when_a_call_returns() {
     }
 }
 
+/// Name and code of an operation that removes or moves a page; it gets the frame of the page.
 type Going = (&'static str, fn(&Counted<Engine<Gated>>, &Mapped, Pfn));
 
 /// C-26, C-37: a page of a file is removed while a fault copies it. The frame stays allocated until the copy

@@ -45,6 +45,7 @@ impl Pager<Machine> for Store {
     }
 }
 
+/// An open file.
 type Opened = Counted<File<Machine>>;
 
 fn open(world: &World, store: impl Pager<Machine>, pages: u64, shmem: bool) -> Opened {

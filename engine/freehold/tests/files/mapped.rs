@@ -29,6 +29,7 @@ use std::{
     },
 };
 
+/// A CPU of the machine, with a TLB.
 type Vcpu = Cpu<X86_4>;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);

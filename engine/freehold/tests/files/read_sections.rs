@@ -17,7 +17,9 @@ use std::sync::mpsc::channel;
 /// Address of the mapping, which uses huge pages or small pages.
 const AT: u64 = 1 << 30;
 
+/// An open file on the machine with gates.
 type Mapped = Counted<File<Gated>>;
+/// Name and code of an operation of [`TAKING`].
 type Taking = (&'static str, fn(&Counted<Engine<Gated>>, &Mapped, u64, Pfn));
 
 /// A file of zeroes.

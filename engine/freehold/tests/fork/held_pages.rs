@@ -16,6 +16,7 @@ use freehold::{
     uffd::{Features, MoveMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 
+/// An address space on the machine with gates.
 type Space = Counted<AddressSpace<Gated>>;
 
 fn store(space: &Space, cpu: &mut Vcpu, value: u64) {

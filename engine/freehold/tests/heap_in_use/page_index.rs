@@ -6,6 +6,7 @@
 use super::{bytes_in_use as live, one_at_a_time, support::*};
 use freehold::{PageIndex, hugetlb::HugePageSize};
 
+/// A disk whose reads fail.
 struct Broken;
 
 impl Pager<Machine> for Broken {

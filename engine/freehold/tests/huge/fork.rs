@@ -80,7 +80,7 @@ fn last_owner_keeps_the_huge_page_whole() {
         // The parent is the only owner of all frames again: a store neither copies nor splits.
         write_sample(process, cpu, BASE, 2);
         assert_eq!(present(process, BASE, 1), ONE);
-        // If the child is the last owner, a store neither copies nor splits either.
+        // The same holds for the child when it is the only owner.
         let child = Process::of(process.fork().unwrap());
         process.munmap(BASE, 3 * HUGE).unwrap();
         let frames = world.machine.accounting().frames;
@@ -140,7 +140,8 @@ fn split_in_one_process_keeps_the_other_whole() {
 
 #[test]
 fn store_to_a_partly_shared_huge_page_copies() {
-    // Whatever part the child has discarded, a store to another part of the huge page copies.
+    // The child discards one page of the huge page and still shares the others. A store to another page makes
+    // a copy.
     for (own, shared) in [(0, 100), (100, 0), (511, 510)] {
         each_way(HugePages::Always, |_, process, cpu| {
             let child = fork_with_huge_pages(process, cpu);

@@ -21,6 +21,7 @@ use freehold_machine::{Machine, MachineConfig};
 use freehold_sync::Rank;
 use std::thread;
 
+/// An address space on the machine with gates.
 type Space = Counted<AddressSpace<Gated>>;
 
 /// Two pages: one is present when the call begins, and one is not.
@@ -105,7 +106,8 @@ fn copy_on_write_retries_when_its_table_was_freed() {
         let child = space.fork().unwrap();
         late(space, || fault(space, THERE, Access::WRITE));
         assert_eq!((read(space, THERE), read(&child, THERE)), (0, 1));
-        // The page belongs to this space only, so the fault would restore the right to write without a copy.
+        // When the child has ended, only this space maps the page. Without the discard, the fault would
+        // therefore not copy the page, but only restore the right to write.
         write(space, THERE, 2);
         drop(child);
         drop(space.fork().unwrap());

@@ -85,6 +85,7 @@ impl oom::Scene for Scene {
     }
 }
 
+/// A call that is made on a [`Scene`].
 type Call = oom::Call<Scene>;
 
 const fn call(name: &'static str, run: fn(&mut Scene) -> Result<u64, Errno>) -> Call {

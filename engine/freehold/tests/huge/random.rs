@@ -47,6 +47,7 @@ impl Dice {
     }
 }
 
+/// One run: a design, a seed, and the processes with their models.
 struct Run {
     world: World,
     cpus: [Vcpu; 2],

@@ -333,6 +333,7 @@ fn private_store_copies_one_page_of_a_block() {
 /// again as smaller blocks.
 #[test]
 fn hole_or_truncation_splits_a_block() {
+    /// A change of the file that removes pages, or zeroes a part of a page.
     type Change = fn(&Mapping<Machine>);
     let punch: Change = |mapping| mapping.punch(22 * PAGE..25 * PAGE).unwrap();
     let part: Change = |mapping| mapping.punch(22 * PAGE..22 * PAGE + 100).unwrap();

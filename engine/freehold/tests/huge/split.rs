@@ -100,8 +100,8 @@ fn mprotect_of_a_part_splits_a_huge_page() {
 #[test]
 fn moving_a_vma_border_splits_a_huge_page() {
     each_way(HugePages::Always, |_, process, cpu| {
-        // The left neighbour takes the front of a huge page, the right neighbour takes its back, and then the
-        // two meet.
+        // mprotect changes the front of a huge page, which then merges with the VMA before it; then the back,
+        // which merges with the VMA after it; then the middle, so that one VMA is left.
         map(process, BASE, 3);
         write_sample(process, cpu, BASE + HUGE, 1);
         process.mprotect(BASE, HUGE, R).unwrap();

@@ -34,6 +34,7 @@ fn part(dice: &mut Dice) -> (u64, u64) {
     (BASE + first * PAGE, pages * PAGE)
 }
 
+/// A thread that stores to its own word of each page, and checks that word.
 struct Writer<'w> {
     process: &'w Process,
     cpu: Vcpu,
@@ -144,6 +145,7 @@ fn storm(config: &Config, may_vanish: bool, change: Change) {
     }
 }
 
+/// A random change by a changing thread.
 type Change = fn(&Process, &mut Vcpu, &mut Dice);
 
 /// Runs one episode: threads write to the window while other threads change its mappings.

@@ -133,6 +133,7 @@ fn split_between_two_shared_tables_survives_failures() {
     }
 }
 
+/// Name and code of a call on a [`Scene`].
 type Call = (&'static str, fn(&mut Scene) -> Result<(), ()>);
 
 /// Returns only whether a call succeeded: drops the value and the error of its result. Allocates nothing.

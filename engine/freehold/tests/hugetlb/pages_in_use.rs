@@ -17,8 +17,10 @@ use freehold::{
 use freehold_machine::Task;
 use std::{sync::mpsc::channel, thread};
 
+/// An address space on the machine with gates.
 type Space = Counted<AddressSpace<Gated>>;
 
+/// A machine with gates and a pool, and an address space with a private huge page at `BASE`.
 struct Gates {
     machine: Machine,
     gated: Gated,

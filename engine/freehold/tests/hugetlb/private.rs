@@ -59,7 +59,7 @@ fn owner_takes_the_page_of_a_child_if_the_pool_is_empty() {
         assert_eq!(child.store(cpu, at, 2u64), Err(FaultError::Bus { addr: at }));
         process.store(cpu, at, 3u64).unwrap();
         assert_eq!(process.load::<u64>(cpu, at), Ok(3));
-        // The page that both shared belongs to the owner only.
+        // The page that both processes shared now belongs to the owner only.
         assert_eq!(child.load::<u64>(cpu, at), Err(FaultError::Bus { addr: at }));
         child.check();
     });

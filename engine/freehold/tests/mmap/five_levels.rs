@@ -17,7 +17,9 @@ use freehold::{
 };
 use freehold_pagetable::X86_5;
 
+/// A process with page tables of five levels.
 type Wide = Process<X86_5>;
+/// An engine with page tables of five levels.
 type WideEngine = Counted<Engine<Machine<X86_5>>>;
 const END: u64 = Wide::TASK_SIZE;
 /// End of user space with four levels.

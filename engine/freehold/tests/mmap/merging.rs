@@ -1,7 +1,7 @@
 //! PR_SET_MEMORY_MERGE (`src/call/ksm.rs`): a program allows pages with equal contents to be merged (KSM,
 //! kernel samepage merging). The engine only records this permission, as the flag MERGEABLE of VMAs, and
 //! merges no pages. The tests check which VMAs get the flag, when they get it, and that a child inherits the
-//! setting. They do not test the merging of VMAs in general, which is tested with the calls that cause it.
+//! setting. The merging of VMAs in general is tested with the calls that cause it.
 //!
 //! The expected answers are those of Linux 6.18; `recordings/causes/memory-merge` and the case
 //! `lab/freehold-model/cases/memory-merge.txt` record the same calls there.

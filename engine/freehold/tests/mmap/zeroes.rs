@@ -30,6 +30,7 @@ const COPY: RemapFlags = MOVE.union(RemapFlags::DONTUNMAP);
 const PRIVATE: MapFlags = MapFlags::PRIVATE;
 const SHARED: MapFlags = MapFlags::SHARED;
 
+/// An open /dev/zero.
 type Device = Counted<File<Machine>>;
 
 fn open(world: &World, access: FileAccess) -> Device {

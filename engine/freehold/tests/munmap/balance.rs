@@ -5,8 +5,8 @@
 //!
 //! In these tests, the reference of a VMA to its file is the opened object. Three adjacent VMAs map one file
 //! or two files, with equal or different rights. Every call runs over every range. Each file must be closed
-//! when its last VMA is removed, and not before. Each page must show the right offset of the right file at
-//! all times.
+//! when its last VMA is removed, and not before. Each page must show the correct offset of the correct file
+//! at all times.
 //!
 //! `Trio::change` has the calls, with the effect of each on the expected contents. A new call that splits,
 //! merges or removes VMAs is one more arm there. `special/hooks.rs` counts the hooks of a device in the same
@@ -61,6 +61,7 @@ const PAGES: u64 = 6;
 /// Target of moves.
 const AWAY: u64 = 100;
 
+/// A process with three adjacent VMAs of one file or two files, and their expected contents.
 struct Trio {
     process: Process,
     files: [Counted<File<Machine>>; 2],

@@ -15,6 +15,7 @@ use freehold::{
 };
 use std::sync::mpsc::channel;
 
+/// An address space on the machine with gates.
 type Space = Counted<AddressSpace<Gated>>;
 
 /// Bytes that one table of huge pages covers.

@@ -180,6 +180,7 @@ fn c6_destructor_may_unmap_during_replacement() {
 /// C-9: a read from a disk that failed is tried again, and the first attempt leaves nothing behind.
 #[test]
 fn c9_failed_read_leaves_nothing_behind() {
+    /// A disk whose reads fail.
     struct Broken;
     impl Pager<Machine> for Broken {
         fn read_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {

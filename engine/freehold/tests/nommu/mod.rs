@@ -22,7 +22,9 @@ use freehold::{
     nommu::{NoMmuMapping, NoMmuSpace, RegionCounts, Regions},
 };
 
+/// An address space without an MMU.
 type Space = Counted<NoMmuSpace<Machine>>;
+/// An open file.
 type Opened = Counted<File<Machine>>;
 
 const X: Prot = Prot::READ.union(Prot::EXEC);

@@ -10,6 +10,7 @@ use super::*;
 use freehold::error::Errno;
 use support::failure::{Failure, at_every_allocation};
 
+/// Two spaces on one machine, with the files and the memory that the calls use.
 struct Scene {
     flat: Flat,
     space: Space,
@@ -68,6 +69,7 @@ impl State {
     }
 }
 
+/// A call that is made on a [`Scene`].
 struct Call {
     name: &'static str,
     run: fn(&Scene) -> Result<(), Errno>,

@@ -53,7 +53,7 @@ fn only_current_mappings_prevent_truncation() {
     let all = map_file(&one, &file, 0..4, R, SHARED);
     let front = map_file(&other, &file, 0..1, RW, SHARED);
     assert_eq!(file.mapping().truncate(3 * PAGE), Err(FillError::Busy));
-    // The larger mapping is unmapped first. The pages of the larger mapping alone may then be removed.
+    // The larger mapping is unmapped first. Then the pages that only this mapping contained may be removed.
     one.munmap(all, 4 * PAGE).unwrap();
     assert_eq!(file.mapping().truncate(PAGE - 1), Err(FillError::Busy));
     assert_eq!(file.mapping().truncate(PAGE), Ok(()));

@@ -76,6 +76,8 @@ impl Pager<Machine> for Store {
     }
 }
 
+/// Kind of a file: a file on a disk, a program on a disk that may have probes, a memfd, or a file with direct
+/// access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Cached,
@@ -132,8 +134,10 @@ enum Own {
     Failed,
 }
 
+/// Expected state of the pages of a process, by address.
 type Places = BTreeMap<u64, Place>;
 
+/// One run: a design, a seed, the files and the processes with their models.
 struct Run {
     world: World,
     cpus: [Vcpu; 2],

@@ -426,7 +426,7 @@ fn random_calls_with_failures_match_the_model() {
         let mut cpu = world.machine.cpu(0);
         let mut dice = Dice::new(seed);
         let mut pick = |n| dice.roll(n);
-        // The value of each written page. `None` stands for a lost page.
+        /// The model of a process: the value of each written page. `None` stands for a lost page.
         type Known = BTreeMap<u64, Option<u64>>;
         let mut processes = vec![(world.process(locking), Known::new())];
         const PAGES: u64 = 24;

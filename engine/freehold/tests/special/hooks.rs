@@ -138,7 +138,9 @@ fn c30_private_data_is_freed_once() {
 /// C-31 d: a hook returns a mapping of another file, so the VMA could not be found through its own file.
 #[test]
 fn c31_hook_cannot_return_a_mapping_of_another_file() {
+    /// A driver that returns a special mapping of another file.
     struct Stranger(Counted<Mapping<Machine>>);
+    /// Hooks that all have their defaults.
     struct Nothing;
     impl VmOps<Machine> for Nothing {}
     impl Driver<Machine> for Stranger {
@@ -146,6 +148,7 @@ fn c31_hook_cannot_return_a_mapping_of_another_file() {
             Ok(Special::of_file(Nothing, &self.0)?)
         }
     }
+    /// A driver that returns a special mapping of no file.
     struct Nobody;
     impl Driver<Machine> for Nobody {
         fn mmap(
@@ -171,7 +174,9 @@ fn c31_hook_cannot_return_a_mapping_of_another_file() {
 /// or leaves it to faults.
 #[test]
 fn driver_requests_are_checked() {
+    /// A driver that makes invalid requests, and then maps pages 1 and 2.
     struct Greedy(Pfn);
+    /// Hooks that all have their defaults.
     struct Nothing;
     impl VmOps<Machine> for Nothing {}
     impl Driver<Machine> for Greedy {

@@ -21,6 +21,7 @@ use std::sync::{Arc, atomic::Ordering::SeqCst};
 /// Target of moves and mappings: the last pages of the span of a page table, so that two tables are needed.
 const TARGET: u64 = BASE + (64 << 30) - 2 * PAGE;
 
+/// A process with mappings of a board, on a world whose engine has empty caches.
 struct Scene {
     scarce: ScarceWorld,
     process: Process,
@@ -69,6 +70,7 @@ impl Scene {
     }
 }
 
+/// A call that is made on a [`Scene`].
 struct Call {
     name: &'static str,
     run: fn(&mut Scene) -> Result<(), Errno>,

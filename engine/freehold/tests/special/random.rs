@@ -22,6 +22,7 @@ fn forget(known: &mut Known, first: u64, pages: u64) {
     known.retain(|page, _| !(first..first + pages).contains(page));
 }
 
+/// A process that makes random calls, and its model.
 struct Player<'w> {
     process: Process,
     known: Known,

@@ -57,6 +57,7 @@ impl VmOps<Machine> for Text {
     }
 }
 
+/// The special mappings of the data and the text, and the address of which the hook was notified last.
 struct Pair {
     board: Arc<Board>,
     vvar: Counted<Special<Machine>>,

@@ -22,6 +22,7 @@ const HEADERS: u64 = 2;
 const PIECES: [(u64, u64); 3] = [(4, 2), (8, 3), (12, 1)];
 const SIZE: u64 = 8;
 
+/// The driver of /proc/vmcore.
 struct Vmcore {
     board: Arc<Board>,
     /// Number of the piece that cannot be mapped.

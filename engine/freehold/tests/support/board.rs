@@ -62,6 +62,7 @@ pub struct Counts {
     pub moved_to: AtomicU64,
 }
 
+/// A function that runs inside a hook.
 type Hook = Box<dyn Fn() + Send + Sync>;
 
 /// A device: its frames, the mode of its driver, and the counts of the calls of its hooks.

@@ -60,6 +60,7 @@ impl Point {
     /// Makes a call in which memory runs out at this point. Failures end even if the call panics, because the
     /// panic message needs memory.
     pub fn fail<R>(&self, call: impl FnOnce() -> R) -> R {
+        /// Ends the failures when it is dropped.
         struct Stop<'p>(&'p Point);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {
@@ -83,9 +84,9 @@ impl fmt::Display for Point {
     }
 }
 
-/// Repeats `attempt` with a failure of each of these kinds at each allocation in turn, until a failure is not
-/// reached. The attempt wraps the call to be tested in [`Point::fail`]. Returns the number of reached
-/// failures, counted for each kind.
+/// Repeats `attempt` with a failure of each of these kinds at the first allocation, then at the second, and
+/// so on, until the call makes fewer allocations. The attempt wraps the call to be tested in [`Point::fail`].
+/// Returns the number of failures that the call reached; two kinds at the same allocation count as two.
 pub fn at_every_allocation(kinds: &[Failure], mut attempt: impl FnMut(&Point)) -> u64 {
     let reached = try_at_every_allocation(kinds, |point| {
         attempt(point);

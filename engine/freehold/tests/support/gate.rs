@@ -25,6 +25,7 @@ use std::{
     sync::{Arc, Mutex, mpsc::Sender},
 };
 
+/// A function that a thread runs at a gate.
 type Visit = Box<dyn FnOnce() + Send>;
 
 /// Runs the function that was put into it, once.

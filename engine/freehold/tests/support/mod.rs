@@ -47,6 +47,7 @@ use std::{
     thread::{Scope, ScopedJoinHandle},
 };
 
+/// A CPU of the machine, with a TLB.
 pub type Vcpu = Cpu<X86_4>;
 
 pub const PAGE: u64 = PAGE_SIZE;
@@ -183,6 +184,7 @@ pub fn spawn_until_waiting<'scope, R: Send + 'scope>(
 
 /// Makes a call while another thread calls `again` repeatedly.
 pub fn while_repeating<R>(again: impl Fn() + Sync, call: impl FnOnce() -> R) -> R {
+    /// Ends the repetition when it is dropped.
     struct Over<'o>(&'o AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {

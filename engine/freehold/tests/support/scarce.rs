@@ -19,7 +19,8 @@ use freehold_sync::Host;
 
 /// Smallest size of a block of VMAs. Nodes of the VMA tree are smaller.
 const CHUNK: usize = 2048;
-/// Number of VMAs of the hog after which the world should be replaced, because they make each scene slower.
+/// Largest number of VMAs of the hog. With more, the world should be replaced, because the hog's VMAs make
+/// each scene slower.
 const MOST: u64 = 500;
 /// Address of the hog's pages that it frees to put frames into the cache.
 const SPARES: u64 = BASE + (5 << 30);

@@ -14,6 +14,7 @@ mod userfaults;
 use super::{scene::Scene, *};
 use freehold::{fault::FaultError, file::FillError};
 
+/// An operation of the sweep.
 pub type Op = Call<Scene>;
 
 const fn op(call: &'static str, name: &'static str, run: fn(&mut Scene) -> Result<u64, Errno>) -> Op {

@@ -20,6 +20,7 @@ use freehold::{
 };
 use std::{ops::Deref, sync::Arc};
 
+/// A userfaultfd of the machine.
 pub type Uffd = Userfaultfd<Machine>;
 
 /// Number of units in the range.

@@ -31,7 +31,7 @@ impl Deref for Stage {
     }
 }
 
-/// Address of the pages of the hog, which is another process.
+/// Address of four pages that the stage maps in the hog (`support/scarce.rs`).
 pub const HOG: u64 = BASE + (1 << 32);
 
 impl Stage {

@@ -26,6 +26,7 @@ use freehold::{
     uffd::{FaultReason, Features, FillMode, Message, RegisterMode, UffdConfig, Userfaultfd},
 };
 
+/// A userfaultfd of the machine.
 type Uffd = Userfaultfd<Machine>;
 
 const MISSING: RegisterMode = RegisterMode::MISSING;

@@ -24,7 +24,7 @@ fn move_moves_frames_without_a_copy() {
         // The source is empty and reads as zeroes.
         assert_eq!(process.load(cpu, page(601)), Ok(0u64));
         process.madvise(page(601), PAGE, Advice::DontNeed).unwrap();
-        // The other pages, with and without the mode that allows holes.
+        // Moves the other pages, with and without the mode that allows holes.
         assert_eq!(
             uffd.move_pages(page(2), page(602), 3 * PAGE, PLAIN),
             Ok(2 * PAGE),
@@ -40,7 +40,7 @@ fn move_moves_frames_without_a_copy() {
         world.engine().migrate(pfn).unwrap();
         assert_eq!(process.load(cpu, page(3)), Ok(13u64));
         process.check();
-        // Also within one VMA, and back to its first address.
+        // Moves the page within one VMA, and back to its first address.
         assert_eq!(uffd.move_pages(page(5), page(3), PAGE, PLAIN), Ok(PAGE));
         uffd.register(page(600), 8 * PAGE, MISSING).unwrap();
         assert_eq!(uffd.move_pages(page(607), page(5), PAGE, PLAIN), Ok(PAGE));

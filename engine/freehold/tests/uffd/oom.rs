@@ -22,6 +22,7 @@ use freehold::{
 /// Contents of two pages.
 static CONTENTS: [u8; 2 * PAGE as usize] = [7; 2 * PAGE as usize];
 
+/// A call on a process and its userfaultfd.
 struct Call {
     name: &'static str,
     run: fn(&Process, &Uffd) -> Result<(), Errno>,

@@ -527,8 +527,8 @@ fn child_gets_hugetlb_registration_only_with_the_event() {
     });
 }
 
-/// C-44: without the event, a moved mapping is neither registered nor write-protected. With the event, it is
-/// both.
+/// C-44: without the event, a moved mapping is neither registered nor write-protected. With the event, the
+/// mapping is both.
 #[test]
 fn c44_moved_hugetlb_mapping_keeps_protection_only_with_the_event() {
     const TO: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);

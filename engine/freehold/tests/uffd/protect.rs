@@ -203,6 +203,7 @@ fn protection_survives_mprotect_migration_and_fork() {
 
 #[test]
 fn unregister_and_close_remove_all_protection() {
+    /// A way to end the protection.
     type End = fn(&Uffd);
     let ends: [End; 3] = [
         |uffd| uffd.unregister(BASE, 3 * PAGE).unwrap(),
@@ -226,7 +227,8 @@ fn unregister_and_close_remove_all_protection() {
     }
 }
 
-/// C-44: without the event, a moved mapping loses its protection. With the event, it keeps the protection.
+/// C-44: without the event, a moved mapping loses its protection. With the event, the mapping keeps its
+/// protection.
 #[test]
 fn c44_moved_mapping_keeps_protection_only_with_the_event() {
     for features in [Features::WP_UNPOPULATED, Features::WP_UNPOPULATED | Features::EVENT_REMAP] {

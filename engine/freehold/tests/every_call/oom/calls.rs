@@ -17,6 +17,7 @@ use freehold::{
     vma::flags::VmFlags,
 };
 
+/// A call that is made on the scene of `scene.rs`.
 pub type Call = oom::Call<Scene>;
 
 const fn call(name: &'static str, run: fn(&mut Scene) -> Result<u64, Errno>) -> Call {
