@@ -21,8 +21,8 @@ pub trait Shared {
     ///
     /// At that moment other threads may still reach the object through pointers of their own. For example, a
     /// walk over a file reaches the address spaces that map the file. An implementation removes the object
-    /// from all such structures here, while the object is still shared. `Drop` is too late, because it has
-    /// exclusive access.
+    /// from all such structures here, while the object is still shared. `Drop` is too late for this, because
+    /// `Drop` has exclusive access to the object.
     fn end(&self) {}
 }
 

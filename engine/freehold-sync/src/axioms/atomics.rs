@@ -2,9 +2,9 @@
 //! The atomics of the unit tests. `atomic.rs` imports them in place of those of `core`.
 //!
 //! While a thread of an [explored](super) program runs, each access goes to `perform` in `run.rs`, and the
-//! word in memory keeps its initial value. At all other times an access is that of the CPU. `AtomicBool`,
-//! `AtomicI64`, `AtomicPtr`, `AtomicU8` and `AtomicU16` are always the CPU's: the checker does not see them,
-//! so code that an explored program runs must not rely on their order.
+//! word in memory keeps its initial value. At all other times, an access is an ordinary atomic access to the
+//! word in memory. `AtomicBool`, `AtomicI64`, `AtomicPtr`, `AtomicU8` and `AtomicU16` are always the CPU's:
+//! the checker does not see them, so code that an explored program runs must not rely on their order.
 //!
 //! The types have the methods that this crate uses. A lock that needs another method adds it here.
 
