@@ -234,8 +234,8 @@ fn search_finds_few_links_among_many() {
     }
 }
 
-/// Returns a hash of a link's address. A tree whose balance depended on such a hash, without a secret, could
-/// be unbalanced on purpose by a program that computes the hash.
+/// Returns a hash of a link's address. If the balance of the tree depended on this hash, a program could
+/// compute the hash and unbalance the tree on purpose, because the hash uses no secret.
 fn hash(object: NonNull<Object>) -> u64 {
     let product = (LinkAdapter::link(object).addr().get() as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)

@@ -161,8 +161,8 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
     }
 }
 
-/// Replaces the entry over the slots `[from, to)` by fixed entries. Each round turns the first part of what
-/// is left of the entry into one fixed entry.
+/// Replaces the entry over the slots `[from, to)` by fixed entries. Each round splits one fixed entry off the
+/// start of the remaining entry.
 fn carve(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>, from: u64, to: u64, value: u64) {
     for at in (from..to).step_by(FIXED as usize) {
         writer.preallocate(1).unwrap();

@@ -313,8 +313,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     }
 
     /// Returns true if the leaf that the finger points to would be unlinked or merged if this number of
-    /// entries remained in it. A leaf is not merged if neither neighbour has room for its entries. Such a
-    /// leaf has room for the next entries there.
+    /// entries remained in it. A leaf is not merged if neither neighbour has room for its entries. It is then
+    /// left sparse, with room for the next entries there.
     #[cold]
     fn would_merge(&self, now: usize) -> bool {
         let Step { node, at, .. } = self.step(1);

@@ -266,7 +266,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     // ---- the writer, or a reader that excludes the writer ----
 
     /// Returns the word, busy or not. Relaxed: the writer reads its own stores. Other threads hold the lock
-    /// that keeps the writer out, which orders their accesses.
+    /// that keeps the writer out, and this lock orders their accesses.
     #[inline]
     pub(super) fn word(&self) -> Word {
         Word(self.word.load(Ordering::Relaxed))

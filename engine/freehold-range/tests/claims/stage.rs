@@ -1,10 +1,11 @@
 //! Small maps for the exhaustive tests of claims in `mod.rs`.
 //!
-//! A [`Shape`] describes a map with four entries, the *scene*, which may touch, in one or several leaves. One
-//! of the entries may be claimed by another writer or may be a reservation. [`Shape::act`] builds the map and
-//! calls a test with a [`Stage`]: the map, the writer under test, the other writer, and the items that the
-//! map should contain. [`Stage::check`] compares the map with the items. `claim_of` and `hole_claim_of` are
-//! the model of claims: they say which entries a claim gets, or why it is refused.
+//! A [`Shape`] describes a map with four entries, the *scene*. The entries may touch, and lie in one or
+//! several leaves. One of the entries may be claimed by another writer or may be a reservation.
+//! [`Shape::act`] builds the map and calls a test with a [`Stage`]: the map, the writer under test, the other
+//! writer, and the items that the map should contain. [`Stage::check`] compares the map with the items.
+//! `claim_of` and `hole_claim_of` are the model of claims: they say which entries a claim gets, or why it is
+//! refused.
 
 use std::num::NonZeroU64;
 
