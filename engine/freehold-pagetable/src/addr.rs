@@ -3,8 +3,9 @@
 //!
 //! All crates above use these types in place of integers. They do not depend on a format: a format says how
 //! many levels exist (`Format::LEVELS`), and `TABLE_BITS` gives the sizes. Addresses come from callers and
-//! may be anything; nothing here checks that an address belongs to a user. Sums that can overflow are checked
-//! or saturate, and the functions that panic say so.
+//! may be anything; nothing here checks that an address belongs to a user. Sums of addresses that can
+//! overflow are checked or saturate. Sums of frame numbers are not checked, because the numbers of existing
+//! frames are small. The functions that panic say so.
 
 use crate::format::table_bits::TABLE_BITS;
 use core::fmt;
@@ -128,7 +129,7 @@ impl Pfn {
         self.0 as usize
     }
 
-    /// Returns the frame whose number is `frames` higher.
+    /// Returns the frame whose number is `frames` higher. The sum must fit in 64 bits.
     #[inline]
     pub const fn add(self, frames: u64) -> Self {
         Pfn(self.0 + frames)

@@ -1,8 +1,8 @@
 //! Iteration over the non-empty entries of one locked table.
 //!
 //! A caller can clear the entries, change them in place, or read them. All functions need the table's lock (a
-//! [`PteGuard`]) and use the group bits of the table (`groups.rs`) to skip empty groups. A visitor gets the
-//! tables of a longer range one after another from `walk.rs`.
+//! [`PteGuard`]). Those for a range use the group bits of the table (`groups.rs`) to skip empty groups. A
+//! visitor gets the tables of a longer range one after another from `walk.rs`.
 //!
 //! A bit of a group is cleared only after every entry of the group was seen empty under the same lock, or a
 //! later zap would miss an entry. The range that is reported to [`StaleTranslations`] must contain every

@@ -16,8 +16,8 @@
 //! A space that leaves must flush the whole range that the table translates, not only the part that its
 //! caller works on (hazard C-17). The walk caches of the leaving space's processors must be flushed, and its
 //! lock-free walkers must have left the table. Only then may the last sharer free the table (hazard C-13).
-//! One flush of the gather does both, for any number of tables that were left (hazard C-14). The caller
-//! therefore [flushes](crate::Gather::flush) before it releases the lock that keeps other spaces from
+//! One flush of the gather does both, for any number of tables that the space has unshared (hazard C-14). The
+//! caller therefore [flushes](crate::Gather::flush) before it releases the lock that keeps other spaces from
 //! becoming the only user of a table.
 
 use crate::addr::{Level, VaRange, VirtAddr};

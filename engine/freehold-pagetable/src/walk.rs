@@ -138,9 +138,9 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         self.below(self.tables.root(), F::ROOT, range, visitor)
     }
 
-    /// Returns the entry and the table of the lowest level that contains the whole range, which is the most
-    /// frequent case. A loop finds the table at a lower cost than the recursion. Returns `None` if the range
-    /// is larger than one table or there is no table.
+    /// Returns the table of the lowest level that contains the whole range, and the entry that points to the
+    /// table. This is the most frequent case. A loop finds the table at a lower cost than the recursion.
+    /// Returns `None` if the range is larger than one table or there is no table.
     #[inline]
     fn only_table(&self, range: VaRange) -> Option<(&'a AtomicU64, Pfn)> {
         if !range.is_below_entry(Level::Pmd) {

@@ -40,8 +40,8 @@ fn with_leaves(memory: &Memory, leaves: std::ops::Range<u64>, kept: usize) -> Ta
     tables
 }
 
-/// Returns the number, inside the huge page, of the page that the hardware finds for `page`, and the level of
-/// the leaf.
+/// Returns the page that the hardware finds for `page`, and the level of the leaf. Both pages are numbered
+/// from the start of the huge page.
 fn found(memory: &Memory, tables: &Tables, huge: u64, page: u64) -> (u64, Level) {
     let probe = VirtAddr::new(huge * HUGE + page * PAGE_SIZE);
     let seen = hw_walk::<X86_4, _>(memory, tables.root(), probe, Access::WRITE).unwrap();

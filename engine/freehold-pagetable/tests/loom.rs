@@ -140,7 +140,7 @@ fn an_entry_is_installed_once() {
     });
 }
 
-/// A large leaf and a table race for one slot of an upper table, which is filled without a lock.
+/// A large leaf and a table race for one slot of an upper table. The table is linked without a lock.
 #[test]
 fn one_of_a_large_leaf_and_a_table_is_installed() {
     loom::model(|| {
@@ -331,7 +331,7 @@ fn c4_a_gather_that_sees_an_unlinked_table_flushes_all() {
         table.lock().take_plain(at(0), &mut gather);
         gather.add_frame(Pfn::new(7), Level::Pte);
         let (low, high) = (at(0), at(2));
-        // SAFETY: the other thread only reads entries, and the memory of tables stays.
+        // SAFETY: the other thread only reads entries, and the memory of freed tables stays readable.
         unsafe {
             world.tables.unlink_tables(&world.memory, VaRange::new(low, at(1)), low, high, &mut gather)
         };

@@ -72,7 +72,7 @@ fn a_shared_table_shows_an_entry_in_each_space() {
     tear_down(b, &memory, &tlb);
 }
 
-/// C-14, C-17: for any number of tables that are left, there is one flush of the whole range that they
+/// C-14, C-17: a space that unshares several tables flushes once, and flushes all addresses that these tables
 /// translate.
 #[test]
 fn c14_c17_unsharing_flushes_whole_spans_once() {
