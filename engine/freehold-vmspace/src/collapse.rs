@@ -3,10 +3,11 @@
 //! [`clear_small`](VmSpace::clear_small). It then maps the huge page.
 //!
 //! The entries are closed and flushed before the copy, so that no program stores to a small page that was
-//! already copied. They are removed after the copy, which reads the frame numbers from them. The caller
-//! excludes faults, changes of VMAs, and walks of the reverse map. Only a pin that takes no lock may look at
-//! the table during the steps: it finds open entries, closed entries, or none. `tests/huge/collapse.rs` of
-//! `freehold` tests the result, and `tests/huge/storm.rs` tests it with concurrent tasks.
+//! already copied. The entries are removed after the copy, because the copy reads the frame numbers from
+//! them. The caller excludes faults, changes of VMAs, and walks of the reverse map. Only a pin that takes no
+//! lock may look at the table during the steps: it finds open entries, closed entries, or none.
+//! `tests/huge/collapse.rs` of `freehold` tests the result, and `tests/huge/storm.rs` tests it with
+//! concurrent tasks.
 #![expect(unsafe_code, reason = "frees a table")]
 
 use crate::{HugePage, PAGE_SIZE, Pfn, UserRange, VmSpace, Zap, platform::Platform};

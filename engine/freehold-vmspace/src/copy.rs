@@ -15,7 +15,7 @@ use freehold_pagetable::{
     Format, Kind, Level, MarkerKind, PmdGuard, PreallocatedTable, Pte, PteFlags, PteGuard, VaRange,
 };
 
-/// A gather for a copy, which owes the parent a flush and frees no frames.
+/// A gather for a copy. It must flush the parent's TLBs, and frees no frames.
 pub type ForkGather<'v, P> = VmGather<'v, P, 1>;
 
 /// The way in which a range is copied.

@@ -92,8 +92,8 @@ impl<P: Platform> VmSpace<P> {
     #[inline]
     pub fn may_store_to(&self, pfn: Pfn) -> bool {
         let frame = self.platform().frame(pfn);
-        // One reference is that of this entry: no other task has the frame, and a task can reach the frame
-        // only through this table.
+        // The only reference is that of this entry. So no other task has the frame, and a task can reach the
+        // frame only through this table.
         frame.is_anon() && (frame.is_exclusive() || frame.refs() == 1)
     }
 

@@ -74,7 +74,7 @@ impl<P: Platform> VmSpace<P> {
             Kind::None | Kind::Table { .. } | Kind::Marker { .. } => false,
         };
         if zeroes {
-            // The entry must not be visible as empty to tasks without the lock: they could put a table there.
+            // Tasks without the lock must not see the entry empty, because they could link a table there.
             let closed = Pte::leaf(Level::Pmd, new.first, (rights - PteFlags::WRITE) | PteFlags::NO_ACCESS);
             guard.replace(address, closed, &mut gather);
             gather.flush();

@@ -199,9 +199,9 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Returns a child's entry for a copy of a page that its parent keeps because it is pinned. The copy
-    /// shows the page at one moment: no processor of the parent can store to the page during the copy, and no
-    /// task can fault here.
+    /// Returns the child's entry for a copy of a pinned page, which the parent keeps. The copy shows the page
+    /// at one moment: no processor of the parent can store to the page during the copy, and no task can fault
+    /// here.
     ///
     /// # Errors
     ///

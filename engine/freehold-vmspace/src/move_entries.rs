@@ -200,7 +200,7 @@ impl<P: Platform> VmSpace<P> {
         from.start() + done
     }
 
-    /// Moves the entries of a part of one table to a part of one table, which may be the same table.
+    /// Moves the entries of a part of one table to a part of another table, or of the same table.
     fn move_part(
         source: PteTable<'_, P::Format, P>,
         target: PteTable<'_, P::Format, P>,

@@ -1,8 +1,8 @@
 //! Write protection of single pages for a userfaultfd: a flag of entries, or a marker if there is no page.
 //!
 //! The functions here only change entries, under the lock of one table at a time. `uffd/protect.rs` of
-//! `freehold` decides which ranges may be protected and wakes waiting faults. The documentation of its module
-//! `uffd` says when the flag and the marker exist. `large.rs` does the same for huge pages of pools.
+//! `freehold` decides which ranges may be protected and wakes waiting faults. The documentation of the module
+//! `uffd` there says when the flag and the marker exist. `large.rs` does the same for huge pages of pools.
 //! `tests/uffd/protect.rs` of `freehold` tests the protection.
 
 use crate::{

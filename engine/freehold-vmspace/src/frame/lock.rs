@@ -1,9 +1,9 @@
 //! The lock of a frame (Linux: the folio lock). While the lock is held, the page in the frame, and the place
 //! of the page in its file or address space, do not change.
 //!
-//! Tasks that move a page, or that unmap it everywhere, hold the lock. A fault waits for the lock only if the
-//! page is being moved or its memory is failing. A task locks two frames only in a move of an anonymous page:
-//! first the frame of the page, then the new frame.
+//! A task that moves a page, unmaps it everywhere, or writes it back to storage holds the lock. A fault waits
+//! for the lock only if the page is being moved or its memory is failing. A task locks two frames only in a
+//! move of an anonymous page: first the frame of the page, then the new frame.
 
 use crate::{Memory, Pfn, platform::Platform};
 use freehold_sync::{Killed, Rank, WordGuard};

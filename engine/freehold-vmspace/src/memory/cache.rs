@@ -32,7 +32,7 @@ struct Magazine {
     /// Number of frames that the next refill takes: twice as many as the last refill if no frame was freed
     /// since.
     next_batch: AtomicUsize,
-    /// A request that the CPU frees the frames that it keeps. Other CPUs write this word.
+    /// Requests that the CPU frees the frames in its cache. Other CPUs write this word.
     shrink: AtomicBool,
     slots: [AtomicU64; MAGAZINE_SLOTS],
 }

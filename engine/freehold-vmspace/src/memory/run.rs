@@ -1,7 +1,7 @@
 //! Runs of consecutive frames: the memory of address spaces without an MMU.
 //!
 //! A run owns one reference to each of its frames, except foreign frames, and drops these references when it
-//! is dropped. That can free frames to the platform, so owners drop a run after they have released their
+//! is dropped. The drop can free frames to the platform, so owners drop a run after they have released their
 //! locks. No lock guards a run: only its owner changes it. `nommu/region.rs` of `freehold` shares a run
 //! between mappings. A call that names more pages than the run has is refused before it changes the run,
 //! because otherwise it would free frames of another owner; `tests/vmspace/run.rs` tests this.
@@ -57,8 +57,8 @@ impl<P: Platform> Run<P> {
         pages: PageCount,
         init: impl Fn(u64, &Frame),
     ) -> Result<Self, NoMemory> {
-        // Bypasses the caches of free frames. The caches hold single frames, which cannot form a run here,
-        // but the platform may need them to form one.
+        // Bypasses the caches of free frames. The caches hold single frames. A run cannot be formed of these
+        // frames here, but the platform may need them to form a run.
         let (platform, pages) = (memory.platform(), pages.get());
         if pages == 0 {
             return Ok(Self::empty(memory));
