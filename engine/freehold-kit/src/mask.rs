@@ -1,11 +1,12 @@
-//! Sets of CPUs that several CPUs change concurrently. `shootdown.rs` keeps two kinds of them: the CPUs that
+//! Sets of CPUs that several CPUs change concurrently. `shootdown.rs` keeps two kinds of sets: the CPUs that
 //! may have translations of a space, and the inbox of each CPU, which names the CPUs whose requests it must
 //! answer.
 //!
-//! A set also passes on what a CPU did before it changed its bit. A CPU that takes a bit out of an inbox must
-//! see the request behind the bit, and a flush that finds a bit cleared must know that the translations are
-//! no longer used. Adding and removing are therefore releases, and reading is an acquire. A kernel only reads
-//! sets; only this crate changes them. `tests/loom_kit/shootdown.rs` tests the orders.
+//! A set also orders memory accesses: a CPU that reads a bit sees what another CPU did before it changed the
+//! bit. A CPU that takes a bit out of an inbox must see the request behind the bit, and a flush that finds a
+//! bit cleared must know that the translations are no longer used. Adding and removing are therefore
+//! releases, and reading is an acquire. A kernel only reads sets; only this crate changes them.
+//! `tests/loom_kit/shootdown.rs` tests the orders.
 
 use freehold_sync::atomic::{
     AtomicU64,

@@ -117,16 +117,16 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         // Pairs with the fence of `begin`: the driver sees the store above, or the load below sees the
         // driver's store.
         fence(SeqCst);
-        // Acquire: pairs with the release in `begin`. This CPU sees everything done before a request that
-        // does not wait for it.
+        // Acquire: pairs with the release in `begin`. If a request does not wait for this CPU, this CPU sees
+        // everything done before the request.
         own.seen.store(self.period.load(Acquire), Release);
     }
 
     /// Declares that the calling CPU has no read section open, and opens none before the next
     /// [`online`](Self::online).
     pub fn offline(&self, cpu: usize) {
-        // Release: pairs with the acquire in `passed`. Sections end before the requests that wait for them
-        // run.
+        // Release: pairs with the acquire in `passed`. Sections end before the requests run that wait for
+        // these sections.
         self.cpus[cpu].seen.store(OFFLINE, Release);
     }
 
@@ -143,8 +143,8 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         let now = self.period.load(Acquire);
         if own.seen.load(Relaxed) != now {
             debug_assert!(self.is_online(cpu), "an offline CPU reports a quiescent state");
-            // Release: pairs with the acquire in `passed`. Earlier sections end before the requests that wait
-            // for them run.
+            // Release: pairs with the acquire in `passed`. Earlier sections end before the requests run that
+            // wait for these sections.
             own.seen.store(now, Release);
         }
     }

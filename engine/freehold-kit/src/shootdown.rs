@@ -218,7 +218,7 @@ impl ShootCpu {
     }
 
     /// Returns the request in this slot, and the number of the flush. The caller has not answered the request
-    /// yet, so it does not change.
+    /// yet, so the request does not change.
     fn read(&self) -> (Flush, u64) {
         let flags = self.flags.load(Relaxed);
         let (start, end) = (VirtAddr::new(self.start.load(Relaxed)), VirtAddr::new(self.end.load(Relaxed)));
@@ -305,8 +305,8 @@ impl<const CPUS: usize> Shootdown<CPUS> {
     }
 
     /// Returns true if the calling CPU runs a program in `space`. With interrupts off the result does not
-    /// change. While it is true, `Platform::walk_tables` may walk, because no flush ends before this CPU
-    /// answers.
+    /// change. While the result is true, `Platform::walk_tables` may walk, because no flush ends before this
+    /// CPU answers.
     pub fn runs(&self, cpu: usize, space: &SpaceCpus) -> bool {
         self.cpus[cpu].current.load(Relaxed) == space.id
     }
