@@ -177,7 +177,7 @@ unsafe impl Host for Board {
     fn wait(word: &AtomicU32, expected: u32) {
         let awake = lock(&SLEEP.0);
         // SeqCst: a task changes the word before it wakes the sleepers. The wake-up cannot come before this
-        // task sleeps, because it needs the mutex.
+        // task sleeps, because the waking task needs the mutex.
         if word.load(Ordering::SeqCst) == expected {
             drop(SLEEP.1.wait(awake));
         }
