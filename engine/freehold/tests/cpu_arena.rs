@@ -3,8 +3,8 @@
 //!
 //! Every scenario runs in a process whose changes are made by range writers only and whose mappings are
 //! placed by CPU, once with wide and once with narrow nodes of the VMA tree. The tests compare the addresses
-//! of mappings. `range_writers.rs` tests claims. The last test there has a claim that delays a mapping that
-//! needs boundaries.
+//! of mappings. `range_writers.rs` tests claims. In its last test, a claim delays a mapping that needs the
+//! space of boundaries.
 
 use crate::support::*;
 use freehold::{

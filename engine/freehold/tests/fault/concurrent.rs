@@ -1,6 +1,6 @@
-//! Faults in one VMA by several threads and a concurrent writer of that VMA; the number of frames that a CPU
-//! requests at once; and the anon_vma that the first fault of a VMA chooses. The tests check the counts of
-//! pages, frames and VMAs.
+//! Faults in one VMA by several threads, while another thread write-locks that VMA; the number of frames that
+//! a CPU requests at once; and the anon_vma that the first fault of a VMA chooses. The tests check the counts
+//! of pages, frames and VMAs.
 
 use crate::support::*;
 use freehold::fault::Access;

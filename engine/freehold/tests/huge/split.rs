@@ -100,8 +100,8 @@ fn mprotect_of_a_part_splits_a_huge_page() {
 #[test]
 fn moving_a_vma_border_splits_a_huge_page() {
     each_way(HugePages::Always, |_, process, cpu| {
-        // mprotect changes the front of a huge page, which then merges with the VMA before it; then the back,
-        // which merges with the VMA after it; then the middle, so that one VMA is left.
+        // mprotect first changes the front of the huge page, and the VMA before it grows. It then changes the
+        // back, and the VMA after it grows. At last it changes the middle, and one VMA is left.
         map(process, BASE, 3);
         write_sample(process, cpu, BASE + HUGE, 1);
         process.mprotect(BASE, HUGE, R).unwrap();

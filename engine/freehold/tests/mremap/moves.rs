@@ -3,7 +3,8 @@
 //! words at the old and the new address, the VMAs and the counts. The machine detects a stale translation of
 //! the old address.
 //!
-//! `range_writers.rs` compares the results of range writers, and `stack.rs` tests exec's stack move.
+//! `range_writers.rs` of this folder compares the results of range writers with these of the exclusive
+//! writer, and `stack.rs` tests exec's stack move.
 
 use super::*;
 use freehold::{

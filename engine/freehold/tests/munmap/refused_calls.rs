@@ -101,7 +101,7 @@ fn c10_munmap_without_memory_unmaps_nothing() {
     }
 }
 
-/// A munmap that covers a VMA completely succeeds, although the end of a section lies inside that VMA and it
+/// A munmap that covers a VMA completely succeeds, although the end of a section lies inside that VMA, which
 /// must not be split.
 #[test]
 fn section_borders_do_not_split_vmas() {

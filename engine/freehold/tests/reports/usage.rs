@@ -1,7 +1,7 @@
 //! Memory usage (`src/report/smaps.rs`, `src/report/clear_refs.rs`): the values of smaps and smaps_rollup,
 //! and the calls that change them, such as MADV_FREE, MADV_COLD and clear_refs. The tests compare `Usage` in
-//! pages or bytes with expected values; one test compares the rows of the text with those of Linux, and one
-//! the count of page tables with that of the machine.
+//! pages or bytes with expected values. One test compares the rows of the text with those of Linux. Another
+//! test compares the count of page tables with that of the machine.
 
 use super::*;
 use freehold::{

@@ -16,8 +16,8 @@ use freehold::{
 };
 use std::sync::{Arc, Mutex};
 
-/// Number of header pages. They are followed by pieces of old memory, which are frames of a board that are
-/// not contiguous.
+/// Number of header pages. They are followed by pieces of old memory: frames of a board that are not
+/// contiguous.
 const HEADERS: u64 = 2;
 const PIECES: [(u64, u64); 3] = [(4, 2), (8, 3), (12, 1)];
 const SIZE: u64 = 8;
@@ -82,7 +82,8 @@ fn frame(page: u64) -> u64 {
     page
 }
 
-/// Returns an open /proc/vmcore, and the number of the piece that cannot be mapped, which a test can set.
+/// Returns an open /proc/vmcore, and the place where a test sets the number of the piece that cannot be
+/// mapped.
 fn dump(world: &World) -> (Counted<File<Machine>>, Arc<Mutex<Option<usize>>>) {
     let broken = Arc::default();
     let driver = Vmcore { board: Board::new(&world.machine), broken: Arc::clone(&broken) };

@@ -37,7 +37,7 @@ fn done(call: impl FnOnce()) -> Result<u64, Errno> {
     Ok(0)
 }
 
-/// Converts the result of an access: the value becomes 0, and the fault the errno of a call.
+/// Converts the result of an access: the value becomes 0, and the fault becomes the errno of a call.
 fn signal<T>(result: Result<T, FaultError>) -> Result<u64, Errno> {
     result.map(|_| 0).map_err(|error| match error {
         FaultError::OutOfMemory => Errno::ENOMEM,

@@ -37,13 +37,13 @@ pub struct Scene {
     pub cpu: Vcpu,
     /// Bytes of a unit, in which the range is measured.
     pub unit: u64,
-    /// A file of twelve units, of the same kind as the file that the range maps, if it maps one.
+    /// A file of twelve units. If the range maps a file, this file is of the same kind.
     pub file: Counted<File<Machine>>,
     pub uffd: Arc<Uffd>,
     pub pins: Vec<Pins<Machine>>,
     /// The segment that the range attaches.
     pub attached: Option<Counted<Segment<Machine>>>,
-    /// A child that was forked before the call, which must not see a change.
+    /// A child that was forked before the call. The child must not see a change.
     pub child: Option<Process>,
 }
 

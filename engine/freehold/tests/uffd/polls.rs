@@ -1,6 +1,6 @@
 //! poll(2) of a userfaultfd, and the effect of signals on tasks that wait for the pager. A signal ends the
-//! wait of a fault, which is repeated after the handler. A wait inside a call ends only with a fatal signal.
-//! The tests check the results of the interrupted accesses and the queue of messages.
+//! wait of a fault, and the fault is repeated after the handler. A wait inside a call ends only with a fatal
+//! signal. The tests check the results of the interrupted accesses and the queue of messages.
 
 use super::*;
 use freehold::{call::Advice, platform::Host, remote::AccessMode};
@@ -77,7 +77,7 @@ fn message_and_close_wake_every_poller() {
     });
 }
 
-/// Any signal interrupts an access by the program, which is repeated after the handler.
+/// Any signal interrupts an access by the program. The access is repeated after the handler.
 #[test]
 fn signal_interrupts_a_fault_that_waits_for_the_pager() {
     everywhere(|world, process, cpu| {

@@ -53,7 +53,7 @@ fn heap(scene: &Scene, pages: i64) -> Result<u64, Errno> {
     if now == to { Ok(0) } else { Err(Errno::ENOMEM) }
 }
 
-/// Converts the result of an access: the value becomes 0, and the fault the errno of a call.
+/// Converts the result of an access: the value becomes 0, and the fault becomes the errno of a call.
 fn fault<T>(result: Result<T, FaultError>) -> Result<u64, Errno> {
     result.map(|_| 0).map_err(|error| match error {
         FaultError::OutOfMemory => Errno::ENOMEM,

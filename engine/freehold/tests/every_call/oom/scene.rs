@@ -30,7 +30,7 @@ pub struct Scene {
     pub cpu: Vcpu,
     pub file: Counted<File<Machine>>,
     pub vdso: Counted<Special<Machine>>,
-    /// A child that was forked before the call, which must not see a change.
+    /// A child that was forked before the call. The child must not see a change.
     child: Option<Process>,
 }
 
