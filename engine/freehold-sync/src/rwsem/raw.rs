@@ -4,8 +4,8 @@
 //! [module head](super) describes the state word, the words that tasks sleep on, and which accesses pair.
 //! `word.rs` computes values of the state word; only this file reads and exchanges it.
 //!
-//! A change of the state that obliges the task to wake others or to hand the lock over is one
-//! read-modify-write, and the wake-up follows at once: a task must never return between the two.
+//! Some changes of the state oblige the task to wake other tasks or to hand the lock over. Such a change is
+//! one read-modify-write, and the wake-up follows at once: a task must never return between the two.
 //! `tests/loom_rwsem.rs` runs this code in all schedules, `raw/tests.rs` tests the limits of the counts, and
 //! `tests/threads.rs` the fairness.
 

@@ -1,9 +1,9 @@
 //! Read locking of a VMA.
 //!
-//! A reader enters through the count of the VMA or through a slot of its CPU, then checks that the VMA
-//! belongs to its address space and is not write-locked, and otherwise leaves. `write.rs` has the other side,
-//! and `by_guard.rs` the functions that callers use. The [module head](super) gives the reasons for each
-//! step.
+//! A reader enters through the count of the VMA or through a slot of its CPU. It then checks that the VMA
+//! belongs to its address space and is not write-locked, and leaves if a check fails. `write.rs` has the
+//! other side, and `by_guard.rs` the functions that callers use. The [module head](super) gives the reasons
+//! for each step.
 
 use super::{
     ATTACHED, DETACHED, DRAINING, EXTERNAL, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock, VmaLocking,
