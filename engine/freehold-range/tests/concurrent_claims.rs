@@ -309,8 +309,8 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         self.publish();
     }
 
-    /// Fills the target, sometimes merged with an entry that touches it and is not in the first claim, and
-    /// removes the source.
+    /// Fills the target and removes the source. Sometimes merges the new entry with an entry that touches the
+    /// target and is not in the first claim.
     fn put_additional(&mut self, target: Range<u64>, first: Range<u64>, source: Range<u64>) {
         let (prev, next) = self.writer.around(target.start, target.end);
         let prev = prev.filter(|prev| prev.end == target.start && !first.contains(&prev.start));

@@ -16,8 +16,9 @@ use super::entry::MAX_LEVELS;
 use super::node::{Node, Slot};
 use super::spare_nodes;
 
-/// Maximum number of nodes of a level that one change holds: the two nodes at the edges of the range with a
-/// neighbour on each side, the node where an insertion ends, and the node that the root takes over.
+/// Maximum number of nodes of a level that one change holds. These are the two nodes at the edges of the
+/// range, a neighbour on each side of both, the node where an insertion ends, and the node whose contents
+/// move into the root.
 const PER_LEVEL: usize = 8;
 
 /// The nodes that a change holds, and the nodes that the change has marked as dead.

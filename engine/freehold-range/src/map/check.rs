@@ -85,7 +85,7 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         (0..word.count()).map(|at| 1 + self.node_count_below(self.child(node, at))).sum()
     }
 
-    /// Verifies a subtree. Returns its largest gap, recomputed.
+    /// Verifies a subtree. Returns the largest gap in front of its entries.
     fn check_node(&self, node: &Node<SLOTS>, seen: &mut Checked) -> u64 {
         let word = node.word();
         assert!(!word.is_busy() && !word.is_dead(), "a reachable node is held or dead: {word:?}");

@@ -216,9 +216,9 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     }
 }
 
-/// Returns true if a hole from `start` on can be filled in one latched leaf: the leaf has a free slot, the
-/// end of the leaf stays (unless the leaf is the root), and the leaf before has no entry that touches the
-/// hole.
+/// Returns true if a hole from `start` on can be filled in one latched leaf. Three conditions must hold: the
+/// leaf has a free slot; the end of the leaf stays, or the leaf is the root; and the leaf before has no entry
+/// that touches the hole.
 #[inline]
 fn fits_in_leaf<const SLOTS: usize>(path: &LeafPath<'_, SLOTS>, start: u64, fan: Fanout) -> bool {
     let elsewhere = path.at == path.leaf.count() || path.at == 0 && path.lo == start;

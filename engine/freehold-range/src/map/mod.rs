@@ -5,9 +5,9 @@
 //!
 //! Every node has the same layout: a control word, `SLOTS` upper ends, and a pair of words per slot. In a
 //! leaf, a slot is an entry: its end, start and value. In an inner node, a slot is a child: the end of the
-//! child's last entry, the pointer to the child, and the *gap word*: an upper bound of the largest gap in
-//! front of any entry of the child. The root is part of the map itself: no change moves or frees it. A map
-//! whose entries fit into the root allocates nothing.
+//! child's last entry, the pointer to the child, and the gap word. The *gap word* is an upper bound of the
+//! largest gap in front of any entry of the child. The root is part of the map itself: no change moves or
+//! frees it. A map whose entries fit into the root allocates nothing.
 //!
 //! Because of two rules, every search is a single descent:
 //!
