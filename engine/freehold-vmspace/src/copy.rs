@@ -227,8 +227,8 @@ impl<P: Platform> Copier<'_, P> {
         }
     }
 
-    /// Returns the child's entry, counted, for the parent's entry. Inlined once for each level, because this
-    /// runs for every page.
+    /// Returns the child's entry for the parent's entry, and counts the page for the child. Inlined once for
+    /// each level, because this runs for every page.
     #[inline]
     fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
         match pte.kind(level) {

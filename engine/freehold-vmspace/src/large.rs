@@ -222,8 +222,8 @@ impl<P: Platform> VmSpace<P> {
         Ok(Pte::leaf(level, new, rights))
     }
 
-    /// Returns the child's entry, counted, for the parent's entry. The parent's entry loses the right to
-    /// write.
+    /// Returns the child's entry for the parent's entry, and counts the page for the child. The parent's
+    /// entry loses the right to write.
     fn share_large(
         &self,
         leaf: &mut LeafGuard<'_, P::Format, P>,

@@ -1,7 +1,7 @@
 //! Markers in place of the entries of an anonymous page that is being moved to another frame.
 //!
-//! `rmap/migrate.rs` of `freehold` holds the frame's lock, replaces every entry of the page by a marker,
-//! copies the page, and replaces the markers by entries of the new frame, or of the old one if the move
+//! `rmap/migrate.rs` of `freehold` holds the frame's lock, replaces every entry of the page by a marker, and
+//! copies the page. It then replaces the markers by entries of the new frame, or of the old frame if the move
 //! fails. A fault that finds a marker waits for the frame's lock. The page counts as resident during the
 //! move, so a task that removes a marker also removes the page from the counts. Fork copies markers
 //! ([`MigrationEntry::shared`]). `tests/rmap/moves.rs` of `freehold` tests moves.

@@ -98,10 +98,10 @@
 //! The machine of `freehold-machine` checks all these rules at every call, in every build with debug
 //! assertions.
 //!
-//! The engine needs at most 15 KiB of stack, from its caller to the deepest call of the platform, in a build
-//! without optimisation (munmap 10.2 KB, fork 6.3 KB, most faults below 6 KB; the maximum is 14.1 KB, in
-//! msync). An optimised build with assertions needs at most 8.4 KB. `tests/stack_depth.rs` measures the entry
-//! points. The stack of the platform's own functions is additional.
+//! In a build without optimisation, the engine needs at most 15 KiB of stack, from its caller to the deepest
+//! call of the platform. Munmap needs 10.2 KB, fork 6.3 KB, and most faults need less than 6 KB; the maximum
+//! is 14.1 KB, in msync. An optimised build with assertions needs at most 8.4 KB. `tests/stack_depth.rs`
+//! measures the entry points. The stack of the platform's own functions is additional.
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
 pub use crate::{

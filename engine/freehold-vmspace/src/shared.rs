@@ -1,9 +1,9 @@
 //! Tables of 2 MiB entries that several spaces use, for files of a pool of huge pages. The module `share` of
 //! `freehold-pagetable` explains the count of the spaces, the locks and the flush.
 //!
-//! This file does the operations for all tables over a range. `hugetlb/sharing.rs` of `freehold` decides when
-//! tables are shared, and which calls must unshare them first. `tests/hugetlb/shared.rs` of `freehold` tests
-//! this.
+//! The functions of this file apply the operations of that module to all tables over a range.
+//! `hugetlb/sharing.rs` of `freehold` decides when tables are shared, and which calls must unshare them
+//! first. `tests/hugetlb/shared.rs` of `freehold` tests this.
 
 use crate::{UserRange, VirtAddr, VmGather, VmSpace, platform::Platform};
 use freehold_pagetable::Level;

@@ -81,13 +81,13 @@ const FAILED: u32 = 1 << 4;
 /// The first frame of a page of a pool of huge pages. Its record is that of the whole page; the records of
 /// the other frames stay zero.
 const HUGETLB: u32 = 1 << 5;
-/// The page of a pool has 1 GiB. Without this bit, it has 2 MiB. Set only if [`HUGETLB`] is set, like the
-/// next two bits.
+/// The huge page has 1 GiB. Without this bit, it has 2 MiB. Set only if [`HUGETLB`] is set, like the next two
+/// bits.
 const GIGANTIC: u32 = 1 << 6;
-/// The page of a pool returns to its pool with the reservation that it was taken for. Set by a holder of a
+/// The huge page returns to its pool with the reservation that it was taken for. Set by a holder of a
 /// reference, when no entry is left.
 const RESTORE: u32 = 1 << 7;
-/// The memory of a frame of the page of a pool failed. The record of that frame has [`FAILED`].
+/// The memory of a frame of the huge page failed. The record of that frame has [`FAILED`].
 const BROKEN: u32 = 1 << 8;
 /// A page of secret memory: no task gets a reference to read the page.
 const SECRET: u32 = 1 << 9;

@@ -554,7 +554,7 @@ impl PoolCounts {
         }
     }
 
-    /// Removes surplus pages that are free and not reserved from the pool.
+    /// Removes from the pool the surplus pages that are free and not reserved.
     fn drop_unused_surplus<P: Platform>(&mut self, platform: &P, freed: &mut PageList) {
         while self.available() > 0 {
             let Some(n) = self.nodes.iter().position(|node| node.surplus > 0 && node.free > 0) else { break };
