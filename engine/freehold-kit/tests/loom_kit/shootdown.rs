@@ -215,7 +215,8 @@ fn space_with_a_reused_root_keeps_no_translations() {
     });
 }
 
-/// With more spaces than contexts, the space that has not run for longest starts without translations.
+/// With more spaces than contexts, the space whose context was assigned longest ago starts without
+/// translations.
 #[test]
 fn oldest_context_is_reused() {
     model(|| {
