@@ -2,9 +2,9 @@
 //! boundary makes way for a mapping that needs its addresses.
 //!
 //! Every scenario runs in a process whose changes are made by range writers only and whose mappings are
-//! placed by CPU, once with wide and once with narrow nodes of the VMA tree. The tests compare the addresses
-//! of mappings. `range_writers.rs` tests claims. In its last test, a claim delays a mapping that needs the
-//! space of boundaries.
+//! placed by CPU. It runs twice: with wide and with narrow nodes of the VMA tree. The tests compare the
+//! addresses of mappings. `range_writers.rs` tests claims. In its last test, a claim delays a mapping that
+//! needs the space of boundaries.
 
 use crate::support::*;
 use freehold::{

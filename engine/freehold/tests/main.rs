@@ -1,8 +1,8 @@
 //! Tests of the crate `freehold` on the test machine `freehold-machine`. All tests are modules of this one
 //! program, because each further program would link the whole engine once more. `stack_depth.rs` and
 //! `heap_in_use/` are programs of their own. A module tests one operation, and its head names the engine's
-//! files that it tests: a path that begins with `src/` is below `engine/freehold`, all other paths below this
-//! folder or the root of the repository.
+//! files that it tests. In these heads, a path that begins with `src/` is below `engine/freehold`; all other
+//! paths are below this folder or the root of the repository.
 //!
 //! Most tests are *scenarios*: closures that get a world, a process and a CPU, and that run once for each
 //! *design* (a value of `Locking::ALL`); `support/mod.rs` has the functions that run them. Where a test needs

@@ -7,7 +7,7 @@
 //! do not call the platform are not measured, because they are leaves of the call tree.
 //!
 //! The test is a program of its own, so that a full test run can repeat it with an engine that is compiled
-//! without optimisation, for which the limit `MOST` is chosen. A new entry point is one more call of
+//! without optimisation. The limit `MOST` is for such an engine. A new entry point is one more call of
 //! `Depths::of`. The test prints all depths, and a failure names the entry point with the largest one.
 
 mod support;

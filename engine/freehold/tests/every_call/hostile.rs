@@ -14,8 +14,8 @@ use freehold::{
     uffd::{FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 
-/// Returns the number by which an earlier version of the tree of a file's VMAs placed a node at this address.
-/// The number depended on no secret, so a program could compute it.
+/// Returns a hash of a node's address. An earlier version of the tree of a file's VMAs placed its nodes by
+/// this hash. The hash uses no secret, so a program could compute it.
 fn hash(addr: usize) -> u64 {
     let product = (addr as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
@@ -69,8 +69,8 @@ fn stack(process: &Process, at: u64) {
 /// Number of pages between two stacks: too few for any mapping between them.
 const BETWEEN: u64 = 258;
 
-/// Maps stacks and then two mappings with a gap of 8 pages between them, downwards from the mmap base.
-/// Returns how many pages below the first mapping the next mapping is placed.
+/// Maps stacks and then two mappings with a gap of 8 pages between them, downwards from the mmap base. Then
+/// maps 4 pages more, and returns the distance in pages from the first mapping down to them.
 fn place_below(stacks: u64) -> u64 {
     let world = World::new();
     let config = SpaceConfig::default();
@@ -89,8 +89,8 @@ fn place_below(stacks: u64) -> u64 {
     (at - found) / PAGE
 }
 
-/// Maps the same layout upwards from a third of the address space, with no free addresses below. Returns how
-/// many pages above the first mapping the next mapping is placed.
+/// Maps the same layout upwards from a third of the address space, with no free addresses below. Then maps 4
+/// pages more, and returns the distance in pages from the first mapping up to them.
 fn place_above(stacks: u64) -> u64 {
     let world = World::new();
     let config = SpaceConfig { mmap_base: 128 << 20, ..SpaceConfig::default() };

@@ -1,9 +1,9 @@
 //! A fatal signal arrives while a call waits (C-72).
 //!
-//! The bug in Linux: architecture code ignored that a killable lock was not acquired, continued, and released
-//! a lock that another task held. These tests make every call wait for the mmap lock, for a VMA lock, for the
-//! end of a munmap of the same range, or for a page, and kill it. The call must return an error, hold no
-//! lock, and have changed nothing.
+//! The bug in Linux: architecture code did not check whether it had acquired a killable lock. It continued,
+//! and released a lock that another task held. These tests make every call wait for the mmap lock, for a VMA
+//! lock, for the end of a munmap of the same range, or for a page. Then they kill the call. The call must
+//! return an error, hold no lock, and have changed nothing.
 //!
 //! The calls are those of `oom/calls.rs` and of the lists `NEEDING` and `LOOKING` below. `waits` states which
 //! calls wait for the mmap lock in which design. The test fails if a call waits without need, or does not
@@ -114,7 +114,7 @@ fn killed_for_the_lock(
 #[test]
 fn call_killed_waiting_for_the_mmap_lock_changes_nothing() {
     let mut stage = Stage::new(None);
-    // In a quick run, each call on every third design. The next call begins with the next design.
+    // In a quick run, makes each call on every third design only. The first design differs from call to call.
     let step = Effort::of(3, 1, 1);
     for (turn, call) in CALLS.iter().enumerate() {
         let (good, same) = undisturbed(call, stage, Locking::default());

@@ -54,8 +54,8 @@ fn pairs() -> impl Iterator<Item = (u64, u64)> {
 /// Accepts any answer of a call.
 fn ignore<R>(_: R) {}
 
-/// Makes a call with every pair of edge values. Adds the name and the numbers of each call that panics to
-/// `failed`.
+/// Makes a call with every pair of edge values. Adds to `failed` the name and the numbers of each call that
+/// panics.
 fn each<R>(failed: &mut Vec<String>, name: &str, mut call: impl FnMut(u64, u64) -> R) {
     for (a, b) in pairs() {
         if catch_unwind(AssertUnwindSafe(|| ignore(call(a, b)))).is_err() {

@@ -195,7 +195,7 @@ fn concurrent_changes_keep_every_page_intact() {
             let mut cpu = world.machine.cpu(7);
             anon(&parent, BASE, PAGES);
             fill(&parent, &mut cpu, BASE, PAGES, 0);
-            // The windows start out shared between the two processes, filled with zeroes that were stored.
+            // At first, the two processes share the pages of the windows, to which zeroes were stored.
             (0..PAGES).for_each(|page| parent.store(&mut cpu, BASE + page * PAGE, 0u64).unwrap());
             Process::of(parent.fork().unwrap())
         };

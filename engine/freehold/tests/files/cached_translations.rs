@@ -149,7 +149,8 @@ fn in_every_way(test: impl Fn(&'static str, Scene, fn(&Space, &Mapped))) {
     }
 }
 
-/// A store after the entry was cleared and the page was written back: the page is dirty after the flush.
+/// A program stores to the page after the entry was cleared and the page was written back. The page is dirty
+/// after the flush.
 #[test]
 fn store_after_write_back_and_before_the_flush_is_kept() {
     in_every_way(|what, scene, take| {
@@ -169,7 +170,7 @@ fn store_after_write_back_and_before_the_flush_is_kept() {
     });
 }
 
-/// A store before the entry was cleared: a write-back before the flush writes the page.
+/// A program stores to the page before the entry is cleared. A write-back before the flush writes the page.
 #[test]
 fn store_before_the_entry_is_cleared_is_written_back() {
     in_every_way(|what, scene, take| {

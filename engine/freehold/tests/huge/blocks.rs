@@ -4,7 +4,7 @@
 //!
 //! The expected numbers are those of the pagemap of Linux 6.18 with the same block sizes allowed;
 //! `recordings/causes/blocks` records such a program there. `shared.rs` has the blocks of shared memory.
-#![expect(clippy::single_range_in_vec_init, reason = "lists of runs of pages, often of one run")]
+#![expect(clippy::single_range_in_vec_init, reason = "lists of runs of pages; some have one run")]
 
 use super::*;
 use freehold::engine::Blocks;

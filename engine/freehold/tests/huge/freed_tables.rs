@@ -189,7 +189,7 @@ fn uffd_fills_retry_when_their_table_was_freed() {
     });
 }
 
-/// C-62: a fault reads an entry in a freed page table that another process uses by then. The fault must
+/// C-62: a fault reads an entry in a freed page table, which another process uses by then. The fault must
 /// ignore that entry.
 #[test]
 fn c62_fault_ignores_an_entry_in_a_reused_table() {

@@ -6,7 +6,7 @@
 //! These are the numbers of pagemap and mincore of Linux 6.18 with the same block sizes allowed;
 //! `recordings/causes/shared-blocks` records such a program there. `blocks.rs` has the blocks of anonymous
 //! memory.
-#![expect(clippy::single_range_in_vec_init, reason = "lists of runs of pages, often of one run")]
+#![expect(clippy::single_range_in_vec_init, reason = "lists of runs of pages; some have one run")]
 
 use super::*;
 use crate::support::{Counted, File, FileAccess, Machine, Mapping};

@@ -16,8 +16,8 @@ use freehold::{
 };
 use freehold_machine::{fail_heap_from, stop_failing_heap};
 
-/// A private mapping of three pages, of which the second is allocated; and a span of a file, of which the
-/// first page is allocated, with a page table that another process shares.
+/// A private mapping of three pages, and a span of a file with a page table that another process shares. The
+/// second page of the mapping and the first page of the span are allocated.
 struct Scene {
     world: World,
     process: Process,

@@ -28,7 +28,7 @@ struct Gates {
     space: Space,
 }
 
-/// Returns a pool of `pages` pages, and a space with a private mapping of one page at `BASE` that was
+/// Returns a pool of `pages` pages, and a space with a private mapping of one page at `BASE`. The page was
 /// touched.
 fn gates(locking: Locking, pages: u64) -> Gates {
     let machine: Machine = Machine::new(MachineConfig::backed((pages + 4) * HUGE)).unwrap();

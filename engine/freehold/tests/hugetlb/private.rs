@@ -1,5 +1,5 @@
 //! Private mappings of huge pages: copies, reservations, fork. The parent owns the reservations. If the pool
-//! is empty, the owner of a mapping takes the page back that it shares with a child, and the child gets
+//! is empty, the owner of a mapping takes back the page that it shares with a child. The child then gets
 //! SIGBUS at its next access. The tests compare words in parent and child, and the counts of the pool.
 
 use super::*;

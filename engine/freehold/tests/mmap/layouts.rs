@@ -119,9 +119,9 @@ fn c67_bottom_up_search_keeps_the_stack_gap() {
     });
 }
 
-/// A case for a huge page of a pool that is placed near a stack, in KiB: distance of the gap from an aligned
-/// address, length of the gap, and the expected offset in the gap. `None` stands for a place outside of the
-/// gap.
+/// A case for a huge page of a pool that is placed in a gap near a stack. In KiB: the distance of the gap
+/// from an aligned address, the length of the gap, and the expected offset in the gap. `None` stands for a
+/// place outside of the gap.
 type NearStack = (u64, u64, Option<u64>);
 
 fn assert_placed_near_stacks(process: &Process, near: u64, cases: &[NearStack]) {

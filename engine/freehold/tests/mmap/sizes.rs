@@ -4,8 +4,8 @@
 //! had been unmapped. A change of rights left the pages in the wrong count. In these tests, `check` recounts
 //! everything after each step, with more than 2^31 pages in each count.
 //!
-//! Each test maps 2^33 pages without reserving memory for them, splits, moves or unmaps them, and compares
-//! the counts of total, locked, data and executable pages.
+//! Each test maps 2^33 pages, for which no memory is reserved. It splits, moves or unmaps the pages, and
+//! compares the counts of total, locked, data and executable pages.
 
 use super::*;
 use freehold::{

@@ -2,8 +2,8 @@
 //!
 //! The test runs the same random calls on two processes ([`Side`]), whose designs differ only in the kind of
 //! writer. After each call the results, the maps, the contents and the counts of both must be equal. A
-//! failure names the seed and the step. The calls of [`step`] run on one thread; claims that meet are tested
-//! in `range_writers.rs` of the parent folder.
+//! failure names the seed and the step. The calls of [`step`] run on one thread; claims that conflict are
+//! tested in `range_writers.rs` of the parent folder.
 
 use crate::support::*;
 use freehold::{

@@ -1,7 +1,7 @@
 //! Every opened file is closed exactly once (C-31, C-33).
 //!
-//! The bugs in Linux: an error after a driver had set up its mapping closed a mapping that was never opened.
-//! Merges removed VMAs without closing them, or closed the VMA that stayed.
+//! The bugs in Linux: if an error occurred after a driver had set up its mapping, a mapping was closed that
+//! was never opened. Merges removed VMAs without closing them, or closed the VMA that stayed.
 //!
 //! In these tests, the reference of a VMA to its file is the opened object. Three adjacent VMAs map one file
 //! or two files, with equal or different rights. Every call runs over every range. Each file must be closed

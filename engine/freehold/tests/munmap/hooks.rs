@@ -129,8 +129,8 @@ fn c6_c8_munmap_by_a_disk_during_write_back_is_detected() {
     );
 }
 
-/// C-6, as in Linux: the destructor of a file unmaps, maps and forks before the munmap of its last VMA has
-/// completed.
+/// C-6, the case that occurred in Linux: the destructor of a file unmaps, maps and forks before the munmap of
+/// its last VMA has completed.
 #[test]
 fn c6_destructor_may_unmap_during_munmap() {
     with_reacting_disk(
@@ -177,7 +177,7 @@ fn c6_destructor_may_unmap_during_replacement() {
     );
 }
 
-/// C-9: a read from a disk that failed is tried again, and the first attempt leaves nothing behind.
+/// C-9: a read that failed on the disk is tried again, and the first attempt leaves nothing behind.
 #[test]
 fn c9_failed_read_leaves_nothing_behind() {
     /// A disk whose reads fail.

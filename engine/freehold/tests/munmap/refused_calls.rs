@@ -101,8 +101,8 @@ fn c10_munmap_without_memory_unmaps_nothing() {
     }
 }
 
-/// A munmap that covers a VMA completely succeeds, although the end of a section lies inside that VMA, which
-/// must not be split.
+/// The end of a section lies inside a VMA that must not be split. A munmap that covers the whole VMA succeeds
+/// nevertheless.
 #[test]
 fn section_borders_do_not_split_vmas() {
     for locking in designs() {

@@ -117,7 +117,7 @@ fn failing(call: &Call, locking: Locking, point: &Point) {
         assert_eq!(error, Errno::ENOMEM, "{what}");
         let left = scene.board.counts.made.load(SeqCst) - scene.board.counts.dropped.load(SeqCst);
         assert!(left <= made, "{what}: a failed mapping leaked its private data");
-        // As on Linux, the mapping that was to be replaced may be unmapped, and no other.
+        // As on Linux, the mapping that was to be replaced may be unmapped, but no other mapping.
         let gone = if call.name.ends_with("in place of an older mapping") { 1..5 } else { 0..0 };
         for (page, (before, after)) in before.iter().zip(scene.contents()).enumerate() {
             let may_go = gone.contains(&page) && after.is_none();

@@ -1,7 +1,7 @@
 //! Messages to the pager about changes of its memory (`src/uffd/event.rs`), and calls that wait until the
 //! pager has read such a message: fork, mremap, munmap, MADV_DONTNEED and MADV_REMOVE. The tests check the
-//! order and the contents of the messages, whether the change takes place before or after the message is
-//! read, and that the wait ends if the task is killed or the context is closed.
+//! order and the contents of the messages, and whether the change takes place before or after the message is
+//! read. They also check that the wait ends if the task is killed or the context is closed.
 
 use super::*;
 use freehold::{

@@ -1,6 +1,6 @@
 //! Fills (`src/uffd/fill.rs`): small pages that the pager supplies by COPY, ZEROPAGE, CONTINUE and POISON.
-//! The tests check the contents, which threads are woken, and the order in which errors are checked, which is
-//! that of Linux. Fills of huge pages are tested in `pools.rs`, fills during a change in
+//! The tests check the contents, the threads that are woken, and the order in which errors are checked. The
+//! order is that of Linux. Fills of huge pages are tested in `pools.rs`, fills during a change in
 //! `changes_during_fills.rs`.
 
 use super::*;

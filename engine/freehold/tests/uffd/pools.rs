@@ -47,7 +47,7 @@ pub fn counts(world: &World) -> HugePoolCounts {
     world.engine().huge_pool(HugePageSize::Mib2).counts(None)
 }
 
-/// Returns the number of free pages, and of those that are reserved.
+/// Returns the number of free pages, and the number of reserved pages.
 fn books(world: &World) -> (u64, u64) {
     (counts(world).free, counts(world).reserved)
 }
