@@ -176,8 +176,8 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         }
     }
 
-    /// Runs the requests whose grace period every CPU has passed, and begins another grace period if there
-    /// are new requests. Does nothing if another task is the driver.
+    /// Runs the requests whose grace period is over, and begins another grace period if there are new
+    /// requests. Does nothing if another task is the driver.
     ///
     /// Every CPU that is not offline must call this function from time to time: at a tick, when it begins to
     /// idle, or from a dedicated thread. The caller must be outside read sections, and must hold no lock that
@@ -238,7 +238,7 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         })
     }
 
-    /// Runs the waiting requests. Every CPU has passed their grace period.
+    /// Runs the waiting requests. Their grace period is over.
     fn run(&self) {
         for cpu in &self.cpus {
             // Relaxed, here and below: only the driver accesses the list.
