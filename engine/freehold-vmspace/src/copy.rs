@@ -307,8 +307,8 @@ impl<P: Platform> VmSpace<P> {
                 if flags.contains(PteFlags::SPECIAL) || !frame.is_anon() || !frame.is_exclusive() {
                     return ControlFlow::Continue(());
                 }
-                // For the copy: the entry, and its reference, may be removed before the copy if the memory of
-                // the page fails.
+                // Keeps the frame until the copy is made: if the memory of the page fails before that, the
+                // entry is removed with its reference.
                 frame.get();
                 found = Some((address, pfn, flags));
                 ControlFlow::Break(())
