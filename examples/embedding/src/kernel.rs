@@ -1,6 +1,6 @@
-//! The platform that Freehold requires from a kernel, implemented with threads: each thread that calls it is
-//! a CPU. `freehold-kit` implements grace periods and flushes. This file implements memory, waiting and CPU
-//! numbers in the simplest correct way.
+//! The platform that Freehold requires from a kernel, implemented with threads: each thread that calls it
+//! acts as a CPU. `freehold-kit` implements grace periods and flushes. This file implements memory, waiting
+//! and CPU numbers in the simplest correct way.
 //!
 //! An embedder replaces this file by parts of its kernel. The module `platform` of `freehold` is the
 //! contract: it says what each method must do, in which contexts it is called, and whether it may sleep.
