@@ -271,8 +271,8 @@ fn failed_page_of_shared_memory_is_lost() {
             (mapping.read_at(0, &mut bytes), FillError::Lost.errno()),
             (Err(FillError::Lost), Errno::EIO)
         );
-        // After a hole, a mapping without an entry gets an ordinary page. A mapping with a marker must
-        // discard it first.
+        // After a hole is punched, a mapping without an entry for the page gets an ordinary page. In a
+        // mapping with a marker, accesses fail until the program discards the page.
         mapping.punch(0..PAGE).unwrap();
         assert_eq!((load(process, cpu, at), load(process, cpu, again)), (failed(at), Ok(0)));
         process.madvise(at, PAGE, Advice::DontNeed).unwrap();
