@@ -7,8 +7,8 @@
 //!
 //! A request is pushed to a list of the CPU on which it is made, without a lock; interrupts may make requests
 //! too. One *driver* runs at a time: the first caller of [`advance`](Qsbr::advance). The driver takes the
-//! whole lists, begins a grace period for them, and runs the requests when every CPU has passed the grace
-//! period.
+//! whole lists, begins a grace period for them, and runs the requests when every CPU has been quiescent or
+//! offline since then.
 //!
 //! # States
 //!
