@@ -75,7 +75,8 @@ impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
         is_empty
     }
 
-    /// Empties the slot of this table, which is empty, and gives the table to the gather.
+    /// Unlinks this table, which has no entries: empties its slot in the parent, and gives the table to the
+    /// gather.
     #[inline(never)]
     fn unlink<T: Tlb, const FRAMES: usize>(self, gather: &mut Gather<'_, T, FRAMES>) {
         let Some((slot, pfn)) = self.table.parent else { unreachable!("a lowest table has a parent") };
