@@ -27,7 +27,7 @@ fn truncation_refuses_to_remove_mapped_pages() {
         assert_eq!(file.mapping().size(), 8 * PAGE);
     }
     (0..8).for_each(|n| assert_eq!(read_number(&file, n * PAGE + 8), n));
-    // Pages that are not mapped are removed, whole pages and parts of pages.
+    // Bytes in pages that are not mapped can be cut off, up to any byte of a page.
     assert_eq!(truncate(7 * PAGE + 10), Ok(()));
     assert_eq!(truncate(4 * PAGE), Ok(()));
     assert_eq!((cached(&file), flat.load(at + 8), flat.load(at + PAGE + 8)), (vec![0, 1, 2, 3], 2, 3));
