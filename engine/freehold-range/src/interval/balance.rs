@@ -14,7 +14,7 @@
 //! An insertion and a removal rotate at most twice each. On average, both change a constant number of ranks.
 //!
 //! `mod.rs` links and unlinks objects and then calls this file, which restores the ranks and keeps
-//! [`IntervalLink::max`] correct in each rotation. `check.rs` verifies all rules; `tests/interval.rs` tries
+//! `IntervalLink::max` correct in each rotation. `check.rs` verifies all rules; `tests/interval.rs` tries
 //! every small tree.
 //!
 //! # Sources

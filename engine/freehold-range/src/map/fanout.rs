@@ -1,6 +1,6 @@
 //! The fan-out: the number of slots of a node that are used, and the limits derived from it.
 //!
-//! A map gets its [`Fanout`] when it is created, and never changes it. The limits decide when a node is split
+//! A map gets its `Fanout` when it is created, and never changes it. The limits decide when a node is split
 //! or merged, when a leaf counts as contended, and how often a lookup retries. Tests use
 //! [`NodeWidth::Narrow`] or a small `SLOTS`, so that few entries reach every path. `max_merged` is below
 //! `max_slots`, and `sparse` below `max_merged`: otherwise the same entries would be merged and split again

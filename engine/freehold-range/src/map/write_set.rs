@@ -2,7 +2,7 @@
 //! writer changes the copy any number of times before the copy replaces the claimed entries.
 //!
 //! `claim_writer.rs` and `hole_claim.rs` fill the write set, `publish.rs` stores it to the map and empties
-//! it. A write set has one or two spans. A *span* ([`WriteSetSpan`]) is a range without unclaimed parts, and
+//! it. A write set has one or two spans. A *span* (`WriteSetSpan`) is a range without unclaimed parts, and
 //! its entries; the second span exists only for an additional hole that does not touch the first. Only the
 //! writer's own thread uses a write set, so it needs no lock. Its capacity is fixed, so it allocates nothing;
 //! a change with more entries than the claim has room for panics.
