@@ -218,7 +218,7 @@ pub unsafe trait Platform: TableMemory + Host {
     /// that programs map directly (by a pager's `direct_access`) also has a record.
     fn frame(&self, pfn: Pfn) -> &Frame;
 
-    /// Fills a frame with zeroes.
+    /// Fills a frame with zeroes. The caller is the only user of the frame.
     fn zero_frame(&self, pfn: Pfn);
 
     /// Fills `frames` frames with zeroes, starting at `first`.

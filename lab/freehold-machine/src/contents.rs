@@ -5,14 +5,21 @@
 //! 8 bytes. A smaller store is a compare-and-swap. Loads acquire and stores release, as on x86, so that
 //! programs under test may rely on the memory order of x86. The atomics are the processor's own under every
 //! checker, because a program's data is not part of the engine's protocols.
+//!
+//! A frame that is being allocated, zeroed or freed has one user, so it is filled and compared as a block.
+//! Word by word, this took a tenth of the time of the engine's tests.
+#![expect(unsafe_code, reason = "fills and compares pages as blocks")]
 
 use freehold_pagetable::PAGE_SIZE;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = 8;
 const WORDS: usize = PAGE_SIZE as usize / WORD;
-/// The pattern that freed frames are filled with.
-const POISON: u64 = 0xdbdb_dbdb_dbdb_dbdb;
+/// The byte that freed frames are filled with.
+const POISON: u8 = 0xdb;
+/// A word of a freed frame.
+const POISON_WORD: u64 = u64::from_ne_bytes([POISON; WORD]);
 
 /// The contents of one frame.
 #[derive(Debug)]
@@ -77,13 +84,13 @@ impl Page {
         debug_assert!(done.is_ok(), "the closure never declines");
     }
 
-    /// Fills the page with zeroes.
+    /// Fills the page with zeroes. The caller must be the only user of the frame.
     #[inline(never)]
     pub(crate) fn zero(&self) {
         self.fill(0);
     }
 
-    /// Fills the page with the poison of a free frame.
+    /// Fills the page with the poison of a free frame. No task may use the frame any more.
     pub(crate) fn poison(&self) {
         self.fill(POISON);
     }
@@ -91,8 +98,13 @@ impl Page {
     /// Returns the offset in bytes and the value of the first word that changed since
     /// [`poison`](Self::poison).
     pub(crate) fn unpoisoned(&self) -> Option<(usize, u64)> {
-        let words = self.0.iter().map(|word| word.load(Ordering::Relaxed));
-        words.enumerate().find(|(_, word)| *word != POISON).map(|(index, word)| (index * WORD, word))
+        // SAFETY: an atomic has the layout of its integer. The frame is being allocated, so no task uses it.
+        let words = unsafe { &*ptr::from_ref(&self.0).cast::<[u64; WORDS]>() };
+        if *words == const { [POISON_WORD; WORDS] } {
+            return None;
+        }
+        let mut words = words.iter().copied().enumerate();
+        words.find(|(_, word)| *word != POISON_WORD).map(|(index, word)| (index * WORD, word))
     }
 
     /// Copies the contents of `from` word by word, each word atomically.
@@ -102,8 +114,11 @@ impl Page {
         }
     }
 
-    fn fill(&self, value: u64) {
-        self.0.iter().for_each(|word| word.store(value, Ordering::Release));
+    /// Sets all bytes of a frame that has one user.
+    fn fill(&self, value: u8) {
+        // SAFETY: an atomic has the layout of its integer, and a shared reference permits writing to it. The
+        // frame is being zeroed for its only user, or freed, so no other task uses it.
+        unsafe { ptr::from_ref(&self.0).cast_mut().write_bytes(value, 1) }
     }
 }
 

@@ -108,7 +108,7 @@ pub(crate) fn table_handed_out<F: Format>(inner: &Inner<F>, table: Pfn) {
     if !inner.tables.was_used(table) {
         return;
     }
-    let written = host::find_entry(memory, |raw| raw != TABLE_POISON);
+    let written = host::find_other::<TABLE_POISON>(memory);
     if let Some((index, raw)) = written {
         panic!("page table {table:?} was written while it was free: {raw:#x} at entry {index} of {ENTRIES}");
     }
@@ -118,7 +118,7 @@ pub(crate) fn table_handed_out<F: Format>(inner: &Inner<F>, table: Pfn) {
 /// Checks a table that is retired and cannot be taken yet, and poisons it.
 pub(crate) fn table_freed<F: Format>(inner: &Inner<F>, table: Pfn) {
     let memory = inner.table(table);
-    if let Some((index, raw)) = host::find_entry(memory, |raw| raw != 0) {
+    if let Some((index, raw)) = host::find_other::<0>(memory) {
         panic!("page table {table:?} was freed with an entry in it: {raw:#x} at {index}");
     }
     if inner.config.scan_on_free {

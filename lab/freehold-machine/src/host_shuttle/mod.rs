@@ -17,7 +17,7 @@ mod wait;
 
 pub(crate) use array::LazyArray;
 pub(crate) use lock::Lock;
-pub(crate) use raw::{fill_table, find_entry, is_zero};
+pub(crate) use raw::{fill_table, find_other, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
 pub use signals::Task;

@@ -15,13 +15,13 @@ pub(crate) fn is_zero(_record: &Frame) -> bool {
     true
 }
 
-/// Returns the first entry that `wanted` accepts, in a table that no task uses.
-pub(crate) fn find_entry(table: &Table, wanted: impl Fn(u64) -> bool) -> Option<(usize, u64)> {
+/// Returns the first entry that is not `RAW`, in a table that no task uses.
+pub(crate) fn find_other<const RAW: u64>(table: &Table) -> Option<(usize, u64)> {
     let entries = (0..ENTRIES).map(|index| {
         // SAFETY: reads the value in the entry's cell. The checker runs one thread at a time.
         (index, unsafe { table.entry(index).raw_load() })
     });
-    entries.into_iter().find(|(_, raw)| wanted(*raw))
+    entries.into_iter().find(|(_, raw)| *raw != RAW)
 }
 
 /// Sets every entry of a table that no task uses to `RAW`.
