@@ -100,11 +100,7 @@ impl Page {
     pub(crate) fn unpoisoned(&self) -> Option<(usize, u64)> {
         // SAFETY: an atomic has the layout of its integer. The frame is being allocated, so no task uses it.
         let words = unsafe { &*ptr::from_ref(&self.0).cast::<[u64; WORDS]>() };
-        if *words == const { [POISON_WORD; WORDS] } {
-            return None;
-        }
-        let mut words = words.iter().copied().enumerate();
-        words.find(|(_, word)| *word != POISON_WORD).map(|(index, word)| (index * WORD, word))
+        find_other::<POISON_WORD, WORDS>(words).map(|(index, word)| (index * WORD, word))
     }
 
     /// Copies the contents of `from` word by word, each word atomically.
@@ -120,6 +116,15 @@ impl Page {
         // frame is being zeroed for its only user, or freed, so no other task uses it.
         unsafe { ptr::from_ref(&self.0).cast_mut().write_bytes(value, 1) }
     }
+}
+
+/// Returns the first word that is not `EXPECTED`. Compares all words as a block first, because nearly always
+/// there is no such word.
+pub(crate) fn find_other<const EXPECTED: u64, const N: usize>(words: &[u64; N]) -> Option<(usize, u64)> {
+    if *words == const { [EXPECTED; N] } {
+        return None;
+    }
+    words.iter().copied().enumerate().find(|(_, word)| *word != EXPECTED)
 }
 
 /// Returns a mask of `len` bytes of a word, from byte `skip` on. Byte 0 is the lowest.

@@ -202,7 +202,10 @@ fn pages_that_the_kernel_may_have_touched_are_not_checked() {
         let recording = Recording::new(&EVENTS.replacen(truth, lie, 1), &EXIT.replacen(truth, lie, 1));
         let outcome = recording.replay(&Options { cpus: 2, ..Options::default() });
         assert!(outcome.is_as_linux(), "{lie:?}: {:#?}", outcome.differences);
-        let said = outcome.set_aside.iter().find(|(why, _)| why.starts_with("pages that no recorded event has touched"));
+        let said = outcome
+            .set_aside
+            .iter()
+            .find(|(why, _)| why.starts_with("pages that no recorded event has touched"));
         assert_eq!(said.map(|(_, count)| *count), Some(1), "{lie:?}");
     }
 }

@@ -5,6 +5,7 @@
 //! table took a tenth of the time of the engine's tests.
 #![expect(unsafe_code, reason = "reads and writes the bytes of records and tables")]
 
+use crate::contents;
 use freehold::platform::Frame;
 use freehold_pagetable::{ENTRIES, Table};
 use std::ptr;
@@ -25,11 +26,7 @@ pub(crate) fn is_zero(record: &Frame) -> bool {
 pub(crate) fn find_other<const RAW: u64>(table: &Table) -> Option<(usize, u64)> {
     // SAFETY: a table consists of its entries (`entries_of`). No task uses the table, because it is being
     // allocated or freed, so no entry changes while the reference exists.
-    let entries = unsafe { &*entries_of(table) };
-    if *entries == const { [RAW; ENTRIES] } {
-        return None;
-    }
-    entries.iter().copied().enumerate().find(|(_, raw)| *raw != RAW)
+    contents::find_other::<RAW, ENTRIES>(unsafe { &*entries_of(table) })
 }
 
 /// Sets every entry of a table that no task uses to `RAW`.
