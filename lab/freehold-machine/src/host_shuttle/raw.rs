@@ -1,8 +1,8 @@
 //! Reads and writes words of other crates without a switch of threads at each word.
 //!
-//! The oracles use these functions on a table or record that no task uses. Each access to an atomic of the
-//! checker would be a point at which the checker may switch threads, 512 for each table, and would only
-//! multiply the schedules. `host_std/raw.rs` has the same names.
+//! The oracles use these functions on a table that no task changes, and on a record that no task uses. Each
+//! access to an atomic of the checker would be a point at which the checker may switch threads, 512 for each
+//! table, and would only multiply the schedules. `host_std/raw.rs` has the same names.
 #![expect(unsafe_code, reason = "replaces atomics of the checker")]
 
 use freehold::platform::Frame;
@@ -15,7 +15,7 @@ pub(crate) fn is_zero(_record: &Frame) -> bool {
     true
 }
 
-/// Returns the first entry that is not `RAW`, in a table that no task uses.
+/// Returns the first entry that is not `RAW`, in a table that no task changes.
 pub(crate) fn find_other<const RAW: u64>(table: &Table) -> Option<(usize, u64)> {
     let entries = (0..ENTRIES).map(|index| {
         // SAFETY: reads the value in the entry's cell. The checker runs one thread at a time.

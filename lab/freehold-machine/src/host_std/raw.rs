@@ -1,8 +1,9 @@
-//! Reads and writes words of other crates as plain memory. The oracles use these functions on a record or
-//! table that no task uses. `host_shuttle/raw.rs` has the same names; simulations use this file.
+//! Reads and writes words of other crates. The oracles use these functions on a record that no task uses, and
+//! on a table that no task changes. `host_shuttle/raw.rs` has the same names; simulations use this file.
 //!
-//! A table is compared and filled as a block, because 512 atomic accesses for each allocated and each freed
-//! table took a tenth of the time of the engine's tests.
+//! A late task may read the entries of a table that was freed (`freehold-pagetable/src/reclaim.rs`), so
+//! stores to them are atomic. No other task stores to them, so they are compared as a block. An access
+//! through [`Table::entry`] for each entry would take a tenth of the time of the engine's tests.
 #![expect(unsafe_code, reason = "reads and writes the bytes of records and tables")]
 
 use crate::contents;
@@ -22,23 +23,25 @@ pub(crate) fn is_zero(record: &Frame) -> bool {
     words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
 }
 
-/// Returns the first entry that is not `RAW`, in a table that no task uses.
+/// Returns the first entry that is not `RAW`, in a table that no task changes.
 pub(crate) fn find_other<const RAW: u64>(table: &Table) -> Option<(usize, u64)> {
-    // SAFETY: a table consists of its entries (`entries_of`). No task uses the table, because it is being
-    // allocated or freed, so no entry changes while the reference exists.
-    contents::find_other::<RAW, ENTRIES>(unsafe { &*entries_of(table) })
+    // SAFETY: an atomic has the layout of its integer. The table is being allocated or freed, so that other
+    // tasks at most read its entries.
+    let entries = unsafe { &*ptr::from_ref(entries_of(table)).cast::<[u64; ENTRIES]>() };
+    contents::find_other::<RAW, ENTRIES>(entries)
 }
 
-/// Sets every entry of a table that no task uses to `RAW`.
+/// Sets every entry of a table that no other task changes to `RAW`. Late tasks may read the entries.
 pub(crate) fn fill_table<const RAW: u64>(table: &Table) {
-    // SAFETY: a table consists of its entries (`entries_of`), which are atomics, so a shared reference to the
-    // table permits writing to them. No task uses the table, because it is being allocated or freed.
-    unsafe { entries_of(table).write(const { [RAW; ENTRIES] }) }
+    // Relaxed: a late task takes the value for a hint.
+    entries_of(table).iter().for_each(|entry| entry.store(RAW, Ordering::Relaxed));
 }
 
-/// Returns the entries of a table as plain words.
-fn entries_of(table: &Table) -> *mut [u64; ENTRIES] {
-    const { assert!(size_of::<Table>() == size_of::<[u64; ENTRIES]>()) };
-    const { assert!(align_of::<Table>() >= align_of::<u64>()) };
-    ptr::from_ref(table).cast_mut().cast()
+/// Returns the entries of a table as the processor's own atomics.
+fn entries_of(table: &Table) -> &[AtomicU64; ENTRIES] {
+    const { assert!(size_of::<Table>() == size_of::<[AtomicU64; ENTRIES]>()) };
+    const { assert!(align_of::<Table>() >= align_of::<AtomicU64>()) };
+    // SAFETY: the sizes are equal and the alignment is sufficient (asserted above). Every byte of a table
+    // belongs to an entry, which is an atomic, so it may be used as another atomic.
+    unsafe { &*ptr::from_ref(table).cast() }
 }
