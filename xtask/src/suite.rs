@@ -151,7 +151,7 @@ pub const PLAIN: &[Suite] = &[
             "--tests",
         ],
         passed_on: &[],
-        budget: [480, 720],
+        budget: [460, 650],
         quick: Quick::Same,
     },
     Suite {
@@ -176,7 +176,7 @@ pub const PLAIN: &[Suite] = &[
             "stack_depth",
         ],
         passed_on: &[],
-        budget: [0, 25],
+        budget: [0, 20],
         quick: Quick::Nothing {
             why: "it builds the engine again, without optimisation; a full run detects growth",
         },
@@ -203,7 +203,7 @@ pub const LOOM: &[Suite] = &[
             "loom*",
         ],
         passed_on: &[],
-        budget: [110, 310],
+        budget: [115, 280],
         quick: Quick::Same,
     },
     Suite {
@@ -222,7 +222,7 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     build: Build::Shuttle,
     args: &["test", "--quiet", "--package", "freehold-machine-tests", "--test", "shuttle*"],
     passed_on: &[],
-    budget: [145, 275],
+    budget: [140, 240],
     quick: Quick::Same,
 }];
 
@@ -244,7 +244,7 @@ pub const SIM: &[Suite] = &[Suite {
         "sim*",
     ],
     passed_on: &[],
-    budget: [85, 165],
+    budget: [75, 160],
     quick: Quick::Only {
         args: &["test", "--quiet", "--package", "freehold-machine-tests", "--test", "sim*"],
         left_out: "recordings and experiments, which need a build of the replayer",
@@ -253,7 +253,7 @@ pub const SIM: &[Suite] = &[Suite {
 
 /// Approximate duration in seconds of all suites, in a quick run and in a full run. It is less than the sum
 /// of the budgets, because two suites run at a time.
-pub const WHOLE: [u32; 2] = [500, 760];
+pub const WHOLE: [u32; 2] = [475, 690];
 
 /// Returns the suites that a change must pass.
 #[must_use]
