@@ -21,49 +21,45 @@ use crate::{
     space::state::pkeys::Pkeys,
     vma::flags::VmFlags,
 };
-use freehold_sync::atomic::Ordering::Relaxed;
-
-/// The number of protection keys.
-const KEYS: u8 = 16;
 
 impl Pkeys {
     /// Copies the keys in use from the parent of a fork.
     pub fn inherit<P: Platform>(&self, _own: &WriteGuard<'_, P>, parent: &WriteGuard<'_, P>) {
-        let parent = &parent.space.pkeys;
-        self.allocated.store(parent.allocated.load(Relaxed), Relaxed);
-        self.execute_only.store(parent.execute_only.load(Relaxed), Relaxed);
+        self.replace(parent.space.pkeys.set());
     }
 
     /// Returns true if a program has allocated `pkey`, or if `pkey` is 0. Returns false for the execute-only
     /// key, and for every key if the processor has no keys.
     pub fn is_allocated<P: Platform>(&self, guard: &WriteGuard<'_, P>, pkey: u8) -> bool {
-        let execute_only = self.execute_only.load(Relaxed);
-        guard.space.platform().has_pkeys()
-            && pkey < KEYS
-            && self.allocated.load(Relaxed) & (1 << pkey) != 0
-            && (execute_only == 0 || u32::from(pkey) != execute_only)
+        let set = self.set();
+        guard.space.platform().has_pkeys() && set.contains(pkey) && set.execute_only() != Some(pkey)
     }
 
-    /// Allocates the lowest free key. Returns `None` if the processor has no keys, or none is free.
+    /// Allocates the lowest free key. Returns `None` if the processor has no keys, or none is free. The
+    /// guard must be that of an exclusive writer.
     pub fn allocate<P: Platform>(&self, guard: &WriteGuard<'_, P>) -> Option<u8> {
-        let allocated = self.allocated.load(Relaxed);
-        let pkey = allocated.trailing_ones() as u8;
-        if pkey >= KEYS || !guard.space.platform().has_pkeys() {
-            return None;
-        }
-        self.allocated.store(allocated | 1 << pkey, Relaxed);
+        let set = self.set();
+        let pkey = set.lowest_free().filter(|_| guard.space.platform().has_pkeys())?;
+        self.replace(set.with(pkey));
         Some(pkey)
     }
 
-    /// Frees `pkey`, which must be [allocated](Self::is_allocated).
+    /// Frees `pkey`, which must be [allocated](Self::is_allocated). The guard must be that of an exclusive
+    /// writer.
     pub fn free<P: Platform>(&self, _guard: &WriteGuard<'_, P>, pkey: u8) {
-        self.allocated.store(self.allocated.load(Relaxed) & !(1 << pkey), Relaxed);
+        self.replace(self.set().without(pkey));
     }
 
+    /// Returns the execute-only key, which the first call allocates. Returns `None` if the processor has no
+    /// keys, or none is free. Range writers may call this concurrently. They then find the same free key and
+    /// store the same record.
     fn execute_only<P: Platform>(&self, guard: &WriteGuard<'_, P>) -> Option<u8> {
-        let known = self.execute_only.load(Relaxed) as u8;
-        let pkey = if known == 0 { self.allocate(guard).filter(|pkey| *pkey != 0)? } else { known };
-        self.execute_only.store(u32::from(pkey), Relaxed);
+        let set = self.set();
+        if set.execute_only().is_some() {
+            return set.execute_only();
+        }
+        let pkey = set.lowest_free().filter(|pkey| *pkey != 0 && guard.space.platform().has_pkeys())?;
+        self.replace(set.with_execute_only(pkey));
         Some(pkey)
     }
 }
@@ -88,7 +84,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         let was_execute_only = (old & VmFlags::ACCESS) == VmFlags::EXEC
             && old.pkey() != 0
-            && u32::from(old.pkey()) == pkeys.execute_only.load(Relaxed);
+            && pkeys.set().execute_only() == Some(old.pkey());
         if was_execute_only && access != VmFlags::EXEC { 0 } else { old.pkey() }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     explore::{explore, thread},
     scene::{ANON, PAGE, R, RW, Scene, denied, map, page, unmap, value},
 };
-use freehold::{call::Advice, space::Prot};
+use freehold::{call::Advice, platform::PkeyRights, space::Prot};
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 #[test]
@@ -106,6 +106,36 @@ fn c22_splits_and_merges_concurrent_with_faults() {
         drop(cpu);
         unmap(&scene.process, 0..4);
         scene.assert_empty();
+        scene.end();
+    });
+}
+
+/// The keys that a program can allocate: all but key 0 and the execute-only key.
+const FREE_KEYS: usize = 14;
+
+#[test]
+fn concurrent_first_requests_for_exec_share_one_protection_key() {
+    explore("first requests for EXEC", 200, |locking| {
+        let scene = Scene::keyed(locking);
+        // The VMAs between the two pages separate them by a leaf of the tree, so that two range writers do not
+        // wait for each other.
+        let pages = [0, 14];
+        for at in (0..=14).step_by(2) {
+            map(&scene.process, at..at + 1, ANON);
+        }
+        thread::scope(|scope| {
+            for at in pages {
+                let scene = &scene;
+                scope.spawn(move || scene.process.mprotect(page(at), PAGE, Prot::EXEC).unwrap());
+            }
+        });
+        let [first, second] = pages.map(|at| scene.process.find_vma(page(at)).unwrap().flags().pkey());
+        assert_eq!(first, second);
+        assert_ne!(first, 0);
+        let left: Vec<u8> =
+            std::iter::from_fn(|| scene.process.pkey_alloc(PkeyRights::empty()).ok()).collect();
+        assert_eq!(left.len(), FREE_KEYS, "{left:?}");
+        assert!(!left.contains(&first));
         scene.end();
     });
 }

@@ -103,7 +103,17 @@ impl Scene {
     /// Returns a scene with `bytes` bytes of memory. The tree of VMAs has the node width with which tests run
     /// the design.
     fn with(locking: Locking, bytes: u64, config: Config) -> Self {
-        let machine = Machine::new(MachineConfig::backed(bytes).tables(1 << 18).cpus(6)).unwrap();
+        Self::on(locking, MachineConfig::backed(bytes), config)
+    }
+
+    /// Returns a scene whose machine has protection keys.
+    pub fn keyed(locking: Locking) -> Self {
+        Self::on(locking, MachineConfig::backed(1 << 20).pkeys(), config(0))
+    }
+
+    /// Returns a scene on the given machine.
+    fn on(locking: Locking, machine: MachineConfig, config: Config) -> Self {
+        let machine = Machine::new(machine.tables(1 << 18).cpus(6)).unwrap();
         let config = Config { vma_nodes: nodes_for(locking), ..config };
         let engine = Engine::new(machine.clone(), config).unwrap();
         let process = space(&engine, locking);
