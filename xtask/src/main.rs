@@ -10,6 +10,7 @@
 //! - `cargo xtask simulate` runs the experiments on simulated machines. `cargo xtask simulate replay` runs a
 //!   recording on one.
 //! - `cargo xtask coverage` compares the memory accesses that the simulation sees with a trace.
+//! - `cargo xtask package` packages the published crates, and builds a program from the packages alone.
 //! - `cargo xtask mutants` removes protections and checks that a test fails for each.
 //! - `cargo xtask fuzz` runs the fuzz targets, and `cargo xtask asan` the engine's suites under
 //!   AddressSanitizer.
@@ -21,7 +22,7 @@ use std::{env, process::ExitCode};
 use xtask::{
     fuzz,
     mutants::{self, Selection},
-    sanitizer,
+    package, sanitizer,
     suite::{self, Build, Effort, LOOM, PLAIN, REPLAY, SHUTTLE, SIM, every},
     table,
 };
@@ -36,6 +37,7 @@ const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | 
        cargo xtask boot [OPTION]... -- PROGRAM [ARGUMENT...] | boot --script TEXT | boot --help
        cargo xtask boot --bench [--linux] [--markdown FILE]...
        cargo xtask kernel-tests [--full] [--linux] [--ltp DIR] [NAME...] | kernel-tests --help
+       cargo xtask package
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
 
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         ["sim"] => suite::run(SIM, Effort::Full),
         ["simulate", "replay", rest @ ..] => simulate("freehold-replay", "simulate_replay", rest),
         ["simulate", rest @ ..] => simulate("freehold-reproduce", "simulate", rest),
+        ["package"] => package::run(),
         ["coverage"] => simulate("freehold-machine", "coverage", &[]),
         ["asan", rest @ ..] => sanitizer::run(rest),
         ["replay"] => suite::run(REPLAY, Effort::Long),
