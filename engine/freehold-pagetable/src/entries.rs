@@ -61,8 +61,8 @@ impl<F: Format> ZapEntry<'_, F> {
 }
 
 impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
-    /// Calls `f` for every non-empty entry of `range`, in ascending order, to clear or keep the entry. `f`
-    /// gets the address, the entry, and `stale`, to which it can pass frames. Groups of empty entries are
+    /// Calls `f` for every non-empty entry of `range`, in ascending order. `f` clears the entry or keeps it.
+    /// `f` gets the address, the entry, and `stale`, to which it can pass frames. Groups of empty entries are
     /// skipped.
     ///
     /// # Panics

@@ -2,10 +2,10 @@
 //! with changes of the structure, conflicting claims, and new gaps with searches that correct gap words.
 //!
 //! Most tests pass a map and two closures to [`run_concurrently`], which runs them in two threads and then
-//! checks the map: no entry is claimed, and a search finds every gap. Each test also asserts the following.
-//! Of two conflicting claims, one is refused. An address that is always mapped is never a hole for a reader.
-//! Afterwards, the map holds what its writers put there. A map of five entries has two leaves; the helpers
-//! below make others. A test bounds the number of preemptions, so that it takes seconds.
+//! checks the map: no entry is claimed, and a search finds every gap. The tests also assert that one of two
+//! conflicting claims is refused, that a reader never finds a hole at an address that is always mapped, and
+//! that the map finally contains what its writers stored. A map of five entries has two leaves; the helpers
+//! below make maps of other shapes. Each test bounds the number of preemptions, so that it takes seconds.
 #![cfg(loom)]
 
 mod support;
@@ -26,7 +26,7 @@ type Map = RangeMap<LoomHost, 4>;
 /// A claim writer of [`Map`].
 type Writer<'a> = ClaimWriter<'a, LoomHost, 4>;
 
-/// The start of the second subtree of a map with 18 entries of ten bytes that touch.
+/// The start of the second subtree of a map with 18 adjacent entries of ten bytes.
 const BORDER: u64 = 90;
 
 /// Maximum number of preemptions of a runnable thread.
@@ -65,8 +65,8 @@ fn split_at(map: Arc<Map>, key: u64) -> Arc<Map> {
     map
 }
 
-/// Splits the leaf at `key` while another thread runs. Loom interleaves two threads only from their first
-/// access to a common word on. The counter of the read section is such a word.
+/// Splits the leaf at `key` while another thread runs. Loom begins to interleave two threads when both access
+/// the same word. The read section at the start accesses such a word, its counter.
 fn split_leaf_at(writer: &Writer<'_>, key: u64) {
     drop(LoomHost::rcu_read());
     writer.split_leaf_at(key);
@@ -475,7 +475,7 @@ fn publishing_over_two_leaves_is_one_step() {
 #[test]
 fn a_boundary_moves_between_two_subtrees_under_a_reader() {
     model_bounded(BOUND, || {
-        // The map has three levels, and its entries touch.
+        // The map has three levels, and there are no gaps between its entries.
         let map = map_of((0..18).map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         // SAFETY: no thread writes.
         let key = unsafe { map.reader() }.first_of_second_subtree().expect("three levels");
@@ -544,7 +544,7 @@ fn an_entry_is_seen_while_its_leaf_becomes_the_root() {
 }
 
 /// Returns a map of three leaves. The first two have three entries and one entry, with large gaps between the
-/// entries. The third has three entries that touch.
+/// entries. The third has three adjacent entries.
 fn gaps_before_a_leaf_without() -> Arc<Map> {
     let wide = [0, 1, 2, 3].map(|at| entry(at * 20, at * 20 + 2, at + 1));
     let dense = [62, 72, 82].map(|at| entry(at, at + 10, at));

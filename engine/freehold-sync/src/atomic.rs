@@ -89,8 +89,8 @@ pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
 /// Number of wake-ups without success after which a waiting writer keeps new writers out of the queue.
 pub(crate) const MAX_FAILED_WAKEUPS: u32 = if CHECKED { 1 } else { 4 };
 /// Largest value that a reader may give to the count of a VMA: 1 for an attached VMA, plus the readers. The
-/// limit is half of the range, because readers from the slots, at most one per CPU, are added without a
-/// check.
+/// limit is half of what the count can hold. The other half is for readers that a writer moves from slots to
+/// the count without a check of the limit: at most one per CPU.
 pub(crate) const VMA_COUNT_LIMIT: u32 = if CHECKED { 3 } else { (1 << 28) - 1 };
 
 /// Orders a `SeqCst` read-modify-write of one word before a `SeqCst` load of another word.

@@ -277,8 +277,8 @@ fn c72_reader_killed_while_asleep_leaves_the_lock_free() {
     });
 }
 
-/// A reader waits because a writer waits, and the writer is killed. No writer is left for the reader to wait
-/// for.
+/// A reader waits behind a writer that waits, and the writer is killed. The reader must then get the lock,
+/// because no writer is left.
 #[test]
 fn c72_reader_behind_a_killed_writer_is_admitted() {
     model_bounded(3, || {

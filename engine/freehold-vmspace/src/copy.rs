@@ -21,7 +21,7 @@ pub type ForkGather<'v, P> = VmGather<'v, P, 1>;
 /// The way in which a range is copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Fork {
-    /// Stores make private copies here.
+    /// True if stores make private copies of pages here.
     pub private: bool,
     /// The child's mapping also reports stores to a userfaultfd.
     pub uffd_wp: bool,
@@ -75,8 +75,8 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Copies the entries of `range` to `child`, table by table, according to `fork`. Returns the number of
-    /// pages that were skipped because they are pinned. If stores make private copies, entries that allowed a
-    /// store lose that right in this space too. `gather` then owes a flush, even if this fails.
+    /// pages that were skipped because they are pinned. If `fork.private` is set, entries of this space that
+    /// allowed a store lose that right too. `gather` must then flush, even if this call fails.
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ impl<P: Platform> VmSpace<P> {
 /// The settings for copying the entries of one VMA, and the results so far.
 struct Copier<'p, P: Platform> {
     platform: &'p P,
-    /// Stores make private copies here.
+    /// True if stores make private copies of pages here.
     private: bool,
     /// The child's VMA is registered for write protection by a userfaultfd.
     uffd_wp: bool,

@@ -110,8 +110,9 @@ impl<P: Platform> VmSpace<P> {
         // other gather sees the entry empty.
         let mut gather = self.exclusive_gather::<1>();
         let Some(mut guard) = table.lock_linked() else { return false };
-        // The reference keeps the frame from becoming another page, so an equal number means the same page.
-        // Any other entry, writable or not, was installed by another task, and the caller looks again.
+        // The caller's reference keeps the frame from becoming another page, so an equal number means the
+        // same page. Any other entry, writable or not, was installed by another task. The caller then looks
+        // again.
         let same = |now: ReadOnly| now.pfn == old.pfn && now.special == old.special;
         if !matches!(find::<P>(&guard, address), StoreOutcome::Copy(now) if same(now)) {
             drop(guard);

@@ -111,7 +111,8 @@ impl<P: Platform> VmSpace<P> {
     pub fn write_unprotect_large(&self, level: Level, range: UserRange) {
         for address in pages(range, level).filter(|address| self.large_entry(*address, level).is_some()) {
             let Some(mut leaf) = self.lock_leaf(address, level) else { continue };
-            // No TLB caches a marker, and none holds more rights than an entry that lacks the right to write.
+            // No flush is needed: a TLB does not cache markers, and a protected entry lacks the right to
+            // write before and after the change.
             match is_wp_marker(leaf.pte()) {
                 true => _ = leaf.replace(Pte::NONE, &mut NotCached),
                 false => _ = leaf.change(&mut NotCached, |pte| unprotected(pte, level)),
@@ -120,7 +121,7 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Copies the entries of `range` to the same addresses of `child`. If stores make private copies, copies
-    /// every entry, and both sides may write a page only after copying it. Otherwise copies only
+    /// every entry, and both spaces must copy a page before they write to it. Otherwise copies only
     /// write-protected entries. `known` returns the place of the copy of a pinned page.
     ///
     /// The caller excludes faults, and no other task knows the child.

@@ -115,7 +115,8 @@ impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
 
     fn table(&mut self, mut table: PteGuard<'_, F, M>, range: VaRange) -> ControlFlow<()> {
-        // No TLB caches a marker, and none holds more rights than an entry that lacks the right to write.
+        // No flush is needed: a TLB does not cache markers, and a protected entry lacks the right to write
+        // before and after the change.
         table.zap_each(range, &mut NotCached, |_, slot, _| {
             if is_wp_marker(slot.pte()) {
                 slot.clear();

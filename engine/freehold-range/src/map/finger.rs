@@ -1,8 +1,8 @@
 //! The finger of the exclusive writer: the path to the leaf of its last search.
 //!
 //! A change of an address space searches the same place several times: it looks for the entry, for its
-//! neighbours, and then makes the change. The next change is often close by. While the finger points to the
-//! right leaf, no search descends from the root.
+//! neighbours, and then makes the change. The next change is often close to the last. A search that finds its
+//! place in the leaf of the finger does not descend from the root.
 //!
 //! Only the exclusive writer uses the finger. The finger is stored in the map, so that it outlives one
 //! writer. The finger is valid as long as the nodes on its path stay linked where they are. A change inside
@@ -19,9 +19,9 @@ use super::entry::MAX_LEVELS;
 use super::node::Node;
 use super::path::Step;
 
-/// The finger; see the [module](self). Only the exclusive writer reads it. A claim writer makes it forget,
-/// under the structure lock. So every access is relaxed; the lock that orders one writer after another orders
-/// the accesses.
+/// The finger; see the [module](self). Only the exclusive writer reads it. A claim writer makes the finger
+/// forget its path, under the structure lock. Every access is relaxed, because the locks that order the
+/// writers also order the accesses.
 pub(super) struct Finger<const SLOTS: usize> {
     /// The address of the root at the time of the last writer. Compared, but never followed.
     root: AtomicPtr<Node<SLOTS>>,
@@ -80,8 +80,8 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         Step { node: unsafe { &*place.node.load(Ordering::Relaxed) }, at, lo }
     }
 
-    /// Returns the stored step for `level`, if the finger points anywhere: the node, the slot, and the end of
-    /// the entry before the node. The node may be dangling if the finger is wrong. For checks.
+    /// For checks: returns the stored step for `level`, if the finger points anywhere. The step is the node,
+    /// the slot, and the end of the entry before the node. The node may be dangling if the finger is wrong.
     pub(super) fn stored_step(&self, level: usize) -> Option<(*const Node<SLOTS>, usize, u64)> {
         let place = &self.steps[level];
         let set = !self.steps[0].node.load(Ordering::Relaxed).is_null();
@@ -106,7 +106,7 @@ impl<const SLOTS: usize> Finger<SLOTS> {
         self.root.store(ptr::from_ref(root).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Records the slot of the last search in the leaf.
+    /// Records the slot, in the leaf, at which the last search ended.
     #[inline]
     pub(super) fn set_at(&self, at: usize) {
         self.steps[0].at.store(at, Ordering::Relaxed);

@@ -274,7 +274,7 @@ fn the_owner_of_a_claim_learns_that_it_has_waiters() {
     });
 }
 
-/// Returns a map of `count` entries of ten bytes that touch, from address 10 on.
+/// Returns a map of `count` adjacent entries of ten bytes each. The first begins at address 10.
 fn touching(count: u64) -> Box<Map> {
     let map = Box::new(Map::new());
     // SAFETY: this is the only writer.

@@ -1,8 +1,9 @@
 //! Tests of the checker itself: programs from the literature whose allowed results are known.
 //!
 //! A test passes threads and one result of each thread to [`allows`], and asserts whether the model allows
-//! these results together. Message passing uses [`explore`] or [`check`] directly, because its error is a
-//! data race. A wrong axiom in `graph.rs` fails here. The tests in `slots.rs` rely on these axioms.
+//! these results together. The tests of message passing call [`explore`] or [`check`] directly, because they
+//! expect a data race instead of a result. If an axiom in `graph.rs` is wrong, a test here fails. The tests
+//! in `slots.rs` rely on these axioms.
 //!
 //! To add a case, write each thread as a closure that returns its result, a number below `u32::MAX`.
 

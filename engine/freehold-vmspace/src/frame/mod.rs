@@ -279,8 +279,8 @@ impl Frame {
     /// Adds one to the number of entries that map the frame.
     #[inline]
     pub fn add_map(&self) {
-        // Release pairs with the acquire in `maps`. A task that finds the frame mapped does not read the rmap
-        // word of an earlier use, because the end of that use has cleared the word.
+        // Release pairs with the acquire in `maps`. The rmap word of an earlier use was cleared at the end of
+        // that use, so a task that sees this mapping does not read that word.
         self.maps.fetch_add(1, Release);
     }
 

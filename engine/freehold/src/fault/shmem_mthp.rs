@@ -1,5 +1,5 @@
-//! Blocks of shared memory in faults: the sizes that are allowed, and the pages that are mapped together
-//! (multi-size THP).
+//! Faults on shared memory with blocks of several pages (multi-size THP): the sizes of blocks that are
+//! allowed, and the pages that a fault maps together.
 //!
 //! ```text
 //! not cached   the largest block that lies in the VMA and has no cached page enters the cache,

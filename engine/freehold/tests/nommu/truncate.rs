@@ -31,7 +31,7 @@ fn truncation_refuses_to_remove_mapped_pages() {
     assert_eq!(truncate(7 * PAGE + 10), Ok(()));
     assert_eq!(truncate(4 * PAGE), Ok(()));
     assert_eq!((cached(&file), flat.load(at + 8), flat.load(at + PAGE + 8)), (vec![0, 1, 2, 3], 2, 3));
-    // Pages of the grown file read as zeroes, and may lie at other frames.
+    // The new pages of the grown file read as zeroes, and may be in other frames than before.
     assert_eq!(truncate(8 * PAGE), Ok(()));
     (4..8).for_each(|n| assert_eq!(read_number(&file, n * PAGE + 8), 0));
     assert_eq!(truncate(4 * PAGE), Ok(()));

@@ -15,7 +15,7 @@ use support::{
 /// A world in which memory runs out at a given point.
 struct Ending<'p> {
     scarce: ScarceWorld,
-    /// Number of frames and of VMAs in the caches of the engine.
+    /// Number of frames left in the engine's cache of frames, and of VMAs left in its cache of VMAs.
     spare: u64,
     point: &'p Point,
 }

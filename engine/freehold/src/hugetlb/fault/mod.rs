@@ -308,9 +308,9 @@ impl<P: Platform> AddressSpace<P> {
         if !matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !protected(flags)) {
             return FaultOutcome::Retry;
         }
-        // While the page is being moved, or its memory is failing, a marker may replace another space's
-        // entry. A task that locks the frame from now on finds only this entry, because children cannot map
-        // the page again.
+        // A locked frame is being moved, or its memory is failing. The loop above may then have missed
+        // another space's entry, because a marker has replaced the entry. If the frame is not locked, a task
+        // that locks it later finds only the entry of this space: a child cannot map the page again.
         if frame.is_locked() {
             return FaultOutcome::Wait(WaitFor::Frame(old));
         }

@@ -461,8 +461,8 @@ impl<'s, P: Platform> Detached<'s, P> {
         self.without_pages()
     }
 
-    /// Performs settle if nothing is left to do: nothing is mapped and the VMAs are unlinked, or everything
-    /// was settled in place.
+    /// Skips settle, for VMAs that need none: nothing is mapped and the VMAs are unlinked, or everything was
+    /// settled in place.
     fn without_pages(self) -> Unmapped<'s, P> {
         Unmapped { owned: self.owned, notices: self.notices }
     }
@@ -501,9 +501,10 @@ impl<P: Platform> Unmapped<'_, P> {
 /// is linked in a file's tree.
 ///
 /// VMAs of files stay linked until their entries are cleared and flushed. A truncation or revocation that has
-/// finished has then processed every entry that a processor could use. Walks from the file and this zap may
-/// run concurrently, because their gathers may overlap. A walk flushes the entries that it has cleared before
-/// it releases the i_mmap lock, and unlinking waits for that lock (hazard C-58).
+/// finished has then processed every entry that a processor could use. Walks from the file may run
+/// concurrently with this zap: the gather here is of the kind that may overlap other gathers. A walk flushes
+/// the entries that it has cleared before it releases the i_mmap lock, and unlinking waits for that lock
+/// (hazard C-58).
 ///
 /// If none of the VMAs is linked in a file's tree, all are unlinked first, so that this gather is the only
 /// one for the range. A walk for an anonymous page checks in the frame's record whether the page is mapped.

@@ -198,7 +198,7 @@ impl LimitReservation {
 /// Error of a reservation that could exceed a limit.
 pub(in crate::space) struct NearLimit;
 
-/// Number of sizes that have a limit, which are the first ones of [`Size`].
+/// Number of values of [`Size`] that may have a limit. They come first in the enum.
 const LIMITED: usize = 4;
 
 impl<P: Platform> Counters<P> {
