@@ -78,7 +78,8 @@ impl File for Device {
     }
 }
 
-/// Makes the folder /dev, with one device that another module provides.
+/// Makes the folder /dev. It contains the devices and consoles of this file, links, the folder shm, and
+/// `other`: the name and the node of a device from another module.
 pub fn folder(other: (&'static [u8], Arc<Node>)) -> Arc<Node> {
     let directory = Node::directory(0o755);
     let console = || Node::device(Arc::new(Console));
