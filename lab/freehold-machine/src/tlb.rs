@@ -95,7 +95,7 @@ pub(crate) struct Leaf {
 pub(crate) enum Verdict {
     /// The access uses the frame.
     Serve,
-    /// The dirty bit must be set in memory first.
+    /// The processor walks the tables again, which sets the dirty bit in memory before the store.
     WalkAgain,
     /// The entry does not permit the access.
     Fault,

@@ -3,10 +3,10 @@
 //! `cargo run -p freehold-model --release --example differential -- --calls 1000000 --seed 1`
 //!
 //! Two subjects at a time make the same calls; then the results, the VMAs and the pages are compared
-//! (`freehold_model::compare`). At the first difference the program prints the shortest calls that show it,
-//! ends the comparison, and exits with status 1. The tests `differential` and `engine` run the same
-//! comparisons with fewer calls. It exits with status 2 if it cannot make calls to the running kernel, and
-//! with 0 if all results are equal. Calls to the kernel run in child processes.
+//! (`freehold_model::compare`). At the first difference the program prints the shortest calls that show the
+//! difference, and ends the comparison. The exit status is 0 if all results are equal, 1 after a difference,
+//! and 2 if the program cannot make calls to the running kernel. Calls to the kernel run in child processes.
+//! The tests `differential` and `engine` run the same comparisons with fewer calls.
 //!
 //! | option | default | meaning |
 //! | --- | --- | --- |

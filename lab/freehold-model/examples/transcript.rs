@@ -2,8 +2,8 @@
 //! compared.
 //!
 //! The calls depend only on the seed and not on the kernel: the generator tracks them in a world that is the
-//! same everywhere. So the program prints the same transcript on Linux and on another kernel, or one of the
-//! two kernels is wrong. `cargo xtask kernel-tests transcript` runs this comparison.
+//! same everywhere. If the transcripts of Linux and of another kernel differ, one of the two kernels has a
+//! bug. `cargo xtask kernel-tests transcript` runs this comparison.
 //!
 //! `cargo run -p freehold-model --release --example transcript -- --calls 100000`
 //!

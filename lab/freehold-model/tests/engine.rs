@@ -49,8 +49,8 @@ fn every_design_agrees_with_the_model_at_the_limit_of_mappings() {
     }
 }
 
-/// Runs with the arena around each border of the ranges in which mappings are placed, with searches upwards
-/// and downwards.
+/// Runs with the middle of the arena at each border of the ranges in which mappings are placed, with searches
+/// upwards and downwards.
 #[test]
 fn every_layout_agrees_with_the_model() {
     let borders = [1 << 30, 2 << 30, 4 << 30, LEGACY_BASE];
@@ -61,7 +61,8 @@ fn every_layout_agrees_with_the_model() {
     }
 }
 
-/// Runs with page tables of five levels. The arena is around the end of the addresses that four levels reach.
+/// Runs with page tables of five levels. The middle of the arena is at the end of the addresses that four
+/// levels can map.
 #[test]
 fn every_design_agrees_with_the_model_on_five_levels() {
     for (n, locking) in lockings().into_iter().enumerate() {
