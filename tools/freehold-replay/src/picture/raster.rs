@@ -1,8 +1,8 @@
-//! Grids of equal cells, and their outlines as a small number of rectangles.
+//! Grids of cells, and a small number of rectangles that cover all cells of equal value.
 //!
-//! `panel.rs` fills a [`Grid`] with memory kinds and with fault counts; `paint.rs` draws equal cells as
-//! rectangles ([`Grid::rectangles`]), which keeps the SVG small. [`rectangle`] writes one rectangle as path
-//! data. Columns count from the left and rows from the top, both from 0.
+//! `panel.rs` fills a [`Grid`] with memory kinds and with fault counts; `paint.rs` draws one rectangle for
+//! many cells of equal value ([`Grid::rectangles`]), which keeps the SVG small. [`rectangle`] writes one
+//! rectangle as path data. Columns count from the left and rows from the top, both from 0.
 
 use std::fmt::Write;
 
@@ -41,7 +41,7 @@ impl<T: Copy + Default + PartialEq> Grid<T> {
     /// rows.
     pub fn rectangles(&self) -> Vec<(T, [usize; 4])> {
         let mut done: Vec<(T, [usize; 4])> = Vec::new();
-        // Rectangles that extend down to the previous row, ordered by first column.
+        // Rectangles whose last row is the previous one, ordered by first column.
         let mut open: Vec<(T, [usize; 4])> = Vec::new();
         for row in 0..self.rows {
             let mut still = Vec::with_capacity(open.len());

@@ -232,7 +232,7 @@ pub fn alone<R>(work: impl FnOnce() -> R) -> R {
     together(1, |_| take()()).pop().expect("the result of one task")
 }
 
-/// Runs `work` as this number of tasks that all start at once. Requests them to stop after `turn`. Returns
+/// Runs `work` as this number of tasks that all start at once. Asks the tasks to stop after `turn`. Returns
 /// their results, and the time until the last task was done.
 pub fn for_a_while<R>(
     tasks: usize,

@@ -68,8 +68,8 @@ pub fn alone<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Runs `work` on this number of threads that all start at once. Requests them to stop after `turn`. Returns
-/// their results, and the time until the last thread was done.
+/// Runs `work` on this number of threads that all start at once. Asks the threads to stop after `turn`.
+/// Returns their results, and the time until the last thread was done.
 pub fn for_a_while<R: Send>(
     threads: usize,
     turn: Duration,

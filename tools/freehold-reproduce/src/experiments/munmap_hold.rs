@@ -22,9 +22,9 @@ use freehold_sync::stats::LockSnapshot;
 /// See the [module](self).
 pub struct MunmapHold;
 
-/// Sizes of a full run, in bytes.
+/// Sizes of the unmapped memory in a full run, in bytes.
 const FULL: [u64; 7] = [PAGE, 1 << 20, GIB, 8 * GIB, 80 * GIB, 160 * GIB, 320 * GIB];
-/// Sizes of a quick run.
+/// Sizes of the unmapped memory in a quick run, in bytes.
 const QUICK: [u64; 5] = [PAGE, 1 << 20, 64 << 20, GIB / 2, 2 * GIB];
 /// Largest size for the host in a quick run. The host takes 50 times as long per page.
 const QUICK_HOST: u64 = GIB / 2;

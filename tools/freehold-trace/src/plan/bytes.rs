@@ -3,9 +3,9 @@
 //!
 //! The bytes are in `Space::written`. `transfers.rs` notes the bytes that a call moves, and `syscall.rs`
 //! forgets bytes after each call that may have changed them. The replay compares the bytes of a
-//! process_vm_readv only at these addresses, because the program may have stored all other bytes itself,
-//! which no recording shows. A call that changes contents must therefore not be listed in `leaves_contents`:
-//! the replay would then report a false difference.
+//! process_vm_readv only at these addresses. The program may have changed any other bytes with plain stores,
+//! which a recording does not contain. A call that changes contents must not be listed in `leaves_contents`,
+//! because the replay would then report a false difference.
 
 use super::area::{PAGE, page_of};
 use super::space::{Reach, Space};

@@ -47,7 +47,7 @@ impl Planner {
     }
 
     /// Gathers the waits of a fork, an exec or an exit of the task, which copies or detaches the task's
-    /// segments. `Lengths` keeps the order between these steps and removals.
+    /// segments. `Lengths::uses` keeps the order between such a step and the removals of these segments.
     pub(super) fn use_segments(&mut self, task: u32) {
         if self.files.segment_ids.is_empty() {
             return;
