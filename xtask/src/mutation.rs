@@ -20,9 +20,9 @@
 //! ```
 //!
 //! `caught` may also have `hang = true` (the test may also fail by never ending) and `seconds` (the time
-//! limit of the test). Instead of `caught`, `argued` gives the reason why no behaviour changes. Such a
-//! mutation is not run. `tests/tidy.rs` checks that every mutation applies to the current sources and that
-//! its test exists.
+//! limit of the test). A mutation that changes no behaviour has `argued`, the reason, instead of `caught`.
+//! Such a mutation is not run. `tests/tidy.rs` checks that every mutation applies to the current sources and
+//! that its test exists.
 
 use std::{
     fs, io,
@@ -52,7 +52,8 @@ pub struct Mutation {
     pub edit: Vec<Edit>,
     /// The test that must fail.
     pub caught: Option<Caught>,
-    /// The reason why no behaviour changes.
+    /// For a mutation that changes no behaviour, so that no test can fail: the reason. `caught` is then
+    /// absent.
     pub argued: Option<String>,
 }
 
