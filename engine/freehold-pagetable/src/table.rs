@@ -1,10 +1,10 @@
 //! One table and its lock: the operations on an entry, and the locks that they need.
 //!
-//! An [`EntryTable`] is a table that was found, and only gives hints. An [`EntryGuard`] is a locked table,
-//! and alone may change entries, except those that lead to tables. A change that removes rights gets a
-//! receiver for stale translations, so that the flush cannot be forgotten. `entries.rs` iterates over a
-//! locked table, and `page_table.rs` finds tables. The [crate's protocol](crate#writers-of-an-entry) lists
-//! the writers.
+//! An [`EntryTable`] is a table that a walk found and did not lock, so an entry read from it is a hint. An
+//! [`EntryGuard`] is a locked table. Only an [`EntryGuard`] may change entries, except entries that point to
+//! tables. A change that removes rights gets a receiver for stale translations, so that the flush cannot be
+//! forgotten. `entries.rs` iterates over a locked table, and `page_table.rs` finds tables. The [crate's
+//! protocol](crate#writers-of-an-entry) lists the writers.
 //!
 //! A *deposited* table is an empty table in a list of an upper table, stored for the split of a leaf there.
 //! No entry points to it, so neither the hardware nor a walk reaches it. A task that installs a huge leaf

@@ -16,8 +16,8 @@
 //! had to restart too often takes the structure lock without a latch. Like any holder of the structure lock,
 //! it then waits for leaves that are latched.
 //!
-//! * The *latch of a leaf* is BUSY in its control word. A writer takes it by a compare-and-swap from a
-//!   version.
+//! * The *latch of a leaf* is the bit BUSY in the control word of the leaf. A writer takes it by a
+//!   compare-and-swap from a version.
 //! * The *structure lock* exists once per map. Its holder may change inner nodes, link and unlink nodes, and
 //!   move the end of a leaf's last entry. So for the holder, inner nodes do not change, and leaves stay
 //!   linked where they are. The contents of a leaf do not change once the holder has also latched the leaf.
@@ -339,8 +339,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         Ok(())
     }
 
-    /// Makes sure that the map has enough spare nodes for one `replace` of an exclusive writer. So a change
-    /// by the exclusive writer that needs no memory also needs none after changes by claim writers.
+    /// Makes sure that the map has enough spare nodes for one `replace` of an exclusive writer. An exclusive
+    /// writer can then make one `replace` without allocating, even after changes by claim writers.
     #[inline]
     pub(super) fn ensure_spares(&self) -> Result<(), ClaimError> {
         // Both values are hints. `refill_spares` checks them again under the lock.

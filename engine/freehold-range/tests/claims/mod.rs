@@ -1,6 +1,6 @@
-//! Tests of claims: tries every claim on every small map, next to a claim of another writer or a reservation.
-//! Compares with a model: which claims are refused, what is claimed, what the map holds after the claim is
-//! published, and which hole the callback gets.
+//! Tests of claims: tries every claim on every small map that also has a claim of another writer or a
+//! reservation. Compares with a model: which claims are refused, what is claimed, what the map contains after
+//! the claim is published, and which hole the callback gets.
 //!
 //! One thread makes all calls, so no result depends on timing. The neighbours lie in every combination of
 //! leaves. `stage.rs` has the maps and the model; the tests here pass each map to a function that makes one
@@ -13,8 +13,8 @@ use freehold_range::{ClaimError, Entry, RESERVED, WriteSet};
 use crate::support::model::entry;
 use stage::{BASE, END, Item, Kind, Map, Shape, Stage};
 
-/// Calls `each` for every shape with a third of all ranges. The third differs from shape to shape. The last
-/// argument is a number that differs from case to case.
+/// Calls `each` for every shape with a third of all ranges. Different shapes get different thirds. The last
+/// argument of `each` is a number that differs from case to case.
 fn cases(each: impl Fn(&Shape, (u64, u64), usize)) {
     for (nth, shape) in Shape::all().enumerate() {
         let ranges = (BASE - 1..=END).flat_map(|start| (start + 1..=END + 1).map(move |end| (start, end)));
@@ -120,7 +120,7 @@ fn claim_and_publish(
     stage.check(&[]);
 }
 
-/// Returns the claimed reservation that a claim of a hole inserts into the map.
+/// Returns the entry that a claim of a hole inserts into the map: a reservation that is claimed.
 fn reservation((start, end): (u64, u64)) -> Item {
     let value = std::num::NonZeroU64::new(RESERVED).unwrap();
     Item { entry: Entry { start, end, value }, kind: Kind::Reserved }

@@ -250,7 +250,8 @@ impl<P: Platform> AddressSpace<P> {
             self.discard_own(place, own);
             return FaultOutcome::Retry;
         };
-        // The reference keeps the frame from being reused: the same frame number means the same page.
+        // The caller's reference keeps the frame from being reused, so an equal frame number means the same
+        // page.
         let kept_out = PteFlags::WRITE | PteFlags::UFFD_WP;
         let same =
             matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !flags.intersects(kept_out));
@@ -275,10 +276,10 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Handles a store to `old`, a page that this VMA shares with children of fork, while the pool has no
-    /// page for a copy. If this process made the mapping, it has reservations for its pages. The other
-    /// processes then lose the page, and this VMA may write to it as soon as there are no other references
-    /// (hazard C-56). The wait is short: only a pin could hold a reference for long, and a page that a child
-    /// maps cannot be pinned.
+    /// page for a copy. If this process made the mapping, and so has reservations for its pages, the other
+    /// processes lose the page. This VMA may then write to the page as soon as there are no other references
+    /// (hazard C-56). The wait for these references is short: only a pin could hold one for long, and a page
+    /// that a child maps cannot be pinned.
     ///
     /// # Locks
     ///
