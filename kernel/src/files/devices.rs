@@ -78,8 +78,7 @@ impl File for Device {
     }
 }
 
-/// Makes the folder /dev. It contains the devices and consoles of this file, links, the folder shm, and
-/// `other`: the name and the node of a device from another module.
+/// Makes the folder /dev. `other` is the name and the node of the device that a later layer adds.
 pub fn folder(other: (&'static [u8], Arc<Node>)) -> Arc<Node> {
     let directory = Node::directory(0o755);
     let console = || Node::device(Arc::new(Console));
