@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 pub(super) struct Image {
     /// The process of the engine.
     process: Process,
-    /// The base from which Linux places mappings is known, so chosen addresses are compared.
+    /// True if the base from which Linux places mappings is known, so that chosen addresses are compared.
     pub(super) places: bool,
     /// The words that private pages may contain: those of this address space, and of its ancestors before the
     /// fork.
@@ -34,7 +34,7 @@ pub(super) struct Image {
     pub(super) pagers: Pagers,
     /// The ranges in which memory may have grown without a recorded event.
     pub(super) holes: Holes,
-    /// The resource limits are all known and the same as on Linux.
+    /// True if all resource limits are known and the same as on Linux.
     pub(super) limited: AtomicBool,
     /// The totals to which the fault counts are added at the end.
     totals: Arc<Totals>,

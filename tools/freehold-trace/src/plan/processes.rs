@@ -50,7 +50,8 @@ pub(super) struct Task {
     pub(super) known: HashMap<u32, u32>,
     /// The steps of the task in this segment.
     pub(super) steps: Vec<Step>,
-    /// The number of the step of an unresolved fault whose end the task's next event will show.
+    /// The step number of the fault that the task has not finished, if there is one. The task's next event
+    /// shows how the fault ended.
     pub(super) open_fault: Option<u32>,
     /// Faults that the kernel has taken in the task's current execve.
     pub(super) in_exec: Vec<Fault>,
@@ -94,7 +95,7 @@ pub(super) struct New {
     pub(super) process: u32,
     /// The flags of clone.
     pub(super) flags: u64,
-    /// Pages that are unsure in the copy of the address space.
+    /// Pages that are *unsure* in the copy of the address space (`effect.rs`): they are not compared there.
     pub(super) unsure: Vec<Range<u64>>,
 }
 
