@@ -36,8 +36,14 @@
 //! If a task has a reservation and there is no free page, `take` reports that a page is returning. The task
 //! then sleeps until the pool changes. The sleep is killable, and the task holds no lock.
 //!
-//! Free pages are linked through the records of their first frames, so this module allocates only the list of
-//! nodes, once.
+//! A [`HugePool`] has one spin lock over all its counts ([`PoolCounts`]). No task allocates, frees to the
+//! platform, or wakes a task under this lock, so a function that releases the lock in between reads the
+//! counts again. Free pages are linked through the records of their first frames ([`PageList`]), so this
+//! module allocates only the list of nodes, once.
+//!
+//! `hugetlb/state/reserves.rs` of `freehold` makes and cancels reservations. `huge.rs` takes pages for faults
+//! and files, and returns a page when its last reference is dropped; `rmap/failure.rs` removes pages whose
+//! memory failed. The tests are `hugetlb` (`engine/freehold/tests`) and `hugetlb` (`shuttle_engine`).
 #![expect(unsafe_code, reason = "frees frames to the platform")]
 
 use crate::{

@@ -1,4 +1,5 @@
-//! A region: contiguous frames, the kind of their contents, and the number of mappings that use them.
+//! A region: contiguous frames, the kind of their contents, and the number of mappings that use them. The
+//! head of `mod.rs` explains regions and the order of their locks.
 //!
 //! | region | in the file's tree | users | the file may lose its pages |
 //! | --- | --- | --- | --- |
@@ -13,9 +14,16 @@
 //! | `run` | regions W and the space's lock W, by the only user of a single region | regions R, or the space's lock R of a user |
 //! | `source`, `regions` | never | without a lock |
 //!
-//! `regions.rs` has the set of all regions and finds them, and `state/file_regions.rs` the part that a file
-//! sees. A mapping holds a `RegionUse`. Dropping the last one destroys the region and frees its frames, so a
-//! mapping is dropped only after the lock of its space is released (`area.rs`).
+//! `regions.rs` has the set of all regions. For a new mapping it uses a linked region again
+//! ([`RegionUse::another`]), or creates a region ([`Region::alone`]) and links it ([`RegionUse::link`]).
+//! `munmap.rs` cuts a single region ([`RegionUse::change`]). `state/file_regions.rs` has the part of a region
+//! that a file sees.
+//!
+//! A mapping holds a `RegionUse`. Dropping the last one takes the regions' lock, destroys the region and
+//! frees its frames, so a mapping is dropped only after the lock of its space is released (`area.rs`). A
+//! linked region keeps its address and its keys: `change` unlinks it before it changes `run`.
+//!
+//! `nommu` (`engine/freehold/tests`) tests calls, and `nommu` (`shuttle_engine`) concurrent ones.
 #![expect(unsafe_code, reason = "regions are linked by pointers and freed by their last user")]
 
 use super::{regions::Regions, state::file_regions::RegionRecord};

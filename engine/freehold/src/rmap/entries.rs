@@ -1,11 +1,21 @@
-//! Operations on all entries of one page: unmapping, write protection, and tests of the accessed bit. The
-//! operations are functions of `Engine`, for the memory reclaim of an embedder. Their names are those of
-//! Linux. In this repository only tests call them; write-back (`file/change/write_back.rs`) processes ranges
-//! of a file instead.
+//! Operations on all entries of one page, for the memory reclaim of an embedder. They are functions of
+//! `Engine` with Linux's names. In this repository only tests call them; write-back
+//! (`file/change/write_back.rs`) processes ranges of a file instead.
+//!
+//! | operation | pages | effect on each entry |
+//! | --- | --- | --- |
+//! | [`try_to_unmap`](Engine::try_to_unmap) | of files | removes the entry, unless its memory is locked |
+//! | [`mkclean`](Engine::mkclean) | of files | in shared mappings: the next store faults |
+//! | [`referenced`](Engine::referenced) | all | clears the accessed bit, without a flush |
 //!
 //! Each operation gets the number of a frame, without a lock or a reference. When the operation examines the
-//! frame, the frame may hold another page or none; the operation then changes nothing. `walk.rs` finds the
-//! page and its places. `rmap::page_entries` (`engine/freehold/tests`) tests this file.
+//! frame, the frame may hold another page or none; the operation then changes nothing, except that
+//! `referenced` may clear accessed bits of the other page. `walk.rs` finds the page, its home and its places
+//! (the terms are explained in `mod.rs`). The entry at a place may change during the walk. A new operation
+//! therefore changes an entry only by a function of `VmSpace` that compares the frame under the lock of the
+//! page table, such as those of `entry.rs` of `freehold-vmspace`.
+//!
+//! `rmap::page_entries` (`engine/freehold/tests`) tests this file.
 
 use super::{
     tree::{Mapper, RmapKind, VmaTree},

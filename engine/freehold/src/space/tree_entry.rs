@@ -1,10 +1,23 @@
-//! Encoding of the entries of the VMA tree. An entry is a VMA, a closing reservation or a boundary, and the
-//! tree stores it as a word.
+//! Encoding of the entries of the VMA tree. An entry of the tree (`RangeMap`) has a start, an end and a word.
+//! An entry is a VMA, a closing reservation (`closing.rs`) or a boundary (`cpu_arena.rs`):
+//!
+//! | entry | word | created by |
+//! | --- | --- | --- |
+//! | VMA | the address of the [`Vma`], whose alignment of 64 leaves bits 0 to 5 clear | [`entry`], [`entry_at`] |
+//! | closing reservation | [`RESERVED`] | [`closing_entry`] |
+//! | boundary | [`RESERVED`] and [`PERMANENT`] | [`boundary_entry`] |
 //!
 //! Only this file converts between entries and words. The tree adds marks, such as the bit of a claim, to a
-//! word; `decode` ignores them. The caller of `decode` must keep the VMA of the entry from being freed, by a
-//! lock or by an RCU read section. The guards (`locking.rs`) and the lookups without a lock (`vma_lock.rs`,
-//! `speculate.rs`) do so, and are its only callers.
+//! word; `decode` ignores them. [`PERMANENT`] is bit 6, which an address may also have set, so only
+//! [`RESERVED`] distinguishes a VMA from the other entries.
+//!
+//! The caller of `decode` must keep the VMA of the entry from being freed, by a lock or by an RCU read
+//! section. The guards (`locking.rs`) and the lookups without a lock (`vma_lock.rs`, `speculate.rs`) do so,
+//! and are its only callers. Within a read section the VMA may already be detached, have other bounds than
+//! the entry, or belong to another space; the lookups check this.
+//!
+//! Every test of VMAs uses this file. The tests `cpu_arena` (`engine/freehold/tests`) test boundaries, and
+//! `munmap` (`shuttle_engine`) closing reservations.
 #![expect(unsafe_code, reason = "turns words of the tree into references")]
 
 use crate::{UserRange, platform::Platform, vma::Vma};
