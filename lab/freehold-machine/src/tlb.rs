@@ -1,10 +1,15 @@
 //! The TLB of one CPU: cached leaves, and cached tables that walks went through.
 //!
-//! Both caches keep an entry until the entry is evicted or flushed, even if the tables change. An engine that
-//! forgets a flush therefore uses a stale translation, which the oracles detect. `cpu.rs` looks up and
-//! inserts entries, and `mmu.rs` flushes them, both under the CPU's lock (`cpu_shared.rs`). A flush must drop
-//! no other entries than those of the table below, because an entry that is dropped too early hides a missing
-//! flush. `tlb_tests.rs` checks that.
+//! A [`Tlb`] holds the entries of several spaces. A [`Leaf`] translates a page, a [`Walk`] leads to a table.
+//! Each entry has a [`Tag`] (space, page, level) and a *stamp*, the value of the free clock (`pool.rs`) from
+//! before its walk. `cpu.rs` looks up and inserts entries, `mmu.rs` flushes them, and `oracle.rs` searches
+//! them, all under the CPU's lock (`cpu_shared.rs`).
+//!
+//! Both caches keep an entry until the entry is evicted or flushed, or until an access to its address faults,
+//! even if the tables change. An engine that forgets a flush therefore uses a stale translation. The oracles
+//! detect this by the stamp: the frame or table was freed after the walk began. A flush must drop no other
+//! entries than those of the table below, because an entry that is dropped too early hides a missing flush.
+//! `tlb_tests.rs` checks that; `tests/tlb.rs` tests TLBs together with CPUs and tables.
 //!
 //! | cache | contents of an entry | dropped by a flush of a range that it overlaps |
 //! | --- | --- | --- |
