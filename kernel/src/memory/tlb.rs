@@ -1,10 +1,29 @@
 //! The address space that each CPU runs, and the TLB flushes that CPUs request of each other.
 //!
-//! `freehold-kit` has the protocol (`shootdown.rs` there); this file supplies the instructions and the
-//! interrupt, and implements the calls of `Platform` for it. A CPU that waits with interrupts off must call
-//! [`answer`] in its loop, because another CPU may wait for it. No lock guards the state: it is atomic. Only
-//! this file loads CR3, because the protocol must know which spaces may have entries in the TLB of a CPU.
-//! `sched/scheduler.rs` calls [`enter`], [`idle`] and [`leave`] when threads switch.
+//! `freehold-kit` has the protocol (`shootdown.rs` there: why no stale translation survives); this file
+//! supplies the instructions and the interrupt ([`Machine`]).
+//!
+//! | functions | called by |
+//! | --- | --- |
+//! | [`space`], [`flush`], [`end`], [`runs_elsewhere`], [`runs`] | `platform/mod.rs`, for the functions of `Platform` |
+//! | [`enter`], [`idle`], [`leave`] | `sched/scheduler.rs` when threads switch, `process/thread.rs` when a thread changes its space |
+//! | [`answer`] | the interrupt `FLUSH`, and `arch/lock.rs` in every loop that waits for another CPU |
+//!
+//! Rules:
+//!
+//! - Only this file loads CR3, because the protocol must know which spaces may have entries in the TLB of a
+//!   CPU.
+//! - A CPU that waits with interrupts off must call [`answer`] in its loop, because another CPU may wait for
+//!   it. A lockless walk of tables (`walk_tables`) must not call it, because a flush has to wait for the end
+//!   of the walk.
+//! - No lock guards the state: it is atomic, or belongs to one CPU (`Cpu::loaded`) and is changed with
+//!   interrupts off.
+//! - Only translations of programs are flushed here. Entries of the kernel's half are global and never
+//!   change.
+//!
+//! loom tests the protocol (`tests/loom_kit` of `freehold-kit`). The kernel's tests run it with real TLBs:
+//! `loops.c` measures flushes, and `cargo xtask kernel-tests --times N` delays CPUs in [`flush`]
+//! (`arch/jitter.rs`).
 
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::{apic, features, jitter};

@@ -1,13 +1,25 @@
-//! The implementation of Freehold's platform on bare metal: the traits `Host`, `TableMemory` and `Platform`.
-//! `examples/embedding/src/kernel.rs` is its counterpart in a process.
+//! The implementation of Freehold's platform on bare metal: [`Machine`] implements the traits `Host`,
+//! `TableMemory` and `Platform`. `examples/embedding/src/kernel.rs` is its counterpart in a process.
+//!
+//! This file only connects the engine's contract with the kernel. The work is done elsewhere:
+//!
+//! | functions | work |
+//! | --- | --- |
+//! | `wait...`, `wake...` | `sched/wait.rs`; a sleeper's key is the address of the word ([`key`]) |
+//! | `spin_enter`, `spin_exit`, `with_cpu`, `rcu_read` | `arch/preempt.rs`: the thread keeps its CPU |
+//! | `rcu_defer`, `rcu_barrier` | `memory/rcu.rs` |
+//! | frames and tables, their records | `memory/frames.rs`; contents are accessed through the direct map |
+//! | `space_created`, `flush`, `walk_tables` and others | `memory/tlb.rs` |
 //!
 //! The engine calls these functions; the documentation of `freehold::platform` says in which context each may
 //! be called. Only the three waits of `Host` sleep. `rcu_barrier`, `relax`, `spin_exit` and `free_frames` may
-//! let another thread run. Functions that allocate return an error if programs may get no more frames
-//! (`memory/frames.rs`), so a program cannot exhaust the kernel's own memory. Spin locks, read sections and
-//! lockless walks of the engine hold off preemption (`arch/preempt.rs`). [`engine`] has the engine itself,
-//! and [`user`] the system calls' access to a program's memory. The rest of the kernel uses address spaces as
-//! [`Space`].
+//! let another thread run. All other functions do neither. Functions that allocate return an error if
+//! programs may get no more frames (`memory/frames.rs`), so a program cannot exhaust the kernel's own memory.
+//! Contents of frames are accessed only by assembly, because programs may write them at the same time.
+//!
+//! [`engine`] has the engine itself, and [`user`] the system calls' access to a program's memory. The rest of
+//! the kernel uses address spaces as [`Space`]. Every test of the kernel runs on this file
+//! (`kernel/tests/README.md`).
 
 use crate::arch::cpu::{self, MAX_CPUS};
 use crate::arch::layout::{Tables, direct};
