@@ -1,10 +1,21 @@
 //! Facts that only perf events report: when a page fault was resolved, and the file of a mapping.
 //!
-//! One ring for each processor and event: minor faults, major faults (which waited for storage), and mappings
-//! of files. `collect.rs` calls [`Perf::drain`] every round, and `follow.rs` uses [`Again`] when a process
-//! has lost its events at an exec that changed its credentials. Both ends may be on different threads: new
-//! rings pass through a channel. Output: reports in [`Perf::found`]. A ring that overflows reports the number
-//! of lost records, which becomes a loss of events.
+//! Each processor has two rings, which the kernel fills for the recorded process and its descendants: one for
+//! minor faults and mappings of files, one for major faults, which waited for storage. [`Perf`] reads the
+//! rings, [`Again`] opens new ones, and both may be on different threads, so new rings pass through a
+//! channel:
+//!
+//! - `collect.rs` creates both, and calls [`Perf::drain`] in every round of its thread. Reports are appended
+//!   to [`Perf::found`], and later sorted by time.
+//! - `follow.rs` calls [`Again::begin`] at an exec that changes credentials, because the kernel closes the
+//!   events of such a process.
+//!
+//! A ring that overflows reports the number of lost records, which becomes a loss of events (`lib.rs`).
+//!
+//! The layout of the records is that of perf_event_open(2). The offsets in [`resolved`] and [`mapped`] depend
+//! on the fields that [`Ring::new`] requests with `sample` and `sample_id_all`: a change there changes the
+//! offsets. This file has no tests of its own; `freehold-cli/tests/record.rs` records real programs where the
+//! machine permits it.
 
 use super::raw::{Mapped, Raw, RawKind};
 use super::tracee::now;
