@@ -5,6 +5,16 @@
 //! switches, and at ticks that interrupt programs. A CPU that idles, or that runs a program for long without
 //! ticks, is *offline*, and no grace period waits for it. `tests/loom_kit/qsbr.rs` tests this file.
 //!
+//! | a kernel calls | when |
+//! | --- | --- |
+//! | [`online`](Qsbr::online), [`offline`](Qsbr::offline) | before the first section of a CPU, and while the CPU idles or runs a program without ticks |
+//! | [`quiescent`](Qsbr::quiescent) | at each context switch, and at a tick that interrupts a program |
+//! | [`advance`](Qsbr::advance) | from time to time on every CPU that is online; runs the requests |
+//! | [`defer`](Qsbr::defer), [`barrier`](Qsbr::barrier) | in `Host::rcu_defer` and `Host::rcu_barrier` |
+//!
+//! A read section itself needs no call: it only keeps preemption off. `kernel/src/memory/rcu.rs` and
+//! `examples/embedding` use this file.
+//!
 //! A request is pushed to a list of the CPU on which it is made, without a lock; interrupts may make requests
 //! too. One *driver* runs at a time: the first caller of [`advance`](Qsbr::advance). The driver takes the
 //! whole lists, begins a grace period for them, and runs the requests when every CPU has been quiescent or

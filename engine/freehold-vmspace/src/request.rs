@@ -1,9 +1,16 @@
 //! Requests for frames: what the engine wants when it calls
 //! [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames), and why.
 //!
-//! This crate makes the requests, and the implementation of the platform reads them. They are plain values. A
-//! platform may use the reasons to choose a node, to account memory to a space, or to decide how long it
-//! tries.
+//! This crate makes the requests (`memory/` and `huge.rs`), and the implementation of the platform reads
+//! them. They are plain values. A [`FrameRequest`] begins with [`pages`](FrameRequest::pages) or
+//! [`blocks`](FrameRequest::blocks); `of`, `with` and `on` set one field each. Only
+//! [`order`](FrameRequest::order) binds the platform. A platform may use the reasons to choose a node, to
+//! account memory to a space, or to decide how long it tries; the kernel of this repository uses none of
+//! them.
+//!
+//! The types are public API of `freehold` (`freehold::platform`): a new purpose or field is visible to every
+//! platform. `fault/requests.rs` (`engine/freehold/tests`) compares the requests of each kind of fault with
+//! the expected ones.
 
 use freehold_pagetable::Level;
 

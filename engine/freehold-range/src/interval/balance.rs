@@ -13,9 +13,14 @@
 //!
 //! An insertion and a removal rotate at most twice each. On average, both change a constant number of ranks.
 //!
-//! `mod.rs` links and unlinks objects and then calls this file, which restores the ranks and keeps
-//! `IntervalLink::max` correct in each rotation. `check.rs` verifies all rules; `tests/interval.rs` tries
-//! every small tree.
+//! `mod.rs` links and unlinks objects, corrects `IntervalLink::max` on the path to the root, and then calls
+//! `rebalance_after_insert` or `rebalance_after_remove`. A new link is a leaf of rank 0. This file restores
+//! the ranks, and may neither change the order of the links nor leave a wrong `max`. It therefore changes the
+//! shape only by `rotate_up`, which keeps the order and the rank of each link, and corrects the `max` of both
+//! links. The functions that call it then flip the parity of each link whose rank changes by one; a change by
+//! two flips nothing. The caller holds the lock of the tree exclusively.
+//!
+//! `check.rs` verifies all rules; `tests/interval.rs` tries every small tree.
 //!
 //! # Sources
 //!

@@ -1,11 +1,18 @@
-//! Small maps for the exhaustive tests of claims in `mod.rs`.
+//! Small maps for the exhaustive tests of claims in `mod.rs`, and the model that says which claims succeed.
 //!
 //! A [`Shape`] describes a map with four entries, the *scene*. The entries may touch, and lie in one or
 //! several leaves. One of the entries may be claimed by another writer or may be a reservation.
-//! [`Shape::act`] builds the map and calls a test with a [`Stage`]: the map, the writer under test, the other
-//! writer, and the items that the map should contain. [`Stage::check`] compares the map with the items.
-//! `claim_of` and `hole_claim_of` are the model of claims: they say which entries a claim gets, or why it is
-//! refused.
+//! [`Shape::all`] returns every shape. [`Shape::act`] builds the map and calls a test with a [`Stage`]: the
+//! map, the writer under test, the other writer, and the items that the map should contain.
+//!
+//! - [`Stage::check`] compares the map with the items: entries, claims, and the gap below each entry.
+//! - [`Stage::claim_of`] and [`Stage::hole_claim_of`] are the model of claims: they say which entries a claim
+//!   gets, or why it is refused. They use only the list of items, no code of the map.
+//! - A test that publishes a change makes the same change with [`Stage::put`] before it calls `check`.
+//!
+//! Addresses are small numbers ([`BASE`] to [`END`]). An entry is two bytes long, so that a range can end
+//! inside it. Values are made by `entry` (`support/model.rs`), which leaves the bits of claims clear. A new
+//! state of an entry is a [`Kind`], which `all`, `act` and both functions of the model must know.
 
 use std::num::NonZeroU64;
 
