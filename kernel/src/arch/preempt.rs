@@ -10,6 +10,17 @@
 //! lockless walk, a use of the CPU's number, and an interrupt. `Cpu::held` counts the holds of a CPU. A
 //! thread that sleeps has no hold; the scheduler stops the machine otherwise. `PROTOCOL.md`, "Long calls",
 //! lists the states that hold and why.
+//!
+//! | end of a hold | preemption point | used by |
+//! | --- | --- | --- |
+//! | [`release`] | no | the kernel's spin locks, read sections, lockless walks, uses of the CPU's number, interrupts |
+//! | [`release_and_look`] | yes, if it was the last hold | spin locks of the engine |
+//!
+//! After a point the thread may be on another CPU: the caller keeps no reference from [`cpu`] and no CPU
+//! number over it. Sleeping locks may be held over it.
+//!
+//! Option `giveway` makes every point switch threads, and `irqoff` measures the longest time that interrupts
+//! were off.
 
 use super::handlers::handlers;
 use crate::arch::cpu::{Cpu, cpu};

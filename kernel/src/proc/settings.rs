@@ -1,10 +1,19 @@
 //! /proc/sys: settings that programs read and write.
 //!
-//! A setting is a line of one of three tables: [`TEXTS`] for constant texts, [`ASKED`] for numbers that
-//! another module owns, such as the engine, and `process::settings::KEPT` for numbers that the kernel only
-//! stores. `sys.rs` uses the functions here for /sys. Numbers need no lock: they are atomic, or the engine
-//! guards them. A change of a stored number also renews the engine's limit on committed memory ([`commit`]).
-//! One setting is in no table: [`root`] makes kernel/core_pattern.
+//! | setting | to add one |
+//! | --- | --- |
+//! | a constant text | a line of [`TEXTS`] |
+//! | a number that another module owns, such as the engine | a line of [`ASKED`]; a number above `i64::MAX` or below 0 also a case in [`root`] |
+//! | a number that the kernel only stores | a line of `process::settings::KEPT` |
+//! | another text | code in [`root`], such as that of kernel/core_pattern |
+//!
+//! `proc::root` calls [`root`] once at boot; [`insert`] panics if a path occurs twice. A text is made when it
+//! is read, and a written one is parsed before anything changes: a number outside of its limits fails with
+//! EINVAL. Numbers need no lock: they are atomic, or the engine guards them. A change of a stored number also
+//! renews the engine's limit on committed memory ([`commit`]).
+//!
+//! `sys.rs` uses the functions here for /sys. `corners.c`, `cores.c` and `names.c` (`kernel/tests/programs`)
+//! write settings and check their effects.
 
 use crate::files::tree::Node;
 use crate::memory;
