@@ -1,11 +1,18 @@
 //! Types whose initial value is all zero bytes.
 //!
-//! The arrays of a machine (frames, tables, records) are mapped from the host as zero pages and used without
-//! initialisation, so that large machines cost nothing until they are touched. A type may be in such an array
-//! only if it implements [`Blank`], which asserts that zero bytes are a valid value. Under the checker of
-//! schedules, values are built one by one instead, because its atomics are not plain integers.
-//! `host_std/array.rs` and `host_shuttle/array.rs` are the two kinds of arrays. The promises about types of
-//! other crates rest on their documentation, and `tests/heap/kernel_half.rs` checks some.
+//! The arrays of a machine (frames, tables, records; `inner.rs` and `pool.rs`) are mapped from the host as
+//! zero pages and used without initialisation, so that large machines cost nothing until they are touched. A
+//! type may be in such an array only if it implements [`Blank`], which asserts that zero bytes are a valid
+//! value. Under the checker of schedules, values are built one by one instead, because its atomics are not
+//! plain integers. `host_std/array.rs` and `host_shuttle/array.rs` are the two kinds of arrays.
+//!
+//! A new type in an array needs an implementation of [`Blank`] with the reason why zero bytes are valid. The
+//! type must need no drop (`host_std/array.rs` checks this at compile time), and must change only through
+//! atomics, because an array gives out shared references. A large type also implements [`Blank::boxed`], and
+//! a type whose accesses the simulation reports implements [`Blank::announce`].
+//!
+//! The promises about types of other crates rest on their documentation, and `tests/heap/kernel_half.rs`
+//! checks some.
 #![expect(unsafe_code, reason = "promises about bytes")]
 
 use crate::contents::Page;

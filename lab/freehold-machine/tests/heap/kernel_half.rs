@@ -1,10 +1,19 @@
 //! Root tables whose upper half belongs to the kernel (`src/kernel.rs`), as on x86-64.
 //!
-//! The entries are present in every address space, also those that are added while the spaces run, and the
-//! engine never touches them. A root is empty when it is freed. The machine checks each root when its space
-//! ends, and each table when it is freed; `assert_kernel` also walks the kernel's half as the hardware does.
-//! The tests run with four and five levels of tables, and with the creation of a space failing at each
-//! allocation. One test checks the sizes that the documentation of `freehold::platform` states.
+//! `freehold::platform`, "A kernel's own half", promises: the entries are present in every address space,
+//! also those that are added while the spaces run; the engine never touches them; a root is empty when it is
+//! freed.
+//!
+//! | test | how |
+//! | --- | --- |
+//! | `kernel_half_is_present_...` | [`life`]: creates, forks, changes and ends spaces while entries are added; with four and five levels of tables |
+//! | `failed_space_creation_frees_its_tables` | fails each heap allocation of the creation of a space in turn; therefore this file is in the program `heap` |
+//! | `freed_root_tables_are_empty` | allocates a freed root again |
+//! | `records_of_a_platform_have_documented_sizes` | checks other promises of `freehold::platform`: sizes, alignments, and that zero bytes are valid values |
+//!
+//! [`assert_kernel`] decides: it walks the kernel's half as the hardware does. In addition the machine checks
+//! each root when its space ends, and each table when it is freed, and `assert_clean` finds frames and tables
+//! that were not freed.
 
 use freehold::{
     PAGE_SIZE,
