@@ -1,9 +1,21 @@
 //! Wild calls of an address space: mapping, changing, advice, access by another process, reports, pins, and
-//! the life of spaces.
+//! the life of spaces. The head of `mod.rs` explains wild calls.
 //!
-//! Each function has the calls of one kind; `call` chooses among them. A new public function of
-//! `AddressSpace` gets an arm in the function of its kind. Pins stay on the stage (`stage.rs`) for later
-//! calls, and `lived` also takes the locks of the space in the ways that a kernel may.
+//! [`call`] chooses a function, and each function has the calls of one kind. It takes the arguments from
+//! [`Values`], makes the call on a space of the [`Stage`], and returns true if the call succeeded. The result
+//! has no other use than the share of successful calls; the engine's assertions and [`Stage::check`] find the
+//! errors. An arm that writes a setting reads it back where possible, and returns true only if it has the
+//! written value.
+//!
+//! Rules:
+//!
+//! - A new public function of `AddressSpace` gets an arm in the function of its kind, and a larger number in
+//!   `below`. `tests/wild.rs` looks for the text `.name(` in these files, and fails if a function is missing.
+//! - An arm with a guard is chosen less often: `mlockall`, `mseal` and `clear`, for example, may make many
+//!   later calls fail. If the guard is false, the last arm is chosen.
+//! - A changed order of arms or arguments gives the seeds and the inputs of the fuzzer another meaning.
+//! - Pins stay on the stage (`stage.rs`) for later calls, at most three sets. `lived` also takes the locks of
+//!   the space in the ways that a kernel may, and holds none when it returns.
 
 use super::{
     stage::{Stage, limits, space_config, thp_disable},
