@@ -1,7 +1,22 @@
 //! Tests the order of steps in address spaces that share huge pages after a fork (`kin.rs`).
 //!
-//! A test adds events after the fork of `forked`, and checks the waits of single lines, or the pages whose
-//! size is unsure. Recordings of version 1 without a huge-page setting permit huge pages everywhere.
+//! A test adds events after the fork of [`forked`], plans them, and checks which earlier steps the step of a
+//! line waits for ([`waits`]), or the pages whose size is unsure ([`unsure`]). Waits are pairs of a task and
+//! the number of a step of that task, both as the planner counts them. `tests.rs` has the fixtures.
+//!
+//! An event is a line `TIME CPU TASK OPERATION ...` (`docs/reference/trace-format.md`). The operations here:
+//!
+//! | operation | meaning |
+//! | --- | --- |
+//! | `F ADDRESS CODE` | a fault; code 5 is a read and 7 a store to a present page, 6 a store to an absent page |
+//! | `N CHILD CHILD 0` | fork |
+//! | `X g`, `E SNAPSHOT`, `D PROCESS` | an exit of a process, an execve, the teardown of an address space |
+//! | `munmap ADDRESS LENGTH = 0` | a system call with its arguments and its result |
+//! | `x1`, `e2` at the end | 1 ns from TIME to the end of the operation; 2 ns from its begin to TIME |
+//!
+//! Task 1 has stored to 0x7e0000000000, in a VMA of two blocks of 2 MiB, before the fork. Recordings of
+//! version 1 without a huge-page setting permit huge pages everywhere. A missing wait is a defect, and an
+//! unneeded wait loses concurrency, so the tests check both.
 
 use crate::plan::tests::{planner_of, waits};
 use crate::plan::{Segment, StepKind, Unsure};
