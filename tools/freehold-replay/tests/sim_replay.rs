@@ -7,8 +7,9 @@
 //! tests may compare times.
 //!
 //! These tests check the workers and the engine under the simulation, with one recording of the repository.
-//! Other recordings, and all lock designs, are replayed by `main.rs` on threads. `cargo xtask simulate
-//! replay` shows the report of any recording.
+//! Other recordings, and all lock designs, are replayed by `main.rs` on threads.
+//!
+//! `cargo xtask simulate replay FILE` shows the report of any recording.
 #![cfg(sim)]
 
 use freehold_replay::{Options, Workers, outcome::Outcome, replay};

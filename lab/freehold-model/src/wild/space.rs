@@ -10,7 +10,8 @@
 //! Rules:
 //!
 //! - A new public function of `AddressSpace` gets an arm in the function of its kind, and a larger number in
-//!   `below`. `tests/wild.rs` looks for the text `.name(` in these files, and fails if a function is missing.
+//!   `below`. `tests/wild.rs` looks for a call of each public function in the text of these files, and fails
+//!   if one is missing.
 //! - An arm with a guard is chosen less often: `mlockall`, `mseal` and `clear`, for example, may make many
 //!   later calls fail. If the guard is false, the last arm is chosen.
 //! - A changed order of arms or arguments gives the seeds and the inputs of the fuzzer another meaning.
