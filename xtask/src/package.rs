@@ -4,7 +4,7 @@
 //! from the packages of the crates before it. Then the example `examples/embedding` is built and run as a
 //! project of its own, with the unpacked packages instead of the folders of this repository. Last, the lock
 //! file of that project is counted: an embedder must not get the checkers and their dependencies
-//! ([`MOST_PACKAGES`]).
+//! (`MOST_PACKAGES`).
 //!
 //! A new published crate belongs in [`PUBLISHED`], after its dependencies. Needs a registry for the few
 //! dependencies that the packages have. `cargo package` also works in a tree with changes that are not

@@ -571,6 +571,7 @@ const NAMES_OF_LINUX: &[&str] = &[
     "remap_pfn_range",
     "rt_sigaction",
     "rt_sigreturn",
+    "si_addr_lsb",
     "sigcontext",
     "st_rdev",
     "tlb_gen",
@@ -822,6 +823,7 @@ fn each_source_file_is_a_module() {
 /// a file. The longest entry that matches a file decides the file's layer. Files of one layer may use each
 /// other.
 const LAYERS: &[&[&str]] = &[
+    &["setters"],
     &["error"],
     &["committed"],
     &["wait"],
@@ -853,6 +855,7 @@ const LAYERS: &[&[&str]] = &[
     &["call"],
     &["report"],
     &["nommu"],
+    &["prelude"],
 ];
 
 /// Exceptions: references from a file to a layer above its own, with the reason. This list may only get

@@ -13,17 +13,16 @@
 //! signals:
 //!
 //! ```
-//! use freehold::{engine::Config, engine::Engine, fault::Access, platform::Platform};
-//! use freehold::space::{AddressSpace, MapFlags, Prot, SpaceConfig};
+//! use freehold::prelude::*;
 //!
 //! fn boot<P: Platform>(platform: P) -> Result<(), Box<dyn std::error::Error>> {
-//!     let engine = Engine::new(platform, Config::default())?;
-//!     let init = AddressSpace::new(&engine, &SpaceConfig::default())?;
+//!     let engine = Engine::new(platform, Config::new())?;
+//!     let init = AddressSpace::new(&engine, &SpaceConfig::new())?;
 //!     // System calls. An error has the number that Linux returns: `error.errno()`.
 //!     let (prot, flags) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
 //!     let at = init.mmap(0, 1 << 20, prot, flags, None, 0)?;
 //!     let child = init.fork()?;
-//!     // A page fault of user code. An error is a signal: SIGSEGV, SIGBUS or SIGKILL.
+//!     // A page fault of user code. An error has the signal for the program: `error.signal()`.
 //!     child.handle_fault(at, Access::WRITE)?;
 //!     child.munmap(at, 1 << 20)?;
 //!     assert!(child.handle_fault(at, Access::READ).is_err());
@@ -67,6 +66,7 @@
 //! | [`remote`] | reads and writes of a process's memory by another process; pins |
 //! | [`error`] | one error type per verb, and its errno |
 //! | [`counted`] | a shared pointer whose allocation may fail |
+//! | [`prelude`] | the names that most programs on this crate use |
 //!
 //! The crate [`freehold_vmspace`] has the part of an address space that the hardware sees: frames, page
 //! tables and TLBs. That crate also defines [`platform`].
@@ -79,6 +79,9 @@
 
 extern crate alloc;
 
+#[macro_use]
+mod setters;
+
 pub mod call;
 mod committed;
 pub mod engine;
@@ -87,6 +90,7 @@ pub mod fault;
 pub mod file;
 pub mod hugetlb;
 pub mod nommu;
+pub mod prelude;
 pub mod remote;
 pub mod report;
 pub mod rmap;

@@ -31,8 +31,8 @@ fn boundary(process: &Process, cpu: &Vcpu) -> (u64, u64) {
 /// Runs `scenario` in a process that places mappings by CPU.
 fn placing(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for vma_nodes in [NodeWidth::Wide, NodeWidth::Narrow] {
-        let world = World::with(16 << 20, Config { vma_nodes, ..Config::default() });
-        let config = SpaceConfig { locking: LOCKING, placement: Placement::PerCpu, ..SpaceConfig::default() };
+        let world = World::with(16 << 20, Config::new().vma_nodes(vma_nodes));
+        let config = SpaceConfig::new().locking(LOCKING).placement(Placement::PerCpu);
         let process = Process::new(world.engine(), &config).unwrap();
         let mut cpu = world.machine.cpu(0);
         scenario(&world, &process, &mut cpu);

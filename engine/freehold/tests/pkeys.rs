@@ -255,7 +255,7 @@ fn pages_keep_the_key_of_their_vma() {
 /// A huge page has a key, and its parts keep the key after a split.
 #[test]
 fn huge_pages_keep_their_key_after_a_split() {
-    let config = Config { huge_pages: HugePages::Always, ..Config::default() };
+    let config = Config::new().huge_pages(HugePages::Always);
     keyed_world(config).live(Locking::default(), |_, process, cpu| {
         let key = process.pkey_alloc(NONE).unwrap();
         anon(process, BASE, 1024);

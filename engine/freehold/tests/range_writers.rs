@@ -11,12 +11,11 @@ use crate::support::*;
 use freehold::{
     call::{LockAllFlags, RemapFlags},
     engine::Overcommit,
-    error::{MmapError, MremapError},
+    error::{BrkError, MmapError, MremapError},
     fault::{FaultError, SegvCode},
     space::{Limits, Write},
 };
 use freehold_machine::Task;
-use freehold_sync::Killed;
 use std::thread;
 
 const RANGE_WRITERS: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
@@ -45,9 +44,9 @@ fn with_range_writers(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
 /// neighbours are in different leaves.
 fn with_range_writers_in(placement: Placement, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for vma_nodes in [NodeWidth::Wide, NodeWidth::Narrow] {
-        let world = World::with(16 << 20, Config { vma_nodes, ..Config::default() });
+        let world = World::with(16 << 20, Config::new().vma_nodes(vma_nodes));
         let locking = RANGE_WRITERS;
-        let config = SpaceConfig { locking, placement, lock_stats: true, ..SpaceConfig::default() };
+        let config = SpaceConfig::new().locking(locking).placement(placement).lock_stats(true);
         let process = Process::new(world.engine(), &config).unwrap();
         // The first change opens the gate for range writers.
         anon(&process, BASE, 1);
@@ -124,7 +123,12 @@ fn brk_waits_for_another_brk() {
             let grown = scope.spawn(|| process.brk(heap + 3 * PAGE));
             until(|| is_claimed(process, heap));
             for to in [0, heap, heap + PAGE - 8, heap + PAGE, heap + 2 * PAGE, heap + 4 * PAGE] {
-                assert_eq!(unwaiting(|| process.brk(to)), Err(Killed), "{:#x}", to.wrapping_sub(heap));
+                assert_eq!(
+                    unwaiting(|| process.brk(to)),
+                    Err(BrkError::Killed),
+                    "{:#x}",
+                    to.wrapping_sub(heap)
+                );
             }
             // The range that the break grows into is claimed. Addresses above the page that the break keeps
             // free are not claimed.
@@ -153,7 +157,7 @@ fn killed_brk_leaves_the_break_consistent() {
             let other = scope.spawn(|| process.mprotect(heap, PAGE, R));
             until(|| unwaiting(|| process.mprotect(heap, PAGE, RW)).is_err());
             for to in [heap, heap + 8 * PAGE] {
-                assert_eq!(killed(|| process.brk(to)), Err(Killed));
+                assert_eq!(killed(|| process.brk(to)), Err(BrkError::Killed));
             }
             // This call moves no page, so it does not wait for another brk.
             assert_eq!(unwaiting(|| process.brk(0)), Ok(heap + 4 * PAGE));
@@ -345,7 +349,7 @@ fn moving_mremap_waits_for_claims_on_source_and_target() {
         // Only the added pages count against the limit.
         let room = |pages| {
             let bytes = (process.counts().total_vm + pages) * PAGE;
-            process.limits().set(&Limits { address_space: bytes, ..Limits::default() });
+            process.limits().set(&Limits::new().address_space(bytes));
             remap(away, 2, 5)
         };
         assert_eq!(room(2), Err(MremapError::Limit));
@@ -367,8 +371,8 @@ fn address_space_and_memlock_limits_are_exact() {
             let pages = if locked { now.locked_vm } else { now.total_vm };
             let bytes = (pages + 6) * PAGE;
             process.limits().set(&match locked {
-                false => Limits { address_space: bytes, ..Limits::default() },
-                true => Limits { memlock: bytes, ..Limits::default() },
+                false => Limits::new().address_space(bytes),
+                true => Limits::new().memlock(bytes),
             });
             let end = process.brk(0).unwrap();
             assert_eq!(process.brk(end + 7 * PAGE), Ok(end));
@@ -425,7 +429,7 @@ fn new_limit_does_not_refuse_a_waiting_change() {
             let change = scope.spawn(|| process.mprotect(AT, PAGE, RW));
             // The preceding VMA is claimed too.
             until(|| is_claimed(process, AT - PAGE));
-            process.limits().set(&Limits { data: 1 << 40, ..Limits::default() });
+            process.limits().set(&Limits::new().data(1 << 40));
             drop(reader);
             assert_eq!(change.join().unwrap(), Ok(()));
         });

@@ -14,7 +14,6 @@ use freehold::{
     file::FillError,
     remote::{AccessMode, IoVec, PinFlags},
     rmap::MigrateError,
-    space::Limits,
     vma::flags::VmFlags,
 };
 
@@ -130,7 +129,7 @@ fn secret_memory_stays_locked() {
         process.mlockall(LockAllFlags::CURRENT).unwrap();
         assert_eq!(process.rss().file, 0);
         // Secret memory counts against the limit of a process without the right to lock more.
-        let limits = Limits { memlock: LEN + PAGE, may_lock: false, ..process.limits().get() };
+        let limits = process.limits().get().memlock(LEN + PAGE).may_lock(false);
         process.limits().set(&limits);
         let map = |pages: u64| process.mmap(0, pages * PAGE, RW, MapFlags::SHARED, Some(file), 0);
         assert_eq!(map(2), Err(MmapError::LockLimit));

@@ -18,7 +18,7 @@ use freehold::{
     error::{Errno, MprotectError, RemapFilePagesError, ShmatError, ShmdtError},
     fault::FaultError,
     file::Segment,
-    space::{Limits, MapFlags, Prot},
+    space::{MapFlags, Prot},
 };
 use std::thread;
 
@@ -226,7 +226,7 @@ fn shmat_applies_limits_and_locks_like_mmap() {
         process.shmdt(at).unwrap();
         assert_eq!(process.counts().locked_vm, 0);
         process.munlockall().unwrap();
-        process.limits().set(&Limits { address_space: 2 * PAGE, ..process.limits().get() });
+        process.limits().set(&process.limits().get().address_space(2 * PAGE));
         assert_eq!(process.shmat(segment, 0, NONE), Err(ShmatError::Limit));
         assert_eq!(segment.attached(), 0);
     });

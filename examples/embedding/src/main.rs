@@ -11,17 +11,12 @@
 
 mod kernel;
 
-use freehold::PAGE_SIZE;
-use freehold::VirtAddr;
-use freehold::counted::Counted;
-use freehold::engine::{Config, Engine};
-use freehold::fault::{Access, FaultError};
 use freehold::platform::{
     X86_4,
     atomic::{AtomicU64, Ordering::SeqCst},
     hw_walk,
 };
-use freehold::space::{AddressSpace, MapFlags, Prot, SpaceConfig};
+use freehold::prelude::*;
 use kernel::Board;
 use std::error::Error;
 
@@ -61,8 +56,8 @@ impl Program {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let engine = Engine::new(Board::new(4096), Config::default())?;
-    let program = Program(AddressSpace::new(&engine, &SpaceConfig::default())?);
+    let engine = Engine::new(Board::new(4096), Config::new())?;
+    let program = Program(AddressSpace::new(&engine, &SpaceConfig::new())?);
 
     let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS;
     let at = program.0.mmap(0, 16 * PAGE_SIZE, Prot::READ | Prot::WRITE, flags, None, 0)?;

@@ -6,10 +6,7 @@
 //! with each other.
 
 use super::{Board, Program, main};
-use freehold::PAGE_SIZE;
-use freehold::engine::{Config, Engine};
-use freehold::fault::{FaultError, SegvCode};
-use freehold::space::{AddressSpace, MapFlags, Prot, SpaceConfig};
+use freehold::prelude::*;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
@@ -21,8 +18,8 @@ fn example_runs_without_error() {
 
 #[test]
 fn unmapped_frames_can_be_allocated_again() {
-    let engine = Engine::new(Board::new(256), Config::default()).unwrap();
-    let program = Program(AddressSpace::new(&engine, &SpaceConfig::default()).unwrap());
+    let engine = Engine::new(Board::new(256), Config::new()).unwrap();
+    let program = Program(AddressSpace::new(&engine, &SpaceConfig::new()).unwrap());
     // Maps more than the memory in total, so frames that are not freed would run out.
     for turn in 0..20 {
         let at = program.0.mmap(0, 64 * PAGE_SIZE, RW, ANON, None, 0).unwrap();
@@ -40,8 +37,8 @@ fn unmapped_frames_can_be_allocated_again() {
 
 #[test]
 fn threads_share_a_space() {
-    let engine = Engine::new(Board::new(4096), Config::default()).unwrap();
-    let program = Program(AddressSpace::new(&engine, &SpaceConfig::default()).unwrap());
+    let engine = Engine::new(Board::new(4096), Config::new()).unwrap();
+    let program = Program(AddressSpace::new(&engine, &SpaceConfig::new()).unwrap());
     std::thread::scope(|scope| {
         for thread in 0..3 {
             let program = &program;

@@ -26,7 +26,7 @@ pub fn engine() -> &'static Counted<Engine<Machine>> {
 pub fn start() {
     // Linux's default, if the distribution sets no other value: programs may map everything except the first
     // page.
-    let config = Config { mmap_min_addr: PAGE_SIZE, ..Config::default() };
+    let config = Config::new().mmap_min_addr(PAGE_SIZE);
     let engine = Engine::new(Machine, config).expect("memory for the engine");
     // Release pairs with the acquire of `engine`.
     ENGINE.store(Box::into_raw(Box::new(engine)), Release);

@@ -138,7 +138,7 @@ pub fn load(program: &Program, path: &[u8], strings: &Strings) -> Result<(Space,
     let Program { own, interpreter } = program;
     let base = if own.header.e_type == ET_DYN { PIE_BASE } else { 0 };
     let end = base.saturating_add(own.end()?).min(UserAddr::END);
-    let config = SpaceConfig { brk: end.next_multiple_of(PAGE_SIZE), ..SpaceConfig::default() };
+    let config = SpaceConfig::new().brk(end.next_multiple_of(PAGE_SIZE));
     let space = AddressSpace::new(engine(), &config).map_err(|_| Errno::ENOMEM)?;
     let image = map(&space, own, base)?;
     let (mut entry, mut interpreter_base) = (image.entry, 0);

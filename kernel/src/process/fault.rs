@@ -14,7 +14,7 @@ use crate::process::signal::{self, Info};
 use crate::process::{exit, observer::observer, status::Status};
 use crate::sched::current;
 use core::sync::atomic::Ordering::Relaxed;
-use freehold::fault::{Access, FaultError, SegvCode};
+use freehold::fault::{Access, FaultError};
 use linux_raw_sys::general::*;
 
 const GENERAL_PROTECTION: u64 = 13;
@@ -48,21 +48,14 @@ pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultErro
 
 /// Raises the signal for a page fault of a program that [`page`] refused.
 pub fn refused(frame: &Frame, at: u64, error: FaultError) {
-    let info = match error {
-        FaultError::Segv { code: SegvCode::Maperr, .. } => Info::fault(SIGSEGV, SEGV_MAPERR, at),
-        FaultError::Segv { code: SegvCode::Accerr, .. } => Info::fault(SIGSEGV, SEGV_ACCERR, at),
-        FaultError::Segv { code: SegvCode::Pkuerr(key), .. } => {
-            let info = Info::fault(SIGSEGV, SEGV_PKUERR, at);
-            Info { fields: [at, 0, key.into(), 0], ..info }
-        }
-        FaultError::Bus { .. } => Info::fault(SIGBUS, BUS_ADRERR, at),
-        // The size of the failed memory, as a shift: one page.
-        FaultError::MemoryFailed { .. } => {
-            Info { fields: [at, 12, 0, 0], ..Info::fault(SIGBUS, BUS_MCEERR_AR, at) }
+    let info = match error.signal() {
+        Some(signal) => {
+            let info = Info::fault(signal.number as u32, signal.code as u32, at);
+            Info { fields: [at, signal.addr_lsb.into(), signal.pkey.unwrap_or(0).into(), 0], ..info }
         }
         // The thread ends on its way back to the program.
-        FaultError::Killed => return,
-        _ => {
+        None if error == FaultError::Killed => return,
+        None => {
             report(frame, SIGKILL, at);
             exit::exit_group(Status::by_signal(SIGKILL as u8))
         }

@@ -80,15 +80,16 @@ impl Limits {
     /// space.
     pub fn apply(&self, space: &Space, ids: &Ids) {
         let [data, data_hard] = self.0[RLIMIT_DATA as usize];
-        space.limits().set(&limits::Limits {
-            address_space: self.soft(RLIMIT_AS),
-            data,
-            data_hard,
-            memlock: self.soft(RLIMIT_MEMLOCK),
-            stack: self.soft(RLIMIT_STACK),
-            may_lock: ids.is_root(),
-            may_map_low: ids.is_root(),
-            may_inject_failure: ids.is_root(),
-        });
+        space.limits().set(
+            &Limits::new()
+                .address_space(self.soft(RLIMIT_AS))
+                .data(data)
+                .data_hard(data_hard)
+                .memlock(self.soft(RLIMIT_MEMLOCK))
+                .stack(self.soft(RLIMIT_STACK))
+                .may_lock(ids.is_root())
+                .may_map_low(ids.is_root())
+                .may_inject_failure(ids.is_root()),
+        );
     }
 }

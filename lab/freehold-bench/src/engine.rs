@@ -39,8 +39,8 @@ impl Space {
     /// Creates an empty address space whose mappings are placed according to `placement`.
     pub fn placing(bytes: u64, locking: Locking, placement: Placement) -> Self {
         let machine = machine(bytes);
-        let engine = Engine::new(machine.clone(), Config { max_map_count: 1 << 20, ..Config::default() });
-        let config = SpaceConfig { locking, placement, ..SpaceConfig::default() };
+        let engine = Engine::new(machine.clone(), Config::new().max_map_count(1 << 20));
+        let config = SpaceConfig::new().locking(locking).placement(placement);
         Space { machine, process: Process::new(&engine.expect("memory"), &config).expect("memory") }
     }
 

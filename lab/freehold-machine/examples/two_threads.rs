@@ -48,7 +48,7 @@ fn main() -> Outcome<()> {
 fn together() -> Outcome<()> {
     let machine: Machine = Machine::new(MachineConfig::backed(256 << 20).cpus(3))?;
     let kernel = Engine::new(machine.clone(), Config::default())?;
-    let process = Process::new(&kernel, &SpaceConfig { lock_stats: true, ..SpaceConfig::default() })?;
+    let process = Process::new(&kernel, &SpaceConfig::new().lock_stats(true))?;
     let shared = furnish(&kernel, &process)?;
 
     let began = Instant::now();
@@ -225,8 +225,7 @@ fn with_design(unmap: Unmap) -> Outcome<Beside> {
     let machine: Machine = Machine::new(MachineConfig::phantom(LARGE + (64 << 20)).cpus(2).fast())?;
     let kernel = Engine::new(machine.clone(), Config::default())?;
     let locking = Locking { unmap, ..Locking::default() };
-    let process =
-        Process::new(&kernel, &SpaceConfig { locking, lock_stats: true, ..SpaceConfig::default() })?;
+    let process = Process::new(&kernel, &SpaceConfig::new().locking(locking).lock_stats(true))?;
     let large = process.mmap(0, LARGE, RW, ANON | MapFlags::POPULATE, None, 0)?;
     assert!(machine.stats().frames.allocated >= LARGE / PAGE_SIZE, "not all of the memory was populated");
 

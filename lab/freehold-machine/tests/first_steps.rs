@@ -17,8 +17,7 @@ fn on_every_design(test: impl Fn(&Process, &mut freehold_machine::Cpu<freehold_p
     for locking in Locking::ALL {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).expect("a machine");
         let engine = Engine::new(machine.clone(), Config::default()).expect("an engine");
-        let process =
-            Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).expect("a process");
+        let process = Process::new(&engine, &SpaceConfig::new().locking(locking)).expect("a process");
         let mut cpu = machine.cpu(0);
         test(&process, &mut cpu);
         process.check();

@@ -52,7 +52,7 @@ impl Scene {
     fn new() -> Arc<Self> {
         let machine = Machine::new(MachineConfig::backed(1 << 20).tables(1 << 18).cpus(4)).unwrap();
         let engine = Engine::new(machine.clone(), Config::default()).unwrap();
-        let config = SpaceConfig { locking: Locking::default(), ..SpaceConfig::default() };
+        let config = SpaceConfig::new().locking(Locking::default());
         let process = Process::new(&engine, &config).unwrap();
         let mapping = Mapping::new(&engine, Zeroes, PAGES * PAGE_SIZE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap();

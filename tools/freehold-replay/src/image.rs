@@ -58,15 +58,16 @@ impl Image {
     /// Sets the known resource limits. Takes each limit that is not known from `unless`.
     pub(super) fn limit(&self, known: &KnownLimits, unless: Limits) {
         let (data, data_hard) = known.data.unwrap_or((unless.data, unless.data_hard));
-        self.process.limits().set(&Limits {
-            address_space: known.address_space.unwrap_or(unless.address_space),
-            data,
-            data_hard,
-            stack: known.stack.unwrap_or(unless.stack),
-            memlock: known.memlock.unwrap_or(unless.memlock),
-            may_lock: known.may_lock.unwrap_or(unless.may_lock),
-            ..unless
-        });
+        self.process.limits().set(
+            &unless
+                .clone()
+                .address_space(known.address_space.unwrap_or(unless.address_space))
+                .data(data)
+                .data_hard(data_hard)
+                .stack(known.stack.unwrap_or(unless.stack))
+                .memlock(known.memlock.unwrap_or(unless.memlock))
+                .may_lock(known.may_lock.unwrap_or(unless.may_lock)),
+        );
         self.limited.store(known.are_all(), Relaxed);
     }
 

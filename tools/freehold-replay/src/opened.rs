@@ -83,7 +83,7 @@ impl Opened {
             return Some(file);
         }
         known.retain(|_, file| file.upgrade().is_some());
-        let file = new(FileAccess { read: how.read, write: how.write, ..FileAccess::READ })?;
+        let file = new(FileAccess::READ.read(how.read).write(how.write))?;
         known.insert(how, Counted::downgrade(&file));
         Some(file)
     }

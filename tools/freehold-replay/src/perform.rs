@@ -32,7 +32,7 @@ use super::touched::{self, How, Touched};
 use super::transfer::{self, Moved};
 use super::workers;
 use super::world::World;
-use freehold::fault::{Access, FaultError, SegvCode};
+use freehold::fault::{Access, FaultError};
 use freehold::space::Prot;
 use freehold_machine::{Cpu, Process};
 use freehold_pagetable::X86_4;
@@ -338,12 +338,10 @@ impl<'w, 'c> Performer<'w, 'c> {
         };
         let ended = match result {
             Ok(()) => Ends::Resolved,
-            Err(FaultError::Segv { code: SegvCode::Maperr, .. }) => Ends::Signal(SIGSEGV, 1),
-            Err(FaultError::Segv { code: SegvCode::Accerr, .. }) => Ends::Signal(SIGSEGV, 2),
-            Err(FaultError::Segv { code: SegvCode::Pkuerr(_), .. }) => Ends::Signal(SIGSEGV, 4),
-            Err(FaultError::Bus { .. }) => Ends::Signal(SIGBUS, 2),
-            Err(FaultError::MemoryFailed { .. }) => Ends::Signal(SIGBUS, 4),
-            Err(_) => Ends::Interrupted,
+            Err(error) => match error.signal() {
+                Some(signal) => Ends::Signal(signal.number as u8, signal.code),
+                None => Ends::Interrupted,
+            },
         };
         (ended, faulted)
     }

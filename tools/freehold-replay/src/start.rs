@@ -15,7 +15,7 @@ use freehold::fault::Access;
 use freehold::vma::flags::VmFlags;
 use freehold::{
     call::Advice,
-    space::{MapFlags, Prot, SpaceConfig},
+    space::{MapFlags, Prot},
 };
 use freehold_machine::Process;
 use freehold_trace::plan::{Access as Opening, Start};
@@ -37,7 +37,7 @@ pub(super) type Present = Vec<(Range<u64>, Access)>;
 pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> {
     let config = world.config();
     let (mmap_base, layout) = layout::base(start).unwrap_or((config.mmap_base, config.layout));
-    let process = Process::new(&world.engine, &SpaceConfig { mmap_base, layout, ..config })?;
+    let process = Process::new(&world.engine, &config.mmap_base(mmap_base).layout(layout))?;
     let Start::Shown(snapshot) = start else { return Ok((process, Vec::new())) };
     for area in snapshot.areas.iter().filter(|area| area.name != VSYSCALL) {
         map(world, &process, area)

@@ -123,11 +123,9 @@ impl World {
         let config = if options.keys { config.pkeys() } else { config };
         let machine =
             Machine::new(if options.oracles { MachineConfig { oracles: true, ..config } } else { config })?;
-        let engine = Engine::new(
-            machine.clone(),
-            Config { lock_stats: true, file_rmap: options.design.file_rmap, ..Config::default() },
-        )
-        .map_err(io::Error::other)?;
+        let engine =
+            Engine::new(machine.clone(), Config::new().lock_stats(true).file_rmap(options.design.file_rmap))
+                .map_err(io::Error::other)?;
         // Until `set_up` applies a recorded size, the pools have no limit. Old recordings contain no sizes.
         for size in [HugePageSize::Mib2, HugePageSize::Gib1] {
             engine.huge_pool(size).set_overcommit(u64::MAX);
@@ -214,19 +212,13 @@ impl World {
     /// Returns the initial settings of an address space. The settings are those of a process of root, because
     /// the recordings are of such processes.
     pub(super) fn config(&self) -> SpaceConfig {
-        SpaceConfig {
+        SpaceConfig::new()
             // Linux uses the first fit.
-            placement: Placement::FirstFit,
-            limits: Limits {
-                memlock: UNLIMITED,
-                may_lock: true,
-                may_map_low: true,
-                may_inject_failure: true,
-                ..Limits::default()
-            },
-            locking: self.options.design.space,
-            ..SpaceConfig::default()
-        }
+            .placement(Placement::FirstFit)
+            .limits(
+                Limits::new().memlock(UNLIMITED).may_lock(true).may_map_low(true).may_inject_failure(true),
+            )
+            .locking(self.options.design.space)
     }
 
     /// Creates the files and segments that a segment of the plan uses for the first time.

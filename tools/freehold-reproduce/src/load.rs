@@ -56,13 +56,13 @@ impl World {
 
     /// Creates an empty address space.
     pub fn process(&self, locking: Locking) -> anyhow::Result<Process> {
-        Ok(Process::new(&self.engine, &SpaceConfig { locking, ..SpaceConfig::default() })?)
+        Ok(Process::new(&self.engine, &SpaceConfig::new().locking(locking))?)
     }
 
     /// Creates an empty address space with statistics of its mmap lock. The statistics read the clock twice
     /// for each hold, which is expensive for a short hold.
     pub fn watched(&self, locking: Locking) -> anyhow::Result<Process> {
-        let config = SpaceConfig { locking, lock_stats: true, ..SpaceConfig::default() };
+        let config = SpaceConfig::new().locking(locking).lock_stats(true);
         Ok(Process::new(&self.engine, &config)?)
     }
 

@@ -70,7 +70,7 @@ impl Scale {
 
     /// Returns the configuration of an engine.
     pub fn config(&self) -> Config {
-        Config { file_rmap: self.design.unwrap_or_default().file_rmap, ..Config::default() }
+        Config::new().file_rmap(self.design.unwrap_or_default().file_rmap)
     }
 
     /// Returns the number of turns.

@@ -21,7 +21,7 @@
 
 use crate::{
     PAGE_SIZE,
-    error::{HeapError, NoMemory},
+    error::{BrkError, HeapError, NoMemory},
     file::Object,
     platform::Platform,
     space::{
@@ -106,7 +106,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails only if a fatal signal arrives.
+    /// See [`BrkError`].
     ///
     /// # Locks
     ///
@@ -126,7 +126,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(space.brk(heap + PAGE_SIZE), Ok(heap + PAGE_SIZE));
     /// assert_eq!(space.brk(u64::MAX), Ok(heap + PAGE_SIZE), "unchanged");
     /// ```
-    pub fn brk(&self, to: u64) -> Result<u64, Killed> {
+    pub fn brk(&self, to: u64) -> Result<u64, BrkError> {
         let state = RangeWriterState::default();
         let (guard, BreakPlan { from, step }) = self.write_heap(&state, to)?;
         match step {

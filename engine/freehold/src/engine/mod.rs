@@ -96,6 +96,7 @@ impl Blocks {
 
 /// System-wide settings.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Initial limit on the number of VMAs of an address space (vm.max_map_count); see
     /// [`Engine::set_max_map_count`].
@@ -143,6 +144,27 @@ impl Default for Config {
         }
     }
 }
+
+impl Config {
+    /// Returns the default settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters! { Config {
+    max_map_count: u64,
+    mmap_min_addr: u64,
+    stack_gap: u64,
+    overcommit: Overcommit,
+    huge_pages: HugePages,
+    blocks: Blocks,
+    shared_blocks: SharedBlocks,
+    reclaims_tables: bool,
+    file_rmap: FileRmap,
+    vma_nodes: NodeWidth,
+    lock_stats: bool,
+} }
 
 /// The shared state of one kernel.
 // Aligned to a cache line, because each fault reads the engine. The reference count lies before the engine in

@@ -1,8 +1,9 @@
 //! One small error enum per verb, and the only table that maps errors to errno numbers.
 //!
 //! A call that can fail returns the enum of its verb, with one variant for each cause that a caller can
-//! distinguish. `errno` returns the number for a system call. This file has the errors of the calls that
-//! change mappings, and of seals and probes. The other errors are in `access.rs`, `fill.rs`, `migrate.rs`,
+//! distinguish. `errno` returns the number for a system call, and so does the trait [`ToErrno`], for code
+//! that is generic over the operation. This file has the errors of the calls that change mappings, and of
+//! seals and probes. The other errors are in `access.rs`, `fill.rs`, `migrate.rs`,
 //! `settings.rs` and `uffd.rs`, and those of faults in `fault/outcome.rs`.
 //!
 //! The first paragraph of a variant's documentation is the message of the error. The paragraph must be one
@@ -12,56 +13,19 @@
 //! in the file of the call that needs them. A new enum needs an entry in `tests/every_call/messages.rs`:
 //! without the entry, `every_error_of_the_engine_is_covered` fails.
 
-use core::fmt;
-use freehold_sync::{Killed, error::write_message};
+use freehold_sync::Killed;
 
 pub use freehold_vmspace::NoMemory;
 
-/// A Linux errno number, positive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Errno(pub i32);
-
-macro_rules! errnos {
-    ($($name:ident = $number:literal, $what:literal;)*) => {
-        impl Errno { $(#[doc = $what] pub const $name: Errno = Errno($number);)* }
-
-        impl fmt::Display for Errno {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match *self {
-                    $(Errno::$name => write_message(f, $what)?,)*
-                    _ => f.write_str("error")?,
-                }
-                write!(f, " (errno {})", self.0)
+/// Implements [`ToErrno`] for errors by their own `errno`.
+macro_rules! to_errno {
+    ($($name:ty),*) => {$(
+        impl $crate::error::ToErrno for $name {
+            fn to_errno(&self) -> $crate::error::Errno {
+                self.errno()
             }
         }
-
-        impl core::error::Error for Errno {}
-    };
-}
-
-errnos! {
-    EPERM = 1, "Operation not permitted";
-    ENOENT = 2, "Not found";
-    ESRCH = 3, "The process has exited";
-    EINTR = 4, "Interrupted by a signal";
-    EIO = 5, "Input or output failed";
-    EBADF = 9, "Bad file descriptor";
-    EAGAIN = 11, "Try again";
-    ENOMEM = 12, "Out of memory, a limit, or a hole in the range";
-    EACCES = 13, "Permission denied";
-    EFAULT = 14, "Bad address";
-    EBUSY = 16, "Busy";
-    EEXIST = 17, "The place is occupied";
-    EXDEV = 18, "The object belongs to another engine";
-    ENODEV = 19, "The file cannot be mapped";
-    EINVAL = 22, "Invalid argument";
-    ETXTBSY = 26, "Text file busy";
-    EFBIG = 27, "File too large";
-    ENOSPC = 28, "No space or resource left";
-    EIDRM = 43, "Identifier removed";
-    EOVERFLOW = 75, "Offset too large";
-    EOPNOTSUPP = 95, "Not supported";
-    EHWPOISON = 133, "The memory failed";
+    )*};
 }
 
 /// Defines an error with its messages and its errno numbers. The other two macros also define conversions.
@@ -79,6 +43,8 @@ macro_rules! plain_error {
                 match self { $(Self::$variant => Errno::$errno,)* }
             }
         }
+
+        to_errno!($name);
     };
 }
 
@@ -107,16 +73,20 @@ macro_rules! verb_error {
 }
 
 mod access;
+mod errno;
 mod fill;
 mod migrate;
 mod settings;
 mod uffd;
 
 pub use access::{AccessError, ArgumentsError, PinError, QueryError, StackMoveError};
+pub use errno::{Errno, ToErrno};
 pub use fill::FillError;
 pub use migrate::MigrateError;
-pub use settings::{EngineError, HeapError, MdweError, MergeError, SpaceError};
+pub use settings::{BrkError, EngineError, HeapError, MdweError, MergeError, SpaceError};
 pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
+
+to_errno!(FillError, UffdReadError);
 
 impl FillError {
     /// Returns the number that a system call which reads, writes or truncates a file returns for this error.

@@ -69,6 +69,20 @@ impl From<Killed> for MergeError {
 }
 
 plain_error! {
+    /// Reason why the break was not reported or moved.
+    BrkError {
+        /// A fatal signal arrived while waiting for the lock.
+        Killed => EINTR,
+    }
+}
+
+impl From<Killed> for BrkError {
+    fn from(_: Killed) -> Self {
+        BrkError::Killed
+    }
+}
+
+plain_error! {
     /// Reason why the heap was not moved to another place.
     HeapError {
         /// The heap would lie beyond user space.

@@ -43,7 +43,7 @@ mod special;
 mod stack;
 mod table;
 
-pub use outcome::{FaultError, Resolved, SegvCode};
+pub use outcome::{FaultError, Resolved, SegvCode, Signal};
 pub(crate) use outcome::{FaultOutcome, WaitFor, check_access, permits};
 
 use crate::{

@@ -10,9 +10,10 @@
 //! `remote/page.rs`.
 
 use crate::{
-    Pfn,
+    PAGE_SHIFT, Pfn,
     counted::Counted,
     engine::Engine,
+    error::{Errno, ToErrno},
     file::{File, Wanted},
     platform::Platform,
     space::change::anon::AnonVmaError,
@@ -91,6 +92,73 @@ impl fmt::Display for FaultError {
 }
 
 impl core::error::Error for FaultError {}
+
+impl ToErrno for FaultError {
+    /// Returns the number of a system call that accesses the program's memory and gets this error: EINTR if a
+    /// signal arrived, otherwise EFAULT.
+    fn to_errno(&self) -> Errno {
+        match self {
+            FaultError::Killed | FaultError::Interrupted => Errno::EINTR,
+            _ => Errno::EFAULT,
+        }
+    }
+}
+
+/// The signal that a program gets if a fault fails. The numbers are those of Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Signal {
+    /// The number of the signal (`si_signo`): [`Signal::SIGBUS`] or [`Signal::SIGSEGV`].
+    pub number: i32,
+    /// The reason (`si_code`).
+    pub code: i32,
+    /// The address of the access (`si_addr`).
+    pub addr: u64,
+    /// The protection key that denied the access (`si_pkey`), for the code SEGV_PKUERR.
+    pub pkey: Option<u8>,
+    /// The size of the failed memory in bytes, as a power of two (`si_addr_lsb`), for the code BUS_MCEERR_AR.
+    /// 0 for other codes.
+    pub addr_lsb: u8,
+}
+
+impl Signal {
+    /// The number of SIGBUS.
+    pub const SIGBUS: i32 = 7;
+    /// The number of SIGSEGV.
+    pub const SIGSEGV: i32 = 11;
+}
+
+impl FaultError {
+    /// Returns the signal for the program. Returns `None` if the program gets no signal for the access: it is
+    /// being killed, it repeats the access, or there is no memory and the caller decides which process to
+    /// kill.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use freehold::fault::{FaultError, SegvCode, Signal};
+    ///
+    /// let error = FaultError::Segv { addr: 0x1000, code: SegvCode::Accerr };
+    /// let signal = error.signal().unwrap();
+    /// assert_eq!((signal.number, signal.code, signal.addr), (Signal::SIGSEGV, 2, 0x1000));
+    /// assert_eq!(FaultError::Killed.signal(), None);
+    /// ```
+    pub fn signal(self) -> Option<Signal> {
+        let signal = |number, code, addr| Signal { number, code, addr, pkey: None, addr_lsb: 0 };
+        Some(match self {
+            FaultError::Segv { addr, code: SegvCode::Maperr } => signal(Signal::SIGSEGV, 1, addr),
+            FaultError::Segv { addr, code: SegvCode::Accerr } => signal(Signal::SIGSEGV, 2, addr),
+            FaultError::Segv { addr, code: SegvCode::Pkuerr(key) } => {
+                Signal { pkey: Some(key), ..signal(Signal::SIGSEGV, 4, addr) }
+            }
+            FaultError::Bus { addr } => signal(Signal::SIGBUS, 2, addr),
+            FaultError::MemoryFailed { addr } => {
+                Signal { addr_lsb: PAGE_SHIFT as u8, ..signal(Signal::SIGBUS, 4, addr) }
+            }
+            FaultError::OutOfMemory | FaultError::Killed | FaultError::Interrupted => return None,
+        })
+    }
+}
 
 impl From<Killed> for FaultError {
     fn from(_: Killed) -> Self {

@@ -24,6 +24,7 @@ use freehold_vmspace::{HugePageSize, PageIndex, PageRange};
 
 /// Access that an open file permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileAccess {
     /// The file was opened for reading.
     pub read: bool,
@@ -36,6 +37,14 @@ pub struct FileAccess {
     /// The file can be mapped.
     pub mappable: bool,
 }
+
+setters! { FileAccess {
+    read: bool,
+    write: bool,
+    append: bool,
+    noexec: bool,
+    mappable: bool,
+} }
 
 impl FileAccess {
     /// Access of a file opened for reading.

@@ -28,7 +28,12 @@ use super::{
     MigrateError,
     walk::{AnyRmapRoot, Page, find_rmap_root},
 };
-use crate::{Pfn, VirtAddr, engine::Engine, error::Errno, platform::Platform};
+use crate::{
+    Pfn, VirtAddr,
+    engine::Engine,
+    error::{Errno, ToErrno},
+    platform::Platform,
+};
 use freehold_pagetable::{Format, Level, MarkerKind, Pte};
 use freehold_vmspace::HugePageSize;
 
@@ -70,6 +75,12 @@ impl OfflineError {
             OfflineError::Failed => Errno::EHWPOISON,
             OfflineError::OutOfMemory => Errno::ENOMEM,
         }
+    }
+}
+
+impl ToErrno for OfflineError {
+    fn to_errno(&self) -> Errno {
+        self.errno()
     }
 }
 

@@ -77,6 +77,7 @@ use state::{
 
 /// Initial layout, limits and settings of an address space.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SpaceConfig {
     /// Address at which mmap starts its search: downwards with [`Layout::TopDown`], upwards with
     /// [`Layout::BottomUp`]. Must be the start of a page and at most [`DEFAULT_MAP_WINDOW`].
@@ -123,6 +124,27 @@ impl Default for SpaceConfig {
         }
     }
 }
+
+impl SpaceConfig {
+    /// Returns the default configuration.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters! { SpaceConfig {
+    mmap_base: u64,
+    layout: Layout,
+    placement: Placement,
+    brk: u64,
+    data: core::ops::Range<u64>,
+    limits: Limits,
+    mdwe: Mdwe,
+    thp_disable: ThpDisable,
+    memory_merge: bool,
+    locking: Locking,
+    lock_stats: bool,
+} }
 
 impl SpaceConfig {
     /// Checks the configuration for an address space that ends at `task_size`. Limits may have any value.

@@ -23,18 +23,18 @@ fn impossible_space_settings_are_refused() {
     let make = |config: &SpaceConfig| Process::new(world.engine(), config).map(drop);
     let tame = SpaceConfig::default;
     for mmap_base in [u64::MAX, TASK_SIZE + PAGE, TASK_SIZE - 1, 1, 1 << 63] {
-        assert_eq!(make(&SpaceConfig { mmap_base, ..tame() }), Err(SpaceError::MmapBase), "{mmap_base:#x}");
+        assert_eq!(make(&tame().mmap_base(mmap_base)), Err(SpaceError::MmapBase), "{mmap_base:#x}");
     }
     for brk in [u64::MAX, TASK_SIZE + 1, 1 << 63] {
-        assert_eq!(make(&SpaceConfig { brk, ..tame() }), Err(SpaceError::Heap), "{brk:#x}");
+        assert_eq!(make(&tame().brk(brk)), Err(SpaceError::Heap), "{brk:#x}");
     }
     #[expect(clippy::reversed_empty_ranges, reason = "that is the point")]
     for data in [9999..3, 0..u64::MAX, TASK_SIZE..TASK_SIZE + 1, u64::MAX..0] {
-        assert_eq!(make(&SpaceConfig { data, ..tame() }), Err(SpaceError::Data));
+        assert_eq!(make(&tame().data(data)), Err(SpaceError::Data));
     }
     // Settings that leave only few addresses are accepted, and a space with such settings serves a fault.
     for (mmap_base, brk) in [(0, 0), (TASK_SIZE, TASK_SIZE), (PAGE, 3)] {
-        let config = SpaceConfig { mmap_base, brk, data: TASK_SIZE..TASK_SIZE, ..tame() };
+        let config = tame().mmap_base(mmap_base).brk(brk).data(TASK_SIZE..TASK_SIZE);
         let process = Process::new(world.engine(), &config).unwrap();
         let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
         process.store(&mut world.machine.cpu(0), at, 1u64).unwrap();
@@ -50,18 +50,16 @@ fn impossible_space_settings_are_refused() {
 fn impossible_engine_settings_are_refused() {
     let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     for mmap_min_addr in [TASK_SIZE + 1, u64::MAX] {
-        let made = Engine::new(machine.clone(), Config { mmap_min_addr, ..Config::default() });
+        let made = Engine::new(machine.clone(), Config::new().mmap_min_addr(mmap_min_addr));
         assert_eq!(made.map(drop), Err(EngineError::LowestAddress));
     }
     machine.accounting().assert_clean();
-    let wild = Config {
-        max_map_count: u64::MAX,
-        mmap_min_addr: TASK_SIZE,
-        stack_gap: u64::MAX,
-        overcommit: Overcommit::Heuristic(PageCount::ZERO),
-        huge_pages: HugePages::Always,
-        ..Config::default()
-    };
+    let wild = Config::new()
+        .max_map_count(u64::MAX)
+        .mmap_min_addr(TASK_SIZE)
+        .stack_gap(u64::MAX)
+        .overcommit(Overcommit::Heuristic(PageCount::ZERO))
+        .huge_pages(HugePages::Always);
     let world = World::with(16 << 20, wild);
     let process = world.process(Locking::default());
     // No address is high enough for a mapping.

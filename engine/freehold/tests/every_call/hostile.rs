@@ -93,7 +93,7 @@ fn place_below(stacks: u64) -> u64 {
 /// pages more, and returns the distance in pages from the first mapping up to them.
 fn place_above(stacks: u64) -> u64 {
     let world = World::new();
-    let config = SpaceConfig { mmap_base: 128 << 20, ..SpaceConfig::default() };
+    let config = SpaceConfig::new().mmap_base(128 << 20);
     let process = Process::new(world.engine(), &config).unwrap();
     anon(&process, 1 << 16, (config.mmap_base - (1 << 16)) / PAGE);
     let mut at = (TASK_SIZE / 3).next_multiple_of(PAGE);
@@ -177,7 +177,7 @@ fn transfers_of_any_length_end_with_a_fatal_signal() {
 /// takes the lock of the file's VMAs a few times only.
 #[test]
 fn write_back_visits_cached_pages_instead_of_mapped_ranges() {
-    let config = Config { lock_stats: true, ..Config::default() };
+    let config = Config::new().lock_stats(true);
     World::with(16 << 20, config).live(Locking::default(), |world, process, cpu| {
         let mapping = Mapping::new(world.engine(), Disk, i64::MAX as u64, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();

@@ -228,7 +228,7 @@ fn while_closing(locking: Locking, behind: MapFlags, visit: impl FnOnce(&Space) 
     let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let gated = Gated::new(&machine);
     let engine = Engine::new(gated.clone(), Config::default()).unwrap();
-    let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+    let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
     let fixed = |addr, flags| space.mmap(addr, RANGE, RW, ANON | MapFlags::FIXED | flags, None, 0).unwrap();
     fixed(BASE, MapFlags::empty());
     fixed(STACK, behind);
@@ -337,7 +337,7 @@ fn call_is_killed_waiting_for_a_migrating_page() {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
         let gated = Gated::new(&machine);
         let engine = Engine::new(gated.clone(), Config::default()).unwrap();
-        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
         space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         space.handle_fault(BASE, Access::WRITE).unwrap();
         let inside = space.clone();

@@ -121,7 +121,7 @@ fn overflowing_lengths_get_the_answers_of_linux() {
     for row in ROWS {
         for (len, answer) in LENGTHS.into_iter().zip(row.answers) {
             let process = world.process(Locking::default());
-            process.limits().set(&Limits { may_lock: true, ..Limits::default() });
+            process.limits().set(&Limits::new().may_lock(true));
             process.mmap(AT, 3 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
             let wanted = if answer == 0 { Ok(()) } else { Err(Errno(answer)) };
             assert_eq!((row.call)(&process, len), wanted, "{} of {len:#x} bytes", row.name);

@@ -35,7 +35,7 @@ type Texts = Vec<(&'static str, Vec<(String, String)>)>;
 fn all() -> Texts {
     let mut all = Texts::new();
     all.extend(listed! {
-        AccessError ArgumentsError EngineError FillError ForkError HeapError HookFault MadviseError MapError
+        AccessError ArgumentsError BrkError EngineError FillError ForkError HeapError HookFault MadviseError MapError
         MbindError MdweError MergeError MigrateError MincoreError MlockError MmapError MprotectError
         MremapError MsealError MsyncError MunmapError NotMapped OfflineError PageError PinError PkeyError
         PopulateError ProbeError QueryError ReadFail ClaimError RemapFilePagesError SealError ShmatError

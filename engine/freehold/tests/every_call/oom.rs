@@ -55,7 +55,7 @@ fn c10_failed_space_creation_leaks_nothing() {
         for failure in Failure::ALL {
             let points = at_every_allocation(&[failure], |point| {
                 let world = World::new();
-                let config = SpaceConfig { lock_stats, ..SpaceConfig::default() };
+                let config = SpaceConfig::new().lock_stats(lock_stats);
                 let made = point.fail(|| Process::new(world.engine(), &config));
                 assert_eq!(made.is_err(), point.reached(), "{point}");
                 assert_eq!(world.machine.accounting().spaces, usize::from(made.is_ok()));

@@ -115,7 +115,7 @@ impl<F: Format> Pager<Machine<F>> for Blank {
 impl<F: Format> Scene<F> {
     fn new(kind: Kind) -> Self {
         let machine = Machine::<F>::new(MachineConfig::backed(16 << 20)).unwrap();
-        let config = Config { huge_pages: HugePages::Madvise, ..Config::default() };
+        let config = Config::new().huge_pages(HugePages::Madvise);
         let engine = Engine::new(machine.clone(), config).unwrap();
         let process = Process::new(&engine, &SpaceConfig::default()).unwrap();
         let mut frame = [Pfn::new(0)];
@@ -324,7 +324,7 @@ fn entry_that_changed_before_its_table_lock_gets_no_bits() {
     for locking in Locking::ALL {
         let machine: Machine = Machine::new(MachineConfig::backed(8 << 20)).unwrap();
         let engine = Engine::new(Gated::new(&machine), Config::default()).unwrap();
-        let config = SpaceConfig { locking, ..SpaceConfig::default() };
+        let config = SpaceConfig::new().locking(locking);
         let space = AddressSpace::new(&engine, &config).unwrap();
         space.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         for (access, left) in [(Access::READ, 0), (Access::WRITE, 1)] {

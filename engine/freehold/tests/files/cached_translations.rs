@@ -81,7 +81,7 @@ impl Scene {
         let store = Store::default();
         let mapping = Mapping::new(&engine, store.clone(), 2 * PAGE, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
-        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
         let shared = MapFlags::SHARED | MapFlags::FIXED;
         space.mmap(BASE, 2 * PAGE, RW, shared, Some(&file), 0).unwrap();
         Scene { machine, gated, store, file, space }

@@ -328,9 +328,8 @@ fn hwpoison_and_soft_offline_refuse_storage_frames() {
     everywhere(|world, _, cpu| {
         let storage = Storage::new(&world.machine);
         let file = storage.file(world, PAGES);
-        let limits = Limits { may_inject_failure: true, ..Limits::default() };
-        let process =
-            Process::new(world.engine(), &SpaceConfig { limits, ..SpaceConfig::default() }).unwrap();
+        let limits = Limits::new().may_inject_failure(true);
+        let process = Process::new(world.engine(), &SpaceConfig::new().limits(limits)).unwrap();
         let at = map(&process, MapFlags::SHARED, &file);
         process.store(cpu, at, 5u64).unwrap();
         let frame = storage.frame(0);

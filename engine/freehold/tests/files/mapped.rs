@@ -103,7 +103,7 @@ impl World {
     }
 
     fn process(&self, locking: Locking) -> Process {
-        Process::new(self.engine(), &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap()
+        Process::new(self.engine(), &SpaceConfig::new().locking(locking)).unwrap()
     }
 
     fn file(&self, bytes: u64) -> Counted<File<Machine>> {

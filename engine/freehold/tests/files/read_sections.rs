@@ -62,7 +62,7 @@ fn beside_a_read_section(page: u64, make: impl Fn(&Counted<Engine<Gated>>) -> Co
             let engine = Engine::new(Gated::new(&machine), Config::default()).unwrap();
             let mapping = make(&engine);
             let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
-            let config = SpaceConfig { locking, ..SpaceConfig::default() };
+            let config = SpaceConfig::new().locking(locking);
             let space = AddressSpace::new(&engine, &config).unwrap();
             let shared = MapFlags::SHARED | MapFlags::FIXED;
             space.mmap(AT, 2 * page, RW, shared, Some(&file), 0).unwrap();

@@ -214,7 +214,7 @@ fn c21_child_gets_a_consistent_snapshot() {
 #[test]
 fn commit_limit_refuses_a_fork() {
     let machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
-    let config = Config { overcommit: Overcommit::Heuristic(PageCount::new(100)), ..Config::default() };
+    let config = Config::new().overcommit(Overcommit::Heuristic(PageCount::new(100)));
     let engine = Engine::new(machine.clone(), config).unwrap();
     let process = Process::new(&engine, &SpaceConfig::default()).unwrap();
     // Each mapping alone is within the limit. The two merge into one VMA.

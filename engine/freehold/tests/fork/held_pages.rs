@@ -54,7 +54,7 @@ where
     let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let gated = Gated::new(&machine);
     let engine = Engine::new(gated.clone(), Config::default()).unwrap();
-    let parent = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+    let parent = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
     parent.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     let mut cpu = machine.cpu(0);
     store(&parent, &mut cpu, 1);

@@ -193,7 +193,7 @@ fn thp_disable_applies_to_the_process_and_its_children() {
 fn failed_huge_allocation_falls_back_to_small_pages() {
     for locking in Locking::ALL {
         // The machine has less memory than one huge page.
-        let world = World::with(1 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
+        let world = World::with(1 << 20, Config::new().huge_pages(HugePages::Always));
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);
         map(&process, BASE, 2);

@@ -179,7 +179,7 @@ fn child_inherits_no_dontfork_part_of_a_huge_page() {
 fn failed_copies_of_a_huge_page_lose_no_frame() {
     for locking in Locking::ALL {
         // Memory for one huge page, the huge zero page, and almost one more huge page.
-        let world = World::with(6 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
+        let world = World::with(6 << 20, Config::new().huge_pages(HugePages::Always));
         let process = world.process(locking);
         let mut cpu = world.machine.cpu(0);
         let child = fork_with_huge_pages(&process, &mut cpu);

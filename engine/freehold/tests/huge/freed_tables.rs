@@ -61,7 +61,7 @@ fn each_way(scenario: impl Fn(&Counted<Engine<Gated>>, &Space)) {
         let machine: Machine = Machine::new(MachineConfig::backed(8 << 20)).unwrap();
         let gated = Gated::new(&machine);
         let engine = Engine::new(gated.clone(), Config::default()).unwrap();
-        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
         scenario(&engine, &space);
         space.check();
         drop((space, engine, gated));

@@ -36,7 +36,7 @@ const PAGES: u64 = HUGE / PAGE;
 
 /// Returns a machine with memory for a dozen huge pages.
 fn world(huge_pages: HugePages) -> World {
-    World::with(24 << 20, Config { huge_pages, ..Config::default() })
+    World::with(24 << 20, Config::new().huge_pages(huge_pages))
 }
 
 /// Runs `scenario` on every design, in a process whose faults allocate huge pages by the setting

@@ -29,7 +29,7 @@ const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
 const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
 
 fn world(shared_blocks: SharedBlocks) -> World {
-    World::with(24 << 20, Config { shared_blocks, ..Config::default() })
+    World::with(24 << 20, Config::new().shared_blocks(shared_blocks))
 }
 
 /// Runs `scenario` on every design.
@@ -405,7 +405,7 @@ fn failed_block_allocation_falls_back_to_smaller_pages() {
         assert_eq!(mapped(process, BASE, 512), [0..512]);
     });
     // The machine never has enough contiguous memory for a block.
-    let world = World::with(1 << 20, Config { shared_blocks: all, ..Config::default() });
+    let world = World::with(1 << 20, Config::new().shared_blocks(all));
     let (process, mut cpu) = (world.process(Locking::default()), world.machine.cpu(0));
     let file = memfd(&world, 512);
     map_file(&process, &file, BASE, SHARED, 0..512);

@@ -180,13 +180,13 @@ fn play(world: &World, process: &Process, episode: u64, (may_vanish, change): (b
 }
 
 fn huge() -> Config {
-    Config { huge_pages: HugePages::Always, ..Config::default() }
+    Config::new().huge_pages(HugePages::Always)
 }
 
 /// Few and large block sizes, so that other threads often fault while a block is allocated.
 fn blocks() -> Config {
     let blocks = Blocks { always: 1 << 20 | 1 << 14, advised: 0 };
-    Config { huge_pages: HugePages::Never, blocks, ..Config::default() }
+    Config::new().huge_pages(HugePages::Never).blocks(blocks)
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn pages_of_1_gib_are_mapped_and_reserved() {
         let machine: Machine = Machine::new(MachineConfig::phantom(5 << 30)).unwrap();
         let engine = Engine::new(machine.clone(), Config::default()).unwrap();
         assert_eq!(engine.resize_huge_pool(HugePageSize::Gib1, 3, None), 3);
-        let process = Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let process = Process::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
         let mut cpu = machine.cpu(0);
         let flags = MapFlags::from_bits_retain(PRIVATE.bits() | 30 << 26);
         let at = process.mmap(0, 2 * SPAN, RW, flags, None, 0).unwrap();

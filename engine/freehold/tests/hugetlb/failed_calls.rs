@@ -52,25 +52,16 @@ fn cases() -> Vec<Refused> {
     // The last offset at which a page of the pool would lie if files could have any size.
     let last = 0x8000_0000_0000_0000;
     let limited = |limits, errno| Refused { limits, errno, ..granted() };
-    let locked = |memlock| Limits { memlock, ..Limits::default() };
+    let locked = |memlock| Limits::new().memlock(memlock);
     let with = |flags| granted().flags | flags;
     vec![
         Refused { why: "beyond the largest file size", offset: last, errno: Errno::EOVERFLOW, ..granted() },
         Refused { why: "not for writing", ..shut(FileAccess::READ) },
-        Refused { why: "for appending", ..shut(FileAccess { append: true, ..all }) },
-        Refused { why: "not for reading", ..shut(FileAccess { read: false, ..all }) },
-        Refused { why: "a copy, not for reading", flags: COPIED, ..shut(FileAccess { read: false, ..all }) },
-        Refused {
-            why: "not for execution",
-            prot: RW | x,
-            errno: Errno::EPERM,
-            ..shut(FileAccess { noexec: true, ..all })
-        },
-        Refused {
-            why: "not to be mapped",
-            errno: Errno::ENODEV,
-            ..shut(FileAccess { mappable: false, ..all })
-        },
+        Refused { why: "for appending", ..shut(all.append(true)) },
+        Refused { why: "not for reading", ..shut(all.read(false)) },
+        Refused { why: "a copy, not for reading", flags: COPIED, ..shut(all.read(false)) },
+        Refused { why: "not for execution", prot: RW | x, errno: Errno::EPERM, ..shut(all.noexec(true)) },
+        Refused { why: "not to be mapped", errno: Errno::ENODEV, ..shut(all.mappable(false)) },
         Refused { why: "a mapping that grows down", flags: with(MapFlags::GROWSDOWN), ..granted() },
         Refused {
             why: "an unknown flag",
@@ -108,7 +99,7 @@ fn cases() -> Vec<Refused> {
         Refused {
             why: "address space limit, inside a page",
             offset: PAGE,
-            ..limited(Limits { address_space: 2 * HUGE, ..Limits::default() }, Errno::ENOMEM)
+            ..limited(Limits::new().address_space(2 * HUGE), Errno::ENOMEM)
         },
         Refused { why: "beyond user space", addr: 1 << 47, errno: Errno::ENOMEM, ..granted() },
         Refused { why: "too low", addr: 0, errno: Errno::EPERM, ..granted() },
@@ -131,12 +122,12 @@ fn cases() -> Vec<Refused> {
         },
         Refused {
             why: "address space limit",
-            ..limited(Limits { address_space: 2 * HUGE, ..Limits::default() }, Errno::ENOMEM)
+            ..limited(Limits::new().address_space(2 * HUGE), Errno::ENOMEM)
         },
         Refused {
             why: "a copy, address space limit",
             flags: COPIED,
-            ..limited(Limits { address_space: 2 * HUGE, ..Limits::default() }, Errno::ENOMEM)
+            ..limited(Limits::new().address_space(2 * HUGE), Errno::ENOMEM)
         },
         Refused { why: "more than the pool has", len: (POOL + 1) * HUGE, errno: Errno::ENOMEM, ..granted() },
         Refused {
@@ -192,7 +183,7 @@ fn mmap_refused_by_a_seal_reserves_nothing() {
 /// The limit admits one VMA more than its value, as on Linux.
 #[test]
 fn mmap_refused_by_the_vma_limit_reserves_nothing() {
-    let config = Config { max_map_count: 1, ..Config::default() };
+    let config = Config::new().max_map_count(1);
     let world = World::with((POOL + 4) * HUGE, config);
     world.engine().resize_huge_pool(HugePageSize::Mib2, POOL, None);
     let process = world.process(Locking::default());

@@ -35,7 +35,7 @@ fn gates(locking: Locking, pages: u64) -> Gates {
     let gated = Gated::new(&machine);
     let engine = Engine::new(gated.clone(), Config::default()).unwrap();
     assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, pages, None), pages);
-    let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+    let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
     space.mmap(BASE, HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0).unwrap();
     space.handle_fault(BASE, Access::WRITE).unwrap();
     Gates { machine, gated, engine, space }

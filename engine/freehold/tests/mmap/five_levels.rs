@@ -32,7 +32,7 @@ fn laid_out(layout: Layout, scenario: impl Fn(&WideEngine, &Wide, &mut Cpu<X86_5
     for locking in Locking::ALL {
         let machine: Machine<X86_5> = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
         let engine = Engine::new(machine.clone(), Config::default()).unwrap();
-        let config = SpaceConfig { locking, layout, mmap_base: base(layout), ..SpaceConfig::default() };
+        let config = SpaceConfig::new().locking(locking).layout(layout).mmap_base(base(layout));
         let process = Process::new(&engine, &config).unwrap();
         let mut cpu = machine.cpu(0);
         scenario(&engine, &process, &mut cpu);

@@ -17,7 +17,7 @@ const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
 /// Runs `scenario` in a process with this layout.
 fn laid_out(mmap_base: u64, layout: Layout, scenario: impl Fn(&World, &Process)) {
     let world = World::new();
-    let config = SpaceConfig { mmap_base, layout, ..SpaceConfig::default() };
+    let config = SpaceConfig::new().mmap_base(mmap_base).layout(layout);
     let process = Process::new(world.engine(), &config).unwrap();
     scenario(&world, &process);
     process.check();

@@ -86,7 +86,7 @@ fn mlockall_and_munlockall_keep_memory_merge() {
 #[test]
 fn child_inherits_memory_merge_but_no_future_locks() {
     let world = World::new();
-    let config = SpaceConfig { memory_merge: true, ..SpaceConfig::default() };
+    let config = SpaceConfig::new().memory_merge(true);
     let process = Process::new(world.engine(), &config).unwrap();
     process.mlockall(LockAllFlags::FUTURE).unwrap();
     process.mmap(BASE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();

@@ -190,7 +190,7 @@ fn c67_heap_keeps_the_stack_gap() {
 #[test]
 fn c67_no_stack_grows_below_the_minimum() {
     everywhere(|_, process, cpu| {
-        process.limits().set(&Limits { may_map_low: true, ..Limits::default() });
+        process.limits().set(&Limits::new().may_map_low(true));
         let minimum = Config::default().mmap_min_addr;
         place(process, minimum + 4 * PAGE, PAGE, STACK);
         for addr in [minimum - 1, minimum - PAGE, 0] {
@@ -208,7 +208,7 @@ fn c67_no_stack_grows_below_the_minimum() {
 #[test]
 fn c67_stack_grows_up_to_its_limit() {
     everywhere(|_, process, cpu| {
-        process.limits().set(&Limits { stack: 10 * PAGE, ..Limits::default() });
+        process.limits().set(&Limits::new().stack(10 * PAGE));
         let stack = BASE + 2000 * PAGE;
         place(process, stack, PAGE, STACK);
         let lowest = stack - 9 * PAGE;
@@ -223,7 +223,7 @@ fn c67_stack_grows_up_to_its_limit() {
 fn c43_mappings_move_at_both_ends_of_the_space() {
     let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
     everywhere(|_, process, cpu| {
-        process.limits().set(&Limits { may_map_low: true, ..Limits::default() });
+        process.limits().set(&Limits::new().may_map_low(true));
         for end in [0, TASK_SIZE - 4 * PAGE] {
             for (first, pages) in [(0, 4), (0, 1), (1, 2), (3, 1), (1, 3)] {
                 anon(process, end, 4);

@@ -21,7 +21,7 @@ const LAZY: MapFlags = ANON.union(MapFlags::NORESERVE).union(MapFlags::FIXED);
 
 /// Changes the resource limits of the process.
 fn limited(process: &Process, change: impl FnOnce(&mut Limits)) {
-    let mut limits = Limits { may_lock: true, ..process.limits().get() };
+    let mut limits = process.limits().get().may_lock(true);
     change(&mut limits);
     process.limits().set(&limits);
 }

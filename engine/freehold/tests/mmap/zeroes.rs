@@ -299,7 +299,7 @@ fn mmap_checks_access_and_flags_of_the_device() {
     with_device(|world, process, _, file| {
         let at =
             |prot, flags, file, offset| process.mmap(0, 2 * PAGE, prot, flags, Some(file), offset).map(drop);
-        let write_only = open(world, FileAccess { read: false, ..FileAccess::READ_WRITE });
+        let write_only = open(world, FileAccess::READ_WRITE.read(false));
         assert_eq!(at(RW, PRIVATE, &write_only, 0), Err(MmapError::AccessDenied));
         let read_only = open(world, FileAccess::READ);
         assert_eq!(at(RW, PRIVATE, &read_only, 0), Ok(()));

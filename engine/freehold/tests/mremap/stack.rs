@@ -128,7 +128,7 @@ fn failed_stack_move_changes_nothing() {
             let mut scarce = ScarceWorld::new(World::new());
             let world = &scarce.world;
             let limits = Limits::default();
-            let config = SpaceConfig { limits, ..SpaceConfig::default() };
+            let config = SpaceConfig::new().limits(limits);
             let process = Process::new(world.engine(), &config).unwrap();
             let mut cpu = world.machine.cpu(0);
             stack(&process, START, 7);

@@ -108,7 +108,7 @@ fn with_process<R>(
     test: impl FnOnce(&World, &Process) -> R,
 ) -> R {
     let world = World::new();
-    let config = SpaceConfig { locking, lock_stats: true, ..SpaceConfig::default() };
+    let config = SpaceConfig::new().locking(locking).lock_stats(true);
     let process = Process::new(world.engine(), &config).unwrap();
     let mut cpu = world.machine.cpu(0);
     set_up(&world, &process, &mut cpu);

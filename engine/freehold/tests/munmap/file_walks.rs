@@ -24,7 +24,7 @@ const SPAN: u64 = 1 << 30;
 const ROOM: u64 = 512;
 
 fn space(engine: &Counted<Engine<Gated>>, locking: Locking) -> Space {
-    AddressSpace::new(engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap()
+    AddressSpace::new(engine, &SpaceConfig::new().locking(locking)).unwrap()
 }
 
 fn touch(space: &Space, cpu: &mut Vcpu, at: u64) {

@@ -44,8 +44,7 @@ fn truncation_keeps_pages_of_the_next_owner_of_a_range() {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
         let gated = Gated::new(&machine);
         let engine = Engine::new(gated.clone(), Config::default()).unwrap();
-        let space =
-            || AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let space = || AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
         let (big, small) = (space(), space());
         let mapping = Mapping::new(&engine, Zeroes, 2 * PAGE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "f").unwrap();

@@ -166,7 +166,7 @@ fn munmap_refuses_ranges_that_are_not_a_part_of_one_mapping() {
 
 #[test]
 fn limit_on_mappings_is_enforced() {
-    let flat = Flat::with(Config { max_map_count: 2, ..Config::default() });
+    let flat = Flat::with(Config::new().max_map_count(2));
     let space = flat.space();
     let at = map(&space, 3, RW, PRIVATE);
     let other = map(&space, 3, RW, PRIVATE);

@@ -306,16 +306,16 @@ fn mmap_checks_the_access_of_the_descriptor() {
     let read = FileAccess::READ;
     let open = |access| File::new(shm.mapping(), access, "it").unwrap();
     let cases = [
-        (FileAccess { read: false, write: true, ..read }, R, PRIVATE, Err(MmapError::AccessDenied)),
-        (FileAccess { read: false, write: true, ..read }, RW, SHARED, Err(MmapError::AccessDenied)),
+        (read.read(false).write(true), R, PRIVATE, Err(MmapError::AccessDenied)),
+        (read.read(false).write(true), RW, SHARED, Err(MmapError::AccessDenied)),
         (read, RW, SHARED, Err(MmapError::AccessDenied)),
         (read, R, SHARED, Ok(())),
         (read, RW, PRIVATE, Ok(())),
-        (FileAccess { append: true, ..FileAccess::READ_WRITE }, R, SHARED, Err(MmapError::AccessDenied)),
-        (FileAccess { append: true, ..FileAccess::READ_WRITE }, RW, PRIVATE, Ok(())),
-        (FileAccess { noexec: true, ..read }, X, PRIVATE, Err(MmapError::NotPermitted)),
-        (FileAccess { noexec: true, ..read }, R, PRIVATE, Ok(())),
-        (FileAccess { mappable: false, ..read }, R, PRIVATE, Err(MmapError::NotMappable)),
+        (FileAccess::READ_WRITE.append(true), R, SHARED, Err(MmapError::AccessDenied)),
+        (FileAccess::READ_WRITE.append(true), RW, PRIVATE, Ok(())),
+        (read.noexec(true), X, PRIVATE, Err(MmapError::NotPermitted)),
+        (read.noexec(true), R, PRIVATE, Ok(())),
+        (read.mappable(false), R, PRIVATE, Err(MmapError::NotMappable)),
     ];
     for (access, prot, flags, expected) in cases {
         let result = try_map_file(&space, &open(access), 0..1, prot, flags);

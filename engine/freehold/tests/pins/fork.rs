@@ -106,7 +106,7 @@ fn fork_shares_pages_again_after_unpinning() {
 #[test]
 fn c57_fork_copies_only_pinned_parts_of_a_huge_page() {
     for locking in Locking::ALL {
-        let world = World::with(24 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
+        let world = World::with(24 << 20, Config::new().huge_pages(HugePages::Always));
         world.live(locking, |_, process, cpu| {
             anon(process, BASE, 512);
             fill(process, cpu, BASE, 512, 10);

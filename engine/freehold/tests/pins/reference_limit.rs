@@ -40,7 +40,7 @@ fn fork_fails_at_the_maximum_reference_count() {
 #[test]
 fn fork_of_a_huge_page_fails_at_the_maximum_reference_count() {
     for locking in Locking::ALL {
-        let world = World::with(24 << 20, Config { huge_pages: HugePages::Always, ..Config::default() });
+        let world = World::with(24 << 20, Config::new().huge_pages(HugePages::Always));
         world.live(locking, |world, process, cpu| {
             anon(process, BASE, 512);
             fill(process, cpu, BASE, 512, 10);

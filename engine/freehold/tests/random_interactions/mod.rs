@@ -158,7 +158,7 @@ impl Drop for Run {
 
 impl Run {
     fn new(locking: Locking, file_rmap: FileRmap, seed: u64) -> Self {
-        let config = Config { huge_pages: HugePages::Always, file_rmap, ..Config::default() };
+        let config = Config::new().huge_pages(HugePages::Always).file_rmap(file_rmap);
         let world = World::with(24 << 20, config);
         let files = KINDS.into_iter().map(|kind| Known {
             kind,
@@ -181,8 +181,8 @@ impl Run {
             probes: Vec::new(),
         });
         let files = files.collect();
-        let limits = Limits { may_inject_failure: true, ..Limits::default() };
-        let config = SpaceConfig { locking, limits, ..SpaceConfig::default() };
+        let limits = Limits::new().may_inject_failure(true);
+        let config = SpaceConfig::new().locking(locking).limits(limits);
         let processes = vec![(Process::new(world.engine(), &config).unwrap(), Places::new())];
         let cpus = [world.machine.cpu(0), world.machine.cpu(1)];
         let story = format!("{locking:?}, {file_rmap:?}, FREEHOLD_SEED={seed}");

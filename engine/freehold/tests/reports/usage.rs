@@ -62,7 +62,7 @@ fn lazy_free_after_fork_keeps_pages_of_the_other_process_dirty() {
 
 #[test]
 fn lazily_freed_huge_page_is_clean_as_a_whole_or_in_part() {
-    let config = Config { huge_pages: HugePages::Always, ..Config::default() };
+    let config = Config::new().huge_pages(HugePages::Always);
     everywhere_with(16 << 20, &config, |_, process, cpu| {
         anon(process, BASE, 512);
         let all = HUGE / PAGE;
@@ -197,7 +197,7 @@ fn rollup_has_the_rows_of_linux_in_order() {
 
 #[test]
 fn every_page_table_except_the_root_counts_once() {
-    let config = Config { huge_pages: HugePages::Always, ..Config::default() };
+    let config = Config::new().huge_pages(HugePages::Always);
     everywhere_with(32 << 20, &config, |world, process, cpu| {
         world.engine().resize_huge_pool(HugePageSize::Mib2, 2, None);
         let check = |what: &str| {

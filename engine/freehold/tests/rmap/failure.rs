@@ -34,13 +34,13 @@ impl Deref for Failing {
 
 impl Failing {
     fn new() -> Self {
-        Failing(World::with(24 << 20, Config { huge_pages: HugePages::Madvise, ..Config::default() }))
+        Failing(World::with(24 << 20, Config::new().huge_pages(HugePages::Madvise)))
     }
 
     /// Returns a process that may inject memory failures by madvise.
     fn privileged(&self, locking: Locking) -> Process {
-        let limits = Limits { may_inject_failure: true, ..Limits::default() };
-        Process::new(self.engine(), &SpaceConfig { locking, limits, ..SpaceConfig::default() }).unwrap()
+        let limits = Limits::new().may_inject_failure(true);
+        Process::new(self.engine(), &SpaceConfig::new().locking(locking).limits(limits)).unwrap()
     }
 
     /// Reports a failure of the memory at an address.

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 /// Runs `scenario` on every design, including those of the locks of files, with huge pages on advice.
 fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    everywhere_with(24 << 20, &Config { huge_pages: HugePages::Madvise, ..Config::default() }, scenario);
+    everywhere_with(24 << 20, &Config::new().huge_pages(HugePages::Madvise), scenario);
 }
 
 /// Migrates the page at an address, and checks that its frame has changed.
@@ -151,7 +151,7 @@ fn page_of_a_file_migrates_with_its_contents() {
 
 #[test]
 fn long_rmap_walk_releases_the_lock_in_between() {
-    let world = World::with(24 << 20, Config { lock_stats: true, ..Config::default() });
+    let world = World::with(24 << 20, Config::new().lock_stats(true));
     let process = world.process(Locking::default());
     let file = world.file(1 << 20);
     let mut cpu = world.machine.cpu(0);
@@ -194,7 +194,7 @@ fn unmovable_pages_are_refused() {
 fn random_calls_with_migrations_match_the_model() {
     for seed in 0..24 {
         let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
-        let world = World::with(24 << 20, Config { huge_pages: HugePages::Never, ..Config::default() });
+        let world = World::with(24 << 20, Config::new().huge_pages(HugePages::Never));
         let mut cpu = world.machine.cpu(0);
         let mut dice = Dice::new(seed);
         let mut pick = |n| dice.roll(n);

@@ -46,7 +46,7 @@ impl Store {
 }
 
 fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    everywhere_with(24 << 20, &Config { huge_pages: HugePages::Madvise, ..Config::default() }, scenario);
+    everywhere_with(24 << 20, &Config::new().huge_pages(HugePages::Madvise), scenario);
 }
 
 fn opened(world: &World, store: &Store, pages: u64) -> Counted<File<Machine>> {

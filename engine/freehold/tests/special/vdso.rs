@@ -10,7 +10,6 @@ use freehold::{
     error::{MmapError, MremapError, MunmapError},
     file::{Frames, HookFault, Special, VmOps, VmaInfo},
     remote::AccessMode,
-    space::Limits,
     vma::flags::VmFlags,
 };
 use freehold_machine::Mmu;
@@ -139,7 +138,7 @@ fn pair_is_installed_completely_or_not_at_all() {
         // The limit has room for one VMA of the pair, but not for both.
         let total = process.counts().total_vm;
         let limits = process.limits().get();
-        process.limits().set(&Limits { address_space: (total + 3) * PAGE, ..limits.clone() });
+        process.limits().set(&limits.clone().address_space((total + 3) * PAGE));
         assert_eq!(pair.install(process, BASE), Err(MmapError::Limit));
         process.limits().set(&limits);
         anon(process, BASE + 3 * PAGE, 1);
@@ -161,7 +160,7 @@ fn pair_is_installed_completely_or_not_at_all() {
 
 #[test]
 fn pair_may_exceed_the_vma_limit_by_one() {
-    let config = Config { max_map_count: 6, ..Config::default() };
+    let config = Config::new().max_map_count(6);
     for (before, fits) in [(5, true), (6, false), (7, false)] {
         World::with(16 << 20, config.clone()).live(Locking::default(), |world, process, _| {
             let pair = Pair::new(world);

@@ -103,7 +103,7 @@ impl World {
 
     /// Returns a process that places mappings as Linux does, whichever design its locks have.
     pub fn process(&self, locking: Locking) -> Process {
-        let config = SpaceConfig { locking, placement: Placement::FirstFit, ..SpaceConfig::default() };
+        let config = SpaceConfig::new().locking(locking).placement(Placement::FirstFit);
         Process::new(self.engine(), &config).unwrap()
     }
 
@@ -132,8 +132,7 @@ impl World {
 
 /// Runs `scenario` on every design of an address space.
 pub fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
-    let world =
-        |locking| World::with(16 << 20, Config { vma_nodes: nodes_for(locking), ..Config::default() });
+    let world = |locking| World::with(16 << 20, Config::new().vma_nodes(nodes_for(locking)));
     Locking::ALL.into_iter().for_each(|locking| world(locking).live(locking, &scenario));
 }
 
@@ -142,7 +141,7 @@ pub fn everywhere(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
 pub fn everywhere_with(bytes: u64, config: &Config, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for file_rmap in FileRmap::ALL {
         Locking::ALL.into_iter().for_each(|locking| {
-            let config = Config { file_rmap, vma_nodes: nodes_for(locking), ..config.clone() };
+            let config = config.clone().file_rmap(file_rmap).vma_nodes(nodes_for(locking));
             World::with(bytes, config).live(locking, &scenario);
         });
     }

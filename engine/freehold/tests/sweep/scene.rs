@@ -78,8 +78,8 @@ impl oom::Scene for Scene {
     fn new(stage: Stage, op: &Op, locking: Locking) -> Self {
         let stage = stage.renewed();
         let (state, engine) = (stage.state, stage.world.engine());
-        let limits = Limits { may_inject_failure: true, memlock: UNLIMITED, ..Limits::default() };
-        let config = SpaceConfig { locking, limits, ..SpaceConfig::default() };
+        let limits = Limits::new().may_inject_failure(true).memlock(UNLIMITED);
+        let config = SpaceConfig::new().locking(locking).limits(limits);
         let process = Process::new(engine, &config).unwrap();
         let cpu = stage.world.machine.cpu(0);
         let mapping = Mapping::new(engine, Disk, 12 * state.unit, false).unwrap();

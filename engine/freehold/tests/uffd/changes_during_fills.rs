@@ -19,7 +19,7 @@ fn shared_memory_is_not_filled_after_a_change_has_begun() {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
         let gated = Gated::new(&machine);
         let engine = Engine::new(gated.clone(), Config::default()).unwrap();
-        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
         let mapping = Mapping::new(&engine, Zeroes, 4 * PAGE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap();
         space.mmap(BASE, 4 * PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
@@ -60,7 +60,7 @@ fn refused_fill_returns_page_and_reservation_to_the_pool() {
         let gated = Gated::new(&machine);
         let engine = Engine::new(gated.clone(), Config::default()).unwrap();
         assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 2, None), 2);
-        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
         let mapping = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, 2 * HUGE, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap();
         let kind = if private { MapFlags::PRIVATE } else { MapFlags::SHARED };

@@ -141,7 +141,7 @@ fn c42_c49_move_handles_every_kind_of_source_entry() {
 #[test]
 fn move_splits_a_huge_page() {
     use freehold::engine::HugePages;
-    let config = Config { huge_pages: HugePages::Always, ..Config::default() };
+    let config = Config::new().huge_pages(HugePages::Always);
     for locking in Locking::ALL {
         World::with(16 << 20, config.clone()).live(locking, |_, process, cpu| {
             process.mmap(BASE + HUGE, HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();

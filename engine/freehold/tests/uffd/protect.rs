@@ -258,7 +258,7 @@ fn c44_moved_mapping_keeps_protection_only_with_the_event() {
 #[test]
 fn protecting_a_part_splits_a_huge_page() {
     use freehold::engine::HugePages;
-    let config = Config { huge_pages: HugePages::Always, ..Config::default() };
+    let config = Config::new().huge_pages(HugePages::Always);
     for locking in Locking::ALL {
         World::with(16 << 20, config.clone()).live(locking, |world, process, cpu| {
             process.mmap(BASE, 2 * HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
@@ -321,7 +321,7 @@ fn discarded_on_the_move(huge: bool) {
         let gated = Gated::new(&machine);
         let engine = Engine::new(gated.clone(), Config::default()).unwrap();
         assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 3, None), 3);
-        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
         let (len, mapping) = match huge {
             false => (PAGE, Mapping::new(&engine, Zeroes, PAGE, true).unwrap()),
             true => (HUGE, Mapping::of_huge_pages(&engine, HugePageSize::Mib2, HUGE, false).unwrap()),
@@ -366,7 +366,7 @@ fn c53_fault_in_progress_respects_new_protection() {
         let gated = Gated::new(&machine);
         let engine = Engine::new(gated.clone(), Config::default()).unwrap();
         assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 1, None), 1);
-        let space = AddressSpace::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
         let (len, rank, mapping) = match huge {
             false => (PAGE, Rank::PageTable, Mapping::new(&engine, Zeroes, PAGE, true).unwrap()),
             true => {

@@ -159,7 +159,7 @@ fn context_outlives_its_address_space() {
 #[test]
 fn registered_memory_gets_no_huge_pages() {
     use freehold::engine::HugePages;
-    let config = Config { huge_pages: HugePages::Always, ..Config::default() };
+    let config = Config::new().huge_pages(HugePages::Always);
     World::with(16 << 20, config).live(Locking::default(), |world, process, cpu| {
         process.mmap(BASE, HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         let uffd = uffd(process, Features::empty());

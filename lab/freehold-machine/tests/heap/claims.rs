@@ -62,7 +62,7 @@ fn with_scene<R>(write: Write, scenario: impl FnOnce(&Process) -> R) -> R {
     let machine: Machine = Machine::new(MachineConfig::backed(4 << 20).cpus(2)).unwrap();
     let engine = Engine::new(machine.clone(), Config::default()).unwrap();
     let locking = Locking { write, ..Locking::default() };
-    let process = Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+    let process = Process::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
     fill(&process);
     let result = scenario(&process);
     process.check();

@@ -60,7 +60,7 @@ fn assert_kernel<F: Format>(machine: &Machine<F>, space: &AddressSpace<Machine<F
 /// Creates, forks, changes and ends address spaces, while the kernel's half gets more entries.
 fn life<F: Format>(locking: Locking) {
     let (machine, engine) = machine::<F>();
-    let config = SpaceConfig { locking, ..SpaceConfig::default() };
+    let config = SpaceConfig::new().locking(locking);
     let process = Process::new(&engine, &config).unwrap();
     let mut cpu = machine.cpu(0);
     assert_kernel(&machine, &process, 1);

@@ -98,7 +98,7 @@ fn c40_move_of_whole_tables_concurrent_with_faults() {
 fn grow_elsewhere(locking: Locking, apart: bool) {
     let scene = Scene::new(locking);
     // With first fit, the target does not depend on the CPU of the thread.
-    let config = SpaceConfig { locking, placement: Placement::FirstFit, ..SpaceConfig::default() };
+    let config = SpaceConfig::new().locking(locking).placement(Placement::FirstFit);
     let process = &Process::new(&scene.engine, &config).unwrap();
     let top = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
     let from = process.mmap(0, 2 * PAGE, RW, ANON, None, 0).unwrap();

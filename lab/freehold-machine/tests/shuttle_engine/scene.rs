@@ -73,7 +73,7 @@ pub struct Scene {
 
 /// Returns a configuration without transparent huge pages, with a stack gap of `stack_gap` pages.
 fn config(stack_gap: u64) -> Config {
-    Config { stack_gap: stack_gap * PAGE, huge_pages: HugePages::Never, ..Config::default() }
+    Config::new().stack_gap(stack_gap * PAGE).huge_pages(HugePages::Never)
 }
 
 impl Scene {
@@ -85,7 +85,7 @@ impl Scene {
 
     /// Returns a scene with 10 MiB of memory, in which anonymous memory gets huge pages wherever they fit.
     pub fn huge(locking: Locking) -> Self {
-        Self::with(locking, 10 << 20, Config { huge_pages: HugePages::Always, ..config(0) })
+        Self::with(locking, 10 << 20, config(0).huge_pages(HugePages::Always))
     }
 
     /// Returns a scene with a stack gap of `pages` pages.
@@ -114,7 +114,7 @@ impl Scene {
     /// Returns a scene on the given machine.
     fn on(locking: Locking, machine: MachineConfig, config: Config) -> Self {
         let machine = Machine::new(machine.tables(1 << 18).cpus(6)).unwrap();
-        let config = Config { vma_nodes: nodes_for(locking), ..config };
+        let config = config.vma_nodes(nodes_for(locking));
         let engine = Engine::new(machine.clone(), config).unwrap();
         let process = space(&engine, locking);
         Scene { process, engine, machine, locking }
@@ -189,7 +189,7 @@ impl Scene {
 
 /// Creates a process with the lock design of the scene.
 fn space(engine: &Counted<Engine<Machine>>, locking: Locking) -> Process {
-    Process::new(engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap()
+    Process::new(engine, &SpaceConfig::new().locking(locking)).unwrap()
 }
 
 /// Maps pages, readable and writable, over any existing mapping.

@@ -25,7 +25,7 @@ fn software_bits_are_set_only_in_the_current_entry() {
     explore("accesses without bits concurrent with aging, fork and DONTNEED", 60, |locking| {
         let machine = Bare::new(MachineConfig::backed(1 << 20).tables(1 << 18).cpus(4)).unwrap();
         let engine = Engine::new(machine.clone(), Config::default()).unwrap();
-        let process = Process::new(&engine, &SpaceConfig { locking, ..SpaceConfig::default() }).unwrap();
+        let process = Process::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
         process.mmap(page(0), PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         process.store(&mut machine.cpu(0), page(0), 5u64).unwrap();
         let frame = process.frame_at(page(0)).unwrap();

@@ -78,7 +78,7 @@ impl World {
 
     /// Creates an empty process with a placement of mappings.
     pub fn process_placed(&self, locking: Locking, placement: Placement) -> Process {
-        let config = SpaceConfig { locking, placement, ..SpaceConfig::default() };
+        let config = SpaceConfig::new().locking(locking).placement(placement);
         Process::new(&self.engine, &config).expect("a process")
     }
 

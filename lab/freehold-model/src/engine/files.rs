@@ -74,7 +74,7 @@ impl<F: Format> Files<F> {
         let inodes: Vec<_> = World::INODES.iter().enumerate().map(inode).collect();
         let open = World::FILES.iter().map(|desc| {
             // O_APPEND belongs to the descriptor. The engine's `append` is the attribute of an inode.
-            let access = FileAccess { read: desc.read, write: desc.write, ..FileAccess::READ_WRITE };
+            let access = FileAccess::READ_WRITE.read(desc.read).write(desc.write);
             File::new(&inodes[desc.inode as usize], access, "file").expect("memory for a file")
         });
         Files { open: open.collect(), inodes }

@@ -120,25 +120,21 @@ impl<F: Format> EngineOn<F> {
     fn start(&self) -> Run<F> {
         let w = &self.world;
         let outside = Outside::of(w);
-        let config = Config {
-            max_map_count: w.max_map_count - w.outside.map_count as u64 + outside.mappings(),
-            mmap_min_addr: w.min_addr,
-            stack_gap: w.stack_gap * PAGE,
-            vma_nodes: nodes_for(self.locking),
-            ..Config::default()
-        };
+        let config = Config::new()
+            .max_map_count(w.max_map_count - w.outside.map_count as u64 + outside.mappings())
+            .mmap_min_addr(w.min_addr)
+            .stack_gap(w.stack_gap * PAGE)
+            .vma_nodes(nodes_for(self.locking));
         let kernel = Kernel::new(self.machine.clone(), config).expect("memory for an engine");
-        let space = SpaceConfig {
-            placement: Placement::FirstFit,
-            mmap_base: w.layout.base,
-            layout: if w.layout.upwards { Layout::BottomUp } else { Layout::TopDown },
-            brk: w.heap,
-            limits: Limits { may_lock: w.may_lock, ..Limits::default() },
-            locking: self.locking,
+        let space = SpaceConfig::new()
+            .placement(Placement::FirstFit)
+            .mmap_base(w.layout.base)
+            .layout(if w.layout.upwards { Layout::BottomUp } else { Layout::TopDown })
+            .brk(w.heap)
+            .limits(Limits::new().may_lock(w.may_lock))
+            .locking(self.locking)
             // The child processes of `linux` have the same setting.
-            thp_disable: ThpDisable::Everywhere,
-            ..SpaceConfig::default()
-        };
+            .thp_disable(ThpDisable::Everywhere);
         let process = Process::new(&kernel, &space).expect("memory for a process");
         outside.fill(&kernel, &process, w);
         Run { procs: vec![Some(process)], born: Mutex::default(), files: Files::new(&kernel), outside }

@@ -58,7 +58,7 @@ impl Engine {
         let machine = Machine::new(MachineConfig::backed((POOL + 4) * HUGE)).expect("memory");
         let engine = Kernel::new(machine.clone(), Config::default()).expect("memory");
         assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, POOL, None), POOL);
-        let config = SpaceConfig { locking, ..SpaceConfig::default() };
+        let config = SpaceConfig::new().locking(locking);
         let process = Process::new(&engine, &config).expect("memory");
         let mapping = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, PAGES * HUGE, false);
         let file = File::new(&mapping.expect("memory"), FileAccess::READ_WRITE, "huge").expect("memory");

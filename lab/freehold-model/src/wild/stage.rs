@@ -68,21 +68,20 @@ struct Watcher {
 
 /// Returns settings of an engine, some of them wild.
 fn config(values: &mut Values<'_>) -> Config {
-    let tame = Config { huge_pages: HugePages::Madvise, ..Config::default() };
+    let tame = Config::new().huge_pages(HugePages::Madvise);
     let wild = values.below(4) == 0;
-    Config {
-        max_map_count: if values.bit() { 65_530 } else { values.wild() },
-        mmap_min_addr: if wild { values.wild() } else { tame.mmap_min_addr },
-        stack_gap: if values.bit() { tame.stack_gap } else { values.wild() },
-        overcommit: if values.bit() { tame.overcommit } else { super::others::overcommit(values) },
-        huge_pages: values.of(&[HugePages::Never, HugePages::Madvise, HugePages::Always]),
-        blocks: Blocks { always: values.of(&[0, 1 << 16]), advised: values.of(&[0, 1 << 14, 1 << 18]) },
-        shared_blocks: shared_blocks(values),
-        reclaims_tables: values.bit(),
-        file_rmap: values.of(&FileRmap::ALL),
-        vma_nodes: values.of(&[NodeWidth::Wide, NodeWidth::Narrow]),
-        lock_stats: values.bit(),
-    }
+    Config::new()
+        .max_map_count(if values.bit() { 65_530 } else { values.wild() })
+        .mmap_min_addr(if wild { values.wild() } else { tame.mmap_min_addr })
+        .stack_gap(if values.bit() { tame.stack_gap } else { values.wild() })
+        .overcommit(if values.bit() { tame.overcommit } else { super::others::overcommit(values) })
+        .huge_pages(values.of(&[HugePages::Never, HugePages::Madvise, HugePages::Always]))
+        .blocks(Blocks { always: values.of(&[0, 1 << 16]), advised: values.of(&[0, 1 << 14, 1 << 18]) })
+        .shared_blocks(shared_blocks(values))
+        .reclaims_tables(values.bit())
+        .file_rmap(values.of(&FileRmap::ALL))
+        .vma_nodes(values.of(&[NodeWidth::Wide, NodeWidth::Narrow]))
+        .lock_stats(values.bit())
 }
 
 /// Returns any settings for blocks of shared memory.
@@ -106,16 +105,15 @@ pub(super) fn thp_disable(values: &mut Values<'_>) -> ThpDisable {
 pub(super) fn limits(values: &mut Values<'_>) -> Limits {
     let mut limit = |tame: u64| if values.below(4) == 0 { values.wild() } else { tame };
     let tame = Limits::default();
-    Limits {
-        address_space: limit(tame.address_space),
-        data: limit(tame.data),
-        data_hard: limit(tame.data_hard),
-        memlock: limit(tame.memlock),
-        stack: limit(tame.stack),
-        may_lock: values.bit(),
-        may_map_low: values.bit(),
-        may_inject_failure: values.bit(),
-    }
+    Limits::new()
+        .address_space(limit(tame.address_space))
+        .data(limit(tame.data))
+        .data_hard(limit(tame.data_hard))
+        .memlock(limit(tame.memlock))
+        .stack(limit(tame.stack))
+        .may_lock(values.bit())
+        .may_map_low(values.bit())
+        .may_inject_failure(values.bit())
 }
 
 /// Returns settings of an address space, some of them wild.
@@ -129,24 +127,23 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
         Unmap::Downgraded,
         Unmap::Released,
     ]);
-    SpaceConfig {
-        mmap_base: if wild { values.wild() } else { tame.mmap_base },
-        layout: values.of(&[Layout::TopDown, Layout::BottomUp]),
-        placement: values.of(&[Placement::FirstFit, Placement::PerCpu]),
-        brk: if values.bit() { values.wild() } else { tame.brk },
-        data: if values.below(4) == 0 { values.range() } else { tame.data },
-        limits: limits(values),
-        mdwe: Mdwe::from_bits_retain(values.below(5) as u32),
-        thp_disable: thp_disable(values),
-        memory_merge: values.bit(),
-        locking: Locking {
+    SpaceConfig::new()
+        .mmap_base(if wild { values.wild() } else { tame.mmap_base })
+        .layout(values.of(&[Layout::TopDown, Layout::BottomUp]))
+        .placement(values.of(&[Placement::FirstFit, Placement::PerCpu]))
+        .brk(if values.bit() { values.wild() } else { tame.brk })
+        .data(if values.below(4) == 0 { values.range() } else { tame.data })
+        .limits(limits(values))
+        .mdwe(Mdwe::from_bits_retain(values.below(5) as u32))
+        .thp_disable(thp_disable(values))
+        .memory_merge(values.bit())
+        .locking(Locking {
             unmap,
             fault: values.of(&FaultLock::ALL),
             hugetlb: values.of(&[HugetlbLock::FileLock, HugetlbLock::VmaLock]),
             write: values.of(&[Write::Whole, Write::Ranges, Write::RangesOnly]),
-        },
-        lock_stats: values.bit(),
-    }
+        })
+        .lock_stats(values.bit())
 }
 
 impl Stage {

@@ -13,7 +13,6 @@ use crate::load::{Format, GIB, Open, RW, World};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{scale::Scale, steps::Steps};
-use freehold::engine::Config;
 use freehold::fault::Access;
 use freehold::file::{File, FileAccess, Mapping};
 use freehold::hugetlb::HugePageSize;
@@ -149,7 +148,7 @@ impl Experiment for Hugetlb {
 impl Side {
     /// Creates the world and the file of a side.
     fn new(hugetlb: HugetlbLock, bytes: u64, cpus: usize, scale: &Scale) -> anyhow::Result<Side> {
-        let config = Config { lock_stats: true, ..scale.config() };
+        let config = scale.config().lock_stats(true);
         // Twice the size of the file. Punching while other processes map and fault can use up an exact pool.
         let world = World::new(2 * bytes + GIB, cpus, config)?;
         let pages = 2 * bytes / HUGE;

@@ -10,7 +10,6 @@ use crate::executor::{Instant, Stop};
 use crate::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};
 use crate::scale::Scale;
 use freehold::PageRange;
-use freehold::engine::Config;
 use freehold::fault::Access;
 use freehold::rmap::{FileRmap, MigrateError};
 use freehold::space::{MapFlags, Prot};
@@ -91,7 +90,7 @@ impl Tasks {
     /// Creates this number of tasks, each with libraries, a heap and the data.
     pub fn new(file_rmap: FileRmap, tasks: usize, scale: &Scale) -> anyhow::Result<Tasks> {
         let threads = scale.cpus;
-        let config = Config { file_rmap, lock_stats: true, ..scale.config() };
+        let config = scale.config().file_rmap(file_rmap).lock_stats(true);
         // Freed memory is reusable only after a grace period, in which many threads free more.
         let world = World::new(4 * GIB + threads as u64 * (GIB / 8), threads.max(2), config)?;
         let libraries: Vec<Open> =

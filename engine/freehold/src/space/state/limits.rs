@@ -13,6 +13,7 @@ pub const UNLIMITED: u64 = u64::MAX;
 
 /// Limits and privileges, as plain values. All limits are in bytes, as setrlimit takes them.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Limits {
     /// RLIMIT_AS: all mapped memory.
     pub address_space: u64,
@@ -46,6 +47,24 @@ impl Default for Limits {
         }
     }
 }
+
+impl Limits {
+    /// Returns the default limits, without privileges.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+setters! { Limits {
+    address_space: u64,
+    data: u64,
+    data_hard: u64,
+    memlock: u64,
+    stack: u64,
+    may_lock: bool,
+    may_map_low: bool,
+    may_inject_failure: bool,
+} }
 
 /// The limits in use. Each may be set and read at any time, independently of the others. All accesses are
 /// Relaxed.

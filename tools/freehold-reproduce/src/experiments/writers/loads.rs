@@ -222,7 +222,7 @@ pub struct Shared {
 impl Shared {
     /// Creates the space with its areas mapped.
     pub fn new(world: &World, locking: Locking, areas: Areas, cpus: usize) -> anyhow::Result<Shared> {
-        let config = SpaceConfig { locking, placement: Placement::PerCpu, ..SpaceConfig::default() };
+        let config = SpaceConfig::new().locking(locking).placement(Placement::PerCpu);
         let process = Process::new(&world.engine, &config)?;
         let fixed = |at: u64, pages: u64, prot: Prot| {
             process.mmap(at, pages * PAGE, prot, ANON | MapFlags::FIXED, None, 0)

@@ -1,0 +1,16 @@
+//! The names that most programs on this crate use: `use freehold::prelude::*;`.
+//!
+//! A platform needs other names, which are all in [`platform`](crate::platform). The errors of single
+//! operations are in [`error`](crate::error).
+
+pub use crate::{
+    PAGE_SIZE, PageCount, PageIndex, PageRange, Pfn, UserRange, VirtAddr,
+    call::{Advice, LockFlags, RemapFlags},
+    counted::Counted,
+    engine::{Config, Engine},
+    error::{Errno, ToErrno},
+    fault::{Access, FaultError, SegvCode, Signal},
+    file::{File, FileAccess, Mapping, Pager},
+    platform::Platform,
+    space::{AddressSpace, Limits, MapFlags, Prot, SpaceConfig},
+};

@@ -1,0 +1,18 @@
+//! [`setters!`] defines the methods of structs of settings.
+//!
+//! A struct of settings is `#[non_exhaustive]`, so that later versions can add a setting. A program outside
+//! of this crate therefore starts from a default and calls one method for each setting that it changes.
+
+/// Defines a method for each field that takes the settings and returns them with a new value of the field.
+macro_rules! setters {
+    ($name:ident { $($field:ident: $type:ty,)* }) => {
+        impl $name {$(
+            #[doc = concat!("Returns these settings with another value of the field `", stringify!($field), "`.")]
+            #[must_use]
+            pub fn $field(mut self, $field: $type) -> Self {
+                self.$field = $field;
+                self
+            }
+        )*}
+    };
+}
