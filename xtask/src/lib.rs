@@ -5,6 +5,7 @@
 //! | `suite.rs` | runs the test suites, each with the build that it needs |
 //! | `mutants.rs` | runs mutations: `mutation.rs` reads one, `tree.rs` makes it in a copy of the repository, `test_program.rs` builds and runs the test, `table.rs` writes the table of all |
 //! | `package.rs` | packages the published crates, and builds an embedder from the packages |
+//! | `size.rs` | measures the size of the engine's code |
 //! | `fuzz.rs`, `sanitizer.rs` | run the fuzz targets, and the suites under AddressSanitizer |
 //!
 //! The rules for the text of the repository are tests, in `tests/tidy.rs`. The chores of the kernel are a
@@ -16,6 +17,7 @@ pub mod mutants;
 pub mod mutation;
 pub mod package;
 pub mod sanitizer;
+pub mod size;
 pub mod suite;
 pub mod table;
 pub mod test_program;

@@ -11,6 +11,7 @@
 //!   recording on one.
 //! - `cargo xtask coverage` compares the memory accesses that the simulation sees with a trace.
 //! - `cargo xtask package` packages the published crates, and builds a program from the packages alone.
+//! - `cargo xtask size` measures the size of the engine's code.
 //! - `cargo xtask mutants` removes protections and checks that a test fails for each.
 //! - `cargo xtask fuzz` runs the fuzz targets, and `cargo xtask asan` the engine's suites under
 //!   AddressSanitizer.
@@ -22,7 +23,7 @@ use std::{env, process::ExitCode};
 use xtask::{
     fuzz,
     mutants::{self, Selection},
-    package, sanitizer,
+    package, sanitizer, size,
     suite::{self, Build, Effort, LOOM, PLAIN, REPLAY, SHUTTLE, SIM, every},
     table,
 };
@@ -37,7 +38,7 @@ const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | 
        cargo xtask boot [OPTION]... -- PROGRAM [ARGUMENT...] | boot --script TEXT | boot --help
        cargo xtask boot --bench [--linux] [--markdown FILE]...
        cargo xtask kernel-tests [--full] [--linux] [--ltp DIR] [NAME...] | kernel-tests --help
-       cargo xtask package
+       cargo xtask package | size
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
 
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         ["sim"] => suite::run(SIM, Effort::Full),
         ["simulate", "replay", rest @ ..] => simulate("freehold-replay", "simulate_replay", rest),
         ["simulate", rest @ ..] => simulate("freehold-reproduce", "simulate", rest),
+        ["size"] => size::run(),
         ["package"] => package::run(),
         ["coverage"] => simulate("freehold-machine", "coverage", &[]),
         ["asan", rest @ ..] => sanitizer::run(rest),

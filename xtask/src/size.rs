@@ -1,0 +1,48 @@
+//! Measures the size of the engine's code: builds the library in `lab/size` with each optimisation level of
+//! [`LEVELS`] and prints the bytes of its section `.text`.
+//!
+//! The library has 16 operations in C's calling convention and is linked as a whole ("fat" link-time
+//! optimisation), so it contains only code that these operations can reach. Needs `size` of binutils.
+
+use std::{env, process::Command};
+
+/// The optimisation levels, as cargo names them.
+const LEVELS: [&str; 4] = ["3", "2", "s", "z"];
+
+/// Builds the library and prints a table.
+///
+/// # Errors
+///
+/// Fails if a build fails, or if `size` is missing.
+pub fn run() -> Result<(), String> {
+    let target = crate::root().join("target/size");
+    println!("| optimisation level | code of 16 operations, KB |\n| --- | --- |");
+    for level in LEVELS {
+        let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["build", "--release", "--quiet", "--target-dir"])
+            .arg(&target)
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level)
+            .current_dir(crate::root().join("lab/size"))
+            .status()
+            .map_err(|error| format!("cannot start cargo: {error}"))?;
+        if !built.success() {
+            return Err(format!("cannot build lab/size ({built})"));
+        }
+        let bytes = text_bytes(&target.join("release/libfreehold_size.so"))?;
+        println!("| {level} | {} |", bytes.div_ceil(1000));
+    }
+    Ok(())
+}
+
+/// Returns the bytes of the section `.text` of a program or library.
+fn text_bytes(path: &std::path::Path) -> Result<u64, String> {
+    let output = Command::new("size")
+        .arg("-A")
+        .arg(path)
+        .output()
+        .map_err(|error| format!("cannot start `size` of binutils: {error}"))?;
+    let table = String::from_utf8_lossy(&output.stdout);
+    let text = table.lines().find_map(|line| line.strip_prefix(".text "));
+    let bytes = text.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    bytes.ok_or_else(|| format!("`size` found no section .text in {}", path.display()))
+}
