@@ -1,14 +1,19 @@
-//! Checks that the published crates can be packaged, and that a program can be built from the packages alone.
+//! Checks that the published crates can be packaged, and that programs can be built from the packages alone.
 //!
-//! [`run`] does three things. `cargo package` builds each crate of [`PUBLISHED`] from its own package and
-//! from the packages of the crates before it. Then the example `examples/embedding` is built and run as a
-//! project of its own, with the unpacked packages instead of the folders of this repository. Last, the lock
-//! file of that project is counted: an embedder must not get the checkers and their dependencies
-//! (`MOST_PACKAGES`).
+//! [`run`] does three things:
 //!
-//! A new published crate belongs in [`PUBLISHED`], after its dependencies. Needs a registry for the few
-//! dependencies that the packages have. `cargo package` also works in a tree with changes that are not
-//! committed.
+//! 1. `cargo package` makes a package of each crate of [`PUBLISHED`].
+//! 2. The example `examples/embedding` is built and run as a project of its own, with the unpacked packages in
+//!    place of the folders of this repository. The lock file of that project must not contain the checkers
+//!    and their dependencies (`MOST_PACKAGES`).
+//! 3. A project that uses the atomics of `freehold-sim` is checked, because the embedder does not need that
+//!    package.
+//!
+//! cargo itself could build the packages too. It unpacks them into a cache that it does not refresh if a
+//! package changes and keeps its version, so the result would be that of an earlier state of the crates.
+//!
+//! A new published crate belongs in [`PUBLISHED`], after its dependencies. Needs `tar`, and a registry for the
+//! few dependencies of the packages. Works in a tree with changes that are not committed.
 
 use std::{
     env, fs, io,
@@ -31,36 +36,92 @@ pub const PUBLISHED: [&str; 7] = [
 /// Largest number of packages in the lock file of an embedder, including the embedder itself.
 const MOST_PACKAGES: usize = 15;
 
-/// The embedder, relative to the repository's root.
-const EMBEDDER: &str = "examples/embedding";
-
-/// Packages the published crates and builds the embedder from the packages.
+/// Packages the published crates and builds programs from the packages.
 ///
 /// # Errors
 ///
 /// Fails with the step that failed.
 pub fn run() -> Result<(), String> {
     let root = crate::root();
-    let target = env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), |target| root.join(target));
+    let target = root.join("target/packages");
+    let written = |folder: &Path| format!("cannot write {}", folder.display());
+    if target.exists() {
+        fs::remove_dir_all(&target).map_err(|error| format!("{}: {error}", written(&target)))?;
+    }
     let mut package = cargo();
-    package.args(["package", "--quiet", "--allow-dirty"]);
+    package.args(["package", "--quiet", "--allow-dirty", "--no-verify", "--target-dir"]).arg(&target);
     for name in PUBLISHED {
         package.args(["--package", name]);
     }
     finish(package.current_dir(&root), "package the published crates")?;
+    let packages = target.join("package");
+    for name in PUBLISHED {
+        let archive = packages.join(format!("{name}-{VERSION}.crate"));
+        finish(Command::new("tar").arg("xzf").arg(archive).arg("-C").arg(&packages), "unpack a package")?;
+    }
 
-    let folder = target.join("embedder");
-    write_embedder(&root, &target.join("package"), &folder)
-        .map_err(|error| format!("cannot write {}: {error}", folder.display()))?;
-    finish(cargo().args(["run", "--quiet"]).current_dir(&folder), "run the embedder of the packages")?;
+    let embedder = Project { name: "embedder", dependencies: "freehold = \"*\"\nfreehold-kit = \"*\"\n" };
+    let folder = embedder.write(&target).map_err(|error| format!("{}: {error}", written(&target)))?;
+    copy_files(&root.join("examples/embedding/src"), &folder.join("src"))
+        .map_err(|error| format!("{}: {error}", written(&folder)))?;
+    let build = target.join("build");
+    finish(
+        cargo().args(["run", "--quiet", "--target-dir"]).arg(&build).current_dir(&folder),
+        "run the embedder",
+    )?;
     let lock = fs::read_to_string(folder.join("Cargo.lock"))
         .map_err(|error| format!("cannot read the embedder's lock file: {error}"))?;
-    let packages = lock.lines().filter(|line| *line == "[[package]]").count();
-    println!("{} crates packaged; an embedder's lock file has {packages} packages", PUBLISHED.len());
-    if packages > MOST_PACKAGES {
+    let count = lock.lines().filter(|line| *line == "[[package]]").count();
+    println!("{} crates packaged; an embedder's lock file has {count} packages", PUBLISHED.len());
+    if count > MOST_PACKAGES {
         return Err(format!(
-            "an embedder's lock file has {packages} packages, more than {MOST_PACKAGES}:\n{lock}"
+            "an embedder's lock file has {count} packages, more than {MOST_PACKAGES}:\n{lock}"
         ));
+    }
+
+    let dependencies = "freehold-sync = { version = \"*\", features = [\"checkers\"] }\n";
+    let simulated = Project { name: "simulated", dependencies };
+    let folder = simulated.write(&target).map_err(|error| format!("{}: {error}", written(&target)))?;
+    let mut check = cargo();
+    check.args(["check", "--quiet", "--target-dir"]).arg(&build).env("RUSTFLAGS", "--cfg sim");
+    finish(check.current_dir(&folder), "check the simulated atomics")
+}
+
+/// The version of all packages.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A project outside of this workspace that knows only the packages.
+struct Project {
+    name: &'static str,
+    /// Lines of the section `[dependencies]`.
+    dependencies: &'static str,
+}
+
+impl Project {
+    /// Writes the project, with an empty program, beside the folder of the packages. Returns its folder.
+    fn write(&self, target: &Path) -> io::Result<PathBuf> {
+        let Project { name, dependencies } = self;
+        let folder = target.join(name);
+        fs::create_dir_all(folder.join("src"))?;
+        fs::write(folder.join("src/main.rs"), "fn main() {}\n")?;
+        let patches: String = PUBLISHED
+            .iter()
+            .map(|name| format!("{name} = {{ path = \"../package/{name}-{VERSION}\" }}\n"))
+            .collect();
+        let manifest = format!(
+            "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n\
+             [dependencies]\n{dependencies}\n[patch.crates-io]\n{patches}"
+        );
+        fs::write(folder.join("Cargo.toml"), manifest)?;
+        Ok(folder)
+    }
+}
+
+/// Copies the files of one folder to another.
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    for file in fs::read_dir(from)? {
+        let file = file?;
+        fs::copy(file.path(), to.join(file.file_name()))?;
     }
     Ok(())
 }
@@ -75,33 +136,6 @@ fn finish(command: &mut Command, what: &str) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("cannot {what} ({status})")),
-        Err(error) => Err(format!("cannot {what}: cannot start cargo: {error}")),
+        Err(error) => Err(format!("cannot {what}: cannot start the command: {error}")),
     }
-}
-
-/// Writes the embedder to `folder`, as a project outside of this workspace that knows only the packages.
-fn write_embedder(root: &Path, packages: &Path, folder: &Path) -> io::Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
-    fs::create_dir_all(folder.join("src"))?;
-    for file in fs::read_dir(root.join(EMBEDDER).join("src"))? {
-        let file = file?;
-        fs::copy(file.path(), folder.join("src").join(file.file_name()))?;
-    }
-    let unpacked = |name: &str| -> io::Result<PathBuf> {
-        let folder = packages.join(format!("{name}-{}", env!("CARGO_PKG_VERSION")));
-        fs::canonicalize(folder)
-    };
-    let mut manifest = String::from(
-        "[package]\nname = \"embedder\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n",
-    );
-    for name in ["freehold", "freehold-kit"] {
-        manifest += &format!("{name} = \"{}\"\n", env!("CARGO_PKG_VERSION"));
-    }
-    manifest += "\n[patch.crates-io]\n";
-    for name in PUBLISHED.iter().filter(|name| **name != "freehold-sim") {
-        manifest += &format!("{name} = {{ path = {:?} }}\n", unpacked(name)?);
-    }
-    fs::write(folder.join("Cargo.toml"), manifest)
 }

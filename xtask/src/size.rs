@@ -1,5 +1,5 @@
 //! Measures the size of the engine's code: builds the library in `lab/size` with each optimisation level of
-//! [`LEVELS`] and prints the bytes of its section `.text`.
+//! `LEVELS` and prints the bytes of its section `.text`.
 //!
 //! The library has 16 operations in C's calling convention and is linked as a whole ("fat" link-time
 //! optimisation), so it contains only code that these operations can reach. Needs `size` of binutils.

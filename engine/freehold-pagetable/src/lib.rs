@@ -91,6 +91,7 @@ mod hardware_walk;
 mod leaf;
 mod memory;
 mod page_table;
+mod phys_addr;
 pub mod reclaim;
 mod share;
 mod split;
@@ -109,6 +110,7 @@ pub use hardware_walk::{Access, FaultCode, PkeyRights, Rights, Translation, Walk
 pub use leaf::LeafGuard;
 pub use memory::{OutOfTables, Table, TableMemory, TableMeta};
 pub use page_table::{PageTable, TableError};
+pub use phys_addr::PhysAddr;
 pub use split::PreallocatedTable;
 pub use table::{
     EntryGuard, EntryTable, NotCached, PmdGuard, PmdTable, PteGuard, PteTable, PudGuard, PudTable,

@@ -2,6 +2,7 @@
 //! of their own (`loom.rs`, `loom_reclaim.rs`, `loom_share.rs`). `common/` has the memory and the `Tlb` that
 //! all of them use. A new file gets a `mod` line here.
 
+mod addresses;
 mod common;
 mod format;
 mod gather;

@@ -110,8 +110,8 @@ pub use crate::{
 };
 pub use freehold_pagetable::{
     Access, ENTRIES, FaultCode, Flush, Format, Kind, Level, MarkerKind, OutOfTables, PAYLOAD_BITS, Pfn,
-    PkeyRights, PteFlags, Rights, Table, TableMemory, TableMeta, Translation, VirtAddr, WalkFault, X86,
-    X86_4, X86_5, hw_walk,
+    PhysAddr, PkeyRights, PteFlags, Rights, Table, TableMemory, TableMeta, Translation, VirtAddr, WalkFault,
+    X86, X86_4, X86_5, hw_walk,
 };
 pub use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, atomic};
 

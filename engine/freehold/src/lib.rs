@@ -100,6 +100,6 @@ pub mod uprobe;
 pub mod vma;
 mod wait;
 
-pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
+pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, PhysAddr, VirtAddr};
 pub use freehold_sync::counted;
 pub use freehold_vmspace::{PageCount, PageIndex, PageRange, UserRange, platform};

@@ -4,7 +4,7 @@
 //! operations are in [`error`](crate::error).
 
 pub use crate::{
-    PAGE_SIZE, PageCount, PageIndex, PageRange, Pfn, UserRange, VirtAddr,
+    PAGE_SIZE, PageCount, PageIndex, PageRange, Pfn, PhysAddr, UserRange, VirtAddr,
     call::{Advice, LockFlags, RemapFlags},
     counted::Counted,
     engine::{Config, Engine},
