@@ -1,5 +1,5 @@
 //! Measures the size of the engine's code: builds the library in `lab/size` with each optimisation level of
-//! `LEVELS` and prints the bytes of its section `.text`.
+//! `LEVELS`, with and without each of the `FEATURES`, and prints the bytes of its section `.text`.
 //!
 //! The library has 16 operations in C's calling convention and is linked as a whole ("fat" link-time
 //! optimisation), so it contains only code that these operations can reach. Needs `size` of binutils.
@@ -9,29 +9,42 @@ use std::{env, process::Command};
 /// The optimisation levels, as cargo names them.
 const LEVELS: [&str; 4] = ["3", "2", "s", "z"];
 
-/// Builds the library and prints a table.
+/// The cargo features of each column.
+const FEATURES: [&str; 5] = ["", "hugetlb", "uffd", "uprobe", "hugetlb,uffd,uprobe"];
+
+/// Builds the library and prints a table of sizes in KB.
 ///
 /// # Errors
 ///
 /// Fails if a build fails, or if `size` is missing.
 pub fn run() -> Result<(), String> {
-    let target = crate::root().join("target/size");
-    println!("| optimisation level | code of 16 operations, KB |\n| --- | --- |");
+    println!(
+        "| optimisation level | no features | hugetlb | uffd | uprobe | all |\n| --- | --- | --- | --- | --- | --- |"
+    );
     for level in LEVELS {
-        let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args(["build", "--release", "--quiet", "--target-dir"])
-            .arg(&target)
-            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level)
-            .current_dir(crate::root().join("lab/size"))
-            .status()
-            .map_err(|error| format!("cannot start cargo: {error}"))?;
-        if !built.success() {
-            return Err(format!("cannot build lab/size ({built})"));
+        print!("| {level} |");
+        for features in FEATURES {
+            print!(" {} |", built_bytes(level, features)?.div_ceil(1000));
         }
-        let bytes = text_bytes(&target.join("release/libfreehold_size.so"))?;
-        println!("| {level} | {} |", bytes.div_ceil(1000));
+        println!();
     }
     Ok(())
+}
+
+/// Builds the library. Returns the bytes of its section `.text`.
+fn built_bytes(level: &str, features: &str) -> Result<u64, String> {
+    let target = crate::root().join("target/size");
+    let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--release", "--quiet", "--features", features, "--target-dir"])
+        .arg(&target)
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level)
+        .current_dir(crate::root().join("lab/size"))
+        .status()
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
+    if !built.success() {
+        return Err(format!("cannot build lab/size ({built})"));
+    }
+    text_bytes(&target.join("release/libfreehold_size.so"))
 }
 
 /// Returns the bytes of the section `.text` of a program or library.

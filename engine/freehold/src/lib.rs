@@ -74,8 +74,27 @@
 //! Every allocation is fallible. A call that runs out of memory returns an error instead of aborting.
 //! `docs/guide/locking.md`, and the documents that it links to, list the locks and what may be changed under
 //! each of them.
+//!
+//! # Features
+//!
+//! Each feature in this table is on by default. A kernel that turns one off gets less code, because the
+//! compiler finds out that no VMA has the feature's flags (`VmFlags::POSSIBLE`).
+//!
+//! | feature | adds |
+//! | --- | --- |
+//! | `hugetlb` | huge pages from pools, and the tables that processes share for them |
+//! | `uffd` | userfaultfd |
+//! | `uprobe` | breakpoints in the pages of files |
+//!
+//! The features `x86_64` and `memory_addr` are off by default. They add conversions of addresses to and from
+//! the types of the crates with these names.
 #![no_std]
 #![deny(unsafe_code)]
+// Without a feature, functions that only its public calls use remain.
+#![cfg_attr(
+    not(all(feature = "hugetlb", feature = "uffd", feature = "uprobe")),
+    allow(dead_code, unused_imports)
+)]
 
 extern crate alloc;
 
@@ -88,15 +107,24 @@ pub mod engine;
 pub mod error;
 pub mod fault;
 pub mod file;
+#[cfg(feature = "hugetlb")]
 pub mod hugetlb;
+#[cfg(not(feature = "hugetlb"))]
+mod hugetlb;
 pub mod nommu;
 pub mod prelude;
 pub mod remote;
 pub mod report;
 pub mod rmap;
 pub mod space;
+#[cfg(feature = "uffd")]
 pub mod uffd;
+#[cfg(not(feature = "uffd"))]
+mod uffd;
+#[cfg(feature = "uprobe")]
 pub mod uprobe;
+#[cfg(not(feature = "uprobe"))]
+mod uprobe;
 pub mod vma;
 mod wait;
 

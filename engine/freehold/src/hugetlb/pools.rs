@@ -42,6 +42,7 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// The pool's lock, which is not held while the platform allocates or frees memory.
+    #[cfg(feature = "hugetlb")]
     pub fn resize_huge_pool(&self, size: HugePageSize, huge_pages: u64, node: Option<usize>) -> u64 {
         self.memory().resize_huge_pool(size, huge_pages, node)
     }

@@ -100,6 +100,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// None if no task changes the address space. Otherwise the lookup takes the VMA's lock or the mmap lock
     /// for reading. The caller holds no lock.
+    #[cfg(feature = "uprobe")]
     pub fn probe_at(&self, addr: u64) -> Option<Hit> {
         let rcu = P::rcu_read();
         if let Ok(seen) = self.speculate(&rcu, addr) {
@@ -142,6 +143,7 @@ impl<P: Platform> Mapping<P> {
     /// The file's content lock for writing. Under it, the invalidate lock for reading while the file is read;
     /// then the i_mmap lock for reading and page tables' locks, one at a time. Waits for the locks of frames
     /// that are being moved. The caller holds no lock.
+    #[cfg(feature = "uprobe")]
     pub fn add_probe(&self, offset: u64, breakpoint: &[u8]) -> Result<(), ProbeError> {
         let len = breakpoint.len() as u64;
         if !(1..=MAX_BYTES as u64).contains(&len) || offset % PAGE_SIZE + len > PAGE_SIZE {
@@ -174,6 +176,7 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The locks of [`add_probe`](Self::add_probe), except that the file is not read.
+    #[cfg(feature = "uprobe")]
     pub fn remove_probe(&self, offset: u64) -> Result<(), ProbeError> {
         let mut content = self.content.write();
         let without = List::without(self.probes().locked(&content), offset)?;

@@ -38,7 +38,7 @@ pub(crate) fn may_show(flags: VmFlags) -> bool {
 /// Returns true if breakpoints are inserted into pages of a VMA with these flags: the pages may contain
 /// breakpoints and are not writable.
 pub(crate) fn are_put(flags: VmFlags) -> bool {
-    may_show(flags) && !flags.contains(VmFlags::WRITE)
+    cfg!(feature = "uprobe") && may_show(flags) && !flags.contains(VmFlags::WRITE)
 }
 
 /// A probe at one place of a file. Only `leaving` changes while readers can find the list that contains it.
@@ -205,7 +205,8 @@ impl Registry {
     /// Returns true if any of these pages has probes. The result is a hint.
     pub fn any<P: Platform>(&self, range: PageRange) -> bool {
         // Relaxed: the result is a hint.
-        !self.list.load(Relaxed).is_null()
+        cfg!(feature = "uprobe")
+            && !self.list.load(Relaxed).is_null()
             && self
                 .read::<P>(&P::rcu_read())
                 .and_then(|list| list.next_page(range.start))

@@ -166,7 +166,7 @@ impl<P: Platform> Vma<P> {
 
     /// Returns the access rights and properties.
     pub fn flags(&self) -> VmFlags {
-        VmFlags::from_bits_retain(self.flags.load(Relaxed))
+        VmFlags::from_bits_retain(self.flags.load(Relaxed)) & VmFlags::POSSIBLE
     }
 
     /// Returns the page offset of `start` in the mapped object. For private anonymous memory without a file
@@ -233,6 +233,9 @@ impl<P: Platform> Vma<P> {
 
     /// Returns the userfaultfd that the VMA is registered with.
     pub(crate) fn uffd(&self) -> Option<&Counted<Context<P>>> {
+        if !cfg!(feature = "uffd") {
+            return None;
+        }
         // SAFETY: a reader holds the mmap lock or the VMA's lock, or owns the VMA. A writer excludes such
         // readers, and has dropped any reference that it got from here (see `set_uffd`).
         unsafe { &*self.state.uffd.get() }.as_ref()

@@ -65,6 +65,7 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Fails if `size` is not a multiple of the page size, or if there is no memory.
+    #[cfg(feature = "hugetlb")]
     pub fn of_huge_pages(
         files: &impl HasFiles<P>,
         page: HugePageSize,

@@ -87,6 +87,7 @@ impl<P: Platform> Segment<P> {
     ///
     /// Fails if `bytes` is not a multiple of the page size, if the pool has too few pages, or if there is no
     /// memory.
+    #[cfg(feature = "hugetlb")]
     pub fn of_huge_pages(
         files: &impl HasFiles<P>,
         key: u32,

@@ -102,6 +102,18 @@ impl VmFlags {
     pub const ACCESS: Self = Self::READ.union(Self::WRITE).union(Self::EXEC);
     /// Flags of registration with a userfaultfd. A registered VMA has at least one of these flags.
     pub const UFFD: Self = Self::UFFD_MISSING.union(Self::UFFD_WP).union(Self::UFFD_MINOR);
+    /// Flags that a VMA can have. If a cargo feature is off, its flags are missing here, and the compiler
+    /// removes the code that handles them.
+    pub(crate) const POSSIBLE: Self = {
+        let mut bits = u64::MAX;
+        if !cfg!(feature = "hugetlb") {
+            bits &= !Self::HUGETLB.bits();
+        }
+        if !cfg!(feature = "uffd") {
+            bits &= !Self::UFFD.bits();
+        }
+        Self::from_bits_retain(bits)
+    };
     /// Flags that mlock changes.
     pub const LOCK_MASK: Self = Self::LOCKED.union(Self::LOCKONFAULT);
 
