@@ -219,6 +219,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let start = space.brk(0).unwrap() + (1 << 20);
+    /// space.set_heap(start).unwrap();
+    /// assert_eq!(space.brk(0), Ok(start));
+    /// assert_eq!(space.brk(start + PAGE_SIZE), Ok(start + PAGE_SIZE));
+    /// ```
     pub fn set_heap(&self, start: u64) -> Result<(), HeapError> {
         if start > Self::TASK_SIZE {
             return Err(HeapError::Invalid);

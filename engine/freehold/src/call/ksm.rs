@@ -41,6 +41,18 @@ pub(super) fn with_mergeable<P: Platform>(flags: VmFlags, object: &Object<P>) ->
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns true if new private mappings become mergeable.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// assert!(!space.memory_merge());
+    /// space.set_memory_merge(true).unwrap();
+    /// assert!(space.memory_merge() && space.fork().unwrap().memory_merge());
+    /// ```
     pub fn memory_merge(&self) -> bool {
         // Relaxed: a single word. The caller sees either the old or the new setting.
         VmFlags::from_bits_retain(self.default_flags.load(Relaxed)).contains(VmFlags::MERGEABLE)
@@ -57,6 +69,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*, vma::flags::VmFlags};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.set_memory_merge(true).unwrap();
+    /// assert!(space.vma_info(at).unwrap().flags.contains(VmFlags::MERGEABLE));
+    /// ```
     pub fn set_memory_merge(&self, on: bool) -> Result<(), MergeError> {
         let guard = self.write_killable()?;
         if on == self.memory_merge() {

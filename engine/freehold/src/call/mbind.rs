@@ -46,6 +46,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of a [range writer](crate::space::locking#writers), killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.set_policy(at, 2 * PAGE_SIZE, 7).unwrap();
+    /// assert_eq!(space.counts().map_count, 2, "VMAs with different tags");
+    /// space.set_policy(at, 2 * PAGE_SIZE, 0).unwrap();
+    /// assert_eq!(space.counts().map_count, 1);
+    /// ```
     pub fn set_policy(&self, addr: u64, len: u64, tag: u64) -> Result<(), MbindError> {
         let range = UserRange::decode_wrapping(addr, len).ok_or(MbindError::Invalid)?;
         if range.is_empty() {

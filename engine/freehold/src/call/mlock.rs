@@ -129,6 +129,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`mlock`](Self::mlock).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::LockFlags, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mlock2(at, 4 * PAGE_SIZE, LockFlags::ONFAULT).unwrap();
+    /// assert_eq!((space.counts().locked_vm, space.rss().anon), (4, 0));
+    /// ```
     pub fn mlock2(&self, addr: u64, len: u64, flags: LockFlags) -> Result<(), MlockError> {
         if !LockFlags::all().contains(flags) {
             return Err(MlockError::Invalid);
@@ -169,6 +182,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of a [range writer](crate::space::locking#writers), killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mlock(at, 4 * PAGE_SIZE).unwrap();
+    /// space.munlock(at + PAGE_SIZE, PAGE_SIZE).unwrap();
+    /// assert_eq!((space.counts().locked_vm, space.rss().anon), (3, 4), "the page stays in memory");
+    /// ```
     pub fn munlock(&self, addr: u64, len: u64) -> Result<(), MlockError> {
         let (start, len) = whole_pages(addr, len);
         let state = RangeWriterState::default();
@@ -186,6 +213,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably. Afterwards the locks of faults.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::LockAllFlags, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mlockall(LockAllFlags::FUTURE).unwrap();
+    /// space.mmap(0, 2 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// assert_eq!(space.counts().locked_vm, 2, "only the new mapping is locked");
+    /// ```
     pub fn mlockall(&self, flags: LockAllFlags) -> Result<(), MlockError> {
         if !LockAllFlags::all().contains(flags) || (flags - LockAllFlags::ONFAULT).is_empty() {
             return Err(MlockError::Invalid);
@@ -220,6 +261,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::LockAllFlags, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mlockall(LockAllFlags::CURRENT | LockAllFlags::FUTURE).unwrap();
+    /// space.munlockall().unwrap();
+    /// space.mmap(0, PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// assert_eq!(space.counts().locked_vm, 0);
+    /// ```
     pub fn munlockall(&self) -> Result<(), MlockError> {
         let guard = self.write_killable()?;
         guard.lock_future(VmFlags::empty());

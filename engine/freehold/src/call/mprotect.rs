@@ -131,6 +131,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`mprotect`](Self::mprotect).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, platform::PkeyRights, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20).pkeys()).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let key = space.pkey_alloc(PkeyRights::DISABLE_WRITE).unwrap();
+    /// space.pkey_mprotect(at, PAGE_SIZE, Prot::READ, key).unwrap();
+    /// assert_eq!(space.vma_info(at).unwrap().flags.pkey(), key);
+    /// ```
     pub fn pkey_mprotect(&self, addr: u64, len: u64, prot: Prot, pkey: u8) -> Result<(), MprotectError> {
         self.protect(addr, len, prot, Some(pkey))
     }

@@ -60,6 +60,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`munmap`](Self::munmap).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.munmap_atomic(at + PAGE_SIZE, 2 * PAGE_SIZE).unwrap();
+    /// assert_eq!((space.counts().map_count, space.counts().total_vm), (2, 2));
+    /// ```
     pub fn munmap_atomic(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
         self.unmap_range(&UnmapRange::new::<P>(addr, len)?, true)
     }

@@ -20,6 +20,17 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, platform::PkeyRights, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20).pkeys()).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// assert_eq!(space.pkey_alloc(PkeyRights::empty()), Ok(1));
+    /// assert_eq!(space.pkey_alloc(PkeyRights::DISABLE_ACCESS), Ok(2));
+    /// ```
     pub fn pkey_alloc(&self, rights: PkeyRights) -> Result<u8, PkeyError> {
         if !PkeyRights::all().contains(rights) {
             return Err(PkeyError::Invalid);
@@ -39,6 +50,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::PkeyError, platform::PkeyRights, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20).pkeys()).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let key = space.pkey_alloc(PkeyRights::empty()).unwrap();
+    /// space.pkey_free(key).unwrap();
+    /// assert_eq!(space.pkey_free(key), Err(PkeyError::Invalid));
+    /// assert_eq!(space.pkey_alloc(PkeyRights::empty()), Ok(key));
+    /// ```
     pub fn pkey_free(&self, pkey: u8) -> Result<(), PkeyError> {
         let guard = self.write_killable()?;
         if !self.pkeys.is_allocated(&guard, pkey) {

@@ -54,6 +54,23 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The mmap lock for writing, killably. Afterwards, to populate, the locks of faults. If a removed
     /// segment is not attached any more, also the locks that free its memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}, remote::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let rw = Prot::READ | Prot::WRITE;
+    /// # let file = File::new(&Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap(), FileAccess::READ_WRITE, "/memfd:it").unwrap();
+    /// let at = space.mmap(0, 2 * PAGE_SIZE, rw, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// space.remap_file_pages(at, PAGE_SIZE, Prot::empty(), 3, MapFlags::empty()).unwrap();
+    /// space.write_memory(at, b"page 3", AccessMode::Plain).unwrap();
+    /// let mut found = [0; 6];
+    /// file.mapping().read_at(3 * PAGE_SIZE, &mut found).unwrap();
+    /// assert_eq!(&found, b"page 3");
+    /// ```
     pub fn remap_file_pages(
         &self,
         addr: u64,

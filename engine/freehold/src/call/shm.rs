@@ -160,6 +160,21 @@ impl<P: Platform> AddressSpace<P> {
     /// The mmap lock for writing, killably. With [`Unmap::Sectioned`](crate::space::Unmap::Sectioned) the
     /// lock is taken again for each section, and other tasks may take it in between. Afterwards, if a removed
     /// segment is not attached any more, the locks that free its memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
+    /// let at = space.shmat(&segment, 0, ShmFlags::RDONLY).unwrap();
+    /// segment.remove();
+    /// assert!(!segment.is_destroyed(), "still attached");
+    /// space.shmdt(at).unwrap();
+    /// assert!(segment.is_destroyed());
+    /// ```
     pub fn shmdt(&self, addr: u64) -> Result<(), ShmdtError> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(ShmdtError::Invalid);

@@ -64,6 +64,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`install_specials`](Self::install_specials).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{Frames, Special}, space::*, vma::flags::VmFlags};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// // A kernel passes the frames of the vdso instead of an empty list.
+    /// let vdso = Special::new(&engine, Frames::new("[vdso]", &[]).unwrap()).unwrap();
+    /// let at = space.install_special(0, PAGE_SIZE, VmFlags::READ | VmFlags::EXEC, &vdso).unwrap();
+    /// assert_eq!(space.maps(at).next().unwrap().name.as_str(), "[vdso]");
+    /// ```
     pub fn install_special(
         &self,
         hint: u64,
@@ -88,6 +101,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::SpecialPart, engine::{Config, Engine}, file::{Frames, Special}, space::*, vma::flags::VmFlags};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let [vvar, vdso] = ["[vvar]", "[vdso]"].map(|name| Frames::new(name, &[]).unwrap());
+    /// let [vvar, vdso] = [vvar, vdso].map(|frames| Special::new(&engine, frames).unwrap());
+    /// let part = |special| SpecialPart { len: PAGE_SIZE, flags: VmFlags::READ, special };
+    /// let at = space.install_specials(0, &[part(&vvar), part(&vdso)]).unwrap();
+    /// let second = space.maps(at + PAGE_SIZE).next().unwrap();
+    /// assert_eq!((second.start, second.name.as_str()), (at + PAGE_SIZE, "[vdso]"));
+    /// ```
     pub fn install_specials(&self, hint: u64, parts: &[SpecialPart<'_, P>]) -> Result<u64, MmapError> {
         if parts.is_empty() || parts.len() > MAX_PARTS || !hint.is_multiple_of(PAGE_SIZE) {
             return Err(MmapError::Invalid);

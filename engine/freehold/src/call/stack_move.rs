@@ -33,6 +33,24 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The mmap lock and the VMA's lock for writing, both killably; the anon rmap lock for writing; page
     /// tables' locks, two at a time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let flags = private | MapFlags::GROWSDOWN | MapFlags::FIXED;
+    /// let stack = space.mmap(0x1000_0000, 4 * PAGE_SIZE, rw, flags, None, 0).unwrap();
+    /// space.write_memory(stack, b"argv", AccessMode::Plain).unwrap();
+    /// space.move_stack(stack, 2 * PAGE_SIZE).unwrap();
+    /// let mut found = [0; 4];
+    /// space.read_memory(stack - 2 * PAGE_SIZE, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!(&found, b"argv");
+    /// ```
     pub fn move_stack(&self, start: u64, shift: u64) -> Result<(), StackMoveError> {
         let target = start.checked_sub(shift).filter(|target| *target >= self.engine.config().mmap_min_addr);
         let (Some(target), true) = (target, shift.is_multiple_of(PAGE_SIZE)) else {

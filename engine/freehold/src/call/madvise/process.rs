@@ -28,6 +28,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`madvise`](Self::madvise), for one range at a time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::Advice, engine::{Config, Engine}, remote::IoVec, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let ranges = [0, 2].map(|page| IoVec { base: at + page * PAGE_SIZE, len: PAGE_SIZE });
+    /// assert_eq!(space.process_madvise(&ranges, Advice::PopulateWrite, true), Ok(2 * PAGE_SIZE));
+    /// assert_eq!(space.rss().anon, 2);
+    /// assert!(space.process_madvise(&ranges, Advice::DontNeed, false).is_err(), "not for another process");
+    /// ```
     pub fn process_madvise(&self, ranges: &[IoVec], advice: Advice, own: bool) -> Result<u64, MadviseError> {
         check::<P>(ranges)?;
         let about_others =
