@@ -36,6 +36,18 @@ pub enum MapName<P: Platform> {
 
 impl<P: Platform> MapName<P> {
     /// Returns the text at the end of the line without escapes; empty if the VMA has no name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let heap = space.brk(0).unwrap();
+    /// space.brk(heap + PAGE_SIZE).unwrap();
+    /// assert_eq!(space.maps(heap).next().unwrap().name.as_str(), "[heap]");
+    /// ```
     pub fn as_str(&self) -> &str {
         match self {
             MapName::None => "",
@@ -165,6 +177,20 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// Each step takes one VMA's lock for reading, or the mmap lock for reading. No lock is held between
     /// steps.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mprotect(at, PAGE_SIZE, Prot::READ).unwrap();
+    /// let lens: Vec<u64> = space.maps(at).map(|line| line.end - line.start).collect();
+    /// assert_eq!(lens, [PAGE_SIZE, 3 * PAGE_SIZE]);
+    /// ```
     pub fn maps(&self, from: u64) -> Maps<'_, P> {
         Maps { space: self, at: from }
     }

@@ -69,6 +69,23 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The VMA's lock, or the mmap lock, for reading.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// assert_eq!(space.frame_at(at), None);
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// let child = space.fork().unwrap();
+    /// assert_eq!(child.frame_at(at), space.frame_at(at));
+    /// child.handle_fault(at, Access::WRITE).unwrap();
+    /// assert_ne!(child.frame_at(at), space.frame_at(at), "the child has its own copy");
+    /// ```
     pub fn frame_at(&self, addr: u64) -> Option<Pfn> {
         let mut found = None;
         self.with_next_vma(addr, |_, part| {

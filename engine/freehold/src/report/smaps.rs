@@ -62,6 +62,22 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`maps`](Self::maps), and under them each page table's lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// let usage = space.smaps(at).next().unwrap().usage;
+    /// assert_eq!((usage.rss, usage.private_dirty), (PAGE_SIZE, PAGE_SIZE));
+    /// let child = space.fork().unwrap();
+    /// assert_eq!(child.smaps(at).next().unwrap().usage.pss, PAGE_SIZE / 2);
+    /// ```
     pub fn smaps(&self, from: u64) -> Smaps<'_, P> {
         Smaps { space: self, at: from }
     }
@@ -75,6 +91,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`smaps`](Self::smaps). No lock is held while `out` is written to.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let mut text = String::new();
+    /// space.write_smaps(&mut text).unwrap();
+    /// assert!(text.lines().any(|line| line.starts_with("Size:") && line.ends_with(" 16 kB")));
+    /// ```
     pub fn write_smaps(&self, out: &mut impl fmt::Write) -> fmt::Result {
         self.smaps(0).try_for_each(|smap| writeln!(out, "{smap}"))
     }
@@ -84,6 +114,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`smaps`](Self::smaps).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::Advice, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mprotect(at, PAGE_SIZE, Prot::READ).unwrap();
+    /// space.madvise(at + PAGE_SIZE, 2 * PAGE_SIZE, Advice::PopulateWrite).unwrap();
+    /// let rollup = space.smaps_rollup();
+    /// assert_eq!((rollup.range, rollup.usage.anonymous), (at..at + 4 * PAGE_SIZE, 2 * PAGE_SIZE));
+    /// ```
     pub fn smaps_rollup(&self) -> Rollup {
         let (mut range, mut sum) = (None::<Range<u64>>, UsageSum::default());
         let mut add = |at| {
@@ -108,6 +153,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`smaps`](Self::smaps).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// assert_eq!(space.page_table_bytes(), 0);
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// assert_eq!(space.page_table_bytes(), 3 * PAGE_SIZE, "three levels below the root");
+    /// ```
     pub fn page_table_bytes(&self) -> u64 {
         let (mut at, mut count) = (0, TableCount::default());
         let mut add = |at| {
