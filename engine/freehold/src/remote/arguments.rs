@@ -30,6 +30,22 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`read_memory`](Self::read_memory).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.write_memory(at, b"ls\0-l\0", AccessMode::Plain).unwrap();
+    /// space.set_arguments(&Arguments { args: at..at + 6, env: at + 6..at + 6 }).unwrap();
+    /// let mut found = [0; 16];
+    /// assert_eq!(space.read_cmdline(3, &mut found), Ok(3));
+    /// assert_eq!(&found[..3], b"-l\0");
+    /// ```
     pub fn read_cmdline(&self, offset: u64, out: &mut [u8]) -> Result<usize, AccessError> {
         let Arguments { args, env } = self.arguments();
         let mut last = [0];
@@ -60,6 +76,22 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`read_memory`](Self::read_memory).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.write_memory(at, b"sh\0HOME=/\0", AccessMode::Plain).unwrap();
+    /// space.set_arguments(&Arguments { args: at..at + 3, env: at + 3..at + 10 }).unwrap();
+    /// let mut found = [0; 7];
+    /// assert_eq!(space.read_environ(0, &mut found), Ok(7));
+    /// assert_eq!((&found, space.read_environ(7, &mut [0])), (b"HOME=/\0", Ok(0)));
+    /// ```
     pub fn read_environ(&self, offset: u64, out: &mut [u8]) -> Result<usize, AccessError> {
         self.read_report(self.arguments().env, offset, out)
     }

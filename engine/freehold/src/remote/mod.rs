@@ -145,6 +145,21 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`read_memory`](Self::read_memory).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mprotect(at + PAGE_SIZE, PAGE_SIZE, Prot::READ).unwrap();
+    /// let data = [7; 2 * PAGE_SIZE as usize];
+    /// assert_eq!(space.write_memory(at, &data, AccessMode::Plain), Ok(PAGE_SIZE as usize));
+    /// assert_eq!(space.write_memory(at, &data, AccessMode::Forced), Ok(data.len()));
+    /// ```
     pub fn write_memory(&self, addr: u64, data: &[u8], manner: AccessMode) -> Result<usize, AccessError> {
         self.write_as(addr, data, How { write: true, manner, own: false })
     }
@@ -181,6 +196,22 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`read_memory`](Self::read_memory).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::{AccessMode, IoVec}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.write_memory(at, b"one and two", AccessMode::Plain).unwrap();
+    /// let remote = [IoVec { base: at + 8, len: 3 }, IoVec { base: at, len: 3 }];
+    /// let mut found = [0; 6];
+    /// assert_eq!(space.read_vectored(&remote, &mut found), Ok(6));
+    /// assert_eq!(&found, b"twoone");
+    /// ```
     pub fn read_vectored(&self, remote: &[IoVec], local: &mut [u8]) -> Result<usize, AccessError> {
         for_each_iovec(remote, local.len(), |addr, part| {
             self.read_memory(addr, &mut local[part], AccessMode::Plain)
@@ -197,6 +228,22 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`read_memory`](Self::read_memory).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::{AccessMode, IoVec}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let remote = [IoVec { base: at, len: 2 }, IoVec { base: at + PAGE_SIZE, len: 2 }];
+    /// assert_eq!(space.write_vectored(&remote, b"abcd"), Ok(4));
+    /// let mut found = [0; 2];
+    /// space.read_memory(at + PAGE_SIZE, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!(&found, b"cd");
+    /// ```
     pub fn write_vectored(&self, remote: &[IoVec], local: &[u8]) -> Result<usize, AccessError> {
         for_each_iovec(remote, local.len(), |addr, part| {
             self.write_memory(addr, &local[part], AccessMode::Plain)
@@ -213,6 +260,23 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`read_memory`](Self::read_memory). No lock is held while `sink` runs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let (mut chunk, mut lens) = ([0; 4], Vec::new());
+    /// let read = space.read_chunks(at..at + 9, &mut chunk, |bytes| {
+    ///     lens.push(bytes.len());
+    ///     std::ops::ControlFlow::Continue(())
+    /// });
+    /// assert_eq!((read, lens), (Ok(9), vec![4, 4, 1]));
+    /// ```
     pub fn read_chunks(
         &self,
         range: Range<u64>,

@@ -88,6 +88,19 @@ impl<P: Platform> Pins<P> {
 
     /// Returns the frames in ascending order of their addresses. Stores are allowed if the pages were pinned
     /// for writing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::PinFlags, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let pins = space.pin_user_pages(at + 3 * PAGE_SIZE, 2, PinFlags::WRITE).unwrap();
+    /// assert_eq!(pins.frames(), [space.frame_at(at + 3 * PAGE_SIZE).unwrap()], "up to the end of the VMA");
+    /// ```
     pub fn frames(&self) -> &[Pfn] {
         &self.frames
     }
@@ -110,6 +123,22 @@ impl<P: Platform> Pins<P> {
     /// # Errors
     ///
     /// Fails without writing if the range exceeds the pages, or if the pages were not pinned for writing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::{AccessMode, PinFlags}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let pins = space.pin_user_pages(at, 2, PinFlags::WRITE).unwrap();
+    /// pins.write(PAGE_SIZE - 2, b"data").unwrap();
+    /// let mut found = [0; 4];
+    /// space.read_memory(at + PAGE_SIZE - 2, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!(&found, b"data");
+    /// ```
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), PinError> {
         if !self.write {
             return Err(PinError::BadAddress);
@@ -128,6 +157,22 @@ impl<P: Platform> Pins<P> {
     /// Unpins pages that were written, for example by a device. Pages of files become dirty, so that they are
     /// written back even if a write-back happened after the first store. Pages that were not pinned for
     /// writing are not marked.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageRange, engine::{Config, Engine}, file::{File, FileAccess, Mapping, Zeroes}, remote::PinFlags, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let file = File::new(&Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap(), FileAccess::READ_WRITE, "/f").unwrap();
+    /// # let at = space.mmap(0, PAGE_SIZE, Prot::READ | Prot::WRITE, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// let pins = space.pin_user_pages(at, 1, PinFlags::WRITE).unwrap();
+    /// file.mapping().write_back(PageRange::ALL).unwrap();
+    /// space.munmap(at, PAGE_SIZE).unwrap();
+    /// pins.unpin_dirty();
+    /// assert_eq!(file.drop_clean(PageRange::ALL), 0, "the page is dirty");
+    /// ```
     pub fn unpin_dirty(mut self) {
         let frames = core::mem::take(&mut self.frames);
         self.engine.memory().unpin(&frames, self.write);
@@ -215,6 +260,21 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// Page tables' locks, one at a time, without waiting. If a page is missing, the locks of faults. The
     /// caller holds no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::PinFlags, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let mut cpu = engine.platform().cpu(0);
+    /// # cpu.run(space.mmu());
+    /// let pins = cpu.call(|| space.pin_user_pages_fast(at, 4, PinFlags::WRITE)).unwrap();
+    /// assert_eq!((pins.len(), space.rss().anon), (4, 4));
+    /// ```
     pub fn pin_user_pages_fast(&self, addr: u64, pages: usize, flags: PinFlags) -> Result<Pins<P>, PinError> {
         let mut pinning = Pinning::new(self, addr, pages, flags)?;
         let mut rounds = Rounds::new();
@@ -240,6 +300,22 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// Page tables' locks, one at a time, without waiting. The caller may hold any lock except page tables'
     /// locks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, remote::PinFlags, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let mut cpu = engine.platform().cpu(0);
+    /// # cpu.run(space.mmu());
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// let pins = cpu.call(|| space.pin_user_pages_fast_only(at, 4, PinFlags::WRITE)).unwrap();
+    /// assert_eq!(pins.len(), 1, "the second page is not present");
+    /// ```
     pub fn pin_user_pages_fast_only(
         &self,
         addr: u64,

@@ -48,6 +48,24 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of faults, in one space at a time. The caller holds no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::{AccessMode, IoVec}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let child = space.fork().unwrap();
+    /// child.write_memory(at, b"child", AccessMode::Plain).unwrap();
+    /// let (local, remote) = (IoVec { base: at + PAGE_SIZE, len: 5 }, IoVec { base: at, len: 9 });
+    /// assert_eq!(space.process_vm_readv(&[local], &child, &[remote]), Ok(5));
+    /// let mut found = [0; 5];
+    /// space.read_memory(at + PAGE_SIZE, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!(&found, b"child");
+    /// ```
     pub fn process_vm_readv(
         &self,
         local: &[IoVec],
@@ -67,6 +85,23 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of [`process_vm_readv`](Self::process_vm_readv).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::AccessError, remote::{AccessMode, IoVec}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let child = space.fork().unwrap();
+    /// let (local, remote) = ([IoVec { base: at, len: 64 }], [IoVec { base: at, len: 64 }]);
+    /// assert_eq!(space.process_vm_writev(&local, &child, &remote), Ok(64));
+    /// child.mprotect(at, PAGE_SIZE, Prot::READ).unwrap();
+    /// let refused = space.process_vm_writev(&local, &child, &remote);
+    /// assert_eq!(refused, Err(AccessError::BadAddress));
+    /// ```
     pub fn process_vm_writev(
         &self,
         local: &[IoVec],

@@ -97,6 +97,24 @@ impl<P: Platform> Userfaultfd<P> {
     /// The VMA's lock for reading, taken without the mmap lock where possible. For shared memory, the
     /// invalidate lock for reading. For huge pages of a pool, a fault mutex and the hugetlb VMA lock. Locks
     /// of page tables.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::AccessMode, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
+    /// # uffd.register(at, 4 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// let page = [7; PAGE_SIZE as usize];
+    /// assert_eq!(uffd.copy(at, &page, FillMode::empty()), Ok(PAGE_SIZE));
+    /// let mut found = [0; 2];
+    /// space.read_memory(at, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!(found, [7, 7]);
+    /// ```
     pub fn copy(&self, start: u64, bytes: &[u8], mode: FillMode) -> Result<u64, UffdError> {
         self.fill(start, bytes.len() as u64, Source::Bytes(bytes), mode, FillMode::all())
     }
@@ -112,6 +130,22 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Locks
     ///
     /// The locks of [`copy`](Self::copy).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::UffdError, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
+    /// # uffd.register(at, 4 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// assert_eq!(uffd.zeropage(at + PAGE_SIZE, PAGE_SIZE, FillMode::empty()), Ok(PAGE_SIZE));
+    /// assert_eq!(uffd.zeropage(at, 4 * PAGE_SIZE, FillMode::empty()), Ok(PAGE_SIZE), "up to the obstacle");
+    /// assert_eq!(uffd.zeropage(at, 4 * PAGE_SIZE, FillMode::empty()), Err(UffdError::Present));
+    /// ```
     pub fn zeropage(&self, start: u64, len: u64, mode: FillMode) -> Result<u64, UffdError> {
         self.fill(start, len, Source::Zeroes, mode, FillMode::DONTWAKE)
     }
@@ -126,6 +160,23 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Locks
     ///
     /// The VMA's lock for reading, as for [`copy`](Self::copy); locks of page tables.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::UffdError, file::{File, FileAccess, Mapping}, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
+    /// # let file = File::new(&Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap(), FileAccess::READ_WRITE, "/memfd:it").unwrap();
+    /// let at = space.mmap(0, 2 * PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// uffd.register(at, 2 * PAGE_SIZE, RegisterMode::MINOR).unwrap();
+    /// file.mapping().write_at(0, b"ready").unwrap();
+    /// assert_eq!(uffd.continue_with(at, PAGE_SIZE, FillMode::empty()), Ok(PAGE_SIZE));
+    /// let missing = uffd.continue_with(at + PAGE_SIZE, PAGE_SIZE, FillMode::empty());
+    /// assert_eq!(missing, Err(UffdError::BadAddress));
+    /// ```
     pub fn continue_with(&self, start: u64, len: u64, mode: FillMode) -> Result<u64, UffdError> {
         self.fill(start, len, Source::Cached, mode, FillMode::all())
     }
@@ -139,6 +190,21 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Locks
     ///
     /// The locks of [`continue_with`](Self::continue_with).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::{Access, FaultError}, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
+    /// # uffd.register(at, 4 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// uffd.poison(at, PAGE_SIZE, FillMode::empty()).unwrap();
+    /// assert_eq!(space.handle_fault(at, Access::READ), Err(FaultError::MemoryFailed { addr: at }));
+    /// ```
     pub fn poison(&self, start: u64, len: u64, mode: FillMode) -> Result<u64, UffdError> {
         self.fill(start, len, Source::Poison, mode, FillMode::DONTWAKE)
     }

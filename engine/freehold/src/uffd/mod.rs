@@ -82,6 +82,22 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Locks
     ///
     /// The mmap lock for writing, if the address space still exists. The caller holds no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig { features: Features::SIGBUS, user_mode_only: false }).unwrap();
+    /// uffd.register(at, PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// assert!(space.handle_fault(at, Access::READ).is_err());
+    /// uffd.close();
+    /// assert!(space.handle_fault(at, Access::READ).is_ok());
+    /// ```
     pub fn close(&self) {
         if let Some(space) = self.context.space.upgrade() {
             let guard = space.write();

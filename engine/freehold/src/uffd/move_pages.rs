@@ -76,6 +76,24 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// The locks of the two VMAs for reading, taken without the mmap lock where possible; the locks of two
     /// page tables; locks of frames, taken without waiting.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
+    /// # uffd.register(at + 2 * PAGE_SIZE, 2 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// let frame = space.frame_at(at);
+    /// let to = at + 3 * PAGE_SIZE;
+    /// assert_eq!(uffd.move_pages(to, at, PAGE_SIZE, MoveMode::empty()), Ok(PAGE_SIZE));
+    /// assert_eq!((space.frame_at(to), space.frame_at(at)), (frame, None));
+    /// ```
     pub fn move_pages(&self, to: u64, from: u64, len: u64, mode: MoveMode) -> Result<u64, UffdError> {
         if self.context.is_changing() {
             return Err(UffdError::Changing);

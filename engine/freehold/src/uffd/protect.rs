@@ -50,6 +50,24 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Locks
     ///
     /// The lock of each VMA for reading, for one batch of pages at a time; locks of page tables.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::{Access, FaultError}, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig { features: Features::SIGBUS, user_mode_only: false }).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// uffd.register(at, PAGE_SIZE, RegisterMode::WP).unwrap();
+    /// uffd.write_protect(at, PAGE_SIZE, ProtectMode::WP).unwrap();
+    /// assert_eq!(space.handle_fault(at, Access::WRITE), Err(FaultError::Bus { addr: at }));
+    /// uffd.write_protect(at, PAGE_SIZE, ProtectMode::empty()).unwrap();
+    /// assert!(space.handle_fault(at, Access::WRITE).is_ok());
+    /// ```
     pub fn write_protect(&self, start: u64, len: u64, mode: ProtectMode) -> Result<(), UffdError> {
         let context = &self.context;
         if context.is_changing() {

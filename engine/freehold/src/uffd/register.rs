@@ -145,6 +145,24 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// The locks of a [range writer](crate::space::locking#writers), killably. For huge pages of a pool, also
     /// the hugetlb VMA lock and i_mmap, for writing. Locks of page tables.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::{Access, FaultError}, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// // With this feature, a fault fails instead of waiting for the pager.
+    /// let config = UffdConfig { features: Features::SIGBUS, ..UffdConfig::default() };
+    /// let uffd = Userfaultfd::new(&space, config).unwrap();
+    /// let ioctls = uffd.register(at, 2 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// assert!(ioctls.contains(RangeIoctls::COPY) && !ioctls.contains(RangeIoctls::WRITEPROTECT));
+    /// assert_eq!(space.handle_fault(at, Access::READ), Err(FaultError::Bus { addr: at }));
+    /// assert!(space.handle_fault(at + 2 * PAGE_SIZE, Access::READ).is_ok());
+    /// ```
     pub fn register(
         &self,
         start: u64,
@@ -200,6 +218,22 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Locks
     ///
     /// The locks of [`register`](Self::register).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig { features: Features::SIGBUS, user_mode_only: false }).unwrap();
+    /// uffd.register(at, 4 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// uffd.unregister(at, PAGE_SIZE).unwrap();
+    /// assert!(space.handle_fault(at, Access::READ).is_ok());
+    /// assert!(space.handle_fault(at + PAGE_SIZE, Access::READ).is_err());
+    /// ```
     pub fn unregister(&self, start: u64, len: u64) -> Result<(), UffdRegisterError> {
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;

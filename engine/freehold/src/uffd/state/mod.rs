@@ -218,6 +218,17 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
+    /// assert!(uffd.try_read().is_none() && !uffd.poll().closed);
+    /// ```
     pub fn new(space: &Counted<AddressSpace<P>>, config: UffdConfig) -> Result<Self, NoMemory> {
         Ok(Userfaultfd { context: Context::try_new(space, config)? })
     }
@@ -236,6 +247,26 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Locks
     ///
     /// The caller holds no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
+    /// # uffd.register(at, 4 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// std::thread::scope(|scope| {
+    ///     let program = scope.spawn(|| space.handle_fault(at, Access::WRITE));
+    ///     let message = uffd.read().unwrap();
+    ///     assert!(matches!(message, Message::Fault { addr, write: true, .. } if addr == at));
+    ///     uffd.copy(at, &[7; PAGE_SIZE as usize], FillMode::empty()).unwrap();
+    ///     assert!(program.join().unwrap().unwrap().waited);
+    /// });
+    /// ```
     pub fn read(&self) -> Result<Message<P>, UffdReadError> {
         self.context.queue.read()
     }
@@ -267,6 +298,27 @@ impl<P: Platform> Userfaultfd<P> {
     }
 
     /// Returns the next message, if there is one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig { features: Features::EVENT_UNMAP, user_mode_only: false }).unwrap();
+    /// # uffd.register(at, 4 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| space.munmap(at, PAGE_SIZE));
+    ///     let message = loop {
+    ///         let Some(message) = uffd.try_read() else { continue };
+    ///         break message;
+    ///     };
+    ///     assert!(matches!(message, Message::Unmap(range) if range.start() == at));
+    /// });
+    /// ```
     pub fn try_read(&self) -> Option<Message<P>> {
         self.context.queue.take()
     }
@@ -276,6 +328,26 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Errors
     ///
     /// Fails with [`UffdError::Invalid`] if the range does not consist of whole pages of user space.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*, uffd::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
+    /// # uffd.register(at, 4 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// std::thread::scope(|scope| {
+    ///     let program = scope.spawn(|| space.handle_fault(at, Access::READ));
+    ///     uffd.read().unwrap();
+    ///     uffd.zeropage(at, PAGE_SIZE, FillMode::DONTWAKE).unwrap();
+    ///     uffd.wake(at, PAGE_SIZE).unwrap();
+    ///     assert!(program.join().unwrap().is_ok());
+    /// });
+    /// ```
     pub fn wake(&self, start: u64, len: u64) -> Result<(), UffdError> {
         let range = decode::<P>(start, len).ok_or(UffdError::Invalid)?;
         self.context.wake(range);
