@@ -203,6 +203,17 @@ impl<P: Platform> Engine<P> {
     /// # Errors
     ///
     /// See [`EngineError`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{engine::{Config, Engine}, error::EngineError};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
+    /// let config = Config { mmap_min_addr: u64::MAX, ..Config::default() };
+    /// assert_eq!(Engine::new(machine.clone(), config).err(), Some(EngineError::LowestAddress));
+    /// assert!(Engine::new(machine, Config::default()).is_ok());
+    /// ```
     pub fn new(platform: P, config: Config) -> Result<Counted<Self>, EngineError> {
         if config.mmap_min_addr > VmSpace::<P>::USER_END {
             return Err(EngineError::LowestAddress);
@@ -273,6 +284,21 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Returns statistics of the mmap locks of all address spaces, if [enabled](Config::lock_stats).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config { lock_stats: true, ..Config::default() }).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// // The configuration of this engine enables statistics.
+    /// let before = engine.lock_stats().unwrap().write.acquired;
+    /// space.munlockall().unwrap();
+    /// assert_eq!(engine.lock_stats().unwrap().write.acquired, before + 1);
+    /// ```
     pub fn lock_stats(&self) -> Option<LockSnapshot> {
         self.lock_stats.as_deref().map(LockStats::snapshot)
     }
@@ -295,6 +321,20 @@ impl<P: Platform> Engine<P> {
 
     /// Returns the number of frames that are out of use because their memory failed or was about to fail
     /// (HardwareCorrupted of /proc/meminfo, in frames).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// engine.memory_failure(space.frame_at(at).unwrap()).unwrap();
+    /// assert_eq!(engine.failed_frames(), 1);
+    /// ```
     pub fn failed_frames(&self) -> u64 {
         self.memory.failed_frames()
     }
@@ -311,6 +351,20 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sets the policy on huge pages of anonymous memory. Pages that are already mapped stay.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine, HugePages}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(8 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// engine.set_huge_pages(HugePages::Always);
+    /// let at = space.mmap(0, 2 << 20, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// assert_eq!(space.rss().anon, 512, "one huge page");
+    /// ```
     pub fn set_huge_pages(&self, huge_pages: HugePages) {
         self.huge_pages.store(huge_pages as u32, Relaxed);
     }
@@ -322,6 +376,20 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sets the sizes of blocks of anonymous memory. Pages that are already mapped stay.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Blocks, Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// engine.set_blocks(Blocks { always: 64 << 10, advised: 0 });
+    /// let at = space.mmap(0, 128 << 10, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at + (64 << 10), Access::WRITE).unwrap();
+    /// assert_eq!(space.rss().anon, 16);
+    /// ```
     pub fn set_blocks(&self, blocks: Blocks) {
         self.blocks.store(blocks.word(), Relaxed);
     }
@@ -337,6 +405,21 @@ impl<P: Platform> Engine<P> {
     /// Sets whether MADV_DONTNEED frees the page tables that it empties: Linux does so since 6.14
     /// (CONFIG_PT_RECLAIM). A program can observe the setting, because a store installs a huge page only
     /// where no table is present.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::Advice, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// let at = space.mmap(0, 4 << 20, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// engine.set_reclaims_tables(false);
+    /// space.madvise(at, 4 << 20, Advice::DontNeed).unwrap();
+    /// assert_eq!(space.page_table_bytes(), 3 * PAGE_SIZE, "no table was freed");
+    /// ```
     pub fn set_reclaims_tables(&self, reclaims: bool) {
         self.reclaims_tables.store(reclaims, Relaxed);
     }
@@ -349,6 +432,20 @@ impl<P: Platform> Engine<P> {
 
     /// Sets the limit on the number of VMAs of an address space. A space that exceeds the new limit keeps its
     /// VMAs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::MprotectError, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// engine.set_max_map_count(1);
+    /// let split = space.mprotect(at, PAGE_SIZE, Prot::READ);
+    /// assert_eq!(split, Err(MprotectError::TooManyVmas));
+    /// ```
     pub fn set_max_map_count(&self, count: u64) {
         self.max_map_count.store(count, Relaxed);
     }
@@ -365,6 +462,17 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Returns the state that the engine's files share.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// // A file system creates files and does not refer to the engine itself.
+    /// let file = Mapping::memfd(engine.files(), PAGE_SIZE).unwrap();
+    /// assert_eq!(file.pages(), 1);
+    /// ```
     #[inline]
     pub fn files(&self) -> &Counted<Files<P>> {
         &self.files
@@ -383,12 +491,40 @@ impl<P: Platform> Engine<P> {
 
     /// Sets the policy on committed memory, for example after a change of vm.overcommit_memory or of the
     /// amount of memory. Committed memory stays committed, even beyond a new limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageCount, engine::{Config, Engine, Overcommit}, error::MmapError, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// engine.set_overcommit(Overcommit::Never(PageCount::new(8)));
+    /// let more = space.mmap(0, 16 * PAGE_SIZE, rw, private, None, 0);
+    /// assert_eq!(more, Err(MmapError::Limit));
+    /// ```
     pub fn set_overcommit(&self, policy: Overcommit) {
         self.committed().set_policy(policy);
     }
 
     /// Returns the number of committed pages (Committed_AS). The number is exact if no task maps or unmaps
     /// concurrently. Takes no lock; reads one counter per CPU.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageCount, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// assert_eq!(engine.committed_pages(), PageCount::new(4));
+    /// space.munmap(at, PAGE_SIZE).unwrap();
+    /// assert_eq!(engine.committed_pages(), PageCount::new(3));
+    /// ```
     pub fn committed_pages(&self) -> PageCount {
         self.committed().pages()
     }
@@ -399,6 +535,21 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sets the sizes of blocks of shared memory. Pages that are already in a cache stay.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{engine::{Config, Engine, SharedBlocks}, fault::Access, file::{File, FileAccess, Mapping}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let file = File::new(&Mapping::memfd(&engine, 4 << 20).unwrap(), FileAccess::READ_WRITE, "/memfd:it").unwrap();
+    /// engine.set_shared_blocks(SharedBlocks { always: 64 << 10, ..SharedBlocks::default() });
+    /// let flags = MapFlags::SHARED | MapFlags::FIXED;
+    /// let at = space.mmap(64 << 20, 64 << 10, Prot::READ, flags, Some(&file), 0).unwrap();
+    /// space.handle_fault(at, Access::READ).unwrap();
+    /// assert_eq!(file.mapping().present_pages(), 16);
+    /// ```
     pub fn set_shared_blocks(&self, blocks: SharedBlocks) {
         self.files.set_shared_blocks(blocks);
     }

@@ -29,6 +29,22 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// The lock of the slab, for a short time. May be called while any lock of an outer rank is held.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mlock(at, 4 * PAGE_SIZE).unwrap();
+    /// space.munmap(at, 4 * PAGE_SIZE).unwrap();
+    /// let kept = engine.platform().accounting().frames;
+    /// engine.trim();
+    /// assert!(engine.platform().accounting().frames < kept);
+    /// ```
     pub fn trim(&self) {
         self.slab.trim();
         self.memory().trim();

@@ -31,6 +31,20 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Returns the pool of this page size.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, hugetlb::HugePageSize, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(16 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// engine.resize_huge_pool(HugePageSize::Mib2, 3, None);
+    /// let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::HUGETLB;
+    /// space.mmap(0, 4 << 20, Prot::WRITE, flags, None, 0).unwrap();
+    /// let counts = engine.huge_pool(HugePageSize::Mib2).counts(None);
+    /// assert_eq!((counts.total, counts.free, counts.reserved), (3, 3, 2));
+    /// ```
     pub fn huge_pool(&self, size: HugePageSize) -> &HugePool<P> {
         self.memory().huge_pool(size)
     }
@@ -42,6 +56,16 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// The pool's lock, which is not held while the platform allocates or frees memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, hugetlb::HugePageSize};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(16 << 20)).unwrap(), Config::default()).unwrap();
+    /// assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 2, None), 2);
+    /// assert!(engine.resize_huge_pool(HugePageSize::Mib2, 100, None) < 100, "16 MiB of memory");
+    /// ```
     #[cfg(feature = "hugetlb")]
     pub fn resize_huge_pool(&self, size: HugePageSize, huge_pages: u64, node: Option<usize>) -> u64 {
         self.memory().resize_huge_pool(size, huge_pages, node)

@@ -57,6 +57,20 @@ impl<P: Platform> Engine<P> {
     ///
     /// The frame's lock; the i_mmap lock for reading; page table locks one at a time. The caller holds no
     /// lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, file::{File, FileAccess, Mapping}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let file = File::new(&Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap(), FileAccess::READ_WRITE, "/memfd:it").unwrap();
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, Prot::READ | Prot::WRITE, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// assert_eq!(engine.try_to_unmap(space.frame_at(at).unwrap()), Ok(1));
+    /// assert_eq!((space.frame_at(at), file.mapping().present_pages()), (None, 1));
+    /// ```
     pub fn try_to_unmap(&self, pfn: Pfn) -> Result<u64, PageError> {
         self.count_file_places(pfn, |place, address| {
             !place.vma.flags().contains(VmFlags::LOCKED)
@@ -78,6 +92,21 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// The locks of [`try_to_unmap`](Self::try_to_unmap).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, file::{File, FileAccess, Mapping}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let file = File::new(&Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap(), FileAccess::READ_WRITE, "/memfd:it").unwrap();
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, Prot::READ | Prot::WRITE, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// let frame = space.frame_at(at).unwrap();
+    /// assert_eq!(engine.mkclean(frame), Ok(1));
+    /// assert_eq!(engine.mkclean(frame), Ok(0), "clean until the next store");
+    /// ```
     pub fn mkclean(&self, pfn: Pfn) -> Result<u64, PageError> {
         self.count_file_places(pfn, |place, address| {
             place.vma.flags().contains(VmFlags::SHARED) && place.vm.clean_entry(address, pfn)
@@ -99,6 +128,20 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// The home's lock for reading, if that requires no waiting; page table locks one at a time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// let frame = space.frame_at(at).unwrap();
+    /// assert_eq!([engine.referenced(frame), engine.referenced(frame)], [Ok(1), Ok(0)]);
+    /// ```
     pub fn referenced(&self, pfn: Pfn) -> Result<u64, PageError> {
         // Takes no reference to the frame. An entry at a place of this page, which is read under its table's
         // lock and names the frame, maps this page. If the frame holds another page by now, the accessed bits

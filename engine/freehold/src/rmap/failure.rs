@@ -108,6 +108,21 @@ impl<P: Platform> Engine<P> {
     ///
     /// For a file, the invalidate lock for writing; the frame's lock; the home's lock for reading; page table
     /// locks one at a time. The caller holds none of these locks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::{Access, FaultError}, rmap::Damage, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// let failed = space.frame_at(at).unwrap();
+    /// assert_eq!(engine.memory_failure(failed), Ok(Damage::Lost));
+    /// assert_eq!(space.handle_fault(at, Access::READ), Err(FaultError::MemoryFailed { addr: at }));
+    /// ```
     pub fn memory_failure(&self, pfn: Pfn) -> Result<Damage, OfflineError> {
         self.retire(pfn, |page| page.fail()).map(|damage| damage.unwrap_or(Damage::Free))
     }
@@ -122,6 +137,22 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// The locks of [`memory_failure`](Self::memory_failure).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.write_memory(at, b"kept", AccessMode::Plain).unwrap();
+    /// engine.soft_offline(space.frame_at(at).unwrap()).unwrap();
+    /// let mut found = [0; 4];
+    /// space.read_memory(at, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!((&found, engine.failed_frames()), (b"kept", 1));
+    /// ```
     pub fn soft_offline(&self, pfn: Pfn) -> Result<(), OfflineError> {
         self.retire(pfn, |page| page.offline()).map(|_| ())
     }

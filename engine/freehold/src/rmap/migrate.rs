@@ -41,6 +41,24 @@ impl<P: Platform> Engine<P> {
     ///
     /// For a file, the invalidate lock for reading, or for writing if its pages are huge; the frame's lock;
     /// the home's lock for reading; page table locks one at a time. The caller holds no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, remote::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.write_memory(at, b"moves", AccessMode::Plain).unwrap();
+    /// let old = space.frame_at(at).unwrap();
+    /// let new = engine.migrate(old).unwrap();
+    /// assert!(new != old && space.frame_at(at) == Some(new));
+    /// let mut found = [0; 5];
+    /// space.read_memory(at, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!(&found, b"moves");
+    /// ```
     pub fn migrate(&self, pfn: Pfn) -> Result<Pfn, MigrateError> {
         self.page(pfn).ok_or(MigrateError::NoPage)?.migrate()
     }
