@@ -33,6 +33,16 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The locks of [`fill`](Self::fill), for pages that are not in the cache.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, PAGE_SIZE + 6).unwrap();
+    /// assert_eq!(file.read_at(PAGE_SIZE + 2, &mut [0; 64]), Ok(4), "up to the end of the file");
+    /// ```
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FillError> {
         if self.huge.is_some() {
             return Ok(self.read_huge(offset, out));
@@ -74,6 +84,17 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The file's content lock for writing; then the locks of [`fill`](Self::fill).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, 0).unwrap();
+    /// assert_eq!(file.write_at(8 * PAGE_SIZE, b"grown"), Ok(5));
+    /// assert_eq!((file.size(), file.present_pages()), (8 * PAGE_SIZE + 5, 1));
+    /// ```
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize, FillError> {
         if self.huge.is_some() || self.is_secret() {
             return Err(FillError::Invalid);

@@ -33,6 +33,18 @@ impl<P: Platform> Mapping<P> {
     /// The invalidate lock for reading. A fatal signal ends the wait for the lock, because a truncation that
     /// holds the lock may itself wait for another page's pager. The pager is called under the lock. The
     /// caller holds no lock of an address space.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, engine::{Config, Engine}, error::FillError, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap();
+    /// file.fill(PageIndex::new(3)).unwrap();
+    /// assert_eq!(file.present_pages(), 1);
+    /// assert_eq!(file.fill(PageIndex::new(4)), Err(FillError::BeyondEnd));
+    /// ```
     pub fn fill(&self, index: PageIndex) -> Result<(), FillError> {
         loop {
             let pages_stay = self.stay_to_fill(index)?;

@@ -44,6 +44,17 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The invalidate lock for writing. The caller holds no lock of an address space.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap();
+    /// file.lay_out().unwrap();
+    /// assert_eq!(file.present_pages(), 4);
+    /// ```
     pub fn lay_out(&self) -> Result<(), FillError> {
         self.lay_out_and_stay().map(drop)
     }

@@ -150,6 +150,26 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, Pfn, engine::{Config, Engine}, file::{IoError, Mapping, Pager}, platform::Platform};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// struct Disk;
+    /// impl<P: Platform> Pager<P> for Disk {
+    ///     fn read_page(&self, platform: &P, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+    ///         platform.zero_frame(frame);
+    ///         platform.write_frame(frame, 0, &[index.get() as u8]);
+    ///         Ok(())
+    ///     }
+    /// }
+    /// let file = Mapping::new(&engine, Disk, 8 * PAGE_SIZE, false).unwrap();
+    /// let mut found = [0];
+    /// file.read_at(5 * PAGE_SIZE, &mut found).unwrap();
+    /// assert_eq!(found, [5]);
+    /// ```
     pub fn new(
         files: &impl HasFiles<P>,
         pager: impl Pager<P>,
@@ -171,6 +191,17 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{Mapping, Seals}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let memory = Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap();
+    /// assert_eq!((memory.size(), memory.present_pages()), (4 * PAGE_SIZE, 0));
+    /// assert!(memory.is_shmem() && memory.seals() == Some(Seals::empty()));
+    /// ```
     pub fn memfd(files: &impl HasFiles<P>, size: u64) -> Result<Counted<Self>, NoMemory> {
         Self::of_kind(files.files(), Zeroes, size, Kind::Memory, None, true)
     }
@@ -279,6 +310,17 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns the current size in bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, 10).unwrap();
+    /// file.write_at(8, b"four").unwrap();
+    /// assert_eq!(file.size(), 12);
+    /// ```
     pub fn size(&self) -> u64 {
         // Acquire pairs with the release in `publish_size`: a reader that sees a larger size also sees the
         // bytes written before the store.
@@ -286,12 +328,33 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns the size in pages, rounded up. The pages are huge pages if the file consists of those.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, PAGE_SIZE + 1).unwrap();
+    /// assert_eq!(file.pages(), 2);
+    /// ```
     pub fn pages(&self) -> u64 {
         self.pages_of(self.size())
     }
 
     /// Returns the number of pages that are currently in the cache. For memory files this is the memory in
     /// use (st_blocks). Reads a counter, so the cost does not depend on the size.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, 8 * PAGE_SIZE).unwrap();
+    /// file.write_at(PAGE_SIZE - 1, b"ab").unwrap();
+    /// assert_eq!(file.present_pages(), 2);
+    /// ```
     pub fn present_pages(&self) -> u64 {
         self.invalidate.pages()
     }
@@ -351,6 +414,20 @@ impl<P: Platform> Mapping<P> {
     /// Sets whether the file system can map the file by huge pages; initially false. If true, mappings of at
     /// least 2 MiB are placed so that offset and address agree modulo the huge page size. Existing mappings
     /// do not change.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping, Zeroes}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let mapping = Mapping::new(&engine, Zeroes, 8 << 20, false).unwrap();
+    /// mapping.align_to_huge_pages(true);
+    /// let file = File::new(&mapping, FileAccess::READ, "/it").unwrap();
+    /// let at = space.mmap(0, 4 << 20, Prot::READ, MapFlags::PRIVATE, Some(&file), PAGE_SIZE).unwrap();
+    /// assert_eq!(at % (2 << 20), PAGE_SIZE);
+    /// ```
     pub fn align_to_huge_pages(&self, aligns: bool) {
         // Relaxed: a concurrent mmap may see either value.
         self.aligns.store(aligns, Relaxed);
@@ -365,6 +442,17 @@ impl<P: Platform> Mapping<P> {
     /// Sets the huge page policy of the mount that shared memory belongs to (the option `huge` of tmpfs).
     /// `None`, the initial value, says that the memory has no name: the engine's
     /// [`SharedBlocks`](crate::engine::SharedBlocks) then apply. Pages in the cache are not affected.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine, SharedHuge}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, 4 << 20).unwrap();
+    /// file.set_mount_huge(Some(SharedHuge::Always));
+    /// assert_eq!(file.mount_huge(), Some(SharedHuge::Always));
+    /// ```
     pub fn set_mount_huge(&self, huge: Option<SharedHuge>) {
         // Relaxed, here and below: a concurrent fault may see either value.
         self.mount_huge.store(huge.map_or(NO_MOUNT, |huge| huge as u8), Relaxed);
@@ -388,6 +476,16 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns true if the file is [a device of zeroes](Self::zeroes).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// assert!(Mapping::zeroes(&engine).unwrap().is_zeroes());
+    /// assert!(!Mapping::memfd(&engine, PAGE_SIZE).unwrap().is_zeroes());
+    /// ```
     pub fn is_zeroes(&self) -> bool {
         self.kind == Kind::Zeroes
     }
@@ -399,6 +497,17 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns the size of the file's pages if they are huge pages of a pool.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping, hugetlb::HugePageSize};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, 4 << 20, false).unwrap();
+    /// assert_eq!((file.huge_page_size(), file.pages()), (Some(HugePageSize::Mib2), 2));
+    /// assert_eq!(Mapping::memfd(&engine, PAGE_SIZE).unwrap().huge_page_size(), None);
+    /// ```
     pub fn huge_page_size(&self) -> Option<HugePageSize> {
         self.huge.as_ref().map(|huge| huge.size)
     }

@@ -77,6 +77,20 @@ impl<P: Platform> File<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::MmapError, file::{File, FileAccess, Mapping}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// let file = File::new(&memory, FileAccess::READ, "/memfd:it").unwrap();
+    /// let map = |prot| space.mmap(0, PAGE_SIZE, prot, MapFlags::SHARED, Some(&file), 0);
+    /// assert_eq!(map(Prot::WRITE), Err(MmapError::AccessDenied));
+    /// assert!(space.maps(map(Prot::READ).unwrap()).next().unwrap().to_string().ends_with(" /memfd:it"));
+    /// ```
     pub fn new(
         mapping: &Counted<Mapping<P>>,
         access: FileAccess,
@@ -91,6 +105,25 @@ impl<P: Platform> File<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, counted::Counted, engine::{Config, Engine}, error::MmapError, file::*, platform::Platform, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// struct Console;
+    /// impl<P: Platform> Driver<P> for Console {
+    ///     fn mmap(&self, _: &mut MapRequest<'_, P>) -> Result<Counted<Special<P>>, MmapError> {
+    ///         Err(MmapError::NotMappable)
+    ///     }
+    /// }
+    /// let mapping = Mapping::new(&engine, Zeroes, 0, true).unwrap();
+    /// let device = File::with_driver(&mapping, Console, FileAccess::READ_WRITE, "/dev/console").unwrap();
+    /// let mapped = space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&device), 0);
+    /// assert_eq!(mapped, Err(MmapError::NotMappable));
+    /// ```
     pub fn with_driver(
         mapping: &Counted<Mapping<P>>,
         driver: impl Driver<P>,
@@ -133,6 +166,18 @@ impl<P: Platform> File<P> {
     ///
     /// Fails if there is no memory, or if more would be committed than
     /// [allowed](crate::engine::Engine::set_overcommit).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageCount, engine::{Config, Engine}, file::File};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let memory = File::shared_memory(&engine, 4 * PAGE_SIZE, true).unwrap();
+    /// assert_eq!(engine.committed_pages(), PageCount::new(4));
+    /// drop(memory);
+    /// assert_eq!(engine.committed_pages(), PageCount::new(0));
+    /// ```
     pub fn shared_memory(
         files: &impl HasFiles<P>,
         bytes: u64,
@@ -143,6 +188,20 @@ impl<P: Platform> File<P> {
     }
 
     /// Returns the file's pages.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// let [a, b] = ["/a", "/b"].map(|name| File::new(&memory, FileAccess::READ_WRITE, name).unwrap());
+    /// a.mapping().write_at(0, b"both").unwrap();
+    /// let mut found = [0; 4];
+    /// b.mapping().read_at(0, &mut found).unwrap();
+    /// assert_eq!(&found, b"both");
+    /// ```
     pub fn mapping(&self) -> &Counted<Mapping<P>> {
         &self.mapping
     }
@@ -152,11 +211,37 @@ impl<P: Platform> File<P> {
     /// # Locks
     ///
     /// The locks of [`Mapping::drop_clean`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageRange, engine::{Config, Engine}, file::{File, FileAccess, Mapping, Zeroes}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let mapping = Mapping::new(&engine, Zeroes, 4 * PAGE_SIZE, false).unwrap();
+    /// let file = File::new(&mapping, FileAccess::READ, "/it").unwrap();
+    /// mapping.read_at(0, &mut [0; 16]).unwrap();
+    /// assert_eq!(file.drop_clean(PageRange::ALL), 1);
+    /// ```
     pub fn drop_clean(&self, pages: PageRange) -> u64 {
         self.mapping.drop_clean(pages)
     }
 
     /// Returns the segment of System V shared memory that this file attaches.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # use freehold::report::maps::MapName;
+    /// let segment = Segment::new(&engine, 7, PAGE_SIZE).unwrap();
+    /// let at = space.shmat(&segment, 0, ShmFlags::empty()).unwrap();
+    /// let MapName::Object(object) = space.maps(at).next().unwrap().name else { unreachable!() };
+    /// assert_eq!(object.file().unwrap().segment().unwrap().key(), 7);
+    /// ```
     pub fn segment(&self) -> Option<&Counted<Segment<P>>> {
         self.segment.as_ref()
     }
@@ -177,6 +262,17 @@ impl<P: Platform> File<P> {
     }
 
     /// Returns the name that reports show.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// let file = File::new(&memory, FileAccess::READ, "/memfd:it").unwrap();
+    /// assert_eq!((file.name(), file.access().write), ("/memfd:it", false));
+    /// ```
     pub fn name(&self) -> &str {
         // The bytes came from a `str`.
         core::str::from_utf8(&self.name).unwrap_or_default()
@@ -184,6 +280,18 @@ impl<P: Platform> File<P> {
 
     /// Returns true if `pages` pages at page offset `pgoff` lie within the largest size of a file. A device
     /// of zeroes extends to the largest offset.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, engine::{Config, Engine}, file::{File, FileAccess, Mapping}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// let file = File::new(&memory, FileAccess::READ, "/memfd:it").unwrap();
+    /// assert!(file.fits(PageIndex::new(1 << 40), 8), "beyond the end of the file, but possible");
+    /// assert!(!file.fits(PageIndex::new(i64::MAX as u64 / PAGE_SIZE), 8));
+    /// ```
     pub fn fits(&self, pgoff: PageIndex, pages: u64) -> bool {
         fits(if self.mapping.is_zeroes() { u64::MAX } else { MAX_BYTES }, pgoff, pages)
     }

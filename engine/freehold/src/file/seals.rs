@@ -49,6 +49,19 @@ fn can_write(flags: VmFlags) -> bool {
 
 impl<P: Platform> Mapping<P> {
     /// Returns the seals. Returns `None` for a file that cannot be sealed (EINVAL).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{Mapping, Seals, Zeroes}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// memory.add_seals(Seals::SHRINK).unwrap();
+    /// memory.add_seals(Seals::GROW).unwrap();
+    /// assert_eq!(memory.seals(), Some(Seals::SHRINK | Seals::GROW));
+    /// assert_eq!(Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap().seals(), None);
+    /// ```
     pub fn seals(&self) -> Option<Seals> {
         self.sealing.possible.then(|| self.sealing.seals())
     }
@@ -62,6 +75,22 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The content lock for writing. To add `WRITE`, also the invalidate lock for writing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::{FillError, SealError}, file::{File, FileAccess, Mapping, Seals}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// let file = File::new(&memory, FileAccess::READ_WRITE, "/memfd:it").unwrap();
+    /// let at = space.mmap(0, PAGE_SIZE, Prot::WRITE, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// assert_eq!(memory.add_seals(Seals::WRITE), Err(SealError::Busy));
+    /// space.munmap(at, PAGE_SIZE).unwrap();
+    /// memory.add_seals(Seals::WRITE).unwrap();
+    /// assert_eq!(memory.write_at(0, b"late"), Err(FillError::Sealed));
+    /// ```
     pub fn add_seals(&self, seals: Seals) -> Result<(), SealError> {
         if !Seals::all().contains(seals) || !self.sealing.possible {
             return Err(SealError::Invalid);

@@ -36,6 +36,29 @@ impl<P: Platform> Mapping<P> {
     ///
     /// Waits for a grace period. Then takes the i_mmap lock for reading, and locks of page tables one at a
     /// time. The caller holds no lock of the engine and is in no read section.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageRange, engine::{Config, Engine}, fault::*, file::*};
+    /// # use freehold::{platform::{FramePurpose, FrameRequest, Platform}, space::*, vma::flags::VmFlags, Pfn};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
+    /// # let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let mut frames = [Pfn::new(0)];
+    /// # assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames), 1);
+    /// // SAFETY: the frame is allocated from the machine for this device and is never freed.
+    /// let frames = Frames::new("/dev/it", &[unsafe { ForeignFrames::new(frames[0], 1) }]).unwrap();
+    /// let mapping = Mapping::new(&engine, Zeroes, 0, true).unwrap();
+    /// let special = Special::of_file(frames, &mapping).unwrap();
+    /// let at = space.install_special(0, PAGE_SIZE, VmFlags::READ, &special).unwrap();
+    /// space.handle_fault(at, Access::READ).unwrap();
+    /// mapping.revoke(PageRange::ALL, false);
+    /// let mut entries = 0;
+    /// space.pagemap(at..at + PAGE_SIZE, |_| entries += 1);
+    /// assert_eq!(entries, 0);
+    /// ```
     pub fn revoke(&self, pages: PageRange, copies: bool) {
         // Release pairs with the acquire in `revocations`: a fault that sees the new count also sees the
         // hooks' new answers.

@@ -53,6 +53,22 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The file's content and invalidate locks for writing, its i_mmap lock for reading, and locks of page
     /// tables one at a time. The caller holds no lock of an address space.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::{Access, FaultError}, file::{File, FileAccess, Mapping}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let file = File::new(&Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap(), FileAccess::READ_WRITE, "/memfd:it").unwrap();
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, Prot::READ | Prot::WRITE, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// space.handle_fault(at + PAGE_SIZE, Access::WRITE).unwrap();
+    /// file.mapping().truncate(PAGE_SIZE).unwrap();
+    /// assert_eq!((file.mapping().present_pages(), space.rss().shmem), (0, 0));
+    /// let beyond = space.handle_fault(at + PAGE_SIZE, Access::READ);
+    /// assert_eq!(beyond, Err(FaultError::Bus { addr: at + PAGE_SIZE }));
+    /// ```
     pub fn truncate(&self, size: u64) -> Result<(), FillError> {
         if size > MAX_BYTES {
             return Err(FillError::BeyondEnd);
@@ -118,6 +134,20 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The locks of [`truncate`](Self::truncate).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, 2 * PAGE_SIZE).unwrap();
+    /// file.write_at(0, &[7; 2 * PAGE_SIZE as usize]).unwrap();
+    /// file.punch(1..2 * PAGE_SIZE).unwrap();
+    /// let mut found = [1; 2];
+    /// file.read_at(0, &mut found).unwrap();
+    /// assert_eq!((found, file.present_pages(), file.size()), ([7, 0], 1, 2 * PAGE_SIZE));
+    /// ```
     pub fn punch(&self, range: Range<u64>) -> Result<(), FillError> {
         if self.is_secret() || self.is_zeroes() {
             return Err(FillError::Unsupported);

@@ -40,6 +40,33 @@ impl<P: Platform> Mapping<P> {
     /// The invalidate lock for reading, so that no page is written after a truncation has removed the page.
     /// Under this lock, the i_mmap lock for reading and the locks of page tables, which are released before
     /// the pager is called. Also each frame's lock while its page is written.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, PageRange, Pfn, engine::{Config, Engine}, file::{IoError, Mapping, Pager}, platform::Platform};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # use std::sync::{Arc, atomic::{AtomicU64, Ordering::SeqCst}};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # #[derive(Clone, Default)]
+    /// # struct Disk(Arc<AtomicU64>);
+    /// impl<P: Platform> Pager<P> for Disk {
+    /// #     fn read_page(&self, platform: &P, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
+    /// #         platform.zero_frame(frame);
+    /// #         Ok(())
+    /// #     }
+    ///     fn write_page(&self, _: &P, _: PageIndex, _: Pfn) -> Result<(), IoError> {
+    ///         self.0.fetch_add(1, SeqCst);
+    ///         Ok(())
+    ///     }
+    /// }
+    /// let disk = Disk::default();
+    /// let file = Mapping::new(&engine, disk.clone(), 4 * PAGE_SIZE, false).unwrap();
+    /// file.write_at(PAGE_SIZE, b"new").unwrap();
+    /// file.write_back(PageRange::ALL).unwrap();
+    /// file.write_back(PageRange::ALL).unwrap();
+    /// assert_eq!(disk.0.load(SeqCst), 1, "the page was clean the second time");
+    /// ```
     pub fn write_back(&self, pages: PageRange) -> Result<(), IoError> {
         if self.is_shmem() || self.is_secret() {
             return Ok(());

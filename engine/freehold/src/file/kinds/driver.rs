@@ -86,6 +86,28 @@ impl<'r, P: Platform> MapRequest<'r, P> {
     /// # Errors
     ///
     /// Fails with `Invalid` for any other change; the flags then stay unchanged.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, counted::Counted, engine::{Config, Engine}, error::MmapError, file::*};
+    /// # use freehold::{platform::Platform, space::*, vma::flags::VmFlags};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
+    /// # let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// struct Device;
+    /// impl<P: Platform> Driver<P> for Device {
+    ///     fn mmap(&self, request: &mut MapRequest<'_, P>) -> Result<Counted<Special<P>>, MmapError> {
+    ///         request.set_flags(request.vma().flags | VmFlags::DONTCOPY)?;
+    ///         Ok(Special::of_file(Frames::new("/dev/it", &[])?, request.file().mapping())?)
+    ///     }
+    /// }
+    /// let mapping = Mapping::new(&engine, Zeroes, 0, true).unwrap();
+    /// let device = File::with_driver(&mapping, Device, FileAccess::READ_WRITE, "/dev/it").unwrap();
+    /// let at = space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&device), 0).unwrap();
+    /// assert!(space.fork().unwrap().vma_info(at).is_none(), "a child does not get the mapping");
+    /// ```
     pub fn set_flags(&mut self, flags: VmFlags) -> Result<(), MmapError> {
         let (added, taken) = (flags - self.info.flags, self.info.flags - flags);
         if !MAY_ADD.contains(added) || !MAY_TAKE.contains(taken) || !flags.allows_its_rights() {
@@ -102,6 +124,32 @@ impl<'r, P: Platform> MapRequest<'r, P> {
     /// # Errors
     ///
     /// Fails if the range leaves the mapping or overlaps an earlier one, or if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, counted::Counted, engine::{Config, Engine}, error::MmapError, file::*};
+    /// # use freehold::{platform::{FramePurpose, FrameRequest, Platform}, space::*, Pfn};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
+    /// # let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let mut frames = [Pfn::new(0)];
+    /// # assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames), 1);
+    /// struct Screen(ForeignFrames);
+    /// impl<P: Platform> Driver<P> for Screen {
+    ///     fn mmap(&self, request: &mut MapRequest<'_, P>) -> Result<Counted<Special<P>>, MmapError> {
+    ///         request.map_frames(0, self.0)?;
+    ///         Ok(Special::of_file(Frames::new("/dev/fb0", &[self.0])?, request.file().mapping())?)
+    ///     }
+    /// }
+    /// // SAFETY: the frame is allocated from the machine for this device and is never freed.
+    /// let screen = Screen(unsafe { ForeignFrames::new(frames[0], 1) });
+    /// let mapping = Mapping::new(&engine, Zeroes, 0, true).unwrap();
+    /// let device = File::with_driver(&mapping, screen, FileAccess::READ_WRITE, "/dev/fb0").unwrap();
+    /// let at = space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&device), 0).unwrap();
+    /// assert_eq!(space.page_table_bytes(), 3 * PAGE_SIZE, "the entry exists before the first access");
+    /// ```
     pub fn map_frames(&mut self, page: u64, frames: ForeignFrames) -> Result<(), MmapError> {
         let (first, pages) = (frames.first(), frames.count());
         let end = page.checked_add(pages).filter(|&end| pages > 0 && end <= self.info.pages().get());

@@ -67,6 +67,17 @@ impl ForeignFrames {
     }
 
     /// Returns `count` frames from position `from` on.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{file::ForeignFrames, Pfn};
+    /// // SAFETY: no program maps these frames.
+    /// let frames = unsafe { ForeignFrames::new(Pfn::new(0x1000), 8) };
+    /// let tail = frames.part(6, 2).unwrap();
+    /// assert_eq!((tail.first(), tail.count()), (Pfn::new(0x1006), 2));
+    /// assert!(frames.part(6, 3).is_none());
+    /// ```
     pub const fn part(self, from: u64, count: u64) -> Option<Self> {
         match from.checked_add(count) {
             Some(end) if count > 0 && end <= self.count => {

@@ -65,6 +65,20 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Fails if `size` is not a multiple of the page size, or if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}, hugetlb::HugePageSize, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(16 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let huge = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, 4 << 20, false).unwrap();
+    /// let file = File::new(&huge, FileAccess::READ_WRITE, "/huge").unwrap();
+    /// engine.resize_huge_pool(HugePageSize::Mib2, 2, None);
+    /// space.mmap(0, 4 << 20, Prot::READ, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// assert_eq!(engine.huge_pool(HugePageSize::Mib2).counts(None).reserved, 2);
+    /// ```
     #[cfg(feature = "hugetlb")]
     pub fn of_huge_pages(
         files: &impl HasFiles<P>,

@@ -28,6 +28,19 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The file's content lock for writing; then the locks of [`fill`](Self::fill). On failure also the
     /// invalidate lock for writing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::FillError, file::Mapping, hugetlb::HugePageSize};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(16 << 20)).unwrap(), Config::default()).unwrap();
+    /// # engine.resize_huge_pool(HugePageSize::Mib2, 2, None);
+    /// let huge = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, 0, false).unwrap();
+    /// huge.allocate(0..4 << 20).unwrap();
+    /// assert_eq!((huge.size(), huge.present_pages()), (4 << 20, 2));
+    /// assert_eq!(huge.allocate(4 << 20..6 << 20), Err(FillError::NoHugePages));
+    /// ```
     pub fn allocate(&self, bytes: Range<u64>) -> Result<(), FillError> {
         let Some(huge) = self.huge.as_ref().filter(|_| !bytes.is_empty()) else {
             return Err(FillError::Invalid);

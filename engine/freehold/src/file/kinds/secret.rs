@@ -24,6 +24,18 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::FillError, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let secret = Mapping::secret(&engine).unwrap();
+    /// secret.truncate(PAGE_SIZE).unwrap();
+    /// assert_eq!(secret.read_at(0, &mut [0; 8]), Err(FillError::Invalid));
+    /// assert_eq!(secret.truncate(2 * PAGE_SIZE), Err(FillError::Invalid), "only once");
+    /// ```
     pub fn secret(files: &impl HasFiles<P>) -> Result<Counted<Self>, NoMemory> {
         Self::of_kind(files.files(), Zeroes, 0, Kind::Secret, None, false)
     }

@@ -64,6 +64,16 @@ impl<P: Platform> Segment<P> {
     ///
     /// Fails if there is no memory, or if more would be committed than
     /// [allowed](crate::engine::Engine::set_overcommit).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageCount, engine::{Config, Engine}, file::Segment};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let segment = Segment::new(&engine, 7, 4 * PAGE_SIZE).unwrap();
+    /// assert_eq!((segment.key(), engine.committed_pages()), (7, PageCount::new(4)));
+    /// ```
     pub fn new(files: &impl HasFiles<P>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
         Self::over(key, Mapping::nameless(files, bytes, true)?)
     }
@@ -74,6 +84,18 @@ impl<P: Platform> Segment<P> {
     /// # Errors
     ///
     /// Fails like `new`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageCount, engine::{Config, Engine}, file::Segment};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let segment = Segment::noreserve(&engine, 7, 4 * PAGE_SIZE).unwrap();
+    /// assert_eq!(engine.committed_pages(), PageCount::new(0));
+    /// segment.mapping().write_at(0, b"page").unwrap();
+    /// assert_eq!(engine.committed_pages(), PageCount::new(1));
+    /// ```
     pub fn noreserve(files: &impl HasFiles<P>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
         Self::over(key, Mapping::nameless(files, bytes, files.files().committed.is_strict())?)
     }
@@ -87,6 +109,19 @@ impl<P: Platform> Segment<P> {
     ///
     /// Fails if `bytes` is not a multiple of the page size, if the pool has too few pages, or if there is no
     /// memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::FillError, file::Segment, hugetlb::HugePageSize};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(16 << 20)).unwrap(), Config::default()).unwrap();
+    /// # engine.resize_huge_pool(HugePageSize::Mib2, 2, None);
+    /// let huge = |pages: u64| Segment::of_huge_pages(&engine, 7, HugePageSize::Mib2, pages << 21, true);
+    /// let segment = huge(2).unwrap();
+    /// assert_eq!(engine.huge_pool(HugePageSize::Mib2).counts(None).reserved, 2);
+    /// assert_eq!(huge(1).err(), Some(FillError::NoHugePages));
+    /// ```
     #[cfg(feature = "hugetlb")]
     pub fn of_huge_pages(
         files: &impl HasFiles<P>,
@@ -119,6 +154,21 @@ impl<P: Platform> Segment<P> {
     }
 
     /// Returns the number of VMAs that map the segment (shm_nattch), including attempts to attach it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
+    /// space.shmat(&segment, 0, ShmFlags::empty()).unwrap();
+    /// let child = space.fork().unwrap();
+    /// assert_eq!(segment.attached(), 2);
+    /// child.clear();
+    /// assert_eq!(segment.attached(), 1);
+    /// ```
     pub fn attached(&self) -> u64 {
         // Relaxed, here and below: a snapshot of a single word, which may be out of date at once.
         self.state.load(Relaxed) / ATTACH
@@ -140,6 +190,19 @@ impl<P: Platform> Segment<P> {
     /// # Locks
     ///
     /// If this call frees the memory: the content and invalidate locks of the memory for writing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, error::ShmatError, file::Segment, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
+    /// segment.remove();
+    /// assert!(segment.is_removed() && segment.is_destroyed());
+    /// assert_eq!(space.shmat(&segment, 0, ShmFlags::empty()), Err(ShmatError::Removed));
+    /// ```
     pub fn remove(&self) {
         // AcqRel pairs with itself here and in `closed`: the task that destroys the segment comes after all
         // its users.

@@ -172,6 +172,26 @@ impl<P: Platform> Special<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::{Access, FaultError}, file::{Special, VmOps}};
+    /// # use freehold::{platform::Platform, space::*, vma::flags::VmFlags};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// struct Trap;
+    /// impl<P: Platform> VmOps<P> for Trap {
+    ///     fn name(&self) -> &str {
+    ///         "[trap]"
+    ///     }
+    /// }
+    /// let trap = Special::new(&engine, Trap).unwrap();
+    /// let at = space.install_special(0, PAGE_SIZE, VmFlags::READ, &trap).unwrap();
+    /// // The default fault hook has no frames.
+    /// assert_eq!(space.handle_fault(at, Access::READ), Err(FaultError::Bus { addr: at }));
+    /// ```
     pub fn new(files: &impl HasFiles<P>, ops: impl VmOps<P>) -> Result<Counted<Self>, NoMemory> {
         let ops: Box<dyn VmOps<P>> = unsize_box!(Box::try_new(ops)?);
         Ok(Counted::try_new(Special { files: files.files().clone(), ops, mapping: None })?)
@@ -263,6 +283,17 @@ impl Frames {
     }
 
     /// Returns the frame of the page at offset `pgoff`, if there is one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{file::{ForeignFrames, Frames}, PageIndex, Pfn};
+    /// // SAFETY: no program maps these frames.
+    /// let parts = [3, 9].map(|first| unsafe { ForeignFrames::new(Pfn::new(first), 2) });
+    /// let frames = Frames::new("[vdso]", &parts).unwrap();
+    /// assert_eq!(frames.frame(PageIndex::new(2)), Some(Pfn::new(9)));
+    /// assert_eq!(frames.frame(PageIndex::new(4)), None);
+    /// ```
     pub fn frame(&self, pgoff: PageIndex) -> Option<Pfn> {
         self.one(pgoff).map(ForeignFrames::first)
     }

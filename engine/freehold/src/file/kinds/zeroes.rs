@@ -27,6 +27,22 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let device = Mapping::zeroes(&engine).unwrap();
+    /// let zero = File::new(&device, FileAccess::READ_WRITE, "/dev/zero").unwrap();
+    /// let at = space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::PRIVATE, Some(&zero), 0).unwrap();
+    /// assert!(space.maps(at).next().unwrap().to_string().ends_with(" /dev/zero"));
+    /// let mut found = [1; 4];
+    /// device.read_at(1 << 40, &mut found).unwrap();
+    /// assert_eq!(found, [0; 4]);
+    /// ```
     pub fn zeroes(files: &impl HasFiles<P>) -> Result<Counted<Self>, NoMemory> {
         let device = Self::of_kind(files.files(), Zeroes, 0, Kind::Zeroes, None, false)?;
         device.align_to_huge_pages(true);
