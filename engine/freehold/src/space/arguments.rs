@@ -22,6 +22,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The spin lock of the arguments, briefly.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::ArgumentsError, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let arguments = Arguments { args: 0x1000..0x1020, env: 0x1020..0x1100 };
+    /// space.set_arguments(&arguments).unwrap();
+    /// assert_eq!(space.fork().unwrap().arguments(), arguments);
+    /// let backwards = Arguments { args: 0x1020..0x1000, ..arguments };
+    /// assert_eq!(space.set_arguments(&backwards), Err(ArgumentsError::Invalid));
+    /// ```
     pub fn set_arguments(&self, arguments: &Arguments) -> Result<(), ArgumentsError> {
         let fits = |range: &Range<u64>| range.start <= range.end && range.end <= Self::TASK_SIZE;
         if !fits(&arguments.args) || !fits(&arguments.env) {

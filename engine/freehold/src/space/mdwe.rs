@@ -31,6 +31,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// None.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::{MdweError, MprotectError}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.set_mdwe(Mdwe::REFUSE_EXEC_GAIN).unwrap();
+    /// assert_eq!(space.mprotect(at, PAGE_SIZE, Prot::EXEC), Err(MprotectError::AccessDenied));
+    /// assert_eq!(space.set_mdwe(Mdwe::empty()), Err(MdweError::NotPermitted));
+    /// ```
     pub fn set_mdwe(&self, mdwe: Mdwe) -> Result<(), MdweError> {
         if !mdwe.is_sound() {
             return Err(MdweError::Invalid);

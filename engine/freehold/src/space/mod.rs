@@ -221,6 +221,20 @@ pub struct AddressSpace<P: Platform> {
 
 impl<P: Platform> AddressSpace<P> {
     /// Creates an empty address space, as exec does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::SpaceError};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::space::{AddressSpace, SpaceConfig};
+    /// let config = SpaceConfig { brk: 0x10_0000, ..SpaceConfig::default() };
+    /// let space = AddressSpace::new(&engine, &config).unwrap();
+    /// assert_eq!((space.brk(0), space.counts().map_count), (Ok(0x10_0000), 0));
+    /// let invalid = SpaceConfig { mmap_base: 5, ..config };
+    /// assert_eq!(AddressSpace::new(&engine, &invalid).err(), Some(SpaceError::MmapBase));
+    /// ```
     pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, SpaceError> {
         config.check(Self::TASK_SIZE)?;
         Ok(Self::make(engine, config)?)
@@ -315,21 +329,76 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Returns the resource limits and privileges.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::MmapError, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// space.limits().set(&Limits { address_space: 8 * PAGE_SIZE, ..space.limits().get() });
+    /// let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS;
+    /// let large = space.mmap(0, 9 * PAGE_SIZE, Prot::READ, flags, None, 0);
+    /// assert_eq!(large, Err(MmapError::Limit));
+    /// ```
     pub fn limits(&self) -> &LiveLimits {
         &self.limits
     }
 
     /// Returns the sizes in VMAs and pages.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mmap(0, PAGE_SIZE, Prot::READ | Prot::EXEC, private, None, 0).unwrap();
+    /// let counts = space.counts();
+    /// assert_eq!((counts.map_count, counts.total_vm, counts.data_vm), (2, 5, 4));
+    /// ```
     pub fn counts(&self) -> Counts {
         self.counters.counts()
     }
 
     /// Returns the number of resident pages by kind. Exact while no task changes them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// assert_eq!(space.rss(), Rss { anon: 1, file: 0, shmem: 0 });
+    /// ```
     pub fn rss(&self) -> Rss {
         self.vm.rss()
     }
 
     /// Returns the numbers of faults so far, by how the faults ended.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// space.handle_fault(0, Access::READ).unwrap_err();
+    /// let faults = space.faults();
+    /// assert_eq!((faults.vma_lock + faults.mmap_lock, faults.failed), (1, 1));
+    /// ```
     pub fn faults(&self) -> Faults {
         self.counters.faults()
     }
@@ -337,6 +406,19 @@ impl<P: Platform> AddressSpace<P> {
     /// Returns statistics of the mmap lock, if the space [keeps its own](SpaceConfig::lock_stats) or uses the
     /// [shared ones](crate::engine::Config::lock_stats). The shared statistics cover all spaces that use
     /// them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::space::{AddressSpace, SpaceConfig};
+    /// let config = SpaceConfig { lock_stats: true, ..SpaceConfig::default() };
+    /// let space = AddressSpace::new(&engine, &config).unwrap();
+    /// space.munlockall().unwrap();
+    /// assert_eq!(space.lock_stats().unwrap().write.acquired, 1);
+    /// ```
     pub fn lock_stats(&self) -> Option<LockSnapshot> {
         self.mmap_lock.stats().map(LockStats::snapshot)
     }

@@ -77,6 +77,20 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// None if no task changes the address space. Otherwise those of [`find_vma`](Self::find_vma).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*, vma::flags::VmFlags};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let info = space.vma_info(at + PAGE_SIZE + 5).unwrap();
+    /// assert_eq!((info.range.start(), info.pages().get()), (at, 4));
+    /// assert!(!info.flags.contains(VmFlags::SHARED));
+    /// ```
     pub fn vma_info(&self, addr: u64) -> Option<VmaInfo> {
         // The RCU section ends before the call waits for a lock.
         let looked = self.speculate(&P::rcu_read(), addr).map(|seen| seen.map(|seen| seen.info));

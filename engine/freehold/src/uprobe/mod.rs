@@ -100,6 +100,21 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// None if no task changes the address space. Otherwise the lookup takes the VMA's lock or the mmap lock
     /// for reading. The caller holds no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping, Zeroes}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let file = File::new(&Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap(), FileAccess::READ, "/bin/it").unwrap();
+    /// # let at = space.mmap(0, PAGE_SIZE, Prot::READ | Prot::EXEC, MapFlags::PRIVATE, Some(&file), 0).unwrap();
+    /// file.mapping().add_probe(16, &[0xcc]).unwrap();
+    /// let hit = space.probe_at(at + 16).unwrap();
+    /// assert_eq!((hit.offset(), hit.original()[0]), (16, 0));
+    /// assert!(space.probe_at(at + 17).is_none());
+    /// ```
     #[cfg(feature = "uprobe")]
     pub fn probe_at(&self, addr: u64) -> Option<Hit> {
         let rcu = P::rcu_read();
@@ -143,6 +158,24 @@ impl<P: Platform> Mapping<P> {
     /// The file's content lock for writing. Under it, the invalidate lock for reading while the file is read;
     /// then the i_mmap lock for reading and page tables' locks, one at a time. Waits for the locks of frames
     /// that are being moved. The caller holds no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::ProbeError, file::{File, FileAccess, Mapping, Zeroes}, remote::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let file = File::new(&Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap(), FileAccess::READ, "/bin/it").unwrap();
+    /// # let at = space.mmap(0, PAGE_SIZE, Prot::READ | Prot::EXEC, MapFlags::PRIVATE, Some(&file), 0).unwrap();
+    /// file.mapping().add_probe(16, &[0xcc]).unwrap();
+    /// let mut found = [0];
+    /// space.read_memory(at + 16, &mut found, AccessMode::Plain).unwrap();
+    /// assert_eq!(found, [0xcc]);
+    /// file.mapping().read_at(16, &mut found).unwrap();
+    /// assert_eq!(found, [0], "the file is unchanged");
+    /// assert_eq!(file.mapping().add_probe(16, &[0xcc]), Err(ProbeError::Taken));
+    /// ```
     #[cfg(feature = "uprobe")]
     pub fn add_probe(&self, offset: u64, breakpoint: &[u8]) -> Result<(), ProbeError> {
         let len = breakpoint.len() as u64;
@@ -176,6 +209,21 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The locks of [`add_probe`](Self::add_probe), except that the file is not read.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::ProbeError, file::{File, FileAccess, Mapping, Zeroes}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let file = File::new(&Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap(), FileAccess::READ, "/bin/it").unwrap();
+    /// # let at = space.mmap(0, PAGE_SIZE, Prot::READ | Prot::EXEC, MapFlags::PRIVATE, Some(&file), 0).unwrap();
+    /// file.mapping().add_probe(16, &[0xcc]).unwrap();
+    /// file.mapping().remove_probe(16).unwrap();
+    /// assert!(space.probe_at(at + 16).is_none());
+    /// assert_eq!(file.mapping().remove_probe(16), Err(ProbeError::NotThere));
+    /// ```
     #[cfg(feature = "uprobe")]
     pub fn remove_probe(&self, offset: u64) -> Result<(), ProbeError> {
         let mut content = self.content.write();
