@@ -210,7 +210,7 @@ impl<P: Platform> Engine<P> {
     /// # use freehold::{engine::{Config, Engine}, error::EngineError};
     /// # use freehold_machine::{Machine, MachineConfig};
     /// let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
-    /// let config = Config { mmap_min_addr: u64::MAX, ..Config::default() };
+    /// let config = Config::new().mmap_min_addr(u64::MAX);
     /// assert_eq!(Engine::new(machine.clone(), config).err(), Some(EngineError::LowestAddress));
     /// assert!(Engine::new(machine, Config::default()).is_ok());
     /// ```
@@ -290,7 +290,7 @@ impl<P: Platform> Engine<P> {
     /// ```
     /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
     /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config { lock_stats: true, ..Config::default() }).unwrap();
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::new().lock_stats(true)).unwrap();
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();

@@ -229,10 +229,10 @@ impl<P: Platform> AddressSpace<P> {
     /// # use freehold_machine::{Machine, MachineConfig};
     /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
     /// # use freehold::space::{AddressSpace, SpaceConfig};
-    /// let config = SpaceConfig { brk: 0x10_0000, ..SpaceConfig::default() };
+    /// let config = SpaceConfig::new().brk(0x10_0000);
     /// let space = AddressSpace::new(&engine, &config).unwrap();
     /// assert_eq!((space.brk(0), space.counts().map_count), (Ok(0x10_0000), 0));
-    /// let invalid = SpaceConfig { mmap_base: 5, ..config };
+    /// let invalid = config.mmap_base(5);
     /// assert_eq!(AddressSpace::new(&engine, &invalid).err(), Some(SpaceError::MmapBase));
     /// ```
     pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, SpaceError> {
@@ -337,7 +337,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # use freehold_machine::{Machine, MachineConfig};
     /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
-    /// space.limits().set(&Limits { address_space: 8 * PAGE_SIZE, ..space.limits().get() });
+    /// space.limits().set(&space.limits().get().address_space(8 * PAGE_SIZE));
     /// let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS;
     /// let large = space.mmap(0, 9 * PAGE_SIZE, Prot::READ, flags, None, 0);
     /// assert_eq!(large, Err(MmapError::Limit));
@@ -414,7 +414,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # use freehold_machine::{Machine, MachineConfig};
     /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
     /// # use freehold::space::{AddressSpace, SpaceConfig};
-    /// let config = SpaceConfig { lock_stats: true, ..SpaceConfig::default() };
+    /// let config = SpaceConfig::new().lock_stats(true);
     /// let space = AddressSpace::new(&engine, &config).unwrap();
     /// space.munlockall().unwrap();
     /// assert_eq!(space.lock_stats().unwrap().write.acquired, 1);
