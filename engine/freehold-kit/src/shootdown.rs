@@ -319,7 +319,7 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         space.cpus.numbers(CPUS).any(|other| other != cpu)
     }
 
-    /// Removes the translations that `what` covers from every CPU; implements `Platform::flush`. The caller
+    /// Removes from every CPU the translations that `what` covers. Implements `Platform::flush`. The caller
     /// stays on its CPU and begins no second flush during the call, not even from an interrupt.
     pub fn flush(&self, cpu: usize, space: &SpaceCpus, what: &Flush, kernel: &impl Processors) {
         let own = &self.cpus[cpu];

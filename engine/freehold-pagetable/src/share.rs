@@ -76,7 +76,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
                     Kind::Table { .. } => Ok(found == entry),
                     Kind::Leaf { .. } => Err(TableError::Huge(Level::Pud)),
                     Kind::Marker { .. } => Err(TableError::Marker(Level::Pud)),
-                    // The compare failed, and only zero means empty.
+                    // The exchange failed, so `found` is not zero, and no other value means empty.
                     Kind::None => unreachable!("a non-zero entry is decoded as empty"),
                 }
             }

@@ -1,6 +1,6 @@
 //! Removing the right to write from entries of shared file mappings, so that the next store faults and is
 //! recorded. `file/change/write_back.rs` of `freehold` cleans the mappings of a file in this way before it
-//! writes the dirty pages to the store. `entry.rs` cleans single entries that the reverse map found.
+//! writes the dirty pages to the backing store. `entry.rs` cleans single entries that the reverse map found.
 //!
 //! No store may be lost. A dirty entry makes the record of its frame dirty twice. The first time is before
 //! the flush, for a write-back that finds the entry clean. The second time is after the flush: until then

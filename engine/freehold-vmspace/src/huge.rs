@@ -1,6 +1,6 @@
 //! Huge pages of anonymous memory. One entry maps 2 MiB, and a table is deposited for the split of the entry
-//! (`table.rs` of `freehold-pagetable` defines deposited tables). Faults and the collapse map huge pages
-//! here.
+//! (`table.rs` of `freehold-pagetable` defines deposited tables). Faults and MADV_COLLAPSE call this module
+//! to map huge pages.
 //!
 //! A huge page is mapped, and the huge page of zeroes replaced, under the lock of the table of 2 MiB entries.
 //! The entry and its deposited table are stored in one hold, so that a later split, for example in a zap,

@@ -248,8 +248,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     where
         'a: 'n,
     {
-        // SAFETY: `root_search` has set every level up to the root's. Only this writer unlinks nodes, after
-        // it has made the finger forget them.
+        // SAFETY: `root_search` has set all levels up to that of the root. Only this writer unlinks nodes,
+        // after it has made the finger forget them.
         unsafe { self.map.finger.step(level) }
     }
 

@@ -2,10 +2,10 @@
 //!
 //! The [module documentation](super) has the states of the control word and explains the pairings A, B and C;
 //! [`claim_writer`](super::claim_writer) explains D. Each method says which of the pairings its accesses
-//! belong to, and the section comments say which threads may call it. To *hold* a node, or to *latch* it,
-//! sets BUSY: `hold` needs no exchange and is for the exclusive writer alone; `latch` and `try_latch` wait
-//! for or detect another holder. A store to a slot outside of a hold breaks readers, except a store of a gap
-//! word. `tests/loom_map.rs` and `tests/loom_claims.rs` run this code under loom.
+//! belong to, and the section comments say which threads may call it. To *hold* or to *latch* a node is to
+//! set BUSY. `hold` needs no atomic exchange, because only the exclusive writer calls it. If another writer
+//! holds the latch, `latch` waits and `try_latch` fails. A store to a slot outside of a hold breaks readers,
+//! except a store of a gap word. `tests/loom_map.rs` and `tests/loom_claims.rs` run this code under loom.
 
 #![expect(unsafe_code, reason = "the hottest loops skip the index checks")]
 

@@ -147,9 +147,9 @@ impl ModeSnapshot {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockSnapshot {
-    /// Tasks that took the lock for reading.
+    /// Acquisitions of the lock for reading.
     pub read: ModeSnapshot,
-    /// Writers. Their time held ends with the downgrade, if there is one.
+    /// Acquisitions of the lock for writing. The time held ends at the downgrade, if there is one.
     pub write: ModeSnapshot,
     /// Time held by writers after their downgrade. Its count is the number of downgrades.
     pub downgraded: Histogram,

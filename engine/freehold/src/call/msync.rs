@@ -119,8 +119,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Returns the file and the pages that stores to `part` of `vma` change. Returns `None` if they change no
-/// file.
+/// Returns the file that `part` of `vma` maps, and the range of pages there. Returns `None` if `vma` is not a
+/// shared mapping of a file: stores to other mappings do not change a file.
 fn stores_to<P: Platform>(vma: &Vma<P>, part: UserRange) -> Option<(Counted<File<P>>, PageRange)> {
     let file = vma.object().file().filter(|_| vma.flags().contains(VmFlags::SHARED))?;
     let first = vma.pgoff_of(part.start());

@@ -106,8 +106,8 @@ impl<P: Platform> AddressSpace<P> {
         if counted && !frame.is_anon() {
             return Err(MadviseError::Invalid);
         }
-        // The holder of another reference (a pin, a pipe, a transfer) must see later stores, or makes stores
-        // itself.
+        // The holder of another reference (a pin, a pipe, a transfer) would keep the old page. It would miss
+        // later stores, and its own stores would be lost.
         if counted && frame.refs() != frame.maps() { Err(MadviseError::InUse) } else { Ok(()) }
     }
 }

@@ -14,8 +14,8 @@
 //! Each of the 512 frames has its own record, which counts references like the record of a small page.
 //! Splitting a huge page therefore replaces one entry by 512 and changes nothing else, even if the page is
 //! shared. Counting 512 references costs far less than zeroing 2 MiB. Each huge page comes with a
-//! preallocated table, which is kept with the upper table. A split uses that table, and therefore does not
-//! fail for lack of memory.
+//! preallocated table, which is *deposited* with the upper table (`EntryGuard::deposit` of
+//! `freehold-pagetable`). A split links a deposited table, and therefore does not fail for lack of memory.
 //!
 //! `make_table` in `mod.rs` calls [`huge_fault`](AddressSpace::huge_fault) where no table is linked, and
 //! [`huge_entry_fault`](AddressSpace::huge_entry_fault) where an entry maps 2 MiB. `mthp.rs` maps several

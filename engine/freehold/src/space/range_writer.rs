@@ -202,8 +202,9 @@ impl<P: Platform> AddressSpace<P> {
             // The gather is exclusive, although other tasks may map memory at these addresses before the
             // gather has flushed. An exclusive gather is correct here because the tables are empty:
             // translations that processors cache from them lead to no page, and no other gather finds an
-            // entry that this one has cleared. A shared gather would increment the space's count of gathers,
-            // whose cache line all writers would share, and would make each of them flush everything.
+            // entry that this one has cleared. A shared gather would increment the space's count of gathers.
+            // All writers would then share the cache line of the count, and each of them would have to flush
+            // everything.
             unsafe { self.vm.unlink_tables(part.va(), hole, gathered.insert(self.vm.exclusive_gather())) };
         });
         if let Some(mut gather) = gathered {

@@ -90,7 +90,7 @@ impl<P: Platform> Drop for VmaRead<'_, P> {
     }
 }
 
-/// The use of an address, for a fault that finds no VMA there.
+/// The use of an address at which a fault has locked no VMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressState {
     /// The address is mapped.

@@ -3,11 +3,11 @@
 //! The identity and the tree are two separate words, in different cache lines. Only `attach_anon_vma` writes
 //! these words while other tasks read them.
 //!
-//! | `id` | `tree` | meaning | left by |
+//! | `id` | `tree` | meaning | change that ends this state |
 //! | --- | --- | --- | --- |
-//! | none | null | no anonymous page was ever made here | `attach_anon_vma` or `set`, tree first |
-//! | none | set | a fault attaches the anon_vma, under the tree's lock for writing, and links the VMA | the same fault: `id`, release |
-//! | some | set | the VMA is linked in the tree | `set`, while no other task uses the VMA |
+//! | none | null | no anonymous page was ever made here | a fault stores `tree` (`attach_anon_vma`); or `set` stores both words |
+//! | none | set | a fault attaches the anon_vma, under the tree's lock for writing, and links the VMA | the same fault stores `id` with release order |
+//! | some | set | the VMA is linked in the tree | `set` stores both words, while no other task uses the VMA |
 //! | some | null | never seen by a reader | |
 //!
 //! | release | acquire | effect |

@@ -238,7 +238,7 @@ fn failed_dirty_page_is_reported_as_lost() {
         assert_eq!(load(&other, cpu, elsewhere), Ok(Disk::number(0)));
         assert_eq!(other.msync(elsewhere + PAGE, PAGE, SyncFlags::SYNC), Err(MsyncError::Io));
         assert_eq!(process.msync(shared, PAGE, SyncFlags::SYNC), Ok(()));
-        // A child maps the page from the file again, because its VMA has no private pages.
+        // MADV_DONTNEED removes the marker, so the next load maps the page from the file again.
         process.munmap(private, 4 * PAGE).unwrap();
         process.madvise(shared, PAGE, Advice::DontNeed).unwrap();
         assert_eq!(load(process, cpu, shared), Ok(Disk::number(0)));

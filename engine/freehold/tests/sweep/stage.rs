@@ -67,7 +67,8 @@ impl Stage {
         stage
     }
 
-    /// Empties the stores of the engine before a call.
+    /// Empties the caches of the engine before a call, so that every allocation of the call reaches the
+    /// allocator.
     pub fn use_up_stores(&mut self) {
         self.scarce.use_up(0);
     }

@@ -55,7 +55,8 @@ pub(super) enum Destination {
 }
 
 impl Remap {
-    /// Returns how much the request may add to each size that has a limit, if the mapping is not locked.
+    /// Returns the VMAs and pages to reserve against the limits before the claim. Locked pages are reserved
+    /// after the claim.
     fn limit_demand(&self) -> LimitDemand {
         match (self.grows(), self.may_move()) {
             // Source and target exist at the same time. Linux requires room for four VMAs; the source is

@@ -32,7 +32,8 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<(), MunmapError> {
         let (mut start, end) = (range.range().start(), range.range().end());
         if guard.vmas(UserRange::new(start, end)).any(|vma| vma.flags().contains(VmFlags::SEALED)) {
-            // Splits the first VMA, as the other designs do before they find a seal.
+            // The call fails, but still splits the first VMA: the other designs split it before they find a
+            // seal.
             if let Some(vma) = guard.find(start) {
                 guard.clip(vma, range.range())?;
             }
