@@ -172,7 +172,7 @@ impl Bitmap {
         None
     }
 
-    /// Frees `numbers`. Stops at the first that was not taken.
+    /// Frees `numbers`. Fails at the first number that is not taken; the numbers before it are freed.
     pub(crate) fn give(&mut self, numbers: impl Iterator<Item = usize>) -> Result<(), NotTaken> {
         let mut numbers = numbers.peekable();
         while let Some(&number) = numbers.peek() {

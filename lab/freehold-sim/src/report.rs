@@ -136,7 +136,8 @@ impl Report {
     }
 }
 
-/// Returns the places where a line was transferred and the number of times, the most frequent first.
+/// Returns the places whose accesses caused transfers of a line, each with its number of transfers; the most
+/// frequent first.
 fn places(moves: &[Move]) -> Vec<(&'static Location<'static>, u64)> {
     let mut places: Vec<(&'static Location<'static>, u64)> = Vec::new();
     for Move { place, times, .. } in moves {

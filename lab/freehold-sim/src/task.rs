@@ -81,8 +81,8 @@ pub fn relax() {
     }
 }
 
-/// Keeps the task on its processor until as many calls of [`release`]: no other task runs there. Until then
-/// the task must not sleep.
+/// Keeps the task on its processor until [`release`] has been called as often as this function. Until then no
+/// other task runs there, and the task must not sleep.
 pub fn keep() {
     look(World::keep);
 }

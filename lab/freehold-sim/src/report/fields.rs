@@ -37,8 +37,8 @@ pub struct HotField {
     pub queued_ns: u64,
     /// Transfers between processors of one core, of one cluster, of one socket, and of different sockets.
     pub between: [u64; 4],
-    /// The access that caused the transfer, the previous access to the line, and the number of times; the
-    /// most frequent first.
+    /// Pairs of places, the most frequent first: the access that caused a transfer, the previous access to
+    /// the line, and the number of transfers with these two places.
     pub pairs: Vec<(Place, Option<Place>, u64)>,
 }
 
