@@ -45,7 +45,8 @@ pub struct Events<'a, R> {
 }
 
 impl<'a, R: Read> Events<'a, R> {
-    /// Creates a reader for processor `cpu`. `pages` contains its pages of `page_size` bytes.
+    /// Creates a reader for processor `cpu`. `pages` contains the pages of the processor's buffer, each of
+    /// `page_size` bytes.
     pub fn new(pages: R, page_size: usize, cpu: u16, layouts: &'a Layouts) -> Self {
         Events { pages, layouts, cpu, page: vec![0; page_size.max(HEADER)], next: 0, end: 0, time: 0 }
     }

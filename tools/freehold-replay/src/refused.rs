@@ -371,7 +371,7 @@ impl Before {
     /// Undoes `call`, which returned `value`.
     pub(super) fn restore(&self, process: &Process, call: &Call, value: u64) {
         let [at, old, new, ..] = call.args;
-        // Later comparisons report a failure to undo.
+        // The results are ignored: if undoing fails, a later comparison reports a difference.
         match call.name {
             CallName::Brk => drop(self.brk.map(|brk| process.brk(brk))),
             CallName::Mmap => drop(process.munmap(value, old)),

@@ -26,7 +26,7 @@ pub struct Tasks {
     length: u64,
     /// The tasks by serial number.
     tasks: BTreeMap<u32, Task>,
-    /// Commands by process, as named in snapshots.
+    /// Name of the command of each process, taken from snapshots.
     commands: BTreeMap<u32, String>,
 }
 

@@ -186,7 +186,8 @@ impl World {
         }
     }
 
-    /// Sets where memory has huge pages and blocks, as far as that is known.
+    /// Applies the recorded settings for huge pages and blocks, as far as they are known. `shown` is the
+    /// setting for huge pages that snapshots show.
     pub(super) fn set_thp(&mut self, recording: &Recording, shown: Option<Thp>) {
         let all = recording.machine("thp").and_then(Thp::of_name).or(shown);
         if let Some(thp) = recording.thp_of_size(Thp::LARGEST, all).or(all) {

@@ -77,8 +77,9 @@ fn assert_as_linux(text: &str, calls: u64) {
     assert_eq!((outcome.calls.all, outcome.calls.as_linux), (calls, calls));
 }
 
-/// Advice about several ranges of the caller itself. strace output does not show which process a descriptor
-/// names. The process must be the caller if Linux accepts the advice from no other process.
+/// Advice about several ranges of the caller itself. strace output does not show to which process a pidfd
+/// refers. For advice that a process may give only about itself, success shows that the pidfd refers to the
+/// caller.
 const ADVISED: &str = r#"7 1.0 execve("./t", ["./t"], 0x7ffe00000000 /* 3 vars */) = 0
 7 1.1 mmap(NULL, 12288, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000
 7 1.2 process_madvise(3<anon_inode:[pidfd]>, [{iov_base=0x7f0000000000, iov_len=4096}, {iov_base=0x7f0000002000, iov_len=100}], 2, MADV_DONTFORK, 0) = 4196

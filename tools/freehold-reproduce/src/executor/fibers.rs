@@ -52,12 +52,12 @@ impl Place {
     }
 }
 
-/// Time that the sides of a comparison lost, by step.
+/// Time that the sides of a comparison lost in one step.
 #[derive(Default)]
 struct Lost {
     /// The name of the step.
     what: String,
-    /// The sum of the reports, by side.
+    /// For each side, by number: the sum of the reports of its runs.
     sides: BTreeMap<usize, Report>,
 }
 

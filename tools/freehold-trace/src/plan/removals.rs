@@ -28,9 +28,9 @@ use std::collections::HashSet;
 const IPC_RMID: u32 = 0;
 /// A flag that shmctl ignores, because the system call has only one form.
 const IPC_64: u32 = 0x100;
-/// A time in nanoseconds. If no later call depends on a removal, it is placed when another removal begins
-/// more than this time after its return. Every call that began before the return should have returned by
-/// then.
+/// Time in nanoseconds. When a removal begins, each earlier removal that returned longer ago than this is
+/// placed, even if no later call depends on it. Every call that began before that return should have returned
+/// by then.
 pub(super) const SLACK: u64 = 1_000_000_000;
 
 /// The period in which a call may have taken effect, in nanoseconds: from its entry to its return.

@@ -82,8 +82,8 @@ impl SegmentBuilder {
         if other == Stamp::START || other.task == task {
             return;
         }
-        // Steps of an earlier segment are done. A task that is not in the table has ended in an earlier
-        // segment.
+        // No step waits for a step of an earlier segment, because all steps of that segment are done. A task
+        // that is not in the table has ended in an earlier segment.
         if processes.tasks.get(&other.task).is_none_or(|other_task| other.index < other_task.first) {
             return;
         }

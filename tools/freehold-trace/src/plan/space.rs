@@ -41,7 +41,7 @@ pub(crate) struct Space {
     pub(crate) future: u32,
     /// Tasks that run in the address space.
     pub(crate) members: Vec<u32>,
-    /// The last call that changed the set of free addresses, if such calls keep their order
+    /// The last of the calls that keep their order because of a limit or of the set of free addresses
     /// (`Space::keep_order`).
     pub(crate) layout: Stamp,
     /// Addresses whose mappings recorded calls determine. All other addresses are *unknown*. `None` if a
