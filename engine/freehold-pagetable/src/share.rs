@@ -67,7 +67,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
             table.meta.shares.fetch_sub(1, Ordering::Relaxed);
             return Ok(false);
         }
-        // Release on success: pairs with the acquire of every walk. Relaxed on failure: nothing is followed.
+        // Release on success: pairs with the acquire of every walk. Relaxed on failure: `found` is compared
+        // and never followed to a table.
         match slot.compare_exchange(0, entry, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(true),
             Err(found) => {

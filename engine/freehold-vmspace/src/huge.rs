@@ -99,7 +99,7 @@ pub struct HugePage<'e, P: Platform> {
 
 impl<'e, P: Platform> HugePage<'e, P> {
     /// Allocates a huge page of zeroes for `vm`. Its frames count as mapped once; their places are `page` and
-    /// the following ones. Returns `None` if there is no memory, or none in one piece.
+    /// the following ones. Returns `None` if there is no memory, or no contiguous memory.
     pub fn new(vm: &'e VmSpace<P>, page: AnonPage) -> Option<Self> {
         let memory = vm.memory();
         let request = FrameRequest::blocks(FramePurpose::Anonymous, Level::Pmd);

@@ -56,9 +56,9 @@ freehold_sync::error_enum! {
     pub enum OfflineError {
         /// The frame is in use and cannot be withdrawn.
         ///
-        /// There are two cases. Either the frame is used by the engine itself, by a task that has borrowed
-        /// the frame, or by memory without an MMU. Or the frame is free, but lies in the cache of another
-        /// CPU, or the platform cannot withdraw free frames.
+        /// There are two cases. Either the frame is used by the engine itself, by a task that holds a
+        /// reference to the frame, or by memory without an MMU. Or the frame is free, but lies in the cache
+        /// of another CPU, or the platform cannot withdraw free frames.
         Busy,
         /// The frame is out of use already.
         Failed,

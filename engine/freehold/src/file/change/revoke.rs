@@ -26,9 +26,9 @@ use freehold_vmspace::PageRange;
 
 impl<P: Platform> Mapping<P> {
     /// Revokes the frames of these pages from every VMA that maps them. When this call returns, no CPU can
-    /// access the frames. The next access calls the [fault hook](crate::file::VmOps::fault) again, which the
-    /// caller has prepared to give its new answer. With `copies`, private copies of the pages are unmapped as
-    /// well.
+    /// access the frames. The next access calls the [fault hook](crate::file::VmOps::fault) again. The caller
+    /// changes the answers of the hook before this call. With `copies`, private copies of the pages are
+    /// unmapped as well.
     ///
     /// An mmap call that is running concurrently calls its mmap hook again.
     ///
