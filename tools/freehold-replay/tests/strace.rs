@@ -334,8 +334,8 @@ fn any_number_may_be_at_its_limits() {
     assert!(refused > 50 && replayed > 50, "{refused} refused, {replayed} replayed");
 }
 
-/// A descriptor refers to the file that was last assigned to it. A mapping of the first memfd, which is
-/// sealed, would be refused.
+/// A descriptor refers to the file that was last assigned to it. The first memfd is sealed, so a mapping of
+/// it would be refused.
 #[test]
 fn copied_descriptor_refers_to_its_new_file() {
     assert_as_linux(

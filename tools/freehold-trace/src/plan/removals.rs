@@ -14,8 +14,9 @@
 //! not overlap, the order is known, and the engine must give the recorded result.
 //!
 //! A remap_file_pages that was refused with EIDRM overlapped the removal: the call had unmapped the segment,
-//! and the segment was freed before the call mapped it again. The removal is planned before the call, which
-//! has the same effect. The result is not compared, because a call that runs in one step never returns EIDRM.
+//! and the segment was freed before the call mapped it again. The removal is planned before the call; this
+//! order has the same effect. The result is not compared, because a call that runs in one step never returns
+//! EIDRM.
 //!
 //! [`Removals`] is a part of the planner and has the data. `removed.rs` decides the place of a removal;
 //! `run.rs` holds a refused call that may belong to a removal later in the recording. To *place* a removal is
