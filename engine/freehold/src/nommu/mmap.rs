@@ -102,6 +102,20 @@ impl<P: Platform> NoMmuSpace<P> {
     /// lock, the lock of all regions for writing. Under both, the file's i_mmap lock: for reading to find a
     /// region, for writing to link one. After these locks are released, the space's lock for writing,
     /// killably.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::MmapError, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// let at = space.mmap(0, 100, rw, private, None, 0).unwrap();
+    /// assert_eq!((at % PAGE_SIZE, space.pages()), (0, 1));
+    /// let fixed = space.mmap(at, PAGE_SIZE, rw, private | MapFlags::FIXED, None, 0);
+    /// assert_eq!(fixed, Err(MmapError::Invalid));
+    /// ```
     pub fn mmap(
         &self,
         addr: u64,

@@ -166,6 +166,19 @@ impl<P: Platform> NoMmuSpace<P> {
     /// # Errors
     ///
     /// Fails if no memory is left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// let regions = Regions::new(&engine).unwrap();
+    /// let [parent, child] = [(); 2].map(|()| NoMmuSpace::new(&regions).unwrap());
+    /// let at = parent.mmap(0, PAGE_SIZE, Prot::READ, private, None, 0).unwrap();
+    /// assert!(parent.find(at).is_some() && child.find(at).is_none());
+    /// ```
     pub fn new(regions: &Counted<Regions<P>>) -> Result<Counted<Self>, NoMemory> {
         let areas = Locked::new(Rank::Mmap, Areas::new());
         Ok(Counted::try_new(NoMmuSpace { areas, regions: regions.clone() })?)
@@ -192,6 +205,20 @@ impl<P: Platform> NoMmuSpace<P> {
 
     /// Returns the mapping that contains `addr`. If several mappings of a file contain the address, returns
     /// the first of them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// let at = space.mmap(0, 2 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let found = space.find(at + PAGE_SIZE).unwrap();
+    /// assert_eq!((found.range, found.prot), (at..at + 2 * PAGE_SIZE, rw));
+    /// assert!(space.find(at + 2 * PAGE_SIZE).is_none());
+    /// ```
     pub fn find(&self, addr: u64) -> Option<NoMmuMapping<P>> {
         let areas = self.areas.read();
         let byte = addr..addr.checked_add(1)?;
@@ -199,6 +226,21 @@ impl<P: Platform> NoMmuSpace<P> {
     }
 
     /// Calls `f` with each mapping in ascending order of addresses. `f` must not call this space.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// space.mmap(0, PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.mmap(0, 2 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let mut bytes = 0;
+    /// space.for_each(|mapping| bytes += mapping.range.end - mapping.range.start);
+    /// assert_eq!(bytes, 3 * PAGE_SIZE);
+    /// ```
     pub fn for_each(&self, mut f: impl FnMut(NoMmuMapping<P>)) {
         self.areas.read().each(&(0..u64::MAX)).for_each(|area| f(NoMmuMapping::of(area)));
     }
@@ -209,6 +251,19 @@ impl<P: Platform> NoMmuSpace<P> {
     ///
     /// The space's lock for writing. After that lock is released, the locks that [`munmap`](Self::munmap)
     /// takes to release a whole mapping, for each mapping.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// space.mmap(0, PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.clear();
+    /// assert_eq!(space.map_count(), 0);
+    /// ```
     pub fn clear(&self) {
         let old = core::mem::replace(&mut *self.areas.write(), Areas::new());
         drop(old);

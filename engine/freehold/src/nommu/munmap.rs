@@ -46,6 +46,19 @@ impl<P: Platform> NoMmuSpace<P> {
     /// The space's lock for writing, killably; to unmap a part, also the lock of all regions for writing
     /// under it. To unmap a whole mapping, the lock of all regions and the i_mmap lock of its file for
     /// writing, after the space's lock is released. Frames are freed without a lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.munmap(at + 2 * PAGE_SIZE, 2 * PAGE_SIZE).unwrap();
+    /// assert_eq!((space.map_count(), space.pages()), (1, 2));
+    /// ```
     pub fn munmap(&self, start: u64, len: u64) -> Result<(), MunmapError> {
         let len = len.checked_next_multiple_of(PAGE_SIZE).filter(|len| *len > 0);
         let end = len.and_then(|len| start.checked_add(len)).ok_or(MunmapError::Invalid)?;

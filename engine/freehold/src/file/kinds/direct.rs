@@ -51,6 +51,33 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, Pfn, engine::{Config, Engine}, file::{ForeignFrames, IoError, Mapping, Pager}};
+    /// # use freehold::platform::{FramePurpose, FrameRequest, Platform};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
+    /// # let engine = Engine::new(machine.clone(), Config::default()).unwrap();
+    /// # let mut frames = [Pfn::new(0)];
+    /// # assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frames), 1);
+    /// struct Storage(Pfn);
+    /// impl<P: Platform> Pager<P> for Storage {
+    /// #     fn read_page(&self, _: &P, _: PageIndex, _: Pfn) -> Result<(), IoError> {
+    /// #         Err(IoError)
+    /// #     }
+    ///     fn direct_access(&self, _: &P, _: PageIndex) -> Result<ForeignFrames, IoError> {
+    ///         // SAFETY: the frame is allocated from the machine for this file and is never freed.
+    ///         Ok(unsafe { ForeignFrames::new(self.0, 1) })
+    ///     }
+    /// }
+    /// let file = Mapping::direct(&engine, Storage(frames[0]), PAGE_SIZE).unwrap();
+    /// file.write_at(0, b"stored").unwrap();
+    /// let mut found = [0; 6];
+    /// machine.read_frame(frames[0], 0, &mut found);
+    /// assert_eq!(&found, b"stored");
+    /// ```
     pub fn direct(
         files: &impl HasFiles<P>,
         pager: impl Pager<P>,

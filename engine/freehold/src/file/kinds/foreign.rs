@@ -58,6 +58,16 @@ impl ForeignFrames {
     }
 
     /// Returns the frame at position `n`, counted from 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{file::ForeignFrames, Pfn};
+    /// // SAFETY: no program maps these frames.
+    /// let frames = unsafe { ForeignFrames::new(Pfn::new(0x1000), 8) };
+    /// assert_eq!(frames.get(7).unwrap().first(), Pfn::new(0x1007));
+    /// assert!(frames.get(8).is_none());
+    /// ```
     pub const fn get(self, n: u64) -> Option<Self> {
         if n < self.count {
             Some(ForeignFrames { first: Pfn::new(self.first.get() + n), count: 1 })
