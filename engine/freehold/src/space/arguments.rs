@@ -56,6 +56,16 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The spin lock of the arguments, briefly.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// assert_eq!(space.arguments(), Arguments::default());
+    /// ```
     pub fn arguments(&self) -> Arguments {
         self.arguments.lock::<P>().clone()
     }

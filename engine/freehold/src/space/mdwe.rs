@@ -16,6 +16,17 @@ use freehold_sync::atomic::Ordering::Relaxed;
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns the restrictions of this address space.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::{AddressSpace, Mdwe, SpaceConfig}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let mdwe = Mdwe::REFUSE_EXEC_GAIN | Mdwe::NO_INHERIT;
+    /// let space = AddressSpace::new(&engine, &SpaceConfig::new().mdwe(mdwe)).unwrap();
+    /// assert_eq!((space.mdwe(), space.fork().unwrap().mdwe()), (mdwe, Mdwe::empty()));
+    /// ```
     pub fn mdwe(&self) -> Mdwe {
         // Relaxed, here and below: a single word on which no other data depends. A concurrent change of
         // rights is ordered before or after this access.

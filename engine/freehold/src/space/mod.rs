@@ -307,6 +307,17 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Returns the engine that the address space belongs to.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// engine.set_max_map_count(7);
+    /// assert_eq!(space.engine().max_map_count(), 7);
+    /// ```
     pub fn engine(&self) -> &Counted<Engine<P>> {
         &self.engine
     }
@@ -317,6 +328,17 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Returns the locking designs in use.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::{AddressSpace, Locking, SpaceConfig, Unmap}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let locking = Locking { unmap: Unmap::Downgraded, ..Locking::default() };
+    /// let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
+    /// assert_eq!(space.fork().unwrap().locking(), locking);
+    /// ```
     #[inline]
     pub fn locking(&self) -> Locking {
         self.locking

@@ -17,6 +17,17 @@ use freehold_sync::atomic::Ordering::Relaxed;
 impl<P: Platform> AddressSpace<P> {
     /// Returns the part of memory in which transparent huge pages and blocks (multi-size huge pages) are
     /// disabled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::{AddressSpace, SpaceConfig, ThpDisable}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let thp_disable = ThpDisable::UnlessAdvised;
+    /// let space = AddressSpace::new(&engine, &SpaceConfig::new().thp_disable(thp_disable)).unwrap();
+    /// assert_eq!(space.fork().unwrap().thp_disable(), thp_disable);
+    /// ```
     pub fn thp_disable(&self) -> ThpDisable {
         // Relaxed, here and below: a single word on which no other data depends. A concurrent fault is
         // ordered before or after the change.

@@ -95,6 +95,21 @@ impl LiveLimits {
     }
 
     /// Replaces all limits and privileges.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::MlockError, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.limits().set(&Limits::new().memlock(PAGE_SIZE));
+    /// assert_eq!(space.mlock(at, 2 * PAGE_SIZE), Err(MlockError::LockLimit));
+    /// space.limits().set(&Limits::new().memlock(PAGE_SIZE).may_lock(true));
+    /// assert_eq!(space.mlock(at, 2 * PAGE_SIZE), Ok(()));
+    /// ```
     pub fn set(&self, limits: &Limits) {
         self.address_space.store(limits.address_space, Relaxed);
         self.data.store(limits.data, Relaxed);

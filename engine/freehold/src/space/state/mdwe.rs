@@ -18,6 +18,14 @@ bitflags! {
 
 impl Mdwe {
     /// Returns the restrictions of a forked child, and of an address space that an exec creates.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::space::Mdwe;
+    /// assert_eq!(Mdwe::REFUSE_EXEC_GAIN.inherited(), Mdwe::REFUSE_EXEC_GAIN);
+    /// assert_eq!((Mdwe::REFUSE_EXEC_GAIN | Mdwe::NO_INHERIT).inherited(), Mdwe::empty());
+    /// ```
     #[must_use]
     pub fn inherited(self) -> Self {
         if self.contains(Self::NO_INHERIT) { Self::empty() } else { self }

@@ -18,6 +18,14 @@ pub enum ThpDisable {
 
 impl ThpDisable {
     /// Decodes the second and third arguments of `PR_SET_THP_DISABLE`. Returns `None` if they are invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::space::ThpDisable;
+    /// assert_eq!(ThpDisable::from_raw(1, 2), Some(ThpDisable::UnlessAdvised));
+    /// assert_eq!(ThpDisable::from_raw(0, 2), None);
+    /// ```
     pub fn from_raw(on: u64, flags: u64) -> Option<Self> {
         match (on, flags) {
             (0, 0) => Some(ThpDisable::Nowhere),
