@@ -304,6 +304,17 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Returns statistics of the i_mmap locks of all files, if [enabled](Config::lock_stats).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
+    /// let engine = Engine::new(machine, Config::new().lock_stats(true)).unwrap();
+    /// Mapping::memfd(&engine, 1 << 20).unwrap().truncate(0).unwrap();
+    /// assert_eq!(engine.file_lock_stats().unwrap().read.acquired, 1);
+    /// ```
     pub fn file_lock_stats(&self) -> Option<LockSnapshot> {
         self.files.lock_stats.as_deref().map(LockStats::snapshot)
     }

@@ -75,12 +75,32 @@ impl<P: Platform> Files<P> {
     }
 
     /// Returns the platform's frames.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, counted::Counted, engine::{Config, Engine}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// assert!(Counted::ptr_eq(engine.files().memory(), engine.memory()));
+    /// ```
     #[inline]
     pub fn memory(&self) -> &Counted<Memory<P>> {
         &self.memory
     }
 
     /// Returns the block sizes that shared memory gets.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine, SharedBlocks}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let blocks = SharedBlocks { within_size: 64 << 10, ..SharedBlocks::default() };
+    /// engine.set_shared_blocks(blocks);
+    /// assert_eq!(engine.files().shared_blocks(), blocks);
+    /// ```
     pub fn shared_blocks(&self) -> SharedBlocks {
         // Relaxed, here and below: a single word on which no other data depends. A concurrent fault sees
         // either the old or the new sizes.

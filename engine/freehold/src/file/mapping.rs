@@ -295,6 +295,16 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns true if the file is shared memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{Mapping, Zeroes}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// assert!(Mapping::new(&engine, Zeroes, PAGE_SIZE, true).unwrap().is_shmem());
+    /// assert!(!Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap().is_shmem());
+    /// ```
     pub fn is_shmem(&self) -> bool {
         self.kind == Kind::Memory
     }
@@ -372,6 +382,16 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns the size of a page in bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping, hugetlb::HugePageSize};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let huge = Mapping::of_huge_pages(&engine, HugePageSize::Gib1, 0, false).unwrap();
+    /// assert_eq!(huge.page_bytes(), 1 << 30);
+    /// ```
     pub fn page_bytes(&self) -> u64 {
         1 << self.page_shift()
     }
@@ -465,6 +485,16 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns true if the file is [secret memory](Self::secret).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let secret = Mapping::secret(&engine).unwrap();
+    /// assert!(secret.is_secret() && !secret.is_shmem());
+    /// ```
     pub fn is_secret(&self) -> bool {
         self.kind == Kind::Secret
     }

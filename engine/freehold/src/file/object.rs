@@ -68,6 +68,20 @@ impl<P: Platform> Object<P> {
     }
 
     /// Returns the open file, including a device of zeroes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, counted::Counted, engine::{Config, Engine}, file::{File, FileAccess, Mapping}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # use freehold::report::maps::MapName;
+    /// let file = File::new(&Mapping::memfd(&engine, PAGE_SIZE).unwrap(), FileAccess::READ, "/it").unwrap();
+    /// let at = space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// let MapName::Object(object) = space.maps(at).next().unwrap().name else { unreachable!() };
+    /// assert!(Counted::ptr_eq(object.open_file().unwrap(), &file) && object.name() == "/it");
+    /// ```
     pub fn open_file(&self) -> Option<&Counted<File<P>>> {
         match self {
             Object::Zeroes(file) | Object::File(file) => Some(file),
@@ -129,6 +143,21 @@ impl<P: Platform> Object<P> {
     }
 
     /// Returns true for anonymous memory, with or without a device of zeroes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # use freehold::report::maps::MapName;
+    /// let device = Mapping::zeroes(&engine).unwrap();
+    /// let zero = File::new(&device, FileAccess::READ, "/dev/zero").unwrap();
+    /// let at = space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::PRIVATE, Some(&zero), 0).unwrap();
+    /// let MapName::Object(object) = space.maps(at).next().unwrap().name else { unreachable!() };
+    /// assert!(object.is_anonymous() && object.file().is_none());
+    /// ```
     pub fn is_anonymous(&self) -> bool {
         matches!(self, Object::Anonymous | Object::Zeroes(_))
     }

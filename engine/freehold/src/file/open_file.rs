@@ -257,6 +257,17 @@ impl<P: Platform> File<P> {
     }
 
     /// Returns the access that the file permits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// let log = FileAccess::READ_WRITE.append(true);
+    /// assert!(File::new(&memory, log, "/log").unwrap().access().append);
+    /// ```
     pub fn access(&self) -> FileAccess {
         self.access
     }

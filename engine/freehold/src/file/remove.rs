@@ -166,6 +166,18 @@ impl<P: Platform> Mapping<P> {
     /// # Panics
     ///
     /// Panics if a check fails, with a description of the error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap();
+    /// file.write_at(0, &[7; 3 * PAGE_SIZE as usize]).unwrap();
+    /// file.punch(0..PAGE_SIZE).unwrap();
+    /// file.check();
+    /// ```
     pub fn check(&self) {
         if let Some(lock) = self.invalidate.try_write() {
             let mut pages = 0;

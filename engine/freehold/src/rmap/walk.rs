@@ -60,6 +60,22 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// The home's lock for reading, page table locks one at a time.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// let child = space.fork().unwrap();
+    /// assert_eq!(engine.entries_of(space.frame_at(at).unwrap()), 2);
+    /// child.clear();
+    /// assert_eq!(engine.entries_of(space.frame_at(at).unwrap()), 1);
+    /// ```
     pub fn entries_of(&self, pfn: Pfn) -> u64 {
         self.page(pfn).map_or(0, |page| page.count_entries())
     }

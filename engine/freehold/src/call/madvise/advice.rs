@@ -26,6 +26,14 @@ macro_rules! advice {
             /// # Errors
             ///
             /// Fails with [`MadviseError::Invalid`] if the number is unknown.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// # use freehold::{call::Advice, error::MadviseError};
+            /// assert_eq!(Advice::from_raw(4), Ok(Advice::DontNeed));
+            /// assert_eq!(Advice::from_raw(5), Err(MadviseError::Invalid));
+            /// ```
             pub fn from_raw(number: u32) -> Result<Self, MadviseError> {
                 match number {
                     $($number => Ok(Advice::$name),)*

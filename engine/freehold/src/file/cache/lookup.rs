@@ -151,6 +151,17 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns true if a page inside the file is currently in the cache.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, engine::{Config, Engine}, file::Mapping};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let file = Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap();
+    /// file.write_at(PAGE_SIZE, b"new").unwrap();
+    /// assert_eq!([0, 1].map(|index| file.has_page(PageIndex::new(index))), [false, true]);
+    /// ```
     pub fn has_page(&self, index: PageIndex) -> bool {
         self.find(&P::rcu_read(), index).is_some()
     }

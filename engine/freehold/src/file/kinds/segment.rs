@@ -144,11 +144,39 @@ impl<P: Platform> Segment<P> {
     }
 
     /// Returns the segment's pages.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, remote::AccessMode, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
+    /// let at = space.shmat(&segment, 0, ShmFlags::empty()).unwrap();
+    /// space.write_memory(at, b"text", AccessMode::Plain).unwrap();
+    /// let mut found = [0; 4];
+    /// segment.mapping().read_at(0, &mut found).unwrap();
+    /// assert_eq!(&found, b"text");
+    /// ```
     pub fn mapping(&self) -> &Counted<Mapping<P>> {
         &self.memory
     }
 
     /// Returns the key by which reports name the segment.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, space::*};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let segment = Segment::new(&engine, 0xabcd, PAGE_SIZE).unwrap();
+    /// assert_eq!(segment.key(), 0xabcd);
+    /// let at = space.shmat(&segment, 0, ShmFlags::empty()).unwrap();
+    /// assert_eq!(space.maps(at).next().unwrap().name.as_str(), "/SYSV0000abcd");
+    /// ```
     pub fn key(&self) -> u32 {
         self.key
     }

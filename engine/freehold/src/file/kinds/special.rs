@@ -202,6 +202,18 @@ impl<P: Platform> Special<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, counted::Counted, engine::{Config, Engine}, file::{Frames, Mapping, Special, Zeroes}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// let device = Mapping::new(&engine, Zeroes, 0, true).unwrap();
+    /// let special = Special::of_file(Frames::new("/dev/it", &[]).unwrap(), &device).unwrap();
+    /// assert!(Counted::ptr_eq(special.mapping().unwrap(), &device));
+    /// assert_eq!(special.ops().name(), "/dev/it");
+    /// ```
     pub fn of_file(ops: impl VmOps<P>, mapping: &Counted<Mapping<P>>) -> Result<Counted<Self>, NoMemory> {
         let ops: Box<dyn VmOps<P>> = unsize_box!(Box::try_new(ops)?);
         let files = mapping.files().clone();

@@ -234,6 +234,17 @@ impl<P: Platform> Userfaultfd<P> {
     }
 
     /// Returns the settings.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*, uffd::{Features, UffdConfig, Userfaultfd}};
+    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let config = UffdConfig { features: Features::EXACT_ADDRESS, user_mode_only: true };
+    /// assert_eq!(Userfaultfd::new(&space, config).unwrap().config(), config);
+    /// ```
     pub fn config(&self) -> UffdConfig {
         self.context.config
     }
