@@ -328,6 +328,7 @@ const ABOUT_CODE: &[&str] = &[
     "guide/page-tables.md",
     "guide/hugetlb.md",
     "guide/reverse-map-and-pins.md",
+    "guide/platform.md",
     "guide/tour.md",
     "reference/operations.md",
     "reference/differences-from-linux.md",

@@ -121,7 +121,8 @@ impl TableMeta {
 
     /// Resets the record to that of an empty table.
     ///
-    /// Called by the memory before it hands out a table again. No other task may access the table.
+    /// Called by the memory before it hands out a table again. No entry points to the table. The lock is left
+    /// alone, because a task that found the table earlier may still hold it for a moment.
     pub fn reset(&self) {
         // Relaxed, pairs with nothing: the table is unreachable, and handing it out orders later accesses.
         self.filled.store(0, Ordering::Relaxed);

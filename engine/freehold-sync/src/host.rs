@@ -128,11 +128,13 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Returns the time of a monotonic clock in nanoseconds.
     fn now_ns() -> u64;
 
-    /// Pauses briefly. Called in every iteration of a loop that waits for another CPU.
+    /// Pauses briefly. Called in every iteration of a loop that waits for another CPU. May switch tasks only
+    /// while no spin section is open, and no read section that must keep its CPU.
     fn relax();
 
     /// Runs `f` on the calling task's record of held locks. Returns `None` if the task has no record; its
-    /// lock order is then not checked. Called with debug assertions only.
+    /// lock order is then not checked. Called with debug assertions only. The record belongs to the task, not
+    /// to a CPU, and exists before the task takes its first lock.
     fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R>;
 
     /// Guard of an RCU read section, which ends when the guard is dropped. Sections nest.

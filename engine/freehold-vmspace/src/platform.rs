@@ -3,7 +3,8 @@
 //!
 //! The trait [`Platform`], with its supertraits [`Host`] and [`TableMemory`], is the engine's only interface
 //! to its surroundings. The implementation may be a kernel on bare metal, a simulator, or the machine of
-//! `freehold-machine`, which runs in an ordinary process.
+//! `freehold-machine`, which runs in an ordinary process. `docs/guide/platform.md` lists the callers of each
+//! function and common mistakes.
 //!
 //! This module exports every type that an implementation has to name, no matter which crate defines the type,
 //! and the atomics under [`atomic`]. An embedding therefore depends on `freehold` only.
@@ -69,7 +70,7 @@
 //! | `wake_one`, `wake_all` | L, R | no | no | takes the scheduler's locks |
 //! | `with_cpu` | L, T, R; not nested | no | no | its function calls nothing that is listed here |
 //! | `spin_enter`, `spin_exit` | L, T, S, W, R | no | no | |
-//! | `relax` | L, T, S, R | no; may yield the processor in L and R | no | does work that other processors wait for, for example flushes |
+//! | `relax` | L, T, S, R | no; may yield the processor in L, and in R if a read section may be preempted | no | does work that other processors wait for, for example flushes |
 //! | `now_ns` | everywhere | no | no | |
 //! | `lock_context` | everywhere | no | no | only with debug assertions |
 //! | `rcu_read`, and the end of its guard | L, T, R | no | no | |
@@ -146,6 +147,11 @@ pub unsafe trait Platform: TableMemory + Host {
     /// one or together. A platform that has no blocks, or none of that order, returns 0. The engine then uses
     /// no huge pages, which affects only speed, and pools of huge pages stay empty. The engine requests
     /// blocks one at a time.
+    ///
+    /// The caller may hold sleeping locks of the engine, for example that of the VMA that faults. So this
+    /// function may reclaim memory of the kernel's own, but not memory of the engine: it neither calls the
+    /// engine nor waits for a task that does. An embedder reclaims memory of the engine when no lock is held,
+    /// for example after a fault failed with out of memory.
     fn alloc_frames(&self, request: &FrameRequest<'_, Self::Mmu>, out: &mut [Pfn]) -> usize;
 
     /// Number of NUMA nodes of the machine.

@@ -25,7 +25,7 @@ pub struct FrameRequest<'s, Mmu> {
     pub order: u32,
     /// The NUMA node of the frames.
     pub node: NodeChoice,
-    /// The use of the frames.
+    /// The use of the frames. Of a batch of single frames, only the first is sure to have this use.
     pub purpose: FramePurpose,
     /// The space that faults or makes the call. `None` if the request is for the engine, a pool, or a file.
     /// Single frames are allocated in batches: the first is for this space, and the others are for the next
@@ -64,8 +64,10 @@ pub enum AllocEffort {
     /// Only memory that is free now. If there is none, the caller continues with less (for example smaller
     /// pages), and nothing fails.
     Opportunistic,
-    /// A reasonable effort, including reclaim of memory that its users do not need at the moment. If the
-    /// request fails, a call or a fault also fails.
+    /// A reasonable effort, which may include reclaim of memory that belongs to other parts of the kernel.
+    /// The engine's own memory cannot be reclaimed here, because
+    /// [`alloc_frames`](crate::platform::Platform::alloc_frames) must not call the engine. If the request
+    /// fails, a call or a fault also fails, or a pool of huge pages stays smaller.
     Normal,
 }
 

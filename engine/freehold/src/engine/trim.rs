@@ -1,18 +1,9 @@
 //! Releases memory that the engine keeps for reuse.
 //!
-//! | kept memory | released by |
-//! | --- | --- |
-//! | free VMAs | the engine itself, chunk by chunk, except for a few chunks; [`Engine::trim`] |
-//! | free frames, per CPU | the engine itself, except for 1 MiB; [`Engine::trim`] |
-//! | clean, unused pages of files | [`Mapping::drop_clean`](crate::file::Mapping::drop_clean), [`Engine::drop_clean`] |
-//! | spare nodes of a VMA tree | the end of its space; [`AddressSpace::trim`](crate::space::AddressSpace::trim) |
-//! | page tables that MADV_DONTNEED has emptied | munmap of their whole span, as in Linux |
-//! | frames of zeroes; objects that exist once per CPU (counters, reader slots, heads of these lists) | the end of the engine |
-//! | free pages of a pool of huge pages | [`Engine::resize_huge_pool`] |
-//!
-//! A new cache of the engine needs a row in this table, and a function here if the engine does not free it by
-//! itself. `tests/heap_in_use/idle.rs` checks that an idle engine returns to its initial use of memory, and
-//! `tests/files/drop_clean.rs` tests [`Engine::drop_clean`].
+//! `docs/guide/platform.md`, part 4, has a table of all kept memory and of the functions that free it. A new
+//! cache of the engine needs a row in that table, and a function here if the engine does not free the cache
+//! by itself. `tests/heap_in_use/idle.rs` checks that an idle engine returns to its initial use of memory,
+//! and `tests/files/drop_clean.rs` tests [`Engine::drop_clean`].
 
 use super::Engine;
 use crate::platform::Platform;

@@ -72,9 +72,10 @@ impl<P: Platform> AddressSpace<P> {
     /// Resolves a page fault at `addr`. After `Ok`, the access can be retried; the result says what the fault
     /// did.
     ///
-    /// Also sets accessed and dirty bits on hardware that faults if they are missing. On hardware that may
-    /// cache the entry at which it faulted (RISC-V), the caller flushes the address on this CPU before the
-    /// access is retried.
+    /// Also sets accessed and dirty bits on hardware that faults if they are missing. Does not flush the
+    /// address. On hardware that may cache the entry at which it faulted, the caller flushes the address on
+    /// this CPU before the access is retried (RISC-V: after any fault; Arm: after a fault for lack of
+    /// rights).
     ///
     /// # Errors
     ///
