@@ -267,8 +267,9 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.max_kept_pages = most;
     }
 
-    /// Makes room for `frames` frames and one table. Moves frames to the caller's buffer, or flushes and
-    /// releases. The caller holds no table lock, because a flush waits for other processors.
+    /// Makes room for `frames` frames and one table. If there is too little room, moves the frames of the
+    /// gather to the caller's buffer, or flushes and releases them. The caller holds no table lock, because a
+    /// flush waits for other processors.
     #[inline]
     pub fn make_capacity(&mut self, frames: usize) {
         debug_assert!(frames <= FRAMES, "this gather is too small for one table");

@@ -1,4 +1,4 @@
-#![expect(unsafe_code, reason = "frees tables to their memory, whose contract is unsafe")]
+#![expect(unsafe_code, reason = "calls `TableMemory::free_table`, which is unsafe")]
 
 //! The page tables of one address space: creating tables, walking down, and filling upper levels.
 //!
@@ -279,8 +279,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         }
     }
 
-    /// Returns the handle of a linked table. `parent` is the slot that links it, with its number; `None` if
-    /// the caller does not need the slot.
+    /// Returns the handle of a linked table. `parent` is the slot that links the table, and the number of the
+    /// table. `None` if the caller does not need the slot.
     #[inline]
     pub(crate) fn entry_table<'a, const LEVEL: usize>(
         memory: &'a M,

@@ -1,4 +1,4 @@
-#![expect(unsafe_code, reason = "frees an unused table to its memory, whose contract is unsafe")]
+#![expect(unsafe_code, reason = "calls `TableMemory::free_table`, which is unsafe")]
 
 //! Splitting a leaf above 4 KiB into a table of smaller leaves.
 //!
@@ -110,9 +110,9 @@ impl<M: TableMemory> Drop for PreallocatedTable<'_, M> {
     }
 }
 
-/// Fills `new` from the leaf in `entry` and replaces the leaf by it. The hardware may set the leaf's accessed
-/// and dirty bits during the call, and these bits must not be lost. The exchange then fails, and the table is
-/// filled again.
+/// Fills `new` from the leaf in `entry` and replaces the leaf by `new`. If the hardware sets the leaf's
+/// accessed or dirty bit during the call, the exchange fails, and the table is filled again with these bits,
+/// so that they are not lost.
 fn replace_leaf_by_table<F: Format>(entry: &AtomicU64, level: Level, new: Pfn, memory: &impl TableMemory) {
     if level.below() == Level::Pte {
         groups::set_all_filled(memory.table_meta(new));

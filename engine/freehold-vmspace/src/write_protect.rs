@@ -17,7 +17,7 @@ use freehold_pagetable::{
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Removes the right to write from the pages of `range`, so that the next store to each faults. With
+    /// Removes the right to write from the pages of `range`, so that the next store to each page faults. With
     /// `mark`, also puts a marker into every empty slot. When this returns, no processor stores to the pages.
     ///
     /// # Errors
@@ -30,8 +30,8 @@ impl<P: Platform> VmSpace<P> {
             true => self.walk(range, &mut Marking(&mut gather)),
             false => self.walk(range, &mut Protecting(&mut gather)),
         };
-        // Also flushes entries that other tasks have removed and not flushed: no processor may store when
-        // this returns.
+        // Also flushes entries that other tasks have removed but not flushed yet, because no processor may
+        // store to the range after this function has returned.
         gather.finish();
         Ok(walked.map(|_| ())?)
     }

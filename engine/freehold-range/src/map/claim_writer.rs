@@ -4,9 +4,9 @@
 //!
 //! A change has three steps. First, the writer *claims* the entries that it needs. A copy of the entries
 //! becomes its [write set](super::write_set). Second, the writer changes the write set, and looks at nothing
-//! else. The second step may take any time. Third, the writer *publishes*: the write set replaces what was
-//! claimed, in one step for readers, and the claim ends. So a change of one leaf latches that leaf exactly
-//! twice.
+//! else. The second step may take any time. Third, the writer *publishes*: the write set replaces the claimed
+//! entries, which readers see as one step, and the claim ends. So a change of one leaf latches that leaf
+//! exactly twice.
 //!
 //! # Two kinds of latches
 //!

@@ -1,7 +1,7 @@
 //! Allocation and freeing of nodes, and the spare nodes that make `replace` infallible.
 //!
 //! Nodes are allocated before a change, so that the change itself cannot fail. A map has a chain of spare
-//! nodes, which the exclusive writer uses, or a task under the structure lock. A write set has a chain of its
+//! nodes, which the exclusive writer or the holder of the structure lock uses. A write set has a chain of its
 //! own (`write_set.rs`). [`retire`] passes an unlinked node to the host, which frees the node after a grace
 //! period. Only this file allocates and frees nodes. `tests/out_of_memory.rs` lets each allocation fail, and
 //! `tests/stress.rs` detects a node that is freed too early.
@@ -16,8 +16,8 @@ use freehold_sync::{Host, RcuHead};
 
 use super::node::{Node, Slot};
 
-/// Spare nodes, chained through their first slot. One writer at a time accesses the chain, so every access is
-/// relaxed. The lock that orders one writer after another orders the accesses.
+/// Spare nodes, chained through their first slot. Only one writer at a time accesses the chain. The lock that
+/// excludes other writers also orders the accesses to the chain, so every access is relaxed.
 pub(super) struct SpareNodes<const SLOTS: usize> {
     /// The head of the chain. Accessed by the writer.
     first: AtomicPtr<Node<SLOTS>>,

@@ -127,7 +127,7 @@ pub(crate) enum Committed {
     Size,
 }
 
-/// Owner of a file's frames, and the backing store behind them.
+/// Owner of a file's frames, and whether the file has a backing store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The engine owns the frames, which hold copies of the contents of a backing store.

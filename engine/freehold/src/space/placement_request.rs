@@ -14,14 +14,14 @@ pub(super) const HUGE: u64 = 2 << 20;
 /// A request for free addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct PlacementRequest {
-    /// Address that the caller prefers, a multiple of the page size; zero for any address.
+    /// Address that the caller prefers, a multiple of the page size. Zero if the caller prefers none.
     pub(super) hint: u64,
     /// Length in bytes, a multiple of the page size.
     pub(super) len: u64,
     /// Alignment of the address. Does not apply to the hint.
     pub(crate) align: u64,
-    /// Offset within a huge page that the address should have. Does not apply to the hint, nor if there is no
-    /// such place.
+    /// Offset within a huge page that the address should have. Does not apply to the hint, and is ignored if
+    /// no free place has this offset.
     pub(crate) huge_offset: Option<u64>,
     /// Flags of mmap that restrict where to search.
     pub(crate) flags: MapFlags,

@@ -12,13 +12,14 @@ use std::ops::Range;
 
 const KIB: u64 = 1 << 10;
 
-/// Returns a machine that allows blocks of the given sizes, and no huge pages. `always` and `advised` are
-/// sums of block sizes in KiB.
+/// Returns a world that allows blocks of the given sizes, and no huge pages. `always` and `advised` are sums
+/// of block sizes in KiB.
 fn with(always: u64, advised: u64) -> (World, Process, Vcpu) {
     with_memory(24 << 20, always, advised)
 }
 
-/// Returns a world with these sizes of blocks, in KiB, a process and a CPU.
+/// Returns a world with `bytes` of memory and the block sizes of [`with`], and one process and one CPU of the
+/// world.
 fn with_memory(bytes: u64, always: u64, advised: u64) -> (World, Process, Vcpu) {
     let blocks = Blocks { always: always * KIB, advised: advised * KIB };
     let world = World::with(bytes, Config::new().blocks(blocks));

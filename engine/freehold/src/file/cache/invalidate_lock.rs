@@ -15,14 +15,14 @@ use freehold_sync::{
 
 /// A file's invalidate lock. Held for reading while a page enters the cache, for writing while pages leave.
 ///
-/// The count shares a cache line with the lock word, which a task that adds a page has just written. A fault
-/// that finds its page in the cache accesses neither.
+/// The number of pages shares a cache line with the lock word, which a task that adds a page has just
+/// written. A fault that finds its page in the cache accesses neither the number nor the lock.
 #[repr(C, align(64))]
 pub(crate) struct Invalidate<P: Platform> {
     lock: RwSem<P>,
-    /// Number of pages that the cache holds. Changes under the lock, held in the mode that the change of the
-    /// page's word needs. The number is therefore exact while no task holds the lock. All accesses are
-    /// Relaxed, because no other data depends on the number.
+    /// Number of pages that the cache holds. Changes together with the words of the pages, in the same hold
+    /// of the lock. The number is therefore exact while no task holds the lock. All accesses are Relaxed,
+    /// because no other data depends on the number.
     pages: AtomicU64,
 }
 
