@@ -316,8 +316,8 @@ fn socket_option(frame: &mut Frame) -> Answer {
     }
 }
 
-/// Stores the first bytes of `value` at `to`: as many as the length at `bytes` allows. Then stores that
-/// number at `bytes`.
+/// Stores the first bytes of `value` at `to`: as many as the length at `bytes` allows. Then writes the number
+/// of copied bytes to `bytes`.
 fn store(to: u64, bytes: u64, value: &[u8]) -> Answer {
     let bytes = UserPtr::<u32>::new(bytes);
     let count = value.len().min(bytes.read()? as usize);

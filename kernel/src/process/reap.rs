@@ -3,8 +3,9 @@
 //! the events.
 //!
 //! A waiting thread sleeps on `Process::child_key` of its own process, which every event of a child or tracee
-//! wakes. The locks of a process's tracees and of its children are taken one after the other. Taking the end
-//! of a child removes the child from the list of processes and adds its counters to the parent's.
+//! wakes. A wait first looks for a tracee, under the lock of the process's tracees. It releases this lock
+//! before it takes the lock of the children. A wait that takes the end of a child also removes the child from
+//! the list of processes, and adds the child's counters to the parent's.
 
 use crate::errno;
 use crate::process::{self, Process, signal::types::Report, status::Status};
