@@ -28,7 +28,7 @@ impl CpuShared {
         }
     }
 
-    /// Locks the CPU. No access of the CPU is in progress while the guard lives, except the holder's own.
+    /// Locks the CPU. While the guard lives, no other thread accesses memory as this CPU.
     #[inline]
     pub(crate) fn lock(&self) -> impl std::ops::DerefMut<Target = Tlb> + '_ {
         self.tlb.lock()

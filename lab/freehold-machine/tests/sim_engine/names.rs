@@ -1,4 +1,4 @@
-//! Names of the engine's records in a report, and the thread that may use a machine.
+//! Tests the names of the engine's records in a report, and that only one thread can use a machine.
 //!
 //! A report of the simulation names the fields on which time was lost (`freehold_sim::names`). The engine and
 //! the machine announce their records. If a record is not announced or has a wrong layout, the hottest field
