@@ -5,8 +5,8 @@
 //! uses [`Build`] for mutations. Each checker replaces the atomics of the whole engine, so each build has its
 //! own target directory. The variable `FREEHOLD_EFFORT` tells tests how much time they may take.
 //!
-//! A new suite belongs in the list of its build, with a measured budget: `tests/tidy.rs` compares the budgets
-//! with `docs/reference/testing.md`, and the total duration ([`WHOLE`]) with the README.
+//! A new suite belongs in the list of its build, with a measured budget. `tests/tidy.rs` checks that the
+//! budgets match `docs/reference/testing.md`, and that the total duration ([`WHOLE`]) matches the README.
 
 use std::{
     env,
