@@ -20,8 +20,8 @@ impl Planner {
         &self.losses.set_aside
     }
 
-    /// Returns true if the part read so far shows bytes of memory. Only a test machine whose memory has
-    /// contents can compare the bytes.
+    /// Returns true if the part of the recording that was read so far contains bytes of memory. Only a test
+    /// machine whose memory has contents can compare the bytes.
     pub fn shows_bytes(&self) -> bool {
         self.shows_bytes
     }
@@ -37,8 +37,8 @@ impl Planner {
         self.unseen_writes
     }
 
-    /// Returns true if the part read so far contains an mseal. The output of a strace that does not know
-    /// mseal contains none.
+    /// Returns true if the part of the recording that was read so far contains an mseal. The output of a
+    /// strace that does not know mseal contains none.
     pub fn shows_seals(&self) -> bool {
         self.shows_seals
     }

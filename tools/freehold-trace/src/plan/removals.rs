@@ -75,7 +75,7 @@ pub(super) struct Removal {
     pub(super) until: u64,
     /// Numbers of the address spaces that may have the segment attached.
     pub(super) spaces: Vec<u32>,
-    /// True if the removal is placed.
+    /// True if the place of the removal among the steps is decided.
     pub(super) placed: bool,
 }
 
