@@ -92,8 +92,9 @@ impl Watched {
 
 /// The calls whose structures are read, except process_madvise.
 const WATCHED: [Watched; 4] = [
-    // For UFFDIO_REGISTER and UFFDIO_UNREGISTER: the start, the length and, if present, the mode, all before
-    // the part that the call writes. For UFFDIO_API: the number and the features, which the call overwrites.
+    // For UFFDIO_REGISTER and UFFDIO_UNREGISTER: the start, the length and, if present, the mode. The call
+    // writes only behind these fields. For UFFDIO_API: the number and the features, which the call
+    // overwrites.
     Watched {
         bytes: Bytes::Chosen,
         writes: Writes::If(uffdio::API),
@@ -128,7 +129,7 @@ const READ: usize = 5;
 /// structure.
 const OF_CALL: usize = READ + 5;
 
-/// Number of words of such a report before those of the structure.
+/// Number of words of a report about a watched call that come before the words of the structure.
 const BEFORE: usize = READ + 2;
 
 /// Number of words of a report about a process_madvise. Its data are the number of ranges, and the address
@@ -254,7 +255,7 @@ impl Pointed {
     }
 }
 
-/// Returns the start of a watched call, from the words of its report.
+/// Returns the event of the start of a watched call, decoded from the words of the report.
 fn enter(call: CallName, told: &[u64; OF_CALL]) -> RawKind {
     let [.., first, second, third] = *told;
     // Descriptors, PIDs, operations and resources are ints.
