@@ -220,8 +220,8 @@ impl World {
         });
     }
 
-    /// Records that an unrecorded event may have freed pages of a file. In every mapping of the file, each
-    /// page may be present or absent.
+    /// Records that an unrecorded event may have freed pages of a file. From now on, each page in a mapping
+    /// of the file may be present or absent.
     pub(super) fn doubt(&self, file: u32) {
         let Some(Mapped::File(opened)) = self.mapped(file) else { return };
         self.each_mapping(&opened.mapping, |image, range| {

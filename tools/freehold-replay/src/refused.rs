@@ -66,7 +66,8 @@ pub(super) struct Before {
     there: Option<Runs>,
 }
 
-/// Returns how to handle a call. Returns `None` if Linux made the call, or refused it for a recorded reason.
+/// Returns how to handle a call. Returns `None` if the call succeeded on Linux, or Linux refused it for a
+/// recorded reason.
 pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Option<Refused> {
     let (process, call) = (image.process(), &planned.call);
     let limits = tells_limits(world, image, planned);
@@ -189,8 +190,8 @@ pub(super) fn collapses(call: &Call) -> bool {
     advice == COLLAPSE
 }
 
-/// Returns true if the recording contains every limit, and the overcommit setting, for which Linux may have
-/// refused the call.
+/// Returns true if the recording contains every limit that may be the reason for Linux's refusal of the call.
+/// The overcommit setting counts as a limit.
 fn tells_limits(world: &World, image: &Image, planned: &PlannedCall) -> bool {
     let call = &planned.call;
     if planned.partly || !image.limited.load(Relaxed) {
@@ -212,8 +213,8 @@ fn tells_limits(world: &World, image: &Image, planned: &PlannedCall) -> bool {
     }
 }
 
-/// Returns true if the recording contains every limit for which Linux may have refused growth of the memory
-/// that begins at `start`.
+/// Returns true if the recording contains every limit that may be the reason for Linux's refusal to grow the
+/// memory that begins at `start`.
 pub(super) fn tells_growth(world: &World, image: &Image, start: u64) -> bool {
     let process = image.process();
     let locked = process.find_vma(start).is_some_and(|vma| vma.flags().contains(VmFlags::LOCKED));
