@@ -234,7 +234,7 @@ impl Holds {
     fn of(during: &LockSnapshot) -> Holds {
         let held = &during.write.held;
         let written = held.sum() as f64;
-        // Among several holds, the longest is known only by its bucket.
+        // If there were several holds, the statistics have only the bucket of the longest.
         let longest = match held.count() {
             1 => written,
             _ => held.buckets().last().map_or(0, |(most, _)| most.min(held.max())) as f64,
