@@ -304,7 +304,7 @@ impl Neighbours {
         self.claim_both((leaf, at.wrapping_sub(1)), (leaf, at), hole, span);
     }
 
-    /// Does what [`claim`](Self::claim) does, for neighbours that may be in two leaves.
+    /// Does the work of [`claim`](Self::claim) for neighbours that may be in two leaves.
     #[inline(always)]
     fn claim_both<const SLOTS: usize>(
         &self,

@@ -221,8 +221,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
         at
     }
 
-    /// Returns the result of [`search`](Self::search) if that is the slot `at` or a slot next to it, and in
-    /// use. `lo` is the end of the entry before the node. For the exclusive writer.
+    /// Returns the result of [`search`](Self::search) if the result is the slot `at` or an adjacent slot, and
+    /// the slot is in use. `lo` is the end of the entry before the node. For the exclusive writer.
     #[inline(always)]
     pub(super) fn search_near(&self, at: usize, key: u64, lo: u64) -> Option<usize> {
         let count = self.count();

@@ -1,6 +1,6 @@
-//! Blocks of anonymous memory (`src/fault/mthp.rs`): which pages one store allocates, by the setting, the VMA
-//! and the present pages, and when a store allocates one page only. A setting is a sum of block sizes in KiB,
-//! for example `16 + 64`.
+//! Blocks of anonymous memory (`src/fault/mthp.rs`). The tests check which pages one store allocates,
+//! depending on the setting, the VMA and the present pages, and when a store allocates only one page. A
+//! setting is a sum of block sizes in KiB, for example `16 + 64`.
 //!
 //! The expected numbers are those of the pagemap of Linux 6.18 with the same block sizes allowed;
 //! `recordings/causes/blocks` records such a program there. `shared.rs` has the blocks of shared memory.
@@ -58,7 +58,7 @@ fn store_allocates_the_surrounding_block() {
         store(&process, &mut cpu, BASE, 37);
         assert_eq!(pages(&process, BASE, 128), [32..48]);
         assert_eq!((process.rss().anon, huge_bytes(&process)), (16, 0));
-        // No page of the block faults again. The pages that were not stored to read as zeroes.
+        // No page of the block faults again. Pages of the block without a store contain zeroes.
         let faults = world.machine.stats().faults;
         for page in 32..48 {
             let expected = if page == 37 { 38 } else { 0 };

@@ -130,7 +130,7 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         Err(HookFault::Bus)
     }
 
-    /// Returns true if [`mkwrite`](Self::mkwrite) is to be called before the first write to each page of a
+    /// Returns true if [`mkwrite`](Self::mkwrite) must be called before the first write to each page of a
     /// shared mapping. Must always return the same value.
     fn notifies_writes(&self) -> bool {
         false
@@ -230,7 +230,7 @@ impl<P: Platform> Special<P> {
         &*self.ops
     }
 
-    /// Returns the file whose reverse map lists the VMAs.
+    /// Returns the file whose reverse map lists the VMAs of this object, if there is one.
     pub fn mapping(&self) -> Option<&Counted<Mapping<P>>> {
         self.mapping.as_ref()
     }
