@@ -63,8 +63,9 @@ impl Request {
     }
 }
 
-/// Makes a thread in the calling process, or in a new process. In the new thread the call returns 0. Returns
-/// the thread's number. With CLONE_VFORK, first waits until the child has its own address space or has ended.
+/// Makes a thread in the calling process, or in a new process. Returns the number of the new thread; in the
+/// new thread itself, the call returns 0. With CLONE_VFORK, first waits until the child has its own address
+/// space or has ended.
 ///
 /// # Errors
 ///

@@ -428,7 +428,7 @@ fn stop_for(frame: &mut Frame, event: u32) {
     stop(frame, word, Info::from_here(SIGTRAP, word as i32));
 }
 
-/// Makes a thread stop for its tracer at its next way back to the program.
+/// Makes a thread stop for its tracer when it next returns to the program.
 pub fn interrupt(thread: &Arc<Thread>) {
     thread.trace.state.lock().interrupted = true;
     thread.give_work(work::SIGNAL);
