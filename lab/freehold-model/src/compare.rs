@@ -3,7 +3,7 @@
 //! [`run`] draws the calls (`generate.rs`). It compares the result of every call, maps and counters after
 //! every few calls, and the contents of all pages at the end of a run. The tests, the example `differential`
 //! and the fuzz target `engine` use it. Each exception below makes the comparison blind in one place, so add
-//! one only if Linux itself may do either. The following results are not compared:
+//! an exception only if Linux itself may give either of two results. The following results are not compared:
 //!
 //! - `mincore` of pages of files, because the answer depends on the page cache. The left side reports all of
 //!   them as resident.
