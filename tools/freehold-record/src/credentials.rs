@@ -1,10 +1,11 @@
-//! The effect of calls that change a thread's credentials: does the thread have CAP_IPC_LOCK in the initial
-//! user namespace, where the kernel checks for it?
+//! Records the effect of calls that change a thread's credentials: whether the thread has CAP_IPC_LOCK in the
+//! initial user namespace, which is where the kernel checks for the capability.
 //!
 //! No event reports the effect. A BPF program at the end of such calls reads it from the kernel's own
 //! structures. The kernel describes their layout (BTF, in `/sys/kernel/btf/vmlinux`). Without that
 //! description, credentials are not recorded. `pointed.rs` attaches the program that [`Layout::read`] writes,
-//! and passes what it read through [`in_effect`]. The tests at the end parse a small description.
+//! and passes the values that the program has read to [`in_effect`]. The tests at the end parse a small
+//! description.
 
 use super::bpf::{END, Instruction, R, WORD, add, call, copy, load, set, skip_if_null, store};
 use anyhow::Context;
