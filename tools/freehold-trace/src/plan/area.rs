@@ -98,8 +98,8 @@ pub(crate) struct Area {
     pub(crate) file: Option<u32>,
     /// The access mode of the mapped file, and the open that it comes from, if known.
     pub(crate) access: Option<Access>,
-    /// The offset of the first byte: in the file, or for anonymous memory the address of the first byte at
-    /// its first write.
+    /// The offset of the first byte in the file. For anonymous memory, the address that the first byte had at
+    /// the first write.
     pub(crate) offset: u64,
     /// Bits of [`flag`].
     pub(crate) flags: u32,

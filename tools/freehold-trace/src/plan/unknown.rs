@@ -45,8 +45,8 @@ pub(super) struct Conclusions {
     pub(super) moved: Option<[Range<u64>; 2]>,
 }
 
-/// Returns true if a failed call is not made when its result is unsure: the call might succeed in the replay,
-/// and then change known memory.
+/// Returns true if the replay leaves out a failed call whose result is unsure, because the call might succeed
+/// in the replay and then change known memory.
 pub(super) fn is_skipped_if_unsure(call: &Call) -> bool {
     let changes = matches!(call.name, CallName::Mmap | CallName::Mremap | CallName::Munmap | CallName::Shmat)
         || call.name == CallName::Ioctl;
@@ -195,9 +195,9 @@ impl Space {
         Conclusions { unsure, cleared, assumed, moved }
     }
 
-    /// Returns parts of memory that grows downwards which Linux must have unmapped, to be cleared. Linux has
-    /// then chosen an address closer below that memory than the gap allows: either the lower part of the
-    /// memory is unmapped, or unknown memory lies between. Returns `None` if the gap was kept.
+    /// Returns the parts of memory that grows downwards that the plan must clear. If Linux chose an address
+    /// closer below that memory than the gap allows, either Linux had unmapped the lower part of the memory,
+    /// or unknown memory lies between. Returns `None` if the gap was kept.
     fn near_above(&self, call: &Call, ranges: &[Range<u64>; 2]) -> Option<Vec<Range<u64>>> {
         let known_ranges = self.known_ranges.as_ref().filter(|_| self.grows && keeps_gap(call))?;
         let end = free_before(call, ranges).end;
