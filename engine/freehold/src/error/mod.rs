@@ -235,8 +235,8 @@ verb_error! {
         /// The advice is unknown, the start is not page-aligned, the range ends beyond the last address, or
         /// this kind of mapping does not support the advice.
         Invalid => EINVAL,
-        /// The range has a hole. The advice was applied to the rest of the range, except that populating
-        /// pages and injecting failures stop at the hole.
+        /// The range has a hole; the advice was applied to the rest of the range, unless the advice populates
+        /// pages or injects failures.
         NotMapped => ENOMEM,
         /// A VMA could not be split because of the limit on VMAs or for lack of memory.
         NotCut => EAGAIN,
