@@ -81,7 +81,7 @@ impl Limits {
     pub fn apply(&self, space: &Space, ids: &Ids) {
         let [data, data_hard] = self.0[RLIMIT_DATA as usize];
         space.limits().set(
-            &Limits::new()
+            &limits::Limits::new()
                 .address_space(self.soft(RLIMIT_AS))
                 .data(data)
                 .data_hard(data_hard)
