@@ -81,7 +81,8 @@ fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) 
     }
 }
 
-/// Returns the end of a timeout in milliseconds; `u64::MAX`, which means never, if the timeout is negative.
+/// Returns the time in nanoseconds at which a timeout of `timeout` milliseconds ends. Returns `u64::MAX`,
+/// which means never, if the timeout is negative.
 fn by_ms(timeout: u64) -> u64 {
     match timeout as i32 {
         ms @ 0.. => deadline_after(ms as u64 * 1_000_000),

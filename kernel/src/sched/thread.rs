@@ -71,7 +71,7 @@ pub mod work {
     pub const SIGNAL: u32 = 2;
     /// The thread's mask was set for a call: see `signal::set_blocked_for_call`.
     pub const MASK: u32 = 4;
-    /// The thread should let others run.
+    /// The thread should let other threads run.
     pub const YIELD: u32 = 8;
     /// The set of CPUs on which the thread may run has changed, so it may have to move.
     pub const MOVE: u32 = 16;

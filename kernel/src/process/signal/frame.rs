@@ -86,8 +86,9 @@ pub fn most_bytes() -> u64 {
     (VectorState::size_for_program() as u64 + 63 + WORDS as u64 * 8 + 15 + 8).next_multiple_of(16)
 }
 
-/// Makes `frame`, of the calling thread's program, begin in a handler. The handler returns to the old
-/// contents of `frame`.
+/// Makes the calling thread's program continue in a signal handler: saves the registers in `frame` on the
+/// program's stack, and sets `frame` to the start of the handler. A return from the handler restores the
+/// saved registers.
 ///
 /// # Errors
 ///
