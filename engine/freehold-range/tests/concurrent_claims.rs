@@ -1,5 +1,5 @@
-//! Tests of concurrent claim writers on real threads, together with readers. No thread touches what another
-//! writer has claimed, no entry is lost, and the map is correct when all writers have finished.
+//! Tests of concurrent claim writers on real threads, together with readers. No thread changes entries that
+//! another writer has claimed, no entry is lost, and the map is correct when all writers have finished.
 //!
 //! Each address has a cell with the value that is mapped there, and a cell with the writer that has claimed
 //! it. Only the writer that has claimed a range writes the cells of the range, so every disagreement is

@@ -65,8 +65,8 @@ fn split_at(map: Arc<Map>, key: u64) -> Arc<Map> {
     map
 }
 
-/// Splits the leaf at `key` while another thread runs. Loom begins to interleave two threads when both access
-/// the same word. The read section at the start accesses such a word, its counter.
+/// Splits the leaf at `key` while another thread runs. Loom interleaves two threads once both access the
+/// same word, so this function first accesses one: the counter of readers, by an empty read section.
 fn split_leaf_at(writer: &Writer<'_>, key: u64) {
     drop(LoomHost::rcu_read());
     writer.split_leaf_at(key);

@@ -147,7 +147,7 @@ struct Copier<'p, P: Platform> {
     platform: &'p P,
     /// True if stores make private copies of pages here.
     private: bool,
-    /// The child's VMA is registered for write protection by a userfaultfd.
+    /// True if the child's VMA is registered for write protection by a userfaultfd.
     uffd_wp: bool,
     /// Flags that the child's entry does not get: the child has not yet accessed the page, nor written to a
     /// shared one.

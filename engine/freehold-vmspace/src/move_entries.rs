@@ -121,12 +121,13 @@ impl<P: Platform> VmSpace<P> {
             let target = to + (part.start() - from.start());
             at = part.end();
             if tables.may_move(from.rest(part.start()), target) {
-                // The slot at the target may hold an empty table; that table's entries will then be filled.
+                // The table itself moves, so the target needs only the table above. If the slot in the table
+                // above holds an empty table, the entries move to that table instead.
                 let above = self.pmd_table_alloc(VirtAddr::new(target));
                 above.map_err(|_| NoMemory)?;
                 continue;
             }
-            // The entries of one table may end up in two.
+            // The entries of one table may move to two tables.
             for address in [target, target + (part.end() - part.start()) - PAGE_SIZE] {
                 let table = self.pte_table_alloc(VirtAddr::new(address));
                 table.map_err(|_| NoMemory)?;

@@ -24,7 +24,7 @@ pub(super) struct Op {
     /// Initial value of the word.
     pub initial: u64,
     pub action: Action,
-    /// The order of the access. A failed exchange has the order in `Action::Exchange`.
+    /// The order of the access. The order of an exchange that fails is `failure` in `Action::Exchange`.
     pub order: Ordering,
     /// True if the access is not atomic.
     pub plain: bool,

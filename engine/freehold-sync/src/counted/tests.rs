@@ -3,8 +3,8 @@
 //!
 //! [`Ends`] counts how often the object was ended and dropped: each must happen once, with the last
 //! reference. A test of a limit stores a large number into the count directly, and stores the true number
-//! before it drops the last reference, so that nothing leaks. Miri and the sanitizers check the accesses of
-//! the tests with threads.
+//! before it drops the last reference, so that nothing leaks. Miri and the sanitizers check the
+//! memory accesses of the tests that use several threads.
 #![expect(unsafe_code, reason = "converts a word back to a reference")]
 
 use super::*;

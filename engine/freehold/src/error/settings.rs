@@ -49,7 +49,7 @@ plain_error! {
         /// A bit is unknown, or the bits request that children do not inherit the restriction, but not the
         /// restriction itself.
         Invalid => EINVAL,
-        /// The setting differs from an earlier one, which is final.
+        /// An earlier call made a different setting, which cannot be changed any more.
         NotPermitted => EPERM,
     }
 }

@@ -59,7 +59,8 @@ impl<P: Platform> Mapping<P> {
         self.lay_out_and_stay().map(drop)
     }
 
-    /// Like [`lay_out`](Self::lay_out), and then keeps the pages in the cache.
+    /// Brings pages into the cache like [`lay_out`](Self::lay_out). No page can leave the cache until the
+    /// returned value is dropped.
     ///
     /// # Locks
     ///

@@ -575,7 +575,7 @@ impl<P: Platform> AddressSpace<P> {
             if let Ok(vma) = guard.lock_vma(vma) {
                 return Ok(vma);
             }
-            // The reader count of the VMA is temporarily at its maximum.
+            // The VMA has the maximum number of readers. Tries again when readers have left.
             drop(guard);
             P::relax();
         }

@@ -116,7 +116,8 @@ fn collapse_covers_only_whole_huge_pages_of_a_range() {
     });
 }
 
-/// Discarded pages become zeroes in the huge page, unless their page table was freed with them.
+/// The huge page contains zeroes in place of discarded pages. If the discard has also freed the page table,
+/// collapse fails.
 #[test]
 fn collapse_fills_an_empty_page_table_with_zeroes() {
     each_way(HugePages::Never, |_, process, cpu| {

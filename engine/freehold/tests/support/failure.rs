@@ -1,6 +1,6 @@
-//! Failures of memory allocations, injected at the `nth` allocation of a call. A test repeats a call with
-//! [`at_every_allocation`] until a run of the call needs no `nth` allocation. `oom.rs` compares the state
-//! after each failure; tests with simpler checks use this file directly.
+//! Failures of memory allocations, injected at the `nth` allocation of a call. [`at_every_allocation`]
+//! repeats a call with `nth` = 1, 2 and so on, until the call makes fewer than `nth` allocations. `oom.rs`
+//! compares the state after each failure; tests with simpler checks use this file directly.
 //!
 //! Two kinds of memory fail separately: the machine's memory (frames, page tables, records of address spaces)
 //! and the heap. The machine counts per thread, so a failure reaches only allocations of the thread that
@@ -14,7 +14,7 @@ use freehold_machine::{
     stop_failing_memory,
 };
 
-/// Kind of allocation that fails, and whether all later ones fail, too.
+/// The kind of allocation that fails: only the `nth`, or also all later ones (`FromThere`).
 #[derive(Clone, Copy, Debug)]
 pub enum Failure {
     Memory,
@@ -40,7 +40,7 @@ impl Failure {
         }
     }
 
-    /// Ends the failures and returns their number.
+    /// Stops injecting failures. Returns how many allocations failed.
     pub fn stop(self) -> u64 {
         match self {
             Failure::Memory | Failure::MemoryFromThere => stop_failing_memory(),

@@ -37,8 +37,8 @@ impl ForeignFrames {
     /// platform or of an engine, is a page table, or is memory whose contents any code relies on. The frames
     /// are either memory of the platform that
     /// [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames) allocated to their owner, or not
-    /// memory of the platform at all. Every program that maps the frames may read them, and may write them if
-    /// its mapping is writable.
+    /// memory of the platform at all. Any program that maps the frames is permitted to read them, and
+    /// to write them if its mapping is writable.
     pub const unsafe fn new(first: Pfn, count: u64) -> Self {
         assert!(
             count > 0 && first.get().checked_add(count).is_some(),

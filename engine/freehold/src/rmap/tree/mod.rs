@@ -50,7 +50,7 @@ pub(crate) unsafe trait RmapKind: 'static {
     type Lock<P: Platform>: TreeLock;
     /// The type of the nodes: the VMA.
     type Node<P: Platform>: RmapNode;
-    /// The type of the owner of the pages, if the owner is not a VMA: the file.
+    /// The type of the file to which the pages belong, if they belong to a file.
     type Owner<P: Platform>: Shared + Send + Sync;
     /// Returns the offset of the link in a node, in bytes.
     fn offset<P: Platform>() -> usize;

@@ -66,7 +66,7 @@ bitflags! {
         const MERGEABLE = 1 << 23;
         /// Sealed by mseal.
         const SEALED = 1 << 24;
-        /// Some entries may be guard markers. Never cleared; a merge combines it.
+        /// Some entries may be guard markers. Never cleared. A merged VMA has the flag if a part had it.
         const MAYBE_GUARD = 1 << 25;
         /// Pages may be dropped under pressure.
         const DROPPABLE = 1 << 26;
