@@ -301,8 +301,8 @@ fn calls_with_numbers_at_their_limits_are_replayed() {
     }
 }
 
-/// Sets each number in strace output to values at its limits, one number at a time. The output is replayed,
-/// or is refused with the number of a line.
+/// Replaces the numbers in strace output, one at a time, by numbers at the limits of integer types. The
+/// output is replayed, or is refused with the number of a line.
 #[test]
 fn any_number_may_be_at_its_limits() {
     const LIMITS: [&str; 8] = [
@@ -469,8 +469,8 @@ fn chosen_address_reveals_the_vmas_near_growing_memory() {
     let next = "mmap(NULL, 4096, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x106ff000
         madvise(0x106ff000, 8192, MADV_DONTDUMP) = 0";
     assert_eq!(counts(&arena(&format!("{stack}\n{hidden}\n{place}\n{next}"))), (4, 2));
-    // Page faults, and an munmap of the grown pages, may have left VMAs below. Therefore these addresses may
-    // be mapped.
+    // Page faults may have grown the memory, and an munmap of some grown pages may have left a separate VMA
+    // below. Therefore the addresses below the memory may be mapped.
     assert_eq!(counts(&arena(&format!("{stack}\n{place}"))), (2, 1));
 }
 

@@ -19,7 +19,7 @@ pub struct Area {
     at: usize,
     /// The length in bytes.
     bytes: usize,
-    /// The area is a separate VMA between two inaccessible pages.
+    /// True if the area is a separate VMA between two inaccessible pages.
     apart: bool,
 }
 

@@ -164,7 +164,8 @@ pub struct Call {
     ///
     /// - ioctl: the descriptor, the operation, and the fields of the structure. For UFFDIO_REGISTER and
     ///   UFFDIO_UNREGISTER the fields are the start, the length and the mode (0 for UFFDIO_UNREGISTER), for
-    ///   UFFDIO_API the number of the interface and the features. USERFAULTFD_IOC_NEW has its flags here.
+    ///   UFFDIO_API the number of the interface and the features. For
+    ///   USERFAULTFD_IOC_NEW the field is the flags.
     /// - prlimit64 and setrlimit: the new soft and hard limit in place of the addresses. prlimit64 has a
     ///   process's serial number in place of a PID (0: the caller's process).
     /// - capset: the lower half of the effective set.

@@ -1,10 +1,10 @@
 //! Reads `NAME.snap`: the kernel's VMA lists and present pages, one snapshot after the other.
 //!
-//! An event refers to a snapshot by its number, and `recording.rs` asks for it. The file is read only as far
-//! as the requested snapshot; skipped snapshots are kept, up to a maximum number of lines. An invalid line is
-//! an error that ends the recording, in contrast to `trace.rs`: a snapshot with a missing VMA would make the
-//! replay report false differences. `write.rs` writes this format; the tests (`snap_tests.rs`) read its
-//! output.
+//! An event contains the number of a snapshot, and `recording.rs` requests the snapshot by this number. The
+//! file is read only as far as the requested snapshot; skipped snapshots are kept, up to a maximum number of
+//! lines. An invalid line is an error that ends the recording, in contrast to `trace.rs`: a snapshot with a
+//! missing VMA would make the replay report false differences. `write.rs` writes this format; the tests
+//! (`snap_tests.rs`) read its output.
 
 use crate::error::{Bad, ReadError};
 use crate::fields::{Fields, text};

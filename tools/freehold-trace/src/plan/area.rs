@@ -270,7 +270,7 @@ impl Areas {
         self.by_start.iter().map(|(start, area)| (*start, area))
     }
 
-    /// Returns all areas, for changes after which neighbours do not merge.
+    /// Returns all areas for modification. Neighbours stay separate even if the changes make them equal.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Area> {
         self.by_start.values_mut()
     }

@@ -56,13 +56,13 @@ impl When {
 pub(super) struct Removals {
     /// Removals by the identifier of the segment.
     pub(super) known: HashMap<u64, Removal>,
-    /// Identifiers of removed segments that were attached, and whose removal is not placed yet.
+    /// Identifiers of removed segments that were attached. Their removals are not placed yet.
     pub(super) open: Vec<u64>,
-    /// Held calls: Linux refused them, perhaps because of a removal that is recorded later.
+    /// Calls that are held back. Linux refused them, perhaps because of a removal that is recorded later.
     pub(super) held: Vec<PendingCall>,
     /// Identifiers of segments that a process outside the recording has attached.
     pub(super) outside: HashSet<u64>,
-    /// True after a loss of events: the attachments of segments are unknown, so that no segment is removed.
+    /// True after a loss of events. The attachments of segments are then unknown, so no segment is removed.
     pub(super) doubted: bool,
 }
 

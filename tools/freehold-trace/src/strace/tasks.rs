@@ -36,7 +36,7 @@ pub(super) struct Task {
     pub(super) serial: u32,
     /// The process of the task: the serial number of its first task.
     pub(super) process: u32,
-    /// The begun call.
+    /// The call that the task has begun, if any.
     pub(super) begun: Option<Begun>,
     /// True if an execve of another task has ended the task, and its last line has not been read.
     pub(super) gone: bool,
@@ -44,7 +44,7 @@ pub(super) struct Task {
     pub(super) leaving: bool,
 }
 
-/// A begun call: its resumed line has not been read.
+/// A call that has begun and whose `resumed` line has not been read.
 pub(super) struct Begun {
     /// The name.
     pub(super) name: CallName,
