@@ -70,8 +70,8 @@ struct Pair {
     report: Box<dyn Fn() + Sync>,
 }
 
-/// Calls `change` of the pair repeatedly and returns its figures. If `reads`, another thread calls `report`
-/// during the measurement.
+/// Calls `change` of the pair repeatedly and returns its figures. If `reads` is true, another thread calls
+/// `report` during the measurement.
 fn beside(reads: bool, pair: Pair) -> Row {
     let mut row = Row { times: Histogram::default(), calls: 0, passes: 0 };
     for _ in 0..TURNS {

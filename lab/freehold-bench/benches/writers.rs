@@ -5,10 +5,10 @@
 //! cargo bench --bench writers -- mprotect  prints these rows
 //! ```
 //!
-//! `whole`: one change at a time. `ranges`: concurrent changes, beginning with the first conflict of two
-//! writers; one thread is measured in a space without conflicts. `ranges only`: always concurrent changes.
-//! For comparison, the table has a tree and `memory_set` (`src/`), each behind a lock, and the host's own
-//! calls.
+//! `whole`: one change at a time. `ranges`: one change at a time until two changes meet, then concurrent
+//! changes; a single thread is measured in a space in which no changes have met. `ranges only`: always
+//! concurrent changes. For comparison, the table has a tree and `memory_set` (`src/`), each behind a lock,
+//! and the host's own calls.
 //!
 //! The engine's memory is phantom (`src/engine.rs`). Compared measurements alternate in one run; a figure is
 //! the median of its measurements. A new load is an entry of [`LOADS`]; it must leave the space unchanged.

@@ -1,5 +1,5 @@
-//! Failure injection: for requests for the machine's frames, tables and address spaces, and for the program's
-//! heap.
+//! Failure injection: makes requests for the machine's frames, tables and address spaces fail, and
+//! allocations on the program's heap.
 //!
 //! Both kinds count down per thread, so tests in one process do not affect each other. `local.rs` has the
 //! counts for the machine's memory, which `inner.rs` and `machine.rs` check. The counts for the heap are

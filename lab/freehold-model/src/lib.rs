@@ -37,8 +37,8 @@
 //!
 //! # What is not covered
 //!
-//! In the calls that the generator draws, no difference between model and kernel is known, except those that
-//! [`compare`] does not compare. [`world::Quirks`] lists the differences between engine and kernel.
+//! No difference between model and kernel is known in the calls that the generator draws, apart from results
+//! that [`compare`] does not compare. [`world::Quirks`] lists the differences between engine and kernel.
 //!
 //! The generator does not draw, and the model does not contain, the following:
 //!

@@ -33,7 +33,7 @@ pub fn socket() -> Option<usize> {
     look(|world| world.machine().socket_of(world.cpu()))
 }
 
-/// Returns the duration of a grace period after the read sections that it waits for, in nanoseconds.
+/// Returns how long a grace period still lasts after the last read section that it waits for, in nanoseconds.
 pub fn grace_ns() -> u64 {
     look(|world| world.machine().cost.grace.ps() / 1000).unwrap_or(0)
 }

@@ -212,8 +212,8 @@ impl World {
         self.leave(self.cpu);
     }
 
-    /// Returns the condition for which the task must wait before its next step, if other tasks must run
-    /// first.
+    /// Returns the condition for which the current task must wait before its next step. Returns `None` if the
+    /// task may make the step immediately.
     pub fn must_pause(&mut self) -> Option<Next> {
         self.take_interrupts();
         let cpu = &self.cpus[self.cpu];

@@ -215,8 +215,8 @@ fn like(a: &Vma, b: &Vma) -> bool {
     a.end == b.start && a.back == b.back && (a.flags ^ b.flags) & !ignore == 0 && a.pgoff_at(a.end) == b.pgoff
 }
 
-/// Returns the anon_vma that a neighbour may share with the VMA. The anon_vma of a fork's child is not
-/// shared.
+/// Returns the anon_vma that a neighbour may share with the VMA. A VMA that a fork has copied does not share
+/// its anon_vma.
 fn lends(v: &Vma) -> Option<u32> {
     v.anon.filter(|_| !v.forked)
 }

@@ -23,7 +23,7 @@ use freehold_pagetable::X86_4;
 const POOL: u64 = 4 * PAGES;
 const BASE: u64 = 1 << 32;
 
-/// The mappings, on a machine of their own.
+/// The mappings that `mod.rs` describes, on a separate machine.
 pub struct Engine {
     uffd: Userfaultfd<Machine>,
     file: Counted<File<Machine>>,
