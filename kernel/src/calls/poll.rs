@@ -90,8 +90,8 @@ fn by_ms(timeout: u64) -> u64 {
     }
 }
 
-/// Returns the end of the timeout in a `struct timespec`; `u64::MAX`, which means never, if the pointer is
-/// null. The timeout begins now, also in a restarted call.
+/// Returns the time in nanoseconds at which the timeout in the `struct timespec` at `at` ends. Returns
+/// `u64::MAX`, which means never, if `at` is null. The timeout begins now, even in a restarted call.
 fn by_timespec(at: u64) -> Result<u64, Errno> {
     match at {
         0 => Ok(u64::MAX),

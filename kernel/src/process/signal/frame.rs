@@ -11,8 +11,8 @@
 //! `deliver.rs` calls [`push`], and `calls/signals.rs` calls [`pop`]. Linux fixes the layout, which the
 //! constants below give in words of 8 bytes. A program may have changed anything in the frame before it
 //! returns. [`pop`] therefore takes only flags that a program may set, and vector state that the processor
-//! accepts. An invalid rip is left to `fault::beyond_end`. The programs `signals.c`, `registers.c` and
-//! `keys.c` of the tests check it.
+//! accepts. An invalid rip is left to `fault::beyond_end`. The test programs `signals.c`, `registers.c` and
+//! `keys.c` check the frame.
 
 use crate::arch::features::{self, VectorState};
 use crate::arch::frame::{Frame, USER_CODE, USER_DATA, Vectors};
@@ -202,7 +202,7 @@ fn restore(frame: &mut Frame) -> Result<u64, Errno> {
     Ok(rax)
 }
 
-/// Sets the alternate stack of the calling thread, whose program's stack pointer is `sp`.
+/// Sets the alternate stack of the calling thread. `sp` is the stack pointer of the thread's program.
 ///
 /// # Errors
 ///
