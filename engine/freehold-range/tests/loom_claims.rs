@@ -284,7 +284,7 @@ fn the_only_leaf_is_claimed_during_a_change_in_it() {
         assert_eq!(writer.claimed_range(), (20, 28));
         writer.publish(None);
         drop(write_set);
-        // After the split, the inserted entry may touch the last entry of the leaf before.
+        // After the split, the inserted entry may touch the last entry of the preceding leaf.
         other.join().unwrap().unwrap();
         LoomHost::rcu_barrier();
     });
@@ -470,7 +470,7 @@ fn publishing_over_two_leaves_is_one_step() {
     });
 }
 
-/// The first range of one subtree of the root becomes a part of the last entry of the subtree before. The
+/// The first range of one subtree of the root becomes a part of the last entry of the preceding subtree. The
 /// ends kept in the root and a leaf change, and a reader may be between the two.
 #[test]
 fn a_boundary_moves_between_two_subtrees_under_a_reader() {

@@ -23,7 +23,7 @@ pub type MoveGather<'v, P> = VmGather<'v, P, 1>;
 /// Span of one table of the lowest level.
 const TABLE: u64 = Level::Pte.table_span();
 
-/// Says whether a move may move whole tables.
+/// The permission to move whole tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TableMoves {
     /// Tables that fit may move.
@@ -167,8 +167,8 @@ impl<P: Platform> VmSpace<P> {
             let part = part.with_end(part.end().min(part.start() + reach));
             at = part.end();
             let Some(target) = self.pte_table(address) else {
-                // A fault on a neighbour that shares the source's table made that table after the targets
-                // were prepared.
+                // A fault on a neighbour that shares the source's table created the table after the targets
+                // were prepared. The table then contains no entries of the moved range.
                 debug_assert!(self.is_unmapped(part.va()), "entries without a target");
                 continue;
             };

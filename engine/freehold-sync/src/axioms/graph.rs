@@ -35,7 +35,7 @@ pub(super) struct Op {
 pub(super) enum Action {
     Fence,
     Load,
-    /// A load that waits until it reads another value than this.
+    /// A load that waits until it reads a value other than this one.
     LoadNot(u64),
     Store(u64),
     /// Addition of the first value; the second is a mask for the result.

@@ -1,7 +1,8 @@
 //! MADV_COLLAPSE (`src/call/madvise/collapse.rs`, `src/fault/collapse.rs`): small pages become a huge page,
 //! or stay unchanged. The tests check the contents, the rights, the frames and tables in use, and the answer
-//! of the call. The expected answers are those of Linux 6.18; `recordings/causes/collapse` has the same calls
-//! recorded there. `lab/freehold-machine/tests/shuttle_engine/collapse.rs` explores concurrent cases.
+//! of the call. The expected answers are those of Linux 6.18; `recordings/causes/collapse` is a recording of
+//! the same calls on Linux. `lab/freehold-machine/tests/shuttle_engine/collapse.rs` explores concurrent
+//! cases.
 
 use super::*;
 use freehold::{

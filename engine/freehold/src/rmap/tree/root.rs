@@ -43,8 +43,8 @@ pub(crate) struct RmapRoot<P: Platform, W: RmapKind> {
     /// Number of references. Each is a word in a VMA or a file, or on the stack of a walker, so the number
     /// cannot exceed the number of words in memory.
     refs: AtomicUsize,
-    /// The file that the pages belong to, if any. Cleared under the lock for writing before the file is
-    /// freed.
+    /// The file that the pages belong to, if any. Cleared before the file is freed, while the tree's lock is
+    /// held for writing.
     mapping: AtomicPtr<W::Owner<P>>,
     vmas: VmaTree<P, W>,
     /// The probes in the file. Stored in the home because a thread that hits a probe may have found the home
@@ -112,7 +112,7 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
 
     /// Returns the file that the pages belong to. The file stays as long as the lock is held.
     pub fn mapping<'l>(&'l self, _lookups: &'l RmapReadGuard<'_, P, W>) -> Option<&'l W::Owner<P>> {
-        // SAFETY: the pointer is cleared under the lock for writing before the file is freed.
+        // SAFETY: before the file is freed, the pointer is cleared under the tree's lock for writing.
         unsafe { self.mapping.load(Acquire).as_ref() }
     }
 
