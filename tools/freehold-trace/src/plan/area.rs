@@ -252,7 +252,7 @@ impl Areas {
         Some((*start, area))
     }
 
-    /// Returns the area that contains `at`, for a change after which neighbours do not merge.
+    /// Returns the area that contains `at` for modification. The area stays separate from its neighbours.
     pub(crate) fn find_mut(&mut self, at: u64) -> Option<&mut Area> {
         let (_, area) = self.by_start.range_mut(..=at).next_back()?;
         (at < area.end).then_some(area)

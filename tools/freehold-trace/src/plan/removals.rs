@@ -2,8 +2,8 @@
 //!
 //! shmctl(IPC_RMID) marks a segment, which is then freed with its last mapping. The results of two calls show
 //! the removal: an shmat of a freed segment is refused, and so is a remap_file_pages over the last mapping of
-//! a marked segment. A recording has the removal at the time of its entry. The removal took effect at some
-//! time before its return:
+//! a marked segment. A recording has the removal at the entry of shmctl. The removal took effect at some time
+//! before the return of shmctl:
 //!
 //! ```text
 //! shmctl(IPC_RMID)       |-------------|          of one thread
@@ -79,7 +79,7 @@ pub(super) struct Removal {
     pub(super) placed: bool,
 }
 
-/// A held call.
+/// A call that is held back.
 #[derive(Debug)]
 pub(super) struct PendingCall {
     /// Line of the recording.
