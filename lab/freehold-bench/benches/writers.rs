@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `whole`: one change at a time. `ranges`: one change at a time until two changes meet, then concurrent
-//! changes; a single thread is measured in a space in which no changes have met. `ranges only`: always
+//! changes; a single thread is measured in a space that no other thread has changed. `ranges only`: always
 //! concurrent changes. For comparison, the table has a tree and `memory_set` (`src/`), each behind a lock,
 //! and the host's own calls.
 //!
@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
-/// Number of areas of the process in addition to those that threads map, and of areas at the place of each
-/// thread.
+/// Number of areas of the process in addition to those that threads map. Also the number of areas at the
+/// place of each thread.
 const AREAS: u64 = 500;
 /// Distance of the places of two threads. Each place has its own upper-level tables.
 const PLACE: u64 = 1 << 38;

@@ -3,7 +3,7 @@
 //! The host of the simulation (`host_sim/` of `freehold-machine`) and the experiments call these functions.
 //! Each is one step of the task: `run.rs` first lets tasks with an earlier clock run, and `world.rs` does the
 //! work. Functions that only read the state ([`now_ns`], [`cpu`]) or mark it ([`keep`]) are no step and take
-//! no time. Outside a run, all of them do nothing, and the questions have the answer `None`.
+//! no time. Outside a run, operations do nothing, and functions that return an `Option` return `None`.
 //!
 //! The cost of a new operation must be a figure in `machine.rs`, so that the file of each machine states its
 //! value.
@@ -28,7 +28,7 @@ pub fn cpu() -> Option<usize> {
     look(|world| world.cpu())
 }
 
-/// Returns the socket of that processor.
+/// Returns the socket of the processor that the task runs on.
 pub fn socket() -> Option<usize> {
     look(|world| world.machine().socket_of(world.cpu()))
 }

@@ -38,7 +38,7 @@ const LOOKS: usize = 4;
 pub enum Next {
     /// No other processor has a lower clock.
     Turn,
-    /// The next task on its processor has run.
+    /// The next task in the queue of its processor has run.
     Queued,
     /// Another task has to wake the task.
     Asleep,
