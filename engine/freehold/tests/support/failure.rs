@@ -14,7 +14,7 @@ use freehold_machine::{
     stop_failing_memory,
 };
 
-/// The kind of allocation that fails: only the `nth`, or also all later ones (`FromThere`).
+/// The kind of allocation that fails. `MemoryFromThere` and `HeapFromThere` also fail all later allocations.
 #[derive(Clone, Copy, Debug)]
 pub enum Failure {
     Memory,
