@@ -44,7 +44,7 @@ pub(super) struct Task {
     pub(super) leaving: bool,
 }
 
-/// A call that has begun and whose `resumed` line has not been read.
+/// A call that has begun and whose resumed line has not been read.
 pub(super) struct Begun {
     /// The name.
     pub(super) name: CallName,
