@@ -32,10 +32,10 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// * No fault is possible there: no VMA can be found or created there.
     /// * The reverse map does not lead to the range.
     /// * No [`EntryTable`](crate::EntryTable) of the range is held, and no other call unlinks there.
-    /// * Only hardware may be reading there, and walkers that a flush with `tables_freed` waits for.
+    /// * Only hardware, and walkers that a flush with `tables_freed` waits for, may be reading there.
     /// * No table within `floor..ceiling` is [shared](Self::share).
-    /// * `memory` is the memory of every call on these tables, and the `Tlb` of `gather` frees tables to this
-    ///   memory.
+    /// * `memory` is the same memory in every call on these tables, and the `Tlb` of `gather` frees tables to
+    ///   this memory.
     ///
     /// # Panics
     /// Panics in test builds if an unlinked table is not empty (hazard C-3).

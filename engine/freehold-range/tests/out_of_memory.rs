@@ -1,9 +1,10 @@
-//! Tests that a failed allocation changes nothing: each allocation of a preallocation fails once. The map is
-//! unchanged then, and no node is lost.
+//! Tests that a failed allocation changes nothing. Each allocation that a preallocation makes fails once; the
+//! map is then unchanged, and no node is leaked.
 //!
-//! The global allocator of this program refuses the allocation that [`UNTIL_REFUSAL`] counts down to, for the
-//! current thread only, and counts the blocks in use. So this is a program of its own. A test sets the count,
-//! makes the call, checks the map, and repeats with the next allocation until none is refused.
+//! The global allocator of this program refuses one allocation of the current thread, which [`UNTIL_REFUSAL`]
+//! selects, and counts the blocks that the thread has in use. A global allocator applies to a whole program,
+//! so these tests are a separate program. A test sets [`UNTIL_REFUSAL`], makes the call, checks the map, and
+//! repeats with the next allocation until none is refused.
 #![cfg(not(loom))]
 
 mod support;

@@ -2,8 +2,8 @@
 #![deny(unsafe_code)]
 //! The locks of an address space, and the interface to atomics and to the embedding kernel.
 //!
-//! The crate does not depend on memory management. It gives the layers above it lock words, an order in which
-//! to take them, and the only access to atomics and to the embedding kernel.
+//! The crate does not depend on memory management. It provides lock words, an order in which to take the
+//! locks, and the only access to atomics and to the embedding kernel.
 //!
 //! | item | purpose | how a task waits |
 //! | --- | --- | --- |

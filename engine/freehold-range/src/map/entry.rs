@@ -32,7 +32,7 @@ pub struct Entry {
 pub enum Lookup {
     /// This entry was in the map at some instant during the call.
     Found(Entry),
-    /// There was no such entry at some instant during the call.
+    /// At some instant during the call, the map contained no entry that matches the lookup.
     Hole,
     /// A writer changed the map at this place for longer than a reader retries. The caller must take the
     /// lock.

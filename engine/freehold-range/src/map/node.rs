@@ -200,8 +200,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
     }
 
     /// Searches like [`search`](Self::search), in a node that has an end above the key. The last end is not
-    /// compared, so the result is the index of a slot for any contents of the node. Also compares in two
-    /// rounds.
+    /// compared, so the result is always the index of a slot, whatever the node contains. Like `search`,
+    /// compares in two rounds.
     #[inline]
     pub(super) fn search_below(&self, key: u64) -> usize {
         const STRIDE: usize = 3;

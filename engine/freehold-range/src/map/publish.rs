@@ -1,8 +1,9 @@
 //! Publishing: the end of a claim, when the write set of a [`ClaimWriter`] replaces what was claimed.
 //!
-//! A write set that stays in one leaf is published under the latch of that leaf. Any other one needs the
-//! structure lock and holds all nodes that change (`busy_nodes.rs`). Publishing needs no memory and cannot
-//! fail, because the claim has promised the slots. `release.rs` ends claims without a replacement.
+//! A write set that stays in one leaf is published under the latch of that leaf. Any other write set is
+//! published under the structure lock, with all nodes that change held (`busy_nodes.rs`). Publishing needs no
+//! memory and cannot fail, because the claim has promised the slots. `release.rs` ends claims without a
+//! replacement.
 //!
 //! A gap that appears must be visible to searches before the call returns: this file raises the gap words, or
 //! finds them large enough while the leaf is still latched ("Gaps" in [`claim_writer`](super::claim_writer)).

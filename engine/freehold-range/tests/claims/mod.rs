@@ -1,6 +1,6 @@
-//! Tests of claims: tries every claim on every small map that also has a claim of another writer or a
-//! reservation. Compares with a model: which claims are refused, what is claimed, what the map contains after
-//! the claim is published, and which hole the callback gets.
+//! Tests of claims. Every claim is tried on every small map that also contains another writer's claim or a
+//! reservation. The tests compare with a model which claims are refused, what is claimed, what the map
+//! contains after the claim is published, and which hole the callback gets.
 //!
 //! One thread makes all calls, so no result depends on timing. The neighbours lie in every combination of
 //! leaves. `stage.rs` has the maps and the model; the tests here pass each map to a function that makes one
@@ -30,7 +30,7 @@ enum Change {
     Nothing,
     /// Cuts the entries that reach across the ends of the range.
     Cut,
-    /// Cuts these entries, and removes everything in the range.
+    /// Cuts the entries that reach across the ends of the range, and removes everything in the range.
     Remove,
     RemoveAll,
     /// Replaces all entries by one.

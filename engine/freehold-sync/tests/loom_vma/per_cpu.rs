@@ -75,8 +75,8 @@ fn contending_readers_make_the_vma_per_cpu() {
     assert!(ENTERED_SLOT.load(SeqCst), "no reader contended");
 }
 
-/// The reader is inside, so the writer moves it to the count, unless the reader leaves first. The reader
-/// wakes the writer when it leaves.
+/// The reader holds the lock through a slot, so the writer moves the reader to the count, unless the reader
+/// unlocks first. The reader wakes the writer when it unlocks.
 #[test]
 fn reader_moved_to_the_count_wakes_the_writer() {
     model(|| {
@@ -91,8 +91,8 @@ fn reader_moved_to_the_count_wakes_the_writer() {
     });
 }
 
-/// The writer locks the VMA in two sections. A reader that enters between the sections is not inside during
-/// the second.
+/// The writer locks the VMA in two sections. A reader that takes the lock between the sections does not hold
+/// it during the second section.
 #[test]
 fn reader_in_a_slot_is_excluded_from_two_write_sections() {
     model_bounded(3, || {

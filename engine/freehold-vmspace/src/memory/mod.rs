@@ -106,7 +106,7 @@ impl<P: Platform> Memory<P> {
     }
 }
 
-/// For the crate `freehold`, which keeps the counts of references and entries correct.
+/// Functions for the crate `freehold`, which keeps the counts of references and entries correct.
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
     /// Counts one more failed frame.

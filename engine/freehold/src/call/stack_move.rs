@@ -5,9 +5,9 @@
 //! The call is atomic: the mmap lock and the VMA's lock are held for writing until the end. The VMA keeps its
 //! page offsets, so each offset belongs to another address after the move. A walk of the reverse map computes
 //! an address from such an offset, so walks could use a wrong address during the move. The anon rmap lock,
-//! held for writing, excludes them until the end. Linux instead marks the VMA and lets walks skip it, because
-//! other processes may use the same anon_vma. Here a program being loaded has its own tree of VMAs, and its
-//! stack has only a few pages, so the lock is held only briefly.
+//! held for writing, excludes walks until the end of the move. Linux instead marks the VMA and lets walks
+//! skip it, because other processes may use the same anon_vma. Here a program being loaded has its own tree
+//! of VMAs, and its stack has only a few pages, so the lock is held only briefly.
 //!
 //! Everything that can fail comes before the first entry moves. `tests/mremap/stack.rs` has the tests;
 //! `c40_stack_move_concurrent_with_migration` in `shuttle_engine/stack.rs` tests the exclusion of walks.

@@ -3,8 +3,9 @@
 //! The fault looks the page up in the page cache without a lock, in a read section of RCU. Then, under the
 //! lock of the page table, it raises the reference count of the frame, checks that the cache still has the
 //! page, and maps the page. A truncation that locks the table later finds the entry. A truncation that locked
-//! the table earlier has hidden the page (`file/change/truncate.rs`). A page must not be mapped without this
-//! second check: `c26_c37_frame_stays_until_a_fault_has_copied_it` tests it for private copies.
+//! the table earlier has hidden the page (`file/change/truncate.rs`). A page must not be mapped without the
+//! check under the lock. For private copies, `c26_c37_frame_stays_until_a_fault_has_copied_it` tests this
+//! check.
 //!
 //! `resolve` in `mod.rs` calls this file while a lock keeps the VMA unchanged. If the page is not in the
 //! cache, the fault returns `FaultOutcome::Fill`, and the page is added without locks (`file/fill.rs`). A

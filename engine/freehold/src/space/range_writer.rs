@@ -68,8 +68,8 @@ struct HeapLock<'s> {
 impl<'s> HeapLock<'s> {
     /// Takes the right to move the break. Returns `None` if another range writer has it.
     fn try_lock(heap_locked: &'s AtomicBool) -> Option<Self> {
-        // Acquire: pairs with the Release store in `drop`. The changes of the last owner happen before those
-        // of this one.
+        // Acquire: pairs with the Release store in `drop`. The changes of the previous owner happen before
+        // those of this owner.
         let is_taken = heap_locked.swap(true, Acquire);
         if is_taken { None } else { Some(HeapLock { heap_locked }) }
     }

@@ -7,10 +7,10 @@
 //! no other task holds a reference to it, so that no store can reach it any more.
 //!
 //! The walk of `mod.rs` calls `settle_probes` for each VMA that maps the page, and mprotect calls
-//! `settle_text` for memory that becomes text. No frame may be allocated or freed under the table's lock or
-//! within the guard: `Outcome::NeedsFrame` returns to the caller for an allocation, and the gather frees
-//! frames afterwards. `forced_stores_during_probe_changes_are_kept` (`shuttle_engine`) tests the stores of a
-//! debugger.
+//! `settle_text` for memory that loses write permission. No frame may be allocated or freed under the table's
+//! lock or within the guard: `Outcome::NeedsFrame` returns to the caller for an allocation, and the gather
+//! frees frames afterwards. `forced_stores_during_probe_changes_are_kept` (`shuttle_engine`) tests the stores
+//! of a debugger.
 
 use super::state::{Probe, are_put, may_show};
 use crate::{
@@ -115,9 +115,9 @@ pub(super) fn settle_probes<P: Platform>(
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Inserts the breakpoints of all probes into `part` of `vma`, which becomes text. A page that was
-    /// written and is shared by fork stays without breakpoints if there is no memory for a copy. The change
-    /// of rights does not fail in this case.
+    /// Inserts the breakpoints of all probes into `part` of `vma`, from which an mprotect has removed write
+    /// permission. A page that was written and is shared by fork stays without breakpoints if there is no
+    /// memory for a copy. The change of rights does not fail in this case.
     ///
     /// # Locks
     ///

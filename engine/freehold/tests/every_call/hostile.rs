@@ -22,8 +22,8 @@ fn hash(addr: usize) -> u64 {
 }
 
 /// The slab hands out the VMA that was freed last. A process can therefore learn the address of its next VMA
-/// from a mapping that it unmaps at once. It then chooses the offset in the file by that address, so that the
-/// tree of an earlier version became as deep as possible.
+/// from a mapping that it unmaps at once. With the tree of an earlier version, the process could then choose
+/// offsets in the file by that address to make the tree as deep as possible.
 #[test]
 fn offsets_chosen_by_vma_addresses_do_not_degrade_the_tree() {
     const VMAS: u64 = 400;
@@ -69,8 +69,9 @@ fn stack(process: &Process, at: u64) {
 /// Number of pages between two stacks: too few for any mapping between them.
 const BETWEEN: u64 = 258;
 
-/// Maps stacks and then two mappings with a gap of 8 pages between them, downwards from the mmap base. Then
-/// maps 4 pages more, and returns the distance in pages from the first mapping down to them.
+/// Maps this number of stacks downwards from the mmap base, and below the stacks two mappings with a gap of 8
+/// pages between them. Then maps 4 more pages, and returns the distance in pages from the first of the two
+/// mappings down to the new pages.
 fn place_below(stacks: u64) -> u64 {
     let world = World::new();
     let config = SpaceConfig::default();
@@ -90,7 +91,7 @@ fn place_below(stacks: u64) -> u64 {
 }
 
 /// Maps the same layout upwards from a third of the address space, with no free addresses below. Then maps 4
-/// pages more, and returns the distance in pages from the first mapping up to them.
+/// more pages, and returns the distance in pages from the first of the two mappings up to the new pages.
 fn place_above(stacks: u64) -> u64 {
     let world = World::new();
     let config = SpaceConfig::new().mmap_base(128 << 20);

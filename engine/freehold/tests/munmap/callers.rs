@@ -350,7 +350,7 @@ fn remote_flushes_cover_more_pages_than_local_ones() {
                 cpu.call(|| process.munmap(BASE, PAGES * PAGE)).unwrap();
                 world.machine.flushes() - before
             };
-            // One more flush occurs before the range is released.
+            // One flush for each 2 MiB, and possibly one more before the range is released.
             let alone = flushes(cpu);
             assert!((5..=6).contains(&alone), "{locking:?}: {alone}");
             let mut other = world.machine.cpu(1);

@@ -63,7 +63,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("AddressSpace::thp_disable", "a value"),
     ("AddressSpace::set_thp_disable", "a word, which needs no memory"),
     ("AddressSpace::memory_merge", "a value"),
-    ("AddressSpace::set_memory_merge", "flags of VMAs in place, which need no memory"),
+    ("AddressSpace::set_memory_merge", "changes flags of VMAs in place, which needs no memory"),
     ("AddressSpace::counts", "numbers"),
     ("AddressSpace::rss", "numbers"),
     ("AddressSpace::faults", "numbers"),

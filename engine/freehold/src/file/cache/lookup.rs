@@ -166,9 +166,9 @@ impl<P: Platform> Mapping<P> {
         self.find(&P::rcu_read(), index).is_some()
     }
 
-    /// Returns true if the page `index` still lies inside the file. A task calls this under the lock of the
-    /// table in which it is about to map something else there. If this check does not see a concurrent
-    /// truncation, the truncation will find the entry that the task maps.
+    /// Returns true if the page `index` still lies inside the file. The caller holds the lock of a page
+    /// table, and is about to make an entry in that table that maps no page of the file. If this check does
+    /// not see a concurrent truncation, the truncation finds that entry.
     pub(crate) fn is_inside(&self, index: PageIndex) -> bool {
         // Pairs with the fence in `cut`: either this task sees the new size, or the truncation sees the
         // table.

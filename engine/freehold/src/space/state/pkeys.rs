@@ -20,7 +20,7 @@ pub(crate) struct Pkeys {
 /// | bits | content |
 /// | --- | --- |
 /// | 0 to 15 | one bit for each allocated key, including the execute-only key |
-/// | 16 to 19 | the key of memory that may only be executed; 0 if there is none yet |
+/// | 16 to 19 | the execute-only key; 0 if none is allocated yet |
 #[derive(Clone, Copy)]
 pub(in crate::space) struct PkeySet(u32);
 
