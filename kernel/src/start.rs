@@ -4,9 +4,9 @@
 //! The order in `kernel_main` matters. Nothing allocates before `memory::init`, and nothing reads the clock
 //! before `apic::calibrate`, which also calibrates the clock. State that is written once and then read
 //! without a lock (options, the table of handlers, clock rates, gates) is written before `smp::start_all`.
-//! This file is the last layer, so it may use all others; [`HANDLERS`] is the only way by which `arch`
-//! reaches them. The tests `end-panic` and `end-page-fault` in `kernel/tests/tests.toml` check the report of
-//! a failure during the boot.
+//! This file is the top layer, so it may use all other layers. [`HANDLERS`] is the only way for `arch` to
+//! call the layers above it. The tests `end-panic` and `end-page-fault` in `kernel/tests/tests.toml` check
+//! the report of a failure during the boot.
 
 use crate::arch::frame::Vectors;
 use crate::arch::handlers::{self, Handlers};

@@ -52,7 +52,7 @@ impl StartInfo {
     ///
     /// The boot protocol gave the address, and nothing was written there since.
     pub unsafe fn at(address: u64) -> &'static StartInfo {
-        // SAFETY: by the caller's promise. The address is below 4 GiB, which the direct map shows from the
+        // SAFETY: by the caller's promise. The address is below 4 GiB, which the direct map contains from the
         // start.
         let info = unsafe { &*direct::<StartInfo>(address) };
         assert_eq!(info.magic, MAGIC, "not booted by PVH");

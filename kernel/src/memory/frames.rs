@@ -150,8 +150,8 @@ pub fn records_bytes(frames: u64) -> u64 {
 pub unsafe fn init(memory: Region, frames: u64) {
     let at: *mut u8 = direct(memory.start);
     let count = frames as usize;
-    // SAFETY: by the caller's promise. A record of zero bytes is valid: it is the record of a free frame or
-    // of an empty table.
+    // SAFETY: by the caller's promise. A record filled with zeros is valid: it is the record of a free frame
+    // or of an empty table.
     unsafe {
         at.write_bytes(0, (memory.end - memory.start) as usize);
         let frames = at.add(count * size_of::<TableMeta>());
@@ -168,7 +168,7 @@ pub unsafe fn init(memory: Region, frames: u64) {
 ///
 /// # Safety
 ///
-/// The memory is unused, and the direct map shows it.
+/// The memory is unused, and the direct map contains it.
 pub unsafe fn add(memory: Region) {
     let (mut at, end) = (memory.start / PAGE_SIZE, memory.end / PAGE_SIZE);
     let mut buddy = BUDDY.lock();
@@ -194,7 +194,7 @@ pub fn exists(frame: u64) -> bool {
 #[inline(always)]
 pub fn record(frame: u64) -> &'static Frame {
     assert!(exists(frame));
-    // SAFETY: `init` made a valid record, of zero bytes, for each frame.
+    // SAFETY: `init` filled the record of each frame with zeros, and such a record is valid.
     unsafe { &*FRAMES.load(Relaxed).add(frame as usize) }
 }
 

@@ -198,8 +198,9 @@ fn steal(number: usize) -> Option<Arc<Thread>> {
 pub fn block() {
     let next = match pick() {
         // Another CPU may have picked the calling thread already, and then waits until this CPU has left the
-        // thread's stack. This CPU therefore must not wait for another one first. It switches to the idle
-        // thread instead, for which no CPU waits.
+        // thread's stack. If this CPU also waited, for the CPU that has not left the stack of `next`, the
+        // CPUs could wait for each other in a cycle. This CPU therefore switches to the idle thread, for
+        // which no CPU waits.
         Some(next) if next.on_cpu.load(Acquire) && !ptr::eq(&raw const *next, current()) => {
             enqueue(next);
             None
