@@ -181,7 +181,7 @@ fn shuffled(n: u64, pages: u64) -> u64 {
     (mixed ^ mixed >> 7).wrapping_mul(0x2545_f491) % pages
 }
 
-/// Measures fork of populated memory, per page. The end of the child is not counted.
+/// Measures fork of populated memory, per page. The destruction of the child is not measured.
 fn fork(criterion: &mut Criterion) {
     const PAGES: u64 = 1 << 15;
     let space = Space::new(4 << 30, Locking::default());

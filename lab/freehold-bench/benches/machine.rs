@@ -1,8 +1,8 @@
 //! The costs of the machine itself, to separate them from those of the engine.
 //!
 //! `cargo bench --bench machine`. Three groups: accesses through the TLB (hit, flush, fault), allocation and
-//! contents of frames, and functions of the host (read sections, waiting). Benches of the engine include
-//! these costs, because it runs on this machine. The code under measurement is `freehold-machine`; no address
+//! contents of frames, and functions of the host (read sections, waiting). The engine runs on this machine,
+//! so benches of the engine include these costs. The code under measurement is `freehold-machine`; no address
 //! space exists, so [`setup`] writes the page table by hand. Names of figures contain the kind of memory, and
 //! whether oracles are on.
 

@@ -1,11 +1,11 @@
 //! The engine, in every design, against the model and against the running kernel: random calls must have
 //! equal results, maps, counters and contents.
 //!
-//! The engine runs on a machine with oracles, which detect missing flushes in addition. Against the model,
-//! the tests use several worlds: with and without a limit of locked memory, few free mappings, other layouts,
-//! five levels of page tables. Against the kernel, calls that meet a quirk of Linux are left out
-//! (`Quirks::Avoided`). With `FREEHOLD_EFFORT=long` each comparison runs a million calls. The last test
-//! checks that one wrong byte is found.
+//! The engine runs on a machine with oracles, which also detect missing flushes. The comparisons with the
+//! model use several worlds: with and without a limit of locked memory, close to the maximum number of
+//! mappings, with other layouts, and with page tables of five levels. The comparisons with the kernel leave
+//! out calls that meet a quirk of Linux (`Quirks::Avoided`). With `FREEHOLD_EFFORT=long` each comparison runs
+//! a million calls. The last test checks that one wrong byte is found.
 
 use crate::support::{assert_same, calls, linux, lockings};
 use freehold::space::Locking;
