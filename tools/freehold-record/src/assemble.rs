@@ -197,7 +197,8 @@ impl<'a> Assembler<'a> {
                 ops.push(Op::new(time, cpu, serial, Some(Kind::TornDown { process })));
             }
             RawKind::Signal { signal, code } => {
-                // The kernel sends this signal to a process whose execve fails after the point of no return.
+                // The kernel sends SIGSEGV with SI_KERNEL to a process whose execve fails after the point of
+                // no return.
                 let ends = (signal, code) == (libc::SIGSEGV, libc::SI_KERNEL);
                 task.call.iter_mut().for_each(|call| call.commits |= ends && is_exec(call.name));
                 ops.push(Op::new(time, cpu, serial, Some(Kind::Signal { signal: signal as u8, code })));
@@ -309,7 +310,7 @@ impl<'a> Assembler<'a> {
         } else if name.is_of_limits() && (failed || is_elsewhere) {
             // The call changed no recorded state.
         } else if is_exec(name) {
-            // The event is after the kernel's faults in the execve.
+            // The execve takes effect after the faults that the kernel takes during the call.
             op.time = time;
             op.kind = match failed {
                 false => Some(Kind::Exec { snapshot: None }),

@@ -17,7 +17,7 @@ pub const CALLS: [&str; 6] = ["setuid", "setreuid", "setresuid", "capset", "setn
 
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Numbers of kernel functions that BPF programs may call: the current task, and a copy from kernel memory.
+/// Numbers of the kernel functions with which a BPF program gets the current task and copies kernel memory.
 const OWN_TASK: i32 = 35;
 const READ_KERNEL: i32 = 113;
 

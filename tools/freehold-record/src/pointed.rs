@@ -144,11 +144,11 @@ const OF_CREDENTIALS: usize = READ + 2;
 /// because they would not fit on a program's stack.
 const RANGES: usize = 16;
 
-/// Number of additional words for a call whose memory is read at its end: the address, and the number of
-/// bytes.
+/// Number of additional words in an entry of `waiting`, for a call whose structure is read when the call
+/// ends: the address, and the number of bytes.
 const LATER: usize = 2;
-/// Maximum number of threads in such calls at the same time. A thread that is killed within such a call
-/// leaves its entry behind.
+/// Maximum number of threads that are in such calls at the same time. A thread that is killed within such a
+/// call leaves its entry behind.
 const WAITING: u32 = 4096;
 
 /// Numbers of kernel functions that BPF programs may call.
@@ -276,7 +276,7 @@ struct Queue<const WORDS: usize> {
     told: Map,
     /// Maximum number of reports in the queue.
     room: u32,
-    /// Reports of calls whose memory is read at their end, by thread.
+    /// Reports of calls whose structure is read when the call ends, by thread.
     waiting: Map,
     /// A counter of the reports that were lost because the queue was full.
     lost: Map,
