@@ -1,5 +1,5 @@
-//! System calls: translates recorded arguments to calls of the engine, and answers of the engine to recorded
-//! ones.
+//! System calls: translates recorded arguments to calls of the engine, and answers of the engine to the form
+//! of recorded answers.
 //!
 //! `perform.rs` calls [`answer`] for each call step, on the virtual CPU of the worker. [`answer`] returns the
 //! engine's answer in the form of the recording, and compares nothing. Calls on files are in `opened.rs`, on

@@ -160,7 +160,7 @@ impl World {
         // A new recording lacks this setting only if it changed during the run.
         self.tells_huge = recording.machine("kernel").is_none() || recording.machine("thp").is_some();
         // Since 6.14 Linux frees page tables that MADV_DONTNEED empties. strace output does not show the
-        // version.
+        // version of the kernel; the replay then assumes 6.14 or later.
         let old = recording.machine("kernel").and_then(version).is_some_and(|version| version < (6, 14));
         self.engine.set_reclaims_tables(!old);
         self.promises = match recording.machine("overcommit") {
@@ -174,7 +174,8 @@ impl World {
             let mut numbers =
                 pool.into_iter().flat_map(|pool| pool.split(' ')).map_while(|word| word.parse::<u64>().ok());
             if let (Some(free), Some(more)) = (numbers.next(), numbers.next()) {
-                // A machine with less memory allocates the huge pages on demand.
+                // If the machine has too little memory for the pool, it allocates huge pages on demand
+                // instead.
                 let fits = free == 0
                     || free.saturating_mul(size.bytes()) <= MEMORY / MOST_OF_POOL && !self.options.backed;
                 let enough = fits && self.engine.resize_huge_pool(size, free, None) == free;

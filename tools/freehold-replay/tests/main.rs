@@ -3,11 +3,11 @@
 //!
 //! | module | recordings |
 //! | --- | --- |
-//! | `corpus` | those of the repository and its neighbours, on all lock designs |
-//! | `suites` | those of test suites, of causes of earlier differences, and of programs |
-//! | `small`, `untold`, `limits`, `mounts`, `places` | a few lines each, written by the test for one rule of the comparison |
+//! | `corpus` | files directly in `recordings`, and in `../shared/traces` if it exists, on all lock designs |
+//! | `suites` | subfolders of `recordings`: test suites, causes of earlier differences, real programs |
+//! | `small`, `untold`, `limits`, `mounts`, `places` | a few lines, which a test contains; each recording tests one rule of the comparison |
 //! | `strace` | strace output |
-//! | `hostile` | well-formed and meaningless, for robustness |
+//! | `hostile` | well-formed but meaningless recordings, to test robustness |
 //!
 //! A new rule of the comparison needs two cases: a recording that matches Linux, and a changed one whose
 //! difference must be found. `docs/reference/trace-format.md` describes the lines of a recording.

@@ -77,7 +77,7 @@ pub(super) struct Process {
     pub from: u64,
     /// Time of the end.
     pub to: u64,
-    /// Indices of the address spaces that the process began, in order.
+    /// Indices of the address spaces that were created for the process, in order.
     pub own: Vec<usize>,
     /// Index of its current address space.
     space: usize,
