@@ -34,8 +34,8 @@ pub(crate) struct TraceReader {
     /// The contents of earlier lines.
     seen: Seen,
     unread: Unread,
-    /// The end of a loss whose task is unknown, to be returned next: an unreadable line is a loss that ends
-    /// where it began.
+    /// The next event to return, if there is one: the end of a loss whose task is unknown. An unreadable line
+    /// is a loss that begins and ends at that line.
     over: Option<Event>,
 }
 
@@ -236,8 +236,9 @@ impl Seen {
         Ok(Event { line: number, time, cpu, task: task.unwrap_or(0), kind, cost })
     }
 
-    /// Returns the loss of events that an unreadable line stands for. The loss has the line's task if the
-    /// line names a known one, otherwise task 0. Returns `None` if the line does not concern address spaces.
+    /// Returns the loss of events that an unreadable line stands for. The loss belongs to the task that the
+    /// line names, or to task 0 if the line names no known task. Returns `None` if the line does not concern
+    /// address spaces.
     fn lost_with(&self, line: &[u8], number: u32) -> Option<Event> {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let task = fields.next().and_then(|task| str::from_utf8(task).ok()?.parse().ok());

@@ -1,8 +1,8 @@
 //! Tests the reader of strace output (`mod.rs` and the files of this folder) with short outputs.
 //!
-//! A test passes lines as strace writes them, and compares the events as lines of `NAME.trace`
-//! ([`assert_events`]), single fields ([`parse`]), or the message of the error. To add a case, copy lines
-//! from real output of strace and write down the events in the order in which they took effect.
+//! A test passes strace output to the reader. The test then compares the events as lines of `NAME.trace`
+//! ([`assert_events`]), single fields of the events ([`parse`]), or the error message. To add a case, copy
+//! lines from real output of strace and write down the events in the order in which they took effect.
 //! `tests/mutations.rs` tests random damage of whole files.
 
 use super::*;
