@@ -3,7 +3,7 @@
 //! [`run`] does three things:
 //!
 //! 1. `cargo package` makes a package of each crate of [`PUBLISHED`].
-//! 2. The example `examples/embedding` is built and run as a project of its own, with the unpacked packages in
+//! 2. The example `examples/embedding` is built and tested as a project of its own, with the unpacked packages in
 //!    place of the folders of this repository, and without the features of `freehold`. The lock file of that
 //!    project must not contain the checkers and their dependencies (`MOST_PACKAGES`).
 //! 3. A project that uses the atomics of `freehold-sim` is checked, because the embedder does not need that
@@ -69,8 +69,8 @@ pub fn run() -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", written(&folder)))?;
     let build = target.join("build");
     finish(
-        cargo().args(["run", "--quiet", "--target-dir"]).arg(&build).current_dir(&folder),
-        "run the embedder",
+        cargo().args(["test", "--quiet", "--target-dir"]).arg(&build).current_dir(&folder),
+        "test the embedder",
     )?;
     let lock = fs::read_to_string(folder.join("Cargo.lock"))
         .map_err(|error| format!("cannot read the embedder's lock file: {error}"))?;
@@ -113,7 +113,7 @@ impl Project {
             .collect();
         let manifest = format!(
             "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n\
-             [dependencies]\n{dependencies}\n[patch.crates-io]\n{patches}"
+             [features]\nhugetlb = []\n\n[dependencies]\n{dependencies}\n[patch.crates-io]\n{patches}"
         );
         fs::write(folder.join("Cargo.toml"), manifest)?;
         Ok(folder)

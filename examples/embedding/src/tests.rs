@@ -36,6 +36,21 @@ fn unmapped_frames_can_be_allocated_again() {
 }
 
 #[test]
+fn mappings_of_huge_pages_need_the_feature() {
+    let engine = Engine::new(Board::new(256), Config::new()).unwrap();
+    let program = Program(AddressSpace::new(&engine, &SpaceConfig::new()).unwrap());
+    let flags = ANON | MapFlags::HUGETLB | MapFlags::NORESERVE;
+    let mapped = program.0.mmap(0, 2 << 20, RW, flags, None, 0);
+    if cfg!(feature = "hugetlb") {
+        let at = mapped.unwrap();
+        assert_eq!(program.store(at, 1), Err(FaultError::Bus { addr: at }), "the pool is empty");
+    } else {
+        assert_eq!(mapped.unwrap_err().to_errno(), Errno::EINVAL);
+    }
+    program.0.check();
+}
+
+#[test]
 fn threads_share_a_space() {
     let engine = Engine::new(Board::new(4096), Config::new()).unwrap();
     let program = Program(AddressSpace::new(&engine, &SpaceConfig::new()).unwrap());

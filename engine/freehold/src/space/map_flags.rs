@@ -112,8 +112,12 @@ pub(crate) fn access_flags(prot: Prot) -> VmFlags {
 
 impl MapFlags {
     /// Returns the page size that is encoded in the flags together with `HUGETLB`: six bits hold its binary
-    /// logarithm, and 0 means the default size. Returns `None` if there are no such huge pages.
+    /// logarithm, and 0 means the default size. Returns `None` if there are no such huge pages, and without
+    /// the feature `hugetlb`.
     pub(crate) fn huge_page_size(self) -> Option<HugePageSize> {
+        if !cfg!(feature = "hugetlb") {
+            return None;
+        }
         match self.bits() >> HUGE_SHIFT & 0x3f {
             0 => Some(HugePageSize::Mib2),
             shift => HugePageSize::from_bytes(1 << shift),
