@@ -99,7 +99,7 @@
 extern crate alloc;
 
 #[macro_use]
-mod setters;
+mod settings;
 
 pub mod call;
 mod committed;

@@ -94,37 +94,38 @@ impl Blocks {
     }
 }
 
-/// System-wide settings.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Config {
-    /// Initial limit on the number of VMAs of an address space (vm.max_map_count); see
-    /// [`Engine::set_max_map_count`].
-    pub max_map_count: u64,
-    /// Lowest address that an ordinary program may map (vm.mmap_min_addr), in bytes.
-    pub mmap_min_addr: u64,
-    /// Number of bytes that stay unmapped below a stack (the guard gap).
-    pub stack_gap: u64,
-    /// Initial policy on committed memory (vm.overcommit_memory); see [`Engine::set_overcommit`].
-    pub overcommit: Overcommit,
-    /// Initial policy on huge pages of anonymous memory; see [`Engine::set_huge_pages`].
-    pub huge_pages: HugePages,
-    /// Initial sizes of blocks of anonymous memory; see [`Engine::set_blocks`].
-    pub blocks: Blocks,
-    /// Initial sizes of blocks of shared memory; see [`Engine::set_shared_blocks`].
-    pub shared_blocks: SharedBlocks,
-    /// Initial setting that makes MADV_DONTNEED free the page tables that it empties; see
-    /// [`Engine::set_reclaims_tables`].
-    pub reclaims_tables: bool,
-    /// Mode in which walks over the VMAs of a file take the i_mmap lock, if they do not change the tree of
-    /// these VMAs.
-    pub file_rmap: FileRmap,
-    /// Number of entries per node of the VMA tree. Range writers that change entries of one node share its
-    /// latch.
-    pub vma_nodes: NodeWidth,
-    /// Collects statistics of four kinds of locks. All locks of one kind share one record: mmap locks, i_mmap
-    /// locks of files, hugetlb VMA locks, and mutexes of faults on huge pages.
-    pub lock_stats: bool,
+settings! {
+    /// System-wide settings.
+    #[derive(Clone, Debug)]
+    pub struct Config {
+        /// Initial limit on the number of VMAs of an address space (vm.max_map_count); see
+        /// [`Engine::set_max_map_count`].
+        pub max_map_count: u64,
+        /// Lowest address that an ordinary program may map (vm.mmap_min_addr), in bytes.
+        pub mmap_min_addr: u64,
+        /// Number of bytes that stay unmapped below a stack (the guard gap).
+        pub stack_gap: u64,
+        /// Initial policy on committed memory (vm.overcommit_memory); see [`Engine::set_overcommit`].
+        pub overcommit: Overcommit,
+        /// Initial policy on huge pages of anonymous memory; see [`Engine::set_huge_pages`].
+        pub huge_pages: HugePages,
+        /// Initial sizes of blocks of anonymous memory; see [`Engine::set_blocks`].
+        pub blocks: Blocks,
+        /// Initial sizes of blocks of shared memory; see [`Engine::set_shared_blocks`].
+        pub shared_blocks: SharedBlocks,
+        /// Initial setting that makes MADV_DONTNEED free the page tables that it empties; see
+        /// [`Engine::set_reclaims_tables`].
+        pub reclaims_tables: bool,
+        /// Mode in which walks over the VMAs of a file take the i_mmap lock, if they do not change the tree
+        /// of these VMAs.
+        pub file_rmap: FileRmap,
+        /// Number of entries per node of the VMA tree. Range writers that change entries of one node share
+        /// its latch.
+        pub vma_nodes: NodeWidth,
+        /// Collects statistics of four kinds of locks. All locks of one kind share one record: mmap locks,
+        /// i_mmap locks of files, hugetlb VMA locks, and mutexes of faults on huge pages.
+        pub lock_stats: bool,
+    }
 }
 
 impl Default for Config {
@@ -151,20 +152,6 @@ impl Config {
         Self::default()
     }
 }
-
-setters! { Config {
-    max_map_count: u64,
-    mmap_min_addr: u64,
-    stack_gap: u64,
-    overcommit: Overcommit,
-    huge_pages: HugePages,
-    blocks: Blocks,
-    shared_blocks: SharedBlocks,
-    reclaims_tables: bool,
-    file_rmap: FileRmap,
-    vma_nodes: NodeWidth,
-    lock_stats: bool,
-} }
 
 /// The shared state of one kernel.
 // Aligned to a cache line, because each fault reads the engine. The reference count lies before the engine in

@@ -22,29 +22,22 @@ use crate::{
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
 use freehold_vmspace::{HugePageSize, PageIndex, PageRange};
 
-/// Access that an open file permits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FileAccess {
-    /// The file was opened for reading.
-    pub read: bool,
-    /// The file was opened for writing.
-    pub write: bool,
-    /// The file can only be appended to.
-    pub append: bool,
-    /// The file system forbids execution.
-    pub noexec: bool,
-    /// The file can be mapped.
-    pub mappable: bool,
+settings! {
+    /// Access that an open file permits.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct FileAccess {
+        /// The file was opened for reading.
+        pub read: bool,
+        /// The file was opened for writing.
+        pub write: bool,
+        /// The file can only be appended to.
+        pub append: bool,
+        /// The file system forbids execution.
+        pub noexec: bool,
+        /// The file can be mapped.
+        pub mappable: bool,
+    }
 }
-
-setters! { FileAccess {
-    read: bool,
-    write: bool,
-    append: bool,
-    noexec: bool,
-    mappable: bool,
-} }
 
 impl FileAccess {
     /// Access of a file opened for reading.

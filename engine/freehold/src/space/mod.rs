@@ -75,36 +75,39 @@ use state::{
     closings::Closings, contention::WriteContention, counters::Counters, limits::LiveLimits, pkeys::Pkeys,
 };
 
-/// Initial layout, limits and settings of an address space.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct SpaceConfig {
-    /// Address at which mmap starts its search: downwards with [`Layout::TopDown`], upwards with
-    /// [`Layout::BottomUp`]. Must be the start of a page and at most [`DEFAULT_MAP_WINDOW`].
-    pub mmap_base: u64,
-    /// The end from which mmap searches for free addresses.
-    pub layout: Layout,
-    /// The policy by which mmap places mappings without a fixed address.
-    pub placement: Placement,
-    /// Start of the heap, where the break is at first. At most the [end of user
-    /// space](AddressSpace::TASK_SIZE).
-    pub brk: u64,
-    /// Start and end of the program's initialised data, at most the [end of user
-    /// space](AddressSpace::TASK_SIZE). RLIMIT_DATA counts the data together with the heap.
-    pub data: core::ops::Range<u64>,
-    /// Resource limits and privileges.
-    pub limits: Limits,
-    /// Restrictions on executable memory. The embedder passes those that exec [inherits](Mdwe::inherited).
-    pub mdwe: Mdwe,
-    /// Setting, inherited at exec, that disables transparent huge pages.
-    pub thp_disable: ThpDisable,
-    /// Setting, inherited at exec, that [allows merging with equal pages](AddressSpace::set_memory_merge).
-    pub memory_merge: bool,
-    /// The locking designs in use.
-    pub locking: Locking,
-    /// True to keep separate statistics of this space's mmap lock, instead of the [shared
-    /// statistics](crate::engine::Config::lock_stats).
-    pub lock_stats: bool,
+settings! {
+    /// Initial layout, limits and settings of an address space.
+    #[derive(Clone, Debug)]
+    pub struct SpaceConfig {
+        /// Address at which mmap starts its search: downwards with [`Layout::TopDown`], upwards with
+        /// [`Layout::BottomUp`]. Must be the start of a page and at most [`DEFAULT_MAP_WINDOW`].
+        pub mmap_base: u64,
+        /// The end from which mmap searches for free addresses.
+        pub layout: Layout,
+        /// The policy by which mmap places mappings without a fixed address.
+        pub placement: Placement,
+        /// Start of the heap, where the break is at first. At most the [end of user
+        /// space](AddressSpace::TASK_SIZE).
+        pub brk: u64,
+        /// Start and end of the program's initialised data, at most the [end of user
+        /// space](AddressSpace::TASK_SIZE). RLIMIT_DATA counts the data together with the heap.
+        pub data: core::ops::Range<u64>,
+        /// Resource limits and privileges.
+        pub limits: Limits,
+        /// Restrictions on executable memory. The embedder passes those that exec
+        /// [inherits](Mdwe::inherited).
+        pub mdwe: Mdwe,
+        /// Setting, inherited at exec, that disables transparent huge pages.
+        pub thp_disable: ThpDisable,
+        /// Setting, inherited at exec, that [allows merging with equal
+        /// pages](AddressSpace::set_memory_merge).
+        pub memory_merge: bool,
+        /// The locking designs in use.
+        pub locking: Locking,
+        /// True to keep separate statistics of this space's mmap lock, instead of the [shared
+        /// statistics](crate::engine::Config::lock_stats).
+        pub lock_stats: bool,
+    }
 }
 
 impl Default for SpaceConfig {
@@ -131,20 +134,6 @@ impl SpaceConfig {
         Self::default()
     }
 }
-
-setters! { SpaceConfig {
-    mmap_base: u64,
-    layout: Layout,
-    placement: Placement,
-    brk: u64,
-    data: core::ops::Range<u64>,
-    limits: Limits,
-    mdwe: Mdwe,
-    thp_disable: ThpDisable,
-    memory_merge: bool,
-    locking: Locking,
-    lock_stats: bool,
-} }
 
 impl SpaceConfig {
     /// Checks the configuration for an address space that ends at `task_size`. Limits may have any value.

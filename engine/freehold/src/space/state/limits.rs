@@ -11,26 +11,27 @@ use freehold_vmspace::PageCount;
 /// The value of a limit that does not apply.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// Limits and privileges, as plain values. All limits are in bytes, as setrlimit takes them.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Limits {
-    /// RLIMIT_AS: all mapped memory.
-    pub address_space: u64,
-    /// RLIMIT_DATA: private writable memory except stacks, and the heap together with the program's data.
-    pub data: u64,
-    /// The hard limit of RLIMIT_DATA. Applies if the soft limit is zero.
-    pub data_hard: u64,
-    /// RLIMIT_MEMLOCK: locked memory.
-    pub memlock: u64,
-    /// RLIMIT_STACK: the size up to which a fault grows a stack.
-    pub stack: u64,
-    /// Privilege to lock memory beyond the limit (CAP_IPC_LOCK).
-    pub may_lock: bool,
-    /// Privilege to map below the minimum address (CAP_SYS_RAWIO).
-    pub may_map_low: bool,
-    /// Privilege to inject memory failures (CAP_SYS_ADMIN).
-    pub may_inject_failure: bool,
+settings! {
+    /// Limits and privileges, as plain values. All limits are in bytes, as setrlimit takes them.
+    #[derive(Clone, Debug)]
+    pub struct Limits {
+        /// RLIMIT_AS: all mapped memory.
+        pub address_space: u64,
+        /// RLIMIT_DATA: private writable memory except stacks, and the heap together with the program's data.
+        pub data: u64,
+        /// The hard limit of RLIMIT_DATA. Applies if the soft limit is zero.
+        pub data_hard: u64,
+        /// RLIMIT_MEMLOCK: locked memory.
+        pub memlock: u64,
+        /// RLIMIT_STACK: the size up to which a fault grows a stack.
+        pub stack: u64,
+        /// Privilege to lock memory beyond the limit (CAP_IPC_LOCK).
+        pub may_lock: bool,
+        /// Privilege to map below the minimum address (CAP_SYS_RAWIO).
+        pub may_map_low: bool,
+        /// Privilege to inject memory failures (CAP_SYS_ADMIN).
+        pub may_inject_failure: bool,
+    }
 }
 
 impl Default for Limits {
@@ -54,17 +55,6 @@ impl Limits {
         Self::default()
     }
 }
-
-setters! { Limits {
-    address_space: u64,
-    data: u64,
-    data_hard: u64,
-    memlock: u64,
-    stack: u64,
-    may_lock: bool,
-    may_map_low: bool,
-    may_inject_failure: bool,
-} }
 
 /// The limits in use. Each may be set and read at any time, independently of the others. All accesses are
 /// Relaxed.
