@@ -1,5 +1,6 @@
 //! Virtual addresses ([`VirtAddr`], [`VaRange`]), frame numbers ([`Pfn`]) and levels of tables ([`Level`]).
-//! All conversions between these types are in this file.
+//! All conversions between these types are in this file. `phys_addr.rs` has physical addresses, and the
+//! arithmetic that both kinds of address share.
 //!
 //! All crates above use these types in place of integers. They do not depend on a format: a format says how
 //! many levels exist (`Format::LEVELS`), and `TABLE_BITS` gives the sizes. Addresses come from callers and
@@ -58,15 +59,6 @@ impl VirtAddr {
         }
     }
 
-    /// Returns the address `bytes` higher, or `None` on overflow.
-    #[inline]
-    pub const fn checked_add(self, bytes: u64) -> Option<Self> {
-        match self.0.checked_add(bytes) {
-            Some(sum) => Some(VirtAddr(sum)),
-            None => None,
-        }
-    }
-
     /// Returns the index of the entry of a table of `level` that translates this address.
     #[inline]
     pub const fn index(self, level: Level) -> usize {
@@ -84,24 +76,6 @@ impl VirtAddr {
     #[inline]
     pub const fn frame_in_leaf(self, level: Level) -> u64 {
         (self.0 & (level.span() - 1)) >> PAGE_SHIFT
-    }
-}
-
-impl fmt::Debug for VirtAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-impl fmt::LowerHex for VirtAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::LowerHex::fmt(&self.0, f)
-    }
-}
-
-impl From<u64> for VirtAddr {
-    fn from(address: u64) -> Self {
-        VirtAddr(address)
     }
 }
 

@@ -48,15 +48,6 @@ impl PhysAddr {
     pub const fn page_offset(self) -> u64 {
         self.0 & PAGE_MASK
     }
-
-    /// Returns the address `bytes` higher, or `None` on overflow.
-    #[inline]
-    pub const fn checked_add(self, bytes: u64) -> Option<Self> {
-        match self.0.checked_add(bytes) {
-            Some(sum) => Some(PhysAddr(sum)),
-            None => None,
-        }
-    }
 }
 
 impl Pfn {
@@ -64,24 +55,6 @@ impl Pfn {
     #[inline]
     pub const fn start(self) -> PhysAddr {
         PhysAddr(self.get() << PAGE_SHIFT)
-    }
-}
-
-impl fmt::Debug for PhysAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-impl fmt::LowerHex for PhysAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::LowerHex::fmt(&self.0, f)
-    }
-}
-
-impl From<u64> for PhysAddr {
-    fn from(address: u64) -> Self {
-        PhysAddr(address)
     }
 }
 
@@ -100,6 +73,15 @@ impl From<Pfn> for u64 {
 macro_rules! arithmetic {
     ($($name:ident)*) => {$(
         impl $name {
+            /// Returns the address `bytes` higher, or `None` on overflow.
+            #[inline]
+            pub const fn checked_add(self, bytes: u64) -> Option<Self> {
+                match self.get().checked_add(bytes) {
+                    Some(sum) => Some($name::new(sum)),
+                    None => None,
+                }
+            }
+
             /// Returns the address `bytes` lower, or `None` if it would be negative.
             #[inline]
             pub const fn checked_sub(self, bytes: u64) -> Option<Self> {
@@ -132,6 +114,24 @@ macro_rules! arithmetic {
                     Some(sum) => Some(sum.align_down(align)),
                     None => None,
                 }
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:#x}", self.get())
+            }
+        }
+
+        impl fmt::LowerHex for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::LowerHex::fmt(&self.get(), f)
+            }
+        }
+
+        impl From<u64> for $name {
+            fn from(address: u64) -> Self {
+                $name::new(address)
             }
         }
 
