@@ -16,10 +16,12 @@
 //! few dependencies of the packages. Works in a tree with changes that are not committed.
 
 use std::{
-    env, fs, io,
+    fs, io,
     path::{Path, PathBuf},
     process::Command,
 };
+
+use crate::suite::Build;
 
 /// The published crates, each after its dependencies. `freehold-sim` is an optional dependency of
 /// `freehold-sync`, for the simulation.
@@ -48,8 +50,9 @@ pub fn run() -> Result<(), String> {
     if target.exists() {
         fs::remove_dir_all(&target).map_err(|error| format!("{}: {error}", written(&target)))?;
     }
-    let mut package = cargo();
-    package.args(["package", "--quiet", "--allow-dirty", "--no-verify", "--target-dir"]).arg(&target);
+    let mut package =
+        Build::Plain.cargo(&["package", "--quiet", "--allow-dirty", "--no-verify", "--target-dir"], None);
+    package.arg(&target);
     for name in PUBLISHED {
         package.args(["--package", name]);
     }
@@ -69,7 +72,7 @@ pub fn run() -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", written(&folder)))?;
     let build = target.join("build");
     finish(
-        cargo().args(["test", "--quiet", "--target-dir"]).arg(&build).current_dir(&folder),
+        Build::Plain.cargo(&["test", "--quiet", "--target-dir"], None).arg(&build).current_dir(&folder),
         "test the embedder",
     )?;
     let lock = fs::read_to_string(folder.join("Cargo.lock"))
@@ -85,8 +88,8 @@ pub fn run() -> Result<(), String> {
     let dependencies = "freehold-sync = { version = \"*\", features = [\"checkers\"] }\n";
     let simulated = Project { name: "simulated", dependencies };
     let folder = simulated.write(&target).map_err(|error| format!("{}: {error}", written(&target)))?;
-    let mut check = cargo();
-    check.args(["check", "--quiet", "--target-dir"]).arg(&build).env("RUSTFLAGS", "--cfg sim");
+    let mut check = Build::Plain.cargo(&["check", "--quiet", "--target-dir"], None);
+    check.arg(&build).env("RUSTFLAGS", "--cfg sim");
     finish(check.current_dir(&folder), "check the simulated atomics")
 }
 
@@ -127,11 +130,6 @@ fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
         fs::copy(file.path(), to.join(file.file_name()))?;
     }
     Ok(())
-}
-
-/// Returns a command that runs cargo.
-fn cargo() -> Command {
-    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 /// Runs a command. `what` says in an error what the command does.

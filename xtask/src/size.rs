@@ -4,7 +4,9 @@
 //! The library has 16 operations in C's calling convention and is linked as a whole ("fat" link-time
 //! optimisation), so it contains only code that these operations can reach. Needs `size` of binutils.
 
-use std::{env, process::Command};
+use std::process::Command;
+
+use crate::suite::Build;
 
 /// The optimisation levels, as cargo names them.
 const LEVELS: [&str; 4] = ["3", "2", "s", "z"];
@@ -34,8 +36,8 @@ pub fn run() -> Result<(), String> {
 /// Builds the library. Returns the bytes of its section `.text`.
 fn built_bytes(level: &str, features: &str) -> Result<u64, String> {
     let target = crate::root().join("target/size");
-    let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--release", "--quiet", "--features", features, "--target-dir"])
+    let built = Build::Plain
+        .cargo(&["build", "--release", "--quiet", "--features", features, "--target-dir"], None)
         .arg(&target)
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level)
         .current_dir(crate::root().join("lab/size"))
