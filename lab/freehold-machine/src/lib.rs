@@ -61,6 +61,7 @@ mod context;
 mod cpu;
 mod cpu_shared;
 mod effort;
+mod example;
 mod exempt;
 #[cfg_attr(shuttle, path = "host_shuttle/mod.rs")]
 #[cfg_attr(sim, path = "host_sim/mod.rs")]
@@ -92,6 +93,7 @@ pub use cpu::{Cpu, Entered};
 // For the tests of this repository.
 #[doc(hidden)]
 pub use effort::Effort;
+pub use example::example_engine;
 pub use exempt::exempt;
 pub use host::Task;
 pub use inject::{

@@ -68,9 +68,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{Frames, Special}, space::*, vma::flags::VmFlags};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{Frames, Special}, space::*, vma::flags::VmFlags};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// // A kernel passes the frames of the vdso instead of an empty list.
     /// let vdso = Special::new(&engine, Frames::new("[vdso]", &[]).unwrap()).unwrap();
@@ -105,9 +104,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, call::SpecialPart, engine::{Config, Engine}, file::{Frames, Special}, space::*, vma::flags::VmFlags};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, call::SpecialPart, file::{Frames, Special}, space::*, vma::flags::VmFlags};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let [vvar, vdso] = ["[vvar]", "[vdso]"].map(|name| Frames::new(name, &[]).unwrap());
     /// let [vvar, vdso] = [vvar, vdso].map(|frames| Special::new(&engine, frames).unwrap());

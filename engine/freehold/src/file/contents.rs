@@ -37,9 +37,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let file = Mapping::memfd(&engine, PAGE_SIZE + 6).unwrap();
     /// assert_eq!(file.read_at(PAGE_SIZE + 2, &mut [0; 64]), Ok(4), "up to the end of the file");
     /// ```
@@ -88,9 +87,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let file = Mapping::memfd(&engine, 0).unwrap();
     /// assert_eq!(file.write_at(8 * PAGE_SIZE, b"grown"), Ok(5));
     /// assert_eq!((file.size(), file.present_pages()), (8 * PAGE_SIZE + 5, 1));

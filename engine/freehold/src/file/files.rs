@@ -79,9 +79,8 @@ impl<P: Platform> Files<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, counted::Counted, engine::{Config, Engine}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, counted::Counted};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// assert!(Counted::ptr_eq(engine.files().memory(), engine.memory()));
     /// ```
     #[inline]
@@ -94,9 +93,8 @@ impl<P: Platform> Files<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine, SharedBlocks}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, engine::SharedBlocks};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let blocks = SharedBlocks { within_size: 64 << 10, ..SharedBlocks::default() };
     /// engine.set_shared_blocks(blocks);
     /// assert_eq!(engine.files().shared_blocks(), blocks);

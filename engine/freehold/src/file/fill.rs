@@ -37,9 +37,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageIndex, engine::{Config, Engine}, error::FillError, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, PageIndex, error::FillError, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let file = Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap();
     /// file.fill(PageIndex::new(3)).unwrap();
     /// assert_eq!(file.present_pages(), 1);

@@ -154,9 +154,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageIndex, Pfn, engine::{Config, Engine}, file::{IoError, Mapping, Pager}, platform::Platform};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, PageIndex, Pfn, file::{IoError, Mapping, Pager}, platform::Platform};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// struct Disk;
     /// impl<P: Platform> Pager<P> for Disk {
     ///     fn read_page(&self, platform: &P, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
@@ -195,9 +194,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{Mapping, Seals}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{Mapping, Seals}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let memory = Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap();
     /// assert_eq!((memory.size(), memory.present_pages()), (4 * PAGE_SIZE, 0));
     /// assert!(memory.is_shmem() && memory.seals() == Some(Seals::empty()));
@@ -299,9 +297,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{Mapping, Zeroes}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{Mapping, Zeroes}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// assert!(Mapping::new(&engine, Zeroes, PAGE_SIZE, true).unwrap().is_shmem());
     /// assert!(!Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap().is_shmem());
     /// ```
@@ -324,9 +321,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let file = Mapping::memfd(&engine, 10).unwrap();
     /// file.write_at(8, b"four").unwrap();
     /// assert_eq!(file.size(), 12);
@@ -342,9 +338,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let file = Mapping::memfd(&engine, PAGE_SIZE + 1).unwrap();
     /// assert_eq!(file.pages(), 2);
     /// ```
@@ -358,9 +353,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let file = Mapping::memfd(&engine, 8 * PAGE_SIZE).unwrap();
     /// file.write_at(PAGE_SIZE - 1, b"ab").unwrap();
     /// assert_eq!(file.present_pages(), 2);
@@ -386,9 +380,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping, hugetlb::HugePageSize};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::Mapping, hugetlb::HugePageSize};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let huge = Mapping::of_huge_pages(&engine, HugePageSize::Gib1, 0, false).unwrap();
     /// assert_eq!(huge.page_bytes(), 1 << 30);
     /// ```
@@ -438,9 +431,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping, Zeroes}, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping, Zeroes}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let mapping = Mapping::new(&engine, Zeroes, 8 << 20, false).unwrap();
     /// mapping.align_to_huge_pages(true);
@@ -466,9 +458,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine, SharedHuge}, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, engine::SharedHuge, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let file = Mapping::memfd(&engine, 4 << 20).unwrap();
     /// file.set_mount_huge(Some(SharedHuge::Always));
     /// assert_eq!(file.mount_huge(), Some(SharedHuge::Always));
@@ -489,9 +480,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let secret = Mapping::secret(&engine).unwrap();
     /// assert!(secret.is_secret() && !secret.is_shmem());
     /// ```
@@ -510,9 +500,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// assert!(Mapping::zeroes(&engine).unwrap().is_zeroes());
     /// assert!(!Mapping::memfd(&engine, PAGE_SIZE).unwrap().is_zeroes());
     /// ```
@@ -531,9 +520,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::Mapping, hugetlb::HugePageSize};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::Mapping, hugetlb::HugePageSize};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let file = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, 4 << 20, false).unwrap();
     /// assert_eq!((file.huge_page_size(), file.pages()), (Some(HugePageSize::Mib2), 2));
     /// assert_eq!(Mapping::memfd(&engine, PAGE_SIZE).unwrap().huge_page_size(), None);

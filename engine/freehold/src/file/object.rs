@@ -72,9 +72,8 @@ impl<P: Platform> Object<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, counted::Counted, engine::{Config, Engine}, file::{File, FileAccess, Mapping}, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, counted::Counted, file::{File, FileAccess, Mapping}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # use freehold::report::maps::MapName;
     /// let file = File::new(&Mapping::memfd(&engine, PAGE_SIZE).unwrap(), FileAccess::READ, "/it").unwrap();
@@ -147,9 +146,8 @@ impl<P: Platform> Object<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # use freehold::report::maps::MapName;
     /// let device = Mapping::zeroes(&engine).unwrap();

@@ -74,9 +74,8 @@ impl<P: Platform> File<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::MmapError, file::{File, FileAccess, Mapping}, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, error::MmapError, file::{File, FileAccess, Mapping}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
     /// let file = File::new(&memory, FileAccess::READ, "/memfd:it").unwrap();
@@ -102,9 +101,8 @@ impl<P: Platform> File<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, counted::Counted, engine::{Config, Engine}, error::MmapError, file::*, platform::Platform, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, counted::Counted, error::MmapError, file::*, platform::Platform, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// struct Console;
     /// impl<P: Platform> Driver<P> for Console {
@@ -163,9 +161,8 @@ impl<P: Platform> File<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageCount, engine::{Config, Engine}, file::File};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, PageCount, file::File};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let memory = File::shared_memory(&engine, 4 * PAGE_SIZE, true).unwrap();
     /// assert_eq!(engine.committed_pages(), PageCount::new(4));
     /// drop(memory);
@@ -185,9 +182,8 @@ impl<P: Platform> File<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
     /// let [a, b] = ["/a", "/b"].map(|name| File::new(&memory, FileAccess::READ_WRITE, name).unwrap());
     /// a.mapping().write_at(0, b"both").unwrap();
@@ -208,9 +204,8 @@ impl<P: Platform> File<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageRange, engine::{Config, Engine}, file::{File, FileAccess, Mapping, Zeroes}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, PageRange, file::{File, FileAccess, Mapping, Zeroes}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let mapping = Mapping::new(&engine, Zeroes, 4 * PAGE_SIZE, false).unwrap();
     /// let file = File::new(&mapping, FileAccess::READ, "/it").unwrap();
     /// mapping.read_at(0, &mut [0; 16]).unwrap();
@@ -225,9 +220,8 @@ impl<P: Platform> File<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, file::Segment, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # use freehold::report::maps::MapName;
     /// let segment = Segment::new(&engine, 7, PAGE_SIZE).unwrap();
@@ -254,9 +248,8 @@ impl<P: Platform> File<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
     /// let log = FileAccess::READ_WRITE.append(true);
     /// assert!(File::new(&memory, log, "/log").unwrap().access().append);
@@ -270,9 +263,8 @@ impl<P: Platform> File<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
     /// let file = File::new(&memory, FileAccess::READ, "/memfd:it").unwrap();
     /// assert_eq!((file.name(), file.access().write), ("/memfd:it", false));
@@ -288,9 +280,8 @@ impl<P: Platform> File<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageIndex, engine::{Config, Engine}, file::{File, FileAccess, Mapping}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, PageIndex, file::{File, FileAccess, Mapping}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
     /// let file = File::new(&memory, FileAccess::READ, "/memfd:it").unwrap();
     /// assert!(file.fits(PageIndex::new(1 << 40), 8), "beyond the end of the file, but possible");

@@ -53,9 +53,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{Mapping, Seals, Zeroes}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{Mapping, Seals, Zeroes}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
     /// memory.add_seals(Seals::SHRINK).unwrap();
     /// memory.add_seals(Seals::GROW).unwrap();
@@ -79,9 +78,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::{FillError, SealError}, file::{File, FileAccess, Mapping, Seals}, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, error::{FillError, SealError}, file::{File, FileAccess, Mapping, Seals}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
     /// let file = File::new(&memory, FileAccess::READ_WRITE, "/memfd:it").unwrap();

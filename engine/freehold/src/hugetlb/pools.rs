@@ -35,9 +35,8 @@ impl<P: Platform> Engine<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, hugetlb::HugePageSize, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(16 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, hugetlb::HugePageSize, space::*};
+    /// # let engine = freehold_machine::example_engine(16 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// engine.resize_huge_pool(HugePageSize::Mib2, 3, None);
     /// let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::HUGETLB;
@@ -60,9 +59,8 @@ impl<P: Platform> Engine<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, hugetlb::HugePageSize};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(16 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, hugetlb::HugePageSize};
+    /// # let engine = freehold_machine::example_engine(16 << 20);
     /// assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 2, None), 2);
     /// assert!(engine.resize_huge_pool(HugePageSize::Mib2, 100, None) < 100, "16 MiB of memory");
     /// ```

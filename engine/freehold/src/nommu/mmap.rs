@@ -106,9 +106,8 @@ impl<P: Platform> NoMmuSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::MmapError, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, error::MmapError, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// let at = space.mmap(0, 100, rw, private, None, 0).unwrap();

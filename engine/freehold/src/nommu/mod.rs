@@ -170,9 +170,8 @@ impl<P: Platform> NoMmuSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// let regions = Regions::new(&engine).unwrap();
     /// let [parent, child] = [(); 2].map(|()| NoMmuSpace::new(&regions).unwrap());
@@ -209,9 +208,8 @@ impl<P: Platform> NoMmuSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// let at = space.mmap(0, 2 * PAGE_SIZE, rw, private, None, 0).unwrap();
@@ -230,9 +228,8 @@ impl<P: Platform> NoMmuSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// space.mmap(0, PAGE_SIZE, rw, private, None, 0).unwrap();
@@ -255,9 +252,8 @@ impl<P: Platform> NoMmuSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// space.mmap(0, PAGE_SIZE, rw, private, None, 0).unwrap();

@@ -20,9 +20,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::{AddressSpace, Mdwe, SpaceConfig}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, space::{AddressSpace, Mdwe, SpaceConfig}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let mdwe = Mdwe::REFUSE_EXEC_GAIN | Mdwe::NO_INHERIT;
     /// let space = AddressSpace::new(&engine, &SpaceConfig::new().mdwe(mdwe)).unwrap();
     /// assert_eq!((space.mdwe(), space.fork().unwrap().mdwe()), (mdwe, Mdwe::empty()));
@@ -46,9 +45,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::{MdweError, MprotectError}, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, error::{MdweError, MprotectError}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();

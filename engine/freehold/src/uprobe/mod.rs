@@ -104,9 +104,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping, Zeroes}, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping, Zeroes}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let file = File::new(&Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap(), FileAccess::READ, "/bin/it").unwrap();
     /// # let at = space.mmap(0, PAGE_SIZE, Prot::READ | Prot::EXEC, MapFlags::PRIVATE, Some(&file), 0).unwrap();
@@ -162,9 +161,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::ProbeError, file::{File, FileAccess, Mapping, Zeroes}, remote::AccessMode, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, error::ProbeError, file::{File, FileAccess, Mapping, Zeroes}, remote::AccessMode, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let file = File::new(&Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap(), FileAccess::READ, "/bin/it").unwrap();
     /// # let at = space.mmap(0, PAGE_SIZE, Prot::READ | Prot::EXEC, MapFlags::PRIVATE, Some(&file), 0).unwrap();
@@ -213,9 +211,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::ProbeError, file::{File, FileAccess, Mapping, Zeroes}, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, error::ProbeError, file::{File, FileAccess, Mapping, Zeroes}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let file = File::new(&Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap(), FileAccess::READ, "/bin/it").unwrap();
     /// # let at = space.mmap(0, PAGE_SIZE, Prot::READ | Prot::EXEC, MapFlags::PRIVATE, Some(&file), 0).unwrap();

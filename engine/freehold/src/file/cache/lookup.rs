@@ -155,9 +155,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageIndex, engine::{Config, Engine}, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, PageIndex, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let file = Mapping::memfd(&engine, 4 * PAGE_SIZE).unwrap();
     /// file.write_at(PAGE_SIZE, b"new").unwrap();
     /// assert_eq!([0, 1].map(|index| file.has_page(PageIndex::new(index))), [false, true]);

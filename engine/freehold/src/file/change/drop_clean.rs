@@ -68,9 +68,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageRange, engine::{Config, Engine}, file::{Mapping, Zeroes}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, PageRange, file::{Mapping, Zeroes}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let file = Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap();
     /// file.read_at(0, &mut [0; 3 * PAGE_SIZE as usize]).unwrap();
     /// file.write_at(PAGE_SIZE, b"new").unwrap();

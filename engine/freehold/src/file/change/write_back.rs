@@ -44,10 +44,9 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageIndex, PageRange, Pfn, engine::{Config, Engine}, file::{IoError, Mapping, Pager}, platform::Platform};
-    /// # use freehold_machine::{Machine, MachineConfig};
+    /// # use freehold::{PAGE_SIZE, PageIndex, PageRange, Pfn, file::{IoError, Mapping, Pager}, platform::Platform};
     /// # use std::sync::{Arc, atomic::{AtomicU64, Ordering::SeqCst}};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # #[derive(Clone, Default)]
     /// # struct Disk(Arc<AtomicU64>);
     /// impl<P: Platform> Pager<P> for Disk {

@@ -69,9 +69,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}, hugetlb::HugePageSize, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(16 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping}, hugetlb::HugePageSize, space::*};
+    /// # let engine = freehold_machine::example_engine(16 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let huge = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, 4 << 20, false).unwrap();
     /// let file = File::new(&huge, FileAccess::READ_WRITE, "/huge").unwrap();

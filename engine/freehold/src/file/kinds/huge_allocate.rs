@@ -32,9 +32,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::FillError, file::Mapping, hugetlb::HugePageSize};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(16 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, error::FillError, file::Mapping, hugetlb::HugePageSize};
+    /// # let engine = freehold_machine::example_engine(16 << 20);
     /// # engine.resize_huge_pool(HugePageSize::Mib2, 2, None);
     /// let huge = Mapping::of_huge_pages(&engine, HugePageSize::Mib2, 0, false).unwrap();
     /// huge.allocate(0..4 << 20).unwrap();

@@ -28,9 +28,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::FillError, file::Mapping};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, error::FillError, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let secret = Mapping::secret(&engine).unwrap();
     /// secret.truncate(PAGE_SIZE).unwrap();
     /// assert_eq!(secret.read_at(0, &mut [0; 8]), Err(FillError::Invalid));

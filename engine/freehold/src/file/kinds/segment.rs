@@ -68,9 +68,8 @@ impl<P: Platform> Segment<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageCount, engine::{Config, Engine}, file::Segment};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, PageCount, file::Segment};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let segment = Segment::new(&engine, 7, 4 * PAGE_SIZE).unwrap();
     /// assert_eq!((segment.key(), engine.committed_pages()), (7, PageCount::new(4)));
     /// ```
@@ -88,9 +87,8 @@ impl<P: Platform> Segment<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, PageCount, engine::{Config, Engine}, file::Segment};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, PageCount, file::Segment};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let segment = Segment::noreserve(&engine, 7, 4 * PAGE_SIZE).unwrap();
     /// assert_eq!(engine.committed_pages(), PageCount::new(0));
     /// segment.mapping().write_at(0, b"page").unwrap();
@@ -113,9 +111,8 @@ impl<P: Platform> Segment<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, error::FillError, file::Segment, hugetlb::HugePageSize};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(16 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, error::FillError, file::Segment, hugetlb::HugePageSize};
+    /// # let engine = freehold_machine::example_engine(16 << 20);
     /// # engine.resize_huge_pool(HugePageSize::Mib2, 2, None);
     /// let huge = |pages: u64| Segment::of_huge_pages(&engine, 7, HugePageSize::Mib2, pages << 21, true);
     /// let segment = huge(2).unwrap();
@@ -148,9 +145,8 @@ impl<P: Platform> Segment<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, remote::AccessMode, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, file::Segment, remote::AccessMode, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
     /// let at = space.shmat(&segment, 0, ShmFlags::empty()).unwrap();
@@ -168,9 +164,8 @@ impl<P: Platform> Segment<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, file::Segment, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let segment = Segment::new(&engine, 0xabcd, PAGE_SIZE).unwrap();
     /// assert_eq!(segment.key(), 0xabcd);
@@ -186,9 +181,8 @@ impl<P: Platform> Segment<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, file::Segment, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, file::Segment, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
     /// space.shmat(&segment, 0, ShmFlags::empty()).unwrap();
@@ -222,9 +216,8 @@ impl<P: Platform> Segment<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, call::ShmFlags, engine::{Config, Engine}, error::ShmatError, file::Segment, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, error::ShmatError, file::Segment, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
     /// segment.remove();

@@ -176,10 +176,9 @@ impl<P: Platform> Special<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::{Access, FaultError}, file::{Special, VmOps}};
+    /// # use freehold::{PAGE_SIZE, fault::{Access, FaultError}, file::{Special, VmOps}};
     /// # use freehold::{platform::Platform, space::*, vma::flags::VmFlags};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// struct Trap;
     /// impl<P: Platform> VmOps<P> for Trap {
@@ -206,9 +205,8 @@ impl<P: Platform> Special<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, counted::Counted, engine::{Config, Engine}, file::{Frames, Mapping, Special, Zeroes}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, counted::Counted, file::{Frames, Mapping, Special, Zeroes}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// let device = Mapping::new(&engine, Zeroes, 0, true).unwrap();
     /// let special = Special::of_file(Frames::new("/dev/it", &[]).unwrap(), &device).unwrap();
     /// assert!(Counted::ptr_eq(special.mapping().unwrap(), &device));

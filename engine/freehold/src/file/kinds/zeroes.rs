@@ -31,9 +31,8 @@ impl<P: Platform> Mapping<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, file::{File, FileAccess, Mapping}, space::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let device = Mapping::zeroes(&engine).unwrap();
     /// let zero = File::new(&device, FileAccess::READ_WRITE, "/dev/zero").unwrap();

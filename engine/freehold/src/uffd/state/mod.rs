@@ -222,9 +222,8 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*, uffd::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, space::*, uffd::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
     /// assert!(uffd.try_read().is_none() && !uffd.poll().closed);
@@ -238,9 +237,8 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*, uffd::{Features, UffdConfig, Userfaultfd}};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, space::*, uffd::{Features, UffdConfig, Userfaultfd}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let config = UffdConfig { features: Features::EXACT_ADDRESS, user_mode_only: true };
     /// assert_eq!(Userfaultfd::new(&space, config).unwrap().config(), config);
@@ -262,9 +260,8 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*, uffd::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, fault::Access, space::*, uffd::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
@@ -289,9 +286,9 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, platform::Host, space::*, uffd::*};
+    /// # use freehold::{PAGE_SIZE, platform::Host, space::*, uffd::*};
     /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let uffd = Userfaultfd::new(&space, UffdConfig::default()).unwrap();
     /// # std::thread::scope(|scope| { scope.spawn(|| uffd.close());
@@ -313,9 +310,8 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*, uffd::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, space::*, uffd::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
@@ -343,9 +339,8 @@ impl<P: Platform> Userfaultfd<P> {
     /// # Examples
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, fault::Access, space::*, uffd::*};
-    /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::default()).unwrap();
+    /// # use freehold::{PAGE_SIZE, fault::Access, space::*, uffd::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
