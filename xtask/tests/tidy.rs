@@ -824,7 +824,7 @@ fn each_source_file_is_a_module() {
 /// a file. The longest entry that matches a file decides the file's layer. Files of one layer may use each
 /// other.
 const LAYERS: &[&[&str]] = &[
-    &["settings"],
+    &["features", "settings"],
     &["error"],
     &["committed"],
     &["wait"],

@@ -22,12 +22,16 @@ impl core::error::Error for NoMemory {}
 
 impl From<AllocError> for NoMemory {
     fn from(_: AllocError) -> Self {
+        #[cfg(feature = "log")]
+        log::warn!("the global allocator is out of memory");
         NoMemory
     }
 }
 
 impl From<OutOfTables> for NoMemory {
     fn from(_: OutOfTables) -> Self {
+        #[cfg(feature = "log")]
+        log::warn!("the platform has no frame for a page table");
         NoMemory
     }
 }

@@ -77,22 +77,38 @@
 //!
 //! # Features
 //!
-//! Each feature in this table is on by default. A kernel that turns one off gets less code, because the
-//! compiler finds out that no VMA has the feature's flags (`VmFlags::POSSIBLE`).
+//! Each feature in this table is on by default. A kernel that turns one off gets less code; the table of code
+//! sizes is in `docs/performance.md`.
 //!
 //! | feature | adds |
 //! | --- | --- |
-//! | `hugetlb` | huge pages from pools, and the tables that processes share for them |
-//! | `uffd` | userfaultfd |
-//! | `uprobe` | breakpoints in the pages of files |
+//! | `hugetlb` | huge pages from pools, and the tables that processes share for them ([`hugetlb`]) |
+//! | `nommu` | address spaces without an MMU ([`nommu`]) |
+//! | `range_writers` | concurrent changes of disjoint ranges of one address space ([`space::locking`]) |
+//! | `stats` | statistics of the locks ([`Config::lock_stats`](engine::Config::lock_stats)) |
+//! | `uffd` | userfaultfd ([`uffd`]) |
+//! | `uprobe` | breakpoints in the pages of files ([`uprobe`]) |
 //!
-//! The features `x86_64` and `memory_addr` are off by default. They add conversions of addresses to and from
-//! the types of the crates with these names.
+//! These features are off by default:
+//!
+//! | feature | adds |
+//! | --- | --- |
+//! | `log` | messages through the crate `log`: `debug` for a page fault that fails, `warn` if memory runs out or a grace period takes longer than a second |
+//! | `x86_64`, `memory_addr` | conversions of addresses to and from the types of the crates with these names |
+//!
+//! The engine may hold locks when it sends a message. The embedder's logger must not wait, fault or call the
+//! engine.
 #![no_std]
 #![deny(unsafe_code)]
 // Without a feature, functions that only its public calls use remain.
 #![cfg_attr(
-    not(all(feature = "hugetlb", feature = "uffd", feature = "uprobe")),
+    not(all(
+        feature = "hugetlb",
+        feature = "nommu",
+        feature = "range_writers",
+        feature = "uffd",
+        feature = "uprobe"
+    )),
     allow(dead_code, unused_imports)
 )]
 
@@ -106,12 +122,16 @@ mod committed;
 pub mod engine;
 pub mod error;
 pub mod fault;
+mod features;
 pub mod file;
 #[cfg(feature = "hugetlb")]
 pub mod hugetlb;
 #[cfg(not(feature = "hugetlb"))]
 mod hugetlb;
+#[cfg(feature = "nommu")]
 pub mod nommu;
+#[cfg(not(feature = "nommu"))]
+mod nommu;
 pub mod prelude;
 pub mod remote;
 pub mod report;

@@ -31,6 +31,7 @@ mod fork;
 mod guards;
 mod huge;
 mod hugetlb;
+mod messages;
 mod mmap;
 mod mremap;
 mod munmap;

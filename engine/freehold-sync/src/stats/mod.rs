@@ -1,7 +1,8 @@
 //! Lock statistics: how often tasks acquire a lock, how long they wait for it, and how long they hold it.
 //!
 //! A lock keeps statistics if it gets a [`LockStats`] when it is created; several locks may share one.
-//! Without statistics, the cost is one branch that always has the same result. Every CPU counts in its own
+//! A lock without statistics pays for one branch that always has the same result. The branch disappears
+//! without the cargo feature `stats`; no lock records anything then. Every CPU counts in its own
 //! cells, without read-modify-writes, after the lock is released. [`LockStats::snapshot`] adds the cells up.
 //!
 //! | recorded | counted for |
@@ -195,7 +196,7 @@ impl Hold {
     /// Called when the lock is acquired. Inlined, here and below, for locks without statistics.
     #[inline]
     pub fn acquired<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode, waited: bool) -> Hold {
-        let Some(stats) = stats else { return self };
+        let Some(stats) = available(stats) else { return self };
         let since_ns = if waited { H::now_ns() } else { self.since_ns };
         stats.note_acquired(mode, waited.then(|| since_ns.saturating_sub(self.since_ns)));
         Hold { since_ns }
@@ -213,7 +214,7 @@ impl Ended {
     /// downgrade.
     #[inline]
     pub fn record<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode) -> Hold {
-        if let Some(stats) = stats {
+        if let Some(stats) = available(stats) {
             stats.note_held(mode, self.at_ns.saturating_sub(self.hold.since_ns));
         }
         Hold { since_ns: self.at_ns }
@@ -223,5 +224,11 @@ impl Ended {
 /// Returns the time, or 0 without statistics, because reading a clock is not free.
 #[inline]
 fn now<H: Host>(stats: Option<&LockStats<H>>) -> u64 {
-    if stats.is_some() { H::now_ns() } else { 0 }
+    if available(stats).is_some() { H::now_ns() } else { 0 }
+}
+
+/// Returns `stats`, or `None` if the crate is built without lock statistics.
+#[inline]
+fn available<H: Host>(stats: Option<&LockStats<H>>) -> Option<&LockStats<H>> {
+    if cfg!(feature = "stats") { stats } else { None }
 }

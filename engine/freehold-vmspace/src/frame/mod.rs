@@ -453,6 +453,9 @@ impl Frame {
     /// Returns the level of the entries that map the page if the frame is the first of a huge page of a pool.
     #[inline]
     pub fn hugetlb(&self) -> Option<Level> {
+        if !cfg!(feature = "hugetlb") {
+            return None;
+        }
         let word = self.word.load(Relaxed);
         (word & HUGETLB != 0).then(|| level_of(word))
     }

@@ -102,7 +102,11 @@ impl<P: Platform> FrameCache<P> {
         let mut batch = [Pfn::new(0); BURST];
         let wanted = self.magazines.with(Magazine::next_batch);
         let got = platform.alloc_frames(request, &mut batch[..wanted]);
-        let (first, rest) = batch[..got].split_first().ok_or(NoMemory)?;
+        let Some((first, rest)) = batch[..got].split_first() else {
+            #[cfg(feature = "log")]
+            log::warn!("the platform has no frame for memory of the kind {:?}", request.purpose);
+            return Err(NoMemory);
+        };
         let left = self.magazines.with(|magazine| magazine.fill(rest));
         // The thread may have moved to a CPU whose magazine is full.
         self.free_to_platform(platform, &rest[..left]);

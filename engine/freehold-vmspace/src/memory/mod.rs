@@ -276,8 +276,10 @@ impl<P: Platform> Shared for Memory<P> {}
 
 impl<P: Platform> Drop for Memory<P> {
     fn drop(&mut self) {
-        for size in HugePageSize::ALL {
-            self.resize_huge_pool(size, 0, None);
+        if cfg!(feature = "hugetlb") {
+            for size in HugePageSize::ALL {
+                self.resize_huge_pool(size, 0, None);
+            }
         }
         self.free_frame(self.zero);
         if let Some(huge) = self.huge_zero.load(Relaxed).checked_sub(1) {

@@ -123,7 +123,8 @@ settings! {
         /// its latch.
         pub vma_nodes: NodeWidth,
         /// Collects statistics of four kinds of locks. All locks of one kind share one record: mmap locks,
-        /// i_mmap locks of files, hugetlb VMA locks, and mutexes of faults on huge pages.
+        /// i_mmap locks of files, hugetlb VMA locks, and mutexes of faults on huge pages. Without the cargo
+        /// feature `stats`, no lock has statistics.
         pub lock_stats: bool,
     }
 }
@@ -215,7 +216,7 @@ impl<P: Platform> Engine<P> {
         let reader_slots = Counted::try_new(ReaderSlots::try_new()?)?;
         let serials = PerCpu::try_new(|_| AtomicU64::new(0))?;
         let stats = || -> Result<_, NoMemory> {
-            match config.lock_stats {
+            match config.lock_stats && cfg!(feature = "stats") {
                 true => Ok(Some(Counted::try_new(LockStats::try_new()?)?)),
                 false => Ok(None),
             }

@@ -146,6 +146,10 @@ impl<P: Platform> AddressSpace<P> {
                 break Err(killed.into());
             }
         };
+        #[cfg(feature = "log")]
+        if let Err(error) = &end {
+            log::debug!("page fault at {addr:#x} ({access:?}): {error}");
+        }
         self.counters.count_fault(if end.is_ok() { rung } else { FaultEnd::Failed });
         end
     }
@@ -347,8 +351,10 @@ impl<P: Platform> AddressSpace<P> {
                 FaultOutcome::Wait(WaitFor::Frame(MigrationEntry::of(payload).pfn))
             }
             Kind::Marker { kind: MarkerKind::Poison, payload } => self.poison_fault(table, address, payload),
-            Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.marked_fault(vma, page, table),
-            Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::Table { .. } => {
+            Kind::Marker { kind: MarkerKind::UffdWp, .. } if cfg!(feature = "uffd") => {
+                self.marked_fault(vma, page, table)
+            }
+            Kind::Marker { kind: MarkerKind::Swap | MarkerKind::UffdWp, .. } | Kind::Table { .. } => {
                 FaultOutcome::Failed(FaultError::Bus { addr: page })
             }
         }

@@ -301,7 +301,7 @@ impl<P: Platform> File<P> {
         page: HugePageSize,
         bytes: u64,
     ) -> Result<Counted<Self>, NoMemory> {
-        let huge = Some(HugeFile::new(page));
+        let huge = HugeFile::new(page);
         let mapping = Mapping::of_kind(files.files(), Zeroes, bytes, Kind::Memory, huge, false)?;
         File::new(&mapping, FileAccess::READ_WRITE, "/anon_hugepage (deleted)")
     }

@@ -15,6 +15,7 @@
 #![expect(unsafe_code, reason = "claims in the tree of VMAs")]
 
 use crate::{
+    features::RangeWriters,
     platform::Platform,
     space::{
         AddressSpace, Write,
@@ -75,7 +76,7 @@ impl<P: Platform> AddressSpace<P> {
         change: impl FnOnce(&WriteGuard<'_, P>) -> Result<(), E>,
     ) -> Result<(), E> {
         // Like `try_write_exclusive`, but the guard is not moved.
-        if self.locking.write != Write::RangesOnly
+        if self.write_kind() != Write::RangesOnly
             && let Some(lock) = self.mmap_lock.try_write_exclusive()
         {
             let guard = self.writer(lock);
@@ -192,7 +193,7 @@ impl<P: Platform> AddressSpace<P> {
     // Inlined, like every function that returns a guard: guards are large.
     #[inline(always)]
     pub(crate) fn try_write_exclusive(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
-        if self.locking.write == Write::RangesOnly {
+        if self.write_kind() == Write::RangesOnly {
             return None;
         }
         let guard = self.writer(self.mmap_lock.try_write_exclusive()?);
@@ -249,13 +250,14 @@ impl<P: Platform> AddressSpace<P> {
         state: &'s RangeWriterState,
         needs: impl Fn() -> LimitDemand,
     ) -> RangeClaim<'s, P> {
+        let Some(feature) = RangeWriters::get() else { return RangeClaim::NeedsExclusive };
         let Ok(gate) = self.mmap_lock.enter_range_writer_killable() else { return RangeClaim::Killed };
         if self.counters.reserve_limits(&state.reserved, &needs(), |size| self.limit_of(size)).is_err() {
             return RangeClaim::NeedsExclusive;
         }
         // SAFETY: the gate excludes all writers except range writers.
         let map = unsafe { self.tree.claim_writer(&state.write_set) };
-        let right = WriteRight::Range(RangeWriter::new(self, map, state, gate));
+        let right = WriteRight::Range(RangeWriter::new(self, map, state, gate, feature));
         RangeClaim::Granted(WriteGuard { space: self, locked: LockedVmas::none(), right }, ())
     }
 }

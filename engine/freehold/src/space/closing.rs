@@ -84,7 +84,7 @@ impl<P: Platform> AddressSpace<P> {
     /// `counted` is true if an exclusive writer inserted the reservation. If `counted` is false, or if there
     /// are range writers now, this task ends the reservation as a range writer instead.
     pub(super) fn end_closing(&self, span: UserRange, counted: bool) {
-        if !counted || self.has_range_writers() {
+        if self.supports_range_writers() && (!counted || self.has_range_writers()) {
             return self.end_closing_as_range_writer(span, counted);
         }
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();

@@ -85,20 +85,31 @@ pub enum HugetlbLock {
     VmaLock,
 }
 
-/// How changes of one address space exclude each other; see `docs/guide/ranges.md`.
+/// How changes of one address space exclude each other; see `docs/guide/ranges.md`. Without the cargo feature
+/// `range_writers`, every address space uses [`Whole`](Self::Whole), the default then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Write {
     /// One change at a time (Linux).
+    #[cfg_attr(not(feature = "range_writers"), default)]
     Whole,
     /// Concurrent range writers, for changes that need different VMAs and different holes. Changes become
     /// range writers once a change finds another change in progress, and become exclusive writers again once
     /// a change takes the mmap lock for writing.
-    #[default]
+    #[cfg_attr(feature = "range_writers", default)]
     Ranges,
     /// Range writers from the first change on, even if no other change is under way. For tests and
     /// measurements.
     #[doc(hidden)]
     RangesOnly,
+}
+
+impl Write {
+    /// Returns this kind, or [`Whole`](Self::Whole) if the crate has no range writers. The result is then a
+    /// constant, so that the compiler removes the code of range writers.
+    #[inline(always)]
+    pub(super) fn available(self) -> Self {
+        if cfg!(feature = "range_writers") { self } else { Write::Whole }
+    }
 }
 
 /// The locking designs of an address space. By default, each field has its last value that is not for tests.
@@ -115,6 +126,11 @@ pub struct Locking {
 }
 
 impl Locking {
+    /// Returns these designs with a valid size of sections, and with a kind of writers that the crate has.
+    pub(super) fn available(self) -> Self {
+        Locking { unmap: self.unmap.rounded(), write: self.write.available(), ..self }
+    }
+
     /// Combinations of a design of munmap, a design of faults and a kind of writers, for tests and
     /// comparisons. The combinations with [`Write::Whole`] come first. They contain every design of munmap
     /// with two designs of faults, and every design of faults except `VmaRwsem` with at least two designs of

@@ -105,7 +105,8 @@ settings! {
         /// The locking designs in use.
         pub locking: Locking,
         /// True to keep separate statistics of this space's mmap lock, instead of the [shared
-        /// statistics](crate::engine::Config::lock_stats).
+        /// statistics](crate::engine::Config::lock_stats). Without the cargo feature `stats`, no lock has
+        /// statistics.
         pub lock_stats: bool,
     }
 }
@@ -236,7 +237,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn make(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, NoMemory> {
         let counters = Counters::try_new()?;
         let defaults = if config.memory_merge { VmFlags::MERGEABLE } else { VmFlags::empty() };
-        let mmap_lock = match config.lock_stats {
+        let mmap_lock = match config.lock_stats && cfg!(feature = "stats") {
             true => MmapLock::with_stats(Counted::try_new(LockStats::try_new()?)?),
             false => match &engine.lock_stats {
                 Some(shared) => MmapLock::with_stats(shared.clone()),
@@ -256,7 +257,7 @@ impl<P: Platform> AddressSpace<P> {
             limits: LiveLimits::new(&config.limits),
             mdwe: AtomicU32::new(config.mdwe.bits()),
             thp_disable: AtomicU32::new(config.thp_disable as u32),
-            locking: Locking { unmap: config.locking.unmap.rounded(), ..config.locking },
+            locking: config.locking.available(),
             mmap_base: config.mmap_base,
             layout: config.layout,
             placement: config.placement,

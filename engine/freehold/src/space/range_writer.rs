@@ -23,7 +23,7 @@
 #![expect(unsafe_code, reason = "claims in the tree of VMAs, and unlinks page tables")]
 
 use super::AddressSpace;
-use crate::{VirtAddr, platform::Platform, space::state::counters::LimitReservation};
+use crate::{VirtAddr, features::RangeWriters, platform::Platform, space::state::counters::LimitReservation};
 use core::cell::Cell;
 use freehold_pagetable::{Format, Level, VaRange};
 use freehold_range::{ClaimWriter, WriteSet};
@@ -56,6 +56,7 @@ pub(crate) struct RangeWriter<'s, P: Platform> {
     pub(super) state: &'s RangeWriterState,
     /// The right to move the break, if this writer has taken it.
     heap: Option<HeapLock<'s>>,
+    _feature: RangeWriters,
     /// Dropped last: leaves the gate.
     pub(super) gate: MmapRangeWriteGuard<'s, P>,
 }
@@ -99,8 +100,9 @@ impl<'s, P: Platform> RangeWriter<'s, P> {
         map: ClaimWriter<'s, P>,
         state: &'s RangeWriterState,
         gate: MmapRangeWriteGuard<'s, P>,
+        feature: RangeWriters,
     ) -> Self {
-        RangeWriter { space, map, state, heap: None, gate }
+        RangeWriter { space, map, state, heap: None, _feature: feature, gate }
     }
 }
 
@@ -109,6 +111,9 @@ impl<P: Platform> RangeWriter<'_, P> {
     // Not inlined, so that the end of a guard is short for the exclusive writer.
     #[inline(never)]
     fn end(&mut self) {
+        if RangeWriters::get().is_none() {
+            return;
+        }
         match self.state.removed.take() {
             None => self.map.publish(None),
             Some(range) => self.space.with_edge_tables_unlinked(range, |unlink| {

@@ -40,7 +40,7 @@ impl<P: Platform> AddressSpace<P> {
     /// taken, or there are range writers already. Counts the change.
     #[inline]
     pub(crate) fn prefers_ranges(&self) -> bool {
-        match self.locking.write {
+        match self.write_kind() {
             Write::Whole => false,
             Write::RangesOnly => true,
             Write::Ranges if self.contention.exclusive_left.load(Relaxed) > 0 => false,
@@ -64,7 +64,7 @@ impl<P: Platform> AddressSpace<P> {
     /// exclusive writers for a while.
     #[cold]
     pub(super) fn record_contention(&self) -> bool {
-        if self.locking.write != Write::Ranges
+        if self.write_kind() != Write::Ranges
             || self.contention.conflicts.fetch_add(1, Relaxed) < MAX_CONFLICTS
         {
             return false;
@@ -87,16 +87,22 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// Returns the kind of writers of this address space.
+    #[inline(always)]
+    pub(super) fn write_kind(&self) -> Write {
+        self.locking.write.available()
+    }
+
     /// Returns true if changes of disjoint ranges may be range writers.
     #[inline]
     pub(crate) fn supports_range_writers(&self) -> bool {
-        self.locking.write != Write::Whole
+        self.write_kind() != Write::Whole
     }
 
     /// Returns true if there may be range writers now. The result is a hint.
     #[inline]
     pub(crate) fn has_range_writers(&self) -> bool {
         self.supports_range_writers()
-            && (self.mmap_lock.admits_range_writers() || self.locking.write == Write::RangesOnly)
+            && (self.mmap_lock.admits_range_writers() || self.write_kind() == Write::RangesOnly)
     }
 }

@@ -14,7 +14,8 @@
 
 use super::state::{Change, Context, Features, Message, Userfaultfd, queue::Waiter};
 use crate::{
-    counted::Counted, error::NoMemory, platform::Platform, space::AddressSpace, vma::Vma, wait::grace_period,
+    counted::Counted, error::NoMemory, features, platform::Platform, space::AddressSpace, vma::Vma,
+    wait::grace_period,
 };
 use allocator_api2::boxed::Box;
 use freehold_vmspace::UserRange;
@@ -24,6 +25,7 @@ use freehold_vmspace::UserRange;
 pub(crate) struct Notice<P: Platform> {
     change: Change<P>,
     message: Message<P>,
+    _feature: features::Uffd,
 }
 
 impl<P: Platform> Notice<P> {
@@ -36,7 +38,7 @@ impl<P: Platform> Notice<P> {
 
     /// Begins a change of `context` and prepares its message.
     fn to(context: &Counted<Context<P>>, message: Message<P>) -> Self {
-        Notice { change: Change::begin(context), message }
+        Notice { change: Change::begin(context), message, _feature: context.feature }
     }
 
     /// Prepares the message that pages of `part` are about to be removed.
@@ -56,7 +58,7 @@ impl<P: Platform> Notice<P> {
     ///
     /// The caller holds no lock.
     pub fn send(self) {
-        let Notice { change, message } = self;
+        let Notice { change, message, .. } = self;
         let context = change.context().clone();
         if matches!(message, Message::Remove(_)) {
             // Fills that began before `changing` was raised are complete after the grace period. All other

@@ -37,8 +37,14 @@ impl<P: Platform> AddressSpace<P> {
         if context.wants(Features::SIGBUS) || (context.config.user_mode_only && !access.user) {
             return Some(FaultOutcome::Failed(FaultError::Bus { addr: page }));
         }
-        let context = context.clone();
-        Some(FaultOutcome::Userfault(Userfault { context, page, write: access.write, reason }))
+        let (context, feature) = (context.clone(), context.feature);
+        Some(FaultOutcome::Userfault(Userfault {
+            context,
+            page,
+            write: access.write,
+            reason,
+            _feature: feature,
+        }))
     }
 
     /// Returns the reason for which the pager must serve an access to a page of a registered VMA, or `None`.

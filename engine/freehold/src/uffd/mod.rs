@@ -113,7 +113,7 @@ impl<P: Platform> Userfaultfd<P> {
 
 impl<P: Platform> Drop for Userfaultfd<P> {
     fn drop(&mut self) {
-        if !self.context.queue.is_closed() {
+        if cfg!(feature = "uffd") && !self.context.queue.is_closed() {
             self.close();
         }
     }

@@ -200,6 +200,9 @@ impl<P: Platform> Vma<P> {
 
     /// Returns the lock over the page tables and the reservations, if this is a VMA of huge pages.
     pub(crate) fn hugetlb(&self) -> Option<&Counted<HugetlbVma<P>>> {
+        if !cfg!(feature = "hugetlb") {
+            return None;
+        }
         // SAFETY: written under the same conditions as `object`; see there.
         unsafe { &*self.hugetlb.get() }.as_ref()
     }

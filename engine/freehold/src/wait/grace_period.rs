@@ -10,6 +10,10 @@ use crate::platform::Platform;
 use core::ptr::NonNull;
 use freehold_sync::RcuHead;
 
+/// The length of a grace period from which the feature `log` reports it: a second.
+#[cfg(feature = "log")]
+const LONG_NS: u64 = 1_000_000_000;
+
 /// Waits until every read section that exists now has ended. The caller holds no lock that a fault or a
 /// lookup may need.
 pub(crate) fn grace_period<P: Platform>() {
@@ -17,5 +21,11 @@ pub(crate) fn grace_period<P: Platform>() {
     let head = RcuHead::new();
     // SAFETY: the head stays in place, untouched, until the barrier has waited for the function to run.
     unsafe { P::rcu_defer(NonNull::from(&head), nothing) };
+    #[cfg(feature = "log")]
+    let before = P::now_ns();
     P::rcu_barrier();
+    #[cfg(feature = "log")]
+    if let waited @ LONG_NS.. = P::now_ns().saturating_sub(before) {
+        log::warn!("a grace period took {} ms", waited / 1_000_000);
+    }
 }

@@ -20,7 +20,7 @@ use freehold_machine::{Machine, Mmu, exempt};
 use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, atomic::AtomicU32};
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     ptr::NonNull,
     sync::{Arc, Mutex, mpsc::Sender},
 };
@@ -89,6 +89,16 @@ pub fn waits_for_table() -> bool {
 /// Sends a message when this thread begins to wait for a grace period.
 pub fn send_at_barriers(sender: Sender<()>) {
     BARRIER_SENDER.set(Some(sender));
+}
+
+thread_local! {
+    /// The added length of grace periods, and the time added to the clock so far, in nanoseconds.
+    static BARRIER_NS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// Makes each wait of this thread for a grace period take `ns` nanoseconds more on the clock of [`Gated`].
+pub fn prolong_barriers(ns: u64) {
+    BARRIER_NS.set((ns, BARRIER_NS.get().1));
 }
 
 /// A machine with gates.
@@ -164,7 +174,7 @@ unsafe impl Host for Gated {
     }
 
     fn now_ns() -> u64 {
-        <Machine as Host>::now_ns()
+        <Machine as Host>::now_ns() + BARRIER_NS.get().1
     }
 
     fn spin_enter(rank: Rank) {
@@ -205,6 +215,8 @@ unsafe impl Host for Gated {
             }
         });
         <Machine as Host>::rcu_barrier();
+        let (more, added) = BARRIER_NS.get();
+        BARRIER_NS.set((more, added + more));
     }
 }
 

@@ -88,7 +88,7 @@ impl<P: Platform> Mapping<P> {
         if !size.is_multiple_of(page.bytes()) {
             return Err(FillError::Invalid);
         }
-        Ok(Self::of_kind(files.files(), Zeroes, size, Kind::Memory, Some(HugeFile::new(page)), sealable)?)
+        Ok(Self::of_kind(files.files(), Zeroes, size, Kind::Memory, HugeFile::new(page), sealable)?)
     }
 
     /// Brings a zeroed page into the cache, unless the page is already there. The page comes from the file's

@@ -9,6 +9,7 @@
 use super::{HugePageSize, reserves::FileReserves};
 use crate::{
     error::{FillError, NoMemory},
+    features::Hugetlb,
     platform::Platform,
 };
 use freehold_sync::atomic::AtomicU32;
@@ -23,12 +24,16 @@ pub(crate) struct HugeFile {
     /// Number of walks over the file's VMAs that have had to wait for a VMA and have not ended yet. While the
     /// number is not zero, no VMA of the file starts to share a table. Changed under i_mmap held exclusively.
     pub(crate) apart: AtomicU32,
+    /// Makes the compiler remove the code of huge pages if the crate is built without them.
+    _feature: Hugetlb,
 }
 
 impl HugeFile {
-    /// Creates the state of a file without reservations.
-    pub(crate) fn new(size: HugePageSize) -> Self {
-        HugeFile { size, reserves: FileReserves::new(), apart: AtomicU32::new(0) }
+    /// Creates the state of a file without reservations. Returns `None` if the crate does not have the
+    /// feature `hugetlb`.
+    pub(crate) fn new(size: HugePageSize) -> Option<Self> {
+        let (reserves, apart) = (FileReserves::new(), AtomicU32::new(0));
+        Some(HugeFile { size, reserves, apart, _feature: Hugetlb::get()? })
     }
 
     /// Returns the size of a page in bytes.

@@ -13,6 +13,7 @@ use crate::{
     PAGE_SIZE,
     counted::{Counted, Shared, Weak},
     error::{NoMemory, UffdError, UffdReadError},
+    features,
     platform::Platform,
     space::AddressSpace,
 };
@@ -129,6 +130,7 @@ pub(crate) struct Context<P: Platform> {
     changing: AtomicU32,
     /// The waiters and the unread messages, under a spin lock.
     pub(crate) queue: Queue<P>,
+    pub(super) feature: features::Uffd,
 }
 
 impl<P: Platform> Shared for Context<P> {}
@@ -140,6 +142,7 @@ impl<P: Platform> Context<P> {
             config,
             changing: AtomicU32::new(0),
             queue: Queue::new(),
+            feature: features::Uffd::get().ok_or(NoMemory)?,
         })?)
     }
 
@@ -376,4 +379,6 @@ pub(crate) struct Userfault<P: Platform> {
     pub write: bool,
     /// The reason for which the fault waits.
     pub reason: FaultReason,
+    /// Makes the compiler remove the code of such faults if the crate is built without userfaultfd.
+    pub _feature: features::Uffd,
 }
