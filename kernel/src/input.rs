@@ -21,7 +21,8 @@ const AS_IT_IS: u8 = 0x10;
 const ERASE: [u8; 2] = [0x7f, 0x08];
 const KILL: u8 = 0x15;
 
-/// Size of the system calls' `struct termios`: four words of flags, and more that is stored without effect.
+/// Size of the system calls' `struct termios`: four words of flags, and further fields that are stored
+/// without effect.
 pub const TERMIOS: usize = 36;
 
 /// The source of input.
@@ -43,9 +44,9 @@ pub struct Input {
     ready: VecDeque<u8>,
     /// The line that is being typed.
     line: Vec<u8>,
-    /// The input has ended, and a read has not reported the end yet. A stream stays ended.
+    /// True if the input has ended and no read has reported the end yet. A stream stays ended.
     ended: bool,
-    /// The last byte of the stream was an escape.
+    /// True if the last byte of the stream was an escape.
     escaped: bool,
 }
 
@@ -147,7 +148,7 @@ impl Input {
     }
 
     /// Moves readable bytes to `out`, at most one line of a terminal. Returns `None` if there is no input
-    /// yet, and 0 at the end of input. A terminal accepts more input after its end.
+    /// yet, and 0 at the end of input. A terminal accepts more input after an end of input.
     pub fn read(&mut self, out: &mut [u8]) -> Option<usize> {
         if self.ready.is_empty() {
             let ended = self.ended;

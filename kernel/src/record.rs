@@ -9,7 +9,7 @@
 //! System calls come from `calls/mod.rs`, page faults through the table of handlers in `start.rs`, and the
 //! other events through `process/observer.rs`. A system call that a replay needs has an entry in [`CALLS`].
 //! The lock [`FILES`] is taken before [`PEN`]. The tests with `replayed` in `kernel/tests/tests.toml` fail if
-//! a recording lacks an event or has a wrong one.
+//! a recording lacks an event or has a wrong event.
 
 use crate::arch::{clock, cpu, frame::Frame, layout::Tables, lock::SpinLock};
 use crate::files::tree;
@@ -44,7 +44,7 @@ type Known = (u32, Counted<File<Machine>>);
 
 /// Files that were mapped, by the address of their page cache.
 static FILES: SpinLock<BTreeMap<usize, Known>> = SpinLock::new(BTreeMap::new());
-/// Held while a line is written, so that times ascend.
+/// Held while a line is written, so that the times of the lines ascend.
 static PEN: SpinLock<()> = SpinLock::new(());
 /// Number of snapshots so far, which is the number of the next one.
 static SNAPSHOTS: AtomicU32 = AtomicU32::new(0);
@@ -161,7 +161,7 @@ fn number_of(file: &Counted<File<Machine>>) -> u32 {
     let number = files.len() as u32 + 1;
     files.insert(place, (number, file.clone()));
     let (size, path) = (file.mapping().size(), file.name().replace('\n', "\\012"));
-    // The files' lock is still held, so no line mentions the number earlier.
+    // The files' lock is still held, so no earlier line mentions the number.
     write(|_| format!("# file {number} {size} {path}\n"));
     number
 }
@@ -244,7 +244,7 @@ pub fn exit(last: bool) {
     if !last {
         return event("X");
     }
-    // After vfork the space may be the parent's; `leave` then does not write its end.
+    // After vfork the space may be the parent's; `leave` then does not write the end of the space.
     let id = SNAPSHOTS.fetch_add(1, Relaxed);
     let lines = snapshot(thread.space());
     let (cpu, tid, pid, name) = (cpu::number(), thread.tid(), process.pid, name_of(process));
@@ -324,7 +324,8 @@ fn area(text: &mut String, smap: &Smap<Machine>) {
     text.push_str(if smap.huge_eligible { "!\n" } else { "\n" });
 }
 
-/// Returns nine numbers of kB separated by commas, with nothing for 0; or a single 0 if all are 0.
+/// Returns nine numbers of kB separated by commas. A number that is 0 is left out between its commas. If all
+/// numbers are 0, returns a single 0.
 fn sizes(usage: &Usage) -> String {
     let all = [
         usage.rss,

@@ -74,7 +74,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
     scheduler::idle()
 }
 
-/// Starts the engine, commits its settings and fills the pool of huge pages.
+/// Starts the engine, sets its limit on committed memory and fills the pool of huge pages.
 fn start_engine() {
     crate::platform::engine::start();
     crate::proc::settings::commit();
@@ -104,8 +104,8 @@ static HANDLERS: Handlers = Handlers {
     is_stack_guard: stacks::is_guard,
 };
 
-/// Returns the arguments and environment of the first program: the archive's, or else the words of the
-/// command line.
+/// Returns the arguments and environment that the archive has for the first program. Without them, the
+/// arguments are the words of the command line.
 fn strings(module: &'static [u8], line: &str) -> Strings {
     let listed = |name: &[u8]| {
         let entry = cpio::entries(module).find(|entry| entry.name == name)?;

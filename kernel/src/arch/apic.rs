@@ -1,8 +1,8 @@
 //! The local APIC: interrupts to other CPUs, and the timer. Its registers are memory-mapped, because QEMU's
 //! interpreter has no x2APIC.
 //!
-//! `boot/smp.rs` starts CPUs with it, `memory/tlb.rs` and `sched/scheduler.rs` interrupt other CPUs, and
-//! `sched/timers.rs` owns the timer. Each CPU uses only its own APIC, with interrupts off, so no lock is
+//! `boot/smp.rs` starts CPUs with the APIC, `memory/tlb.rs` and `sched/scheduler.rs` interrupt other CPUs,
+//! and `sched/timers.rs` owns the timer. Each CPU uses only its own APIC, with interrupts off, so no lock is
 //! needed: no interrupt can come between the two stores of [`command`]. A new vector needs an arm in
 //! `trap.rs`.
 
@@ -16,12 +16,13 @@ use x86_64::instructions::port::Port;
 
 /// Vector that asks a CPU to answer TLB flushes. This vector and the next three are all that the kernel uses.
 pub const FLUSH: u8 = 0xf0;
-/// Vector that makes a CPU enter the kernel, because a thread was put into its queue or its thread has new
-/// work.
+/// Vector that makes a CPU enter the kernel, because a thread was put into the CPU's queue or the running
+/// thread has new work.
 pub const WAKE: u8 = 0xf1;
 /// Vector of the local timer.
 pub const TIMER: u8 = 0xf2;
-/// Vector of interrupts that were withdrawn before they were delivered. They need no end of interrupt.
+/// Vector of interrupts that were withdrawn before they were delivered. Such an interrupt needs no
+/// [`end_of_interrupt`].
 pub const SPURIOUS: u8 = 0xff;
 
 /// Physical address of the registers. The offsets of the registers in use follow.

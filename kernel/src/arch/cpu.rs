@@ -38,7 +38,7 @@ pub struct Cpu {
     pub timer: Cell<u64>,
     /// Number of holds that forbid preemption: see `preempt.rs`.
     pub held: Cell<u32>,
-    /// Value of the time-stamp counter when interrupts were last let in, low half.
+    /// Lower half of the time-stamp counter at the time when interrupts were last let in.
     pub let_in: Cell<u32>,
     /// Number of ticks after which a preemption point lets interrupts in again.
     pub let_in_after: Cell<u32>,

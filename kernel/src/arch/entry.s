@@ -3,9 +3,9 @@
 # them. Interrupts are off. A trap continues in `trap.rs`, a system call in `calls/mod.rs`, and a new thread
 # in `sched/scheduler.rs`.
 #
-# The numbers in this file are offsets in `Frame` and `Cpu` and selectors of `descriptors.rs`: change both
-# together. The test `registers` checks that programs keep their registers, and `canonical` the returns to
-# invalid addresses.
+# The numbers in this file are offsets in `Frame` and `Cpu`, and selectors of `descriptors.rs`. Change them
+# together with those files. The test `registers` checks that programs keep their registers, and `canonical`
+# the returns to invalid addresses.
 .section .text
 .macro PUSH_REGISTERS
   push %rax

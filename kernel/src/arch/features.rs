@@ -1,9 +1,9 @@
 //! Processor features that the kernel turns on. All CPUs get the same set.
 //!
 //! Each CPU calls [`init`] when it starts, and all of them write the same values into the statics. No static
-//! changes after the first program runs, so they are read without a lock. This file also saves, restores and
-//! changes the state that a feature adds: vector registers (XSAVE) and PKRU, the register with a thread's
-//! rights by protection keys. `process/signal/frame.rs` stores this state in signal frames,
+//! changes after the first program runs, so the statics are read without a lock. This file also saves,
+//! restores and changes the state that a feature adds: vector registers (XSAVE) and PKRU, the register with a
+//! thread's rights by protection keys. `process/signal/frame.rs` stores this state in signal frames,
 //! `process/trace.rs` shows it to tracers, and `sched/scheduler.rs` saves and loads it at switches. An image
 //! from a program must not contain bits at which the processor faults in the kernel. The tests `registers`,
 //! `registers-avx`, `keys` and `traced` check this file.
@@ -45,7 +45,7 @@ pub fn init() {
         flags.set(Cr4Flags::USER_MODE_INSTRUCTION_PREVENTION, seven.ecx >> 2 & 1 != 0);
     }
     flags.set(Cr4Flags::OSXSAVE, one.ecx >> 26 & 1 != 0);
-    // PCID may be set only while the context number is 0, with which the kernel's root is loaded.
+    // PCID may be turned on only while the context number is 0. The kernel's root is loaded with this number.
     flags.set(Cr4Flags::PCID, one.ecx >> 17 & 1 != 0);
     let keys = seven.is_some_and(|seven| seven.ecx >> 3 & 1 != 0) && flags.contains(Cr4Flags::OSXSAVE);
     flags.set(Cr4Flags::PROTECTION_KEY_USER, keys);
@@ -95,7 +95,7 @@ pub fn pkru() -> u32 {
 /// Sets PKRU of the calling thread, if there are keys.
 pub fn set_pkru(rights: u32) {
     if has_pkeys() {
-        // SAFETY: the register exists. It limits accesses only to pages of programs.
+        // SAFETY: the register exists. PKRU limits accesses only to pages of programs.
         unsafe { core::arch::asm!("wrpkru", in("ecx") 0, in("eax") rights, in("edx") 0, options(nostack)) };
     }
 }
@@ -179,7 +179,7 @@ impl VectorState {
 
     /// Saves the processor's registers in this image.
     pub fn save(&mut self) {
-        // SAFETY: the buffer is aligned and has room for all that `init` turned on.
+        // SAFETY: the buffer is aligned and has room for all components that `init` turned on.
         unsafe {
             match XSAVE.load(Relaxed) {
                 true => {
@@ -209,12 +209,12 @@ impl VectorState {
 }
 
 /// The image in a signal frame, from which `rt_sigreturn` restores the registers. The first part of the image
-/// has the layout of FXSAVE. With XSAVE, a header, the upper halves of AVX and PKRU follow, between Linux's
-/// marks (`struct _fpx_sw_bytes`).
+/// has the layout of FXSAVE. With XSAVE, three further parts follow, between Linux's marks
+/// (`struct _fpx_sw_bytes`): a header, the upper halves of the AVX registers, and PKRU.
 impl VectorState {
     /// Size of the part of the image that FXSAVE writes, in bytes.
     const LEGACY: usize = 512;
-    /// Size of the header that XSAVE adds behind it, in bytes.
+    /// Size of the header that XSAVE adds behind that part, in bytes.
     const HEADER: usize = 64;
     /// Offset of the SSE registers.
     const XMM: usize = 160;

@@ -1,5 +1,5 @@
 //! The end of the machine: by the first program's exit status, or by a panic. `PROTOCOL.md` describes the
-//! report of both.
+//! report in both cases.
 //!
 //! `process/exit.rs` calls [`exit`] when process 1 ends. The panic handler, `trap.rs` and
 //! `process/standstill.rs` end the machine after they have written a report. The functions that a panic calls

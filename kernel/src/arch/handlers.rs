@@ -29,8 +29,8 @@ pub struct Handlers {
     pub before_user: fn(&mut Frame) -> UserAddr,
     /// Handles the timer interrupt.
     pub tick: fn(),
-    /// Handles the end of a time slice and the wake-up of a thread: runs another thread if that one has run
-    /// less.
+    /// Handles the end of a time slice and the wake-up of a thread: runs another thread if that thread has
+    /// run less.
     pub preempt: fn(),
     /// Runs another thread that waits for this CPU, even if that thread has run more.
     pub give_way: fn(),

@@ -1,8 +1,8 @@
-//! The direct map, in which the kernel sees physical memory, and the format of page tables.
+//! The direct map, through which the kernel accesses physical memory, and the format of page tables.
 //!
-//! `boot.s` maps the first 4 GiB there, which include the registers of the local APIC, and `memory/mod.rs`
-//! maps the rest. Kernel stacks (`memory/stacks.rs`) have addresses of their own. The constants must agree
-//! with the tables in `boot.s`.
+//! `boot.s` maps the first 4 GiB of physical memory there, which include the registers of the local APIC.
+//! `memory/mod.rs` maps all memory above them. Kernel stacks (`memory/stacks.rs`) have addresses of their
+//! own. The constants must agree with the tables in `boot.s`.
 
 /// The virtual address of physical address 0: the start of the direct map.
 pub const DIRECT: u64 = 0xffff_8000_0000_0000;

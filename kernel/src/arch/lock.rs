@@ -1,5 +1,5 @@
-//! A spin lock. Interrupts are off in the kernel, so holders are not interrupted, and a holder is not
-//! preempted ([`preempt::hold`]). A waiting CPU answers TLB flushes, so a holder may wait for a flush.
+//! A spin lock. Interrupts are off in the kernel, so the holder is not interrupted. The holder is not
+//! preempted either ([`preempt::hold`]). A waiting CPU answers TLB flushes, so a holder may wait for a flush.
 //!
 //! The holder must not sleep, touch a program's memory or take the same lock again. The scheduler stops the
 //! machine if a thread sleeps with a spin lock held. A lock that is held over a sleep is a

@@ -9,15 +9,15 @@
 //! [`hold`] forbids preemption. Code calls [`hold`] at the start of a spin lock section, a read section, a
 //! lockless walk, a use of the CPU's number, and an interrupt. `Cpu::held` counts the holds of a CPU. A
 //! thread that sleeps has no hold; the scheduler stops the machine otherwise. `PROTOCOL.md`, "Long calls",
-//! lists the states that hold and why.
+//! lists the states in which code forbids preemption, and why.
 //!
 //! | end of a hold | preemption point | used by |
 //! | --- | --- | --- |
 //! | [`release`] | no | the kernel's spin locks, read sections, lockless walks, uses of the CPU's number, interrupts |
 //! | [`release_and_look`] | yes, if it was the last hold | spin locks of the engine |
 //!
-//! After a point the thread may be on another CPU: the caller keeps no reference from [`cpu`] and no CPU
-//! number over it. Sleeping locks may be held over it.
+//! After a preemption point the thread may be on another CPU, so the caller keeps no reference from [`cpu`]
+//! and no CPU number over the point. Sleeping locks may be held over a preemption point.
 //!
 //! Option `giveway` makes every point switch threads, and `irqoff` measures the longest time that interrupts
 //! were off.
@@ -48,8 +48,8 @@ pub fn release() {
     unsafe { asm!("dec dword ptr gs:[{}]", const offset_of!(Cpu, held), options(nostack)) };
 }
 
-/// Ends a [`hold`]. If it was the last one, this is a preemption point: the thread may continue on another
-/// CPU.
+/// Ends a [`hold`]. If it was the last hold of the CPU, the call is a preemption point: the thread may
+/// continue on another CPU.
 #[inline(always)]
 pub fn release_and_look() {
     // SAFETY: as in `hold`.
@@ -84,8 +84,8 @@ fn look_at_time() {
     }
 }
 
-/// Enables interrupts for one instruction, then lets another thread run if the time slice is used up. The
-/// idle thread, which also runs the boot, lets nothing in here.
+/// Enables interrupts for one instruction, then lets another thread run if the time slice is used up. Does
+/// nothing on the idle thread, which also runs the boot.
 #[cold]
 #[inline(never)]
 fn let_in(now: u32) {

@@ -15,8 +15,8 @@ const FIFO: usize = 16;
 /// Held while a program's bytes are written.
 static PORT: SpinLock<()> = SpinLock::new(());
 
-/// Enables the port's queue, and disables its interrupts. Input that arrived before is lost; the report's
-/// line `ready` therefore announces when input is accepted.
+/// Enables the port's queue, and disables its interrupts. Input that arrived before this call is lost; the
+/// report's line `ready` therefore announces when input is accepted.
 pub fn init() {
     // SAFETY: these are the ports of the first serial line. Writing them affects only its output.
     unsafe {

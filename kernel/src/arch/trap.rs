@@ -29,8 +29,8 @@ const WAKE: u64 = apic::WAKE as u64;
 const TIMER: u64 = apic::TIMER as u64;
 const SPURIOUS: u64 = apic::SPURIOUS as u64;
 
-/// Handles a trap. Called by `entry.s` with interrupts off. Returns the address of the next instruction; a
-/// program's is a [`UserAddr`](super::frame::UserAddr).
+/// Handles a trap. Called by `entry.s` with interrupts off. Returns the address of the next instruction. If
+/// this instruction belongs to a program, the address is a [`UserAddr`](super::frame::UserAddr).
 #[unsafe(no_mangle)]
 extern "C" fn trap(frame: &mut Frame) -> u64 {
     const { assert!(size_of::<Vectors>() + core::mem::offset_of!(Frame, rip) == 392) };
@@ -118,7 +118,7 @@ fn page_fault(frame: &mut Frame, handlers: &Handlers, serve: Serve) {
     }
 }
 
-/// Returns true if the instruction is one that touches a program's memory.
+/// Returns true if the instruction at `rip` is in the code of `ucopy.s` that touches a program's memory.
 fn in_ucopy(rip: u64) -> bool {
     (&raw const ucopy_begin as u64..&raw const ucopy_end as u64).contains(&rip)
 }

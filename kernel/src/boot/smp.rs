@@ -2,7 +2,7 @@
 //!
 //! The first CPU starts one CPU at a time and waits for it, because all of them use the same trampoline page
 //! and the same field for their stack. The code of the trampoline is in `boot.s`. Programs run on a CPU only
-//! after all CPUs have started. Called once, by `start.rs`.
+//! after all CPUs have started. `start.rs` calls [`start_all`] once.
 
 use crate::arch::{apic, clock, cpu, descriptors, features, layout::direct, lock};
 use crate::boot::madt;

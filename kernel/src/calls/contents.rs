@@ -73,7 +73,7 @@ fn lseek(frame: &mut Frame) -> Answer {
     Ok(to)
 }
 
-/// The bits of `st_mode` with the type.
+/// The bits of `st_mode` that hold the file's type.
 const TYPE: u32 = 0o170_000;
 /// ENXIO: the offset is beyond the end of the file.
 const BEYOND: Errno = Errno(6);

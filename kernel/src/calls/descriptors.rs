@@ -2,9 +2,9 @@
 //! sockets, fcntl. The functions that decode a descriptor or an array of `struct iovec` also serve the other
 //! files of this folder.
 //!
-//! A write holds the position and then the contents of the file (`files/open.rs`). The table of descriptors
-//! is locked only while a descriptor is looked up or changed. The programs `files.c` and `appends.c` test the
-//! calls.
+//! A write takes the lock of the file's position and then the lock of the file's contents (`files/open.rs`).
+//! The table of descriptors is locked only while a descriptor is looked up or changed. The programs `files.c`
+//! and `appends.c` test the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -125,7 +125,8 @@ fn writev(frame: &mut Frame) -> Answer {
     put(&*file(descriptor)?, None, &mut UserBuffer::new(&parts))
 }
 
-/// Returns the offset for preadv2 and pwritev2; `None`, the file's position, for -1.
+/// Returns the offset at which preadv2 or pwritev2 begins. Returns `None` for -1, which selects the file's
+/// position.
 fn place(open: &Open, offset: u64) -> Result<Option<u64>, Errno> {
     if offset == u64::MAX {
         return Ok(None);

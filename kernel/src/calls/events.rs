@@ -1,7 +1,7 @@
-//! Calls that make files without a path: eventfd, timerfd, memory files, userfaultfd. The files themselves
-//! are in `files/event.rs`, `files/timer.rs`, `files/node.rs` and `process/userfault.rs`, with their locks. A
-//! memory file is a node of the tree without a name in a directory. The programs `files.c`, `faults.c` and
-//! `corners.c` test the calls.
+//! Calls that make files without a path: eventfd, timerfd, memory files, userfaultfd. `files/event.rs`,
+//! `files/timer.rs`, `files/node.rs` and `process/userfault.rs` have the types of these files, and their
+//! locks. A memory file is a node of the tree without a name in a directory. The programs `files.c`,
+//! `faults.c` and `corners.c` test the calls.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
@@ -113,7 +113,7 @@ fn timerfd_gettime(frame: &mut Frame) -> Answer {
 
 /// Maximum length of a memory file's name, in bytes.
 const MOST_NAME: usize = 249;
-/// Position of the page size in the flags: its logarithm (MFD_HUGE_SHIFT).
+/// Lowest bit of the flags that hold the binary logarithm of the page size (MFD_HUGE_SHIFT).
 const HUGE_SHIFT: u32 = 26;
 
 fn memfd_create(frame: &mut Frame) -> Answer {

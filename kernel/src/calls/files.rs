@@ -2,8 +2,8 @@
 //! files of this folder use [`path`], [`find`] and [`start`] to read a path and find its node;
 //! `files/tree.rs` walks the path, and `calls/names.rs` has the calls that change names.
 //!
-//! Between a lookup and the use of a node, another thread may rename or remove it; a node stays valid without
-//! a name. Permissions are not checked. The programs `files.c` and `names.c` test the calls.
+//! Another thread may rename or remove a node between its lookup and its use. A removed node stays valid,
+//! without a name. Permissions are not checked. The programs `files.c` and `names.c` test the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -45,8 +45,8 @@ pub fn path(at: u64) -> Result<Vec<u8>, Errno> {
     user::read_string(at, PATH_MAX as usize)?.ok_or(errno::ENAMETOOLONG)
 }
 
-/// Returns the directory in which a relative path begins: that of `descriptor` or, for [`HERE`], the working
-/// directory.
+/// Returns the directory in which a relative path begins: the directory of `descriptor` or, for [`HERE`], the
+/// working directory.
 pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     let process = current().process();
     if descriptor & 0xffff_ffff == HERE {
@@ -99,7 +99,7 @@ fn openat2(frame: &mut Frame) -> Answer {
     open_at(directory, path, flags as u32, mode as u32)
 }
 
-/// Flags of an open that stay with the open file.
+/// Flags of an open call that the open file keeps.
 const KEPT: u32 = O_ACCMODE | O_APPEND | O_NONBLOCK | O_PATH | O_DIRECT | O_NOATIME;
 
 /// Opens or makes the file at a path. Returns its descriptor.

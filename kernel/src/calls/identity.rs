@@ -1,8 +1,9 @@
 //! The calls for the identity of a process: users, groups, capabilities, process groups, sessions, and the
-//! options of prctl. The values are stored in [`Process`](crate::process::Process). Of users and
-//! capabilities, only "the effective user is 0" has an effect (`process/ids.rs`); a call that changes them
-//! also calls `renew::renew`, because the engine has a copy. The options of prctl about memory are in
-//! `memory_options.rs`. The programs `corners.c` and `processes.c` test the calls.
+//! options of prctl. The values are stored in [`Process`](crate::process::Process). The kernel checks only
+//! whether the effective user is 0 and the process has kept its capabilities (`process/ids.rs`). A call that
+//! changes users or capabilities also calls `renew::renew`, because the engine has a copy of the result. The
+//! options of prctl about memory are in `memory_options.rs`. The programs `corners.c` and `processes.c` test
+//! the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls, nothing};
@@ -44,12 +45,12 @@ pub const CALLS: Calls = &[
     (__NR_personality, personality),
 ];
 
-/// Returns the user's numbers of the calling process.
+/// Returns the user numbers of the calling process.
 fn user() -> Numbers {
     current().process().ids.lock().user
 }
 
-/// Returns the group's numbers of the calling process.
+/// Returns the group numbers of the calling process.
 fn group() -> Numbers {
     current().process().ids.lock().group
 }
@@ -91,8 +92,9 @@ fn store(to: [u64; 3], which: Which) -> Answer {
 /// All capabilities, CAP_CHOWN to CAP_CHECKPOINT_RESTORE.
 const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 
-/// Reads the header of capget and capset. Returns the number of words in a set of capabilities, which depends
-/// on the version, and the PID. If the version is unknown, stores the supported one and fails with EINVAL.
+/// Reads the header of capget and capset. Returns the number of words in a set of capabilities, and the PID.
+/// The number of words depends on the version in the header. If the version is unknown, stores the supported
+/// one and fails with EINVAL.
 fn capability_words(header: u64) -> Result<(usize, u32), Errno> {
     let [version, pid] = UserPtr::<[u32; 2]>::new(header).read()?;
     match version {
@@ -133,8 +135,8 @@ fn capset(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Returns the process with this PID, the process of the thread with this number, or for 0 the calling
-/// process.
+/// Returns the process with this PID, or the process of the thread with this number. For 0, returns the
+/// calling process.
 pub fn of(pid: u32) -> Result<Arc<Process>, Errno> {
     match pid {
         0 => Ok(current().process().clone()),

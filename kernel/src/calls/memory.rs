@@ -217,7 +217,7 @@ fn ranges(at: u64, count: u64) -> Result<Vec<IoVec>, Errno> {
     Ok(parts(at, count)?.iter().map(|[base, len]| IoVec { base: *base, len: *len }).collect())
 }
 
-/// Returns the address space of the process with this PID. Fails with ESRCH if there is none.
+/// Returns the address space of the process with this PID. Fails with ESRCH if there is no such process.
 fn space_of(pid: u64) -> Result<Space, Errno> {
     let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
     let space = process.space.lock().clone();

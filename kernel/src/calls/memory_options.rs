@@ -27,7 +27,8 @@ const BRK: usize = 5;
 /// executable.
 const LENGTH_AND_EXECUTABLE: usize = 12;
 
-/// The value of that word if the map has neither an auxiliary vector nor an executable.
+/// The value of the word `LENGTH_AND_EXECUTABLE` if the map has neither an auxiliary vector nor an
+/// executable.
 const NO_VECTOR_NO_EXECUTABLE: u64 = (u32::MAX as u64) << 32;
 
 /// Performs an option of prctl that concerns memory. Returns `None` for any other option.

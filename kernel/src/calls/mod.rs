@@ -4,8 +4,9 @@
 //! or an error. Calls access programs' memory only through [`user`](crate::platform::user), and hold no spin
 //! lock there. A call that stops because of a signal answers EINTR. The signal itself is handled on the way
 //! back to the program ([`before_user`](crate::process::thread::before_user)). The files of this folder
-//! decode and check arguments, in the order of Linux if two errors are possible. The state and its locks are
-//! in `files/`, `process/` and the engine. A loop whose length the program chooses passes preemption points.
+//! decode arguments and check them in Linux's order, so that the same one of several errors is reported. The
+//! state and its locks are in `files/`, `process/` and the engine. A loop whose length the program chooses
+//! passes preemption points.
 //!
 //! To add a call, write a function in the file of its subject and add a line to that file's `CALLS`. A number
 //! may be in one `CALLS` only: in [`TABLE`] a later entry replaces an earlier one. A call that may be

@@ -1,8 +1,8 @@
 //! The calls that make, end and wait for threads and processes, and those that return their numbers. They
 //! check the arguments; `process/clone.rs`, `process/exec.rs`, `process/exit.rs` and `process/reap.rs` do the
-//! work. An exec changes the process in [`become_program`], which cannot fail: everything that may fail is
-//! done before on a new address space. That function decides what an exec resets and what stays. The programs
-//! `processes.c`, `jobs.c` and `canonical.c` test the calls.
+//! work. An exec changes the process in [`become_program`], which cannot fail: everything that may fail
+//! happens earlier, on a new address space. That function decides what an exec resets and what stays. The
+//! programs `processes.c`, `jobs.c` and `canonical.c` test the calls.
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{clock, features::VectorState, lock::SpinLock};

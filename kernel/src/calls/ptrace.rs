@@ -1,5 +1,5 @@
 //! ptrace(2): the requests of a tracer. Debug registers are stored but stop no thread. `process/trace.rs` has
-//! the state of tracing and its locks, and the tracee's side.
+//! the state of tracing, its locks, and the functions that a tracee calls.
 //!
 //! Almost all requests need a stopped tracee, and read or change only the copy of its registers ([`Stop`]).
 //! Functions that get a [`Stop`] run under a spin lock, so they touch no program's memory. Values are checked

@@ -103,7 +103,7 @@ fn getpriority(frame: &mut Frame) -> Answer {
     let [which, who, ..] = frame.args();
     let nice = meant(which, who)?.iter().map(|process| process.nice.load(Relaxed)).min();
     // The call answers 20 minus the nice value, 1 to 40, so that no answer looks like an error. The C library
-    // converts it back.
+    // converts the answer back.
     Ok(u64::from(40 - nice.unwrap_or(20)))
 }
 

@@ -1,9 +1,10 @@
 //! The calls for System V shared memory. `process/segments.rs` has the table of segments with their keys,
-//! identifiers and times; the engine has the memory and counts how often it is attached.
+//! identifiers and times; the engine has the memory and counts how often a segment is attached.
 //!
 //! Calls use a copy of a segment's data ([`find`]) and change the table under its lock ([`change`]), because
 //! the engine and programs' memory must not be used under a spin lock. A segment may be removed between the
-//! two; the change is then ignored. The programs `corners.c`, `faults.c` and `files.c` test the calls.
+//! copy and the change; the change is then ignored. The programs `corners.c`, `faults.c` and `files.c` test
+//! the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -33,7 +34,7 @@ const CREATE: u32 = 0o1000;
 const EXCLUSIVE: u32 = 0o2000;
 const HUGE: u32 = 0o4000;
 const NORESERVE: u32 = 0o10000;
-/// Position of the page size in the flags: its logarithm.
+/// Lowest bit of the flags that hold the binary logarithm of the page size.
 const HUGE_SHIFT: u32 = 26;
 /// Bit of `shm_perm.mode`: the segment is marked for removal.
 const REMOVED: u32 = 0o1000;

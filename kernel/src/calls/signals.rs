@@ -186,7 +186,7 @@ fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> Res
     Ok(())
 }
 
-/// Returns the number of a signal, or of signal 0. Fails with EINVAL if there is no such signal.
+/// Returns the number of a signal, which may be 0. Fails with EINVAL if there is no such signal.
 fn number(signal: u64) -> Result<u32, Errno> {
     let signal = signal as u32;
     if signal <= MOST { Ok(signal) } else { Err(Errno::EINVAL) }
@@ -243,7 +243,7 @@ fn tgkill(frame: &mut Frame) -> Answer {
 }
 
 /// Reads the information of a signal that a program has composed, for the process `pid`. Fails with EPERM if
-/// the code is one of the kernel or of tkill, unless the program sends the signal to itself.
+/// only the kernel or tkill sends signals with this code, unless the program sends the signal to itself.
 fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
     let info = Info { signal: number(signal)?, ..Info::read(at)? };
     if (info.code >= 0 || info.code == SI_TKILL) && pid != current().process().pid {
@@ -252,7 +252,8 @@ fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
     Ok(info)
 }
 
-/// Sends a signal with the information at `at`, or like kill if `at` is null.
+/// Sends a signal with the information at `at`. If `at` is null, sends it with the information that kill
+/// sends.
 pub fn send_with(process: &Arc<Process>, signal: u64, at: u64) -> Result<(), Errno> {
     let sent = match at {
         0 => Info::from_here(number(signal)?, 0),

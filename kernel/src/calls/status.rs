@@ -230,7 +230,8 @@ fn utimensat(frame: &mut Frame) -> Answer {
     set_times(&*find(descriptor, path, flags as u32 & AT_SYMLINK_NOFOLLOW == 0)?, times)
 }
 
-/// Sets the times of access and modification: both to now if `times` is `None`. A time that is `None` stays.
+/// Sets the times of access and modification: both to now if `times` is `None`. A single time that is `None`
+/// stays unchanged.
 fn set_times(node: &Node, times: Option<[Option<u64>; 2]>) -> Answer {
     let now = clock::epoch_ns() + clock::now_ns();
     for (n, time) in times.unwrap_or([Some(now); 2]).into_iter().enumerate() {

@@ -141,7 +141,7 @@ fn time(frame: &mut Frame) -> Answer {
 }
 
 /// Sleeps for `ns` nanoseconds. If a signal interrupts the sleep and `left` is not null, stores the remaining
-/// time there.
+/// time at `left`.
 fn sleep_for(ns: u64, left: u64) -> Answer {
     let end = deadline_after(ns);
     let result = futex::sleep_until(end);

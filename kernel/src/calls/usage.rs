@@ -97,7 +97,8 @@ fn sysinfo(frame: &mut Frame) -> Answer {
     words[4] = memory::total_bytes();
     words[5] = memory::frames::free_count() * PAGE_SIZE;
     words[10] = process::all().len() as u64 & 0xffff;
-    // The unit of all sizes is one byte. The two fields before are for high memory, which does not exist.
+    // The unit of all sizes is one byte. The two fields before this one are for high memory, which does not
+    // exist.
     words[13] = 1;
     UserPtr::<[u64; 14]>::new(out).write(&words)?;
     Ok(0)
@@ -116,7 +117,8 @@ fn setrlimit(frame: &mut Frame) -> Answer {
     set(current().process(), resource, to)
 }
 
-/// Sets a limit of a process and renews the copies of it. The privileges are those of the calling process.
+/// Sets a limit of a process and renews the copies of the limit. The privileges are those of the calling
+/// process.
 fn set(process: &Process, resource: u64, to: limits::Limit) -> Answer {
     let privileged = current().process().ids.lock().is_root();
     process.limits.lock().set(resource, to, privileged)?;

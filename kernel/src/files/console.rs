@@ -4,7 +4,7 @@
 //! Bytes of the serial port (`arch/serial.rs`) pass through an [`Input`], which edits lines or removes
 //! escapes; `PROTOCOL.md` describes both kinds of console. Input raises no interrupt, so a thread that reads
 //! polls the port periodically. A spin lock guards the [`Input`]; echoed bytes are sent under it. There is
-//! one console and one foreground group, and no signals for keys.
+//! one console and one foreground group, and no key sends a signal.
 
 use crate::arch::{clock, lock::SpinLock, serial};
 use crate::errno;

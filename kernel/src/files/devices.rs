@@ -13,7 +13,7 @@ use freehold::file::Mapping;
 /// The behaviour of a memory device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Reads return no bytes; writes discard theirs.
+    /// Reads return no bytes; writes discard their bytes.
     Null,
     /// Reads return zeroes.
     Zero,
@@ -28,7 +28,7 @@ struct Device {
     kind: Kind,
     /// The minor number of the device; the major number is 1.
     minor: u64,
-    /// The memory that mmap of the device maps: new pages, for `zero` only.
+    /// The memory that mmap of `zero` maps: new pages. `None` for all other devices.
     zeroes: Option<Counted<Mapping<Machine>>>,
 }
 

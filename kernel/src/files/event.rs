@@ -1,7 +1,8 @@
 //! eventfd: a counter that writers add to, and that readers take or decrement.
 //!
-//! One spin lock guards the counter. A reader of an empty counter and a writer to a full one sleep without
-//! the lock (`sched/wait.rs`) and try again when the counter changes. `calls/events.rs` makes the file.
+//! One spin lock guards the counter. A reader of an empty counter and a writer to a full counter sleep
+//! without the lock (`sched/wait.rs`) and try again when the counter changes. `calls/events.rs` makes the
+//! file.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{File, READABLE, Stat, WRITABLE, buffer::UserBuffer};

@@ -15,9 +15,9 @@
 //!
 //! `calls/` has the system calls, and `process/` and `proc/` have further kinds of files. A new kind
 //! implements [`File`]. No spin lock is held while bytes are copied from or to a program, because the copy
-//! may sleep. None is held while a file is dropped, because that may take long and may take other locks.
-//! Sleeping locks are taken in this order: the position of an open file (`open.rs`), then the contents of the
-//! file ([`File::changing`]).
+//! may sleep. No spin lock is held while a file is dropped, because the drop may take long and may take other
+//! locks. Sleeping locks are taken in this order: the position of an open file (`open.rs`), then the contents
+//! of the file ([`File::changing`]).
 
 pub mod buffer;
 pub mod console;

@@ -1,11 +1,11 @@
 //! Changes of the tree (`files/tree.rs`): new files, removal, renaming, hard links, mounts.
 //!
-//! The spin lock [`CHANGES`] serialises all changes except the insertion of a new name. Under it, a change
-//! takes the lock of a directory's entries, of one directory at a time, and after that the locks of a node's
-//! parent and name. Lookups take only the locks of directories: they run concurrently and find the old name
-//! or the new one. [`MOUNTS`] has a spin lock of its own, which is taken after [`CHANGES`]. A reference to a
-//! node that may be the last is dropped after [`CHANGES`] is released, because freeing contents may take
-//! long.
+//! The spin lock [`CHANGES`] serialises all changes except the insertion of a new name. Under this lock, a
+//! change takes the lock of a directory's entries, of one directory at a time, and after that the locks of a
+//! node's parent and name. Lookups take only the locks of directories: they run concurrently and find the old
+//! name or the new one. [`MOUNTS`] has a spin lock of its own, which is taken after [`CHANGES`]. The
+//! reference to a node that may be the node's last one is dropped after [`CHANGES`] is released, because
+//! freeing contents may take long.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -130,7 +130,7 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
     set_name(new, to, &node);
     if existing != Existing::Exchange {
         let gone = old.lock().remove(from.1);
-        // `node` is another reference, so this one is not the last.
+        // `gone` is not the last reference, because `node` is another one.
         drop(gone);
     }
     from.0.touch();
@@ -244,7 +244,7 @@ fn set_name(entries: &Entries, (directory, name): (&Arc<Node>, &[u8]), node: &Ar
     let before = entries.lock().insert(name.to_vec(), node.clone());
     *node.parent.lock() = Arc::downgrade(directory);
     *node.name.lock() = name.to_vec();
-    // The caller also has a reference to the old node, so this one is not the last.
+    // `before` is not the last reference to the old node, because the caller has another one.
     drop(before);
 }
 

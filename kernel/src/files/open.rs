@@ -24,7 +24,7 @@ pub type Room = fn(u64) -> Result<usize, Errno>;
 
 /// An open file.
 pub struct Open {
-    /// The file behind it.
+    /// The file that was opened.
     pub file: Arc<dyn File>,
     /// O_ACCMODE, O_APPEND, O_NONBLOCK.
     pub flags: AtomicU32,
@@ -92,7 +92,7 @@ impl Open {
     }
 
     /// Writes at the offset `at`, or else at the position, which then advances. If O_APPEND is set, writes at
-    /// the end of the file. `room` returns how many bytes may be written to a regular file at that place.
+    /// the end of the file. `room` returns how many bytes may be written to a regular file at that offset.
     /// Returns the number of bytes.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! Pipes: a queue of bytes with ends for reading and for writing. Named pipes (`files/fifo.rs`) and sockets
-//! (`files/socket.rs`) are made of them.
+//! (`files/socket.rs`) are made of pipes.
 //!
 //! The spin lock of the state guards the bytes and the counts of ends. It is never held while bytes are
 //! copied from or to a program. A reader holds a sleeping lock during its copy, so that other readers do not
@@ -112,7 +112,7 @@ impl Pipe {
     }
 
     /// Counts a new end, and empties a pipe that had none. Returns how many ends of the other kind are open,
-    /// and how many of them were opened so far.
+    /// and how many ends of that kind were opened so far.
     pub(super) fn open_end(&self, end: usize) -> (usize, usize) {
         let mut state = self.state.lock();
         if state.open == [0; 2] {

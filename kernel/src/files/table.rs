@@ -42,7 +42,7 @@ impl FileTable {
         FileTable { slots: SpinLock::new(Arc::default()), limit: AtomicUsize::new(MOST) }
     }
 
-    /// Returns the table of a new process, which has the same files by the same numbers. With `share`
+    /// Returns the table of a new process, which has the same files under the same numbers. With `share`
     /// (CLONE_FILES), both processes use the same descriptors.
     pub fn fork(&self, share: bool) -> Self {
         let slots = self.slots();

@@ -115,7 +115,7 @@ pub enum Kind {
     Made(Maker),
 }
 
-/// A function that makes the file for an open.
+/// A function that makes the file for an open call.
 pub type Maker = Box<dyn Fn() -> Result<Arc<dyn File>, Errno> + Send + Sync>;
 
 /// A directory whose entries are made on demand.
@@ -174,7 +174,8 @@ impl Node {
         Self::new(LINK | 0o777, Kind::Jump(jump))
     }
 
-    /// Returns true if the node is a directory of either kind.
+    /// Returns true if the node is a directory, with entries of its own or with entries that are made on
+    /// demand.
     pub fn is_directory(&self) -> bool {
         matches!(self.kind, Kind::Directory(_) | Kind::Listing(_))
     }
@@ -462,7 +463,7 @@ pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
 pub type Mount = (&'static [u8], fn() -> Arc<Node>);
 
 /// Makes the root file system from an archive, or from a single program, which becomes `/program`. The
-/// directories in `mounts` are added before the archive's. Called once, at boot.
+/// directories in `mounts` are added before the entries of the archive. Called once, at boot.
 pub fn unpack(module: &'static [u8], mounts: &[Mount]) {
     let root = Node::directory(0o755);
     ROOT.store(Arc::into_raw(root.clone()).cast_mut(), Release);

@@ -140,8 +140,8 @@ pub fn records_bytes(frames: u64) -> u64 {
     (frames * bytes as u64).next_multiple_of(PAGE_SIZE)
 }
 
-/// Makes the records of the frames 0 to `frames` - 1, and the state of the buddy system, all without free
-/// frames.
+/// Makes the records of the frames 0 to `frames` - 1, and the state of the buddy system. No frame is free
+/// yet.
 ///
 /// # Safety
 ///
@@ -264,7 +264,7 @@ impl FrameCache {
         self.count > 0
     }
 
-    /// Moves the frames that were cached first back to the buddy system.
+    /// Returns to the buddy system the frames that the cache has held longest.
     #[inline(never)]
     fn drain(&mut self) {
         let mut buddy = BUDDY.lock();

@@ -1,7 +1,7 @@
 //! Grace periods: the state of the quiescent-state RCU of `freehold-kit`. `sched/scheduler.rs` and
 //! `sched/timers.rs` report quiescent states and run the deferred functions. `platform/mod.rs` implements
-//! read sections and grace periods of the engine with it. A CPU is in a quiescent state where no read section
-//! can be open: at a switch, at a tick, and while it idles.
+//! read sections and grace periods of the engine with this RCU. A CPU is in a quiescent state where no read
+//! section can be open: at a switch, at a tick, and while it idles.
 
 use crate::arch::cpu::MAX_CPUS;
 use freehold_kit::{Qsbr, QsbrCpu};

@@ -81,7 +81,7 @@ pub fn is_guard(at: u64) -> bool {
 }
 
 /// Maps the page at this address to a new frame, unless the page is mapped. Returns `None` if memory runs
-/// out; a later call continues. The caller holds the lock of the slots.
+/// out; a later call completes the mapping. The caller holds the lock of the slots.
 fn map(at: u64) -> Option<()> {
     let mut table = direct::<u64>(&raw mut boot_pdpt_stacks as u64);
     for shift in [30, 21, 12] {

@@ -1,7 +1,7 @@
 //! The address space that each CPU runs, and the TLB flushes that CPUs request of each other.
 //!
-//! `freehold-kit` has the protocol (`shootdown.rs` there: why no stale translation survives); this file
-//! supplies the instructions and the interrupt ([`Machine`]).
+//! `freehold-kit` has the protocol, and its `shootdown.rs` explains why no stale translation survives. This
+//! file supplies the instructions and the interrupt ([`Machine`]).
 //!
 //! | functions | called by |
 //! | --- | --- |
@@ -41,7 +41,7 @@ const ONE_BY_ONE: u64 = 33;
 /// Bit of a root's CR3 value: keep the context's TLB entries. The context is in the lowest bits.
 const KEEP: u64 = 1 << 63;
 
-/// The operations by which CPUs reach each other and flush.
+/// The operations by which CPUs interrupt each other and flush TLBs.
 struct Machine;
 
 impl Processors for Machine {

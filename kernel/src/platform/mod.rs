@@ -160,8 +160,8 @@ fn wait_while(word: &AtomicU32, expected: u32, how: Sleep) -> bool {
     if is_over() {
         return false;
     }
-    // SeqCst: a task changes the word before it takes the lock of the list to wake sleepers. So either this
-    // load sees the change, or that task finds this thread in the list.
+    // SeqCst: to wake sleepers, a task first changes the word and then takes the lock of the list. So either
+    // this load sees the change, or that task finds this thread in the list.
     if let Some(waiting) = wait::enqueue_if(key(word), || word.load(Ordering::SeqCst) == expected) {
         waiting.sleep(how, u64::MAX);
     }

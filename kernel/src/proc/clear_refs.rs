@@ -1,6 +1,6 @@
 //! /proc/PID/clear_refs: a write clears the record of how pages were used, or the peaks of memory use. The
-//! engine clears the marks of pages (`AddressSpace::clear_refs`); this file parses the number. The program
-//! `usage.c` of the tests checks it.
+//! engine clears the marks of pages (`AddressSpace::clear_refs`); this file parses the number that a program
+//! writes. The program `usage.c` of the tests checks this file.
 
 use crate::errno;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree::Node};
@@ -20,7 +20,7 @@ pub fn clear_refs(process: Arc<Process>) -> Arc<Node> {
 /// The file clear_refs of a process.
 struct Switch(Arc<Process>);
 
-/// Maximum bytes of a write, as on Linux.
+/// Maximum number of bytes of a write, as on Linux.
 const MOST: usize = 12;
 
 /// Parses a decimal number with white space around it, like Linux's `kstrtoint`.

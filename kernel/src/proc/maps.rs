@@ -28,8 +28,8 @@ use freehold::vma::flags::VmFlags;
 /// Column in which names begin.
 const NAME: usize = 73;
 
-/// Returns the inode and the path of a mapped file. If the path no longer leads to the file, marks it as
-/// deleted.
+/// Returns the inode and the path of a mapped file. If the path no longer leads to the file, marks the path
+/// as deleted.
 fn file_of(file: &file::File<Machine>) -> (u64, String) {
     let name = file.name();
     if name.ends_with(" (deleted)") {

@@ -3,12 +3,12 @@
 //! | setting | to add one |
 //! | --- | --- |
 //! | a constant text | a line of [`TEXTS`] |
-//! | a number that another module owns, such as the engine | a line of [`ASKED`]; a number above `i64::MAX` or below 0 also a case in [`root`] |
+//! | a number that another module owns, such as the engine | a line of [`ASKED`]; a number above `i64::MAX` or below 0 also needs a case in [`root`] |
 //! | a number that the kernel only stores | a line of `process::settings::KEPT` |
 //! | another text | code in [`root`], such as that of kernel/core_pattern |
 //!
 //! `proc::root` calls [`root`] once at boot; [`insert`] panics if a path occurs twice. A text is made when it
-//! is read, and a written one is parsed before anything changes: a number outside of its limits fails with
+//! is read. A written text is parsed before anything changes, and a number outside of its limits fails with
 //! EINVAL. Numbers need no lock: they are atomic, or the engine guards them. A change of a stored number also
 //! renews the engine's limit on committed memory ([`commit`]).
 //!
@@ -38,7 +38,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("kernel/random/boot_id", "46726565-686f-4c64-8000-000000000001\n"),
 ];
 
-/// A path, a function that returns the number, and one that sets it; `None` if it cannot be set.
+/// A path, a function that returns the number, and a function that sets the number, if programs may set it.
 type Asked = (&'static str, fn() -> i64, Option<fn(u64)>);
 
 /// Numbers that another module owns.

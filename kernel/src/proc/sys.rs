@@ -69,7 +69,8 @@ const TEXTS: &[Text] = &[
     }),
 ];
 
-/// The name of a file, a function that returns the number for a page size, and one that sets it.
+/// The name of a file, a function that returns the number for a page size, and a function that sets the
+/// number, if programs may set it.
 type Number = (&'static str, fn(HugePageSize) -> i64, Option<fn(HugePageSize, u64)>);
 
 /// The files of a pool of huge pages.

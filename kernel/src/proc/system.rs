@@ -1,7 +1,7 @@
 //! The files of /proc about the system as a whole: meminfo, cpuinfo, stat and similar. Texts have the form of
 //! Linux, because programs parse them. Figures that the kernel does not count are 0 or fixed; stat shows all
 //! time since the start as user time. Each text is made when it is read, from counters that need no lock
-//! here. A new file is a line of [`FILES`].
+//! here. To add a file, add a line to [`FILES`].
 
 use crate::arch::{clock, cpu, layout::Tables};
 use crate::memory::{self, frames};
@@ -36,7 +36,7 @@ pub const FILES: &[Text] = &[
     ("interrupts", String::new),
 ];
 
-/// Rows of meminfo in kB. Programs expect all of them; most are not counted and always 0.
+/// Rows of meminfo in kB. Programs expect all rows. Most figures are not counted and always 0.
 const MEMINFO: &str = "MemTotal MemFree MemAvailable Buffers Cached SwapCached Active Inactive Active(anon) \
     Inactive(anon) Active(file) Inactive(file) Unevictable Mlocked SwapTotal SwapFree Dirty Writeback AnonPages \
     Mapped Shmem KReclaimable Slab SReclaimable SUnreclaim KernelStack PageTables CommitLimit Committed_AS \

@@ -1,10 +1,10 @@
 //! Makes threads and processes, for fork, vfork, clone and clone3. The new thread runs only after it is
 //! complete: its process gets a parent under [`FAMILY`](process::FAMILY), the thread is added to its process,
-//! and then it is queued.
+//! and then the thread is queued.
 //!
 //! `calls/processes.rs` has the calls and decodes their arguments into a [`Request`]. The order of the steps
 //! matters, because signals and other processes can find the thread as soon as it is added. The programs
-//! `processes.c` and `threads.c` of the tests check it.
+//! `processes.c` and `threads.c` of the tests check the calls.
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};

@@ -155,7 +155,7 @@ pub fn load(program: &Program, path: &[u8], strings: &Strings) -> Result<(Space,
     Ok((space, Frame::of_program(begin, stack)))
 }
 
-/// Maximum depth of scripts that are run by scripts.
+/// Maximum length of a chain of scripts in which each script is run by the next.
 const MOST_SCRIPTS: usize = 4;
 /// Bytes of a script's first line that are read.
 const FIRST_LINE: usize = 256;
@@ -290,7 +290,8 @@ fn map_part(
         }
     };
     if end > file_end {
-        // The rest of the file's last page must be zero: ld.so uses it for its own data.
+        // The part of the last page behind the file's contents must be zero, because ld.so uses this part for
+        // its own data.
         let rest = zeroes_from.saturating_sub(file_end) as usize;
         if part.p_filesz != 0 && rest > 0 {
             let zeroes = [0; PAGE_SIZE as usize / 4];

@@ -6,8 +6,8 @@
 //!
 //! A thread ends only in [`exit_thread`], on its own kernel stack: a fatal signal or exit_group only sets the
 //! bit `work::KILL` of the other threads. An ended process is a zombie until its parent waits for it: it
-//! keeps its status and its counters, but no memory and no files. The ending threads release these, because
-//! the last reference to a process may be dropped in an interrupt.
+//! keeps its status and its counters, but no memory and no files. The ending threads release memory and
+//! files, because the last reference to a process may be dropped in an interrupt.
 
 use crate::arch::halt;
 use crate::platform::user::UserPtr;
@@ -104,8 +104,8 @@ fn leave_signals(process: &Process, here: &Thread) {
     }
 }
 
-/// Stores 0 at the address in `clear_tid`, on which another thread may wait for the end of this one, and
-/// wakes that thread.
+/// Stores 0 at the address in `clear_tid`, on which another thread may wait for the end of `thread`, and
+/// wakes the waiting thread.
 fn clear_tid(thread: &Thread) {
     let at = thread.clear_tid.get();
     if at != 0 && UserPtr::<u32>::new(at).write(&0).is_ok() {

@@ -1,5 +1,5 @@
 //! Page faults and exceptions of programs. The engine serves the faults (`AddressSpace::handle_fault`); this
-//! file raises the signal if the engine refuses one, or if the processor reports another exception.
+//! file raises the signal if the engine refuses a fault or the processor reports another exception.
 //!
 //! The functions run with interrupts off and without a spin lock, because serving a fault may sleep.
 //!
@@ -61,7 +61,7 @@ pub fn refused(frame: &Frame, at: u64, error: FaultError) {
         }
     };
     // As on Linux, the error code reports every kernel address as mapped, so that a program cannot learn
-    // which ones are.
+    // which kernel addresses are mapped.
     let error = frame.error | if at >= UserAddr::END { PRESENT } else { 0 };
     current().last_fault.set((PAGE_FAULT, error, at));
     raise(frame, info, at);

@@ -71,7 +71,8 @@ impl Word {
             return Err(Errno::EINVAL);
         }
         user::load(self.at)?;
-        // Queues before it reads the word, so that a thread that changes the word afterwards finds this one.
+        // The thread is queued before it reads the word, so a waker that changes the word afterwards finds
+        // the thread in the list.
         let waiting = wait::enqueue(self.key(), bits);
         match user::load(self.at) {
             Ok(word) if word == expected => {}
@@ -125,7 +126,7 @@ pub fn sleep_until(deadline: u64) -> Result<(), Errno> {
     }
 }
 
-/// Marks the robust futexes that the ending thread holds, and wakes one waiter of each. The list is the
+/// Marks the robust futexes that the ending thread holds, and wakes one waiter of each. The list is in the
 /// program's memory; an invalid entry ends the walk.
 pub fn release_robust(thread: &Thread) {
     let (head, _) = thread.robust_list.get();

@@ -9,7 +9,7 @@ pub struct Numbers {
     pub real: u32,
     /// The number that decides about privileges.
     pub effective: u32,
-    /// The number to which the effective one may be set back.
+    /// The number to which the effective number may be set back.
     pub saved: u32,
 }
 
@@ -23,8 +23,8 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Returns true if the effective user is 0 and has not dropped its capabilities. Such a process may lock
-    /// any amount of memory, map low addresses, and inject memory failures.
+    /// Returns true if the effective user is 0 and the process has not dropped its capabilities. Such a
+    /// process may lock any amount of memory, map low addresses, and inject memory failures.
     pub fn is_root(&self) -> bool {
         self.user.effective == 0 && !self.gave_up
     }

@@ -12,7 +12,7 @@ use freehold::error::Errno;
 use freehold::space::limits;
 use linux_raw_sys::general::*;
 
-/// The value of a limit that does not limit (`RLIM_INFINITY`).
+/// The value that means "no limit" (`RLIM_INFINITY`).
 pub const UNLIMITED: u64 = u64::MAX;
 /// Number of limits.
 const COUNT: usize = RLIM_NLIMITS as usize;

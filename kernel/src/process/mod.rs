@@ -17,8 +17,8 @@
 //! Most fields of a [`Process`] have a spin lock of their own or are atomic. Two locks are shared: [`FAMILY`]
 //! orders changes of parents and children, and the lock of [`ALL`] guards the list of all processes.
 //! [`FAMILY`] is taken before the locks of fields. [`signal`] has the order of the locks for signals, and
-//! [`trace`] of those for tracing. A reference to a process may be dropped in an interrupt, so a process
-//! releases its memory, its files and its directory earlier, when it ends (`exit.rs`).
+//! [`trace`] has the order of the locks for tracing. A reference to a process may be dropped in an interrupt,
+//! so a process releases its memory, its files and its directory earlier, when it ends (`exit.rs`).
 
 pub mod clone;
 pub mod dump;
@@ -103,8 +103,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Updates the peaks with the current numbers of pages. Called before a call makes the program's space
-    /// smaller, and before a report.
+    /// Updates the peaks with the current numbers of pages. Called before a system call makes the program's
+    /// space smaller, and before a report.
     pub fn note_peak(&self, space: &Space) {
         self.peak_resident.fetch_max(u64::try_from(space.rss().total()).unwrap_or_default(), Relaxed);
         self.peak_mapped.fetch_max(space.counts().total_vm, Relaxed);
@@ -221,9 +221,9 @@ pub struct Process {
     actions: SpinLock<SharedActions>,
     /// Pending signals and job control. The lock also guards parts of the threads: see [`signal`].
     pub signals: SpinLock<Signals>,
-    /// The number of the process group, which is that of the group's first process.
+    /// The number of the process group, which is the number of the group's first process.
     pub group: AtomicU32,
-    /// The number of the session, which is that of the session's first process.
+    /// The number of the session, which is the number of the session's first process.
     pub session: AtomicU32,
     /// The users and groups.
     pub ids: SpinLock<Ids>,
@@ -233,7 +233,8 @@ pub struct Process {
     pub timers: SpinLock<Timers>,
     /// Counters for getrusage.
     pub usage: Usage,
-    /// 1 once the process has executed a program; its parent may then no longer change its group.
+    /// 1 once the process has executed a program; the parent may then no longer change the group of this
+    /// process.
     pub has_executed: AtomicU32,
     /// The nice value, -20 to 19, plus 20.
     pub nice: AtomicU32,
@@ -254,8 +255,8 @@ impl Process {
         process
     }
 
-    /// Makes the first process, which has no parent. [`copy`](Self::copy) takes from here the fields that
-    /// fork does not copy.
+    /// Makes the first process, which has no parent. [`copy`](Self::copy) takes the fields that fork does not
+    /// copy from the result of this function.
     fn first(pid: u32) -> Self {
         Process {
             pid,
@@ -458,8 +459,8 @@ pub fn forget(pid: u32) {
 /// its end, or hands its children to an heir.
 pub static FAMILY: SpinLock<()> = SpinLock::new(());
 
-/// Returns the process that inherits the children of an ending one: the nearest ancestor that is a subreaper,
-/// or the first process. The caller holds [`FAMILY`].
+/// Returns the process that inherits the children of an ending process: the nearest ancestor that is a
+/// subreaper, or the first process. The caller holds [`FAMILY`].
 pub fn heir_of(process: &Process) -> Option<Arc<Process>> {
     let mut above = process.parent();
     while let Some(next) = above {

@@ -1,5 +1,5 @@
 //! Names of processes, and the auxiliary vectors of their programs. Core files (`dump.rs`) and /proc
-//! (`proc/process.rs`) contain both. The functions may be called for any process, also for one that is
+//! (`proc/process.rs`) contain both. The functions may be called for any process, even for a process that is
 //! ending. They hold no lock while they read the program's memory.
 
 use crate::process::Process;

@@ -32,7 +32,7 @@ pub fn watch(observer: &'static Observer) {
     WATCHES.store(ptr::from_ref(observer).cast_mut(), Relaxed);
 }
 
-/// Returns the installed recorder, or one that ignores all events.
+/// Returns the installed recorder, or an observer that ignores all events.
 pub fn observer() -> &'static Observer {
     // SAFETY: the pointer comes from a `'static` reference to a constant.
     unsafe { &*WATCHES.load(Relaxed) }

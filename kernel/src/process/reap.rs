@@ -91,7 +91,7 @@ pub fn wait_child(which: Which, options: u32) -> Result<Option<Found>, Errno> {
     }
 }
 
-/// Returns true if a wait with these options is for this child.
+/// Returns true if a wait with these options includes this child.
 fn is_meant(child: &Process, which: Which, options: u32) -> bool {
     let by_which = match which {
         Which::Any => true,

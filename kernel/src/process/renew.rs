@@ -13,7 +13,7 @@ use linux_raw_sys::general::{RLIMIT_FSIZE, RLIMIT_NOFILE, SIGXFSZ};
 ///
 /// # Errors
 ///
-/// EFBIG if the process may write none. The thread then also gets SIGXFSZ.
+/// EFBIG if the process may write no byte there. The thread then also gets SIGXFSZ.
 pub fn file_room(at: u64) -> Result<usize, Errno> {
     let most = current().process().limits.lock().soft(RLIMIT_FSIZE);
     if at < most {

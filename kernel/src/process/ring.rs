@@ -1,6 +1,6 @@
-//! Signals of timers: sent when a timer expires, and completed when a thread takes one. This file connects
-//! `itimers.rs`, which knows nothing about processes, with `signal/`. [`ring`] runs in the timer interrupt,
-//! so it never sleeps.
+//! Signals of timers. [`ring`] sends the signal when a timer expires, and [`tell`] completes the signal's
+//! information when a thread takes the signal. This file connects `itimers.rs`, which knows nothing about
+//! processes, with `signal/`. [`ring`] runs in the timer interrupt, so it never sleeps.
 
 use crate::process::itimers::{Notify, Timer};
 use crate::process::signal::{self, Info};
@@ -20,8 +20,8 @@ pub fn ring(timer: &Timer) -> bool {
     }
 }
 
-/// Adds the number of merged expirations to `info`, if it is the signal of a timer. A thread of the process
-/// is taking the signal.
+/// Adds the number of merged expirations to `info`, if `info` describes the signal of a timer. A thread of
+/// the process is taking the signal.
 pub fn tell(process: &Process, info: &mut Info) {
     if info.code == SI_TIMER {
         let timer = process.timers.lock().get(info.fields[0] as u32);

@@ -1,8 +1,8 @@
 //! The System V segments of shared memory, by identifier: the data that shmctl shows. The engine has the
 //! memory and counts how often a segment is attached; `calls/shm.rs` has the calls. The spin lock of [`ALL`]
-//! guards the table and the data of every segment. A segment is dropped without that lock, because this may
-//! free its memory. A segment that is marked for removal stays in the table until [`forget`] finds that it is
-//! attached nowhere. Identifiers are assigned as on Linux, because programs can observe them.
+//! guards the table and the data of every segment. A segment is dropped without that lock, because dropping
+//! it may free its memory. A segment that is marked for removal stays in the table until [`forget`] finds
+//! that it is attached nowhere. Identifiers are assigned as on Linux, because programs can observe them.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::files::pages::allocated;
@@ -30,7 +30,7 @@ pub struct Shm {
     pub owner: [u32; 2],
     /// User and group of the process that made the segment.
     pub maker: [u32; 2],
-    /// The number of the process that made the segment, and of the one that attached or detached it last.
+    /// The number of the process that made the segment, and of the process that attached or detached it last.
     pub pids: [u32; 2],
     /// Times of attaching, detaching and changing, in seconds since 1970.
     pub times: [u64; 3],
@@ -39,7 +39,8 @@ pub struct Shm {
 /// All segments, by identifier.
 pub static ALL: SpinLock<BTreeMap<u32, Shm>> = SpinLock::new(BTreeMap::new());
 
-/// The key of a segment that no key finds (IPC_PRIVATE). Programs know such a segment only by its identifier.
+/// The key IPC_PRIVATE, for which shmget always makes a new segment. Programs find a segment with this key
+/// only by its identifier.
 pub const PRIVATE: u32 = 0;
 
 /// Returns the seconds since 1970.
@@ -61,7 +62,7 @@ pub fn forget() {
 ///
 /// # Errors
 ///
-/// EINVAL if there is none with this identifier.
+/// EINVAL if no segment has this identifier.
 pub fn find(id: u64) -> Result<Shm, Errno> {
     forget();
     let shm = ALL.lock().get(&(id as u32)).cloned().ok_or(Errno::EINVAL)?;

@@ -15,7 +15,7 @@ pub struct Shm {
     pub most_segments: AtomicU64,
     /// Maximum number of pages of all segments (`shmall`).
     pub most_pages: AtomicU64,
-    /// The identifier that the next segment must get; all ones if any may be chosen.
+    /// The identifier that the next segment must get; all ones if any identifier may be chosen.
     pub next_id: AtomicU64,
     /// The identifier that was chosen last; all ones at first.
     pub last_id: AtomicU64,

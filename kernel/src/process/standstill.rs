@@ -28,7 +28,7 @@ unsafe extern "C" {
     static text_end: u8;
 }
 
-/// Reports where the calling CPU was interrupted. CPU 0 ends the machine when all have reported.
+/// Reports where the calling CPU was interrupted. CPU 0 ends the machine when all CPUs have reported.
 pub fn tell(frame: &Frame) -> ! {
     let number = apic::own_number();
     while TELLS.swap(true, Acquire) {
@@ -87,7 +87,7 @@ fn tell_thread(thread: &Thread) {
     }
 }
 
-/// Reports words between two addresses of a stack that look like return addresses.
+/// Reports those words between two addresses of a stack that look like return addresses.
 fn tell_stack(from: u64, to: u64) {
     let code = &raw const text_begin as u64..&raw const text_end as u64;
     // SAFETY: the range lies in a mapped stack, from its pointer to its top.

@@ -6,7 +6,7 @@
 //! itself: other threads read and write only atomics and locked fields, or set a bit of `Thread::work` and
 //! let the thread act. [`before_user`] does the pending work on every way back to the program: it ends, moves
 //! or stops the thread and delivers signals. It returns a [`UserAddr`], because the processor would fault in
-//! the kernel on any other address. No spin lock is held there.
+//! the kernel on any other address. No spin lock is held during this work.
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{lock::SpinLock, preempt};
@@ -59,12 +59,12 @@ pub struct PosixThread {
     pub faults: [AtomicU64; 2],
     /// The state of tracing.
     pub trace: trace::Trace,
-    /// The thread's name, set by exec and by `PR_SET_NAME`; the rest is zero bytes.
+    /// The thread's name, set by exec and by `PR_SET_NAME`; unused bytes are 0.
     pub comm: SpinLock<[u8; 16]>,
 }
 
-// SAFETY: only the thread itself uses the cells, see the type. All other fields are atomic, locked or
-// constant.
+// SAFETY: only the thread itself uses the cells, as the comment of the type says. All other fields are
+// atomic, locked or constant.
 unsafe impl Send for PosixThread {}
 // SAFETY: as above.
 unsafe impl Sync for PosixThread {}

@@ -1,4 +1,5 @@
-//! Tracing (ptrace(2)): a thread stops, and its tracer reads it, changes it, and lets it continue.
+//! Tracing (ptrace(2)): a thread stops, and its tracer reads and changes the thread's state and lets the
+//! thread continue.
 //!
 //! A traced thread stops before it acts on a signal, at system calls if the tracer requested that, and after
 //! exec. It leaves a copy of its registers in [`Stop`], notifies the tracer as a child notifies its parent,
@@ -6,10 +7,11 @@
 //! tracer accesses only the copy, and never the registers of a running thread.
 //!
 //! `calls/ptrace.rs` has the requests of the tracer, `signal/deliver.rs` and `calls/mod.rs` the points where
-//! a thread stops, and `reap.rs` the tracer's waits. A spin lock guards the [`State`] of a thread. If both
-//! are needed, the lock of the tracer's `Process::tracees` is taken first. Values that the tracer sets must
-//! be valid before the thread loads them: bases are [`UserAddr`]s, and vector state is checked in
-//! `arch/features.rs`. The program `traced.c` of the tests and the test `gdb` check it.
+//! a thread stops, and `reap.rs` the tracer's waits. A spin lock guards the [`State`] of a thread. A thread
+//! that needs this lock and the lock of the tracer's `Process::tracees` takes the lock of the tracees first.
+//! Values that the tracer sets must be valid before the thread loads them: bases are [`UserAddr`]s, and
+//! vector state is checked in `arch/features.rs`. The program `traced.c` of the tests and the test `gdb`
+//! check tracing.
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{features::VectorState, lock::SpinLock};
@@ -26,11 +28,11 @@ use linux_raw_sys::general::*;
 
 /// An option of a tracer (PTRACE_SETOPTIONS): the signal of a stop at a system call has the bit 0x80.
 pub const SYSGOOD: u64 = 1;
-/// An option of a tracer: its end kills the tracee.
+/// An option of a tracer: the end of the tracer kills the tracee.
 const EXIT_KILL: u64 = 1 << 20;
 /// All supported options. Bits 1 to 6 request the events with these numbers.
 pub const OPTIONS: u64 = SYSGOOD | EXIT_KILL | 0b111_1110;
-/// Events that stop a thread. A wait stores the number in the third byte of its word.
+/// Events that stop a thread. A wait stores the number of the event in the third byte of the status word.
 pub const EVENT_FORK: u32 = 1;
 pub const EVENT_VFORK: u32 = 2;
 pub const EVENT_CLONE: u32 = 3;
@@ -183,7 +185,7 @@ pub fn begin(
     Ok(())
 }
 
-/// Returns the event for a fork or clone of the calling thread, if its tracer requested it.
+/// Returns the event for a fork or clone of the calling thread, if the thread's tracer requested the event.
 pub fn event_of_clone(is_vfork: bool, exit_signal: u32) -> Option<u32> {
     let trace = &current().trace;
     let event = match exit_signal {
@@ -358,7 +360,7 @@ fn take_copy(here: &Thread, frame: &mut Frame, stop: &Stop) -> u32 {
     stop.resumed.unwrap_or(0)
 }
 
-/// Sends SIGCHLD to the tracer, and wakes its waits.
+/// Sends SIGCHLD to the tracer, and wakes its threads that wait for tracees.
 fn tell(tracer: &Arc<Process>, here: &Thread, word: u32) {
     if !tracer.action(SIGCHLD).has(SA_NOCLDSTOP) {
         let info = job::child_info(here.process(), SIGCHLD, CLD_TRAPPED, word & 0x7f);
@@ -394,7 +396,7 @@ pub fn stop_at_call(frame: &mut Frame) {
     }
 }
 
-/// Stops the calling thread after exec, if its tracer wants that.
+/// Stops the calling thread after exec, if the tracer requested this stop.
 pub fn has_executed(frame: &mut Frame) {
     let here = current();
     let tells = stop_at(frame, EVENT_EXEC, here.tid());

@@ -5,7 +5,7 @@
 //! The system call (`calls/events.rs`) and the device /dev/userfaultfd ([`Maker`]) make a file [`Fault`],
 //! which has no context of the engine until the request UFFDIO_API. A spin lock guards the reference to the
 //! context. Requests use a copy of the reference and may sleep. A request that stops before its end stores
-//! the number of bytes that it completed ([`answer`]). The program `faults.c` of the tests checks it.
+//! the number of bytes that it completed ([`answer`]). The program `faults.c` of the tests checks this file.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;

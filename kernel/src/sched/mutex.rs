@@ -1,15 +1,15 @@
 //! A lock whose waiters sleep. Its holder may wait for a page or for a device. Files (`files/`) use it for
 //! positions, contents and pipes; short sections that do not sleep use `arch::lock::SpinLock`.
 //!
-//! | word | meaning | leaves it by |
+//! | word | meaning | changed by |
 //! | --- | --- | --- |
 //! | 0 | free | exchange to 1 or 2, by the thread that becomes the holder |
 //! | 1 | held | exchange to 0, by the holder; exchange to 2, by a thread that is about to sleep |
 //! | 2 | held, and a thread may sleep | exchange to 0, by the holder, which then wakes one thread |
 //!
 //! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A woken thread takes
-//! the lock as 2, because other threads may still sleep. A wait ends only with the lock or with the death of
-//! the waiting thread, so other signals do not interrupt a caller.
+//! the lock as 2, because other threads may still sleep. A wait ends only when the thread gets the lock or is
+//! killed, so a signal that does not kill the thread does not interrupt its call.
 
 use super::thread::current;
 use crate::sched::wait::{self, Key, Sleep, Woken};
@@ -52,8 +52,8 @@ impl Mutex {
             if current().is_killed() {
                 return Err(Errno::EINTR);
             }
-            // SeqCst: the holder changes the word before it takes the lock of the list to wake a thread. So
-            // either this load sees the change, or the holder finds this thread in the list.
+            // SeqCst: to wake a thread, the holder first changes the word and then takes the lock of the
+            // list. So either this load sees the change, or the holder finds this thread in the list.
             let waiting = wait::enqueue_if(self.key(), || self.word.load(SeqCst) == WANTED);
             if waiting.is_some_and(|waiting| waiting.sleep(Sleep::Killable, u64::MAX) == Woken::Signal) {
                 return Err(Errno::EINTR);

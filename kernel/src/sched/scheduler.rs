@@ -4,12 +4,12 @@
 //! The thread that has run least is first in a queue, as in Linux's CFS (2007). [`Thread::virtual_ns`] counts
 //! how long a thread has run, and queues are sorted by it. A thread that enters a queue starts at least at
 //! the queue's floor, the virtual time of the thread that was picked last, so sleeping earns no credit. An
-//! entering thread preempts a running one whose virtual time is larger by [`AHEAD_NS`].
+//! entering thread preempts a running thread whose virtual time is larger by [`AHEAD_NS`].
 //!
-//! Each queue has a spin lock, and no code holds two of them. A thread is in at most one queue, and only
-//! while it is runnable and on no CPU. A thread leaves its CPU only in [`switch`], which no thread may enter
-//! with a spin lock or in a read section. The next thread completes the switch ([`finish`]), because only
-//! then the stack of the previous thread is free. Tests with `--times N` delay CPUs at the calls of
+//! Each queue has a spin lock, and no code holds two of these locks. A thread is in at most one queue, and
+//! only while it is runnable and on no CPU. A thread leaves its CPU only in [`switch`], which no thread may
+//! enter with a spin lock or in a read section. The next thread completes the switch ([`finish`]), because
+//! the stack of the previous thread is not free earlier. Tests with `--times N` delay CPUs at the calls of
 //! `jitter::stall`.
 
 use super::thread::{PARKED, RUNNABLE, Thread, UNPARKED, current, work};
@@ -31,7 +31,7 @@ use x86_64::registers::model_specific::Msr;
 
 /// The time that a thread may run while other threads wait for its CPU.
 pub const SLICE_NS: u64 = 10_000_000;
-/// A thread that becomes runnable preempts the running one if its virtual time is less by this much.
+/// A thread that becomes runnable preempts the running thread if its virtual time is less by this much.
 const AHEAD_NS: u64 = 1_000_000;
 
 /// Number of the model-specific register with the FS base.
@@ -108,8 +108,8 @@ pub fn init_cpu() {
     preempt::init_cpu();
 }
 
-/// Runs the functions whose grace period is over. Preemption is held off, because another thread would run
-/// the same functions.
+/// Runs the functions whose grace period is over. Preemption is forbidden while they run, because another
+/// thread would run the same functions.
 fn advance_rcu() {
     preempt::hold();
     RCU.advance();
@@ -198,8 +198,8 @@ fn steal(number: usize) -> Option<Arc<Thread>> {
 pub fn block() {
     let next = match pick() {
         // Another CPU may have picked the calling thread already, and then waits until this CPU has left the
-        // thread's stack. If this CPU also waited, for the CPU that has not left the stack of `next`, the
-        // CPUs could wait for each other in a cycle. This CPU therefore switches to the idle thread, for
+        // thread's stack. If this CPU also waited, namely for the CPU that has not left the stack of `next`,
+        // the CPUs could wait for each other in a cycle. This CPU therefore switches to the idle thread, for
         // which no CPU waits.
         Some(next) if next.on_cpu.load(Acquire) && !ptr::eq(&raw const *next, current()) => {
             enqueue(next);
@@ -223,7 +223,7 @@ pub fn give_way() {
 }
 
 /// Passes a quiescent state and runs another thread of this CPU's queue, if there is one. With `for_all`, the
-/// next thread in the queue runs; otherwise only one with less virtual time than the calling thread.
+/// next thread in the queue runs; otherwise it runs only if it has less virtual time than the calling thread.
 fn make_way(for_all: bool) {
     let number = cpu::number();
     RCU.quiescent(number);
@@ -238,7 +238,8 @@ fn make_way(for_all: bool) {
     match next {
         Some(next) => {
             if for_all {
-                // A thread that yields is queued behind the others, even if its virtual time is smaller.
+                // A thread that yields is queued behind the other threads, even if its virtual time is
+                // smaller.
                 own.fetch_max(next.virtual_ns.load(Relaxed), Relaxed);
             }
             switch(Some(next), true);
@@ -271,7 +272,7 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
         return preempt::release();
     }
     jitter::stall();
-    // SAFETY: this CPU holds a reference to both.
+    // SAFETY: this CPU holds a reference to both threads.
     let (from, next) = unsafe { (&*from, &*next) };
     // Acquire pairs with the release of `finish`: the other CPU has left the stack of `next`. CPUs cannot
     // wait here for each other in a cycle. Another CPU waits for this one only if it has picked the thread of
@@ -299,7 +300,7 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     finish();
 }
 
-/// Saves the registers of the calling thread's program that the kernel does not use: x87, AVX and PKRU.
+/// Saves those registers of the calling thread's program that the kernel does not use: x87, AVX and PKRU.
 fn leave_program(thread: &Thread) {
     if thread.stack.is_some() {
         // SAFETY: the thread is the running one.
@@ -419,8 +420,8 @@ pub fn load_bases(thread: &Thread) {
 }
 
 impl Thread {
-    /// Sleeps until another thread unparks this one. Returns at once after an earlier unpark, and may return
-    /// spuriously.
+    /// Sleeps until another thread unparks this thread. Returns at once after an earlier unpark, and may
+    /// return spuriously.
     pub fn park(&self) {
         debug_assert!(ptr::eq(self, current()));
         // Acquire pairs with the release of `unpark`, in this exchange and in the swap below.

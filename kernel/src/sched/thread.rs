@@ -51,7 +51,8 @@ pub struct Thread {
     /// The base of gs in the program, loaded at switches.
     pub gs_base: Cell<UserAddr>,
     /// The part of the program's space that a CPU needs to load the space and to flush its translations; null
-    /// if there is no space. The task that sets the pointer keeps the space alive until it sets another.
+    /// if there is no space. The task that sets the pointer keeps the space alive until it sets another
+    /// pointer.
     pub mmu: Cell<*const SpaceCpus>,
     /// The run time in nanoseconds. Written by the thread's CPU at switches.
     pub ran_ns: AtomicU64,
@@ -77,7 +78,8 @@ pub mod work {
     pub const MOVE: u32 = 16;
 }
 
-// SAFETY: only the thread itself uses the cells, see the type. All other fields are atomic or constant.
+// SAFETY: only the thread itself uses the cells, as the comment of the type says. All other fields are atomic
+// or constant.
 unsafe impl Send for Thread {}
 // SAFETY: as above.
 unsafe impl Sync for Thread {}
@@ -167,7 +169,8 @@ impl Thread {
         unsafe { *((top - size_of::<Frame>() as u64) as *const Frame) }
     }
 
-    /// Saves the calling thread's x87 and AVX registers and PKRU in a new thread that is a copy of it.
+    /// Saves the calling thread's x87 and AVX registers and PKRU in a new thread that is a copy of the
+    /// calling thread.
     pub fn copy_vector_state_to(&self, other: &Thread) {
         // SAFETY: the other thread does not run yet, so its cells belong to the caller.
         unsafe { (*other.vectors.get()).save() };

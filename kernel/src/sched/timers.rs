@@ -1,5 +1,6 @@
 //! The tick, sleepers with a deadline, and timers of programs. Each CPU has its own list of deadlines, and
-//! uses one hardware timer for all. All deadlines are nanoseconds since the start; `u64::MAX` means never.
+//! uses one hardware timer for all of them. All deadlines are nanoseconds since the start; `u64::MAX` means
+//! never.
 //!
 //! `wait.rs` sets an [`Alarm`] for a sleep with a timeout. `process/itimers.rs` arms timers; a timerfd
 //! (`files/timer.rs`) only sleeps with a timeout. Each list has a spin lock, which is not held while an
@@ -52,7 +53,7 @@ pub fn disarm(armed: Armed) {
     drop(gone);
 }
 
-/// Adds an action to the list of the calling CPU, and sets its timer earlier if necessary.
+/// Adds an action to the list of the calling CPU, and sets the CPU's timer earlier if necessary.
 fn insert(deadline: u64, due: Due) -> Armed {
     let armed = Armed { cpu: cpu::number(), key: (deadline, NEXT.fetch_add(1, Relaxed)) };
     SLEEPERS[armed.cpu].lock().insert(armed.key, due);

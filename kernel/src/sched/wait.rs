@@ -6,8 +6,8 @@
 //! no wake-up is lost. A [`Waiting`] that is dropped without either call leaves the thread in the list. A
 //! sleep may end although the condition is false, so callers check the condition in a loop.
 //!
-//! Each list has a spin lock. [`requeue`] takes two, in the order of their indices. The lock of a scheduler's
-//! queue may be taken under a list's lock, and never the other way round.
+//! Each list has a spin lock. [`requeue`] takes the locks of two lists, in the order of the lists' indices.
+//! The lock of a scheduler's queue may be taken under a list's lock, and never the other way round.
 
 use super::thread::current;
 use crate::arch::{clock, jitter, lock::SpinLock};

@@ -80,7 +80,8 @@ pub(super) fn has_resumed(process: &Arc<Process>) {
     tell_parent(process, CLD_CONTINUED, SIGCONT);
 }
 
-/// Sends SIGCHLD to the parent, unless the parent's action has SA_NOCLDSTOP, and wakes the parent's waits.
+/// Sends SIGCHLD to the parent, unless the parent's action has SA_NOCLDSTOP, and wakes the threads of the
+/// parent that wait for children.
 pub fn tell_parent(process: &Process, code: u32, status: u32) {
     let parent = process.parent();
     let Some(parent) = parent else { return };

@@ -3,11 +3,11 @@
 //! effect of the signal (signal(7)).
 //!
 //! To restart a call, the frame is set back to the instruction `syscall`. A new call that may sleep needs an
-//! entry in [`class`] if it belongs to another class than [`Class::Restarts`]. A call of the class
+//! entry in [`class`] if it belongs to a class other than [`Class::Restarts`]. A call of the class
 //! [`Class::KeepsTime`] gets the end of its timeout from [`deadline_after`], so that a restart does not
 //! extend the timeout. If ppoll, select or pselect6 restarts, its whole timeout begins again; on Linux only
-//! the rest remains. All state belongs to the calling thread, so there is no lock. The programs `signals.c`
-//! and `jobs.c` of the tests check restarts.
+//! the remaining time is left. All state belongs to the calling thread, so there is no lock. The programs
+//! `signals.c` and `jobs.c` of the tests check restarts.
 
 use crate::arch::{clock, frame::Frame};
 use crate::process::signal::Action;

@@ -1,6 +1,6 @@
 //! Types of signals: numbers, sets, actions, contents, and queues of pending signals. They have no locks of
-//! their own: the module [`signal`](super) says which lock guards each. Nothing here sleeps, because signals
-//! are also sent in interrupts.
+//! their own: the module [`signal`](super) says which locks guard their values. Nothing here sleeps, because
+//! signals are also sent in interrupts.
 
 use crate::platform::user::{Plain, UserPtr};
 use alloc::collections::VecDeque;
@@ -27,8 +27,8 @@ const SYNCHRONOUS: Set = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGILL) | bit(SIGTRAP)
 pub const DUMPING: Set = SYNCHRONOUS | bit(SIGQUIT) | bit(SIGABRT) | bit(SIGXCPU) | bit(SIGXFSZ);
 /// Signals that are ignored by default.
 const HARMLESS: Set = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
-/// The first real-time signal. A real-time signal is queued each time it is sent; of a lower signal, only one
-/// is pending.
+/// The first real-time signal. A real-time signal is queued each time it is sent; a signal with a lower
+/// number is pending at most once.
 pub const REAL_TIME: u32 = 32;
 /// Maximum number of pending signals of a thread or process, independent of RLIMIT_SIGPENDING.
 const MOST_PENDING: usize = 4096;
@@ -158,8 +158,8 @@ impl Pending {
         self.set
     }
 
-    /// Takes a pending signal in `of`: signals that an instruction caused first, then the lowest number, then
-    /// the oldest.
+    /// Takes a pending signal in `of`. Prefers a signal that an instruction caused, then the lowest number,
+    /// then the oldest signal.
     pub fn take(&mut self, of: Set) -> Option<Info> {
         let ready = self.set & of;
         let ready = if ready & SYNCHRONOUS != 0 { ready & SYNCHRONOUS } else { ready };
