@@ -7,8 +7,8 @@
 //! `times` measures nanoseconds: one thread, two threads, and one thread during a long munmap. `long` makes
 //! calls that take long. `rest` sleeps first. `end` stops the machine at the end, as Linux's first process
 //! must. `kernel_bench` of `kernel/xtask` starts the program with these words and reads the lines, whose
-//! names are in its `rows.rs`; a missing line `done 1` means that the program failed. It is one file without
-//! dependencies, so it declares the C functions that it calls.
+//! names are in its `rows.rs`; a missing line `done 1` means that the program failed. The program is one file
+//! without dependencies, so it declares the C functions that it calls.
 
 use std::{
     arch::x86_64::_rdtsc,

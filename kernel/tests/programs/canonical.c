@@ -214,7 +214,7 @@ static void program_entry_must_be_below_the_end(void) {
         write_image(path, ET_EXEC, start, beyond[n] & -PAGE, 0);
         CHECK(end_of(path) == SIGSEGV);
     }
-    // An invalid header of the interpreter is reported earlier.
+    // exec itself fails if the header of the interpreter is invalid.
     CHECK(!truncate(by, 10) && (write_image(path, ET_EXEC, start, start, by), 1) && end_of(path) == 4 << 8);
     CHECK(!unlink(path) && !unlink(by));
 }

@@ -36,7 +36,7 @@ static void set_limit(long bytes) {
     CHECK(!setrlimit(RLIMIT_CORE, &limit));
 }
 
-// Ends a child that has other threads by a signal. Returns 1 if the child leaves a core file.
+// Sends a child with several threads a signal that ends it. Returns 1 if the child leaves a core file.
 static int dies(int number, long limit, int dumpable) {
     struct stat found;
     int status;
@@ -153,7 +153,7 @@ static void core_pattern_names_the_core_file(void) {
     CHECK(write(file, "core", 4) == 4 && !close(file));
 }
 
-// With a folder as its argument, only leaves a core file for a debugger there.
+// With a folder as its argument, the program only leaves a core file in this folder, for a debugger.
 int main(int argc, char **argv) {
     if (argc == 2) return chdir(argv[1]) || !dies(SIGSEGV, RLIM_INFINITY, 1);
     CHECK(!mkdir("/tmp/cores", 0755) && !chdir("/tmp/cores"));

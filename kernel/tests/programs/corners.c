@@ -309,7 +309,7 @@ static void too_long_arguments_are_refused(void) {
 
 static long kib_of(const char *row) { return value_of("/proc/meminfo", row, 10); }
 
-// Only on a small machine, where no other program uses memory.
+// Does nothing on a large machine, because other programs may use memory there.
 static void reaped_process_has_freed_its_memory(void) {
     enum { BYTES = 32 << 20 };
     for (int round = 0; round < 20 && kib_of("MemTotal:") <= 1 << 20; round++) {
@@ -325,7 +325,7 @@ static void reaped_process_has_freed_its_memory(void) {
     }
 }
 
-// Only on a small machine, because the test uses all of its memory.
+// Does nothing on a large machine, because the test uses all memory of the machine.
 static void locking_too_much_memory_kills(void) {
     long kib = kib_of("MemTotal:");
     if (kib > 1 << 20) return;

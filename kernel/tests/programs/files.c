@@ -115,7 +115,7 @@ static void transfer_ends_at_unmapped_memory(void) {
         CHECK(pwrite(file, bytes, 8192, 0) == 8192);
         char *end = page + 4096;
         CHECK(pread(file, end - room, 8192, 0) == room && !memcmp(end - room, bytes, room));
-        // A write also ends there.
+        // A write also ends at the end of the mapped page.
         memset(end - room, 'w', room);
         CHECK(pwrite(file, end - room, 8192, 0) == room && pread(file, bytes, 8192, 0) == 8192);
         CHECK(bytes[room - 1] == 'w' && bytes[room] == room * 7 % 251);

@@ -1,6 +1,6 @@
-// Memory at addresses that need more than 47 bits. They are available only if the CPU has five levels of page
-// tables and a hint asks for them. `high five` expects such addresses, and `high four` expects none. The
-// first runs on the kernel for five levels (`Tables` in `kernel/src/arch/layout.rs`).
+// Memory at addresses that need more than 47 bits. Such addresses are available only if the CPU has five
+// levels of page tables and a hint asks for them. `high five` expects such addresses, and `high four` expects
+// none. `high five` runs on the kernel for five levels (`Tables` in `kernel/src/arch/layout.rs`).
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

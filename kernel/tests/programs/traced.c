@@ -203,7 +203,7 @@ static void goes_on(pid_t child, int first_stop, int status) {
 }
 
 // Checks that the tracee stops for this event, that its new child or thread stops before it runs, and that
-// the new one ends with this status.
+// the new child or thread ends with this status.
 static void follows(pid_t child, int event, int first_stop, int status) {
     CHECK(next_event(child) == (SIGTRAP | event << 8));
     goes_on(child, first_stop, status);

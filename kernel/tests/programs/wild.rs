@@ -1,6 +1,6 @@
 //! Makes random system calls: every number, with arguments that ordinary programs do not pass. The kernel may
-//! refuse them or end the process; the machine must continue to run. The test `wild` expects the last line of
-//! the report, `the machine survived`.
+//! refuse the calls or end the process; the machine must continue to run. The test `wild` expects the last
+//! line of the report, `the machine survived`.
 //!
 //!     wild [--calls N] [--seed N] [--batch N] [--from N --to N] [--drop] [--verbose]
 //!
@@ -398,8 +398,8 @@ fn follow(pid: i32) -> Option<i32> {
 
 fn main() {
     let options = options();
-    // Shared and anonymous; zeros are valid counts. The address is terabytes away from the targets of wild
-    // pointers.
+    // The counts are in a shared anonymous mapping, whose zeros are valid counts. Its address is terabytes
+    // away from the targets of wild pointers.
     const FAR: *mut c_void = 0x1357_9000_0000 as *mut c_void;
     // SAFETY: a new mapping, at an address where nothing is mapped.
     let counts = unsafe { mmap(FAR, size_of::<Counts>(), 3, 0x21, -1, 0) } as *mut Counts;

@@ -1,7 +1,7 @@
 //! Tests the layers of the kernel: each file uses only files of its own layer and of the layers below. The
 //! table in `kernel/README.md` describes the same layers, with the lowest one first.
 //!
-//! The tests read the sources as text: imports, paths and method calls. If one fails, move the function or
+//! The tests read the sources as text: imports, paths and method calls. If a test fails, move the function or
 //! pass it down (as `arch/handlers.rs` and `process/observer.rs` do), rather than add an exception. A method
 //! is known only by its name, so a new name that the standard library also uses may need an entry in
 //! `COMMON`.
@@ -118,7 +118,7 @@ fn word(text: &str) -> &str {
 }
 
 /// Adds the paths to which the beginning of a text expands, each with `before` in front. A path with a group
-/// in braces expands to several.
+/// in braces expands to several paths.
 fn paths(text: &str, before: &[String], out: &mut Vec<Vec<String>>) {
     let text = text.trim_start();
     if let Some(group) = text.strip_prefix('{') {

@@ -25,7 +25,7 @@ const BUSYBOX: &str = "/bin/busybox";
 /// Folders whose files come from the booted kernel. They are never packed from this machine.
 const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 
-/// The first program, and all files that it finds.
+/// The first program, and the file tree in which it runs.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// The root of the file system.

@@ -3,9 +3,9 @@
 //! A [`Machine`] describes a run; `boot`, `kernel_tests` and `kernel_bench` fill it in. The arguments of QEMU
 //! must offer the ports of `kernel/PROTOCOL.md`. Three things must hold: QEMU never outlives this program,
 //! the terminal is restored, and a machine that makes no progress ends. QEMU therefore gets SIGKILL when this
-//! program dies. Otherwise it gets SIGTERM, at which it restores the terminal, and SIGKILL only if it does
-//! not end. At a time limit the machine first gets a nonmaskable interrupt, at which the kernel reports its
-//! state.
+//! program dies. To end QEMU itself, this program sends SIGTERM, at which QEMU restores the terminal, and
+//! SIGKILL only if QEMU does not end. At a time limit the machine first gets a nonmaskable interrupt, at
+//! which the kernel reports its state.
 
 #![expect(unsafe_code, reason = "requests before exec that QEMU dies with this program")]
 
@@ -76,7 +76,7 @@ pub struct Machine {
 pub enum Console {
     /// Standard input and output of this program.
     Here,
-    /// No input, and output is kept.
+    /// The machine gets no input, and its output is kept.
     Kept,
 }
 

@@ -123,7 +123,7 @@ impl Frame {
     }
 }
 
-/// Returns the number of the negative offset directly before `register`, such as 8 in `-0x8(%rsp)`.
+/// Returns the absolute value of the negative offset directly before `register`, such as 8 in `-0x8(%rsp)`.
 fn offset_before(operands: &str, register: &str) -> Option<u64> {
     let front = &operands[..operands.find(register)?];
     let digits = front.rsplit_once("-0x")?.1;

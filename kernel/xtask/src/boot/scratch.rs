@@ -1,5 +1,5 @@
-//! A temporary folder that is removed when its value is dropped. Each run of a machine has one, for the
-//! archive, the report and the sockets. A killed run leaves its folder behind.
+//! A temporary folder that is removed when its value is dropped. Each run of a machine has such a folder, for
+//! the archive, the report and the sockets. A killed run leaves its folder behind.
 
 use std::{
     env, fs,

@@ -2,8 +2,8 @@
 //! it, and `kernel_tests/on_linux.rs` unpacks it.
 //!
 //! Paths in the tree are absolute. A path is resolved with the links *of the tree*, so `/bin/x` is stored
-//! below `/usr/bin`. Files of this machine are only named until the archive is written. Owners are not kept:
-//! everything belongs to root. The tests are in `tree_tests.rs`.
+//! below `/usr/bin`. For a file of this machine, the tree has only the file's path until the archive is
+//! written. Owners are not kept: everything belongs to root. The tests are in `tree_tests.rs`.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -206,7 +206,8 @@ pub fn write(path: &Path, tables: &str) -> Result<(), String> {
     fs::write(path, put(&document, tables)).map_err(said)
 }
 
-/// Returns the document with the tables between the marks, or with both at its end if it has no marks.
+/// Returns the document with the tables between the marks, or with the tables and marks at its end if it has
+/// no marks.
 fn put(document: &str, tables: &str) -> String {
     let marked = document.split_once(BEGIN).and_then(|(head, rest)| Some((head, rest.split_once(END)?.1)));
     match marked {

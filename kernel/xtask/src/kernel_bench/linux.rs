@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Packages that depend on the newest kernel. The first available package is used. The targets were set with
-/// the version of the first one; the second is the system's own.
+/// the version of the first one; the second depends on the current kernel of the host's own Debian release.
 const PACKAGES: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
 /// The folder of the downloaded kernel, from the repository's root.
 const FOLDER: &str = "target/linux";
@@ -79,8 +79,8 @@ impl Linux {
     }
 }
 
-/// Returns the first dependency of a package. For a package that only names the current kernel, this is the
-/// package of the kernel.
+/// Returns the first dependency of a package. The first dependency of a package that only names the current
+/// kernel is the package of this kernel.
 fn depends(package: &str) -> Option<String> {
     let said = Command::new("apt-cache").args(["depends", package]).output().ok()?;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();

@@ -5,9 +5,9 @@
 //! - [`linux`]: the other kernel.
 //!
 //! Counts of instructions are exact on this project's kernel: with `-icount shift=0` the machine's clock
-//! counts instructions, and two runs of one build give equal numbers. On Linux they differ by some percent.
-//! Times are those of a machine that interprets instructions, on a host that may have other load. To add an
-//! operation, print its figure in `bench.rs` and add a line to `rows.rs`.
+//! counts instructions, and two runs of one build give equal numbers. On Linux the counts of two runs differ
+//! by some percent. Times are those of a machine that interprets instructions, on a host that may have other
+//! load. To add an operation, print its figure in `bench.rs` and add a line to `rows.rs`.
 
 pub mod document;
 pub mod linux;
@@ -36,7 +36,8 @@ use crate::{
     },
 };
 
-/// The default CPU model. Linux needs no mitigations on it; they would slow Linux down more than this kernel.
+/// The default CPU model. On this model Linux needs no mitigations, which would slow Linux down more than
+/// this kernel.
 const PROCESSOR: &str = "qemu64";
 /// Path of the program.
 const PROGRAM: &str = "/bench";
@@ -104,7 +105,7 @@ impl Subject<'_> {
         })
     }
 
-    /// Runs the program once. Fails if it does not reach its end.
+    /// Runs the program once. Fails if the program does not reach its end.
     fn run(&self, kind: Kind) -> Result<Ran, String> {
         let folder = Scratch::new("bench")?;
         let archive = folder.path().join("archive");
@@ -135,7 +136,7 @@ impl Subject<'_> {
         format!("{word} rest {rest}{end}")
     }
 
-    /// Returns the machine for a run. Only runs that measure times do without the counting clock.
+    /// Returns the machine for a run. All runs use the counting clock, except those that measure times.
     fn machine(&self, kind: Kind, archive: std::path::PathBuf, arguments: &str) -> Machine {
         let counting: &[&str] = if matches!(kind, Kind::Times(_)) { &[] } else { &COUNTING };
         let mut more: Vec<String> = counting.iter().map(ToString::to_string).collect();

@@ -1,10 +1,10 @@
 //! Runs tests of the Linux Test Project (LTP), many in one machine: `cargo xtask kernel-tests --ltp DIR`.
 //!
 //! The folder DIR has the tests as static programs, and the list `tests.tsv`: name, folder, time limit in
-//! seconds, command. Instead it may have the archive of both, `ltp-mm-static.tar.xz`. In the machine a script
-//! runs one test after another and prints a line before and after each. If the machine stops, or prints
-//! nothing for too long, another machine continues with the next test. The tests are not part of this
-//! repository, so a missing folder is not an error. `kernel/LTP.md` has the results.
+//! seconds, command. DIR may instead have one archive of the programs and the list, `ltp-mm-static.tar.xz`.
+//! In the machine a script runs one test after another and prints a line before and after each. If the
+//! machine stops, or prints nothing for too long, another machine continues with the next test. The tests are
+//! not part of this repository, so a missing folder is not an error. `kernel/LTP.md` has the results.
 
 use std::{
     collections::BTreeMap,
@@ -82,8 +82,8 @@ pub fn run(options: &Options) -> Result<(), String> {
     report(&cases, &results)
 }
 
-/// Returns the folder with the programs. Unpacks the archive if necessary. Returns `None` if there is
-/// neither.
+/// Returns the folder with the programs. Unpacks the archive if necessary. Returns `None` if the folder has
+/// neither the list of tests nor the archive.
 fn unpacked(folder: &Path) -> Result<Option<PathBuf>, String> {
     if folder.join("tests.tsv").is_file() {
         return Ok(Some(folder.into()));

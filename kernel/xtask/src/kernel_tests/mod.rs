@@ -5,9 +5,9 @@
 //! - [`transcript`]: finds where two transcripts of memory calls differ. [`ltp`]: the Linux Test Project.
 //!
 //! A test is an entry of `kernel/tests/tests.toml`; to add one, add an entry and, if necessary, a program in
-//! `kernel/tests/programs`. `kernel/tests/README.md` describes both. The expected output is written in the
-//! table, or is the output of the same run on this machine's Linux. `boot` has the machine. Two tests run at
-//! a time; each has its own temporary folder.
+//! `kernel/tests/programs`. `kernel/tests/README.md` describes entries and programs. The expected output is
+//! written in the table, or is the output of the same run on this machine's Linux. The module `boot` runs the
+//! machine. Two tests run at a time; each has its own temporary folder.
 
 pub mod ltp;
 pub mod on_linux;

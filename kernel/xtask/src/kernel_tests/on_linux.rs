@@ -1,5 +1,5 @@
-//! Runs a test on this machine's Linux, with a temporary folder as the root of its file system. The result is
-//! the expected result of tests with `same_as_linux`, and the result itself with `--linux`.
+//! Runs a test on this machine's Linux, with a temporary folder as the root of its file system. For a test
+//! with `same_as_linux`, the run gives the expected result. With `--linux`, the run is the test itself.
 //!
 //! The program runs in namespaces of its own (`unshare`), so it sees no other process and leaves no mount
 //! behind. It has the same files, arguments and environment as on the kernel, but the host's devices and

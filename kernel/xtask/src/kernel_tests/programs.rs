@@ -1,8 +1,8 @@
 //! Builds the programs of the kernel's tests, with the compilers of this machine. The results are in
 //! `target/kernel-tests`, one folder for each kind of build, and are built again only after a change of the
 //! source or of `check.h`. Cargo builds examples, in its own target folder. Tests share programs, so one lock
-//! serialises the builds. A missing compiler leaves a test out; a program that does not compile fails it.
-//! Warnings of the C and Rust compilers are errors.
+//! serialises the builds. A missing compiler leaves a test out; a program that does not compile fails the
+//! test. Warnings of the C and Rust compilers are errors.
 
 use std::{
     env, fs,
@@ -17,7 +17,7 @@ use xtask::test_program::executable;
 /// The reason why a program cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// This machine lacks a compiler. The text names it and how to install it.
+    /// This machine lacks a compiler. The text names the compiler and says how to install it.
     Missing(String),
     /// The output of the compiler.
     Broken(String),

@@ -1,6 +1,7 @@
 //! The table of the kernel's tests, `kernel/tests/tests.toml`: its fields, as types, and the selection of
-//! tests. `kernel/tests/README.md` describes the fields for readers of the table, so change both. Unknown
-//! fields are errors. A test below checks that the table is valid and that its files exist.
+//! tests. `kernel/tests/README.md` describes the fields for readers of the table, so change that document
+//! together with the types. Unknown fields are errors. A test below checks that the table is valid and that
+//! its files exist.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -136,7 +137,7 @@ fn parse(text: &str) -> Result<Vec<Test>, String> {
 }
 
 /// Selects the tests of a run. Without words: the quick tests or, with `full`, all. With words: the tests
-/// whose names begin with one of them, quick or not.
+/// whose names begin with one of the words, quick or not.
 ///
 /// # Errors
 ///

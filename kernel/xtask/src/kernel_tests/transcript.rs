@@ -1,7 +1,7 @@
 //! Finds the first wrong call of a test that runs `transcript`, an example of `freehold-model` that makes
-//! random memory calls. Its output is a line with a hash for every so many calls, which shows only whether
-//! all calls so far are right. If such a test fails, `mod.rs` calls [`narrow`]: the part that ends with the
-//! first wrong line runs again on Linux and on the kernel, with every call shown.
+//! random memory calls. The example prints a line with a hash after a fixed number of calls. The hash shows
+//! only whether all calls so far are right. If such a test fails, `mod.rs` calls [`narrow`]: the part that
+//! ends with the first wrong line runs again on Linux and on the kernel, with every call shown.
 
 use std::time::Duration;
 
