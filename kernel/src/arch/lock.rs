@@ -14,14 +14,14 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// A value that only the holder of the spin lock reaches.
+/// A value that only the holder of the spin lock accesses.
 pub struct SpinLock<T> {
     /// True while the lock is held.
     held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: only the holder of the lock reaches the value.
+// SAFETY: only the holder of the lock accesses the value.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {

@@ -1,6 +1,6 @@
 //! The calls on descriptors of processes, and the lookup of the process behind a descriptor.
 //! `process/pidfd.rs` has the file. A pidfd refers to its process even after the parent has waited for the
-//! process, so a call that needs a live process checks that it lives. The programs `processes.c` and
+//! process, so a call that needs a live process checks that the process lives. The programs `processes.c` and
 //! `corners.c` test the calls.
 
 use crate::arch::frame::Frame;

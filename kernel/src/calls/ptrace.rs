@@ -142,7 +142,7 @@ fn attach(pid: u64, options: Option<u64>) -> Answer {
     Ok(0)
 }
 
-/// A thread that the calling process may be tracing; `with` checks whether it does.
+/// A thread that should be a tracee of the calling process; `with` checks this.
 struct Tracee {
     process: Arc<Process>,
     thread: Arc<Thread>,

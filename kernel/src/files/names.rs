@@ -3,9 +3,9 @@
 //! The spin lock [`CHANGES`] serialises all changes except the insertion of a new name. Under this lock, a
 //! change takes the lock of a directory's entries, of one directory at a time, and after that the locks of a
 //! node's parent and name. Lookups take only the locks of directories: they run concurrently and find the old
-//! name or the new one. [`MOUNTS`] has a spin lock of its own, which is taken after [`CHANGES`]. The
-//! reference to a node that may be the node's last one is dropped after [`CHANGES`] is released, because
-//! freeing contents may take long.
+//! name or the new one. [`MOUNTS`] has a spin lock of its own, which is taken after [`CHANGES`]. A reference
+//! that may be a node's last one is dropped after [`CHANGES`] is released, because freeing the node's
+//! contents may take long.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -218,7 +218,7 @@ pub fn unmount(directory: &Arc<Node>, detach: bool) -> Result<(), Errno> {
 /// mount.
 fn is_used(directory: &Arc<Node>) -> bool {
     // A directory that is not in use has two references: one from its name and one from `rest`. The first
-    // directory has a third reference, the caller's.
+    // directory has a third reference, which belongs to the caller.
     let (mut rest, mut known) = (Vec::from([directory.clone()]), 3);
     while let Some(node) = rest.pop() {
         if Arc::strong_count(&node) > core::mem::replace(&mut known, 2) {

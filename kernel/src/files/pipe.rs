@@ -4,7 +4,7 @@
 //! The spin lock of the state guards the bytes and the counts of ends. It is never held while bytes are
 //! copied from or to a program. A reader holds a sleeping lock during its copy, so that other readers do not
 //! get the same bytes. All threads that wait for the pipe sleep on one key. A change of the state wakes all
-//! of them after the spin lock is released.
+//! these threads after the spin lock is released.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;

@@ -230,7 +230,7 @@ impl Node {
         Self::new(LINK | 0o777, Kind::Link(target.to_vec()))
     }
 
-    /// Makes a node whose open returns this file.
+    /// Makes a node that is always opened as this file.
     pub fn device(file: Arc<dyn File>) -> Arc<Node> {
         Self::new(CHARACTER | 0o666, Kind::Device(file))
     }

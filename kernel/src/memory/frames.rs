@@ -21,8 +21,8 @@ pub const MAX_ORDER: u32 = 18;
 const NOT_FREE: u8 = 0xff;
 /// The end of a list. Frame 0 is never free.
 const NONE: u64 = 0;
-/// Number of free frames (4 MiB) that are reserved for the kernel. Programs get frames only while more are
-/// free.
+/// Number of free frames (4 MiB) that are reserved for the kernel. Programs get frames only while more frames
+/// than these are free.
 const RESERVE: u64 = 1024;
 
 /// Records of all frames, indexed by frame number. `init` writes the three statics once, before they are

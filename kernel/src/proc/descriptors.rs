@@ -47,7 +47,8 @@ fn name_of(open: &Open) -> Vec<u8> {
 }
 
 /// Returns the path by which a node was opened, if the path still leads to the node. Otherwise returns the
-/// node's current path or, for a deleted node, the path by which it was opened with ` (deleted)`.
+/// node's current path. For a deleted node, returns the path by which it was opened, followed by
+/// ` (deleted)`.
 fn path_of(node: &Arc<Node>, opened: &[u8]) -> Vec<u8> {
     let found = tree::lookup(&tree::root(), opened, true);
     let path = tree::path_of(node);

@@ -1,7 +1,7 @@
 //! Text files of /proc and /sys. The text is generated when the beginning of an open file is read, and kept
 //! in the open file until the beginning is read again, so consecutive reads return parts of one text.
 //!
-//! The other files of this folder supply the functions that generate texts and take written ones. These
+//! The other files of this folder supply the functions that generate texts and take written texts. These
 //! functions run on the calling thread without a lock, and may sleep. A written text has at most 256 bytes.
 
 use crate::arch::lock::SpinLock;

@@ -29,8 +29,8 @@ pub struct Request {
     pub pidfd: u64,
     /// Address in the caller's memory at which to store the thread's number (CLONE_PARENT_SETTID).
     pub parent_tid: u64,
-    /// Address in the new thread's memory at which to store its number (CLONE_CHILD_SETTID), and to store 0
-    /// at its end (CLONE_CHILD_CLEARTID).
+    /// Address in the new thread's memory at which to store the thread's number (CLONE_CHILD_SETTID), and to
+    /// store 0 when the thread ends (CLONE_CHILD_CLEARTID).
     pub child_tid: u64,
     /// The stack pointer of the new thread, which may be any value; 0 to use the caller's.
     pub stack: u64,

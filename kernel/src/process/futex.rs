@@ -4,9 +4,9 @@
 //! A futex is identified by address space and address or, in shared memory, by file and offset
 //! ([`Word::key`]). The kernel keeps no state for a word on which no thread sleeps. A waiter enters the list
 //! before it reads the word, and a waker changes the word before it wakes, so no wake-up is lost and no lock
-//! is needed. Reading the word may fault and sleep, so no lock is held there. Robust lists are walked at the
-//! end of a thread. There are no futexes with priority inheritance. The program `jobs.c` of the tests checks
-//! requeueing, and `threads.c` robust locks.
+//! is needed. Reading the word may fault and sleep, so no lock is held there. When a thread ends, the kernel
+//! walks its robust list. There are no futexes with priority inheritance. The program `jobs.c` of the tests
+//! checks requeueing, and `threads.c` robust locks.
 
 use crate::arch::{clock, lock};
 use crate::errno;

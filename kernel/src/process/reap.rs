@@ -177,7 +177,7 @@ fn event_of(child: &Process, options: u32) -> Option<Event> {
     Some(event)
 }
 
-/// Adds the resources that a child has used to its parent's counters for children.
+/// Adds to the parent's counters for children what a child has used.
 fn count(process: &Process, child: &Process) {
     let (usage, of_child) = (&process.usage, &child.usage);
     let ns = child.ran_ns() + of_child.children_ns.load(Relaxed);

@@ -22,7 +22,7 @@ enum Class {
     Restarts,
     /// Restarts if no handler ran.
     WithoutHandler,
-    /// Restarts if no handler ran, with the rest of its timeout.
+    /// Restarts if no handler ran, with the remaining time of its timeout.
     KeepsTime,
     /// Never restarts.
     Never,
