@@ -128,7 +128,7 @@ fn touch(at: *mut u8, len: usize) {
     }
 }
 
-/// Measures instructions, if the counter counts those.
+/// Measures instructions, if the counter counts instructions.
 fn counts(own: &str) {
     // The first round is not counted, because it also allocates page tables and frames that no CPU has
     // cached.

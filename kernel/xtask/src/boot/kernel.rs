@@ -1,5 +1,5 @@
-//! Builds the kernel and checks its image. The flags and the profile must agree with `kernel/build.sh`, which
-//! builds the kernel by hand. The two variants have target folders of their own, because flags and features
+//! Builds the kernel and checks its image. The flags and the profile must agree with `kernel/build.sh`, the
+//! script for a build by hand. The two variants have target folders of their own, because flags and features
 //! differ from those of the workspace. Cargo's messages say where the image is.
 
 use std::{

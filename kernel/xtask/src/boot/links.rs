@@ -62,7 +62,8 @@ fn of_elf(file: &ElfBytes<LittleEndian>, origin: &Path) -> Result<Needs, elf::Pa
     if let Some(interpreter) = segments.iter().find(|segment| segment.p_type == abi::PT_INTERP) {
         let bytes = file.segment_data(&interpreter)?;
         let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        // A separate file of debugging information has this program header, but not the path.
+        // A separate file of debugging information has the program header of the interpreter, but not the
+        // path in it.
         let named = Some(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)));
         needs.interpreter = named.filter(|path| path.is_absolute());
     }
@@ -138,7 +139,7 @@ fn find<'a>(library: &str, mut folders: impl Iterator<Item = &'a PathBuf>) -> Op
     folders.find_map(|folder| Some(folder.join(library)).filter(|file| is_elf(file)))
 }
 
-/// Returns the folders of `/etc/ld.so.conf`, then the linker's own.
+/// Returns the folders of `/etc/ld.so.conf`, then [`FOLDERS`].
 fn configured() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     read_configuration(Path::new("/etc/ld.so.conf"), &mut folders, 0);
