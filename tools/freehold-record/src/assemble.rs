@@ -1,14 +1,14 @@
 //! Assembles events from the kernel's reports of their starts and ends.
 //!
 //! `write.rs` passes the reports ([`Raw`]) of all sources to [`Assembler::report`], ordered by time. An
-//! [`Op`] is created at the start of a call or fault and completed at its end; a call that never returns
-//! stays without an end. The time of an `Op` becomes the time at which the operation took effect: for a call
-//! that changes VMAs, the acquisition of the mmap lock. `write.rs` sorts the finished `Op`s by that time.
+//! [`Op`] is created at the start of a call or fault and completed at its end; a call that never returns has
+//! no end. The time of an `Op` becomes the time at which the operation took effect: for a call that changes
+//! VMAs, the acquisition of the mmap lock. `write.rs` sorts the finished `Op`s by that time.
 //!
-//! After a loss of reports, the next end may belong to a later operation, so all operations in progress are
-//! marked as lost. The tests (`assemble_tests.rs`) list reports and the expected lines; the mutant
-//! `record-loss-under-way` checks the rule of losses. A new kind of report needs a variant of [`RawKind`], an
-//! arm in [`Assembler::report`], and such a test.
+//! After a loss of reports, the next reported end of a thread may belong to a later operation, so all
+//! operations in progress are marked as lost. The tests (`assemble_tests.rs`) list reports and the expected
+//! lines of the recording; the mutant `record-loss-under-way` checks the handling of losses. A new kind of
+//! report needs a variant of [`RawKind`], an arm in [`Assembler::report`], and such a test.
 
 use super::mounts::Device;
 use super::op::Op;
@@ -55,7 +55,7 @@ struct Task {
     call: Option<Pending>,
     /// The index of its last fault among the events.
     fault: Option<usize>,
-    /// True if that fault is the last operation that the task began.
+    /// True if the last fault is also the last operation that the task began.
     in_fault: bool,
     /// True if the exit of the thread was reported.
     exited: bool,
@@ -85,11 +85,11 @@ struct Pending {
 
 /// Assembles events from reports in the order of time.
 pub struct Assembler<'a> {
-    /// The threads by the kernel's number.
+    /// The threads, each under its number in the kernel.
     tasks: HashMap<i32, Task>,
-    /// Number of living threads by process.
+    /// Number of living threads of each process.
     alive: HashMap<u32, u32>,
-    /// Numbers of files by inode and path.
+    /// The number of each file, by inode and path.
     files: HashMap<((u32, u32, u64), String), u32>,
     /// The snapshots to which reports refer by index.
     snapshots: &'a mut [Snapshot],
@@ -251,8 +251,8 @@ impl<'a> Assembler<'a> {
         (serial, process)
     }
 
-    /// Handles an execve: a thread other than the first continues under the kernel's number of the first
-    /// thread.
+    /// Handles an execve of `before`: a thread that is not the first of its process gets the kernel's number
+    /// of the first thread, `thread`.
     fn renumber(&mut self, thread: i32, before: i32) {
         if thread == before {
             return;
@@ -370,7 +370,7 @@ impl<'a> Assembler<'a> {
         op.time = op.first_write().filter(|_| flags & CLONE_VM == 0).unwrap_or(time);
     }
 
-    /// Handles a snapshot of the process of a thread that was stopped for it.
+    /// Handles a snapshot of a process, for which `thread` was stopped.
     fn snapshot(&mut self, thread: i32, index: usize, time: u64) {
         let Some(task) = self.tasks.get(&thread) else { return };
         let snapshot = &mut self.snapshots[index];
@@ -408,7 +408,7 @@ fn makes_descriptor(name: CallName) -> bool {
         || name.is_of_descriptors() && !matches!(name, CallName::Close | CallName::CloseRange)
 }
 
-/// Returns true if recordings contain the call, which may depend on its operation.
+/// Returns true if recordings contain calls with this name and these arguments.
 fn is_kept(name: CallName, args: &[u64; 6]) -> bool {
     match name {
         CallName::Prctl => prctl::KEPT.contains(&args[0]),

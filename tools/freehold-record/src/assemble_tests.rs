@@ -50,8 +50,8 @@ fn file() -> RawKind {
     RawKind::Mapped(Box::new(Mapped { start, len, inode: (8, 1, 99), path: "/lib/x".to_owned() }))
 }
 
-/// An ioctl that is not watched has only an end, and is left out. A registration whose structure could not be
-/// read becomes a loss if it succeeded.
+/// Only the end of an ioctl that is not watched is reported, and the recording leaves the ioctl out. A
+/// registration whose structure could not be read becomes a loss if it succeeded.
 #[test]
 fn ioctls_end_with_the_kernels_result() {
     let register = enter(CallName::Ioctl, &[3, 0xc020_aa00, 0x7000, 0x1000, 1]);
@@ -72,8 +72,9 @@ fn ioctls_end_with_the_kernels_result() {
     assert_eq!(lines(&story, &mut []), expected);
 }
 
-/// The ranges of a call may have an earlier time than the start of the call, because the two reports come
-/// from different sources. Their time is never before the end of the previous call.
+/// The report of a call's ranges may have an earlier time than the report of its start, because the two
+/// reports come from different sources. The report of the ranges is never earlier than the end of the
+/// previous call.
 #[test]
 fn ranges_belong_to_the_call_that_ends_next() {
     let advise = |count| enter(CallName::ProcessMadvise, &[0xffff_d8f0, 0x5000, count, 4, 0]);
@@ -85,7 +86,7 @@ fn ranges_belong_to_the_call_that_ends_next() {
         (20, ROOT, advise(1)),
         (21, ROOT, RawKind::Ranges(vec![(0x7000, 0x1000)])),
         (25, ROOT, leave(-22)),
-        // The call has more ranges than are read.
+        // The call has more ranges than the recorder reads.
         (30, ROOT, advise(17)),
         (35, ROOT, leave(0x11000)),
         (40, ROOT, RawKind::Ranges(vec![(0x7000, 0x1000)])),
@@ -218,8 +219,8 @@ fn exec_has_its_snapshot() {
     assert_eq!(snapshots[0].process, 1);
 }
 
-/// The kernel's faults in an execve that fails belong to the program that continues. An execve that fails
-/// after the point of no return, at which the old address space is torn down, never returns.
+/// Faults that the kernel takes during a failed execve belong to the program that continues. An execve that
+/// fails after the point of no return, at which the old address space is torn down, never returns.
 #[test]
 fn failed_exec_is_kept_if_it_touched_memory() {
     let signal = RawKind::Signal { signal: 11, code: 128 };
@@ -321,8 +322,8 @@ fn limits_are_recorded_only_for_recorded_processes() {
     assert_eq!(lines(&story.concat(), &mut []), expected);
 }
 
-/// A report after a loss may be the end of a later call, fault or fork than the one in progress before the
-/// loss. The end of the operation in progress is therefore unknown.
+/// After a loss, a reported end may belong to a later call, fault or fork than the operation that was in
+/// progress before the loss. The end of that operation is therefore unknown.
 #[test]
 fn operations_in_progress_at_a_loss_have_no_known_end() {
     let mut snapshots = [snapshot(Why::Exec)];

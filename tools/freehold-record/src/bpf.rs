@@ -133,8 +133,8 @@ pub const fn call(function: i32) -> Instruction {
 /// Ends the program, which returns register 0.
 pub const END: Instruction = instruction(0x95, 0, 0, 0, 0);
 
-/// A map: a table that programs in the kernel share with this process. The kernel frees the map with its last
-/// user.
+/// A map: a table that programs in the kernel share with this process. The kernel frees the map when its last
+/// user is gone.
 pub struct Map {
     /// The descriptor of the map.
     descriptor: OwnedFd,
@@ -201,14 +201,15 @@ impl Map {
     }
 }
 
-/// Loads a program for tracepoints, which the kernel checks. The program exists as long as its descriptor or
-/// an event to which it is attached.
+/// Loads a program for tracepoints. The kernel checks the program and keeps it until its descriptor and all
+/// events to which it is attached are closed.
 ///
 /// # Errors
 ///
 /// Fails with the errors of bpf(2).
 pub fn program(instructions: &[Instruction]) -> io::Result<OwnedFd> {
-    // The functions that read a process's memory are only available to programs under such a license.
+    // Only programs with a license compatible with the GPL may call the functions that read a process's
+    // memory.
     const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
     let mut attributes = [
         TRACEPOINT | (instructions.len() as u64) << 32,
@@ -231,7 +232,7 @@ fn owned(descriptor: i32) -> OwnedFd {
 ///
 /// # Safety
 ///
-/// Addresses in the attributes point to memory that the command may read or write.
+/// The addresses in the attributes must point to memory that the command may read or write.
 unsafe fn bpf(command: i64, attributes: &mut [u64]) -> io::Result<i32> {
     // SAFETY: the length of the attributes is passed. The caller promises the rest.
     let done =

@@ -133,8 +133,8 @@ impl Work {
     /// Empties all sources once, and notes new losses.
     fn round(&mut self) -> anyhow::Result<()> {
         const KEPT: &str = "cannot store the trace of the kernel";
-        // The last check counted all drops that happened before it began, so any new drop happened after
-        // that.
+        // The last check counted all drops that happened before it began, so any new drop happened after the
+        // start of that check.
         let (before, looked) = (self.dropped, now());
         let dropped = self.buffers.iter().map(|(buffer, _)| buffer.dropped());
         self.dropped = dropped.sum::<Result<u64, _>>().context(KEPT)?;

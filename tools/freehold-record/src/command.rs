@@ -48,15 +48,15 @@ fn may_run(path: PathBuf) -> io::Result<PathBuf> {
     if path.is_dir() { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(path) }
 }
 
-/// Returns true if the command's file would change the credentials of its process (set-user-ID, set-group-ID)
-/// and does not do so here, because the tracer is not root.
+/// Returns true if the command's file is set-user-ID or set-group-ID and this process is not root. Under a
+/// tracer that is not root, such a file does not change the credentials of its process.
 pub fn gains_privileges(command: &OsStr) -> bool {
     const SET_USER_OR_GROUP: u32 = 0o6000;
     let file = find(command).and_then(|path| path.metadata());
     !geteuid().is_root() && file.is_ok_and(|file| file.permissions().mode() & SET_USER_OR_GROUP != 0)
 }
 
-/// Passes the message that the command cannot be run to `tell`. Returns the exit status that a shell gives in
+/// Passes to `tell` the message that the command cannot be run. Returns the exit status that a shell gives in
 /// that case.
 pub fn cannot_run(command: &OsStr, error: &io::Error, tell: &dyn Fn(Notice)) -> u8 {
     let missing = error.kind() == io::ErrorKind::NotFound;

@@ -1,11 +1,11 @@
 //! Records the effect of calls that change a thread's credentials: whether the thread has CAP_IPC_LOCK in the
 //! initial user namespace, which is where the kernel checks for the capability.
 //!
-//! No event reports the effect. A BPF program at the end of such calls reads it from the kernel's own
-//! structures. The kernel describes their layout (BTF, in `/sys/kernel/btf/vmlinux`). Without that
-//! description, credentials are not recorded. `pointed.rs` attaches the program that [`Layout::read`] writes,
-//! and passes the values that the program has read to [`in_effect`]. The tests at the end parse a small
-//! description.
+//! No event reports the effect. At the end of these calls, a BPF program reads the credentials from the
+//! kernel's own structures. The kernel describes the layout of its structures (BTF, in
+//! `/sys/kernel/btf/vmlinux`). Without that description, credentials are not recorded. `pointed.rs` attaches
+//! the program, whose instructions come from [`Layout::read`], and passes the values that the program has
+//! read to [`in_effect`]. The tests at the end parse a small description.
 
 use super::bpf::{END, Instruction, R, WORD, add, call, copy, load, set, skip_if_null, store};
 use anyhow::Context;
@@ -101,7 +101,7 @@ fn offset(btf: &[u8], of: &str, name: &str) -> Option<i32> {
         let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
         let own = at + 12;
         if kind == STRUCTURE && is(half(at)?, of) {
-            // If the type's own bit is set, the upper part of a word is the size of a bit field.
+            // If bit 31 of `info` is set, the top byte of a member's offset is the size of a bit field.
             let mask = if info >> 31 != 0 { 0xff_ffff } else { u32::MAX };
             let members = (0..count).map(|number| own + 12 * number);
             let mut found = members.filter(|member| half(*member).is_some_and(|text| is(text, name)));

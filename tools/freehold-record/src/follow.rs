@@ -27,7 +27,7 @@ use std::time::Duration;
 /// A snapshot, and the thread that was stopped for it.
 #[derive(Debug)]
 pub struct Taken {
-    /// The thread, by the kernel's number.
+    /// The kernel's number of the thread.
     pub thread: i32,
     /// The snapshot. Its process has no serial number yet.
     pub snapshot: Snapshot,
@@ -40,7 +40,7 @@ pub struct Taken {
 pub struct Followed {
     /// The snapshots, ordered by time.
     pub snapshots: Vec<Taken>,
-    /// The periods in which everything was stopped for snapshots: start, and duration in nanoseconds.
+    /// The periods in which all processes were stopped for snapshots: start, and duration in nanoseconds.
     pub frozen: Vec<(u64, u64)>,
     /// The command's exit status, as a shell would show it.
     pub status: u8,
@@ -67,7 +67,7 @@ const EXITS_IN: u64 = 10_000_000_000;
 /// A followed thread.
 #[derive(Clone, Copy, Debug)]
 struct Thread {
-    /// Its process, by the kernel's number.
+    /// The kernel's number of its process.
     process: i32,
     /// True if the thread is stopped for a freeze, or with its whole process.
     standing: bool,
@@ -79,7 +79,7 @@ struct Follower {
     root: i32,
     /// True if the command's own process has been waited for.
     root_gone: bool,
-    /// The threads that are followed, by the kernel's number.
+    /// The threads that are followed, each under its number in the kernel.
     threads: BTreeMap<i32, Thread>,
     /// Processes that are not followed any more and may not have exited yet.
     exiting: Vec<OwnedFd>,
@@ -92,8 +92,8 @@ struct Follower {
     found: Followed,
 }
 
-/// Follows `root`, which [`tracee::seize`] has attached, and its descendants until all have ended. `again`
-/// opens perf events again for a program with changed credentials, for which the kernel closes them.
+/// Follows `root` and its descendants until all have ended. [`tracee::seize`] must have attached to `root`.
+/// If a program changes its credentials, the kernel closes its perf events, and `again` opens them again.
 ///
 /// # Errors
 ///

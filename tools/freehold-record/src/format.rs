@@ -7,9 +7,9 @@
 //! 2. While the recording runs, `ring.rs` splits the pages of the ring buffer into events, and
 //!    [`Layout::decode`] turns the bytes of an event into a [`RawKind`].
 //!
-//! This file reads no files itself. Layouts do not change after the start. A new event needs a line in
-//! `EVENTS` (`tracefs.rs`), an arm in `meaning`, a variant of [`RawKind`], an arm in [`Layout::decode`], and
-//! a test in `format_tests.rs`.
+//! This module only parses; it opens no files. Layouts do not change after the start. A new event needs a
+//! line in `EVENTS` (`tracefs.rs`), an arm in `meaning`, a variant of [`RawKind`], an arm in
+//! [`Layout::decode`], and a test in `format_tests.rs`.
 
 use super::raw::{LockStep, RawKind};
 use anyhow::{Context, ensure};
@@ -21,7 +21,8 @@ use std::collections::HashMap;
 pub struct Layout {
     /// The meaning of the events.
     kind: Kind,
-    /// The fields that the kind needs, in the order that `meaning` lists: `decode` uses their positions.
+    /// The fields that the kind needs, in the order of the list from `meaning`; `decode` finds a field by its
+    /// position.
     fields: Vec<Field>,
 }
 
@@ -32,7 +33,7 @@ enum Kind {
     Enter(CallName),
     /// A thread returns from this system call (`sys_exit_*`).
     Leave(CallName),
-    /// A page fault, of user or kernel mode.
+    /// A page fault in user or kernel mode.
     Fault,
     /// A step of taking or releasing an mmap lock (`mmap_lock_*`).
     Lock(LockStep),

@@ -1,7 +1,7 @@
 //! Tests the layouts of trace events (`format.rs`): parsing of descriptions, and decoding of fields.
 //!
-//! A test parses a description as in a file `format` of tracefs, of one real event ([`FAULT`]) or made of
-//! single fields ([`lines`]), and decodes bytes with it.
+//! A test parses a description in the form of a file `format` of tracefs, and decodes bytes with the result.
+//! The description is that of a real event ([`FAULT`]), or is built from a list of fields ([`lines`]).
 
 use super::*;
 

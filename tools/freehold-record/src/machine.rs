@@ -71,8 +71,8 @@ pub struct Watch {
     queue: OwnedFd,
     /// Numbers of the watches, each with the name of the setting of its file.
     watches: Vec<(i32, String)>,
-    /// The watched files. The kernel may drop a file of /proc that no process has open, together with its
-    /// watch.
+    /// The watched files. They stay open, because the kernel may drop a file of /proc that no process has
+    /// open, together with its watch.
     _open: Vec<File>,
 }
 
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(chosen("nothing"), None);
     }
 
-    /// The test writes the current value to a file, which only the watch can notice.
+    /// The test writes the current value of a setting to its file. Only the watch can detect this write.
     #[test]
     fn write_to_a_setting_is_detected() {
         let Some(watch) = Watch::new() else { return };

@@ -56,7 +56,7 @@ impl Op {
         Op { time, begun, ended, cpu, task, kind, locks, interrupts: 0, major: false }
     }
 
-    /// Adds a step of the operation with the mmap lock of `space`, at `time`.
+    /// Adds a step that the operation made with the mmap lock of `space` at `time`.
     pub fn lock(&mut self, step: LockStep, space: u64, write: bool, time: u64) {
         let mut open =
             self.locks.iter_mut().rev().filter(|held| held.space == space && held.released.is_none());

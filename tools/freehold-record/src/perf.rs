@@ -2,7 +2,7 @@
 //!
 //! Each processor has two rings, which the kernel fills for the recorded process and its descendants: one for
 //! minor faults and mappings of files, one for major faults, which waited for storage. [`Perf`] reads the
-//! rings, [`Again`] opens new ones, and both may be on different threads, so new rings pass through a
+//! rings and [`Again`] opens new rings. The two may be on different threads, so new rings pass through a
 //! channel:
 //!
 //! - `collect.rs` creates both, and calls [`Perf::drain`] in every round of its thread. Reports are appended
@@ -69,8 +69,8 @@ struct Ring {
 }
 
 impl Perf {
-    /// Starts perf events on these processors, with rings that suit a buffer of `kilobytes`. Also returns the
-    /// means to open them again.
+    /// Starts perf events on these processors, with rings that suit a buffer of `kilobytes`. Also returns an
+    /// [`Again`], which can open the events again.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Again {
     ///
     /// Fails with a message for the user if a requirement is missing.
     pub fn begin(&self, process: i32) -> anyhow::Result<()> {
-        // Without a receiver, the recording has ended.
+        // If no receiver exists, the recording has ended.
         let _ = self.rings.send(self.rings(process)?);
         Ok(())
     }

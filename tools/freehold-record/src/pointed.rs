@@ -5,16 +5,16 @@
 //!
 //! A BPF program runs when such a call begins, in any process. The program reads the structure to which the
 //! argument points, and adds the structure to a queue. The caller has usually just written the structure, so
-//! its page is nearly always present. The page of a constant that was never touched may be absent. Then a
-//! program at the end of the call reads the structure, because the kernel has faulted the page in by that
-//! time. The structure is reported with the time of the call's start. If the call writes to the same place,
-//! or if the page is absent even at the end, the report says that the structure could not be read. The
-//! kernel's own events report the ends of calls, and only for recorded processes: `assemble.rs` ignores
-//! reports of other processes. For these processes, the two programs only take time.
+//! its page is nearly always present. The page of a constant that was never touched may be absent. If the
+//! page was absent, a program at the end of the call reads the structure, because the kernel has faulted the
+//! page in by that time. The structure is reported with the time of the call's start. If the call writes to
+//! the same place, or if the page is absent even at the end, the report says that the structure could not be
+//! read. The kernel's own events report the ends of calls, and only for recorded processes: `assemble.rs`
+//! ignores reports of other processes. For other processes, the two programs only cost time.
 //!
 //! The programs run from the start of the recording. It would be too late to attach them after a process has
-//! created a userfaultfd: the recorder learns of that milliseconds later, and the process registers memory
-//! immediately.
+//! created a userfaultfd: the recorder learns of the userfaultfd milliseconds later, and the process
+//! registers memory immediately.
 //!
 //! [`Pointed`] is one of the sources of `collect.rs`. A new call with a structure needs an entry in
 //! [`WATCHED`] and an arm in `enter`. `freehold-cli/tests/structures.rs` records programs whose structures
@@ -51,8 +51,8 @@ struct Watched {
     pointer: usize,
     /// Number of bytes of the structure that are read.
     bytes: Bytes,
-    /// The part of the structure that the call itself overwrites. Such a structure cannot be read at the end
-    /// of the call.
+    /// The part of the structure that the call itself overwrites. A structure with such a part cannot be read
+    /// at the end of the call.
     writes: Writes,
 }
 
@@ -106,7 +106,7 @@ const WATCHED: [Watched; 4] = [
         ..Watched::new(CallName::Prlimit64, Some((1, &rlimit::KEPT)), 2, LIMITS)
     },
     Watched::new(CallName::Setrlimit, Some((0, &rlimit::KEPT)), 1, LIMITS),
-    // The lower halves of the capability sets.
+    // The 12 bytes are the lower halves of the three capability sets.
     Watched::new(CallName::Capset, None, 1, 12),
 ];
 
@@ -238,7 +238,8 @@ impl Pointed {
             let call = WATCHED.get(told[WHICH] as usize)?.call;
             match told[UNREAD] {
                 0 => Some(enter(call, told)),
-                // A UFFDIO_API changes no mapping. Without a report, the features are unknown.
+                // An unread UFFDIO_API is not reported. It changes no mapping, and without a report its
+                // features count as unknown.
                 _ if call == CallName::Ioctl && told[READ + 1] as u32 == uffdio::API as u32 => None,
                 _ => Some(RawKind::Unread(call)),
             }
@@ -296,10 +297,10 @@ impl<const WORDS: usize> Queue<WORDS> {
         Ok(Queue { told, room, waiting, lost, lost_before: 0, looked: now() })
     }
 
-    /// Returns the program for the start of a call, which has index `which`. The instructions `read` store
-    /// the data in the words from [`READ`] on, and set register 0 to nonzero if the memory could not be read;
-    /// or they end the program. They also set register 7 to the number of bytes to read, and register 8 to
-    /// their address. Register 8 is 0 if the memory must not be read at the end of the call. Register 6
+    /// Returns the program for the start of the watched call with index `which`. The instructions `read`
+    /// store the data in the words from [`READ`] on, and set register 0 to nonzero if the memory could not be
+    /// read; or they end the program. They also set register 7 to the number of bytes to read, and register 8
+    /// to their address. Register 8 is 0 if the memory must not be read at the end of the call. Register 6
     /// points to the event.
     fn at_beginning(&self, which: usize, read: Vec<Instruction>) -> Vec<Instruction> {
         let at = at::<WORDS>;
@@ -380,8 +381,8 @@ impl<const WORDS: usize> Queue<WORDS> {
             to.extend(Raw::losses(lost - self.lost_before, self.looked..now()));
         }
         (self.lost_before, self.looked) = (lost, looked);
-        // Reads at most as many reports as the queue holds, because other processes may fill it as fast as it
-        // is emptied.
+        // Reads at most as many reports as the queue holds, because other processes may fill the queue as
+        // fast as this loop empties it.
         for _ in 0..self.room {
             let Some(told) = self.told.take()? else { break };
             let [time, cpu, thread] = [0, 1, 2].map(|word| told[word]);

@@ -56,9 +56,9 @@ pub fn snapshot(process: i32, thread: i32, why: Why) -> anyhow::Result<Snapshot>
     })
 }
 
-/// Returns true if the program that `process` has just executed gave the process other credentials, or may
-/// not be readable for the user of the process. In these cases the kernel closes the perf events of the
-/// process.
+/// Returns true if the program that `process` has just executed changed the credentials of the process, or if
+/// the user of the process may lack the right to read the program's file. In both cases the kernel closes the
+/// perf events of the process.
 pub fn is_privileged(process: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let differ = |name: &str| {
@@ -223,7 +223,7 @@ struct Region {
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const PRESENT_OR_SWAPPED: u64 = 8 | 16;
-/// File, present, swapped, zero page, huge. The bits are those of a snapshot.
+/// The requested categories: file, present, swapped, zero page, huge. Snapshots use the same bits.
 const CATEGORIES: u64 = 4 | 8 | 16 | 32 | 64;
 /// The address after the last page that a process can map.
 const END: u64 = 0x7fff_ffff_f000;
@@ -262,7 +262,7 @@ pub fn pages(pagemap: &File) -> io::Result<Vec<Pages>> {
             count: (region.end - region.start) >> 12,
             categories: region.categories as u32,
         }));
-        // If there are many regions, the kernel may report a stop before the end of the last region that it
+        // If there are many regions, `walk_end` may be before the end of the last region that the kernel
         // returned.
         let next = regions.last().map_or(0, |last| last.end).max(scan.walk_end);
         if next >= END || next <= start {

@@ -3,7 +3,7 @@
 //! Most tests parse the text of a file of `/proc` and compare the fields. Two tests read this process itself;
 //! they pass without a check on kernels before 6.7, which lack the ioctl of pagemap.
 
-#![expect(unsafe_code, reason = "memory with many runs of pages, which no library maps")]
+#![expect(unsafe_code, reason = "no library maps memory with many runs of pages")]
 
 use super::*;
 

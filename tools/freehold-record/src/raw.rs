@@ -3,8 +3,8 @@
 //! `ring.rs` (with `format.rs`), `perf.rs` and `pointed.rs` decode the kernel's data into [`Raw`];
 //! `collect.rs` sorts the reports of all sources by time; `assemble.rs` turns them into events of a
 //! recording. A report states one fact at one time, for example the entry of a call; its return is another
-//! report. This file has only the data types; reports of all threads of the machine may occur, and
-//! `assemble.rs` ignores those of threads that are not recorded.
+//! report. This file has only the data types. A report may come from any thread of the machine; `assemble.rs`
+//! ignores reports of threads that are not recorded.
 
 use freehold_trace::{CallName, Limits};
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub struct Raw {
     pub time: u64,
     /// The processor, if known.
     pub cpu: Option<u16>,
-    /// The thread, by the kernel's number.
+    /// The kernel's number of the thread.
     pub thread: i32,
     /// The reported fact.
     pub what: RawKind,

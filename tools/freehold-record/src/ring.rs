@@ -81,7 +81,7 @@ impl<'a, R: Read> Events<'a, R> {
         Ok(true)
     }
 
-    /// Reads one entry. Returns `None` if the entry is no event, or one that recordings do not contain.
+    /// Reads one entry. Returns `None` if the entry is no event, or an event that recordings do not contain.
     fn event(&mut self) -> Option<Raw> {
         let word = self.word()?;
         let (kind, later) = (word & 31, u64::from(word >> 5));

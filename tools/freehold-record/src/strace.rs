@@ -25,7 +25,7 @@ const OPTIONS: [&str; 8] = ["-f", "-ttt", "-T", "-y", "-s", "64", "-e", CALLS];
 const CALLS: &str = "trace=memory,process,process_vm_readv,process_vm_writev,memfd_create,\
     open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,ftruncate,fallocate,shmget,shmctl,prctl,prlimit64,setrlimit,capset,setns,setuid,setreuid,setresuid,unshare,\
     ioctl,userfaultfd,?mseal";
-/// Calls among these that older versions of strace do not know.
+/// Calls in `CALLS` that older versions of strace do not know.
 const NEWER: [&str; 1] = ["mseal"];
 /// Compression level of the output.
 const LEVEL: i32 = 12;

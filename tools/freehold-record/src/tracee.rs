@@ -1,4 +1,4 @@
-//! The recorded command and its descendants, as ptrace(2) holds and stops them.
+//! Controls the recorded command and its descendants with ptrace(2).
 //!
 //! 1. [`Waiting::new`] forks the process of the command, which waits at a pipe. Its events can be enabled
 //!    before it runs.
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub struct Waiting {
     /// The process of the command.
     pub process: i32,
-    /// Writing a byte lets the process call execve. Dropping it ends the process.
+    /// Writing a byte lets the process call execve. Dropping the writer ends the process.
     go: PipeWriter,
     /// The errno of a failed execve arrives here, as four bytes.
     failed: PipeReader,
@@ -177,7 +177,7 @@ fn meaning(thread: i32, status: i32) -> Stop {
 /// Returns the value of a thread's last event, or 0 if the thread has ended.
 fn message(thread: i32) -> i32 {
     let mut message: libc::c_ulong = 0;
-    // SAFETY: the request writes one such number there.
+    // SAFETY: the request writes one `c_ulong` to `message`.
     let done = unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, thread, 0, &raw mut message) };
     if done == 0 { message as i32 } else { 0 }
 }
@@ -215,7 +215,8 @@ fn ptrace(request: libc::c_uint, thread: i32, data: usize) -> io::Result<()> {
 /// Makes SIGCHLD, SIGINT and SIGTERM wait for [`pause`]. Ignores SIGQUIT, which the terminal sends to the
 /// command to stop it.
 pub fn prepare_signals() {
-    // SAFETY: sets the handling of signals, with values from the calls for that purpose.
+    // SAFETY: the calls change only the handling of signals, and their arguments are a valid set and a valid
+    // handler.
     unsafe {
         libc::pthread_sigmask(libc::SIG_BLOCK, &awaited(), null_mut());
         libc::signal(libc::SIGQUIT, libc::SIG_IGN);
@@ -236,8 +237,8 @@ fn awaited() -> libc::sigset_t {
 }
 
 /// Waits for an event of a followed thread, for at most the time `most`. Returns a signal that requests the
-/// end of the recording: SIGTERM, or a SIGINT that a process sent. The terminal sends its SIGINT to the
-/// command too.
+/// end of the recording: SIGTERM, or a SIGINT that a process sent. A SIGINT from the terminal is not
+/// returned, because the terminal also sends it to the command.
 pub fn pause(most: Duration) -> Option<i32> {
     let wait = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
     // SAFETY: the call reads a set of signals and a time, and writes to `info`.

@@ -1,5 +1,5 @@
-//! The kernel's tracing, through files: an instance of the recorder's own that follows one process and its
-//! descendants.
+//! Controls the kernel's tracing through files. The recorder has its own instance of the tracing, which
+//! follows one process and its descendants.
 //!
 //! 1. [`Instance::new`] creates a folder in `instances/`, sizes its buffers, and enables the events of
 //!    system calls, faults, locks, tasks and signals. The layouts of the events are parsed (`format.rs`).
@@ -27,7 +27,7 @@ const TRACEFS: &str = "/sys/kernel/tracing";
 /// The inode of the PID namespace that contains all processes.
 const FIRST_PID_NAMESPACE: u64 = 0xeffffffc;
 
-/// Prefix of the names of the recorder's instances. The number of the process follows.
+/// Prefix of the names of the recorder's instances. The number of the recorder's process follows.
 const PREFIX: &str = "freehold-";
 
 /// Events other than system calls: group and name, a filter, and true if a recording needs the event.

@@ -1,4 +1,4 @@
-//! Writes the files of a recording: assembles the reports to events (`assemble.rs`), converts times and
+//! Writes the files of a recording: assembles the reports into events (`assemble.rs`), converts times and
 //! paths, and replaces an older recording completely or not at all (`output.rs`).
 //!
 //! `lib.rs` checks the names and the files ([`Names`]) before the command runs, and calls [`write`] after it.
@@ -98,11 +98,11 @@ fn named(output: &Path) -> anyhow::Result<PathBuf> {
 pub struct Written {
     /// The file with the events. The name of the file with the snapshots follows from it.
     pub file: PathBuf,
-    /// Number of lines that are not comments.
+    /// Number of events: lines of that file that are not comments.
     pub events: u64,
-    /// Number of system calls among them.
+    /// Number of system calls among the events.
     pub calls: u64,
-    /// Number of page faults among them.
+    /// Number of page faults among the events.
     pub faults: u64,
     /// Number of threads that existed.
     pub tasks: u32,
@@ -188,7 +188,7 @@ fn stopped(snapshots: &[Snapshot], frozen: &[(u64, u64)]) -> u64 {
 
 impl Written {
     /// Returns the contents of the file of events, and counts its events. `start` is the time of the first
-    /// one.
+    /// event.
     fn trace(
         &mut self,
         names: &Names,
@@ -254,12 +254,12 @@ pub fn output(path: &Path) -> anyhow::Result<Output> {
     Output::new(path).with_context(|| cannot_write(path))
 }
 
-/// Returns the message of a file that cannot be written.
+/// Returns the error message for a file that cannot be written.
 fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Replaces the prefix of a path: the first one in `rename` that matches.
+/// Replaces the prefix of a path, by the first entry of `rename` whose prefix matches.
 fn renamed(path: &str, rename: &[(String, String)]) -> String {
     let begins =
         rename.iter().find_map(|(from, to)| Some(format!("{to}{}", path.strip_prefix(from.as_str())?)));
