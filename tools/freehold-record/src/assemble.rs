@@ -251,8 +251,8 @@ impl<'a> Assembler<'a> {
         (serial, process)
     }
 
-    /// Handles an execve of `before`: a thread that is not the first of its process gets the kernel's number
-    /// of the first thread, `thread`.
+    /// Handles an execve of the thread with number `before`. That thread becomes the first of its process,
+    /// and gets the number `thread`.
     fn renumber(&mut self, thread: i32, before: i32) {
         if thread == before {
             return;
@@ -366,7 +366,8 @@ impl<'a> Assembler<'a> {
         });
         let op = &mut self.made.ops[op];
         op.kind = Some(Kind::Clone { child, process, flags });
-        // A fork copies the address space under the mmap lock, so it takes effect at the acquisition.
+        // A fork copies the address space under the mmap lock, so the fork takes effect when the lock is
+        // acquired.
         op.time = op.first_write().filter(|_| flags & CLONE_VM == 0).unwrap_or(time);
     }
 

@@ -1,5 +1,4 @@
-//! The command to record, before it starts: finds its file, checks that it can be run, and tells the user if
-//! it cannot.
+//! Finds the file of the command to record, checks that it can be run, and tells the user if it cannot.
 //!
 //! `lib.rs` looks for the command's file before the recorder does anything, so that a wrong name leaves no
 //! files and gives the exit status of a shell (127 or 126). `strace.rs` asks if the command would gain

@@ -118,7 +118,7 @@ fn many_runs_of_pages_are_complete_and_ascending() {
     const RUNS: usize = 10_000;
     let len = 2 * RUNS * 4096;
     let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, which no other code uses.
+    // SAFETY: the call creates a new mapping, which no other code uses.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, kind, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     // SAFETY: the range is the mapping created above. Huge pages would merge all runs into one.

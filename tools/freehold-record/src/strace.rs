@@ -1,9 +1,9 @@
 //! Recording of calls only, with the program strace, which works wherever ptrace works.
 //!
-//! [`record`] runs `strace COMMAND`, puts a first line with the limits and the user of the process before its
-//! output, and compresses both into `NAME.strace.zst`. Faults, locks and snapshots are missing in such a
-//! recording. `lib.rs` uses this way if the kernel's tracing is not available, or if the user requests it.
-//! `freehold-trace/src/strace/` reads the output.
+//! [`record`] runs `strace COMMAND` and compresses the output of strace into `NAME.strace.zst`, after a first
+//! line with the limits and the user of the process. Faults, locks and snapshots are missing in such a
+//! recording. `lib.rs` records in this way if the kernel's tracing is not available, or if the user requests
+//! it. `freehold-trace/src/strace/` reads the output.
 //!
 //! A call that the reader supports must also be in [`CALLS`]. The help and the documents quote the command
 //! line; `help_tests.rs` of `freehold-cli` compares them.

@@ -74,7 +74,7 @@ impl Waiting {
     /// Ends the process without execve.
     pub fn cancel(self) {
         drop(self.go);
-        // SAFETY: the call requests no status.
+        // SAFETY: with a null pointer, the call writes no status.
         unsafe { libc::waitpid(self.process, null_mut(), libc::__WALL) };
     }
 }
